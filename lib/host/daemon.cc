@@ -137,6 +137,17 @@ void StatusPages::update(std::string unready, bool has_tenants) {
   has_tenants_ = has_tenants;
 }
 
+void StatusPages::list_blocks_with(BlockLister lister) {
+  const std::lock_guard lock(mutex_);
+  lister_ = std::move(lister);
+}
+
+void StatusPages::list_blocks(const http::Request& request, const http::Responder& out) {
+  const std::lock_guard lock(mutex_);  // until the lister has returned: its owner may take it away and go
+  if (!lister_) return out.respond({.status = 503, .headers = {}, .body = "starting or stopping"});
+  lister_(request, out);
+}
+
 /// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
 bool StatusPages::is_locked() {
   if (!is_loopback(host_) || lock_->has_key()) return true;
@@ -148,10 +159,12 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   const auto found = http::find_route(http::worker_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
-  const bool for_operators = (route == http::Route::metrics || route == http::Route::version) && is_locked();
+  const bool for_operators =
+      (route == http::Route::metrics || route == http::Route::version || route == http::Route::blocks) && is_locked();
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
+    case http::Route::blocks: return list_blocks(request, out);
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

@@ -35,8 +35,8 @@ class Readiness {
   bool announced_ = false;
 };
 
-/// /livez /readyz /health /version /metrics of a worker, by HTTP and by a Unix socket. The control loop updates what
-/// they say.
+/// /livez /readyz /health /version /metrics /blocks of a worker, by HTTP and by a Unix socket. The control loop updates
+/// what they say.
 class StatusPages {
  public:
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
@@ -48,15 +48,21 @@ class StatusPages {
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
   void update(std::string unready, bool has_tenants);
+  /// The answer to /blocks; an empty one takes it away. It is called on a thread of the server, returns at once and may
+  /// answer later on another thread.
+  using BlockLister = std::function<void(const http::Request& request, const http::Responder& out)>;
+  void list_blocks_with(BlockLister lister);
 
  private:
   StatusPages() = default;
   void handle(const http::Request& request, const http::Responder& out);
+  void list_blocks(const http::Request& request, const http::Responder& out);
   bool is_locked();
 
   std::mutex mutex_;
   std::string unready_ = "starting";  // guarded by mutex_
   bool has_tenants_ = false;          // guarded by mutex_
+  BlockLister lister_;                // guarded by mutex_
   Metrics* metrics_ = nullptr;
   const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;

@@ -110,6 +110,7 @@ bool Loop::drain_sources() {
     deliver(*event);
   }
   if (parts_.data) take(*parts_.data);
+  if (parts_.disk) take(*parts_.disk);
   take(*parts_.links);
   return any;
 }
@@ -118,6 +119,7 @@ void Loop::wait() {
   std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {parts_.links->event_fd(), POLLIN, 0}};
   if (parts_.data) fds.push_back({parts_.data->event_fd(), POLLIN, 0});
   if (parts_.compute) fds.push_back({parts_.compute->event_fd(), POLLIN, 0});
+  if (parts_.disk) fds.push_back({parts_.disk->event_fd(), POLLIN, 0});
   if (parts_.signal_fd >= 0) fds.push_back({parts_.signal_fd, POLLIN, 0});
   const TimePoint now = SystemClock::instance().now();
   const Duration rest = std::clamp<Duration>(parts_.machine->next_wakeup() - now, Duration(0), kSleepMax);
@@ -157,6 +159,19 @@ node::Compute& Loop::compute() {
   return *parts_.compute;
 }
 
+void Loop::perform_on_disk(const node::Action& action) {
+  const auto page = [&](uint32_t pool, uint32_t index, const ExtentLayout& layout) {
+    return std::span(parts_.pages + parts_.local_offset(pool, index), layout.page_bytes());
+  };
+  if (const auto* write = std::get_if<node::DiskWrite>(&action)) {
+    parts_.disk->write(*write, page(write->pool, write->page, write->block.layout));
+  } else if (const auto* load = std::get_if<node::DiskLoad>(&action)) {
+    parts_.disk->load(*load, page(load->pool, load->page, load->layout));
+  } else if (const auto* drop = std::get_if<node::DiskDrop>(&action)) {
+    parts_.disk->drop(*drop);
+  }
+}
+
 void Loop::perform(node::Actions actions) {
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action)) {
@@ -193,6 +208,8 @@ void Loop::perform(node::Actions actions) {
       log_breaker(*changed);
     } else if (auto* retried = std::get_if<node::RequestRetried>(&action)) {
       log_retry(*retried);
+    } else {
+      perform_on_disk(action);
     }
   }
   actions.clear();

@@ -21,6 +21,8 @@ class Loop final : public node::MachineLoop {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
     node::KvPlane* data = nullptr;                                       // null: the conductor moves no KV
+    node::BlockDisk* disk = nullptr;                                     // null: a node without --ssd
+    std::byte* pages = nullptr;                                          // the KV buffer; of a node with a disk
     node::Compute* compute = nullptr;                                    // null: conductor and cache compute nothing
     std::function<uint64_t(uint32_t pool, uint32_t page)> local_offset;  // of the machine's pages
     std::function<void(size_t tokens)> on_compute;                       // of each chunk or step; workers only
@@ -50,6 +52,7 @@ class Loop final : public node::MachineLoop {
   bool drain_sources();
   node::Actions taken_actions();
   void perform(node::Actions actions);
+  void perform_on_disk(const node::Action& action);
   bool run_tasks();
 
   Parts parts_;

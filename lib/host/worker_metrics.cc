@@ -60,7 +60,22 @@ void WorkerMetrics::update() {
   for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
     metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
   update_work();
+  if (load.disk_capacity_bytes > 0) update_disk(load);
   update_transfers();
+}
+
+void WorkerMetrics::update_disk(const wire::Load& load) {
+  const auto& s = worker_.disk().stats();
+  metrics_.gauge(metric::kKvBlocks, {"disk", "cached"}).set(static_cast<double>(load.disk_blocks));
+  metrics_.gauge(metric::kSsdBytes, {"used"}).set(static_cast<double>(load.disk_bytes));
+  metrics_.gauge(metric::kSsdBytes, {"capacity"}).set(static_cast<double>(load.disk_capacity_bytes));
+  metrics_.gauge(metric::kSsdLost).set(load.disk_lost ? 1 : 0);
+  count(metric::kKvEvictions, {"disk", "evicted"}, s.evicted_blocks);
+  count(metric::kSsdMoved, {"write"}, s.written_bytes);
+  count(metric::kSsdMoved, {"read"}, s.loaded_bytes);
+  count(metric::kSsdFailures, {"write"}, s.write_failures);
+  count(metric::kSsdFailures, {"read"}, s.load_failures);
+  count(metric::kSsdPromoted, {}, s.promoted_blocks);
 }
 
 // Counts the tokens that the role computed and the places that its blocks came from.
@@ -74,11 +89,13 @@ void WorkerMetrics::update_work() {
     count(metric::kVllmExternalQueries, {}, s.prompt_tokens - s.local_tokens);
     count(metric::kVllmExternalHits, {}, s.remote_tokens);
     count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
-    count(metric::kChecksumFailures, {}, s.checksum_failures + prefill->fetches().checksum_failures);
+    count(metric::kChecksumFailures, {},
+          s.checksum_failures + prefill->fetches().checksum_failures + worker_.disk().stats().checksum_failures);
     count(metric::kFallback, {"fetch"}, prefill->fetches().failures);
     const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
     MC_ASSERT(block_tokens > 0);
-    count(metric::kKvBlockHits, {"host"}, s.local_tokens / block_tokens);
+    count(metric::kKvBlockHits, {"host"}, (s.local_tokens - s.disk_tokens) / block_tokens);
+    count(metric::kKvBlockHits, {"disk"}, s.disk_tokens / block_tokens);
     count(metric::kKvBlockHits, {"remote"}, s.remote_tokens / block_tokens);
     metric::Histogram exposed = metrics_.histogram(metric::kXferExposed);
     s.exposed_s.after(exposed_, [&](double seconds) { exposed.observe(seconds); });
@@ -88,7 +105,9 @@ void WorkerMetrics::update_work() {
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
     count(metric::kKvBlockHits, {"host"}, s.local_blocks);
-    count(metric::kChecksumFailures, {}, s.checksum_failures);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + worker_.disk().stats().checksum_failures);
+  } else {
+    count(metric::kChecksumFailures, {}, worker_.disk().stats().checksum_failures);
   }
 }
 

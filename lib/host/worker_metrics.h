@@ -22,6 +22,7 @@ class WorkerMetrics {
 
  private:
   void update_work();
+  void update_disk(const wire::Load& load);
   void update_transfers();
   void count(const MetricFamily& family, std::initializer_list<std::string_view> labels, uint64_t total);
 

@@ -11,11 +11,14 @@
 #include "host/calibrate.h"
 #include "host/choice_flags.h"
 #include "host/daemon_flags.h"
+#include "host/disk_flags.h"
 #include "host/memory_plan.h"
 #include "host/model_compute.h"
 #include "host/profile.h"
+#include "kv/eviction.h"
 #include "model/find.h"
 #include "model/runner.h"
+#include "node/disk_block.h"
 #include "product/flags.h"
 
 namespace mc::host {
@@ -51,7 +54,38 @@ Result<void> WorkerPlan::make() {
     MC_ASSERT(equals != std::string::npos);  // the check of the flag
     options.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
+  options.eviction = kv::find_eviction(args_.text(flags::kEviction));
   return role_ == wire::Role::cache ? plan_cache() : plan_model();
+}
+
+Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
+  if (!args_.present(flags::kSsd)) return std::unique_ptr<BlockDisk>();
+  if (options.stages > 1)
+    return user_error(err::kBadValue, "--ssd keeps whole blocks, and a member of a pipeline has some of their layers",
+                      "--ssd", "leave it out on the members of a pipeline; mc-cache --ssd serves the other nodes");
+  MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
+  MC_TRY(disk, BlockDisk::open({.directory = place.directory, .capacity_bytes = place.bytes}));
+  const uint64_t value_bytes = options.layout.layers > 0 ? node::disk_value_bytes(options.layout) : 0;
+  if (value_bytes > disk->value_bytes_max())
+    return user_error(err::kBadValue,
+                      "a block of " + format_bytes(value_bytes) + " does not fit in the segments of " +
+                          place.directory + ", which hold " + format_bytes(disk->value_bytes_max()),
+                      "--ssd", "give an empty directory and a larger SIZE");
+  options.disk.capacity_bytes = place.bytes;
+  options.disk.value_bytes_max = disk->value_bytes_max();
+  if (const std::string budget = args_.text(flags::kSsdWriteBudget); budget != "none") {
+    MC_TRY(rate, parse_byte_rate(budget));
+    options.disk.write_bytes_per_s = static_cast<double>(rate);
+  }
+  const store::Restart& restart = disk->restart();
+  for (const std::string& loss : restart.damaged)
+    log_warn("blocks on disk were lost", {{"directory", place.directory}, {"what", loss}});
+  log_info("disk opened", {{"directory", place.directory},
+                           {"io", disk->kind()},
+                           {"bytes", place.bytes},
+                           {"blocks", restart.blocks},
+                           {"epoch", restart.epoch}});
+  return disk;
 }
 
 // The leader bears the pipeline's name, the others extend it.

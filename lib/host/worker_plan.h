@@ -9,6 +9,7 @@
 #include "base/cli.h"
 #include "costed/costed.h"
 #include "costed/paced_plane.h"
+#include "host/block_disk.h"
 #include "host/engine.h"
 #include "node/cache.h"
 #include "node/decode.h"
@@ -27,6 +28,8 @@ class WorkerPlan {
   Result<void> make();
   /// The compute over the KV buffer at `pool`; null for a cache node. It measures the cost of the model.
   Result<std::unique_ptr<node::Compute>> open_compute(std::byte* pool);
+  /// The disk of --ssd; null without it. Errors name the directory and the next step.
+  Result<std::unique_ptr<BlockDisk>> open_disk();
   std::unique_ptr<node::Worker> make_machine() const;
 
   wire::Role role() const { return role_; }

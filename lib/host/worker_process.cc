@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "host/block_list.h"
 #include "host/daemon.h"
 #include "host/daemon_flags.h"
 #include "host/loop.h"
@@ -21,6 +22,10 @@ class WorkerProcess {
  public:
   WorkerProcess(wire::Role role, const cli::Args& args) : args_(args), plan_(role, args) {}
 
+  ~WorkerProcess() {
+    if (pages_) pages_->list_blocks_with({});  // it uses the loop, which ends first
+  }
+
   Result<int> serve() {
     MC_TRY(signals, Signals::open());
     signals_ = std::make_unique<Signals>(std::move(signals));
@@ -31,6 +36,8 @@ class WorkerProcess {
     MC_CHECK(planes_.open(args_, descriptors_, plan_.arena_bytes(), plan_.title(), plan_.options));
     MC_TRY(compute, plan_.open_compute(planes_.pool()));
     compute_ = std::move(compute);
+    MC_TRY(disk, plan_.open_disk());
+    disk_ = std::move(disk);
     if (const auto pace = plan_.pace()) MC_CHECK(planes_.pace(*pace));
     metrics_ =
         std::make_unique<Metrics>(Metrics::Labels{{"model_name", plan_.options.model}, {"engine", plan_.title()}});
@@ -58,6 +65,8 @@ class WorkerProcess {
     parts.links = &planes_.links();
     parts.data = &planes_.plane();
     parts.compute = compute_.get();
+    parts.disk = disk_.get();
+    parts.pages = planes_.pool();
     parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
     parts.on_compute = [this](size_t tokens) { meters_->computes(tokens); };
     parts.after_events = [this] { after_events(); };
@@ -66,6 +75,15 @@ class WorkerProcess {
     parts.heartbeat = &heartbeat_;
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
+    pages_->list_blocks_with([this](const http::Request& request, const http::Responder& out) {
+      const auto query = parse_block_query(request.query);
+      if (!query) return out.respond(http::error_response(err::kBadRequest, query.error().what));
+      loop_->post([this, query = *query, out](TimePoint, node::Actions&) {
+        out.respond({.status = 200,
+                     .headers = {{"Content-Type", "application/json"}},
+                     .body = list_blocks(*worker_, query).dump()});
+      });
+    });
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
     return {};
@@ -117,6 +135,8 @@ class WorkerProcess {
       at_.say_waiting = kNever;
       log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
     }
+    if (worker_->disk().state() == node::DiskTier::State::lost && !std::exchange(disk_lost_, true))
+      log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
     if (planes_.links().fatal() && named_.empty()) return give_up(planes_.links().failure());
     if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
       // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
@@ -225,6 +245,7 @@ class WorkerProcess {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<ProcessMeter> process_meter_;
   std::unique_ptr<node::Compute> compute_;
+  std::unique_ptr<BlockDisk> disk_;  // writes from and reads into the planes' memory until it is destroyed
   std::unique_ptr<node::Worker> worker_;
   std::unique_ptr<WorkerMetrics> meters_;
   std::unique_ptr<door::PageLock> lock_;
@@ -234,7 +255,7 @@ class WorkerProcess {
   std::string named_;
   std::optional<Error> failure_;
   Leaving leaving_;
-  bool has_tenants_ = false;
+  bool has_tenants_ = false, disk_lost_ = false;
   struct {
     TimePoint refused_since = kNever, say_waiting = kNever, status{}, check{};
   } at_;

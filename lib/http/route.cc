@@ -9,7 +9,7 @@ namespace {
 constexpr RouteEntry kWorker[] = {
     {Method::get, "/health", Route::health},   {Method::get, "/livez", Route::livez},
     {Method::get, "/readyz", Route::readyz},   {Method::get, "/version", Route::version},
-    {Method::get, "/metrics", Route::metrics},
+    {Method::get, "/metrics", Route::metrics}, {Method::get, "/blocks", Route::blocks},
 };
 
 constexpr RouteEntry kConductor[] = {

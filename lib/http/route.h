@@ -24,6 +24,7 @@ enum class Route : uint8_t {
   readyz,
   version,
   metrics,
+  blocks,
   cluster,
   request,      // rest: the request's id, or "" for the list
   admin,        // rest: the verb

@@ -124,6 +124,16 @@ inline constexpr MetricFamily kKvMiss{"mc_kv_miss_total", MetricKind::counter, "
                                       "Prompt blocks that had to be computed, by reason."};
 inline constexpr MetricFamily kKvEvictions{"mc_kv_evictions_total", MetricKind::counter, "tier,reason",
                                            "KV blocks evicted."};
+inline constexpr MetricFamily kSsdBytes{"mc_ssd_bytes", MetricKind::gauge, "state",
+                                        "Bytes of the tier on this node's disk, by state (used, capacity)."};
+inline constexpr MetricFamily kSsdMoved{"mc_ssd_moved_bytes_total", MetricKind::counter, "direction",
+                                        "Bytes written to and read from the tier on disk."};
+inline constexpr MetricFamily kSsdFailures{"mc_ssd_failures_total", MetricKind::counter, "operation",
+                                           "Writes and reads of blocks on disk that failed."};
+inline constexpr MetricFamily kSsdLost{"mc_ssd_lost", MetricKind::gauge, "",
+                                       "1 while the node goes on without its disk, which failed."};
+inline constexpr MetricFamily kSsdPromoted{"mc_ssd_promoted_total", MetricKind::counter, "",
+                                           "Blocks from disk that stayed in memory because a second reader came."};
 inline constexpr MetricFamily kXferBytes{"mc_xfer_bytes_total", MetricKind::counter, "transport,direction,peer_role",
                                          "Bytes moved by the transfer engine."};
 inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histogram, "transport",
@@ -243,6 +253,11 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kKvBlockHits,
                                                &kKvMiss,
                                                &kKvEvictions,
+                                               &kSsdBytes,
+                                               &kSsdMoved,
+                                               &kSsdFailures,
+                                               &kSsdLost,
+                                               &kSsdPromoted,
                                                &kXferBytes,
                                                &kXferSeconds,
                                                &kXferExposed,

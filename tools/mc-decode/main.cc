@@ -2,6 +2,7 @@
 
 #include "base/cli.h"
 #include "host/choice_flags.h"
+#include "host/disk_flags.h"
 #include "host/worker_flags.h"
 #include "host/worker_process.h"
 #include "mc_version.h"
@@ -15,10 +16,10 @@ namespace {
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8200",
                                     "address of metrics and health; a busy default moves to the next free port");
 
-constexpr auto kFlags =
-    flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags,
-                flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kKernels),
-                host::kWorkerFlags);
+constexpr auto kFlags = flags::join(
+    flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags, host::kDiskFlags,
+    flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kKernels),
+    host::kWorkerFlags);
 
 }  // namespace
 

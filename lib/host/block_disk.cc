@@ -1,0 +1,271 @@
+#include "host/block_disk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "base/assert.h"
+#include "base/copy_crc.h"
+#include "base/errors.h"
+#include "node/disk_block.h"
+
+namespace mc::host {
+namespace {
+
+constexpr size_t kFoundAtOnce = 256;  // blocks of one DiskFound: 1 MiB of fronts
+constexpr size_t kQueueMax = 4096;    // the machine bounds what is under way far below this
+constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{64} << 20;
+
+struct alignas(store::kPageBytes) Page {
+  std::byte bytes[store::kPageBytes];
+};
+static_assert(sizeof(Page) == node::kDiskFrontBytes);
+
+/// Memory of one value, aligned for direct I/O.
+class Value {
+ public:
+  explicit Value(const ExtentLayout& layout) : pages_(node::disk_value_bytes(layout) / sizeof(Page)) {}
+  std::span<std::byte> bytes() { return {pages_.front().bytes, pages_.size() * sizeof(Page)}; }
+  std::span<std::byte> front() { return bytes().first(node::kDiskFrontBytes); }
+  std::span<std::byte> page() { return bytes().subspan(node::kDiskFrontBytes); }
+
+ private:
+  std::vector<Page> pages_;
+};
+
+/// Copies a page layer by layer. False when the bytes of a layer fail their checksum.
+bool copy_checked(std::span<std::byte> to, std::span<const std::byte> from, const ExtentLayout& layout,
+                  std::span<const uint32_t> crcs) {
+  MC_ASSERT_EQ(to.size(), from.size());
+  MC_ASSERT_EQ(crcs.size(), layout.layers);
+  bool sound = true;
+  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+    const size_t at = layout.layer_offset(layer);
+    MC_ASSERT_LE(at + layout.layer_bytes(), to.size());
+    sound &= copy_crc32c(to.data() + at, from.data() + at, layout.layer_bytes()) == crcs[layer];
+  }
+  const size_t end = layout.layers * layout.layer_bytes();
+  std::memset(to.data() + end, 0, to.size() - end);
+  return sound;
+}
+
+/// Refuses a directory with files of something else: a store would grow between them.
+Result<void> check_directory(const std::string& directory) {
+  std::error_code error;
+  std::string other;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("super.") || name.starts_with("seg.")) return {};
+    if (name != "lock") other = name;
+  }
+  if (other.empty()) return {};  // new, empty, or not there: the store makes it
+  return user_error(err::kFileAccess, directory + " is not a block store and has other files, such as " + other,
+                    "--ssd", "name an empty directory, or one that does not exist yet");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& options) {
+  MC_CHECK(check_directory(options.directory));
+  auto disk = store::open_disk(options.io, options.directory);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  store::Options settings;
+  settings.capacity_bytes = options.capacity_bytes;
+  settings.segment_bytes =
+      std::clamp(options.capacity_bytes / 16, kSegmentLeast, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+  settings.report_evictions = true;
+  auto opened = store::Store::open(std::move(disk->disk), settings);
+  if (!opened)
+    return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
+                         Error{opened.error().code, options.directory + ": " + opened.error().what});
+  MC_TRY(ready, EventFd::open());
+  return std::unique_ptr<BlockDisk>(new BlockDisk(std::move(*opened), disk->kind, std::move(ready)));
+}
+
+BlockDisk::BlockDisk(std::unique_ptr<store::Store> store, std::string kind, EventFd ready)
+    : store_(std::move(store)), kind_(std::move(kind)), ready_fd_(std::move(ready)) {
+  writer_ = std::thread([this] { write_all(); });
+  reader_ = std::thread([this] { read_all(); });
+}
+
+BlockDisk::~BlockDisk() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_writer_.notify_all();
+  wake_reader_.notify_all();
+  writer_.join();
+  reader_.join();
+}
+
+// ---- the loop's side -------------------------------------------------------------------------
+
+void BlockDisk::write(const node::DiskWrite& write, std::span<const std::byte> page) {
+  MC_ASSERT_EQ(page.size(), write.block.layout.page_bytes());
+  {
+    const std::lock_guard lock(mutex_);
+    MC_ASSERT_LT(writes_.size(), kQueueMax);
+    writes_.push_back({write, page});
+  }
+  wake_writer_.notify_one();
+}
+
+void BlockDisk::load(const node::DiskLoad& load, std::span<std::byte> page) {
+  MC_ASSERT_EQ(page.size(), load.layout.page_bytes());
+  {
+    const std::lock_guard lock(mutex_);
+    MC_ASSERT_LT(loads_.size(), kQueueMax);
+    loads_.push_back({load, page});
+  }
+  wake_reader_.notify_one();
+}
+
+void BlockDisk::drop(const node::DiskDrop& drop) {
+  {
+    const std::lock_guard lock(mutex_);
+    drops_.insert(drops_.end(), drop.hashes.begin(), drop.hashes.end());
+  }
+  wake_writer_.notify_one();
+}
+
+std::optional<node::Event> BlockDisk::next() {
+  const std::lock_guard lock(mutex_);
+  if (ready_next_ == ready_.size()) {
+    ready_.clear();
+    ready_next_ = 0;
+    ready_fd_.drain();
+    return std::nullopt;
+  }
+  return std::move(ready_[ready_next_++]);
+}
+
+void BlockDisk::give(node::Event event) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(std::move(event));
+  }
+  ready_fd_.signal();
+}
+
+// ---- the writer ------------------------------------------------------------------------------
+
+void BlockDisk::write_all() {
+  for (;;) {
+    std::vector<Write> batch;
+    std::vector<BlockHash> drops;
+    {
+      std::unique_lock lock(mutex_);
+      wake_writer_.wait(lock, [&] { return stopping_ || !writes_.empty() || !drops_.empty(); });
+      batch.swap(writes_);
+      drops.swap(drops_);
+      if (batch.empty() && drops.empty()) return;  // stopping, and everything was written
+    }
+    if (!batch.empty()) write_batch(std::move(batch));
+    const std::vector<Id128> ids(drops.begin(), drops.end());
+    // Behind the writes, because a drop of a block follows its write. A lost drop only means a block that comes back.
+    if (!ids.empty()) (void)store_->drop(ids, store::Level::written);
+    // Space is made while nothing waits for it.
+    if (auto more = store_->maintain(); more && *more) (void)store_->maintain();
+    report_evictions();
+  }
+}
+
+void BlockDisk::write_batch(std::vector<Write> batch) {
+  std::vector<Value> values;
+  std::vector<store::Put> puts;
+  std::vector<Code> codes(batch.size(), Code::ok);
+  values.reserve(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const node::DiskBlock& block = batch[i].action.block;
+    values.emplace_back(block.layout);
+    if (!copy_checked(values[i].page(), batch[i].page, block.layout, block.layer_crcs)) {
+      codes[i] = Code::corrupt;
+      continue;
+    }
+    node::encode_disk_front(block, values[i].front());
+    puts.push_back({.id = block.hash, .bytes = values[i].bytes()});
+  }
+  const Result<void> done = store_->put(puts, store::Level::durable);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const bool failed = codes[i] == Code::ok && !done;
+    give(node::DiskWritten{batch[i].action.op, failed ? done.error().code : codes[i], failed ? done.error().what : ""});
+  }
+}
+
+void BlockDisk::report_evictions() {
+  node::DiskEvicted evicted;
+  for (const Id128& id : store_->take_evicted()) evicted.hashes.push_back(BlockHash{id});
+  if (!evicted.hashes.empty()) give(std::move(evicted));
+}
+
+// ---- the reader ------------------------------------------------------------------------------
+
+void BlockDisk::read_all() {
+  std::vector<Id128> found;
+  store_->for_each([&](const Id128& id, uint32_t) { found.push_back(id); });
+  std::sort(found.begin(), found.end());
+  size_t next = 0;
+  bool listed = false;
+  for (;;) {
+    std::vector<Load> batch;
+    {
+      std::unique_lock lock(mutex_);
+      wake_reader_.wait(lock, [&] { return stopping_ || !loads_.empty() || !listed; });
+      batch.swap(loads_);
+      if (stopping_ && batch.empty()) return;
+    }
+    if (!batch.empty()) load_batch(batch);
+    if (listed) continue;
+    const size_t end = std::min(found.size(), next + kFoundAtOnce);
+    listed = end == found.size();
+    find_some(std::span(found).subspan(next, end - next), listed);
+    next = end;
+  }
+}
+
+void BlockDisk::find_some(std::span<const Id128> ids, bool last) {
+  std::vector<Page> fronts(ids.size());
+  std::vector<store::Get> gets;
+  for (size_t i = 0; i < ids.size(); ++i) gets.push_back({.id = ids[i], .room = fronts[i].bytes});
+  store_->peek(gets);
+  node::DiskFound found;
+  found.last = last;
+  for (const store::Get& get : gets) {
+    if (get.code != Code::ok) continue;
+    auto block = node::parse_disk_front(get.room);
+    // A value of another kind, or a front that was damaged: nobody finds it, and its space is reused in time.
+    if (block && block->hash == get.id && node::disk_value_bytes(block->layout) == get.bytes)
+      found.blocks.push_back(std::move(*block));
+  }
+  give(std::move(found));
+}
+
+void BlockDisk::load_batch(const std::vector<Load>& batch) {
+  std::vector<Value> values;
+  std::vector<store::Get> gets;
+  values.reserve(batch.size());
+  for (const Load& load : batch) {
+    values.emplace_back(load.action.layout);
+    gets.push_back({.id = load.action.hash, .room = values.back().bytes()});
+  }
+  store_->get(gets);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    node::DiskLoaded done{batch[i].action.op, gets[i].code, "", {}};
+    if (done.code == Code::no_space) done.code = Code::corrupt;  // a value of another size is not this block
+    if (done.code == Code::io) done.what = "reading block " + batch[i].action.hash.short_hex() + " failed";
+    if (done.code == Code::ok) {
+      auto block = node::parse_disk_front(values[i].front());
+      const bool same = block && block->hash == batch[i].action.hash && block->layout == batch[i].action.layout &&
+                        block->name_space == batch[i].action.name_space;
+      if (same && copy_checked(batch[i].page, values[i].page(), block->layout, block->layer_crcs))
+        done.layer_crcs = std::move(block->layer_crcs);
+      else
+        done.code = Code::corrupt;
+    }
+    give(std::move(done));
+  }
+  report_evictions();  // blocks whose bytes were wrong
+}
+
+}  // namespace mc::host

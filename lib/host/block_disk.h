@@ -1,0 +1,77 @@
+// The disk of a live node: the machine's DiskWrite, DiskLoad and DiskDrop over a block store (lib/store). One thread
+// writes, so that all writes under way are made durable by one flush, and one thread reads, all loads under way at
+// once. Both check the pages against the blocks' checksums, on the way out and on the way in. At its start the reader
+// lists the blocks that an earlier process left, and serves loads between the parts of the list.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "node/services.h"
+#include "store/store.h"
+
+namespace mc::host {
+
+struct BlockDiskOptions {
+  std::string directory;
+  uint64_t capacity_bytes = 0;
+  std::string io = "auto";  // kind of the store's disk
+};
+
+class BlockDisk final : public node::BlockDisk {
+ public:
+  /// Errors have a number and name the directory: it is in use, of another format, damaged, not writable, or full.
+  static Result<std::unique_ptr<BlockDisk>> open(const BlockDiskOptions& options);
+  /// Ends the operations under way and makes everything durable.
+  ~BlockDisk() override;
+
+  void write(const node::DiskWrite& write, std::span<const std::byte> page) override;
+  void load(const node::DiskLoad& load, std::span<std::byte> page) override;
+  void drop(const node::DiskDrop& drop) override;
+  int event_fd() const override { return ready_fd_.fd(); }
+  std::optional<node::Event> next() override;
+
+  /// Bytes of the largest value that fits.
+  uint64_t value_bytes_max() const { return store_->value_bytes_max(); }
+  const store::Restart& restart() const { return store_->restart(); }
+  const std::string& kind() const { return kind_; }
+
+ private:
+  struct Write {
+    node::DiskWrite action;
+    std::span<const std::byte> page;
+  };
+  struct Load {
+    node::DiskLoad action;
+    std::span<std::byte> page;
+  };
+
+  BlockDisk(std::unique_ptr<store::Store> store, std::string kind, EventFd ready);
+  void write_all();
+  void write_batch(std::vector<Write> batch);
+  void read_all();
+  void load_batch(const std::vector<Load>& batch);
+  void find_some(std::span<const Id128> ids, bool last);
+  void report_evictions();
+  void give(node::Event event);
+
+  std::unique_ptr<store::Store> store_;
+  std::string kind_;
+  EventFd ready_fd_;
+  std::mutex mutex_;  // of the queues and of stopping_
+  std::condition_variable wake_writer_, wake_reader_;
+  std::vector<Write> writes_;
+  std::vector<BlockHash> drops_;
+  std::vector<Load> loads_;
+  std::vector<node::Event> ready_;  // oldest first, from ready_next_ on
+  size_t ready_next_ = 0;
+  bool stopping_ = false;
+  std::thread writer_, reader_;
+};
+
+}  // namespace mc::host

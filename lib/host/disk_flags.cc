@@ -1,0 +1,49 @@
+#include "host/disk_flags.h"
+
+#include "base/errors.h"
+#include "base/units.h"
+#include "kv/eviction.h"
+
+namespace mc {
+
+namespace host {
+namespace {
+constexpr uint64_t kLeast = uint64_t{16} << 20;
+}  // namespace
+
+Result<SsdPlace> parse_ssd(std::string_view value) {
+  const size_t colon = value.rfind(':');
+  if (colon == std::string_view::npos || colon == 0)
+    return Error{Code::invalid, "\"" + std::string(value) + "\" is not DIR:SIZE, such as kv:64GiB"};
+  MC_TRY(size, parse_size(value.substr(colon + 1)));
+  if (size.percent > 0)
+    return Error{Code::invalid, "\"" + std::string(value) + "\" has a share as its size; give bytes, such as 64GiB"};
+  if (size.bytes < kLeast)
+    return Error{Code::invalid, "a disk of " + format_bytes(size.bytes) + " is too small for the log of a block " +
+                                    "store; give at least " + format_bytes(kLeast)};
+  return SsdPlace{std::string(value.substr(0, colon)), size.bytes};
+}
+
+}  // namespace host
+
+namespace flags {
+
+Result<void> check_ssd(std::string_view value) {
+  MC_CHECK(host::parse_ssd(value));
+  return {};
+}
+
+Result<void> check_write_budget(std::string_view value) {
+  if (value == "none") return {};
+  MC_TRY(rate, parse_byte_rate(value));
+  if (rate == 0) return Error{Code::invalid, "a rate of 0 would write nothing; leave --ssd out instead"};
+  return {};
+}
+
+std::vector<std::string_view> eviction_names() {
+  return names_of<kv::evictions>();
+}
+
+}  // namespace flags
+
+}  // namespace mc

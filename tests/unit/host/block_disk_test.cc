@@ -1,0 +1,210 @@
+// The disk of a live node: what it writes it gives back, also to the next process, and damage is found.
+
+#include "host/block_disk.h"
+
+#include <poll.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/copy_crc.h"
+#include "base/errors.h"
+#include "host/block_list.h"
+#include "host/disk_flags.h"
+#include "test.h"
+
+namespace block_disk_test {
+
+using namespace mc;
+using host::BlockDisk;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    std::string pattern = test::binary_dir() + "/block-disk-XXXXXX";
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path = pattern;
+  }
+  ~Folder() {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+  }
+  std::string path;
+};
+
+struct alignas(4096) PageBytes {
+  std::byte bytes[16384];
+};
+
+ExtentLayout layout() {
+  ExtentLayout out;
+  out.layers = 2, out.kv_heads = 1, out.head_dim = 8, out.dtype = Dtype::f32;
+  REQUIRE(out.page_bytes() <= sizeof(PageBytes));
+  return out;
+}
+
+BlockHash hash_of(uint8_t n) {
+  BlockHash out;
+  out.bytes[0] = n, out.bytes[15] = 1;
+  return out;
+}
+
+/// A block with content of its own, and its description.
+node::DiskBlock block_of(uint8_t n, PageBytes& page) {
+  const ExtentLayout shape = layout();
+  for (size_t i = 0; i < sizeof page.bytes; ++i)
+    page.bytes[i] = i < shape.layers * shape.layer_bytes() ? static_cast<std::byte>(n * 31 + i % 253) : std::byte{0};
+  node::DiskBlock block{hash_of(n), n == 1 ? BlockHash{} : hash_of(n - 1), {}, (n - 1u) * 64, shape, {}};
+  for (uint32_t layer = 0; layer < shape.layers; ++layer)
+    block.layer_crcs.push_back(sum_crc32c({page.bytes + shape.layer_offset(layer), shape.layer_bytes()}));
+  return block;
+}
+
+struct DiskBench {
+  explicit DiskBench(const std::string& folder) {
+    auto opened = BlockDisk::open({.directory = folder + "/kv", .capacity_bytes = 32 << 20, .io = "threads"});
+    REQUIRE_OK(opened);
+    disk = std::move(*opened);
+  }
+
+  node::Event wait() {
+    for (;;) {
+      if (auto event = disk->next()) return std::move(*event);
+      pollfd fd{disk->event_fd(), POLLIN, 0};
+      REQUIRE(::poll(&fd, 1, 30'000) == 1);
+    }
+  }
+  template <class T>
+  T wait_for() {
+    for (;;) {
+      node::Event event = wait();
+      if (auto* found = std::get_if<T>(&event)) return std::move(*found);
+    }
+  }
+  Code write(uint8_t n, PageBytes& page) {
+    disk->write({.op = n, .block = block_of(n, page)}, {page.bytes, layout().page_bytes()});
+    const auto done = wait_for<node::DiskWritten>();
+    CHECK(done.op == n);
+    return done.code;
+  }
+  node::DiskLoaded load(uint8_t n, PageBytes& page) {
+    std::memset(page.bytes, 0xee, sizeof page.bytes);
+    disk->load({.op = n, .hash = hash_of(n), .layout = layout()}, {page.bytes, layout().page_bytes()});
+    return wait_for<node::DiskLoaded>();
+  }
+
+  std::unique_ptr<BlockDisk> disk;
+};
+
+}  // namespace
+
+TEST_CASE("host/disk: a block comes back byte for byte with its checksums, in this process and in the next") {
+  Folder folder;
+  PageBytes page, back;
+  {
+    DiskBench b(folder.path);
+    CHECK(b.wait_for<node::DiskFound>().blocks.empty());
+    for (uint8_t n = 1; n <= 5; ++n) REQUIRE(b.write(n, page) == Code::ok);
+    const auto loaded = b.load(5, back);
+    CHECK(loaded.code == Code::ok);
+    CHECK(loaded.layer_crcs == block_of(5, page).layer_crcs);
+    CHECK(std::memcmp(page.bytes, back.bytes, layout().page_bytes()) == 0);
+    CHECK(b.load(9, back).code == Code::not_found);
+  }
+  DiskBench again(folder.path);
+  CHECK(again.disk->restart().blocks == 5);
+  const auto found = again.wait_for<node::DiskFound>();
+  CHECK(found.last);
+  REQUIRE(found.blocks.size() == 5);
+  CHECK(found.blocks[2].hash == hash_of(3));
+  CHECK(found.blocks[2].parent == hash_of(2));
+  CHECK(found.blocks[2].first_position == 128);
+  CHECK(found.blocks[2].layout == layout());
+  for (uint8_t n = 1; n <= 5; ++n) {
+    REQUIRE(again.load(n, back).code == Code::ok);
+    block_of(n, page);
+    CHECK(std::memcmp(page.bytes, back.bytes, layout().page_bytes()) == 0);
+  }
+}
+
+TEST_CASE("host/disk: a page that does not match its checksums is not written") {
+  Folder folder;
+  DiskBench b(folder.path);
+  PageBytes page;
+  const node::DiskBlock block = block_of(1, page);
+  page.bytes[100] ^= std::byte{1};
+  b.disk->write({.op = 1, .block = block}, {page.bytes, layout().page_bytes()});
+  CHECK(b.wait_for<node::DiskWritten>().code == Code::corrupt);
+  CHECK(b.load(1, page).code == Code::not_found);
+}
+
+TEST_CASE("host/disk: a byte that changed on disk is found, and the block is gone from then on") {
+  Folder folder;
+  PageBytes page;
+  {
+    DiskBench b(folder.path);
+    REQUIRE(b.write(1, page) == Code::ok);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path + "/kv")) {
+    if (!entry.path().filename().string().starts_with("seg.")) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(2 * 4096 + 77);
+    char byte = 0;
+    file.get(byte);
+    file.seekp(2 * 4096 + 77);
+    file.put(static_cast<char>(byte ^ 8));
+  }
+  DiskBench b(folder.path);
+  CHECK(b.load(1, page).code == Code::corrupt);
+  CHECK(b.wait_for<node::DiskEvicted>().hashes == std::vector<BlockHash>{hash_of(1)});
+  CHECK(b.load(1, page).code == Code::not_found);
+}
+
+TEST_CASE("host/disk: a block of another layout or namespace under the name is not given out") {
+  Folder folder;
+  DiskBench b(folder.path);
+  PageBytes page;
+  REQUIRE(b.write(1, page) == Code::ok);
+  NamespaceId other;
+  other.bytes[3] = 7;
+  b.disk->load({.op = 1, .hash = hash_of(1), .name_space = other, .layout = layout()},
+               {page.bytes, layout().page_bytes()});
+  CHECK(b.wait_for<node::DiskLoaded>().code == Code::corrupt);
+}
+
+TEST_CASE("host/disk: a directory of something else or of another process is refused with the cause") {
+  Folder folder;
+  std::ofstream(folder.path + "/thesis.tex") << "x";
+  const auto foreign = BlockDisk::open({.directory = folder.path, .capacity_bytes = 32 << 20});
+  REQUIRE_FALSE(foreign.has_value());
+  CHECK(foreign.error().what.find("thesis.tex") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(folder.path + "/lock"));
+  DiskBench b(folder.path);
+  const auto second = BlockDisk::open({.directory = folder.path + "/kv", .capacity_bytes = 32 << 20});
+  REQUIRE_FALSE(second.has_value());
+  CHECK(second.error().code == Code::busy);
+}
+
+TEST_CASE("host/disk: --ssd takes a directory and a size, and says what is wrong with other values") {
+  const auto place = host::parse_ssd("a:b/kv:64GiB");
+  REQUIRE_OK(place);
+  CHECK(place->directory == "a:b/kv");
+  CHECK(place->bytes == uint64_t{64} << 30);
+  for (const char* wrong : {"", "kv", ":64GiB", "kv:", "kv:some", "kv:50%", "kv:1MiB"})
+    CHECK_FALSE(host::parse_ssd(wrong).has_value());
+}
+
+TEST_CASE("host/disk: the query of a list of blocks is checked") {
+  const auto query = host::parse_block_query("sort=recent&limit=7");
+  REQUIRE_OK(query);
+  CHECK(query->sort == host::BlockQuery::Sort::recent);
+  CHECK(query->limit == 7);
+  CHECK(host::parse_block_query("")->limit == 1000);
+  for (const char* wrong : {"sort=size", "limit=", "limit=-1", "x", "sort=uses&&"})
+    CHECK_FALSE(host::parse_block_query(wrong).has_value());
+}
+
+}  // namespace block_disk_test
