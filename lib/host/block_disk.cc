@@ -77,7 +77,7 @@ Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& optio
   auto opened = store::Store::open(std::move(disk->disk), settings);
   if (!opened)
     return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
-                         Error{opened.error().code, options.directory + ": " + opened.error().what});
+                         within(options.directory, std::move(opened).error()));
   MC_TRY(ready, EventFd::open());
   return std::unique_ptr<BlockDisk>(new BlockDisk(std::move(*opened), disk->kind, std::move(ready)));
 }

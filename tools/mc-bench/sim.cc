@@ -68,7 +68,7 @@ Result<int> simulate(const cli::Args& args) {
   }
   if (rules == "machines") {
     MC_CHECK(refuse(args,
-                    {&kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
+                    {&kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
                      &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
                     under));
     return simulate_cluster(args);

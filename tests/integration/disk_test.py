@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Blocks on disk: greedy tokens equal the single process's from memory, from disk, after a kill and after damage."""
+
+import glob
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import cluster
+from cluster import Cluster, Random, oracle, run, token_ids, until
+
+BLOCK = 64
+LENGTH = 640
+COUNT = 8
+MEMORY = "9600KiB"  # two prompts, in pages of 392 KiB
+WORKER = ["--dtype", "f32", "--transport", "shm"]
+
+
+class Disk(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="mct-ssd-", dir=cluster.BUILD)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.ssd = ["--ssd", f"{self.folder}/kv:128MiB"]
+        self.prompts = [Random(n).ids(LENGTH) for n in range(6)]
+
+    def check_all(self, c):
+        """Asks every prompt; returns the tokens that came from disk."""
+        from_disk = 0
+        for ids in self.prompts:
+            answer = c.complete(ids=ids, max_tokens=COUNT)
+            self.assertEqual(token_ids(answer), oracle(ids, COUNT), answer["mc"])
+            from_disk += answer["mc"]["cached_disk_tokens"]
+        return from_disk
+
+    def start_prefill(self, c, *flags):
+        return c.start("p0", *WORKER, "--kv-mem", MEMORY, *self.ssd, *flags)
+
+    def cluster(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor")
+        self.start_prefill(c)
+        c.start("d0", *WORKER)
+        c.wait_nodes()
+        return c
+
+    def blocks(self, c, node="p0"):
+        return next((n["disk_blocks"] for n in c.cluster()["nodes"] if n["id"] == node), 0)
+
+    def wait_written(self, c, least=30):
+        until(lambda: self.blocks(c) >= least, 30, f"{least} blocks on disk")
+
+    def test_tokens_are_equal_from_memory_from_disk_and_after_a_kill_in_the_middle_of_writes(self):
+        c = self.cluster()
+        self.assertEqual(self.check_all(c), 0)
+        self.wait_written(c)
+        self.assertGreater(self.check_all(c), 2 * LENGTH)
+        known = self.blocks(c)
+        more = [Random(n).ids(LENGTH) for n in range(20, 23)]
+        for ids in more:
+            c.complete(ids=ids, max_tokens=1)
+        c.processes["p0"].kill()  # the last prompts are being written
+        c.processes["p0"].close()
+        self.start_prefill(c)
+        self.wait_written(c, known // 2)
+        self.assertGreater(self.check_all(c), 2 * LENGTH)
+        for ids in more:
+            self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=COUNT)), oracle(ids, COUNT))
+        c.wait_quiet()
+        self.assertGreater(c.metric("p0", "mc_ssd_moved_bytes_total", 'direction="read"'), 0)
+        self.assertGreater(c.metric("p0", "mc_kv_block_hits_total", 'tier="disk"'), 0)
+
+    def test_damaged_bytes_on_disk_cost_a_computation_and_no_token(self):
+        c = self.cluster()
+        self.check_all(c)
+        self.wait_written(c)
+        killed = c.node("p0")["instance"]
+        c.processes["p0"].kill()
+        c.processes["p0"].close()
+        for path in glob.glob(f"{self.folder}/kv/seg.*"):
+            with open(path, "r+b") as segment:
+                size = os.fstat(segment.fileno()).st_size
+                for at in range(9000, size * 7 // 8, 30011):  # in all values, and in some fronts and headers
+                    segment.seek(at)
+                    byte = segment.read(1)
+                    segment.seek(at)
+                    segment.write(bytes([byte[0] ^ 16]))
+        self.start_prefill(c)
+        until(
+            lambda: any(n["id"] == "p0" and n["instance"] != killed and n["disk_blocks"] for n in c.cluster()["nodes"]),
+            30,
+            "blocks found",
+        )
+        self.check_all(c)
+        until(lambda: c.metric("p0", "mc_checksum_failures_total") > 0, 10, "failures counted")
+
+    def fsck(self, *flags):
+        code, out, err = run("mc-cache", "fsck", f"{self.folder}/kv", "--json", *flags)
+        return code, json.loads(out.splitlines()[-1]) if out else err
+
+    def test_fsck_finds_a_sound_disk_sound_names_damage_and_repairs_it(self):
+        c = self.cluster()
+        self.check_all(c)
+        self.wait_written(c)
+        self.assertIn("MC6007", self.fsck()[1])  # the node uses it
+        c.close()
+        code, report = self.fsck()
+        self.assertEqual((code, report["damaged"], report["lost"]), (0, [], []))
+        self.assertGreaterEqual(report["blocks"], 30)
+        segment = min(glob.glob(f"{self.folder}/kv/seg.*"))
+        with open(segment, "r+b") as file:
+            file.seek(3 * 4096 + 1000)  # within the first value's page
+            byte = file.read(1)
+            file.seek(3 * 4096 + 1000)
+            file.write(bytes([byte[0] ^ 1]))
+        code, report = self.fsck()
+        self.assertEqual((code, len(report["damaged"])), (1, 1))
+        self.assertEqual((self.fsck("--repair")[0], self.fsck()[1]["damaged"]), (0, []))
+
+    def test_ls_lists_the_blocks_of_a_node_in_memory_and_on_disk(self):
+        c = self.cluster()
+        self.check_all(c)
+        self.wait_written(c)
+        c.wait_quiet()
+        code, out, err = run("mc-cache", "ls", "p0", "--json", "--limit", 1000, env=c.env)
+        self.assertEqual(code, 0, err)
+        *blocks, end = [json.loads(line) for line in out.splitlines()]
+        in_memory = [b for b in blocks if b["tier"] == "host"]
+        self.assertEqual(len(in_memory), end["memory_blocks"])
+        self.assertEqual(len(blocks) - len(in_memory), end["disk_only_blocks"])
+        self.assertEqual(len({b["id"] for b in blocks}), len(blocks))
+        self.assertGreater(end["disk_only_blocks"], 10)
+        self.assertEqual(in_memory, sorted(in_memory, key=lambda b: -b["uses"]))
+        self.assertIn("blocks", run("mc-cache", "ls", "p0", env=c.env)[1].decode())
+        code, _, err = run("mc-cache", "ls", "p7", env=c.env)
+        self.assertIn("there are: d0, p0", err)
+
+    def test_a_disk_that_fails_while_the_node_runs_costs_the_tier_and_no_request(self):
+        c = self.cluster()
+        self.check_all(c)
+        self.wait_written(c)
+        for path in glob.glob(f"{self.folder}/kv/seg.*"):
+            os.truncate(path, 0)
+        for _ in range(3):
+            self.check_all(c)
+        until(lambda: c.node("p0")["disk_lost"], 20, "the tier is given up")
+        self.assertIn("goes on without it", c.node("p0")["last_error"])
+        self.assertIn("lost", c.verb("ps")[1].decode())
+        self.assertIn("the tier on disk is lost", c.processes["p0"].text())
+        self.assertEqual(c.metric("p0", "mc_ssd_lost"), 1)
+
+    def test_a_cache_node_keeps_demoted_blocks_on_its_disk_over_a_restart(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor", "--fetch-rule", "threshold")
+        c.start("p0", *WORKER, "--kv-mem", MEMORY)
+        c.start("d0", *WORKER)
+        c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
+        c.wait_nodes()
+        self.prompts = [Random(n).ids(LENGTH) for n in range(16)]
+        self.check_all(c)
+        until(lambda: self.blocks(c, "c0") >= 20, 30, "blocks on the cache node's disk")
+        c.processes["c0"].kill()
+        c.processes["c0"].close()
+        c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
+        until(lambda: self.blocks(c, "c0") >= 20, 30, "blocks found again")
+        remote = 0
+        for ids in self.prompts:
+            answer = c.complete(ids=ids, max_tokens=COUNT)
+            self.assertEqual(token_ids(answer), oracle(ids, COUNT), answer["mc"])
+            remote += answer["mc"]["cached_remote_tokens"]
+        self.assertGreater(remote, 0)
+
+    def refused(self, *flags):
+        code, _, err = run("mc-cache", "--dram", "8MiB", "--check", *flags, env=self.env)
+        self.assertNotEqual(code, 0)
+        self.assertIn("next:", err)
+        return err
+
+    def test_a_directory_that_cannot_be_used_is_refused_with_the_cause_and_the_next_step(self):
+        self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
+        os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
+        foreign = os.path.join(self.folder, "foreign")
+        os.mkdir(foreign)
+        with open(os.path.join(foreign, "thesis.tex"), "w") as file:
+            file.write("x")
+        err = self.refused("--ssd", f"{foreign}:64MiB")
+        self.assertIn("MC5005", err)
+        self.assertIn("thesis.tex", err)
+        self.assertEqual(os.listdir(foreign), ["thesis.tex"])
+        self.assertIn("MC5005", self.refused("--ssd", f"{foreign}/thesis.tex:64MiB"))
+        self.assertIn("MC1002", self.refused("--ssd", "nowhere"))
+        self.assertIn("too small", self.refused("--ssd", f"{self.folder}/kv:1MiB"))
+        c = self.cluster()
+        err = self.refused(*self.ssd)
+        self.assertIn("MC6007", err)
+        self.assertIn(f"{c.processes['p0'].popen.pid}", err)
+        with open(f"{self.folder}/kv/super.a", "rb") as file:
+            super_a = bytearray(file.read())
+        c.close()
+        super_a[4] = 99  # the version
+        for name in ("super.a", "super.b"):
+            with open(f"{self.folder}/kv/{name}", "r+b") as file:
+                file.write(super_a)
+        self.assertRegex(self.refused(*self.ssd), "MC600[89]")
+
+
+if __name__ == "__main__":
+    unittest.main()
