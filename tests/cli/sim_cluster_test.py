@@ -325,7 +325,7 @@ class Cluster(unittest.TestCase):
             (["--fail", "d0@2m-1m"], "later time"),
             (["--cluster", "5p2d", "--pipeline", "2"], "no whole groups"),
             (["--rules", "mine"], "rules"),
-            (["--rules", "machines", "--ssd", "1TiB"], "--ssd means nothing"),
+            (["--rules", "machines", "--pipeline", "2"], "--pipeline means nothing"),
             (["--rules", "machines", "--cluster", "4m"], "no live node that does both"),
             (["--rules", "machines", "--cache-blocks", "8"], "less than a context"),
             (["--find-ratio", "--find-max-rate"], "advise"),
