@@ -1,0 +1,105 @@
+#include "gguf/file.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gguf_writer.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::gguf;
+using test::GgufWriter;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder that disappears with the test.
+struct Folder {
+  fs::path path = fs::path(test::binary_dir()) / "tests" / ("gguf-" + std::to_string(::getpid()));
+  Folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, const GgufWriter& writer) const {
+    std::ofstream(path / name, std::ios::binary) << writer.bytes();
+    return (path / name).string();
+  }
+};
+
+/// Part `number` of `count` with one tensor.
+GgufWriter part(uint32_t number, uint32_t count, const std::string& tensor, uint32_t tensors = 2) {
+  GgufWriter writer;
+  writer.whole("split.no", number).whole("split.count", count).whole("split.tensors.count", tensors);
+  writer.text("general.name", "part " + std::to_string(number));
+  writer.tensor(tensor, {4}, Type::f32, std::string(16, static_cast<char>(number + 1)));
+  return writer;
+}
+
+}  // namespace
+
+TEST_CASE("gguf/file: a file gives its tensors, and fields with the wrong type name file, key and value") {
+  const Folder folder;
+  GgufWriter writer;
+  writer.whole("n", 70).number("e", 1e-5f).text("s", "x").flag("f", true);
+  writer.numbers<int32_t>("same", ValueType::i32, {4, 4}).numbers<int32_t>("differ", ValueType::i32, {4, 5});
+  writer.tensor("w", {1, 4}, Type::f32, std::string(16, '\5'));
+  const std::string path = folder.write("m.gguf", writer);
+  CHECK(is_gguf(path));
+  CHECK_FALSE(is_gguf(folder.path.string()));
+  const auto file = File::open(path);
+  REQUIRE_OK(file);
+  REQUIRE(file->find_tensor("w") != nullptr);
+  CHECK(file->find_tensor("w")->data[15] == std::byte{5});
+  CHECK(file->find_tensor("v") == nullptr);
+  CHECK(file->whole("n", 1, 100).value() == 70);
+  CHECK(file->whole("same", 1, 100).value() == 4);
+  CHECK_FALSE(file->whole("absent", 1, 100).value().has_value());
+  CHECK(file->whole("n", 1, 69).error().what == path + ": n is 70; it must be a whole number from 1 to 69");
+  CHECK(file->whole("s", 1, 69).error().what == path + ": s is 'x'; it must be a whole number from 1 to 69");
+  CHECK(file->whole("differ", 1, 9).error().mc == err::kModelUnsupported);
+  CHECK(file->positive("e").value() == doctest::Approx(1e-5));
+  CHECK(file->positive("s").error().what == path + ": s is 'x'; it must be a positive number");
+  CHECK(file->text("s").value() == "x");
+  CHECK(file->text("n").error().mc == err::kConfigInvalid);
+  CHECK(file->flag("f").value() == true);
+  CHECK(file->flag("n").error().what == path + ": n is 70; it must be true or false");
+}
+
+TEST_CASE("gguf/file: the parts of a split model are one model with the first part's metadata") {
+  const Folder folder;
+  const std::string first = folder.write("m-00001-of-00002.gguf", part(0, 2, "b"));
+  folder.write("m-00002-of-00002.gguf", part(1, 2, "a"));
+  const auto file = File::open(first);
+  REQUIRE_OK(file);
+  REQUIRE(file->tensors().size() == 2);
+  CHECK(file->tensors()[0].info.name == "a");
+  CHECK(file->find_tensor("a")->data[0] == std::byte{2});
+  CHECK(file->find_tensor("b")->data[0] == std::byte{1});
+  CHECK(file->text("general.name").value() == "part 0");
+}
+
+TEST_CASE("gguf/file: parts that are missing, foreign, misnamed or not the first are refused by name") {
+  const Folder folder;
+  const std::string first = folder.write("m-00001-of-00002.gguf", part(0, 2, "b"));
+  const std::string second = (folder.path / "m-00002-of-00002.gguf").string();
+  auto opened = File::open(first);
+  CHECK(opened.error().mc == err::kModelIncomplete);
+  CHECK(opened.error().what.find(second) != std::string::npos);
+  folder.write("m-00002-of-00002.gguf", part(1, 3, "a"));
+  CHECK(File::open(first).error().what.find("says that it is part 1 of 3") != std::string::npos);
+  folder.write("m-00002-of-00002.gguf", part(1, 2, "b"));
+  CHECK(File::open(first).error().what.find("both have tensor 'b'") != std::string::npos);
+  folder.write("m-00002-of-00002.gguf", part(1, 2, "a"));
+  CHECK(File::open(second).error().what.find("split.no is 1; this is not the first part") != std::string::npos);
+  CHECK(File::open(folder.write("renamed.gguf", part(0, 2, "b"))).error().what.find("-00001-of-00002.gguf") !=
+        std::string::npos);
+  folder.write("m-00001-of-00002.gguf", part(0, 2, "b", 3));
+  CHECK(File::open(first).error().what.find("split.tensors.count is 3, but the 2 parts have 2 tensors") !=
+        std::string::npos);
+  CHECK(File::open((folder.path / "none.gguf").string()).error().mc == err::kModelIncomplete);
+  CHECK(File::open(folder.path.string()).error().mc != 0);
+}
