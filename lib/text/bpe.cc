@@ -31,6 +31,18 @@ bool can_occur_in_utf8(int byte) {
   return byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
 }
 
+/// Whether a byte-level vocabulary has a token for every byte that UTF-8 text can hold.
+bool covers_bytes(const TokenizerSpec& spec) {
+  std::array<bool, 256> has{};
+  for (const VocabEntry& entry : spec.vocab) {
+    const auto bytes = bytes_spelt(entry.text);
+    if (bytes && bytes->size() == 1) has[static_cast<uint8_t>((*bytes)[0])] = true;
+  }
+  for (int byte = 0; byte < 256; ++byte)
+    if (!has[static_cast<size_t>(byte)] && can_occur_in_utf8(byte)) return false;
+  return true;
+}
+
 constexpr size_t kDirectCharacters = 0x10000;
 
 /// The byte that a token <0xNN> stands for in encoding, or -1. Only upper-case digits count, because Hugging Face
@@ -62,15 +74,14 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
   Words words;
   words.reserve(spec.vocab.size());
   const bool affixes = !spec.continuing_prefix.empty() || !spec.word_suffix.empty();
-  // Byte-level words with affixes or with unknown bytes are merged in the spelling of the byte alphabet.
-  bpe.takes_bytes_ = spec.byte_level && !affixes && bpe.unknown_ == kNone && !spec.byte_fallback;
-  if (spec.byte_level && !bpe.takes_bytes_ && !affixes) {
-    Bpe probe;
-    probe.byte_ids_.fill(kNone);
-    Words ignored;
-    bpe.takes_bytes_ = probe.index_bytes(spec, special, ignored).has_value();
-  }
-  MC_CHECK(bpe.takes_bytes_ ? bpe.index_bytes(spec, special, words) : bpe.index_characters(spec, special, words));
+  // Byte-level words with affixes are merged in the spelling of the byte alphabet, and so are words whose missing bytes
+  // become another token. Missing bytes that vanish are skipped in plain bytes.
+  bpe.takes_bytes_ = spec.byte_level && !affixes;
+  if (bpe.takes_bytes_ && (!spec.unk_token.empty() || spec.byte_fallback)) bpe.takes_bytes_ = covers_bytes(spec);
+  if (bpe.takes_bytes_)
+    bpe.index_bytes(spec, special, words);
+  else
+    MC_CHECK(bpe.index_characters(spec, special, words));
   for (const VocabEntry& entry : spec.vocab) bpe.longest_token_ = std::max(bpe.longest_token_, entry.text.size());
   MC_CHECK(bpe.index_merges(spec.merges));
   bpe.find_expansions(spec, special);
@@ -79,19 +90,13 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
   return bpe;
 }
 
-Result<void> Bpe::index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words) {
+void Bpe::index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words) {
   for (const VocabEntry& entry : spec.vocab) {
     auto bytes = bytes_spelt(entry.text);
     if (!bytes) continue;  // only reachable as an added token
     if (bytes->size() == 1) byte_ids_[static_cast<uint8_t>((*bytes)[0])] = entry.id;
     if (!special[entry.id]) words.emplace_back(std::move(*bytes), entry.id);
   }
-  for (int byte = 0; byte < 256; ++byte)
-    if (byte_ids_[byte] == kNone && can_occur_in_utf8(byte))
-      return Error{Code::unsupported, "tokenizer.json: model.vocab has no token for byte " + std::to_string(byte) +
-                                          ", spelt " + spell_bytes(std::string(1, static_cast<char>(byte))) +
-                                          "; a byte-level vocabulary has all of them"};
-  return {};
 }
 
 Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words) {
@@ -106,14 +111,14 @@ Result<void> Bpe::index_characters(const TokenizerSpec& spec, const std::vector<
     // These symbols are not in the table by character: one character between affixes, or one beyond that table.
     if ((affixes || (single && c.value >= kDirectCharacters)) &&
         symbols_.insert(entry.text, entry.id) != StringTable::Insert::done)
-      return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
+      return Error{Code::invalid, "model.vocab holds crafted tokens"};
     const int byte = spec.byte_fallback ? upper_case_fallback_byte(entry.text) : -1;
     if (byte >= 0) byte_ids_[byte] = entry.id;
     if (!special[entry.id]) words.emplace_back(entry.text, entry.id);
   }
   const bool all_bytes = std::none_of(byte_ids_.begin(), byte_ids_.end(), [](uint32_t id) { return id == kNone; });
   if (!spec.unk_token.empty() && unknown_ == kNone && !all_bytes)
-    return Error{Code::invalid, "tokenizer.json: model.unk_token " + spec.unk_token + " is not in model.vocab"};
+    return Error{Code::invalid, "model.unk_token " + spec.unk_token + " is not in model.vocab"};
   return {};
 }
 
@@ -160,7 +165,7 @@ Result<void> Bpe::index_merges(const std::vector<Merge>& merges) {
     const uint64_t key = pair_key(merges[rank].left, merges[rank].right);
     size_t slot = pair_slot(key, pair_shift_);
     for (size_t probe = 0; pairs_[slot].key != UINT64_MAX && pairs_[slot].key != key; ++probe) {
-      if (probe == kPairProbesMax) return Error{Code::invalid, "tokenizer.json: model.merges holds crafted pairs"};
+      if (probe == kPairProbesMax) return Error{Code::invalid, "model.merges holds crafted pairs"};
       slot = (slot + 1) & (pairs_.size() - 1);
     }
     pairs_[slot] = {key, rank, merges[rank].result};  // the last of equal merges holds, as in Hugging Face's
@@ -191,7 +196,7 @@ Result<void> Bpe::index_words(const Words& words, bool all) {
       if (merged.size() != 1 || merged[0] != id) continue;
     }
     if (words_.insert(text, id) != StringTable::Insert::done)
-      return Error{Code::invalid, "tokenizer.json: model.vocab holds crafted tokens"};
+      return Error{Code::invalid, "model.vocab holds crafted tokens"};
   }
   return {};
 }
@@ -347,8 +352,10 @@ void Bpe::merge_word(std::string_view word, Work& work, std::vector<uint32_t>& o
     many.resize(word.size());
     at = many.data();
   }
-  for (size_t i = 0; i < word.size(); ++i) at[i] = byte_ids_[static_cast<uint8_t>(word[i])];
-  merge({at, word.size()}, work, out);
+  size_t count = 0;
+  for (char byte : word)
+    if (const uint32_t id = byte_ids_[static_cast<uint8_t>(byte)]; id != kNone) at[count++] = id;
+  merge({at, count}, work, out);
 }
 
 /// Whether this many symbols, merged into tokens of the greatest length, could stay within the bound on tokens.

@@ -1,6 +1,8 @@
 // Byte pair encoding (Sennrich et al., 2016): a word starts as its symbols, and the adjacent pair with
 // the lowest rank, the leftmost among equals, is merged until no pair has one. Symbols are
-//   bytes        byte-level BPE (GPT-2), when the vocabulary has all of them: words are given as plain bytes
+//   bytes        byte-level BPE (GPT-2): words are given as plain bytes. A byte without a token vanishes, as in Hugging
+//                Face's tokenizers. Where such a byte becomes the unknown token instead, symbols are characters
+//                of the byte alphabet
 //   characters   otherwise (SentencePiece's form); a character without a token becomes the tokens <0xNN> of its
 //                bytes (byte fallback), the unknown token, or nothing, as the file says. Words are given as
 //                the vocabulary spells them.
@@ -35,7 +37,7 @@ namespace mc::text {
 
 class Bpe {
  public:
-  /// invalid: the vocabulary lacks a byte that UTF-8 text can hold, or its keys are crafted.
+  /// invalid: the unknown token is missing, or the vocabulary's keys are crafted.
   static Result<Bpe> build(const TokenizerSpec& spec);
 
   /// Whether encode() takes a byte-level word as plain bytes. Otherwise it takes words spelt in the byte alphabet.
@@ -72,7 +74,7 @@ class Bpe {
   using Words = std::vector<std::pair<std::string, uint32_t>>;
 
   Bpe() = default;
-  Result<void> index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
+  void index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
   Result<void> index_characters(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
   Result<void> index_merges(const std::vector<Merge>& merges);
   Result<void> index_words(const Words& words, bool all);

@@ -81,8 +81,9 @@ struct VocabEntry {
 };
 
 struct TokenizerSpec {
-  std::vector<VocabEntry> vocab;  // ids are unique
-  std::vector<Merge> merges;      // by rank
+  std::string source = "tokenizer.json";  // the file, for messages
+  std::vector<VocabEntry> vocab;          // ids are unique
+  std::vector<Merge> merges;              // by rank
   bool ignore_merges = false;
   bool byte_fallback = false;          // a character without a token becomes the tokens <0xNN> of its bytes
   bool fuse_unk = false;               // neighbouring unknown characters become one unknown token

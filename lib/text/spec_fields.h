@@ -1,5 +1,5 @@
 // Parts that the two readers of tokenizer.json share: errors that name the field and show the value, and scalar
-// fields. Only spec.cc and spec_steps.cc include it.
+// fields. Only the files spec*.cc include it.
 #pragma once
 
 #include <string>
@@ -9,6 +9,10 @@
 #include "text/spec.h"
 
 namespace mc::text {
+
+/// The words of GPT-2, which a ByteLevel pre-tokenizer implies.
+inline constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// "tokenizer.json: ..."
 Error bad(std::string what);

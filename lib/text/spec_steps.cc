@@ -153,8 +153,7 @@ Result<SplitBehavior> read_behavior(const Json& value, SplitBehavior fallback) {
   return unsupported("pre_tokenizer.behavior", value, "Removed Isolated MergedWithPrevious MergedWithNext Contiguous");
 }
 
-// The pattern that ByteLevel implies, and those of the pre-tokenizers that stand for a Split.
-constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// The patterns of the pre-tokenizers that stand for a Split.
 constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
 constexpr const char* kWhitespacePattern = R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)";
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "gguf/gguf.h"
 #include "text/byte_level.h"
 #include "text/detokenizer.h"
+#include "text/spec_gguf.h"
 #include "text/tokenizer_tables.h"
 #include "unicode/utf8.h"
 
@@ -15,6 +17,10 @@ Result<void> check_size(size_t bytes) {
   if (bytes <= Tokenizer::kTextBytesMax) return {};
   return Error{Code::invalid, "text: input has " + std::to_string(bytes) + " bytes; the most is " +
                                   std::to_string(Tokenizer::kTextBytesMax)};
+}
+
+err::Number number_of(const Error& error) {
+  return error.code == Code::unsupported ? err::kTokenizerUnsupported : err::kModelCorrupt;
 }
 
 }  // namespace
@@ -79,7 +85,20 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
+Result<Tokenizer> Tokenizer::open_gguf(const std::string& path) {
+  MC_TRY(file, gguf::File::open(path));
+  auto read = read_gguf_tokenizer(file);
+  if (!read) {
+    const bool absent = read.error().code == Code::not_found;
+    return as_user_error(absent ? err::kModelIncomplete : number_of(read.error()), std::move(read).error());
+  }
+  auto tables = build_tables(std::move(read->spec), std::move(read->config));
+  if (tables) return Tokenizer(std::move(*tables));
+  return as_user_error(number_of(tables.error()), std::move(tables).error());
+}
+
 Result<Tokenizer> Tokenizer::open(const std::string& folder) {
+  if (gguf::is_gguf(folder)) return open_gguf(folder);
   MC_TRY(files, read_tokenizer_files(folder));
   auto opened = parse(files);
   if (!opened) return within(folder, std::move(opened).error());
@@ -89,8 +108,7 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
 Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
   auto tables = load_tables(files);
   if (tables) return Tokenizer(std::move(*tables));
-  const bool known = tables.error().code != Code::unsupported;
-  return as_user_error(known ? err::kModelCorrupt : err::kTokenizerUnsupported, std::move(tables).error());
+  return as_user_error(number_of(tables.error()), std::move(tables).error());
 }
 
 Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {

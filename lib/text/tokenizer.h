@@ -47,8 +47,8 @@ class Tokenizer {
   static constexpr size_t kTextBytesMax = size_t{16} << 20;
 
   /// Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json and
-  /// chat_template.jinja from the folder. Nothing is executed or fetched.
-  ///   not_found    MC3001, the folder has no tokenizer.json
+  /// chat_template.jinja from the folder, or the metadata of a GGUF file. Nothing is executed or fetched.
+  ///   not_found    MC3001, the folder has no tokenizer.json, or the GGUF file no tokenizer
   ///   invalid      MC3002, a file is malformed; the text names file and field
   ///   unsupported  MC3007, another kind of tokenizer; the text names field and value
   static Result<Tokenizer> open(const std::string& folder);
@@ -98,6 +98,7 @@ class Tokenizer {
 
  private:
   friend class Detokenizer;
+  static Result<Tokenizer> open_gguf(const std::string& path);
   explicit Tokenizer(std::unique_ptr<const TokenizerTables> tables);
   std::unique_ptr<const TokenizerTables> tables_;
 };

@@ -70,7 +70,7 @@ class ConfigMerger {
       for (uint32_t id : *ids)
         if (id >= owner_.size() || owner_[id] == kNobody)
           return Error{Code::invalid,
-                       "tokenizer.json: post_processor adds id " + std::to_string(id) + ", which no token has"};
+                       spec_.source + ": post_processor adds id " + std::to_string(id) + ", which no token has"};
     return {};
   }
 
@@ -212,15 +212,23 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& folder) {
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files) {
   MC_TRY(config, read_tokenizer_config(files));
   MC_TRY(spec, read_tokenizer_json(files.tokenizer));
+  return build_tables(std::move(spec), std::move(config));
+}
+
+Result<std::unique_ptr<const TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config) {
   ConfigMerger merger(config, spec);
   MC_CHECK(merger.run());
   MC_TRY(normalizer, Normalizer::build(spec));
   MC_TRY(raw, tokens_of_pass(spec, false, normalizer));
   MC_TRY(normalized, tokens_of_pass(spec, true, normalizer));
   MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
-  MC_TRY(bpe, Bpe::build(spec));
+  auto built = Bpe::build(spec);
+  if (!built) return within(spec.source, std::move(built).error());
+  Bpe bpe = std::move(*built);
   MC_TRY(decoder, Decoder::build(spec));
-  MC_TRY(vocabulary, Vocabulary::build(spec, decoder));
+  auto named = Vocabulary::build(spec, decoder);
+  if (!named) return within(spec.source, std::move(named).error());
+  Vocabulary vocabulary = std::move(*named);
   const bool spell_words = spec.byte_level && !bpe.takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
   const size_t bytes_per_token = most_bytes_per_token(spec, bpe);

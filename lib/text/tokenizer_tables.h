@@ -50,5 +50,6 @@ struct TokenizerTables {
 Result<TokenizerFiles> read_tokenizer_files(const std::string& folder);
 /// Errors as those of Tokenizer::parse, without their numbers.
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files);
+Result<std::unique_ptr<const TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config);
 
 }  // namespace mc::text

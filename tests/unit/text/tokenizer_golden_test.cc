@@ -1,10 +1,14 @@
 // Ids and texts must equal those of Hugging Face's tokenizers (scripts/make-text-goldens).
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "gguf_writer.h"
 #include "test.h"
 #include "text/text.h"
 
@@ -96,7 +100,125 @@ void check_variants(const std::string& name, const std::string& variants) {
   }
 }
 
+Result<Tokenizer> open_gguf(const test::GgufWriter& writer) {
+  const std::string path = test::binary_dir() + "/tests/tokenizer-" + std::to_string(::getpid()) + ".gguf";
+  std::ofstream(path, std::ios::binary) << writer.bytes();
+  auto tokenizer = Tokenizer::open(path);
+  std::filesystem::remove(path);
+  return tokenizer;
+}
+
+/// The golden tokenizer of a folder as a GGUF file.
+test::GgufWriter as_gguf(const std::string& name, const std::string& pre) {
+  std::ifstream file(golden_dir() + name + "/tokenizer.json");
+  const auto spec = Json::parse(std::string{std::istreambuf_iterator<char>(file), {}});
+  REQUIRE_OK(spec);
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  const auto put = [&](std::string_view text, int64_t id, int32_t type) {
+    tokens.resize(std::max(tokens.size(), static_cast<size_t>(id) + 1));
+    types.resize(tokens.size(), 5);
+    tokens[static_cast<size_t>(id)] = text;
+    types[static_cast<size_t>(id)] = type;
+  };
+  for (const auto& [text, id] : (*spec)["model"]["vocab"].members()) put(text, id.as_int(), 1);
+  for (const Json& added : (*spec)["added_tokens"].items())
+    put(added["content"].as_string(), added["id"].as_int(), added["special"].as_bool() ? 3 : 4);
+  std::vector<std::string> merges;
+  for (const Json& merge : (*spec)["model"]["merges"].items())
+    merges.push_back(merge.is_string() ? std::string(merge.as_string())
+                                       : std::string(merge[0].as_string()) + " " + std::string(merge[1].as_string()));
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre).texts("tokenizer.ggml.tokens", tokens);
+  writer.numbers<int32_t>("tokenizer.ggml.token_type", gguf::ValueType::i32, types);
+  writer.texts("tokenizer.ggml.merges", merges);
+  const auto folder = Tokenizer::open(golden_dir() + name);
+  REQUIRE_OK(folder);
+  if (folder->bos_id()) writer.whole("tokenizer.ggml.bos_token_id", *folder->bos_id());
+  if (folder->eos_id()) writer.whole("tokenizer.ggml.eos_token_id", *folder->eos_id());
+  return writer;
+}
+
+std::string refusal(const test::GgufWriter& writer) {
+  const auto opened = open_gguf(writer);
+  return opened ? "ok" : "MC" + std::to_string(opened.error().mc) + " " + opened.error().what;
+}
+
 }  // namespace
+
+TEST_CASE("text/tokenizer: the same vocabularies in GGUF files give Hugging Face's ids and texts") {
+  for (const auto& [name, pre] : {std::pair{"llama3", "llama-bpe"}, std::pair{"qwen2", "qwen2"}}) {
+    CAPTURE(name);
+    const auto tokenizer = open_gguf(as_gguf(name, pre));
+    REQUIRE_OK(tokenizer);
+    size_t checked = 0;
+    for (const Json& row : read_lines(golden_dir() + name + "/cases.jsonl")) {
+      // A GGUF file cannot say that an added token is matched in normalised text.
+      if (row["text"].as_string().find("cafe\u0301!") != std::string_view::npos) continue;
+      check_case(*tokenizer, row);
+      ++checked;
+    }
+    CHECK(checked > 20);
+  }
+}
+
+TEST_CASE("text/tokenizer: SentencePiece's tokens and scores in a GGUF file give Hugging Face's ids") {
+  const Json golden = read_lines(test::source_dir() + "/tests/golden/gguf/sentencepiece.json")[0];
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const Json& token : golden["tokens"].items()) tokens.emplace_back(token.as_string());
+  for (const Json& score : golden["scores"].items()) scores.push_back(static_cast<float>(score.as_double()));
+  for (const Json& type : golden["types"].items()) types.push_back(static_cast<int32_t>(type.as_int()));
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens);
+  writer.numbers<float>("tokenizer.ggml.scores", gguf::ValueType::f32, scores);
+  writer.numbers<int32_t>("tokenizer.ggml.token_type", gguf::ValueType::i32, types);
+  writer.whole("tokenizer.ggml.bos_token_id", 1).whole("tokenizer.ggml.eos_token_id", 2);
+  writer.whole("tokenizer.ggml.unknown_token_id", 0).text("tokenizer.chat_template", "{{ messages[0]['content'] }}");
+  const auto tokenizer = open_gguf(writer);
+  REQUIRE_OK(tokenizer);
+  CHECK(tokenizer->config().chat_template == "{{ messages[0]['content'] }}");
+  CHECK(tokenizer->eos_id() == 2);
+  for (const Json& row : golden["cases"].items()) {
+    INFO("text: " << row["text"].dump());
+    CHECK(tokenizer->encode(row["text"].as_string()).value() == ids_of(row["ids"]));
+  }
+  CHECK(tokenizer->decode(tokenizer->encode("Hello  world \u4e2d").value()) == "Hello  world \u4e2d");
+}
+
+TEST_CASE("text/tokenizer: a GGUF file whose tokenizer is absent, foreign or contradictory is refused by key") {
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(refusal({}), "MC3001 "));
+  CHECK(has(refusal({}), "there is no tokenizer, because tokenizer.ggml.model is missing"));
+  test::GgufWriter bert;
+  bert.text("tokenizer.ggml.model", "bert");
+  CHECK(has(refusal(bert), "MC3007 "));
+  CHECK(has(refusal(bert), "tokenizer.ggml.model is 'bert'; supported: 'gpt2' (byte-level BPE)"));
+  const auto small = [](const std::string& pre, const std::string& merge, std::vector<std::string> tokens) {
+    test::GgufWriter writer;
+    writer.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", pre);
+    writer.texts("tokenizer.ggml.merges", {merge}).texts("tokenizer.ggml.tokens", tokens);
+    return writer;
+  };
+  CHECK(refusal(small("gpt-2", "a b", {"a", "b", "ab"})) == "ok");
+  CHECK(has(refusal(small("odd", "a b", {"a", "b", "ab"})), "tokenizer.ggml.pre is 'odd'; supported: gpt-2, smollm"));
+  CHECK(has(refusal(small("gpt-2", "ab", {"a", "b", "ab"})), "tokenizer.ggml.merges[0] is 'ab'; it must be two"));
+  CHECK(has(refusal(small("gpt-2", "a c", {"a", "b", "ab"})), "lacks a part of it or its result"));
+  CHECK(has(refusal(small("gpt-2", "a b", {"a", "a", "ab"})), "tokenizer.ggml.tokens[1] is 'a', like token 0"));
+  CHECK(has(refusal(small("gpt-2", "a b", {"a", "\xff", "ab"})), "tokenizer.ggml.tokens[1] is not valid UTF-8"));
+  auto types = small("gpt-2", "a b", {"a", "b", "ab"});
+  types.numbers<int32_t>("tokenizer.ggml.token_type", gguf::ValueType::i32, {1, 7, 1});
+  CHECK(has(refusal(types), "tokenizer.ggml.token_type[1] is no token type from 0 to 6"));
+  auto ids = small("gpt-2", "a b", {"a", "b", "ab"});
+  ids.whole("tokenizer.ggml.bos_token_id", 3);
+  CHECK(has(refusal(ids), "tokenizer.ggml.bos_token_id is 3, but there are 3 tokens"));
+  test::GgufWriter piece;
+  piece.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"a", "b"});
+  CHECK(has(refusal(piece), "tokenizer.ggml.scores is missing; it must have one number for each of 2 tokens"));
+}
 
 TEST_CASE("text/tokenizer: GPT-2's form gives Hugging Face's ids and texts") {
   check_folder("gpt2");
@@ -117,6 +239,9 @@ TEST_CASE("text/tokenizer: Mistral's form gives Hugging Face's ids and texts") {
 
 TEST_CASE("text/tokenizer: every pre-tokenizer and normalizer that is read gives Hugging Face's ids and texts") {
   check_variants("gpt2", "variants.jsonl");
+}
+TEST_CASE("text/tokenizer: bytes without a token vanish or become the unknown token as in Hugging Face's") {
+  check_variants("gpt2", "byte_variants.jsonl");
 }
 TEST_CASE("text/tokenizer: every way to spell, fall back, put around and decode gives Hugging Face's ids and texts") {
   check_variants("llama2", "character_variants.jsonl");
