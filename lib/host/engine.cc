@@ -20,7 +20,7 @@ int thread_count(const cli::Args& args) {
 std::string served_name(const std::string& directory) {
   std::filesystem::path path(directory);
   if (path.filename().empty()) path = path.parent_path();
-  return path.filename().string();
+  return (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
 }
 
 Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config) {

@@ -30,7 +30,7 @@ Result<model::ModelOptions> model_options(const cli::Args& args);
 Result<Engine> open_engine(const cli::Args& args);
 /// --threads: auto is one per core.
 int thread_count(const cli::Args& args);
-/// The name clients use: the directory's last component.
+/// The name clients use: the last component of the path, without .gguf.
 std::string served_name(const std::string& directory);
 /// The plan that the flag (--prefill-attention or --decode-attention, else --attention) means for this model.
 Result<attn::Plan> asked_plan(const cli::Args& args, const Flag& flag, const model::ModelConfig& config);

@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "model/config_gguf.h"
 #include "model/config_reader.h"
 
 namespace mc::model {
@@ -309,6 +310,10 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
 }
 
 Result<ModelConfig> read_config(const std::string& directory) {
+  if (gguf::is_gguf(directory)) {
+    MC_TRY(file, gguf::File::open(directory));
+    return read_gguf_config(file);
+  }
   const std::string config_path = directory + "/config.json", generation_path = directory + "/generation_config.json";
   if (access(config_path.c_str(), F_OK) != 0)
     return user_error(err::kModelIncomplete, directory + " has no config.json");

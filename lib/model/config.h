@@ -73,7 +73,7 @@ struct ModelConfig {
 /// (MC3003 architecture, MC3004 RoPE, MC3005 quantisation), each naming field and value.
 Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_json,
                                  const std::string& directory);
-/// Reads both files. not_found (MC3001) when config.json is missing.
+/// Reads both files of a directory, or the metadata of a GGUF file. not_found (MC3001) when config.json is missing.
 Result<ModelConfig> read_config(const std::string& directory);
 
 /// `text`, an attention plan as flags, requests and KV streams spell it, for the layers of this model.

@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "base/errors.h"
+#include "gguf/gguf.h"
 
 namespace mc::model {
 namespace {
@@ -15,27 +18,44 @@ namespace fs = std::filesystem;
 
 constexpr int kLevelsUp = 4;  // levels from build/tests/unit-model to the source tree, and some more
 
-bool is_model(const fs::path& directory) {
+bool is_model(const fs::path& place) {
   std::error_code error;
-  return fs::is_regular_file(directory / "config.json", error);
+  if (fs::is_regular_file(place, error)) return gguf::is_gguf(place.string());
+  return fs::is_regular_file(place / "config.json", error);
 }
 
-/// Explains why `wanted` is no model directory: the error names the file found there and how to get a directory.
+/// The GGUF files of a directory that can be opened: all but the later parts of split models. Ascending.
+std::vector<fs::path> gguf_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, fs::directory_options::skip_permission_denied, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool part = name.size() > 20 && name.find("-of-") == name.size() - 14;
+    const bool later = part && name.find("-00001-of-") != name.size() - 20;
+    if (entry.path().extension() == ".gguf" && !later) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+/// Explains why `wanted` is no model: the error names the file found there and how to get a model.
 Error diagnosis(const std::string& wanted) {
   const fs::path path(wanted);
   std::error_code error;
-  const auto gguf = [&](const fs::path& file) {
-    return user_error(err::kModelUnsupported, file.string() + " is a GGUF file, which this build does not read", "-m",
-                      "give the safetensors checkpoint: a directory with config.json and *.safetensors");
-  };
-  const std::string whole = "give a directory in Hugging Face format, or leave -m out for mc-tiny";
+  const std::string whole = "give a directory in Hugging Face format or a GGUF file, or leave -m out for mc-tiny";
   if (fs::is_directory(path, error)) {
-    for (const auto& entry : fs::directory_iterator(path, fs::directory_options::skip_permission_denied, error))
-      if (entry.path().extension() == ".gguf") return gguf(entry.path());
+    const std::vector<fs::path> files = gguf_files(path);
+    if (files.size() > 1)
+      return user_error(err::kModelIncomplete,
+                        wanted + " has " + std::to_string(files.size()) + " GGUF models, " +
+                            files[0].filename().string() + " and " + files[1].filename().string() + " among them",
+                        "-m", "give one of the files: -m " + files[0].string());
     return user_error(err::kModelIncomplete, wanted + " is no model directory: it has no config.json", "-m", whole);
   }
   if (fs::exists(path, error)) {
-    if (path.extension() == ".gguf") return gguf(path);
+    if (path.extension() == ".gguf")
+      return user_error(err::kModelCorrupt, wanted + " is no GGUF file: it does not begin with the bytes GGUF", "-m",
+                        "download it again; a text file of some hundred bytes is a Git LFS pointer");
     const fs::path directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
     return user_error(err::kModelIncomplete, wanted + " is a file, not a model directory", "-m",
                       is_model(directory) ? "give the directory that it is in: -m " + directory.string() : whole);
@@ -54,8 +74,10 @@ Result<std::string> find_model(const std::string& asked) {
   const char* environment = std::getenv("MCT_MODEL");
   const std::string wanted = asked.empty() && environment ? environment : asked;
   if (!wanted.empty() && is_model(wanted)) return wanted;
-  if (!wanted.empty() && wanted != "mc-tiny") return diagnosis(wanted);
   std::error_code error;
+  if (!wanted.empty() && fs::is_directory(wanted, error))
+    if (const std::vector<fs::path> files = gguf_files(wanted); files.size() == 1) return files[0].string();
+  if (!wanted.empty() && wanted != "mc-tiny") return diagnosis(wanted);
   fs::path place = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string tried;
   const auto found = [&](const fs::path& directory) {

@@ -23,6 +23,7 @@ Result<Dtype> choose_dtype(const std::string& asked, const WeightFiles& files) {
   if (asked != "auto" && !asked.empty())
     return user_error(err::kDtypeUnsupported, "dtype '" + asked + "'; supported: auto, bf16, f32");
   for (const Tensor& tensor : files.tensors()) {
+    if (files.is_gguf() && tensor.entry.shape.size() < 2) continue;  // norms and biases, which are F32 in every file
     const bool narrow = tensor.entry.dtype == Dtype::bf16 || tensor.entry.dtype == Dtype::f8_e4m3;
     if (!narrow && !is_scale(tensor.entry.name)) return Dtype::f32;
   }

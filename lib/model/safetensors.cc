@@ -14,6 +14,8 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "model/config_gguf.h"
+#include "model/weights_gguf.h"
 
 namespace mc::model {
 namespace {
@@ -163,12 +165,14 @@ WeightFiles::~WeightFiles() {
 
 WeightFiles::WeightFiles(WeightFiles&& other) noexcept
     : mappings_(std::exchange(other.mappings_, {})),
+      gguf_(std::move(other.gguf_)),
       paths_(std::move(other.paths_)),
       tensors_(std::move(other.tensors_)) {}
 
 WeightFiles& WeightFiles::operator=(WeightFiles&& other) noexcept {
   release();
   mappings_ = std::exchange(other.mappings_, {});
+  gguf_ = std::move(other.gguf_);
   paths_ = std::move(other.paths_);
   tensors_ = std::move(other.tensors_);
   return *this;
@@ -198,7 +202,7 @@ Result<void> WeightFiles::add_file(const std::string& directory, const std::stri
   MC_TRY(header, parse_safetensors({data, bytes}, bytes, path));
   for (TensorEntry& entry : header.tensors) {
     const std::byte* start = data + header.data_offset + entry.begin;
-    tensors_.push_back({std::move(entry), start, paths_.size()});
+    tensors_.push_back({.entry = std::move(entry), .data = start, .file = paths_.size()});
   }
   paths_.push_back(path);
   return {};
@@ -232,8 +236,22 @@ Result<void> WeightFiles::open_shards(const std::string& directory, const std::s
   return {};
 }
 
+Result<void> WeightFiles::open_gguf(const std::string& path) {
+  MC_TRY(file, gguf::File::open(path));
+  MC_TRY(config, read_gguf_config(file));
+  MC_TRY(tensors, gguf_tensors(file, config));
+  paths_.assign(file.paths().begin(), file.paths().end());
+  tensors_ = std::move(tensors);
+  gguf_ = std::move(file);
+  return {};
+}
+
 Result<WeightFiles> WeightFiles::open(const std::string& directory) {
   WeightFiles files;
+  if (gguf::is_gguf(directory)) {
+    MC_CHECK(files.open_gguf(directory));
+    return files;
+  }
   const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
   if (access(single.c_str(), F_OK) == 0)
     MC_CHECK(files.add_file(directory, "model.safetensors"));
@@ -251,7 +269,8 @@ const Tensor* WeightFiles::find(std::string_view name) const {
   return at != tensors_.end() && at->entry.name == name ? &*at : nullptr;
 }
 
-Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8) const {
+Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<const uint64_t> shape,
+                                           Narrow narrow) const {
   const Tensor* tensor = find(name);
   if (!tensor)
     return user_error(err::kModelIncomplete, paths_.front() + (paths_.size() > 1 ? " and its shards have" : " has") +
@@ -259,13 +278,16 @@ Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<cons
   const std::string& path = paths_[tensor->file];
   if (!std::equal(shape.begin(), shape.end(), tensor->entry.shape.begin(), tensor->entry.shape.end())) {
     const std::string expected = TensorEntry{.shape = {shape.begin(), shape.end()}}.shape_text();
-    return damaged(path, name, "has shape " + tensor->entry.shape_text() + "; config.json asks for " + expected);
+    return damaged(path, name,
+                   "has shape " + tensor->entry.shape_text() +
+                       (is_gguf() ? "; its metadata ask for " : "; config.json asks for ") + expected);
   }
-  if (!tensor->entry.dtype || (*tensor->entry.dtype == Dtype::f8_e4m3 && fp8 == Fp8::refused))
-    return user_error(err::kDtypeUnsupported, path + ": tensor '" + std::string(name) + "' has dtype " +
-                                                  tensor->entry.dtype_name +
-                                                  (fp8 == Fp8::allowed ? "; weights must be F32, F16, BF16 or F8_E4M3"
-                                                                       : "; weights must be F32, F16 or BF16"));
+  const bool is_narrow = tensor->blocks || tensor->entry.dtype == Dtype::f8_e4m3;
+  if ((!tensor->entry.dtype && !tensor->blocks) || (is_narrow && narrow == Narrow::refused))
+    return user_error(err::kDtypeUnsupported,
+                      path + ": tensor '" + std::string(name) + "' has dtype " + tensor->entry.dtype_name +
+                          (narrow == Narrow::allowed && !tensor->blocks ? "; weights must be F32, F16, BF16 or F8_E4M3"
+                                                                        : "; weights must be F32, F16 or BF16"));
   return tensor;
 }
 

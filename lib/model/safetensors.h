@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "gguf/gguf.h"
 
 namespace mc::model {
 
@@ -40,20 +41,24 @@ struct SafetensorsHeader {
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
                                             std::string_view name);
 
-/// A tensor of an open directory. `data` points into a mapping that lives as long as the WeightFiles.
+/// A tensor of an open model. `data` points into a mapping that lives as long as the WeightFiles.
 struct Tensor {
   TensorEntry entry;
   const std::byte* data = nullptr;
-  size_t file = 0;  // index into files()
+  size_t file = 0;                        // index into files()
+  std::optional<gguf::Type> blocks = {};  // quantised blocks of a GGUF file; entry.dtype is empty then
+  size_t paired_head = 0;                 // ops::WeightRows
   uint64_t bytes() const { return entry.end - entry.begin; }
 };
 
-enum class Fp8 : uint8_t { refused, allowed };
+/// Formats of less than 16 bits: fp8, and the blocks of GGUF files. Norms and biases have none.
+enum class Narrow : uint8_t { refused, allowed };
 
 class WeightFiles {
  public:
-  /// Opens model.safetensors, or the shards of model.safetensors.index.json. not_found (MC3001) names the missing file.
-  static Result<WeightFiles> open(const std::string& directory);
+  /// Opens model.safetensors or the shards of model.safetensors.index.json in a directory, or a GGUF file. not_found
+  /// (MC3001) names the missing file.
+  static Result<WeightFiles> open(const std::string& place);
   WeightFiles() = default;  // no files
   ~WeightFiles();
   WeightFiles(WeightFiles&& other) noexcept;
@@ -61,13 +66,15 @@ class WeightFiles {
 
   std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
   const Tensor* find(std::string_view name) const;
-  /// The tensor with exactly this shape, in f32, f16 or bf16 (or fp8). An error names the expected and the actual
+  /// The tensor with exactly this shape, in f32, f16 or bf16 (or narrower). An error names the expected and the actual
   /// shape.
-  Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape, Fp8 fp8 = Fp8::refused) const;
+  Result<const Tensor*> require(std::string_view name, std::span<const uint64_t> shape,
+                                Narrow narrow = Narrow::refused) const;
   /// Returns the tensor's pages to the system. A later read of the tensor reads the file again.
   void drop(const Tensor& tensor) const;
   std::span<const std::string> files() const { return paths_; }
   uint64_t total_bytes() const;
+  bool is_gguf() const { return gguf_.has_value(); }
 
   /// SHA-256 over all tensors in order of name: name, dtype, shape, content. The distribution over files has no
   /// influence. Up to 64 MiB of weights are hashed completely. Of more, each tensor contributes its first and last 4
@@ -78,6 +85,7 @@ class WeightFiles {
  private:
   Result<void> add_file(const std::string& directory, const std::string& file);
   Result<void> open_shards(const std::string& directory, const std::string& index_path);
+  Result<void> open_gguf(const std::string& path);
   void release();
 
   struct Mapping {
@@ -85,6 +93,7 @@ class WeightFiles {
     size_t bytes;
   };
   std::vector<Mapping> mappings_;
+  std::optional<gguf::File> gguf_;
   std::vector<std::string> paths_;
   std::vector<Tensor> tensors_;
 };

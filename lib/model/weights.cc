@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/parallel.h"
 
@@ -16,6 +17,7 @@ namespace {
 using Shape = std::vector<uint64_t>;
 
 float element(const Tensor& tensor, uint64_t i) {
+  MC_ASSERT(tensor.entry.dtype && tensor.entry.dtype != Dtype::f8_e4m3);
   if (*tensor.entry.dtype == Dtype::f32) {
     float value;
     std::memcpy(&value, tensor.data + 4 * i, 4);
@@ -44,7 +46,8 @@ bool is_scale(std::string_view name) {
 Result<std::vector<float>> WeightLoader::vector(const std::string& name, uint64_t size) const {
   MC_TRY(tensor, files_.require(name, Shape{size}));
   std::vector<float> out(size);
-  for (uint64_t i = 0; i < size; ++i) out[i] = element(*tensor, i);
+  const ops::WeightRows order{.rows = size, .paired_head = tensor->paired_head};
+  for (uint64_t i = 0; i < size; ++i) out[i] = element(*tensor, order.stored_row(i));
   return out;
 }
 
@@ -85,9 +88,15 @@ Result<void> WeightLoader::read_scales(const std::string& name, uint64_t rows, u
 }
 
 Result<WeightLoader::Source> WeightLoader::source(const std::string& name, uint64_t rows, uint64_t columns) const {
-  MC_TRY(tensor, files_.require(name, Shape{rows, columns}, Fp8::allowed));
-  Source out{{tensor->data, *tensor->entry.dtype, rows}, tensor, {}};
-  if (*tensor->entry.dtype == Dtype::f8_e4m3) MC_CHECK(read_scales(name, rows, columns, out));
+  MC_TRY(tensor, files_.require(name, Shape{rows, columns}, Narrow::allowed));
+  Source out{{.data = tensor->data,
+              .dtype = tensor->entry.dtype.value_or(Dtype::f32),
+              .rows = rows,
+              .blocks = tensor->blocks,
+              .paired_head = tensor->paired_head},
+             tensor,
+             {}};
+  if (tensor->entry.dtype == Dtype::f8_e4m3) MC_CHECK(read_scales(name, rows, columns, out));
   out.rows.done = drop_pages;
   return out;
 }
@@ -158,7 +167,7 @@ Result<std::vector<float>> WeightLoader::bias(const std::string& prefix, std::sp
 Result<mem::HostBuffer> WeightLoader::table(const std::string& name, uint64_t rows, uint64_t columns) const {
   MC_TRY(one, source(name, rows, columns));
   one.rows.scales.values = one.scales.data();
-  const size_t line = columns * dtype_bytes(dtype_), source_line = columns * dtype_bytes(one.rows.dtype);
+  const size_t line = columns * dtype_bytes(dtype_), source_line = one.rows.row_bytes(columns);
   MC_TRY(storage, mem::HostBuffer::allocate(rows * line, {.name = "embeddings"}));
   const auto* data = static_cast<const std::byte*>(one.rows.data);
   parallel_.for_ranges(static_cast<int64_t>(rows), 256, [&](int64_t begin, int64_t end, int) {

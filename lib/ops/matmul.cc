@@ -34,8 +34,9 @@ void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out
 
 /// Row `row` of `part` widened to f32; the file gives no alignment.
 void read_row(const WeightRows& part, size_t row, size_t columns, float* out) {
-  if (part.dtype == Dtype::f8_e4m3) return read_fp8_row(part, row, columns, out);
-  const auto* source = static_cast<const std::byte*>(part.data) + row * columns * dtype_bytes(part.dtype);
+  if (!part.blocks && part.dtype == Dtype::f8_e4m3) return read_fp8_row(part, row, columns, out);
+  const auto* source = static_cast<const std::byte*>(part.data) + part.stored_row(row) * part.row_bytes(columns);
+  if (part.blocks) return gguf::widen_row(*part.blocks, source, columns, out);
   if (part.dtype == Dtype::f32) {
     std::memcpy(out, source, columns * sizeof(float));
     return;
@@ -55,9 +56,9 @@ size_t panel_index(Dtype dtype, size_t row, size_t column) {
 
 /// Row `row` of `part` in the packed dtype; `wide` is scratch of `columns` floats.
 void convert(const WeightRows& part, size_t row, size_t columns, Dtype dtype, float* wide, void* out) {
-  if (part.dtype == dtype) {
+  if (part.dtype == dtype && !part.blocks) {
     const size_t bytes = columns * dtype_bytes(dtype);
-    std::memcpy(out, static_cast<const std::byte*>(part.data) + row * bytes, bytes);
+    std::memcpy(out, static_cast<const std::byte*>(part.data) + part.stored_row(row) * bytes, bytes);
     return;
   }
   read_row(part, row, columns, wide);
@@ -73,7 +74,7 @@ void finish_rows(std::span<const WeightRows> parts, size_t first, size_t last, s
   size_t start = 0;
   for (const WeightRows& part : parts) {
     const size_t begin = std::max(first, start), end = std::min(last, start + part.rows);
-    const size_t line = columns * dtype_bytes(part.dtype);
+    const size_t line = part.row_bytes(columns);
     const auto* data = static_cast<const std::byte*>(part.data);
     if (part.done && begin < end) part.done(data + (begin - start) * line, data + (end - start) * line);
     start += part.rows;
@@ -103,6 +104,17 @@ void fill_panel(std::span<const WeightRows> parts, size_t first_row, size_t rows
 }
 
 }  // namespace
+
+size_t WeightRows::row_bytes(size_t columns) const {
+  return blocks ? gguf::row_bytes(*blocks, columns) : columns * dtype_bytes(dtype);
+}
+
+size_t WeightRows::stored_row(size_t row) const {
+  if (paired_head == 0) return row;
+  MC_ASSERT_EQ(rows % paired_head, 0u);
+  const size_t in_head = row % paired_head, half = paired_head / 2;
+  return row - in_head + in_head % half * 2 + in_head / half;
+}
 
 float f16_to_f32(uint16_t half) {
   const int exponent = (half >> 10) & 31;
@@ -183,7 +195,7 @@ std::optional<size_t> PackedMatrix::fp8_group(std::span<const WeightRows> parts,
   size_t group = 0;
   for (const WeightRows& part : parts) {
     const size_t own = std::min(columns, part.scales.block_columns);
-    if (part.dtype != Dtype::f8_e4m3 || (group > 0 && own != group)) return std::nullopt;
+    if (part.blocks || part.dtype != Dtype::f8_e4m3 || (group > 0 && own != group)) return std::nullopt;
     if (own < columns && (own % 2 != 0 || own < kGroupMin)) return std::nullopt;
     group = own;
   }

@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/parallel.h"
 #include "base/result.h"
+#include "gguf/gguf.h"
 #include "mem/mem.h"
 #include "ops/fp8.h"
 #include "ops/int8.h"
@@ -35,7 +36,8 @@ struct WeightScales {
   size_t block_rows = 1, block_columns = 1, per_row = 1;
 };
 
-/// `rows` x K weights in the layout of a file: row-major, f32, bf16, f16 or f8_e4m3 (with scales), any alignment.
+/// `rows` x K weights in the layout of a file: row-major, f32, bf16, f16, f8_e4m3 (with scales) or blocks of a GGUF
+/// type, any alignment.
 struct WeightRows {
   const void* data = nullptr;
   Dtype dtype = Dtype::f32;
@@ -43,6 +45,14 @@ struct WeightRows {
   WeightScales scales = {};
   /// Called by any packing thread for each range of bytes that it has read for the last time; may be null.
   void (*done)(const std::byte* begin, const std::byte* end) = nullptr;
+  std::optional<gguf::Type> blocks = {};  // quantised blocks; `dtype` then says nothing
+  /// Not 0: the file holds the rows of each head of so many rows in the order of interleaved RoPE pairs
+  /// (0, head / 2, 1, head / 2 + 1, ...), and row 1 here is the file's row 2.
+  size_t paired_head = 0;
+
+  size_t row_bytes(size_t columns) const;
+  /// Where the file has row `row`.
+  size_t stored_row(size_t row) const;
 };
 
 float f16_to_f32(uint16_t half);

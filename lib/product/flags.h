@@ -31,8 +31,10 @@ Result<void> check_rdma_cooldown(std::string_view value);
 /// --name: 1 to 64 characters of [A-Za-z0-9._-].
 Result<void> check_name(std::string_view value);
 
-inline constexpr Flag kModel{
-    .name = "model", .letter = 'm', .value = "DIR", .help = "Hugging Face directory; without it the built-in mc-tiny"};
+inline constexpr Flag kModel{.name = "model",
+                             .letter = 'm',
+                             .value = "PATH",
+                             .help = "Hugging Face directory or GGUF file; without it the built-in mc-tiny"};
 inline constexpr Flag kConductor{.name = "conductor",
                                  .value = "EP",
                                  .fallback = "ipc://$MCT_RUN_DIR/conductor",

@@ -148,8 +148,7 @@ TEST_CASE("model/find: what lies in place of a model directory is told") {
     return found.error().what + "; " + found.error().next;
   };
   CHECK(contains(said(place / "empty"), "it has no config.json"));
-  CHECK(contains(said(place / "quantised"), "q4.gguf is a GGUF file"));
-  CHECK(contains(said(place / "quantised/q4.gguf"), "give the safetensors checkpoint"));
+  CHECK(contains(said(place / "quantised/q4.gguf"), "q4.gguf is no GGUF file"));
   CHECK(contains(said(place / "model.safetensors"),
                  "is a file, not a model directory; give the directory that it is "
                  "in: -m " +
