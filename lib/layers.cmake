@@ -1,6 +1,6 @@
 # mc_lib, mc_link and mc_tool: how a folder becomes a target. A file's name picks its flags:
-# *_avx2.cc, *_avx512.cc, *_avx512bf16.cc and *_avx512clmul.cc are compiled for that instruction set and
-# must only be entered after a cpuid check.
+# *_avx2.cc, *_avx512.cc, *_avx512bf16.cc, *_avx512vnni.cc and *_avx512clmul.cc are compiled for that instruction set
+# and must only be entered after a cpuid check.
 
 function(mc_flags_by_name)
   foreach(file ${ARGN})
@@ -15,6 +15,9 @@ function(mc_flags_by_name)
     elseif(file MATCHES "_avx512clmul\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
         "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mvpclmulqdq;-mpclmul;-msse4.2;-mprefer-vector-width=512;-O3")
+    elseif(file MATCHES "_avx512vnni\\.cc$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+        "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512;-O3")
     elseif(file MATCHES "_avx512bf16\\.cc$")
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
         "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512bf16;-mavx2;-mfma;-mf16c;-mprefer-vector-width=512;-O3")

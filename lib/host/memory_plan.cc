@@ -45,7 +45,7 @@ Result<void> check_memory(const MemoryPlan& plan) {
                              mib(fixed + kv + beside) + "; " + std::to_string(plan.free_bytes / kMiB) + " MiB are free";
   if (fixed + kPagesMin * with > plan.free_bytes)
     return user_error(err::kNotEnoughMemory, needed, "--model",
-                      "no --kv-mem fits; use --weight-dtype int8, a smaller model, or free memory");
+                      "no --kv-mem fits; use --weight-dtype int8 or int4, a smaller model, or free memory");
   MC_ASSERT_LE(fixed, plan.free_bytes);
   const uint64_t largest = scaled(plan.free_bytes - fixed, plan.page_bytes, with);
   return user_error(err::kNotEnoughMemory, needed, "--kv-mem",

@@ -30,6 +30,18 @@ Result<Dtype> choose_dtype(const std::string& asked, const WeightFiles& files) {
   return Dtype::bf16;
 }
 
+Result<WeightForm> read_form(const std::string& asked) {
+  constexpr std::pair<std::string_view, WeightForm> kForms[] = {{"", WeightForm::as_stored},
+                                                                {"auto", WeightForm::as_stored},
+                                                                {"full", WeightForm::full},
+                                                                {"int8", WeightForm::int8},
+                                                                {"int4", WeightForm::int4}};
+  for (const auto& [name, form] : kForms)
+    if (asked == name) return form;
+  return user_error(err::kDtypeUnsupported,
+                    "weight dtype '" + asked + "'; supported: auto (as stored), full (as --dtype), int8 and int4");
+}
+
 std::string mib(size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
@@ -77,6 +89,7 @@ Result<void> plan_weights(ModelPlan& plan) {
     MC_TRY(matrix, loader.plan(prefix, parts, columns, precision));
     plan.weight_bytes += held ? matrix.bytes : 0;
     plan.fp8 |= matrix.fp8;
+    plan.blocks |= matrix.blocks;
     return {};
   };
   // All layers are read, because the stages of a pipeline must name one weight dtype.
@@ -99,7 +112,13 @@ Result<void> plan_weights(ModelPlan& plan) {
 }  // namespace
 
 std::string_view ModelPlan::weight_dtype() const {
-  return form == WeightForm::int8 ? "int8" : to_string(fp8 ? Dtype::f8_e4m3 : dtype);
+  switch (form) {
+    case WeightForm::int8: return "int8";
+    case WeightForm::int4: return "int4";
+    case WeightForm::as_stored:
+    case WeightForm::full: break;
+  }
+  return blocks ? "blocks" : to_string(fp8 ? Dtype::f8_e4m3 : dtype);
 }
 
 Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& options) {
@@ -109,11 +128,8 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
   MC_TRY(files, WeightFiles::open(directory));
   MC_TRY(dtype, choose_dtype(options.dtype, files));
   plan.dtype = dtype;
-  const std::string& form = options.weight_dtype;
-  if (form != "auto" && form != "full" && form != "int8" && !form.empty())
-    return user_error(err::kDtypeUnsupported,
-                      "weight dtype '" + form + "'; supported: auto (as stored), full (as --dtype) and int8");
-  plan.form = form == "int8" ? WeightForm::int8 : form == "full" ? WeightForm::full : WeightForm::as_stored;
+  MC_TRY(form, read_form(options.weight_dtype));
+  plan.form = form;
   if (options.stages == 0 || options.stage >= options.stages)
     return user_error(err::kBadValue,
                       "stage " + std::to_string(options.stage) + " of " + std::to_string(options.stages) +
@@ -136,7 +152,8 @@ Error not_enough_memory(const ModelPlan& plan, const std::string& directory, siz
                     directory + ": the weights need " + mib(plan.weight_bytes) + " in " +
                         std::string(plan.weight_dtype()) + ", free are " + mib(free),
                     {},
-                    plan.form == WeightForm::int8 || plan.fp8 ? "use a smaller model"
+                    plan.form == WeightForm::int4                   ? "use a smaller model"
+                    : bits_of(plan.form) || plan.fp8 || plan.blocks ? "use --weight-dtype int4, or a smaller model"
                     : f32 ? "use --dtype bf16 (half of that), --weight-dtype int8, or a smaller model"
                           : "use --weight-dtype int8 (half of that), or a smaller model");
 }

@@ -34,10 +34,10 @@ struct ModelOptions {
   /// "f32", "bf16", or "auto": bf16 when all weights are stored in bf16, else f32 (bf16 cannot represent f16). Weights,
   /// matrix inputs and KV have one dtype. Sums are always f32.
   std::string dtype = "auto";
-  /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), the others have `dtype`. "full": all have `dtype`.
-  /// "int8": matrices become int8 with a scale for 128 weights (ops/int8.h) while loading, and matrix inputs are f32.
-  /// Routers and KV always have `dtype`, norms and biases f32. Embeddings have `dtype` too, but tied ones share the
-  /// head's matrix and its form.
+  /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), quantised blocks of a GGUF file stay whole numbers
+  /// of 4 or 8 bits (ops/quant.h), the others have `dtype`. "full": all have `dtype`. "int8", "int4": all matrices
+  /// become such whole numbers while loading. Inputs of whole numbers are f32. Routers and KV always have `dtype`,
+  /// norms and biases f32. Embeddings have `dtype` too, but tied ones share the head's matrix and its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
@@ -48,12 +48,14 @@ struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
   WeightForm form = WeightForm::as_stored;
-  bool fp8 = false;   // some matrices stay fp8
-  LayerRange layers;  // layers that are loaded
+  bool fp8 = false;     // some matrices stay fp8
+  bool blocks = false;  // some matrices stay quantised blocks
+  LayerRange layers;    // layers that are loaded
   size_t weight_bytes = 0;
   WeightFiles files;
 
-  /// Type of the matrices: "int8", "fp8_e4m3" when some are fp8, or the dtype.
+  /// Type of the matrices: "int8", "int4", "blocks" or "fp8_e4m3" when some are kept as the file has them, or the
+  /// dtype.
   std::string_view weight_dtype() const;
 };
 

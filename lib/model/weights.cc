@@ -39,6 +39,16 @@ void drop_pages(const std::byte* begin, const std::byte* end) {
 
 }  // namespace
 
+std::optional<ops::QuantBits> bits_of(WeightForm form) {
+  switch (form) {
+    case WeightForm::int8: return ops::QuantBits::eight;
+    case WeightForm::int4: return ops::QuantBits::four;
+    case WeightForm::as_stored:
+    case WeightForm::full: break;
+  }
+  return std::nullopt;
+}
+
 bool is_scale(std::string_view name) {
   return name.ends_with("_scale") || name.ends_with("_scale_inv");
 }
@@ -126,7 +136,9 @@ Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::s
   MC_TRY(read, sources(prefix, parts, columns));
   const std::vector<ops::WeightRows> rows = rows_of(read);
   const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
-  auto packed = form == WeightForm::int8 ? ops::PackedMatrix::quantise(parallel_, rows, columns)
+  auto bits = bits_of(form);
+  if (form == WeightForm::as_stored) bits = ops::PackedMatrix::block_bits(rows);
+  auto packed = bits ? ops::PackedMatrix::quantise(parallel_, rows, columns, *bits)
                 : form == WeightForm::as_stored && ops::PackedMatrix::fp8_group(rows, columns)
                     ? ops::PackedMatrix::keep_fp8(parallel_, rows, columns, dtype_)
                     : ops::PackedMatrix::pack(parallel_, rows, columns, dtype_);
@@ -137,20 +149,25 @@ Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::s
 Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, std::span<const WeightPart> parts,
                                                     uint64_t columns, Precision precision) const {
   uint64_t outputs = 0;
-  bool fp8 = form_ == WeightForm::as_stored && precision == Precision::as_asked;
+  const bool stored = form_ == WeightForm::as_stored && precision == Precision::as_asked;
+  bool fp8 = stored;
+  std::vector<ops::WeightRows> types;  // of the parts that the file has
   for (const WeightPart& part : parts) {
     outputs += part.rows;
-    const Tensor* tensor = fp8 ? files_.find(prefix + part.name + ".weight") : nullptr;
-    fp8 = tensor && tensor->entry.dtype == Dtype::f8_e4m3;
+    const Tensor* tensor = stored ? files_.find(prefix + part.name + ".weight") : nullptr;
+    fp8 = fp8 && tensor && tensor->entry.dtype == Dtype::f8_e4m3;
+    types.push_back({.blocks = tensor ? tensor->blocks : std::nullopt});
   }
-  if (form_ == WeightForm::int8 && precision == Precision::as_asked)
-    return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns), false};
+  auto bits = precision == Precision::as_asked ? bits_of(form_) : std::nullopt;
+  const auto kept = stored ? ops::PackedMatrix::block_bits(types) : std::nullopt;
+  if (kept) bits = kept;
+  if (bits) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *bits), false, kept.has_value()};
   if (fp8) {
     MC_TRY(read, sources(prefix, parts, columns));
     if (const auto group = ops::PackedMatrix::fp8_group(rows_of(read), columns))
-      return MatrixPlan{ops::PackedMatrix::fp8_bytes(outputs, columns, *group), true};
+      return MatrixPlan{ops::PackedMatrix::fp8_bytes(outputs, columns, *group), true, false};
   }
-  return MatrixPlan{ops::PackedMatrix::packed_bytes(outputs, columns, dtype_), false};
+  return MatrixPlan{ops::PackedMatrix::packed_bytes(outputs, columns, dtype_), false, false};
 }
 
 Result<std::vector<float>> WeightLoader::bias(const std::string& prefix, std::span<const WeightPart> parts,

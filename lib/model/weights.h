@@ -1,5 +1,6 @@
-// Turns tensors in files into the forms that the forward pass uses: matrices packed in the compute type, in int8 or as
-// their fp8 codes, and vectors widened to f32. Scales of fp8 tensors are tensors of their own:
+// Turns tensors in files into the forms that the forward pass uses: matrices packed in the compute type, as whole
+// numbers of 8 or 4 bits or as their fp8 codes, and vectors widened to f32. Scales of fp8 tensors are tensors of their
+// own:
 //   X.weight               F8_E4M3 [rows, columns]
 //   X.weight_scale_inv     one for each block of rows and columns (the config's weight_block_size), or
 //   X.weight_scale         one for all, or one for each row
@@ -7,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,9 +32,11 @@ struct WeightPart {
   uint64_t rows;
 };
 
-/// The values of --weight-dtype for matrices: fp8 where a checkpoint has it and the compute type elsewhere, the
-/// compute type everywhere, or int8.
-enum class WeightForm : uint8_t { as_stored, full, int8 };
+/// The values of --weight-dtype for matrices: fp8 or quantised blocks where a file has them and the compute type
+/// elsewhere, the compute type everywhere, or whole numbers of 8 or 4 bits.
+enum class WeightForm : uint8_t { as_stored, full, int8, int4 };
+/// The bits of a form; nullopt for as_stored and full.
+std::optional<ops::QuantBits> bits_of(WeightForm form);
 
 /// The type of a matrix: that of --weight-dtype, or the compute type (for a router, whose choices change with small
 /// errors).
@@ -47,10 +51,11 @@ class WeightLoader {
   Result<std::vector<float>> vector(const std::string& name, uint64_t size) const;
   Result<ops::PackedMatrix> matrix(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                                    Precision precision = Precision::as_asked) const;
-  /// The size of the matrix that matrix() makes, and whether it stays fp8. Made from headers and scales only.
+  /// The size of the matrix that matrix() makes, and whether it keeps its fp8 codes or its quantised blocks. Made from
+  /// headers and scales only.
   struct MatrixPlan {
     size_t bytes = 0;
-    bool fp8 = false;
+    bool fp8 = false, blocks = false;
   };
   Result<MatrixPlan> plan(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                           Precision precision = Precision::as_asked) const;

@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "ops/onednn.h"
+#include "ops/quant_pack.h"
 
 namespace mc::ops {
 namespace {
@@ -135,13 +136,13 @@ size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
   return panels * padded_k(dtype, columns) * kPanelColumns * dtype_bytes(dtype);
 }
 
-Result<PackedMatrix> PackedMatrix::allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype, bool int8,
-                                            size_t fp8_group) {
+Result<PackedMatrix> PackedMatrix::allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype,
+                                            std::optional<QuantBits> quant, size_t fp8_group) {
   MC_ASSERT(dtype == Dtype::f32 || dtype == Dtype::bf16);
   PackedMatrix packed;
   packed.columns_ = columns;
   packed.dtype_ = dtype;
-  packed.int8_ = int8;
+  packed.quant_ = quant;
   packed.fp8_group_ = fp8_group;
   for (const WeightRows& part : parts) packed.rows_ += part.rows;
   MC_ASSERT(packed.rows_ > 0 && columns > 0);
@@ -154,7 +155,7 @@ Result<PackedMatrix> PackedMatrix::allocate(std::span<const WeightRows> parts, s
 
 Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
                                         Dtype dtype) {
-  MC_TRY(packed, allocate(parts, columns, dtype, false, 0));
+  MC_TRY(packed, allocate(parts, columns, dtype, std::nullopt, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     fill_panel(parts, static_cast<size_t>(panel) * kPanelColumns, packed.rows_, columns, dtype,
                packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
@@ -164,23 +165,41 @@ Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const Weig
   return packed;
 }
 
-size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns) {
-  return (rows + kPanelColumns - 1) / kPanelColumns * int8_panel_bytes(columns);
+size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns, QuantBits bits) {
+  return (rows + kPanelColumns - 1) / kPanelColumns * quant_panel_bytes(columns, bits);
 }
 
-Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns) {
-  MC_TRY(packed, allocate(parts, columns, Dtype::f32, true, 0));
+std::optional<QuantBits> PackedMatrix::block_bits(std::span<const WeightRows> parts) {
+  std::optional<QuantBits> bits;
+  for (const WeightRows& part : parts) {
+    const auto own = part.blocks ? kept_bits(*part.blocks) : std::nullopt;
+    if (!own) return std::nullopt;
+    bits = std::max(bits.value_or(*own), *own);
+  }
+  return bits;
+}
+
+Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                            QuantBits bits) {
+  MC_TRY(packed, allocate(parts, columns, Dtype::f32, bits, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
     const size_t rows = std::min(kPanelColumns, packed.rows_ - first);
-    std::vector<float> wide(rows * columns);
-    size_t part = 0, part_start = 0;
+    std::byte* out = packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes();
+    std::vector<float> wide(columns);
+    size_t at = 0, part_start = 0;
     for (size_t row = first; row < first + rows; ++row) {
-      while (row >= part_start + parts[part].rows) part_start += parts[part++].rows;
-      read_row(parts[part], row - part_start, columns, wide.data() + (row - first) * columns);
+      while (row >= part_start + parts[at].rows) part_start += parts[at++].rows;
+      const WeightRows& part = parts[at];
+      if (part.blocks) {
+        const size_t stored = part.stored_row(row - part_start);
+        pack_blocks(*part.blocks, static_cast<const std::byte*>(part.data) + stored * part.row_bytes(columns), columns,
+                    bits, row - first, out);
+        continue;
+      }
+      read_row(part, row - part_start, columns, wide.data());
+      pack_floats(wide.data(), columns, bits, row - first, out);
     }
-    quantise_panel(wide.data(), rows, columns,
-                   packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
     finish_rows(parts, first, first + rows, columns);
   });
   return packed;
@@ -206,7 +225,7 @@ Result<PackedMatrix> PackedMatrix::keep_fp8(Parallel& parallel, std::span<const 
                                             Dtype dtype) {
   const auto group = fp8_group(parts, columns);
   MC_ASSERT(group.has_value());
-  MC_TRY(packed, allocate(parts, columns, dtype, false, *group));
+  MC_TRY(packed, allocate(parts, columns, dtype, std::nullopt, *group));
   const size_t groups = fp8_groups(columns, *group);
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
@@ -235,11 +254,7 @@ float PackedMatrix::at(size_t row, size_t column) const {
     return e4m3_values()[fp8_code(data, lane, column)] *
            fp8_scales(data, columns_)[column / fp8_group_ * kPanelColumns + lane];
   }
-  if (int8_) {
-    const size_t lane = row % kPanelColumns;
-    return static_cast<float>(static_cast<int8_t>(data[column * kPanelColumns + lane])) *
-           int8_scales(data, columns_)[column / kInt8Group * kPanelColumns + lane];
-  }
+  if (quant_) return quant_weight(data, *quant_, row % kPanelColumns, column);
   const size_t index = panel_index(dtype_, row, column);
   if (dtype_ == Dtype::bf16) return bf16_to_f32(reinterpret_cast<const bf16_t*>(data)[index]);
   return reinterpret_cast<const float*>(data)[index];
@@ -249,7 +264,7 @@ void PackedMatrix::row(size_t row, float* out) const {
   MC_ASSERT_LT(row, rows_);
   const std::byte* data = panel(row / kPanelColumns);
   const size_t lane = row % kPanelColumns;
-  if (int8_ || is_fp8()) {
+  if (quant_ || is_fp8()) {
     for (size_t k = 0; k < columns_; ++k) out[k] = at(row, k);
     return;
   }
@@ -263,7 +278,7 @@ void PackedMatrix::row(size_t row, float* out) const {
 }
 
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
-    : kernels_(&kernels), int8_(&int8_kernels(kernels)), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
+    : kernels_(&kernels), quant_(&quant_kernels(kernels)), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
@@ -290,8 +305,8 @@ const void* Matmul::widen_slice(const PackedMatrix& weights, size_t panel, size_
   for (size_t p = panel; p < panel + panels; ++p, out += k * kPanelColumns * dtype_bytes(dtype)) {
     const std::byte* source = weights.panel(p);
     auto* wide = reinterpret_cast<float*>(out);
-    if (weights.is_int8())
-      int8_->widen(source, k, wide);
+    if (weights.quantised())
+      quant_->widen(source, k, *weights.quantised(), wide);
     else if (!weights.is_fp8())
       kernels_->widen_pairs(reinterpret_cast<const bf16_t*>(source), k * kPanelColumns / 2, wide);
     else if (dtype == Dtype::f32)
@@ -328,8 +343,27 @@ const TileProgram* Matmul::program(const Slice& slice) const {
   return nullptr;
 }
 
-Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows) {
+bool Matmul::whole_in_tiles(const PackedMatrix& weights) const {
+  const size_t n = weights.rows();
+  if (n % kPanelColumns != 0) return false;
+  for (size_t first = 0; first < n; first += kSlicePanels * kPanelColumns)
+    if (!program({std::min(kSlicePanels * kPanelColumns, n - first), weights.columns(), tile_dtype(weights)}))
+      return false;
+  return true;
+}
+
+Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows, Product product) {
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
+  if (weights.quantised()) {
+    if (product == Product::tiles && whole_in_tiles(weights)) return {x, nullptr, columns};
+    const size_t bytes = quant_row_bytes(columns);
+    if (code_rows_.size() < rows * bytes) code_rows_.resize(rows * bytes);
+    parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
+      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
+        quant_->quantise_row(x + row * columns, columns, code_rows_.data() + row * bytes);
+    });
+    return {x, nullptr, columns, code_rows_.data(), bytes};
+  }
   if (weights.dtype() == Dtype::f32) return {x, nullptr, columns};
   const bool tiles_of_bf16 = kernels_->panel_bf16 != nullptr;
   const bool widen = !tiles_of_bf16 || weights.is_fp8();
@@ -349,7 +383,7 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
 void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
   const size_t n = weights.rows(), k = weights.columns();
   if (kernels_->tile_gemm == TileGemm::panels || !for_library(weights)) return tiles_by_panels(weights, x, tiles, y);
-  const Input rows = input(weights, x, tiles * kTileRows);
+  const Input rows = input(weights, x, tiles * kTileRows, Product::tiles);
   const Dtype dtype = tile_dtype(weights);
   const size_t full = n / kPanelColumns * kPanelColumns;
   const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
@@ -380,9 +414,10 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
   const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
   const size_t columns = std::min(kPanelColumns, n - first);
   const std::byte* data = weights.panel(panel);
-  if (weights.is_int8())
-    int8_->panel(x.wide, x.stride, rows, data, k, y + first, n, columns);
-  else if (weights.is_fp8())
+  if (weights.quantised()) {
+    MC_ASSERT(x.codes != nullptr);
+    quant_->panel(x.codes, x.code_bytes, rows, data, k, *weights.quantised(), y + first, n, columns);
+  } else if (weights.is_fp8())
     fp8_->panel(x.wide, x.stride, rows, data, k, weights.fp8_group(), y + first, n, columns);
   else if (weights.dtype() == Dtype::f32)
     kernels_->panel_f32(x.wide, x.stride, rows, reinterpret_cast<const float*>(data), k, y + first, n, columns);
@@ -395,7 +430,7 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
 }
 
 void Matmul::tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
-  const Input rows = input(weights, x, tiles * kTileRows);
+  const Input rows = input(weights, x, tiles * kTileRows, Product::panels);
   parallel_->for_each(static_cast<int64_t>(tiles * weights.panels()), [&](int64_t task, int) {
     const size_t row = static_cast<size_t>(task) % tiles * kTileRows;
     panel_rows(weights, static_cast<size_t>(task) / tiles, rows.from_row(row), kTileRows, y + row * weights.rows());
@@ -403,7 +438,7 @@ void Matmul::tiles_by_panels(const PackedMatrix& weights, const float* x, size_t
 }
 
 void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
-  const Input in = input(weights, x, rows);
+  const Input in = input(weights, x, rows, Product::panels);
   const auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
   parallel_->for_ranges(static_cast<int64_t>(weights.panels()), grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t panel = begin; panel < end; ++panel) panel_rows(weights, static_cast<size_t>(panel), in, rows, y);

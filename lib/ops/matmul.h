@@ -5,9 +5,9 @@
 // Decode: a few rows, each an independent chain of sums, so a row's bits do not depend on the batch.
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
-// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; int8 weights take f32
-// inputs; fp8 weights (codes of a checkpoint) take what weights of their matrix's dtype would. Prefill widens
-// both a slice at a time, once for a group of tiles.
+// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take
+// f32 inputs, which become whole numbers of 16 bits in decode; fp8 weights (codes of a checkpoint) take what weights of
+// their matrix's dtype would. Prefill widens both a slice at a time, once for a group of tiles.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@
 #include "gguf/gguf.h"
 #include "mem/mem.h"
 #include "ops/fp8.h"
-#include "ops/int8.h"
 #include "ops/ops.h"
+#include "ops/quant.h"
 
 namespace mc::ops {
 
@@ -65,9 +65,11 @@ class PackedMatrix {
   /// Stacks the parts (all with `columns` columns) and packs them as f32 or bf16. Rounding to bf16 is to
   /// nearest even. no_space when memory is short.
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
-  /// Stacks the parts and packs them as int8, with a scale for each output and 128 inputs (int8.h). Inputs and dtype()
-  /// are f32.
-  static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns);
+  /// Stacks the parts and packs them as whole numbers (quant_pack.h). Inputs and dtype() are f32.
+  static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
+                                       QuantBits bits);
+  /// The bits in which parts that are all quantised blocks stay; nullopt for other parts.
+  static std::optional<QuantBits> block_bits(std::span<const WeightRows> parts);
   /// Stacks fp8 parts and keeps their codes and scales. Inputs are those of weights of `dtype`. Only for parts for
   /// which fp8_group() returns a group.
   static Result<PackedMatrix> keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
@@ -81,17 +83,17 @@ class PackedMatrix {
   size_t rows() const { return rows_; }        // outputs (N)
   size_t columns() const { return columns_; }  // inputs (K)
   Dtype dtype() const { return dtype_; }
-  bool is_int8() const { return int8_; }
+  std::optional<QuantBits> quantised() const { return quant_; }
   bool is_fp8() const { return fp8_group_ > 0; }
   size_t fp8_group() const { return fp8_group_; }
   size_t bytes() const { return storage_.size(); }
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
-  static size_t quantised_bytes(size_t rows, size_t columns);
+  static size_t quantised_bytes(size_t rows, size_t columns, QuantBits bits);
   static size_t fp8_bytes(size_t rows, size_t columns, size_t group);
 
   size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }
   size_t panel_bytes() const {
-    return int8_      ? int8_panel_bytes(columns_)
+    return quant_     ? quant_panel_bytes(columns_, *quant_)
            : is_fp8() ? fp8_panel_bytes(columns_, fp8_group_)
                       : padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_);
   }
@@ -102,12 +104,12 @@ class PackedMatrix {
   void row(size_t row, float* out) const;
 
  private:
-  static Result<PackedMatrix> allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype, bool int8,
-                                       size_t fp8_group);
+  static Result<PackedMatrix> allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype,
+                                       std::optional<QuantBits> quant, size_t fp8_group);
 
   size_t rows_ = 0, columns_ = 0;
   Dtype dtype_ = Dtype::f32;
-  bool int8_ = false;
+  std::optional<QuantBits> quant_;
   size_t fp8_group_ = 0;  // inputs that share a scale; 0: not fp8
   mem::HostBuffer storage_;
 };
@@ -138,20 +140,28 @@ class Matmul {
   };
   const TileProgram* program(const Slice& slice) const;
   /// x in the form that these weights need: unchanged (f32 weights), or rounded to bf16 with rows padded to padded_k,
-  /// in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16).
+  /// in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16). Panels of quantised weights take
+  /// whole numbers, tiles f32.
   struct Input {
     const float* wide = nullptr;
     const bf16_t* narrow = nullptr;
     size_t stride = 0;
+    const std::byte* codes = nullptr;
+    size_t code_bytes = 0;  // of a row
     Input from_row(size_t row) const {
-      return {wide ? wide + row * stride : nullptr, narrow ? narrow + row * stride : nullptr, stride};
+      return {wide ? wide + row * stride : nullptr, narrow ? narrow + row * stride : nullptr, stride,
+              codes ? codes + row * code_bytes : nullptr, code_bytes};
     }
   };
-  Input input(const PackedMatrix& weights, const float* x, size_t rows);
+  enum class Product : uint8_t { panels, tiles };
+  /// `product`: quantised weights need whole numbers for panels alone.
+  Input input(const PackedMatrix& weights, const float* x, size_t rows, Product product);
+  /// Whether tiles of oneDNN compute all outputs.
+  bool whole_in_tiles(const PackedMatrix& weights) const;
   /// The dtype in which oneDNN multiplies tiles of these weights. Panels of another dtype are converted first.
   Dtype tile_dtype(const PackedMatrix& weights) const;
   bool widens(const PackedMatrix& weights) const {
-    return weights.is_int8() || weights.is_fp8() || tile_dtype(weights) != weights.dtype();
+    return weights.quantised() || weights.is_fp8() || tile_dtype(weights) != weights.dtype();
   }
   const void* widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker);
   /// One panel's columns of y for `rows` rows.
@@ -159,12 +169,13 @@ class Matmul {
   void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
 
   const Kernels* kernels_;
-  const Int8Kernels* int8_;
+  const QuantKernels* quant_;
   const Fp8Kernels* fp8_;
   Parallel* parallel_;
   std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;
   std::vector<bf16_t> bf16_rows_;         // inputs rounded to bf16
   std::vector<float> f32_rows_;           // the same, widened
+  std::vector<std::byte> code_rows_;      // inputs as whole numbers
   std::vector<mem::HostBuffer> widened_;  // a slice's panels in the tile's dtype, one per worker
 };
 

@@ -124,8 +124,8 @@ inline constexpr Flag kWeightDtype{
     .kind = FlagKind::choice,
     .value = "T",
     .fallback = "auto",
-    .help = "type of matrices in memory: full is --dtype; auto is full but keeps fp8; int8 halves bf16",
-    .choices = "auto|full|int8"};
+    .help = "type of matrices in memory: full is --dtype; auto is full but keeps fp8 and GGUF blocks",
+    .choices = "auto|full|int8|int4"};
 inline constexpr Flag kKvDtype{.name = "kv-dtype",
                                .kind = FlagKind::choice,
                                .value = "T",

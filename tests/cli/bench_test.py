@@ -354,7 +354,7 @@ class Models(Scratch):
         refused = bench("ops", "--kernels", "none", expect=2)[1]
         variants = re.search(r"is not one of all\|auto\|(\S+)", refused).group(1).split("|")
         self.assertEqual(variants[0], "ref")
-        dtypes = ["bf16", "f32", "int8", "fp8_e4m3"]
+        dtypes = ["bf16", "f32", "int8", "int4", "fp8_e4m3"]
         want = {("prefill", t, 128, k) for t in dtypes for k in variants}
         want |= {("decode", t, n, k) for t in dtypes for n in (1, 5) for k in variants}
         want |= {(o, "f32", n, k) for o in ("rms_norm", "rope", "silu_mul") for n in (1, 5, 128) for k in variants}
@@ -371,7 +371,7 @@ class Models(Scratch):
             self.assertEqual(p["speedup"] == 1, p["kernels"] == "ref", p)
         at = {(p["op"], p["dtype"], p["rows"], p["outputs"]): p for p in s["points"]}
         self.assertEqual(at["decode", "f32", 5, 160]["bytes"], 3 * 64 * 512 * 4)  # whole panels of 64 outputs
-        self.assertEqual(at["decode", "int8", 5, 160]["bytes"], 3 * 64 * (512 + 512 // 128 * 4))
+        self.assertEqual(at["decode", "int8", 5, 160]["bytes"], 3 * 64 * (512 + 512 // 32 * 4))
         self.assertEqual(at["prefill", "bf16", 128, 70]["flop"], 2 * 128 * 130 * 70)
         self.assertEqual(at["silu_mul", "f32", 5, 160]["bytes"], 5 * 3 * 160 * 4)
 

@@ -21,7 +21,7 @@ constexpr size_t kScaleBlock = 128;  // of fp8 checkpoints: a scale for 128 x 12
 constexpr float kEpsilon = 1e-5f;
 constexpr double kUlp = 5.9604644775390625e-8;  // 2^-24
 
-constexpr std::string_view kCaseDtypes[] = {"bf16", "f32", "int8", "fp8_e4m3"};
+constexpr std::string_view kCaseDtypes[] = {"bf16", "f32", "int8", "int4", "fp8_e4m3"};
 
 std::vector<float> edge_values(Rng& rng, size_t n) {
   std::vector<float> v(n);
@@ -42,8 +42,14 @@ std::vector<uint8_t> edge_codes(Rng& rng, size_t n) {
   return v;
 }
 
+std::optional<ops::QuantBits> bits_named(std::string_view dtype) {
+  if (dtype == "int8") return ops::QuantBits::eight;
+  if (dtype == "int4") return ops::QuantBits::four;
+  return std::nullopt;
+}
+
 size_t packed_bytes(std::string_view dtype, size_t inputs, size_t outputs) {
-  if (dtype == "int8") return ops::PackedMatrix::quantised_bytes(outputs, inputs);
+  if (const auto bits = bits_named(dtype)) return ops::PackedMatrix::quantised_bytes(outputs, inputs, *bits);
   if (dtype == "fp8_e4m3") return ops::PackedMatrix::fp8_bytes(outputs, inputs, std::min(inputs, kScaleBlock));
   return ops::PackedMatrix::packed_bytes(outputs, inputs, dtype == "f32" ? Dtype::f32 : Dtype::bf16);
 }
@@ -218,7 +224,8 @@ Result<WalkedMatrices> WalkedMatrices::open(std::string_view dtype, size_t input
   }
   WalkedMatrices walked;
   for (size_t left = count(dtype, inputs, outputs); left > 0; --left) {
-    auto made = dtype == "int8"       ? ops::PackedMatrix::quantise(parallel, {&rows, 1}, inputs)
+    const auto bits = bits_named(dtype);
+    auto made = bits                  ? ops::PackedMatrix::quantise(parallel, {&rows, 1}, inputs, *bits)
                 : dtype == "fp8_e4m3" ? ops::PackedMatrix::keep_fp8(parallel, {&rows, 1}, inputs, Dtype::bf16)
                                       : ops::PackedMatrix::pack(parallel, {&rows, 1}, inputs, *dtype_from(dtype));
     if (!made) return made.error();

@@ -1,0 +1,98 @@
+// AVX2. Codes become 16 bits wide and are multiplied by 16-bit inputs with vpmaddwd, two products a lane. The bytes of
+// a lane are split into its even and its odd ones, so four inputs lie in the order 0, 2, 1, 3.
+#include <immintrin.h>
+
+#include "ops/quant_simd.h"
+#include "ops/quant_variants.h"
+
+namespace mc::ops {
+namespace {
+
+bool supported() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+struct Avx2Quant {
+  using ireg = __m256i;
+  using freg = __m256;
+  static constexpr size_t lanes = 8;
+  static int word(const std::byte* at) {
+    int value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return value;
+  }
+  struct Dots {
+    ireg sum = _mm256_setzero_si256();
+    void add(ireg codes, const std::byte* x) {
+      const ireg even = _mm256_and_si256(codes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(codes, 8);
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, _mm256_set1_epi32(word(x))));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(odd, _mm256_set1_epi32(word(x + 4))));
+    }
+    ireg total() const { return sum; }
+  };
+  static ireg load(const std::byte* codes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)); }
+  static ireg low(ireg codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
+  static ireg high(ireg codes) { return _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15)); }
+  static ireg byte(ireg codes, int i) {
+    return _mm256_and_si256(_mm256_srl_epi32(codes, _mm_cvtsi32_si128(8 * i)), _mm256_set1_epi32(255));
+  }
+  static freg to_float(ireg v) { return _mm256_cvtepi32_ps(v); }
+  static freg load_f16(const std::byte* halves) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+  }
+  static void store(float* x, freg v) { _mm256_storeu_ps(x, v); }
+  static void store_some(float* x, size_t n, freg v) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_maskstore_ps(x, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane), v);
+  }
+  static freg set1(float v) { return _mm256_set1_ps(v); }
+  static freg zero() { return _mm256_setzero_ps(); }
+  static freg mul(freg a, freg b) { return _mm256_mul_ps(a, b); }
+  static freg fma(freg a, freg b, freg c) { return _mm256_fmadd_ps(a, b, c); }
+  static constexpr int vectors(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+  static uint32_t largest_bits(const float* x) {
+    __m256i most = _mm256_setzero_si256();
+    for (size_t i = 0; i < kQuantGroup; i += lanes)
+      most = _mm256_max_epu32(
+          most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), _mm256_set1_epi32(0x7fffffff)));
+    __m128i half = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4e));
+    half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xb1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
+  }
+
+  static void quantise_group(const float* x, std::byte* out, float* factors) {
+    // As whole numbers the bits of magnitudes are in the order of the values, with infinity and NaN above all others.
+    const uint32_t most = largest_bits(x);
+    float largest;
+    __builtin_memcpy(&largest, &most, sizeof largest);
+    const InputScale scale = input_scale(most < 0x7f800000 ? largest : std::numeric_limits<float>::infinity());
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t i = 0; i < kQuantGroup; i += 16) {
+      __m256i codes[2];
+      for (size_t j = 0; j < 2; ++j) {
+        // 0 * infinity is no number, so a group that is not finite needs zeros of its own.
+        codes[j] = scale.inverse == 0 ? _mm256_setzero_si256()
+                                      : _mm256_cvtps_epi32(mul(_mm256_loadu_ps(x + i + 8 * j), set1(scale.inverse)));
+        sum = _mm256_add_epi32(sum, codes[j]);
+        codes[j] = _mm256_shuffle_epi32(codes[j], 0xd8);  // 0, 2, 1, 3 in each half
+      }
+      // vpackssdw works in halves of 128 bits; the permutation puts the quarters back in order.
+      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(codes[0], codes[1]), 0xd8);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * sizeof(int16_t)), packed);
+    }
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
+    factors[0] = scale.scale;
+    factors[1] = scale.scale * static_cast<float>(_mm_cvtsi128_si32(half));
+  }
+};
+
+}  // namespace
+
+const QuantKernels kQuantAvx2 = {"avx2", supported, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>,
+                                 quant_widen<Avx2Quant>};
+
+}  // namespace mc::ops

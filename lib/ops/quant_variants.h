@@ -1,0 +1,29 @@
+// The tables that quant.cc chooses from, one file each, and the rule for input scales that all of them follow.
+#pragma once
+
+#include <limits>
+
+#include "ops/quant.h"
+
+namespace mc::ops {
+
+#if defined(__x86_64__)
+extern const QuantKernels kQuantAvx2;
+extern const QuantKernels kQuantAvx512Vnni;
+#endif
+
+struct InputScale {
+  float scale, inverse;
+};
+/// For the largest magnitude of a group; infinity stands for a value that is not finite. The range of codes leaves room
+/// for two signed bytes: code = 256 * high + low.
+inline InputScale input_scale(float largest) {
+  constexpr float kCodeMax = 32512;
+  if (!(largest < std::numeric_limits<float>::infinity())) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const float scale = largest / kCodeMax;
+  if (scale < std::numeric_limits<float>::min())
+    return {0, 0};  // its reciprocal may overflow; the group is nearly zero
+  return {scale, 1 / scale};
+}
+
+}  // namespace mc::ops

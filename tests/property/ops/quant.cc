@@ -1,0 +1,268 @@
+// Weights as whole numbers of 8 or 4 bits: every variant's kernels against the definition, packing against its bounds
+// or bit for bit against the blocks of GGUF types, and products of both shapes against the sum over the packed weights.
+#include "ops/quant.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "ops/matmul.h"
+#include "ops/quant_pack.h"
+#include "test.h"
+#include "values.h"
+
+namespace quant {
+
+using namespace mc;
+using namespace mc::ops;
+
+namespace {
+
+constexpr QuantBits kBits[] = {QuantBits::four, QuantBits::eight};
+constexpr size_t kDepths[] = {1, 3, 31, 32, 33, 64, 100, 544, 1030};
+
+std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantBits bits) {
+  std::vector<std::byte> panel(quant_panel_bytes(k, bits));
+  for (size_t row = 0; row < rows; ++row) pack_floats(weights.data() + row * k, k, bits, row, panel.data());
+  return panel;
+}
+
+std::vector<std::byte> inputs_of(const QuantKernels& kernels, const std::vector<float>& x, size_t k) {
+  const size_t rows = x.size() / k, bytes = quant_row_bytes(k);
+  std::vector<std::byte> out(rows * bytes);
+  for (size_t row = 0; row < rows; ++row) kernels.quantise_row(x.data() + row * k, k, out.data() + row * bytes);
+  return out;
+}
+
+/// Random bytes of a row of blocks whose f16 factors are finite and of the size that models have.
+std::vector<std::byte> blocks_of(Rng& rng, const gguf::TypeInfo& type, size_t k) {
+  std::vector<std::byte> row(gguf::row_bytes(type.type, k));
+  for (std::byte& byte : row) byte = static_cast<std::byte>(rng.below(256));
+  std::vector<size_t> offsets;
+  switch (type.type) {
+    case gguf::Type::q2_k: offsets = {80, 82}; break;
+    case gguf::Type::q3_k: offsets = {108}; break;
+    case gguf::Type::q6_k: offsets = {208}; break;
+    case gguf::Type::q4_1:
+    case gguf::Type::q5_1:
+    case gguf::Type::q4_k:
+    case gguf::Type::q5_k: offsets = {0, 2}; break;
+    default: offsets = {0}; break;
+  }
+  for (size_t block = 0; block < row.size(); block += type.bytes)
+    for (size_t offset : offsets) {
+      const double size = std::ldexp(1.0, -static_cast<int>(rng.below(12)));
+      const uint16_t half = f32_to_f16(static_cast<float>((2 * rng.uniform() - 1) * size));
+      std::memcpy(row.data() + block + offset, &half, sizeof half);
+    }
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("ops/quant: every f16 makes the round through f32, and others round to the nearest") {
+  for (uint32_t half = 0; half < 65536; ++half) {
+    const float value = f16_to_f32(static_cast<uint16_t>(half));
+    if (std::isnan(value)) {
+      CHECK(std::isnan(f16_to_f32(f32_to_f16(value))));
+      continue;
+    }
+    REQUIRE(f32_to_f16(value) == half);
+    const float next = f16_to_f32(static_cast<uint16_t>(half + 1));
+    if (std::isfinite(value) && std::isfinite(next) && half != 0x7fff) {
+      const float middle = value + (next - value) / 2;  // a tie goes to the even one
+      REQUIRE(f32_to_f16(middle) == (half % 2 ? half + 1 : half));
+      REQUIRE(f32_to_f16(std::nextafter(middle, value)) == half);
+    }
+  }
+  CHECK(f32_to_f16(65520) == 0x7c00);
+}
+
+TEST_CASE("ops/quant: every variant's panel product agrees with the definition, alone and in a batch") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (const QuantKernels* kernels : quant_variants()) {
+    if (!kernels->supported()) continue;
+    for (QuantBits bits : kBits)
+      for (size_t k : kDepths)
+        for (size_t columns : {size_t{1}, size_t{17}, size_t{63}, size_t{64}}) {
+          INFO(kernels->name << " bits " << static_cast<int>(bits) << " k " << k << " columns " << columns);
+          const auto weights = values(rng, columns * k);
+          const auto panel = panel_of(weights, columns, k, bits);
+          constexpr size_t kRows = 7, kGuard = 3;
+          const size_t stride = columns + kGuard, bytes = quant_row_bytes(k);
+          const auto x = values(rng, kRows * k);
+          std::vector<float> want(kRows * stride, 7), got(want), alone(stride, 7);
+          const QuantKernels& ref = *quant_variants()[0];
+          const auto ref_x = inputs_of(ref, x, k), own_x = inputs_of(*kernels, x, k);
+          ref.panel(ref_x.data(), bytes, kRows, panel.data(), k, bits, want.data(), stride, columns);
+          kernels->panel(own_x.data(), bytes, kRows, panel.data(), k, bits, got.data(), stride, columns);
+          for (size_t row = 0; row < kRows; ++row) {
+            kernels->panel(own_x.data() + row * bytes, bytes, 1, panel.data(), k, bits, alone.data(), stride, columns);
+            for (size_t c = 0; c < stride; ++c) {
+              if (c >= columns) {
+                CHECK(got[row * stride + c] == 7);  // nothing is written beyond the columns
+                continue;
+              }
+              // The terms of the sum are at most (levels scale + |minimum|) |x|, which twice the largest weight bounds.
+              double terms = 0, largest = 0;
+              for (size_t i = 0; i < k; ++i) largest = std::max(largest, std::abs(double{weights[c * k + i]}));
+              for (size_t i = 0; i < k; ++i) terms += std::abs(double{x[row * k + i]}) * 4 * largest;
+              const double bound = 4 * kUlp * std::sqrt(static_cast<double>(k) + 4) * (terms + 1e-30);
+              CHECK(std::abs(double{got[row * stride + c]} - want[row * stride + c]) <= bound);
+              CHECK(alone[c] == got[row * stride + c]);
+            }
+          }
+        }
+  }
+}
+
+TEST_CASE("ops/quant: packing floats moves no weight by more than half a step, and every variant widens alike") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (QuantBits bits : kBits)
+    for (size_t k : kDepths) {
+      const size_t rows = 1 + rng.below(64);
+      auto weights = values(rng, rows * k);
+      if (rng.chance(0.5))
+        std::fill(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(std::min(k, kQuantGroup)), 0.0f);
+      const auto panel = panel_of(weights, rows, k, bits);
+      std::vector<float> want(k * kPanelColumns), got(want.size());
+      quant_variants()[0]->widen(panel.data(), k, bits, want.data());
+      for (const QuantKernels* kernels : quant_variants()) {
+        if (!kernels->supported()) continue;
+        kernels->widen(panel.data(), k, bits, got.data());
+        CHECK(got == want);
+      }
+      for (size_t row = 0; row < rows; ++row)
+        for (size_t first = 0; first < k; first += kQuantGroup) {
+          const float* group = weights.data() + row * k + first;
+          const size_t count = std::min(kQuantGroup, k - first);
+          const auto [least, largest] = std::minmax_element(group, group + count);
+          const double levels = bits == QuantBits::four ? 15 : 255;
+          // The minimum is rounded down, by at most a part in 1024 of itself, and the scale up.
+          const double range = double{*largest} - *least + std::abs(double{*least}) / 1024 + 0x1p-24;
+          const double step = range / levels * (1 + 1.0 / 1024) + 0x1p-24;
+          for (size_t i = 0; i < count; ++i)
+            CHECK(std::abs(double{want[(first + i) * kPanelColumns + row]} - group[i]) <=
+                  step / 2 + std::abs(group[i]) * kUlp);
+        }
+    }
+}
+
+TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within the bound of their type") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  constexpr size_t kColumns = 512;
+  for (const gguf::TypeInfo& type : gguf::types()) {
+    if (type.plain) {
+      CHECK_FALSE(kept_bits(type.type).has_value());
+      continue;
+    }
+    const QuantBits bits = *kept_bits(type.type);
+    const bool rounded = type.type == gguf::Type::q4_k || type.type == gguf::Type::q5_k;
+    const bool anew = type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k || type.type == gguf::Type::q6_k;
+    for (QuantBits held : {bits, QuantBits::eight}) {
+      INFO(type.name << " in " << static_cast<int>(held) << " bits");
+      std::vector<std::byte> panel(quant_panel_bytes(kColumns, held));
+      std::vector<float> want(kColumns);
+      for (size_t lane : {size_t{0}, size_t{5}, size_t{63}}) {
+        const auto row = blocks_of(rng, type, kColumns);
+        pack_blocks(type.type, row.data(), kColumns, held, lane, panel.data());
+        gguf::widen_row(type.type, row.data(), kColumns, want.data());
+        gguf::Block block;
+        for (size_t i = 0; i < kColumns; ++i) {
+          const double got = quant_weight(panel.data(), held, lane, i);
+          double bound = 0;
+          if (rounded) {
+            type.unpack(row.data() + i / type.weights * type.bytes, block);
+            const size_t group = i % type.weights / kQuantGroup;
+            const double levels = type.type == gguf::Type::q4_k ? 15 : 31;
+            bound = (levels * std::abs(block.scale[group]) + std::abs(block.minimum[group])) / 2048 + 0x1p-20;
+          } else if (anew) {
+            const auto first = want.begin() + static_cast<std::ptrdiff_t>(i / kQuantGroup * kQuantGroup);
+            const auto [least, largest] = std::minmax_element(first, first + kQuantGroup);
+            bound = (double{*largest} - *least) / 510 * 1.01 + std::abs(*least) / 1024 / 510 + 0x1p-24;
+          }
+          CHECK(std::abs(got - want[i]) <= bound);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ops/quant: a weight or an input that is not finite makes its output not a number") {
+  std::vector<float> weights(2 * 200, 1.0f);
+  weights[150] = std::numeric_limits<float>::infinity();
+  for (QuantBits bits : kBits) {
+    const auto panel = panel_of(weights, 2, 200, bits);
+    for (const QuantKernels* kernels : quant_variants()) {
+      if (!kernels->supported()) continue;
+      INFO(kernels->name);
+      for (const float odd : {1.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        std::vector<float> x(200, 1.0f);
+        x[70] = odd;
+        const auto codes = inputs_of(*kernels, x, 200);
+        float y[2] = {};
+        kernels->panel(codes.data(), codes.size(), 1, panel.data(), 200, bits, y, 2, 2);
+        CHECK(std::isnan(y[0]));
+        if (odd == 1)
+          CHECK(y[1] == doctest::Approx(200));
+        else
+          CHECK(std::isnan(y[1]));
+      }
+    }
+  }
+}
+
+TEST_CASE("ops/quant: prefill and decode agree with the packed weights, in every variant") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (const Kernels* kernels : variants()) {
+    if (!kernels->supported()) continue;
+    for (QuantBits bits : kBits)
+      for (size_t n : {40, 256})
+        for (size_t k : {50, 544}) {
+          INFO(kernels->name << " bits " << static_cast<int>(bits) << " n " << n << " k " << k);
+          Parallel parallel(2);
+          const auto first = values(rng, n * k), second = values(rng, 3 * k);
+          const WeightRows parts[] = {{first.data(), Dtype::f32, n}, {second.data(), Dtype::f32, 3}};
+          const auto packed = PackedMatrix::quantise(parallel, parts, k, bits);
+          REQUIRE_OK(packed);
+          CHECK(packed->quantised() == bits);
+          CHECK(packed->bytes() >= PackedMatrix::quantised_bytes(n + 3, k, bits));
+          Matmul matmul(*kernels, parallel);
+          REQUIRE_OK(matmul.prepare(*packed));
+          const auto x = values(rng, kTileRows * k);
+          std::vector<float> tile(kTileRows * (n + 3)), rows(5 * (n + 3)), weight(k);
+          matmul.prefill(*packed, x.data(), 1, tile.data());
+          matmul.decode(*packed, x.data(), 5, rows.data());
+          for (size_t out = 0; out < n + 3; ++out) {
+            packed->row(out, weight.data());
+            CHECK(weight[k - 1] == packed->at(out, k - 1));
+            for (size_t row = 0; row < 5; ++row) {
+              double sum = 0, terms = 0, rounding = 0;
+              for (size_t i = 0; i < k; ++i) {
+                sum += double{x[row * k + i]} * weight[i];
+                terms += std::abs(double{x[row * k + i]} * weight[i]);
+                float largest = 0;
+                for (size_t j = i / 32 * 32; j < std::min(k, i / 32 * 32 + 32); ++j)
+                  largest = std::max(largest, std::abs(x[row * k + j]));
+                rounding += std::abs(weight[i]) * largest / 65024;  // half a step of an input
+              }
+              // Sums of codes without their minimum are larger than the terms: up to 16 times is generous.
+              const double bound =
+                  64 * kUlp * std::sqrt(static_cast<double>(k) + 4) * (terms + 1e-30) + 1.001 * rounding;
+              CHECK(std::abs(tile[row * (n + 3) + out] - sum) <= bound);
+              CHECK(std::abs(rows[row * (n + 3) + out] - sum) <= bound);
+            }
+          }
+        }
+  }
+}
+
+}  // namespace quant
