@@ -16,7 +16,8 @@ constexpr size_t kTokenizeMax = size_t{1} << 20;
 }  // namespace
 
 Result<std::unique_ptr<RequestReader>> RequestReader::open(const FrontendOptions& options) {
-  MC_TRY(tokenizer, text::Tokenizer::open(options.model_directory));
+  MC_TRY(tokenizer, text::Tokenizer::open_or_ids(options.model_directory));
+  if (tokenizer.no_text()) log_warn("no tokenizer", {{"why", tokenizer.no_text()->what}});
   MC_TRY(config, model::read_config(options.model_directory));
   if (options.context_tokens > 0) config.max_positions = options.context_tokens;
   auto chat = text::ChatTemplate::open(tokenizer.config(), options.chat_template);

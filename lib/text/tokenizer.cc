@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "gguf/gguf.h"
 #include "text/byte_level.h"
@@ -105,6 +106,24 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder) {
   return opened;
 }
 
+Result<Tokenizer> Tokenizer::open_or_ids(const std::string& folder) {
+  auto opened = open(folder);
+  if (opened) return opened;
+  if (opened.error().mc != err::kModelIncomplete && opened.error().mc != err::kTokenizerUnsupported) return opened;
+  TokenizerSpec empty;
+  empty.byte_level = true;
+  auto tables = build_tables(std::move(empty), {});
+  MC_ASSERT(tables.has_value());
+  (*tables)->no_text =
+      user_error(err::kTokenizerUnsupported, "the model takes token ids only, because " + opened.error().what, {},
+                 "give token ids: --prompt-ids, or \"prompt\": [ids] in a request");
+  return Tokenizer(std::move(*tables));
+}
+
+const Error* Tokenizer::no_text() const {
+  return tables_->no_text ? &*tables_->no_text : nullptr;
+}
+
 Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
   auto tables = load_tables(files);
   if (tables) return Tokenizer(std::move(*tables));
@@ -112,6 +131,7 @@ Result<Tokenizer> Tokenizer::parse(const TokenizerFiles& files) {
 }
 
 Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+  if (const Error* cause = no_text()) return *cause;
   MC_CHECK(check_size(text.size()));
   MC_CHECK(unicode::check_utf8(text));
   std::vector<uint32_t> out;
@@ -127,6 +147,7 @@ Result<std::vector<uint32_t>> Tokenizer::encode(std::string_view text, EncodeOpt
 
 Result<std::vector<uint32_t>> Tokenizer::encode(std::span<const Part> parts, bool add_special,
                                                 const EncodeLimits& limits) const {
+  if (const Error* cause = no_text()) return *cause;
   std::string text;
   std::vector<UserRange> user;
   for (const Part& part : parts) {

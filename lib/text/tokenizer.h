@@ -52,12 +52,19 @@ class Tokenizer {
   ///   invalid      MC3002, a file is malformed; the text names file and field
   ///   unsupported  MC3007, another kind of tokenizer; the text names field and value
   static Result<Tokenizer> open(const std::string& folder);
-  /// The same from the files' contents.
+  /// open(), but a model without a tokenizer (MC3001), or with one of another kind (MC3007), gives a tokenizer that
+  /// knows no text: encode() returns an error that names the cause, and ids have no text. Such a model serves token
+  /// ids.
+  static Result<Tokenizer> open_or_ids(const std::string& folder);
+  /// The same as open() from the files' contents.
   static Result<Tokenizer> parse(const TokenizerFiles& files);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
+
+  /// Why no text can be encoded; null when it can.
+  const Error* no_text() const;
 
   // All const functions may run on any number of threads at once.
 

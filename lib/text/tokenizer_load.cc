@@ -212,10 +212,11 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& folder) {
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files) {
   MC_TRY(config, read_tokenizer_config(files));
   MC_TRY(spec, read_tokenizer_json(files.tokenizer));
-  return build_tables(std::move(spec), std::move(config));
+  MC_TRY(tables, build_tables(std::move(spec), std::move(config)));
+  return std::unique_ptr<const TokenizerTables>(std::move(tables));
 }
 
-Result<std::unique_ptr<const TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config) {
+Result<std::unique_ptr<TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config) {
   ConfigMerger merger(config, spec);
   MC_CHECK(merger.run());
   MC_TRY(normalizer, Normalizer::build(spec));
@@ -232,7 +233,7 @@ Result<std::unique_ptr<const TokenizerTables>> build_tables(TokenizerSpec spec, 
   const bool spell_words = spec.byte_level && !bpe.takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
   const size_t bytes_per_token = most_bytes_per_token(spec, bpe);
-  return std::make_unique<const TokenizerTables>(
+  return std::make_unique<TokenizerTables>(
       TokenizerTables{.config = std::move(config),
                       .raw_tokens = AddedTokenMatcher(std::move(raw)),
                       .normalized_tokens = AddedTokenMatcher(std::move(normalized)),

@@ -35,6 +35,7 @@ struct TokenizerTables {
   size_t bytes_per_token = 0;  // the most bytes of text that one token covers; 0: no bound
 
   Vocabulary vocabulary;
+  std::optional<Error> no_text = {};  // why the model has no tokenizer
 
   Result<void> encode(std::string_view text, std::span<const UserRange> user, Work& work,
                       std::vector<uint32_t>& out) const;
@@ -50,6 +51,6 @@ struct TokenizerTables {
 Result<TokenizerFiles> read_tokenizer_files(const std::string& folder);
 /// Errors as those of Tokenizer::parse, without their numbers.
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files);
-Result<std::unique_ptr<const TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config);
+Result<std::unique_ptr<TokenizerTables>> build_tables(TokenizerSpec spec, TokenizerConfig config);
 
 }  // namespace mc::text

@@ -14,8 +14,8 @@ static_assert(kVocabularyBytesMax <= UINT32_MAX && kTokenBytesMax <= UINT16_MAX)
 
 Result<void> Vocabulary::add(uint32_t id, const Decoder::Token& token, std::string_view spelling, bool special) {
   if (token.text.size() + spelling.size() > kVocabularyBytesMax - bytes_.size())
-    return Error{Code::invalid, "decoder makes texts of more than " +
-                                    std::to_string(kVocabularyBytesMax) + " bytes of model.vocab and added_tokens"};
+    return Error{Code::invalid, "decoder makes texts of more than " + std::to_string(kVocabularyBytesMax) +
+                                    " bytes of model.vocab and added_tokens"};
   if (id >= entries_.size()) entries_.resize(id + 1);
   Entry& entry = entries_[id];
   entry.offset = entry.spelling_offset = static_cast<uint32_t>(bytes_.size());

@@ -189,9 +189,10 @@ struct AnswerText {
   text::StopMatcher stops;
   bool is_printed = false;  // token by token
   std::string text;
+  bool has_text = true;  // false: a model without a tokenizer, whose answer is the ids
 
   bool push(uint32_t token) {
-    add(stops.push(detokenizer.push(token)));
+    add(has_text ? stops.push(detokenizer.push(token)) : (text.empty() ? "" : " ") + std::to_string(token));
     return !stops.stopped();
   }
   void end() {
@@ -353,7 +354,7 @@ const std::span<const Flag* const> kDecodeOnceFlags = kDecodeFlags;
 Result<int> prefill_once(const cli::Args& args) {
   const bool to_stream = args.present(flags::kKvOut);
   MC_TRY(engine, host::open_engine(args));
-  MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
+  MC_TRY(tokenizer, text::Tokenizer::open_or_ids(engine.directory));
   const auto& config = engine.model->config();
   MC_TRY(prompt, read_prompt(args, tokenizer, config.vocab));
   const uint64_t chunk = args.count(flags::kChunkTokens);
@@ -393,7 +394,7 @@ Result<int> prefill_once(const cli::Args& args) {
                       "-n", "shorten the prompt, or lower -n");
   MC_TRY(stops, text::StopMatcher::build(args.list(flags::kStop)));
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), std::move(stops),
-                    !to_stream && prints_as_it_comes(args), ""};
+                    !to_stream && prints_as_it_comes(args), "", tokenizer.no_text() == nullptr};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt.size()) + request.max_tokens));
   model::Generated out;
@@ -406,7 +407,8 @@ Result<int> prefill_once(const cli::Args& args) {
   if (out.end == model::AnswerEnd::length && static_cast<int32_t>(out.ids.size()) < request.max_tokens)
     MC_CHECK(model::run_decode(runner, pages, request, SystemClock::instance(), out));
   answer.end();
-  MC_CHECK(print_result(args, prompt, out, answer.stops.stopped(), answer.text));
+  MC_CHECK(print_result(args, prompt, out, answer.stops.stopped(),
+                        tokenizer.no_text() && args.on(flags::kJson) ? "" : answer.text));
   return 0;
 }
 
@@ -437,7 +439,7 @@ Result<int> decode_once(const cli::Args& args) {
   const kv::Namespace ours = engine.model->kv_namespace(made_with, engine.block_tokens);
   MC_TRY(theirs, kv::Namespace::parse(prologue.kv_namespace));
   if (!kv::differences(ours.fields(), theirs.fields()).empty()) return layout_error(ours, theirs);
-  MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
+  MC_TRY(tokenizer, text::Tokenizer::open_or_ids(engine.directory));
   MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
                                      {.block_tokens = engine.block_tokens,
                                       .max_chunk_tokens = engine.block_tokens,
@@ -455,7 +457,7 @@ Result<int> decode_once(const cli::Args& args) {
       return stream_error(path, false, std::move(read).error());
   }
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(),
-                    prints_as_it_comes(args), ""};
+                    prints_as_it_comes(args), "", tokenizer.no_text() == nullptr};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };
   model::Generated out;
   out.ids.push_back(prologue.first_token);

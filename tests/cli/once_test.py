@@ -231,12 +231,40 @@ class BadModels(Once):
     def test_missing_files_are_named(self):
         for missing, says in (
             ("model.safetensors", "model.safetensors"),
-            ("tokenizer.json", "tokenizer.json"),
             ("config.json", "config.json"),
         ):
             path = self.model("without-" + missing)
             os.remove(os.path.join(path, missing))
             self.once("MC3001", path, says)
+
+    def test_a_model_without_a_tokenizer_takes_and_gives_token_ids(self):
+        path = self.model("only-ids")
+        os.remove(os.path.join(path, "tokenizer.json"))
+        words = ["mc-prefill", "once", "--prompt-ids", IDS, "-n", "8", *GREEDY]
+        whole = last_json(self.made(*words, "--json"))
+        ids = last_json(self.made(*words, "--json", "-m", path))
+        self.assertEqual(ids["output_ids"], whole["output_ids"])
+        self.assertEqual(ids["text"], "")
+        printed = self.made(*words, "-m", path).decode()
+        self.assertEqual(printed, " ".join(map(str, whole["output_ids"])) + "\n")
+        stream = self.made(*words, "-m", path, "--kv-out", "-")
+        decoded = self.made("mc-decode", "once", "--kv-in", "-", "-m", path, "--dtype", "f32", stdin=stream).decode()
+        self.assertEqual(decoded, printed)
+        says = ("the model takes token ids only", "tokenizer.json", "--prompt-ids")
+        self.refused("MC3007", 1, "mc-prefill", "once", "-m", path, "-p", "text", says=says)
+
+    def test_a_cluster_without_a_tokenizer_serves_token_ids(self):
+        path = self.model("only-ids-served")
+        os.remove(os.path.join(path, "tokenizer.json"))
+        ids = [int(i) for i in IDS.split(",")]
+        whole = last_json(self.made("mc-prefill", "once", "--prompt-ids", IDS, "-n", "8", "--json", *GREEDY))
+        with cluster.Cluster("1p1d", worker=["-m", path, "--dtype", "f32"]) as c:
+            answer = c.complete(ids=ids, max_tokens=8)
+            self.assertEqual(answer["choices"][0]["token_ids"], whole["output_ids"])
+            self.assertEqual(answer["choices"][0]["text"], "")
+            status, _, refused = c.post("/v1/completions", {"prompt": "text", "max_tokens": 4})
+            self.assertEqual(status, 400, refused)
+            self.assertIn("token ids", refused["error"]["message"])
 
     def test_truncated_weights_name_tensor_and_bytes(self):
         path = self.model("truncated")
