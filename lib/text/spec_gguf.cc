@@ -115,8 +115,9 @@ class GgufReader {
         case StringTable::Insert::crowded: return wrong(kTokens, "holds crafted tokens");
       }
       spec.vocab.push_back({std::string(token), id});
-      if (types_[id] == TokenType::control || types_[id] == TokenType::user_defined)
-        spec.added.push_back({.content = std::string(token), .id = id, .special = types_[id] == TokenType::control});
+      const bool special = types_[id] == TokenType::control || types_[id] == TokenType::unknown;
+      if (special || types_[id] == TokenType::user_defined)
+        spec.added.push_back({.content = std::string(token), .id = id, .special = special});
     }
     MC_ASSERT_LE(spec.vocab.size(), tokens_.size());
     return {};
