@@ -1,6 +1,7 @@
 // `mc-bench model`: prefill and decode speed of a model in this process, as tokens per second and as a share
 // of what the machine can do: arithmetic peak for prefill, memory bandwidth for decode (both measured right
-// before, by lib/attn/peak). --save-cost fits the scheduler's cost model to the same measurements.
+// before, by lib/attn/peak). `inspect` prints what a model file holds instead. --save-cost fits the scheduler's cost
+// model to the same measurements.
 
 #include <algorithm>
 #include <cmath>
@@ -313,6 +314,13 @@ Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, 
 const cli::FlagList kModelFlags = kModelFlagTable;
 
 Result<int> measure_model(const cli::Args& args) {
+  if (!args.positional("ACTION").empty()) {
+    if (args.positional_one("ACTION") != "inspect")
+      return user_error(err::kUsage, "model takes no '" + args.positional_one("ACTION") + "'; it knows inspect",
+                        "ACTION");
+    return inspect_model(args,
+                         args.positional("FILE").empty() ? args.text(flags::kModel) : args.positional_one("FILE"));
+  }
   MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));
   const uint64_t chunk = args.count(flags::kChunkTokens), block = args.count(flags::kBlockTokens);
   if (chunk == 0 || chunk % block != 0 || chunk > kModelTokensMax)

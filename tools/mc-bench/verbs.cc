@@ -13,6 +13,9 @@ constexpr auto kEveryVerb = flags::kEveryRun;
 constexpr cli::Positional kDiffArgs[] = {{.name = "LEFT", .help = "a .mckv stream; - is stdin"},
                                          {.name = "RIGHT", .help = "the other one"}};
 constexpr cli::Positional kTokArgs[] = {{.name = "CORPUS", .help = "UTF-8 text files", .min = 0, .max = -1}};
+constexpr cli::Positional kModelArgs[] = {
+    {.name = "ACTION", .help = "inspect: print what the file holds, and measure nothing", .min = 0},
+    {.name = "FILE", .help = "the model to inspect: a GGUF file or a directory; without it that of -m", .min = 0}};
 constexpr cli::Positional kXferArgs[] = {
     {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
 constexpr cli::Positional kDiskArgs[] = {
@@ -77,6 +80,7 @@ const Verb kVerbs[] = {
      route},
     {{.name = "model",
       .summary = "time prefill and decode of a model in this process",
+      .args = kModelArgs,
       .flags = kModelFlags,
       .example = "mc-bench model -p 128,512 -n 16 -d 0,1024 -r 3"},
      measure_model},

@@ -20,6 +20,8 @@ Result<int> mkmodel(const cli::Args& args);
 
 extern const cli::FlagList kModelFlags;
 Result<int> measure_model(const cli::Args& args);
+/// `model inspect`: what the model at `asked` holds.
+Result<int> inspect_model(const cli::Args& args, const std::string& asked);
 
 extern const cli::FlagList kAttnFlags;
 Result<int> measure_attention(const cli::Args& args);
