@@ -6,8 +6,8 @@
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
 // mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take
-// f32 inputs, which become whole numbers of 16 bits in decode; fp8 weights (codes of a checkpoint) take what weights of
-// their matrix's dtype would. Prefill widens both a slice at a time, once for a group of tiles.
+// f32 inputs, which become whole numbers of 16 bits, in both shapes; fp8 weights (codes of a checkpoint) take what
+// weights of their matrix's dtype would. Prefill widens both a slice at a time, once for a group of tiles.
 #pragma once
 
 #include <cstddef>
@@ -140,8 +140,8 @@ class Matmul {
   };
   const TileProgram* program(const Slice& slice) const;
   /// x in the form that these weights need: unchanged (f32 weights), or rounded to bf16 with rows padded to padded_k,
-  /// in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16). Panels of quantised weights take
-  /// whole numbers, tiles f32.
+  /// in bf16 or widened again (or both: panels of fp8 take f32, tiles of oneDNN bf16). Quantised weights take whole
+  /// numbers.
   struct Input {
     const float* wide = nullptr;
     const bf16_t* narrow = nullptr;
@@ -153,16 +153,12 @@ class Matmul {
               codes ? codes + row * code_bytes : nullptr, code_bytes};
     }
   };
-  enum class Product : uint8_t { panels, tiles };
-  /// `product`: quantised weights need whole numbers for panels alone.
-  Input input(const PackedMatrix& weights, const float* x, size_t rows, Product product);
-  /// Whether tiles of oneDNN compute all outputs.
-  bool whole_in_tiles(const PackedMatrix& weights) const;
+  Input input(const PackedMatrix& weights, const float* x, size_t rows);
+  /// Whether oneDNN multiplies tiles of these weights.
+  bool uses_library(const PackedMatrix& weights) const;
   /// The dtype in which oneDNN multiplies tiles of these weights. Panels of another dtype are converted first.
   Dtype tile_dtype(const PackedMatrix& weights) const;
-  bool widens(const PackedMatrix& weights) const {
-    return weights.quantised() || weights.is_fp8() || tile_dtype(weights) != weights.dtype();
-  }
+  bool widens(const PackedMatrix& weights) const { return weights.is_fp8() || tile_dtype(weights) != weights.dtype(); }
   const void* widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker);
   /// One panel's columns of y for `rows` rows.
   void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const;

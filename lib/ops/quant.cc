@@ -83,13 +83,7 @@ void panel_ref(const std::byte* x, size_t x_stride, size_t rows, const std::byte
   }
 }
 
-void widen_ref(const std::byte* panel, size_t k, QuantBits bits, float* out) {
-  for (size_t i = 0; i < k; ++i)
-    for (size_t lane = 0; lane < kPanelColumns; ++lane)
-      out[i * kPanelColumns + lane] = quant_weight(panel, bits, lane, i);
-}
-
-constexpr QuantKernels kQuantRef = {"ref", [] { return true; }, quantise_row_ref, panel_ref, widen_ref};
+constexpr QuantKernels kQuantRef = {"ref", [] { return true; }, quantise_row_ref, panel_ref};
 
 constexpr const QuantKernels* kQuantVariants[] = {
     &kQuantRef,

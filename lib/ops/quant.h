@@ -55,8 +55,6 @@ struct QuantKernels {
   /// bytes, y_stride in elements. Groups are added in order, in f32: a row's bits do not depend on the other rows.
   void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantBits bits,
                 float* y, size_t y_stride, size_t columns);
-  /// The weights as an f32 panel [k][64]; each is rounded once.
-  void (*widen)(const std::byte* panel, size_t k, QuantBits bits, float* out);
 };
 
 /// Every variant of this build, ref first. For tests.

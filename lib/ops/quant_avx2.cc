@@ -33,9 +33,6 @@ struct Avx2Quant {
   static ireg load(const std::byte* codes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)); }
   static ireg low(ireg codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
   static ireg high(ireg codes) { return _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15)); }
-  static ireg byte(ireg codes, int i) {
-    return _mm256_and_si256(_mm256_srl_epi32(codes, _mm_cvtsi32_si128(8 * i)), _mm256_set1_epi32(255));
-  }
   static freg to_float(ireg v) { return _mm256_cvtepi32_ps(v); }
   static freg load_f16(const std::byte* halves) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
@@ -92,7 +89,6 @@ struct Avx2Quant {
 
 }  // namespace
 
-const QuantKernels kQuantAvx2 = {"avx2", supported, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>,
-                                 quant_widen<Avx2Quant>};
+const QuantKernels kQuantAvx2 = {"avx2", supported, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>};
 
 }  // namespace mc::ops

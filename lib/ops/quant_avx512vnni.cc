@@ -33,9 +33,6 @@ struct Vnni : Avx512 {
   static ireg load(const std::byte* codes) { return _mm512_loadu_si512(codes); }
   static ireg low(ireg codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
   static ireg high(ireg codes) { return _mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15)); }
-  static ireg byte(ireg codes, int i) {
-    return _mm512_and_si512(_mm512_srl_epi32(codes, _mm_cvtsi32_si128(8 * i)), _mm512_set1_epi32(255));
-  }
   static freg to_float(ireg v) { return _mm512_cvtepi32_ps(v); }
   static freg load_f16(const std::byte* halves) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
@@ -71,6 +68,6 @@ struct Vnni : Avx512 {
 
 }  // namespace
 
-const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, quant_rows<Vnni>, quant_panel<Vnni>, quant_widen<Vnni>};
+const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, quant_rows<Vnni>, quant_panel<Vnni>};
 
 }  // namespace mc::ops

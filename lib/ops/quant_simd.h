@@ -13,7 +13,8 @@
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
 
-/// The prefetch distance of weights. The bytes behind a panel are those of the next one.
+/// The prefetch distance of weights. The bytes behind a panel are those of the next one. With three rows or more the
+/// core is the limit, and prefetches would only take its load slots.
 constexpr size_t kQuantAheadBytes = 4096;
 constexpr size_t kInputStepBytes = 4 * sizeof(int16_t);  // four inputs
 
@@ -51,7 +52,7 @@ void quant_strip(const std::byte* x, size_t x_stride, const std::byte* panel, si
         const std::byte* codes = group + step * kPanelColumns * 4;
         typename V::ireg w[kVectors];
         for (int v = 0; v < kVectors; ++v) {
-          __builtin_prefetch(codes + v * kRegisterBytes + kQuantAheadBytes);
+          if constexpr (kRows <= 2) __builtin_prefetch(codes + v * kRegisterBytes + kQuantAheadBytes);
           w[v] = V::load(codes + v * kRegisterBytes);
         }
         if constexpr (kBits == QuantBits::eight) {
@@ -120,33 +121,6 @@ void quant_panel(const std::byte* x, size_t x_stride, size_t rows, const std::by
     quant_strips<V, QuantBits::eight>(x, x_stride, rows, panel, k, y, y_stride, columns);
   else
     quant_strips<V, QuantBits::four>(x, x_stride, rows, panel, k, y, y_stride, columns);
-}
-
-/// Writes the four inputs of each output in `codes` to four lines of the f32 panel; at most `lines` of them.
-template <class V>
-void quant_widen_step(typename V::ireg codes, typename V::freg scale, typename V::freg minimum, size_t lines,
-                      float* out) {
-  for (size_t i = 0; i < 4 && i < lines; ++i)
-    V::store(out + i * kPanelColumns, V::fma(V::to_float(V::byte(codes, static_cast<int>(i))), scale, minimum));
-}
-
-template <class V>
-void quant_widen(const std::byte* panel, size_t k, QuantBits bits, float* out) {
-  const size_t steps = bits == QuantBits::eight ? 8 : 4;
-  for (size_t first = 0; first < k; first += kQuantGroup, panel += quant_group_bytes(bits))
-    for (size_t lane = 0; lane < kPanelColumns; lane += V::lanes) {
-      const std::byte* halves = panel + quant_code_bytes(bits) + lane * sizeof(uint16_t);
-      const auto scale = V::load_f16(halves), minimum = V::load_f16(halves + kPanelColumns * sizeof(uint16_t));
-      for (size_t step = 0; step < steps; ++step) {
-        const auto codes = V::load(panel + (step * kPanelColumns + lane) * 4);
-        const size_t at = first + step * (bits == QuantBits::eight ? 4 : 8);
-        if (at >= k) break;
-        float* to = out + at * kPanelColumns + lane;
-        quant_widen_step<V>(bits == QuantBits::eight ? codes : V::low(codes), scale, minimum, k - at, to);
-        if (bits == QuantBits::four && at + 4 < k)
-          quant_widen_step<V>(V::high(codes), scale, minimum, k - at - 4, to + 4 * kPanelColumns);
-      }
-    }
 }
 
 }  // namespace
