@@ -63,6 +63,7 @@ constexpr NameRow kOfLayer[] = {
 struct Place {
   const NameRow* row = nullptr;
   std::string prefix;  // "model.layers.3."
+  uint32_t layer = 0;
 };
 
 /// Finds where the tensor belongs; `row` stays null for a name without a place.
@@ -75,6 +76,7 @@ Place place_of(std::string_view name) {
     const auto [after, error] = std::from_chars(name.data() + 4, end, layer);
     if (error != std::errc() || after == end || *after != '.') return place;
     name = {after + 1, static_cast<size_t>(end - after - 1)};
+    place.layer = layer;
     place.prefix = "model.layers." + std::to_string(layer) + ".";
     rows = kOfLayer;
   }
@@ -106,6 +108,10 @@ class TensorList {
                         file_.paths()[tensor.part] + ": tensor '" + tensor.info.name.substr(0, 200) +
                             "' has no place in the architecture " + std::string(to_string(config_.architecture)));
     if (place.row->form == Form::ignored) return {};
+    if (place.layer >= config_.layers)
+      return user_error(err::kModelCorrupt,
+                        file_.paths()[tensor.part] + ": tensor '" + tensor.info.name.substr(0, 200) + "' is of layer " +
+                            std::to_string(place.layer) + ", but block_count is " + std::to_string(config_.layers));
     if (place.row->form == Form::experts) return add_experts(tensor, place);
     Tensor one = converted(tensor, place.prefix + std::string(place.row->ours), tensor.info.shape);
     if (place.row->form == Form::one_row && one.entry.shape.size() == 1)
@@ -124,7 +130,7 @@ class TensorList {
   Result<void> add_experts(const gguf::Tensor& tensor, const Place& place) {
     const std::vector<uint64_t>& shape = tensor.info.shape;
     const uint64_t experts = config_.mixture.experts;
-    if (shape.size() != 3 || experts == 0 || shape[0] != experts)
+    if (shape.size() != 3 || experts == 0 || shape[0] != experts || tensor.info.bytes == 0)
       return user_error(err::kModelCorrupt, file_.paths()[tensor.part] + ": tensor '" +
                                                 tensor.info.name.substr(0, 200) + "' has shape " +
                                                 TensorEntry{.shape = shape}.shape_text() + "; it must be [" +
