@@ -1,0 +1,201 @@
+// The masks of an answer. The mask of one place is the set of tokens whose bytes lead through its rule. A walk over the
+// trie of the vocabulary finds it, and it is kept. Tokens that leave the rule are tried from there against the stack of
+// the answer.
+#include <algorithm>
+#include <bitset>
+#include <deque>
+
+#include "base/assert.h"
+#include "grammar/automaton.h"
+#include "grammar/grammar.h"
+
+namespace mc::grammar {
+namespace {
+
+// One token opens at most so many levels beyond those that a document needs here. So a node's places that have more
+// levels left share their masks.
+constexpr uint32_t kLevelsATokenMax = 8;
+constexpr size_t kSpecialsMax = 64;
+
+using Trie = std::span<const Vocabulary::Node>;
+
+/// The states that a walk over the trie comes to, each with its steps computed once.
+class Explorer {
+ public:
+  struct Stop {
+    Machine::State state;
+    bool may_end_token = false;  // a token may end here
+    std::array<int32_t, 256> next;
+  };
+  static constexpr int32_t kDead = -1, kUnknown = -2;
+
+  Explorer(Machine& machine, const Automaton& automaton, bool may_split)
+      : machine_(machine), automaton_(automaton), may_split_(may_split) {}
+
+  int32_t add(Machine::State state) {
+    if (state.is_dead()) return kDead;
+    for (size_t i = 0; i < stops_.size(); ++i)
+      if (stops_[i].state.complete == state.complete && stops_[i].state.places == state.places)
+        return static_cast<int32_t>(i);
+    Stop& stop = stops_.emplace_back();
+    stop.may_end_token = may_split_ || state.complete ||
+                         std::any_of(state.places.begin(), state.places.end(),
+                                     [&](const Place& place) { return !automaton_.nodes[place.node].in_character; });
+    stop.state = std::move(state);
+    stop.next.fill(kUnknown);
+    return static_cast<int32_t>(stops_.size() - 1);
+  }
+  int32_t step(int32_t at, uint8_t byte) {
+    const int32_t known = stops_[static_cast<size_t>(at)].next[byte];
+    if (known != kUnknown) return known;
+    const int32_t next = add(machine_.step(stops_[static_cast<size_t>(at)].state, byte));
+    return stops_[static_cast<size_t>(at)].next[byte] = next;
+  }
+  const Stop& operator[](int32_t at) const { return stops_[static_cast<size_t>(at)]; }
+
+ private:
+  Machine& machine_;
+  const Automaton& automaton_;
+  const bool may_split_;
+  std::deque<Stop> stops_;
+};
+
+/// Walks the trie nodes [begin, end), the first of which is `depth` bytes deep, from a state. `found` gets each node at
+/// which a token may end, `ended` each node at which the automaton is complete and longer tokens exist.
+template <class Found, class Ended>
+void walk(Trie trie, uint32_t begin, uint32_t end, Explorer& explorer, int32_t from, std::vector<int32_t>& path,
+          Found found, Ended ended) {
+  if (begin == end) return;
+  const size_t base = trie[begin].depth;
+  path.assign(1, from);
+  for (uint32_t i = begin; i < end;) {
+    const Vocabulary::Node& node = trie[i];
+    MC_ASSERT(node.depth >= base && node.depth - base < path.size() && node.end > i);
+    path.resize(node.depth - base + 1);
+    const int32_t at = explorer.step(path.back(), node.byte);
+    if (at == Explorer::kDead) {
+      i = node.end;
+      continue;
+    }
+    const Explorer::Stop& stop = explorer[at];
+    if (node.count > 0 && stop.may_end_token) found(node);
+    if (stop.state.complete && node.end > i + 1) ended(i);
+    path.push_back(at);
+    i = stop.state.places.empty() ? node.end : i + 1;
+  }
+}
+
+}  // namespace
+
+LocalMask* MaskStore::find(const Key& key) {
+  const auto it = masks_.find(key);
+  return it == masks_.end() ? nullptr : &it->second;
+}
+
+LocalMask* MaskStore::keep(const Key& key, LocalMask mask) {
+  const size_t bytes = 8 * mask.bits.size() + 4 * (mask.ids.size() + mask.exits.size()) + 200;
+  if (bytes_ + bytes > kBytesMax) masks_.clear(), bytes_ = 0;
+  bytes_ += bytes;
+  return &masks_.insert_or_assign(key, std::move(mask)).first->second;
+}
+
+Masks::Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared)
+    : grammar_(std::move(grammar)), vocabulary_(vocabulary), shared_(shared) {
+  for (const Vocabulary::Special& special : vocabulary_.specials()) {
+    const auto asked = [&](const std::string& text) { return text.find(special.text) != std::string::npos; };
+    if (specials_.size() < kSpecialsMax && std::any_of(grammar_->literals().begin(), grammar_->literals().end(), asked))
+      specials_.push_back(&special);
+  }
+}
+
+const LocalMask& Masks::local(const Place& place, uint32_t depth) {
+  MC_ASSERT_LE(depth, kLevelsMax);
+  // Counts that one token cannot use up are all alike.
+  const auto longest = static_cast<uint32_t>(vocabulary_.longest_token());
+  const uint32_t levels = grammar_->automaton().nodes[place.node].levels;
+  MC_ASSERT_LE(depth + levels, kLevelsMax);
+  const MaskStore::Key key = {place.node, std::min(place.need, longest + 1),
+                              place.room > longest ? kUnbounded : place.room,
+                              std::min(kLevelsMax - depth, levels + kLevelsATokenMax)};
+  MaskStore& store = place.node < grammar_->automaton().prelude.end ? shared_ : own_;
+  if (const LocalMask* known = store.find(key)) return *known;
+  return *store.keep(key, compute(key));
+}
+
+LocalMask Masks::compute(const MaskStore::Key& key) const {
+  const Automaton& automaton = grammar_->automaton();
+  Machine machine(automaton, kLevelsMax - key[3]);
+  Explorer explorer(machine, automaton, vocabulary_.may_split_characters());
+  Machine::State begin;
+  begin.places.push_back({key[0], key[1], key[2], 0});
+  LocalMask mask;
+  std::vector<int32_t> path;
+  const Trie trie = vocabulary_.nodes();
+  walk(
+      trie, 0, static_cast<uint32_t>(trie.size()), explorer, explorer.add(std::move(begin)), path,
+      [&](const Vocabulary::Node& node) {
+        for (const uint32_t id : vocabulary_.tokens_at(node)) mask.ids.push_back(id);
+      },
+      [&](uint32_t at) { mask.exits.push_back(at); });
+  if (mask.ids.size() * 32 > vocabulary_.size()) {  // as bits it is smaller
+    mask.bits.resize((vocabulary_.size() + 63) / 64);
+    for (const uint32_t id : mask.ids) allow(mask.bits, id);
+    mask.ids = {};
+  }
+  return mask;
+}
+
+Matcher::Matcher(Masks& masks) : masks_(masks), machine_(masks.grammar().automaton()), state_(machine_.begin()) {
+  MC_ASSERT(!state_.is_dead());
+}
+
+Machine::State Matcher::after(std::string_view bytes) {
+  Machine::State state = state_;
+  for (const char c : bytes) {
+    if (state.places.empty()) return {};
+    state = machine_.step(state, static_cast<uint8_t>(c));
+  }
+  return state;
+}
+
+bool Matcher::accept(uint32_t token) {
+  const std::string_view bytes = masks_.vocabulary().text_of(token);
+  if (bytes.empty()) return false;
+  Machine::State next = after(bytes);
+  if (next.is_dead()) return false;
+  state_ = std::move(next);
+  return true;
+}
+
+void Matcher::fill(std::vector<uint64_t>& allowed) {
+  const Vocabulary& vocabulary = masks_.vocabulary();
+  const Trie trie = vocabulary.nodes();
+  MC_ASSERT(allowed.size() * 64 >= vocabulary.size());
+  std::fill(allowed.begin(), allowed.end(), 0);
+  std::vector<int32_t> path;
+  const auto add = [&](const Vocabulary::Node& node) {
+    for (const uint32_t id : vocabulary.tokens_at(node)) allow(allowed, id);
+  };
+  for (const Place& place : state_.places) {
+    const LocalMask& local = masks_.local(place, machine_.depth_of(place));
+    for (size_t i = 0; i < local.bits.size(); ++i) allowed[i] |= local.bits[i];
+    for (const uint32_t id : local.ids) allow(allowed, id);
+    if (local.exits.empty()) continue;
+    const Machine::State outside = machine_.after(place);
+    std::bitset<256> first;
+    for (const Place& next : outside.places)
+      for (const ByteEdge& edge : masks_.grammar().automaton().nodes[next.node].bytes)
+        for (size_t byte = edge.low; byte <= edge.high; ++byte) first.set(byte);
+    if (first.none()) continue;
+    Explorer explorer(machine_, masks_.grammar().automaton(), vocabulary.may_split_characters());
+    const int32_t from = explorer.add(outside);
+    for (const uint32_t exit : local.exits)
+      for (uint32_t child = exit + 1; child < trie[exit].end; child = trie[child].end)
+        if (first.test(trie[child].byte))
+          walk(trie, child, trie[child].end, explorer, from, path, add, [](uint32_t) {});
+  }
+  for (const Vocabulary::Special* special : masks_.specials())
+    if (!after(special->text).is_dead()) allow(allowed, special->id);
+}
+
+}  // namespace mc::grammar

@@ -1,0 +1,188 @@
+#include "base/errors.h"
+#include "base/json.h"
+#include "forced.h"
+
+namespace mc::grammar::test {
+namespace {
+
+std::string schema(const std::string& text, bool strict = false) {
+  return "{\"schema\":" + text + (strict ? ",\"strict\":true}" : "}");
+}
+
+struct Refused {
+  const char* schema;
+  const char* place;
+};
+
+TEST_CASE("grammar: each refused schema is named by the place of its fault") {
+  const Refused cases[] = {
+      {R"({"type":"object","properties":{"a":{"type":"integer","multipleOf":3}}})", "#/properties/a/multipleOf"},
+      {R"({"oneOf":[{"type":"string"}]})", "#/oneOf"},
+      {R"({"type":"number","minimum":1})", "#/minimum"},
+      {R"({"type":"string","minLength":5,"maxLength":4})", "#: minLength 5 is above maxLength 4"},
+      {R"({"type":"integer","minimum":5,"maximum":4})", "#: no integer lies"},
+      {R"({"type":"integer","minimum":1.5})", "#/minimum"},
+      {R"({"type":"array","minItems":3,"maxItems":2})", "#: minItems 3"},
+      {R"({"type":"object","properties":{},"required":["a"],"additionalProperties":false})", "#/required"},
+      {R"({"enum":[]})", "#/enum"},
+      {R"({"enum":["a"],"type":"integer"})", "#: no value"},
+      {R"({"anyOf":[]})", "#/anyOf"},
+      {R"({"$ref":"#/nowhere"})", "#/$ref"},
+      {R"({"$ref":"http://example.org/a.json"})", "#/$ref"},
+      {R"({"$ref":"#"})", "leads back to itself"},
+      {R"({"anyOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}}})",
+       "leads back to itself"},
+      {R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{"n":{"$ref":"#/$defs/a"}},)"
+       R"("required":["n"]}}})",
+       "#/$defs/a: no document satisfies it"},
+      {R"({"type":"strin"})", "#/type"},
+      {R"({"type":"array","items":false,"minItems":1})", "#/items"},
+      {R"x({"type":"string","pattern":"(?=a)"})x", "#/pattern"},
+      {R"({"type":"string","pattern":"a{5,2}"})", "#/pattern"},
+      {R"({"type":"string","pattern":"[z-a]"})", "#/pattern"},
+      {R"([1])", "#: a schema is an object, not array"},
+      {R"({"type":"object","properties":{"a/b":{"type":"string","const":1}}})", "#/properties/a~1b"},
+  };
+  for (const Refused& one : cases) {
+    INFO(one.schema);
+    const auto grammar = Grammar::compile(schema(one.schema));
+    REQUIRE_FALSE(grammar.has_value());
+    CHECK(grammar.error().mc == err::kSchemaUnsupported);
+    INFO(grammar.error().what);
+    CHECK(grammar.error().what.find(one.place) != std::string::npos);
+  }
+}
+
+TEST_CASE("grammar: a keyword that JSON schema lacks is an error only in a strict schema") {
+  CHECK(Grammar::compile(schema(R"({"type":"string","x-order":1})")).has_value());
+  const auto strict = Grammar::compile(schema(R"({"type":"string","x-order":1})", true));
+  REQUIRE_FALSE(strict.has_value());
+  CHECK(strict.error().what.find("#/x-order") != std::string::npos);
+}
+
+TEST_CASE("grammar: schemas that are nested too deep or refer on too long are refused") {
+  std::string deep = R"({"type":"string"})";
+  for (int i = 0; i < 14; ++i) deep = R"({"type":"array","items":)" + deep + "}";
+  auto grammar = Grammar::compile(schema(deep));
+  REQUIRE_FALSE(grammar.has_value());
+  CHECK(grammar.error().what.find("nested deeper than 12") != std::string::npos);
+  std::string chain = R"({"$ref":"#/$defs/d0","$defs":{)";
+  for (int i = 0; i < 40; ++i)
+    chain += "\"d" + std::to_string(i) + "\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/d" +
+             std::to_string(i + 1) + "\"}},";
+  grammar = Grammar::compile(schema(chain + R"("d40":{"type":"null"}}})"));
+  REQUIRE_FALSE(grammar.has_value());
+  CHECK(grammar.error().what.find("32 references") != std::string::npos);
+}
+
+TEST_CASE("grammar: documents of a schema are taken and others are not") {
+  const std::string person = schema(R"({"type":"object","properties":{"name":{"type":"string","maxLength":3},
+    "age":{"type":"integer","minimum":0,"maximum":150},"tags":{"type":"array","items":{"enum":["a","b"]},"maxItems":2}},
+    "required":["name"],"additionalProperties":false})");
+  CHECK(takes(person, R"({"name":"Ada"})"));
+  CHECK(takes(person, R"({"name": "Ada", "age": 36})"));
+  CHECK(takes(person, "{\n  \"name\": \"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\",\n  \"tags\": [\"a\", \"b\"]\n}"));
+  CHECK(takes(person, R"({"name":"\u00e9\n\""})"));
+  CHECK_FALSE(takes(person, R"({"name":"Adam"})"));
+  CHECK_FALSE(takes(person, R"({"age":3})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada","age":151})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada","age":-1})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada","age":01})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada","tags":["a","b","a"]})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada","other":1})"));
+  CHECK_FALSE(takes(person, R"({"name":"Ada",})"));
+  CHECK_FALSE(takes(person, "{\"name\":\"\xC3\"}"));
+  CHECK_FALSE(takes(person, R"({"name":"\ud83d"})"));
+}
+
+TEST_CASE("grammar: further members never repeat a listed name") {
+  const std::string open = schema(R"({"type":"object","properties":{"ab":{"type":"integer"},"a\u00e9":{"type":"null"}},
+    "additionalProperties":{"type":"boolean"}})");
+  CHECK(takes(open, R"({"ab":1,"abc":true,"a":false})"));
+  CHECK(takes(open, "{\"\xC3\xA9\":true}"));
+  CHECK_FALSE(takes(open, R"({"ab":true})"));
+  CHECK_FALSE(takes(open, "{\"a\xC3\xA9\":true}"));
+  CHECK_FALSE(takes(open, R"({"\u0061b":true})"));
+}
+
+TEST_CASE("grammar: an integer is taken exactly when it lies in its range") {
+  Rng rng(seed());
+  INFO("seed " << seed());
+  for (int round = 0; round < 40; ++round) {
+    const int64_t low = static_cast<int64_t>(rng.below(4000)) - 2000;
+    const int64_t high = low + static_cast<int64_t>(rng.below(3000));
+    const std::string grammar = schema("{\"type\":\"integer\",\"minimum\":" + std::to_string(low) +
+                                       ",\"maximum\":" + std::to_string(high) + "}");
+    const Vocabulary vocabulary = piece_vocabulary();
+    MaskStore shared;
+    Masks masks(compiled(grammar), vocabulary, shared);
+    for (int64_t value = low - 30; value <= high + 30; value += 1 + static_cast<int64_t>(rng.below(9))) {
+      Matcher matcher(masks);
+      bool taken = true;
+      for (const char c : std::to_string(value)) taken = taken && matcher.accept(static_cast<uint8_t>(c));
+      INFO("value " << value << " of " << low << " to " << high);
+      CHECK((taken && matcher.is_complete()) == (low <= value && value <= high));
+    }
+  }
+}
+
+TEST_CASE("grammar: patterns match as regular expressions of JSON schema do") {
+  const auto pattern = [](const char* text) {
+    return "{\"schema\":" + Json::object({{"type", "string"}, {"pattern", text}}).dump() + "}";
+  };
+  CHECK(takes(pattern("^[A-Z]{2}-\\d+$"), "\"AB-12\""));
+  CHECK_FALSE(takes(pattern("^[A-Z]{2}-\\d+$"), "\"ABC-12\""));
+  CHECK(takes(pattern("b+c?"), "\"abba\""));
+  CHECK_FALSE(takes(pattern("b+c?"), "\"aca\""));
+  CHECK(takes(pattern("^(?:a|\"x\")*$"), R"("a\"x\"a")"));
+  CHECK(takes(pattern("^.$"), "\"\xE2\x82\xAC\""));
+  CHECK_FALSE(takes(pattern("^.$"), "\"ab\""));
+  CHECK(takes(pattern("^[^a-z]$"), "\"\xC3\xA9\""));
+  CHECK(takes(R"({"schema":{"type":"string","format":"date-time"}})", "\"2024-01-28T10:11:12Z\""));
+  CHECK_FALSE(takes(R"({"schema":{"type":"string","format":"uuid"}})", "\"123\""));
+}
+
+TEST_CASE("grammar: free text up to a mark is followed by what the grammar asks for") {
+  const std::string grammar = R"({"seq":[{"until":"</think>"},{"any":[{"text":"yes"},{"json":"object"}]}]})";
+  CHECK(takes(grammar, "</think>yes"));
+  CHECK(takes(grammar, "a <</th</think>{}"));
+  CHECK(takes(grammar, "\xC3\xA9</think>yes"));
+  CHECK_FALSE(takes(grammar, "yes"));
+  CHECK_FALSE(takes(grammar, "a</think>no"));
+}
+
+TEST_CASE("grammar: a vocabulary that lacks a needed byte is named with the byte") {
+  auto texts = piece_texts();
+  texts['{'] = "";
+  const Vocabulary vocabulary = Vocabulary::build(texts, std::vector<bool>(texts.size()));
+  const auto checked = vocabulary.check(*compiled(R"({"json":"object"})"));
+  REQUIRE_FALSE(checked.has_value());
+  CHECK(checked.error().what.find("0x7B") != std::string::npos);
+  CHECK(piece_vocabulary().check(*compiled(R"({"json":"object"})")).has_value());
+}
+
+TEST_CASE("grammar: a special token is drawn only where the grammar asks for its text") {
+  auto texts = piece_texts();
+  const auto marker = static_cast<uint32_t>(texts.size());
+  texts.emplace_back("[TOOL_CALLS]");
+  std::vector<bool> special(texts.size());
+  special[marker] = true;
+  const Vocabulary vocabulary = Vocabulary::build(texts, special);
+  MaskStore shared;
+  std::vector<uint64_t> mask((texts.size() + 63) / 64);
+  Masks calls(compiled(R"({"seq":[{"text":"[TOOL_CALLS]"},{"json":"value"}]})"), vocabulary, shared);
+  Matcher matcher(calls);
+  matcher.fill(mask);
+  CHECK(is_allowed(mask, marker));
+  REQUIRE(matcher.accept(marker));
+  matcher.fill(mask);
+  CHECK_FALSE(is_allowed(mask, marker));
+  Masks json(compiled(R"({"json":"value"})"), vocabulary, shared);
+  Matcher text(json);
+  REQUIRE(text.accept('"'));
+  text.fill(mask);
+  CHECK_FALSE(is_allowed(mask, marker));
+}
+
+}  // namespace
+}  // namespace mc::grammar::test
