@@ -84,7 +84,6 @@ class Vocabulary {
     return std::span(ids_).subspan(node.first, node.count);
   }
   std::span<const Special> specials() const { return specials_; }
-  size_t longest_token() const { return longest_; }
   /// Whether a token may end inside a character: every byte that can go on is a token.
   bool may_split_characters() const { return may_split_; }
   /// unsupported: bytes that the grammar needs have no token of their own, so an answer could not go on.
@@ -96,7 +95,6 @@ class Vocabulary {
   std::vector<uint32_t> ids_;
   std::vector<Special> specials_;
   std::bitset<256> single_;  // bytes that are tokens
-  size_t longest_ = 0;
   bool may_split_ = false;
 };
 
@@ -126,6 +124,8 @@ class Machine {
   State after(const Place& place);
   State step(const State& state, uint8_t byte);
   uint32_t depth_of(const Place& place) const { return frames_[place.frame].depth; }
+  /// Comparisons of places so far: what steps cost.
+  uint64_t work() const { return work_; }
 
  private:
   struct Frame {
@@ -144,6 +144,7 @@ class Machine {
   std::vector<Frame> frames_;
   std::unordered_multimap<uint64_t, uint32_t> by_hash_;
   std::vector<Place> seen_;  // of the state under construction, in the order of discovery
+  uint64_t work_ = 0;
 };
 
 /// The masks of one place, valid in all surroundings that leave it the same room.

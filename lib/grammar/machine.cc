@@ -11,7 +11,7 @@ namespace mc::grammar {
 namespace {
 
 // The places of one state. Alternatives beyond them are not followed: the answer has one form less, not one too many.
-constexpr size_t kPlacesMax = 512;
+constexpr size_t kPlacesMax = 256;
 
 uint64_t hash_of(uint32_t node, uint32_t need, uint32_t room, uint32_t parent) {
   uint64_t hash = (uint64_t{node} << 32 | parent) * 0x9E3779B97F4A7C15u;
@@ -43,6 +43,7 @@ uint32_t Machine::push(const Place& from, uint32_t node) {
 void Machine::go(const Place& from, uint32_t node, uint32_t frame, uint32_t need, uint32_t room) {
   const uint32_t levels = automaton_.nodes[node].levels;
   if (levels == kNever || frames_[frame].depth + levels > kLevelsMax || seen_.size() >= kPlacesMax) return;
+  work_ += seen_.size() + 1;
   const Place place{node, need, room, frame};
   if (std::find(seen_.begin(), seen_.end(), place) == seen_.end()) seen_.push_back(place);
 }

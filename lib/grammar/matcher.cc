@@ -15,7 +15,13 @@ namespace {
 // One token opens at most so many levels beyond those that a document needs here. So a node's places that have more
 // levels left share their masks.
 constexpr uint32_t kLevelsATokenMax = 8;
+// One token takes at most so many items of a bounded count, such as characters of a string with maxLength. So all
+// larger counts share their masks.
+constexpr uint32_t kItemsATokenMax = 16;
 constexpr size_t kSpecialsMax = 64;
+// A walk that has cost so much goes on with the bytes that follow its start alone. A grammar that is very ambiguous
+// then gets short tokens; no grammar can hold a step up for long.
+constexpr uint64_t kWorkMax = 1'000'000;
 
 using Trie = std::span<const Vocabulary::Node>;
 
@@ -30,13 +36,20 @@ class Explorer {
   static constexpr int32_t kDead = -1, kUnknown = -2;
 
   Explorer(Machine& machine, const Automaton& automaton, bool may_split)
-      : machine_(machine), automaton_(automaton), may_split_(may_split) {}
+      : machine_(machine), automaton_(automaton), may_split_(may_split), work_max_(machine.work() + kWorkMax) {}
 
   int32_t add(Machine::State state) {
     if (state.is_dead()) return kDead;
-    for (size_t i = 0; i < stops_.size(); ++i)
-      if (stops_[i].state.complete == state.complete && stops_[i].state.places == state.places)
-        return static_cast<int32_t>(i);
+    uint64_t hash = state.complete;
+    for (const Place& place : state.places)
+      for (const uint32_t part : {place.node, place.need, place.room, place.frame})
+        hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
+    const auto [begin, end] = by_hash_.equal_range(hash);
+    for (auto it = begin; it != end; ++it) {
+      const Machine::State& known = stops_[static_cast<size_t>(it->second)].state;
+      if (known.complete == state.complete && known.places == state.places) return it->second;
+    }
+    by_hash_.emplace(hash, static_cast<int32_t>(stops_.size()));
     Stop& stop = stops_.emplace_back();
     stop.may_end_token = may_split_ || state.complete ||
                          std::any_of(state.places.begin(), state.places.end(),
@@ -48,6 +61,7 @@ class Explorer {
   int32_t step(int32_t at, uint8_t byte) {
     const int32_t known = stops_[static_cast<size_t>(at)].next[byte];
     if (known != kUnknown) return known;
+    if (at != 0 && machine_.work() > work_max_) return kDead;
     const int32_t next = add(machine_.step(stops_[static_cast<size_t>(at)].state, byte));
     return stops_[static_cast<size_t>(at)].next[byte] = next;
   }
@@ -57,7 +71,9 @@ class Explorer {
   Machine& machine_;
   const Automaton& automaton_;
   const bool may_split_;
-  std::deque<Stop> stops_;
+  const uint64_t work_max_;
+  std::deque<Stop> stops_;  // the start of the walk first
+  std::unordered_multimap<uint64_t, int32_t> by_hash_;
 };
 
 /// Walks the trie nodes [begin, end), the first of which is `depth` bytes deep, from a state. `found` gets each node at
@@ -110,12 +126,10 @@ Masks::Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabular
 
 const LocalMask& Masks::local(const Place& place, uint32_t depth) {
   MC_ASSERT_LE(depth, kLevelsMax);
-  // Counts that one token cannot use up are all alike.
-  const auto longest = static_cast<uint32_t>(vocabulary_.longest_token());
   const uint32_t levels = grammar_->automaton().nodes[place.node].levels;
   MC_ASSERT_LE(depth + levels, kLevelsMax);
-  const MaskStore::Key key = {place.node, std::min(place.need, longest + 1),
-                              place.room > longest ? kUnbounded : place.room,
+  const uint32_t room = place.room == kUnbounded ? kUnbounded : std::min(place.room, kItemsATokenMax + 1);
+  const MaskStore::Key key = {place.node, std::min(place.need, kItemsATokenMax + 1), room,
                               std::min(kLevelsMax - depth, levels + kLevelsATokenMax)};
   MaskStore& store = place.node < grammar_->automaton().prelude.end ? shared_ : own_;
   if (const LocalMask* known = store.find(key)) return *known;

@@ -59,7 +59,6 @@ Vocabulary Vocabulary::build(std::span<const std::string> texts, const std::vect
     if (last.count == UINT16_MAX) continue;
     ++last.count;
     out.ids_.push_back(id);
-    out.longest_ = std::max(out.longest_, text.size());
     if (text.size() == 1) out.single_.set(static_cast<uint8_t>(text[0]));
     former = text;
   }

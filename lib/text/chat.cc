@@ -140,6 +140,7 @@ struct ChatTemplate::Parsed {
   jinja::Tree tree;
   std::optional<jinja::Tree> tool_tree;  // the model's own template for requests with tools, where it has one
   std::vector<std::pair<std::string, Value>> tokens;
+  AnswerForm form;
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<const Parsed> parsed) : parsed_(std::move(parsed)) {}
@@ -168,6 +169,7 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::open(const TokenizerCo
   }
   if (source.empty()) return refuse("chat: the model has no chat template");
   auto parsed = std::make_unique<Parsed>();
+  parsed->form = form_of_template(std::string(source) + std::string(tool_source));
   for (std::string_view text : {source, tool_source}) {
     if (text.empty()) continue;
     if (const auto offset = find_invalid_utf8(text))
@@ -190,6 +192,10 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::open(const TokenizerCo
 
 bool ChatTemplate::knows_tools() const {
   return parsed_->tool_tree || parsed_->tree.id_of("tools") != jinja::kNoName;
+}
+
+const AnswerForm& ChatTemplate::form() const {
+  return parsed_->form;
 }
 
 Result<std::vector<Part>> ChatTemplate::render(std::span<const ChatMessage> messages,

@@ -14,6 +14,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "text/answer_reader.h"
 #include "text/tokenizer.h"
 
 namespace mc::text {
@@ -50,6 +51,8 @@ class ChatTemplate {
 
   /// Whether the template renders tools.
   bool knows_tools() const;
+  /// The form of the answers that the model writes, by the source of its template.
+  const AnswerForm& form() const;
   /// Renders the prompt, with BOS where the template writes it. Any thread may call it. invalid: MC4002, there are no
   /// messages, or the template fails on them; the text names line and column.
   Result<std::vector<Part>> render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
