@@ -171,6 +171,11 @@ void Costed::finish_chunk(node::ChunkDone& done) {
     return;
   }
   if (!run.sample) return;
+  if (!run.sampling.grammar.empty()) {
+    done.code = Code::unsupported;
+    done.what = "this worker models times and has no tokenizer, so it cannot force the form of an answer";
+    return;
+  }
   const uint32_t end = run.start + static_cast<uint32_t>(run.tokens.size());
   const auto tag = standin_.verify(pages_of(run.pages), end, (end - 1) / options_.layout.block_tokens);
   if (!tag) {

@@ -1,6 +1,7 @@
 #include "host/model_compute.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -37,6 +38,7 @@ ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, Para
       runner_(std::move(runner)),
       parallel_(parallel),
       sampler_(runner_.kernels()),
+      constraints_(Constraints::open(model.directory(), model.config().vocab)),
       options_(options),
       layout_(runner_.layout()),
       wake_(std::move(wake)) {
@@ -201,6 +203,10 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (run.first_layer > 0) chunk.activations_in = activations(run.slot_in, run.tokens.size());
   if (hands_on) chunk.activations_out = activations(run.slot_out, run.tokens.size());
   if (run.sample) chunk.logits = std::span(logits_).first(vocab);
+  if (run.sample && run.sampling.embed) {
+    hidden_.resize(model_.config().hidden);
+    chunk.hidden = hidden_;
+  }
   chunk.on_layer = [&](uint32_t layer) {
     post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
     std::lock_guard lock(mutex_);
@@ -228,10 +234,14 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (auto ran = runner_.prefill(chunk); !ran) return fail(broken.value_or(ran.error()));
   if (hands_on) done.activations_crc = crc32c(std::as_bytes(chunk.activations_out));
   if (run.sample) {
-    auto drawn =
-        draw(chunk.logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned);
-    if (!drawn) return fail(drawn.error());
-    done.sampled = std::move(*drawn);
+    auto first = draw_first(run, chunk.logits);
+    if (!first) return fail(first.error());
+    done.sampled = std::move(*first);
+    if (run.sampling.embed) {
+      const auto bytes = std::as_bytes(std::span(hidden_));
+      done.sampled.embedding.resize(bytes.size());
+      std::memcpy(done.sampled.embedding.data(), bytes.data(), bytes.size());
+    }
   }
   done.elapsed = SystemClock::instance().now() - began;
   return done;
@@ -251,7 +261,7 @@ void ModelCompute::join(node::JoinBatch joins) {
     MC_ASSERT_LT(index, options_.page_count);
     sequence.pages.push_back(page(index));
   }
-  if (sequence.told.sampling.has_penalties()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
+  if (sequence.told.sampling.needs_history()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
 }
 
 node::StepDone ModelCompute::run_step(const node::RunStep& run) {
@@ -277,6 +287,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     node::StepRow& out = step.out[i];
     out.sealed_crcs.clear();
     out.rotten.clear();
+    out.refused.clear();
     MC_ASSERT_EQ(row.position, sequence.told.position);
     if (!sequence.plan) return sequence.plan.error();
     if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
@@ -300,11 +311,16 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     Sequence& sequence = batch_.at(row.sequence);
     node::JoinBatch& told = sequence.told;
     ++told.position;
-    if (told.sampling.has_penalties()) told.history.push_back(row.token);
+    if (told.sampling.needs_history()) told.history.push_back(row.token);
     MC_ASSERT_LE(told.prompt_tokens, told.position);
+    const auto allowed = allowed_after(sequence, row.token);
+    if (!allowed) {  // this row alone ends, not the step
+      out.refused = allowed.error().what;
+      continue;
+    }
     const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
     MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
-                       may_end ? std::span<const uint32_t>{} : told.banned));
+                       may_end ? std::span<const uint32_t>{} : told.banned, *allowed));
     out.sampled = std::move(drawn);
     if (told.position % options_.block_tokens == 0)
       for (uint32_t layer = 0; layer < layout_.layers; ++layer)
@@ -313,10 +329,39 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
   return {};
 }
 
+Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, std::span<const float> logits) {
+  std::unique_ptr<Constraint> constraint;
+  std::span<const uint64_t> allowed;
+  if (!run.sampling.grammar.empty()) {
+    if (run.history.size() < run.prompt_tokens)
+      return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
+                                      std::to_string(run.history.size()) + " came"};
+    MC_TRY(begun, constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens)));
+    constraint = std::move(begun);
+    MC_TRY(mask, constraint->allowed());
+    allowed = mask;
+  }
+  return draw(logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned, allowed);
+}
+
+Result<std::span<const uint64_t>> ModelCompute::allowed_after(Sequence& sequence, uint32_t token) {
+  const node::JoinBatch& told = sequence.told;
+  if (told.sampling.grammar.empty()) return std::span<const uint64_t>();
+  if (sequence.constraint) {
+    MC_CHECK(sequence.constraint->accept(token));
+  } else {
+    MC_ASSERT_LE(told.prompt_tokens, told.history.size());
+    MC_TRY(begun, constraints_.begin(told.sampling, std::span(told.history).subspan(told.prompt_tokens)));
+    sequence.constraint = std::move(begun);
+  }
+  return sequence.constraint->allowed();
+}
+
 Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,
                                               uint64_t position, std::span<const uint32_t> history,
-                                              uint32_t prompt_tokens, std::span<const uint32_t> banned) {
-  MC_TRY(sampled, sampler_.sample(logits, sampling, position, history, prompt_tokens, banned));
+                                              uint32_t prompt_tokens, std::span<const uint32_t> banned,
+                                              std::span<const uint64_t> allowed) {
+  MC_TRY(sampled, sampler_.sample(logits, sampling, position, history, prompt_tokens, banned, allowed));
   node::SampledToken out;
   out.token = sampled.token;
   out.logprobs.chosen = sampled.logprob;

@@ -22,6 +22,7 @@
 #include "attn/attn.h"
 #include "base/fd.h"
 #include "base/parallel.h"
+#include "host/constraints.h"
 #include "model/model.h"
 #include "model/runner.h"
 #include "node/node.h"
@@ -62,6 +63,7 @@ class ModelCompute final : public node::Compute {
     std::vector<std::byte*> pages;  // their addresses, up to that of the newest token
     Result<attn::Plan> plan;
     attn::CentroidIndex centroids;
+    std::unique_ptr<Constraint> constraint;  // once its first token is drawn, if the sampling has a grammar
   };
 
   ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
@@ -79,9 +81,12 @@ class ModelCompute final : public node::Compute {
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
   Result<attn::Plan> plan(const std::string& text) const;
+  Result<node::SampledToken> draw_first(const node::RunChunk& run, std::span<const float> logits);
   Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                   std::span<const uint32_t> history, uint32_t prompt_tokens,
-                                  std::span<const uint32_t> banned);
+                                  std::span<const uint32_t> banned, std::span<const uint64_t> allowed);
+  /// The tokens that the grammar allows behind the row's token; empty without a grammar.
+  Result<std::span<const uint64_t>> allowed_after(Sequence& sequence, uint32_t token);
   std::span<float> activations(uint32_t slot, size_t tokens) const;
   std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
   void post(node::Event event);
@@ -90,9 +95,11 @@ class ModelCompute final : public node::Compute {
   model::Runner runner_;
   Parallel& parallel_;
   ops::Sampler sampler_;
+  Constraints constraints_;
   ComputeOptions options_;
   ExtentLayout layout_;
   std::vector<float> logits_;
+  std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::vector<model::DecodeRow> rows_;            // of the step under way
   std::vector<size_t> computed_;                  // which of the step's rows they are

@@ -360,6 +360,8 @@ Result<void> Runner::State::finish_last_row(const PrefillChunk& chunk, size_t ro
   float* x = work.x + row * width.hidden;
   finish_layer(Form::rows, model->layers()[layer], work.attention, x, 1);
   project_logits(x, 1, chunk.logits.data());
+  MC_ASSERT(chunk.hidden.empty() || chunk.hidden.size() == width.hidden);
+  std::copy_n(work.normed, chunk.hidden.size(), chunk.hidden.data());
   return {};
 }
 

@@ -38,6 +38,7 @@ struct PrefillChunk {
   std::byte* const* pages = nullptr;  // pages of positions 0 .. start + tokens - 1; the pages below `start` are filled
   const attn::Plan* plan = nullptr;
   std::span<float> logits;  // logits [vocab] of the last token, or empty
+  std::span<float> hidden;  // the state [hidden] of the last token behind the final norm, or empty; needs `logits`
   // A pipeline stage runs layers [first_layer, end_layer) only, which its model has; end_layer 0 = all. Activations are
   // the f32 residual stream, [tokens, hidden]. They are handed on bit for bit, so stages compute what one process
   // would.

@@ -40,7 +40,7 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
   join.attention = r.spec.decode_attention;
   join.sampling = r.spec.sampling;
   join.prompt_tokens = r.prompt_tokens();
-  if (r.spec.sampling.has_penalties()) join.history = r.spec.ids;
+  if (r.spec.sampling.needs_history()) join.history = r.spec.ids;
   join.banned = r.spec.stopping.stop_ids;
   join.min_tokens = r.spec.stopping.min_tokens;
   join.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, shelf_.layout.layers});

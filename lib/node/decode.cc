@@ -438,6 +438,10 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       on_rotten(r, row.rotten, out);
       continue;
     }
+    if (!row.refused.empty()) {
+      fail(r, {RequestStage::decode, Reason::unsupported, false}, row.refused, out);
+      continue;
+    }
     if (told == tokens.rows.size()) tokens.rows.emplace_back();
     ++stats_.tokens;
     if (!batch_.book(r, row, may_publish(r), tokens.rows[told++])) finished_.push_back(rows[i]);

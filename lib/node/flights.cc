@@ -214,6 +214,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
     stats_.cached_local += first.report.cached_local;
     stats_.cached_remote += first.report.cached_remote;
   }
+  r->attempt.embedding = first.embedding;
   const uint32_t index = static_cast<uint32_t>(r->answer.size());
   give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);
 }
@@ -249,6 +250,7 @@ void Flights::give(Request& r, AnswerTokens::Token token, Finish finish, TimePoi
     if (reply.index == 0) {
       reply.summary = r.summary;
       reply.prompt_logprobs = std::move(r.attempt.prompt_logprobs);
+      reply.embedding = std::move(r.attempt.embedding);
     }
     books_.board.add_tokens(r.attempt.booking, 1);
     ++stats_.answer_tokens;

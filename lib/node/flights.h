@@ -45,6 +45,7 @@ struct Attempt {
   bool fetch_waited = false;  // the source had to compute the blocks first, so the fetch is no measure of the network
   TimePoint placed_at{}, expected_at{}, first_token_at{};  // expected_at: predicted end of prefill
   std::vector<wire::PromptLogprob> prompt_logprobs;        // log-probabilities of prompt tokens 1, 2, ...
+  wire::Bytes embedding;                                   // see wire::FirstToken
 };
 
 struct Request {

@@ -74,6 +74,7 @@ struct LayerDone {
 struct SampledToken {
   uint32_t token = 0;
   wire::TokenLogprobs logprobs;
+  wire::Bytes embedding;  // see wire::FirstToken
 };
 
 struct ChunkDone {
@@ -101,6 +102,7 @@ struct StepRow {
   SampledToken sampled;
   std::vector<uint32_t> sealed_crcs;  // one for each layer when this row filled its last page, else empty
   std::vector<uint32_t> rotten;       // as in ChunkDone: the row was not computed
+  std::string refused;                // why no token can be drawn for this row, whatever the attempt; else ""
 };
 
 /// The rows of a step and their results in equal order. One buffer goes from the role to the compute and back, so that
@@ -273,7 +275,7 @@ struct RunChunk {
   std::string attention;
   bool sample = false;  // this is the last chunk: draw the next token
   wire::Sampling sampling;
-  std::vector<uint32_t> history;  // prompt, then answer so far; only when the sampling has penalties
+  std::vector<uint32_t> history;  // prompt, then answer so far; only when Sampling::needs_history()
   uint32_t prompt_tokens = 0;     // index of the answer's first token in the sequence
   std::vector<uint32_t> banned;   // ids that may not be drawn (stop ids below min_tokens)
   int32_t prompt_logprobs = -1;   // >= 0: return log-probabilities of `targets`, with so many alternatives
@@ -302,7 +304,7 @@ struct JoinBatch {
   std::string attention;
   wire::Sampling sampling;
   uint32_t prompt_tokens = 0;     // index of the answer's first token in the sequence
-  std::vector<uint32_t> history;  // the tokens before `position`; only when the sampling has penalties
+  std::vector<uint32_t> history;  // the tokens before `position`; only when Sampling::needs_history()
   std::vector<uint32_t> banned;   // ids that may not be drawn while the answer is shorter than `min_tokens`
   uint32_t min_tokens = 0;
   std::vector<uint32_t> prefix_crcs;  // see RunChunk; the first step's row reports a mismatch
@@ -367,6 +369,7 @@ struct Reply {
   wire::TokenLogprobs logprobs;
   // log-probabilities of the prompt's tokens 1, 2, ...; sent with the token of index 0
   std::vector<wire::PromptLogprob> prompt_logprobs;
+  wire::Bytes embedding;         // see wire::FirstToken; sent with the token of index 0
   Finish finish = Finish::none;  // set in a reply of kind finished
   Reason reason = Reason::none;  // set in replies of kind failed and rejected
   RequestStage stage = RequestStage::none;

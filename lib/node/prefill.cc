@@ -608,7 +608,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
       if (chunk.first_block + i < r->crcs.size())
         r->crcs[chunk.first_block + i][done.first_layer + layer] = done.crcs[layer][i];
   if (*stage + 1 == prefill_.stages) {
-    chunk.sampled = {done.token, done.logprobs};
+    chunk.sampled = {done.token, done.logprobs, done.embedding};
     const uint32_t first = chunk.first_block * options_.layout.block_tokens;
     if (!done.prompt_logprobs.empty()) to_conductor(r->prompt_logprobs(first, done.prompt_logprobs), out);
   }

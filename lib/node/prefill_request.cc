@@ -26,7 +26,7 @@ Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
   chunk.attention = r.spec.prefill_attention;
   chunk.sampling = r.spec.sampling;
   chunk.prompt_tokens = r.tokens() - r.spec.resumed;
-  if (r.spec.sampling.has_penalties()) chunk.history = r.spec.ids;
+  if (r.spec.sampling.needs_history()) chunk.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) chunk.banned = r.spec.stopping.stop_ids;
   chunk.prompt_logprobs = r.spec.prompt_logprobs;
   return chunk;
@@ -64,6 +64,7 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   first.attempt = spec.attempt;
   first.token = sampled.token;
   first.logprobs = sampled.logprobs;
+  first.embedding = sampled.embedding;
   wire::PrefillReport& report = first.report;
   report.cached_remote = remote_blocks * block_tokens;
   report.cached_disk = disk_blocks * block_tokens;

@@ -350,7 +350,7 @@ void Stage::report(const Run& run, Reason cause, std::string message, const Chun
   if (cause != Reason::none) ++stats_.failed, last_error_ = message;
   done.code = stage_code(cause), done.message = std::move(message);
   if (last) done.token = last->sampled.token, done.logprobs = last->sampled.logprobs;
-  if (last) done.prompt_logprobs = last->prompt_logprobs;
+  if (last) done.prompt_logprobs = last->prompt_logprobs, done.embedding = last->sampled.embedding;
   send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
 }
 

@@ -128,18 +128,21 @@ Result<Scored> Sampler::score(std::span<const float> logits, uint32_t token, siz
 
 Result<Sampled> Sampler::sample(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                 std::span<const uint32_t> history, size_t prompt_tokens,
-                                std::span<const uint32_t> banned) {
+                                std::span<const uint32_t> banned, std::span<const uint64_t> allowed) {
   MC_ASSERT(!logits.empty());
   Sampled sampled;
   std::span<const float> chosen = logits;
   const bool greedy = static_cast<float>(sampling.temperature) == 0;
-  if (!greedy || sampling.has_penalties() || !sampling.logit_bias.empty() || !banned.empty()) {
+  if (!greedy || sampling.has_penalties() || !sampling.logit_bias.empty() || !banned.empty() || !allowed.empty()) {
     modified_.assign(logits.begin(), logits.end());
     if (sampling.has_penalties()) apply_penalties(sampling, history, prompt_tokens);
     for (const auto& [token, bias] : sampling.logit_bias)
       if (token < modified_.size()) modified_[token] += static_cast<float>(bias);
     for (uint32_t token : banned)
       if (token < modified_.size()) modified_[token] = kMinusInfinity;
+    if (!allowed.empty())
+      for (size_t i = 0; i < modified_.size(); ++i)
+        if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0) modified_[i] = kMinusInfinity;
     chosen = modified_;
   }
   const float best = kernels_->max(chosen.data(), chosen.size());

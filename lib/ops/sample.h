@@ -48,11 +48,12 @@ class Sampler {
   /// history  ids of prompt then answer, for penalties (may be empty without them); the answer starts
   ///          at `prompt_tokens`
   /// banned   ids that may not be drawn now (EOS before min_tokens)
+  /// allowed  the ids that may be drawn, one bit each; empty = all
   /// position of the token being drawn: the counter of the random number
   /// corrupt when no logit is finite: the model's output is broken.
   Result<Sampled> sample(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                          std::span<const uint32_t> history = {}, size_t prompt_tokens = 0,
-                         std::span<const uint32_t> banned = {});
+                         std::span<const uint32_t> banned = {}, std::span<const uint64_t> allowed = {});
 
   /// Scores `token`, < logits.size(), and the `top` likeliest tokens. corrupt as in sample().
   Result<Scored> score(std::span<const float> logits, uint32_t token, size_t top);

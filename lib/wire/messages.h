@@ -491,12 +491,14 @@ struct FirstToken {
   TokenLogprobs logprobs;
   std::string finish_reason;  // "" = decode continues
   PrefillReport report;
+  Bytes embedding;  // of Sampling::embed: the hidden state, f32 little-endian, unnormalised
 
   bool operator==(const FirstToken&) const = default;
   template <class V>
   void fields(V& v) {
     v("req", req), v("attempt", attempt), v("token", token), v("logprobs", logprobs);
     v("finish_reason", finish_reason), v("report", report);
+    v.later("embedding", embedding);
   }
 };
 

@@ -23,7 +23,15 @@ struct Sampling {
   uint64_t stream = 0;    // distinguishes the choices of one request (n > 1)
   int32_t logprobs = -1;  // -1 = none, k = chosen token and the k most likely
   std::vector<std::pair<uint32_t, double>> logit_bias;
+  // The form that the answer must have, as JSON text (grammar/grammar.h); "" = any text. The state of the form is
+  // computed from the answer's tokens, so it needs no place on the wire.
+  std::string grammar;
+  // The tokens that may end an answer with a grammar. They are drawn only where the document is complete.
+  std::vector<uint32_t> end_ids;
+  bool embed = false;  // the answer is the last hidden state of the prompt, and the drawn token has no meaning
 
+  /// Whether the tokens before the drawn one decide about it.
+  bool needs_history() const { return has_penalties() || !grammar.empty(); }
   bool has_penalties() const {
     return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0;
   }
@@ -34,6 +42,7 @@ struct Sampling {
     v("presence_penalty", presence_penalty), v("frequency_penalty", frequency_penalty);
     v("repetition_penalty", repetition_penalty), v("seed", seed), v("stream", stream);
     v("logprobs", logprobs), v("logit_bias", logit_bias);
+    v.later("grammar", grammar), v.later("end_ids", end_ids), v.later("embed", embed);
   }
 };
 

@@ -81,12 +81,14 @@ struct StageDone {
   uint32_t token = 0;                       // set by the last stage, when the chunk asked for it
   TokenLogprobs logprobs;
   std::vector<PromptLogprob> prompt_logprobs;  // set by the last stage: one for each of the targets
+  std::vector<uint8_t> embedding;              // set by the last stage; see FirstToken
 
   bool operator==(const StageDone&) const = default;
   template <class V>
   void fields(V& v) {
     v("run", run), v("first_layer", first_layer), v("code", code), v("message", message), v("crcs", crcs);
     v("token", token), v("logprobs", logprobs), v("prompt_logprobs", prompt_logprobs);
+    v.later("embedding", embedding);
   }
 };
 

@@ -88,6 +88,21 @@ TEST_CASE("ops/sample: top_k, top_p and min_p cut where they say, lowest ids fir
   CHECK(histogram(equal, {.top_p = 0.999f}, 20000).size() > 500);
 }
 
+TEST_CASE("ops/sample: no id outside the mask is drawn, and ids beyond the mask are outside") {
+  std::vector<float> logits(200, 0.0f);
+  logits[199] = 50, logits[7] = 20;
+  const std::vector<uint64_t> allowed = {uint64_t{1} << 3, uint64_t{1} << 6};  // 3 and 70
+  Sampler sampler(best_kernels());
+  std::map<uint32_t, int> counts;
+  for (uint64_t position = 0; position < 200; ++position)
+    ++counts[sampler.sample(logits, {.seed = 5}, position, {}, 0, {}, allowed)->token];
+  CHECK(counts.size() == 2);
+  CHECK(counts[3] + counts[70] == 200);
+  CHECK(sampler.sample(logits, {.temperature = 0}, 0, {}, 0, {}, allowed)->token == 3);
+  const std::vector<uint64_t> none = {0};
+  CHECK_FALSE(sampler.sample(logits, {.temperature = 0}, 0, {}, 0, {}, none).has_value());
+}
+
 TEST_CASE("ops/sample: penalties, bias and banned ids move the choice as OpenAI and HF define them") {
   const std::vector<float> logits = {1.0f, 1.1f, 1.2f, -1.0f};
   wire::Sampling params{.temperature = 0};

@@ -1,0 +1,66 @@
+// The grammars of the answers that this worker samples. The state of an answer is computed from its tokens, so any node
+// can go on with it: the prefill node draws the first token, a decode node the next ones, and another node all later
+// ones when the first was lost.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/grammar.h"
+#include "wire/sampling.h"
+
+namespace mc::host {
+
+/// One answer that must follow its grammar.
+class Constraint {
+ public:
+  Constraint(std::shared_ptr<grammar::Masks> masks, std::vector<uint32_t> end_ids);
+
+  /// Goes on by a token that was drawn. invalid: the grammar does not allow it.
+  Result<void> accept(uint32_t token);
+  /// The tokens that may be drawn now, one bit each. invalid: there are none. Valid until the next call.
+  Result<std::span<const uint64_t>> allowed();
+
+ private:
+  std::shared_ptr<grammar::Masks> masks_;
+  std::vector<uint32_t> end_ids_;
+  grammar::Matcher matcher_;
+  std::vector<uint64_t> mask_;
+  size_t accepted_ = 0;
+};
+
+/// One thread.
+class Constraints {
+ public:
+  /// Reads the tokenizer of the model. A folder without one gives constraints that refuse each request with the reason.
+  static Constraints open(const std::string& model_directory, size_t vocab);
+
+  /// The constraint of an answer that has these tokens. unsupported: there is no tokenizer, or it cannot spell the
+  /// grammar. MC4029 for a bad grammar.
+  Result<std::unique_ptr<Constraint>> begin(const wire::Sampling& sampling, std::span<const uint32_t> answer);
+
+ private:
+  struct Known {
+    std::shared_ptr<grammar::Masks> masks;
+    uint64_t used = 0;
+  };
+  /// At addresses that do not change when the constraints are moved.
+  struct Words {
+    grammar::Vocabulary vocabulary;
+    grammar::MaskStore shared;
+  };
+  Result<std::shared_ptr<grammar::Masks>> masks_of(const std::string& text);
+
+  std::shared_ptr<Words> words_;
+  std::string missing_;  // why there are no words
+  std::map<std::string, Known> known_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace mc::host
