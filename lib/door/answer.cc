@@ -1,6 +1,9 @@
 #include "door/answer.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstring>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -54,11 +57,12 @@ Result<void> check_prompt_logprobs(const http::GenerateRequest& request,
 }
 
 Answer::Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out,
-               const text::Tokenizer& tokenizer)
+               const text::Tokenizer& tokenizer, text::AnswerReader reader)
     : request_(std::move(request)),
       head_(std::move(head)),
       out_(std::move(out)),
       tokenizer_(tokenizer),
+      reader_(std::move(reader)),
       writer_(head_, request_) {
   MC_ASSERT(request_.answers() > 0);
 }
@@ -72,7 +76,7 @@ Result<void> Answer::add_choice(const RequestId& req, std::vector<uint32_t> prom
   if (request_.return_token_ids) out.prompt_token_ids = prompt;
   choices_.push_back({req, std::move(prompt),
                       text::Detokenizer(tokenizer_, request_.sampling.skip_special_tokens, text::TextStart::before),
-                      std::move(stops), std::move(out)});
+                      std::move(stops), reader_, std::move(out)});
   return {};
 }
 
@@ -88,6 +92,7 @@ http::Usage Answer::usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (i % n == 0) usage.prompt_tokens += static_cast<uint32_t>(choices_[i].prompt.size());
     usage.completion_tokens += choices_[i].tokens;
+    usage.reasoning_tokens += choices_[i].reasoning_tokens;
   }
   usage.cached_tokens = std::min(summary_.report.cached_local + summary_.report.cached_remote, usage.prompt_tokens);
   return usage;
@@ -102,6 +107,28 @@ http::TokenLogprob Answer::logprob_of(uint32_t token, double logprob,
 
 bool Answer::asks_for_prompt(size_t choice) const {
   return request_.wanted_of_prompt() && choice % static_cast<size_t>(request_.answers()) == 0;
+}
+
+/// False, and the answer failed, unless the bytes are a vector that has a length.
+bool Answer::take_embedding(Choice& choice, std::span<const uint8_t> bytes) {
+  if (!request_.embeds) return true;
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  double squares = 0;
+  for (const float value : values) squares += double{value} * value;
+  if (bytes.size() % sizeof(float) == 0 && std::isfinite(squares) && squares > 0) {
+    for (float& value : values) value = static_cast<float>(value / std::sqrt(squares));
+    choice.out.embedding = std::move(values);
+    return true;
+  }
+  node::Reply reply;
+  reply.kind = node::Reply::Kind::failed;
+  reply.reason = node::Reason::internal;
+  reply.stage = node::RequestStage::prefill;
+  reply.message = "the prefill node gave no hidden state that could be an embedding (" + std::to_string(bytes.size()) +
+                  " bytes); nodes without a model give none";
+  fail(reply);
+  return false;
 }
 
 /// False, and the answer failed, unless every token of the prompt but the first has a row.
@@ -228,12 +255,68 @@ void Answer::send_whole(const std::string& bytes, const char* what) {
   fail(reply);
 }
 
+/// The text that the token adds. A special token that opens or closes a part of the answer counts as text.
+std::string Answer::fresh_text(Choice& choice, uint32_t token) {
+  std::string fresh = choice.detokenizer.push(token);
+  if (request_.is_chat && is_hidden(token) && choice.reader.is_mark(tokenizer_.token_bytes(token)))
+    fresh += tokenizer_.token_bytes(token);
+  return fresh;
+}
+
+http::CalledTool Answer::called(const text::ToolCall& call) const {
+  std::string id = http::new_request_id();
+  id.erase(0, id.find('_') + 1);
+  constexpr size_t kShort = 9;  // Mistral's templates refuse ids that are no 9 letters and digits
+  if (reader_.is_mark(text::kMistralStart)) {
+    std::erase_if(id, [](unsigned char c) { return std::isalnum(c) == 0; });
+    id.insert(0, kShort, '0');
+    id.erase(0, id.size() - kShort);
+  } else {
+    id.insert(0, "call_");
+  }
+  return {std::move(id), call.name, call.arguments};
+}
+
+void Answer::emit_parts(Choice& choice, const std::vector<text::AnswerPart>& parts,
+                        std::vector<http::TokenLogprob> logprobs, std::span<const uint32_t> ids) {
+  using Kind = text::AnswerPart::Kind;
+  std::string bytes;
+  if (request_.stream) start_stream();
+  bool is_told = false;  // the token itself, which goes with the first content
+  for (const auto& part : parts) {
+    if (part.kind == Kind::call) choice.out.tool_calls.push_back(called(part.call));
+    if (!request_.stream) {
+      (part.kind == Kind::reasoning ? choice.out.reasoning : choice.out.text) += part.text;
+      continue;
+    }
+    const int at = choice.out.index;
+    if (part.kind == Kind::reasoning) writer_.append_reasoning(bytes, at, part.text, usage());
+    if (part.kind == Kind::call)
+      writer_.append_call(bytes, at, choice.out.tool_calls.size() - 1, choice.out.tool_calls.back(), usage());
+    if (part.kind != Kind::content) continue;
+    writer_.append_text(bytes, at, part.text, usage(), is_told ? std::span<const http::TokenLogprob>() : logprobs,
+                        is_told ? std::span<const uint32_t>() : ids);
+    is_told = true;
+  }
+  if (request_.stream) {
+    if (!is_told) writer_.append_text(bytes, choice.out.index, "", usage(), logprobs, ids);
+    return (void)out_.send(bytes);
+  }
+  for (auto& l : logprobs) choice.out.logprobs.push_back(std::move(l));
+  choice.out.token_ids.insert(choice.out.token_ids.end(), ids.begin(), ids.end());
+}
+
 void Answer::emit(Choice& choice, std::string text, const node::Reply* reply) {
   std::vector<http::TokenLogprob> logprobs;
   std::vector<uint32_t> ids;
   if (reply && request_.sampling.logprobs)
     logprobs.push_back(logprob_of(reply->token, reply->logprobs.chosen, reply->logprobs.top));
   if (reply && request_.return_token_ids) ids.push_back(reply->token);
+  if (request_.is_chat) {
+    std::vector<text::AnswerPart> parts;
+    choice.reader.push(text, parts);
+    return emit_parts(choice, parts, std::move(logprobs), ids);
+  }
   if (!request_.stream) {
     choice.out.text += text;
     for (auto& l : logprobs) choice.out.logprobs.push_back(std::move(l));
@@ -272,13 +355,15 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   if (choice->stopped || choice->ended || failed_) return false;
   if (reply.index == 0) summary_ = reply.summary;
   if (reply.index == 0 && (!take_prompt_logprobs(*choice, reply.prompt_logprobs) || failed_)) return true;
+  if (reply.index == 0 && !take_embedding(*choice, reply.embedding)) return true;
   if (is_prompt_alone()) return false;  // this token ends the request
   ++choice->tokens;
   choice->logprob_sum += reply.logprobs.chosen;
   choice->last_token = reply.token;
-  const std::string fresh = choice->detokenizer.push(reply.token);
-  const bool may_stop = choice->tokens > request_.sampling.min_tokens;
+  const std::string fresh = fresh_text(*choice, reply.token);
+  const bool may_stop = choice->tokens > request_.sampling.min_tokens, was_thinking = choice->reader.is_thinking();
   emit(*choice, may_stop ? choice->stops.push(fresh) : choice->stops.pass(fresh), &reply);
+  choice->reasoning_tokens += was_thinking || choice->reader.is_thinking();
   if (failed_) return true;
   if (!choice->stops.stopped()) return false;
   choice->stopped = true;
@@ -328,8 +413,14 @@ void Answer::finish_choice(Choice& choice, node::Finish finish) {
     const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
     if (!rest.empty()) emit(choice, rest, nullptr);
   }
+  if (request_.is_chat) {
+    std::vector<text::AnswerPart> parts;
+    choice.reader.flush(parts);
+    if (!parts.empty()) emit_parts(choice, parts, {}, {});
+  }
   choice.ended = true;
   choice.out.finish_reason = to_string(finish);
+  if (finish == node::Finish::stop && !choice.out.tool_calls.empty()) choice.out.finish_reason = "tool_calls";
   if (request_.stream && !waits(choice)) send_finish(choice);
 }
 
@@ -385,6 +476,8 @@ void Answer::write_whole() {
   MC_ASSERT(!started_ && unfinished().empty());
   for (Choice& choice : choices_) echo(choice);
   const std::vector<http::Choice> choices = take_best_choices();
+  if (request_.embeds)
+    return out_.respond(http::json_response(200, http::embedding_body(head_, request_, choices, usage())));
   out_.respond(http::json_response(200, http::answer_body(head_, request_, choices, usage(), explanation())));
 }
 

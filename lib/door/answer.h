@@ -30,8 +30,9 @@ Result<void> check_prompt_logprobs(const http::GenerateRequest& request,
 
 class Answer {
  public:
-  /// `tokenizer` outlives it.
-  Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out, const text::Tokenizer& tokenizer);
+  /// `tokenizer` outlives it. `reader` reads each choice of a chat.
+  Answer(http::GenerateRequest request, http::AnswerHead head, http::Responder out, const text::Tokenizer& tokenizer,
+         text::AnswerReader reader = text::AnswerReader({}));
 
   /// Adds a choice for the prompt; the request id `req` will name it. invalid: bad stop strings.
   Result<void> add_choice(const RequestId& req, std::vector<uint32_t> prompt);
@@ -66,6 +67,7 @@ class Answer {
     std::vector<uint32_t> prompt;
     text::Detokenizer detokenizer;
     text::StopMatcher stops;
+    text::AnswerReader reader;
     http::Choice out;                                                         // of a whole answer
     std::shared_ptr<const std::vector<wire::PromptLogprob>> prompt_logprobs;  // of tokens 1, 2, ...; shared
     struct Piece {
@@ -75,6 +77,7 @@ class Answer {
     };
     std::optional<Piece> waiting;  // of a stream: what follows the prompt while its log-probabilities are not there
     uint32_t tokens = 0;
+    uint32_t reasoning_tokens = 0;
     uint32_t last_token = 0;
     double logprob_sum = 0;  // of its tokens
     bool echoed = false;
@@ -86,11 +89,16 @@ class Answer {
   bool is_hidden(uint32_t token) const { return request_.sampling.skip_special_tokens && tokenizer_.is_special(token); }
   http::TokenLogprob logprob_of(uint32_t token, double logprob, std::span<const std::pair<uint32_t, double>> top) const;
   bool take_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows);
+  bool take_embedding(Choice& choice, std::span<const uint8_t> bytes);
   void share_prompt_logprobs(Choice& choice, std::vector<wire::PromptLogprob> rows);
   std::vector<http::TokenLogprob> echoed_logprobs(const Choice& choice) const;
   void echo(Choice& choice);
   bool waits(const Choice& choice) const { return request_.wanted_of_prompt() && !choice.prompt_logprobs; }
+  std::string fresh_text(Choice& choice, uint32_t token);
   void emit(Choice& choice, std::string text, const node::Reply* reply);
+  void emit_parts(Choice& choice, const std::vector<text::AnswerPart>& parts, std::vector<http::TokenLogprob> logprobs,
+                  std::span<const uint32_t> ids);
+  http::CalledTool called(const text::ToolCall& call) const;
   void send_piece(Choice& choice, const Choice::Piece& piece);
   void send_whole(const std::string& bytes, const char* what);
   void send_finish(Choice& choice);
@@ -106,6 +114,7 @@ class Answer {
   http::AnswerHead head_;
   http::Responder out_;
   const text::Tokenizer& tokenizer_;
+  const text::AnswerReader reader_;
   http::StreamWriter writer_;
   std::vector<Choice> choices_;
   node::RequestSummary summary_;

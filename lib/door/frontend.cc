@@ -83,6 +83,7 @@ void Frontend::handle(http::Request request, http::Responder out) {
   switch (match.route) {
     case http::Route::completions:
     case http::Route::chat_completions:
+    case http::Route::embeddings:
     case http::Route::tokenize:
     case http::Route::detokenize: return take(std::move(request), std::move(out), *grant, match.route);
     case http::Route::models: return out.respond(http::json_response(200, http::models_body({&card, 1})));
@@ -213,8 +214,7 @@ std::optional<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::Gen
 }
 
 void Frontend::generate(Call& call) {
-  MC_ASSERT(call.route == http::Route::completions || call.route == http::Route::chat_completions);
-  auto parsed = reader_->parse(call.request, call.route == http::Route::chat_completions);
+  auto parsed = reader_->parse(call.request, call.route);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
   call.drop_body();
   auto prompts = prompts_of(*parsed, call);
@@ -244,7 +244,8 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
       request.sampling.seed ? static_cast<uint64_t>(*request.sampling.seed) : options_.seed ^ fnv1a(id);
   const http::AnswerHead head{http::answer_id(chat, id), SystemClock::instance().unix_ms() / 1000, options_.served_name,
                               chat};
-  job->answer = std::make_shared<Answer>(request, head, call.out, reader_->tokenizer());
+  job->answer =
+      std::make_shared<Answer>(request, head, call.out, reader_->tokenizer(), reader_->answer_reader(request));
   for (const auto& prompt : prompts) {
     MC_TRY(submit, reader_->submit(request, prompt, call.grant));
     for (int i = 0; i < request.answers(); ++i) {
@@ -265,7 +266,8 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
 
 /// The dry run of a completion or chat request: nothing is submitted.
 void Frontend::explain(Call& call) {
-  auto parsed = reader_->parse(call.request, call.request.body.find("\"messages\"") != std::string::npos);
+  const bool is_chat = call.request.body.find("\"messages\"") != std::string::npos;
+  auto parsed = reader_->parse(call.request, is_chat ? http::Route::chat_completions : http::Route::completions);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
   auto prompts = prompts_of(*parsed, call);
   if (!prompts) return;

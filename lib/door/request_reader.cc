@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "door/answer_grammar.h"
 
 namespace mc::door {
 namespace {
@@ -45,9 +46,11 @@ http::ApiLimits RequestReader::api_limits() const {
   return limits;
 }
 
-Result<http::GenerateRequest> RequestReader::parse(const http::Request& request, bool is_chat) {
-  auto parsed = is_chat ? http::parse_chat(request.body, request.headers, api_limits())
-                        : http::parse_completion(request.body, request.headers, api_limits());
+Result<http::GenerateRequest> RequestReader::parse(const http::Request& request, http::Route route) {
+  const auto read = route == http::Route::chat_completions ? http::parse_chat
+                    : route == http::Route::embeddings     ? http::parse_embedding
+                                                           : http::parse_completion;
+  auto parsed = read(request.body, request.headers, api_limits());
   if (parsed) log_ignored(parsed->ignored);
   return parsed;
 }
@@ -121,6 +124,7 @@ Result<std::vector<std::vector<uint32_t>>> RequestReader::prompts(http::Generate
     if (bytes > prompt_bytes_max(request))
       return encode_error(user_error(err::kContextLength, ""), request, "messages");
     MC_TRY(parts, rendered(request));
+    request.is_thinking = form().thinks && text::opens_thinking(parts);
     auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), limits);
     if (!ids) return encode_error(std::move(ids).error(), request, "messages");
     out.push_back(std::move(*ids));
@@ -175,6 +179,20 @@ Result<std::string> RequestReader::detokenized(const http::Request& request) con
   return tokenizer_.decode(parsed.tokens, false);
 }
 
+text::AnswerForm RequestReader::form() const {
+  return template_ ? template_->form() : text::AnswerForm{};
+}
+
+text::AnswerReader RequestReader::answer_reader(const http::GenerateRequest& request) const {
+  text::AnswerReader::Options options;
+  if (request.is_chat) options.form = form();
+  if (request.tools.size() == 0) options.form.calls = text::CallForm::none;
+  if (!request.mc.split_reasoning) options.form.thinks = false;
+  options.is_thinking = request.is_thinking && options.form.thinks;
+  options.tools = tool_names(request.tools);
+  return text::AnswerReader(std::move(options));
+}
+
 // A node with a small --kv-mem holds less than the model's context.
 uint32_t RequestReader::context_tokens() const {
   const uint32_t here = nodes_context_.load(std::memory_order_relaxed);  // a number alone
@@ -227,6 +245,8 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
   sampling = s.over(options_.generation_defaults ? config_.generation : wire::SamplingChoice{});
   sampling.logit_bias = s.logit_bias;
   sampling.logprobs = s.logprobs.value_or(request.answers() > s.n ? 0 : -1);  // the best are the likeliest
+  sampling.embed = request.embeds;
+  MC_TRY(grammar, answer_grammar(request, form()));
   wire::Stopping& stopping = out.stopping;
   stopping.min_tokens = s.min_tokens;
   stopping.stop_ids = s.stop_token_ids;
@@ -234,6 +254,9 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
     stopping.stop_ids.insert(stopping.stop_ids.end(), config_.eos.begin(), config_.eos.end());
     if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
   }
+  if (!grammar.empty()) sampling.grammar = std::move(grammar), sampling.end_ids = stopping.stop_ids;
+  if (!sampling.grammar.empty() && sampling.end_ids.empty())
+    return user_error(err::kUnsupportedField, "the model names no token that ends an answer", "response_format");
   MC_TRY(max_tokens, answer_tokens(request, prompt.size()));
   stopping.max_tokens = max_tokens;
   for (uint32_t id : prompt)

@@ -11,6 +11,7 @@
 
 #include "door/api_keys.h"
 #include "http/openai.h"
+#include "http/route.h"
 #include "model/config.h"
 #include "node/node.h"
 #include "text/text.h"
@@ -43,8 +44,8 @@ class RequestReader {
   uint32_t context_tokens() const;
   Result<void> check_model(const std::string& name) const;
 
-  /// Parses a completion or chat request, and logs each unknown field the first time that a client sends it.
-  Result<http::GenerateRequest> parse(const http::Request& request, bool is_chat);
+  /// Parses a completion, chat or embedding request, and logs each unknown field the first time that a client sends it.
+  Result<http::GenerateRequest> parse(const http::Request& request, http::Route route);
   /// The token ids of each prompt. Takes the messages: their text may be large. Code::timeout when the limits' time
   /// is over.
   Result<std::vector<std::vector<uint32_t>>> prompts(http::GenerateRequest& request,
@@ -52,6 +53,8 @@ class RequestReader {
   /// One answer of the prompt as the conductor takes it, without its id and seed.
   Result<node::Submit> submit(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
                               const ApiKeys::Grant& grant) const;
+  /// Reads one answer of the request, whose prompts were taken.
+  text::AnswerReader answer_reader(const http::GenerateRequest& request) const;
   /// The answer to /tokenize; errors as those of prompts().
   Result<std::vector<uint32_t>> token_ids(http::TokenizeRequest request, text::EncodeLimits limits) const;
   /// The text that /detokenize asks for.
@@ -61,6 +64,7 @@ class RequestReader {
   RequestReader(const FrontendOptions& options, text::Tokenizer tokenizer, model::ModelConfig config,
                 Result<std::unique_ptr<const text::ChatTemplate>> chat);
   http::ApiLimits api_limits() const;
+  text::AnswerForm form() const;
   void log_ignored(const std::vector<std::string>& fields);
   text::EncodeLimits prompt_limits(const http::GenerateRequest& request, text::EncodeLimits limits) const;
   Error encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const;

@@ -191,7 +191,7 @@ std::string error_body(const Error& error) {
   const ErrorInfo* info = find_error(error.mc);
   const bool is_about_field = error.mc == err::kInvalidField || error.mc == err::kUnsupportedField ||
                               error.mc == err::kContextLength || error.mc == err::kModelNotFound ||
-                              error.mc == err::kInputNotUtf8;
+                              error.mc == err::kInputNotUtf8 || error.mc == err::kSchemaUnsupported;
   std::string_view type = http_status_of(error) >= 500 ? "server_error" : "invalid_request_error";
   std::string_view code = to_string(error.code);
   if (info != nullptr && !info->openai_type.empty()) type = info->openai_type, code = info->openai_code;

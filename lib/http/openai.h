@@ -80,7 +80,19 @@ struct McFields {
   std::string attention;                // "full", "moba:block=128,top_k=3"; checked by the model
   bool no_cache = false;
   bool explain = false;
+  bool split_reasoning = true;  // <think> goes to reasoning_content
 };
+
+/// response_format: the form that an answer must have.
+struct ResponseFormat {
+  enum class Kind : uint8_t { text, json_object, json_schema };
+  Kind kind = Kind::text;
+  Json schema;          // of json_schema
+  bool strict = false;  // keywords that JSON schema lacks are errors
+};
+
+/// tool_choice. named: the tool of GenerateRequest::tool_name.
+enum class ToolChoice : uint8_t { automatic, none, required, named };
 
 /// POST /v1/completions and /v1/chat/completions.
 struct GenerateRequest {
@@ -89,7 +101,13 @@ struct GenerateRequest {
   std::vector<Prompt> prompts;        // completions
   std::vector<ChatMessage> messages;  // chat
   Json tools;                         // array or null, for the template
-  Json template_kwargs;               // object or null
+  ToolChoice tool_choice = ToolChoice::automatic;
+  std::string tool_name;
+  ResponseFormat format;
+  bool embeds = false;       // /v1/embeddings: the answer of each prompt is its last hidden state
+  bool as_base64 = false;    // embeddings only
+  bool is_thinking = false;  // the rendered prompt ends with an open <think>; set by the reader of the request
+  Json template_kwargs;      // object or null
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<bool> add_special_tokens;  // absent: completions true, chat false
@@ -119,6 +137,9 @@ struct GenerateRequest {
 /// invalid-field, MC4003 unsupported-field. error_response() turns them into the answer.
 Result<GenerateRequest> parse_completion(std::string_view body, const Headers& headers, const ApiLimits& limits);
 Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers, const ApiLimits& limits);
+
+/// POST /v1/embeddings. Errors as above.
+Result<GenerateRequest> parse_embedding(std::string_view body, const Headers& headers, const ApiLimits& limits);
 
 struct TokenizeRequest {
   std::string model;
@@ -151,6 +172,7 @@ struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
   uint32_t cached_tokens = 0;  // cached tokens of the prompt; always reported, even when 0
+  uint32_t reasoning_tokens = 0;
 };
 Json usage_json(const Usage& usage);
 
@@ -173,13 +195,21 @@ struct PromptLogprob {
   std::vector<Entry> entries;  // the token itself, then the most likely ones; empty for the first token
 };
 
+struct CalledTool {
+  std::string id, name;
+  std::string arguments;  // JSON text
+};
+
 struct Choice {
   int index = 0;
   std::string text;
+  std::string reasoning;  // chat only, like the calls
+  std::vector<CalledTool> tool_calls;
   std::string finish_reason;           // stop length tool_calls abort
   Json stop_reason;                    // the stop string or token id that matched, else null
   std::vector<TokenLogprob> logprobs;  // empty unless asked for
   std::vector<uint32_t> token_ids;     // if return_token_ids
+  std::vector<float> embedding;        // of length 1; /v1/embeddings only
   std::vector<uint32_t> prompt_token_ids;
   /// One entry for each token of the prompt when the request asks for them. All choices of the prompt share them.
   std::shared_ptr<const std::vector<PromptLogprob>> prompt_logprobs;
@@ -199,6 +229,10 @@ std::string answer_id(bool is_chat, std::string_view request_id);
 std::string answer_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
                         const Usage& usage, const Json& mc = {});
 
+/// The body of an answer of /v1/embeddings: one vector for each choice, as numbers or as base64 of f32 little-endian.
+std::string embedding_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
+                           const Usage& usage);
+
 /// Writes the events of one streamed answer, framed (`data: ...` and a blank line), for Responder::send. It keeps the
 /// order that clients rely on. Each choice begins with the role chunk, together with the first token and never before
 /// it. Then comes text, then the empty chunk with finish_reason.
@@ -210,6 +244,10 @@ class StreamWriter {
   /// only the role chunk is due. `so_far` is written if the client asked for continuous usage.
   void append_text(std::string& out, int index, std::string_view text, const Usage& so_far,
                    std::span<const TokenLogprob> logprobs = {}, std::span<const uint32_t> token_ids = {});
+  void append_reasoning(std::string& out, int index, std::string_view text, const Usage& so_far);
+  /// Appends a complete call: a chunk with its id and name, then its arguments in pieces. `at` counts the choice's
+  /// calls from 0.
+  void append_call(std::string& out, int index, size_t at, const CalledTool& call, const Usage& so_far);
   void append_finish(std::string& out, int index, std::string_view finish_reason, const Usage& so_far,
                      const Json& stop_reason = {});
   /// Appends the end of the stream, after the last choice: the usage chunk if asked for, then [DONE]. `mc` goes into
@@ -220,6 +258,7 @@ class StreamWriter {
   void open_chunk(std::string& out, int index) const;
   void close_chunk(std::string& out, const Usage& so_far) const;
   void append_role(std::string& out, int index, const Usage& so_far);
+  void append_delta(std::string& out, int index, std::string_view delta, const Usage& so_far);
 
   bool is_chat_;
   bool include_usage_;

@@ -1,6 +1,8 @@
 // Answers of the OpenAI API. Stream chunks are written as text directly, because every token of every stream makes
 // one.
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -9,6 +11,8 @@
 
 namespace mc::http {
 namespace {
+
+constexpr size_t kArgumentsPiece = 1024;  // bytes of a call's arguments in one chunk
 
 void append_integer(std::string& out, uint64_t value) {
   out += std::to_string(value);
@@ -127,11 +131,25 @@ void add_prompt_logprobs(std::string& out, const Choice& choice) {
   out += '}';
 }
 
+Json message_json(const Choice& choice) {
+  Json out = Json::object({{"role", "assistant"}, {"content", choice.text}});
+  if (!choice.reasoning.empty()) out.set("reasoning_content", choice.reasoning);
+  if (choice.tool_calls.empty()) return out;
+  if (choice.text.empty()) out.set("content", nullptr);
+  Json calls = Json::array();
+  for (const CalledTool& call : choice.tool_calls)
+    calls.push(Json::object({{"id", call.id},
+                             {"type", "function"},
+                             {"function", Json::object({{"name", call.name}, {"arguments", call.arguments}})}}));
+  out.set("tool_calls", std::move(calls));
+  return out;
+}
+
 Json choice_json(const GenerateRequest& request, const Choice& choice) {
   Json out = Json::object({{"index", choice.index}});
   size_t offset = 0;
   if (request.is_chat) {
-    out.set("message", Json::object({{"role", "assistant"}, {"content", choice.text}}));
+    out.set("message", message_json(choice));
     out.set("logprobs", request.sampling.logprobs ? chat_logprobs(choice.logprobs) : Json());
   } else {
     out.set("text", choice.text);
@@ -167,7 +185,7 @@ Json usage_json(const Usage& usage) {
                        {"completion_tokens", usage.completion_tokens},
                        {"total_tokens", uint64_t{usage.prompt_tokens} + usage.completion_tokens},
                        {"prompt_tokens_details", Json::object({{"cached_tokens", usage.cached_tokens}})},
-                       {"completion_tokens_details", Json::object({{"reasoning_tokens", 0}})}});
+                       {"completion_tokens_details", Json::object({{"reasoning_tokens", usage.reasoning_tokens}})}});
 }
 
 std::string answer_id(bool is_chat, std::string_view request_id) {
@@ -198,6 +216,53 @@ std::string answer_body(const AnswerHead& head, const GenerateRequest& request, 
   out.append(tail.dump(), 1);
   if (tells_prompt && request.is_chat && !choices.empty()) add_prompt_logprobs(out, choices[0]);
   return out;
+}
+
+namespace {
+
+void append_base64(std::string& out, std::span<const float> values) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  static_assert(std::endian::native == std::endian::little);
+  const auto bytes = std::as_bytes(values);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const auto at = [&](size_t k) { return i + k < bytes.size() ? std::to_integer<uint32_t>(bytes[i + k]) : 0u; };
+    const uint32_t group = at(0) << 16 | at(1) << 8 | at(2);
+    for (size_t k = 0; k < 4; ++k) out += i + k <= bytes.size() ? kDigits[group >> (18 - 6 * k) & 63] : '=';
+  }
+}
+
+void append_numbers(std::string& out, std::span<const float> values) {
+  char digits[32];
+  out += '[';
+  for (const float& value : values) {
+    if (&value != values.data()) out += ',';
+    out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::string embedding_body(const AnswerHead& head, const GenerateRequest& request, std::span<const Choice> choices,
+                           const Usage& usage) {
+  std::string out = R"({"object":"list","data":[)";
+  for (const Choice& choice : choices) {
+    if (&choice != choices.data()) out += ',';
+    out += R"({"object":"embedding","index":)";
+    append_integer(out, static_cast<uint64_t>(choice.index));
+    out += R"(,"embedding":)";
+    if (request.as_base64) out += '"';
+    if (request.as_base64)
+      append_base64(out, choice.embedding);
+    else
+      append_numbers(out, choice.embedding);
+    if (request.as_base64) out += '"';
+    out += '}';
+  }
+  out += R"(],"model":)";
+  append_json_string(out, head.model);
+  const Json told = Json::object({{"prompt_tokens", usage.prompt_tokens}, {"total_tokens", usage.prompt_tokens}});
+  return out + R"(,"usage":)" + told.dump() + "}";
 }
 
 StreamWriter::StreamWriter(const AnswerHead& head, const GenerateRequest& request)
@@ -273,6 +338,39 @@ void StreamWriter::append_text(std::string& out, int index, std::string_view tex
     ids_json(token_ids).dump_to(out);
   }
   close_chunk(out, so_far);
+}
+
+void StreamWriter::append_delta(std::string& out, int index, std::string_view delta, const Usage& so_far) {
+  MC_ASSERT(is_chat_);
+  append_role(out, index, so_far);
+  open_chunk(out, index);
+  out += ",\"delta\":{";
+  out += delta;
+  out += "},\"logprobs\":null,\"finish_reason\":null";
+  close_chunk(out, so_far);
+}
+
+void StreamWriter::append_reasoning(std::string& out, int index, std::string_view text, const Usage& so_far) {
+  std::string delta = "\"reasoning_content\":";
+  append_json_string(delta, text);
+  append_delta(out, index, delta, so_far);
+}
+
+void StreamWriter::append_call(std::string& out, int index, size_t at, const CalledTool& call, const Usage& so_far) {
+  const auto open = [&] { return "\"tool_calls\":[{\"index\":" + std::to_string(at); };
+  std::string delta = open() + ",\"id\":";
+  append_json_string(delta, call.id);
+  delta += ",\"type\":\"function\",\"function\":{\"name\":";
+  append_json_string(delta, call.name);
+  append_delta(out, index, delta + ",\"arguments\":\"\"}}]", so_far);
+  for (std::string_view rest = call.arguments; !rest.empty();) {
+    size_t size = std::min(kArgumentsPiece, rest.size());
+    while (size < rest.size() && (static_cast<uint8_t>(rest[size]) & 0xC0) == 0x80) ++size;  // whole characters
+    delta = open() + ",\"function\":{\"arguments\":";
+    append_json_string(delta, rest.substr(0, size));
+    append_delta(out, index, delta + "}}]", so_far);
+    rest.remove_prefix(size);
+  }
 }
 
 void StreamWriter::append_finish(std::string& out, int index, std::string_view finish_reason, const Usage& so_far,

@@ -75,12 +75,7 @@ void read_sampling(Fields& f, const ApiLimits& limits, SamplingFields& out) {
 }
 
 void refuse_unsupported(Fields& f) {
-  constexpr std::string_view kNoGrammar = "answers cannot be forced into a grammar";
-  if (const Json* format = f.object("response_format")) {
-    const std::string_view type = (*format)["type"].as_string();
-    if (type != "text" && !(type.empty() && format->size() == 0))
-      f.fail_unsupported("response_format", "only {\"type\":\"text\"}; " + std::string(kNoGrammar));
-  }
+  constexpr std::string_view kNoGrammar = "response_format forces an answer into a JSON schema";
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
                            "structural_tag", "guided_decoding_backend"})
     f.refuse(name, kNoGrammar);
@@ -92,6 +87,36 @@ void refuse_unsupported(Fields& f) {
   f.refuse("kv_transfer_params", "the conductor decides where KV goes");
   f.accept({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
             "prompt_cache_retention", "spaces_between_special_tokens", "detokenize", "request_id"});
+}
+
+void read_format(Fields& f, ResponseFormat& out) {
+  const Json* format = f.object("response_format");
+  if (!format || format->size() == 0) return;
+  const std::string_view type = (*format)["type"].as_string();
+  if (type == "text") return;
+  if (type == "json_object") {
+    out.kind = ResponseFormat::Kind::json_object;
+    return;
+  }
+  if (type != "json_schema") return f.fail("response_format.type", "must be text, json_object or json_schema");
+  const Json& named = (*format)["json_schema"];
+  if (!named.is_object() || !named.has("schema"))
+    return f.fail("response_format.json_schema", "must be an object with a schema");
+  if (const Json& strict = named["strict"]; !strict.is_null() && !strict.is_bool())
+    return f.fail("response_format.json_schema.strict", "must be true or false");
+  out.kind = ResponseFormat::Kind::json_schema;
+  out.schema = named["schema"];
+  out.strict = named["strict"].as_bool();
+}
+
+/// An answer that is forced into a form ends where the form does.
+void check_forced(Fields& f, const GenerateRequest& request) {
+  const bool is_call = request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named;
+  if (request.format.kind == ResponseFormat::Kind::text && !is_call) return;
+  const std::string with = is_call ? "tool_choice" : "response_format";
+  if (request.sampling.ignore_eos) f.fail("ignore_eos", "cannot be combined with " + with);
+  if (request.sampling.min_tokens > 0) f.fail("min_tokens", "cannot be combined with " + with);
+  if (!request.sampling.stop_token_ids.empty()) f.fail("stop_token_ids", "cannot be combined with " + with);
 }
 
 void read_stream(Fields& f, GenerateRequest& out) {
@@ -126,6 +151,7 @@ void read_mc_object(Fields& f, McFields& out, std::vector<std::string>& ignored)
   out.tbt_slo = milliseconds(tbt_ms);
   inner.boolean("no_cache", out.no_cache);
   inner.boolean("explain", out.explain);
+  inner.boolean("split_reasoning", out.split_reasoning);
   inner.string("session", kNameBytesMax, out.session);
   inner.string("attention", kNameBytesMax, out.attention);
   if (const Json* pin = inner.object("pin")) {
@@ -201,6 +227,7 @@ void read_common(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   f.string("model", kNameBytesMax, out.model);
   read_sampling(f, limits, out.sampling);
   read_stream(f, out);
+  read_format(f, out.format);
   f.boolean("return_token_ids", out.return_token_ids);
   f.boolean("add_special_tokens", out.add_special_tokens);
   f.string("cache_salt", kNameBytesMax, out.cache_salt);
@@ -220,6 +247,7 @@ Result<GenerateRequest> finish(Fields& f, const Headers& headers, GenerateReques
   read_mc_object(f, out.mc, mc_ignored);
   if (out.sampling.max_tokens && out.sampling.min_tokens > *out.sampling.max_tokens)
     f.fail("min_tokens", "must not exceed max_tokens (" + std::to_string(*out.sampling.max_tokens) + ")");
+  check_forced(f, out);
   MC_CHECK(f.status());
   out.ignored = f.ignored();
   for (std::string& name : mc_ignored) out.ignored.push_back(std::move(name));
@@ -227,15 +255,15 @@ Result<GenerateRequest> finish(Fields& f, const Headers& headers, GenerateReques
   return out;
 }
 
-void read_prompts(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
-  const Json* prompt = f.take("prompt");
-  if (!prompt) return f.fail("prompt", "is required");
+void read_prompts(Fields& f, std::string_view name, const ApiLimits& limits, GenerateRequest& out) {
+  const Json* prompt = f.take(name);
+  if (!prompt) return f.fail(name, "is required");
   const auto add_ids = [&](const Json& list) {
     Prompt ids;
     ids.is_ids = true;
     if (list.size() == 0 || !read_token_ids(list, limits.json.values, limits.vocab_size, ids.ids)) {
-      f.fail("prompt", "must be text or a list of token ids" +
-                           (limits.vocab_size > 0 ? " below " + std::to_string(limits.vocab_size) : std::string()));
+      f.fail(name, "must be text or a list of token ids" +
+                       (limits.vocab_size > 0 ? " below " + std::to_string(limits.vocab_size) : std::string()));
       return false;
     }
     out.prompts.push_back(std::move(ids));
@@ -247,7 +275,7 @@ void read_prompts(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
     if (!add_ids(*prompt)) return;
   } else if (prompt->is_array() && prompt->size() > 0) {
     if (prompt->size() > static_cast<size_t>(limits.sequences_max))
-      return f.fail("prompt", "must have at most " + std::to_string(limits.sequences_max) + " prompts");
+      return f.fail(name, "must have at most " + std::to_string(limits.sequences_max) + " prompts");
     for (const Json& item : prompt->items()) {
       if (item.is_string())
         out.prompts.push_back({.text = std::string(item.as_string())});
@@ -255,7 +283,7 @@ void read_prompts(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
         return;
     }
   } else {
-    return f.fail("prompt", "must be a string, a list of strings, a list of token ids or a list of such lists");
+    return f.fail(name, "must be a string, a list of strings, a list of token ids or a list of such lists");
   }
   if (out.prompts.size() * static_cast<size_t>(out.answers()) > static_cast<size_t>(limits.sequences_max))
     f.fail(out.best_of ? "best_of" : "n",
@@ -321,13 +349,23 @@ void read_tools(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   }
   if (const Json* choice = f.take("tool_choice")) {
     const std::string_view text = choice->as_string();
-    if (text == "none") out.tools = Json();
-    if (text != "none" && text != "auto")
-      return f.fail_unsupported("tool_choice", "only \"auto\" and \"none\"; a call cannot be forced");
+    if (text == "none")
+      out.tools = Json(), out.tool_choice = ToolChoice::none;
+    else if (text == "required")
+      out.tool_choice = ToolChoice::required;
+    else if (choice->is_object())
+      out.tool_choice = ToolChoice::named, out.tool_name = (*choice)["function"]["name"].as_string();
+    else if (text != "auto")
+      return f.fail("tool_choice",
+                    "must be none, auto, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
   }
-  f.refuse("functions", "use tools");
-  f.refuse("function_call", "use tools");
-  f.accept({"parallel_tool_calls"});
+  if (out.tool_choice != ToolChoice::required && out.tool_choice != ToolChoice::named) return;
+  if (out.tools.size() == 0) return f.fail("tool_choice", "needs tools");
+  const auto tools = out.tools.items();
+  if (out.tool_choice == ToolChoice::named && std::none_of(tools.begin(), tools.end(), [&](const Json& tool) {
+        return tool["function"]["name"].as_string() == out.tool_name;
+      }))
+    f.fail("tool_choice", "names \"" + out.tool_name.substr(0, 64) + "\", which is none of the tools");
 }
 
 void read_chat_logprobs(Fields& f, const ApiLimits& limits, SamplingFields& out) {
@@ -351,7 +389,7 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
     f.fail("best_of", "must be at least n (" + std::to_string(out.sampling.n) + ")");
   if (out.stream && out.answers() > out.sampling.n)
     f.fail("best_of", "above n cannot be streamed: the best answers are known only at their end");
-  read_prompts(f, limits, out);
+  read_prompts(f, "prompt", limits, out);
   f.integer("logprobs", 0, limits.logprobs_max, out.sampling.logprobs);
   f.boolean("echo", out.echo);
   f.refuse("suffix", "text cannot be inserted before an end");
@@ -373,6 +411,9 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
   if (completion_tokens) out.sampling.max_tokens = completion_tokens;  // max_tokens is its deprecated name
   read_messages(f, out.messages);
   read_tools(f, limits, out);
+  f.refuse("functions", "use tools");
+  f.refuse("function_call", "use tools");
+  f.accept({"parallel_tool_calls"});
   read_chat_logprobs(f, limits, out.sampling);
   f.boolean("add_generation_prompt", out.add_generation_prompt);
   f.boolean("continue_final_message", out.continue_final_message);
@@ -395,6 +436,31 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
     for (const Json& item : modalities->items())
       if (item.as_string() != "text") f.fail_unsupported("modalities", "messages are text");
   return finish(f, headers, std::move(out));
+}
+
+Result<GenerateRequest> parse_embedding(std::string_view body, const Headers& headers, const ApiLimits& limits) {
+  MC_TRY(json, parse_object(body, limits.json));
+  GenerateRequest out;
+  out.embeds = true;
+  Fields f(json);
+  f.string("model", kNameBytesMax, out.model);
+  read_prompts(f, "input", limits, out);
+  std::string format = "float";
+  f.string("encoding_format", 16, format);
+  if (format != "float" && format != "base64") f.fail("encoding_format", "must be float or base64");
+  out.as_base64 = format == "base64";
+  f.refuse("dimensions", "a vector has the size of the model's hidden state");
+  f.boolean("add_special_tokens", out.add_special_tokens);
+  f.string("cache_salt", kNameBytesMax, out.cache_salt);
+  f.integer("priority", -kPriorityMax, kPriorityMax, out.priority);
+  f.integer("truncate_prompt_tokens", 1, kTokensMax, out.truncate_prompt_tokens);
+  f.accept({"user"});
+  read_mc_object(f, out.mc, out.ignored);
+  MC_CHECK(f.status());
+  for (std::string& name : f.ignored()) out.ignored.push_back(std::move(name));
+  MC_CHECK(read_mc_headers(headers, out.mc, out.ignored));
+  out.sampling.max_tokens = 0;  // the one token that is drawn is not told
+  return out;
 }
 
 Result<TokenizeRequest> parse_tokenize(std::string_view body, const ApiLimits& limits) {

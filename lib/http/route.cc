@@ -15,6 +15,7 @@ constexpr RouteEntry kWorker[] = {
 constexpr RouteEntry kConductor[] = {
     {Method::post, "/v1/completions", Route::completions},
     {Method::post, "/v1/chat/completions", Route::chat_completions},
+    {Method::post, "/v1/embeddings", Route::embeddings},
     {Method::get, "/v1/models", Route::models},
     {Method::get, "/v1/models/*", Route::model},
     {Method::post, "/tokenize", Route::tokenize},
@@ -29,7 +30,6 @@ constexpr RouteEntry kConductor[] = {
     {Method::get, "/requests/*", Route::request},
     {Method::post, "/admin/*", Route::admin},
     // Endpoints of OpenAI or vLLM that this server does not have.
-    {Method::post, "/v1/embeddings", Route::unsupported},
     {Method::post, "/v1/responses", Route::unsupported},
     {Method::post, "/v1/responses/*", Route::unsupported},
     {Method::post, "/v1/messages", Route::unsupported},

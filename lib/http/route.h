@@ -15,6 +15,7 @@ namespace mc::http {
 enum class Route : uint8_t {
   completions,
   chat_completions,
+  embeddings,
   models,
   model,  // rest: the model's id
   tokenize,

@@ -418,14 +418,14 @@ class Refusals(unittest.TestCase):
         self.refused("/v1/completions", dict(ok, suffix="y"), 400, "unsupported_parameter", "suffix")
         self.refused(
             "/v1/completions",
-            dict(ok, response_format={"type": "json_object"}),
+            dict(ok, response_format={"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}),
             400,
-            "unsupported_parameter",
-            "response_format",
+            "unsupported_schema",
+            "#/type",
         )
         self.refused("/v1/completions", dict(ok, mc={"attention": "moba:block=7"}), 400, "invalid_value", "attention")
         self.refused("/v1/completions", {"prompt": [99999], "max_tokens": 1}, 400, "invalid_value", "below 2048")
-        self.refused("/v1/embeddings", {"input": "x"}, 404, "unsupported_endpoint")
+        self.refused("/v1/rerank", {"input": "x"}, 404, "unsupported_endpoint")
         self.refused("/nowhere", {}, 404, "not_found")
 
     def test_an_oversized_body_is_refused_with_413(self):

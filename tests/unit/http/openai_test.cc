@@ -225,7 +225,6 @@ TEST_CASE("http/openai: what we do not have is refused by name, its neutral valu
   for (const auto& [field, name] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"("suffix":"end")", "suffix"},
            {R"("use_beam_search":true)", "use_beam_search"},
-           {R"("response_format":{"type":"json_object"})", "response_format"},
            {R"("guided_json":{"a":1})", "guided_json"},
            {R"("min_p":0.1)", "min_p"},
            {R"("presence_penalty":0.5)", "presence_penalty"},
@@ -316,14 +315,12 @@ TEST_CASE("http/openai: chat messages take text and text parts; other parts are 
 }
 
 TEST_CASE("http/openai: chat features beyond us are refused by name") {
-  for (const auto& [field, name] : std::initializer_list<std::pair<const char*, const char*>>{
-           {R"("tools":[{"type":"function"}])", "tools"},
-           {R"("tool_choice":"required")", "tool_choice"},
-           {R"("functions":[{"name":"f"}])", "functions"},
-           {R"("chat_template":"x")", "chat_template"},
-           {R"("modalities":["audio"])", "modalities"},
-           {R"("audio":{"voice":"a"})", "audio"},
-           {R"("response_format":{"type":"json_schema"})", "response_format"}}) {
+  for (const auto& [field, name] :
+       std::initializer_list<std::pair<const char*, const char*>>{{R"("tools":[{"type":"function"}])", "tools"},
+                                                                  {R"("functions":[{"name":"f"}])", "functions"},
+                                                                  {R"("chat_template":"x")", "chat_template"},
+                                                                  {R"("modalities":["audio"])", "modalities"},
+                                                                  {R"("audio":{"voice":"a"})", "audio"}}) {
     INFO(field);
     const Refused refusal = bad_chat(R"({"messages":[{"role":"user","content":"x"}],)" + std::string(field) + "}");
     CHECK(refusal.code == "unsupported_parameter");
@@ -331,6 +328,78 @@ TEST_CASE("http/openai: chat features beyond us are refused by name") {
   }
   CHECK(chat(R"(,"tools":[{"type":"function"}],"tool_choice":"auto")", {}, {.has_tools = true}).tools.size() == 1);
   CHECK(chat(R"(,"tools":[],"tool_choice":"none","modalities":["text"])").tools.is_null());
+}
+
+TEST_CASE("http/openai: forms of an answer are read, and what contradicts them is refused by name") {
+  const GenerateRequest schema = chat(
+      R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":{"type":"null"}}})");
+  CHECK(schema.format.kind == ResponseFormat::Kind::json_schema);
+  CHECK(schema.format.strict);
+  CHECK(schema.format.schema.dump() == R"({"type":"null"})");
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
+  CHECK(chat(tools + R"("required")", {}, {.has_tools = true}).tool_choice == ToolChoice::required);
+  const GenerateRequest named = chat(tools + R"({"type":"function","function":{"name":"f"}})", {}, {.has_tools = true});
+  CHECK(named.tool_choice == ToolChoice::named);
+  CHECK(named.tool_name == "f");
+  for (const auto& [field, name] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("response_format":{"type":"xml"})", "response_format.type"},
+           {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+           {R"("response_format":{"type":"json_object"},"ignore_eos":true)", "ignore_eos"},
+           {R"("response_format":{"type":"json_object"},"min_tokens":2)", "min_tokens"},
+           {R"("response_format":{"type":"json_object"},"stop_token_ids":[1])", "stop_token_ids"},
+           {R"("tool_choice":"required")", "tool_choice"},
+           {R"("tool_choice":"sometimes")", "tool_choice"}}) {
+    INFO(field);
+    const Refused refusal = bad_chat(R"({"messages":[{"role":"user","content":"x"}],)" + std::string(field) + "}");
+    CHECK(refusal.code == "invalid_value");
+    CHECK(refusal.param == name);
+  }
+}
+
+TEST_CASE("http/openai: reasoning and calls have fields of their own, whole and streamed") {
+  const GenerateRequest request = chat("");
+  Choice choice;
+  choice.reasoning = "why";
+  choice.finish_reason = "tool_calls";
+  choice.tool_calls.push_back({"call_1", "f", R"({"x":1})"});
+  const auto body = Json::parse(answer_body({"chatcmpl-1", 1, "m", true}, request, {&choice, 1}, {}));
+  REQUIRE_OK(body);
+  CHECK((*body)["choices"][0]["message"].dump() ==
+        R"({"role":"assistant","content":null,"reasoning_content":"why","tool_calls":[)"
+        R"({"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]})");
+  StreamWriter writer({"chatcmpl-1", 1, "m", true}, request);
+  std::string out;
+  writer.append_reasoning(out, 0, "why", {});
+  choice.tool_calls[0].arguments = "{\"x\":\"" + std::string(1500, 'a') + "\xC3\xA9\"}";
+  writer.append_call(out, 0, 0, choice.tool_calls[0], {});
+  std::string arguments;
+  size_t pieces = 0;
+  for (size_t at = out.find("data: "); at != std::string::npos; at = out.find("data: ", at + 1)) {
+    const auto chunk = Json::parse(out.substr(at + 6, out.find('\n', at) - at - 6));
+    REQUIRE_OK(chunk);
+    const Json& call = (*chunk)["choices"][0]["delta"]["tool_calls"][0];
+    CHECK(call["index"].as_int(0) == 0);
+    arguments += call["function"]["arguments"].as_string();
+    pieces += call.is_object();
+  }
+  CHECK(arguments == choice.tool_calls[0].arguments);
+  CHECK(pieces == 3);
+}
+
+TEST_CASE("http/openai: an embedding request is read, and its vectors are written as numbers or base64") {
+  const auto request = parse_embedding(R"({"input":["a","b"],"encoding_format":"base64"})", {}, {});
+  REQUIRE_OK(request);
+  CHECK(request->prompts.size() == 2);
+  CHECK(request->sampling.max_tokens == 0u);
+  const auto refused = parse_embedding(R"({"input":"a","dimensions":8})", {}, {});
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(contains(refused.error().what, "dimensions"));
+  Choice choice;
+  choice.embedding = {0.5f, -0.25f};
+  CHECK(contains(embedding_body({"e", 1, "m", false}, *request, {&choice, 1}, {}), R"("embedding":"AAAAPwAAgL4=")"));
+  GenerateRequest numbers = *request;
+  numbers.as_base64 = false;
+  CHECK(contains(embedding_body({"e", 1, "m", false}, numbers, {&choice, 1}, {}), R"("embedding":[0.5,-0.25])"));
 }
 
 TEST_CASE("http/openai: tokenize takes text or messages, detokenize ids, admin a node and nothing unknown") {

@@ -48,9 +48,9 @@ TEST_CASE("http/route: an unknown path is 404, another method 405 with Allow, a 
   CHECK(code_of(wrong) == "method_not_allowed");
   CHECK(find_header(wrong.headers, "allow") == "POST, OPTIONS");
   CHECK(find_header(refusal(Method::del, "/health").headers, "allow") == "GET, HEAD, OPTIONS");
-  const Response foreign = refusal(Method::post, "/v1/embeddings");
+  const Response foreign = refusal(Method::post, "/v1/rerank");
   CHECK(foreign.status == 404);  // clients try again after a 501
-  CHECK(foreign.body.find("/v1/embeddings is not supported") != std::string::npos);
+  CHECK(foreign.body.find("/v1/rerank is not supported") != std::string::npos);
   CHECK(refusal(Method::post, "/v1/images/generations").status == 404);
 }
 
