@@ -19,6 +19,7 @@
 #include "host/conductor_process.h"
 #include "http/client.h"
 #include "node/node.h"
+#include "verbs/ask.h"
 #include "verbs/client_key.h"
 #include "wire/miss.h"
 
@@ -59,6 +60,9 @@ constexpr Flag kAnswerTokens{.name = "tokens",
                              .value = "N",
                              .fallback = "256",
                              .help = "most tokens of the answer"};
+constexpr Flag kSystem{.name = "system", .value = "TEXT", .help = "the system message before the question"};
+constexpr Flag kQuestionFile{
+    .name = "file", .letter = 'f', .value = "FILE", .help = "the question, in place of TEXT; - is stdin"};
 constexpr Flag kRequestFile{
     .name = "request", .letter = 'f', .value = "FILE", .help = "body of a completion or chat request; - is stdin"};
 
@@ -76,12 +80,13 @@ constexpr auto kExplainFlags =
     flags::join(kPlaceFlags, flags::list(&flags::kRequestFile, &flags::kPromptText, &flags::kJson));
 constexpr auto kDrainFlags = flags::join(kUrlFlags, flags::list(&flags::kDrainWait, &flags::kTimeout));
 constexpr auto kWhyFlags = flags::join(kUrlFlags, flags::list(&flags::kLast));
-constexpr auto kAskFlags = flags::join(kUrlFlags, flags::list(&flags::kAnswerTokens, &flags::kTimeout));
+constexpr auto kAskFlags = flags::join(
+    kUrlFlags, flags::list(&flags::kSystem, &flags::kQuestionFile, &flags::kAnswerTokens, &flags::kTimeout));
 constexpr const Flag* kKeygenFlags[] = {&flags::kAdmin, &flags::kKeyOutput};
 constexpr cli::Positional kRequestArgs[] = {
     {.name = "REQUEST", .help = "its id, or the client's x-request-id; without it the list of requests", .min = 0}};
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps", .max = -1}};
-constexpr cli::Positional kAskArgs[] = {{.name = "TEXT", .help = "what to say to the model"}};
+constexpr cli::Positional kAskArgs[] = {{.name = "TEXT", .help = "what to say to the model", .min = 0}};
 
 constexpr cli::Verb kVerbs[] = {
     {.name = "ps", .summary = "list the nodes of the cluster", .flags = kUrlFlags, .example = "mc-conductor ps"},
@@ -100,7 +105,7 @@ constexpr cli::Verb kVerbs[] = {
      .flags = kUrlFlags,
      .example = "mc-conductor undrain p1"},
     {.name = "ask",
-     .summary = "one answer of the served model",
+     .summary = "stream one answer of the served model",
      .args = kAskArgs,
      .flags = kAskFlags,
      .example = "mc-conductor ask 'Once upon a time' -n 32"},
@@ -138,21 +143,10 @@ Result<Json> ask(const cli::Args& args, http::Method method, const std::string& 
   MC_TRY(headers, key_headers(args));
   if (!body.empty()) headers.push_back({"Content-Type", "application/json"});
   auto response = http::fetch(method, place, path, headers, std::move(body), deadline);
-  if (!response && place.starts_with("unix:"))
-    return user_error(err::kPeerUnreachable, "no conductor answers: " + response.error().what, place,
-                      "start one, or set MCT_RUN_DIR to its run directory; elsewhere --url http://HOST:8000 and "
-                      "--admin-key-file FILE reach it");
-  if (!response) return as_user_error(err::kPeerUnreachable, within(url, std::move(response).error()));
+  if (!response) return unreachable(place, path, std::move(response).error());
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, url);
-  if (response->status >= 300) {
-    const Json& error = (*json)["error"];
-    const ErrorInfo* info = nullptr;
-    for (const auto& row : error_table())
-      if (row.openai_code == error["code"].as_string() && row.http_status == response->status) info = &row;
-    return user_error(info ? static_cast<err::Number>(info->number) : err::kInternal,
-                      std::string(error["message"].as_string("HTTP " + std::to_string(response->status))), url);
-  }
+  if (response->status >= 300) return told_error(*json, response->status, url);
   return std::move(*json);
 }
 
@@ -327,25 +321,37 @@ Result<int> drain(const cli::Args& args, bool on) {
   return 0;
 }
 
+Result<void> send_question(const cli::Args& args, const std::string& path, const Json& body, TimePoint deadline) {
+  if (wants_json(args)) {
+    MC_TRY(answer, ask(args, http::Method::post, path, body.dump(), deadline));
+    return write_all(1, answer.dump() + "\n");
+  }
+  MC_TRY(place, conductor_place(args));
+  MC_TRY(headers, key_headers(args));
+  return stream_answer(place, path, std::move(headers), body, deadline);
+}
+
 /// Sends a chat request, or a completion if the model has no chat template.
 Result<int> ask_model(const cli::Args& args) {
   const TimePoint deadline = soon(args.duration(flags::kTimeout));
-  const std::string text = args.positional_one("TEXT");
+  if (args.positional("TEXT").empty() != args.present(flags::kQuestionFile))
+    return user_error(err::kUsage, "say something with TEXT, or with -f FILE (- is stdin)", "TEXT");
+  Result<std::string> text = std::string();
+  if (args.present(flags::kQuestionFile))
+    text = read_file(args.text(flags::kQuestionFile), size_t{16} << 20);
+  else
+    text = args.positional("TEXT").front();
+  if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
   const uint64_t tokens = args.count(flags::kAnswerTokens);
-  Json chat = Json::object({{"messages", Json::array({Json::object({{"role", "user"}, {"content", text}})})}});
-  auto answer = ask(args, http::Method::post, "/v1/chat/completions", chat.set("max_tokens", tokens).dump(), deadline);
-  if (!answer && answer.error().mc == err::kTemplateUnsupported) {
-    const Json completion = Json::object({{"prompt", text}, {"max_tokens", tokens}});
-    answer = ask(args, http::Method::post, "/v1/completions", completion.dump(), deadline);
-  }
-  if (!answer) return std::move(answer).error();
-  if (wants_json(args)) {
-    MC_CHECK(write_all(1, answer->dump() + "\n"));
-    return 0;
-  }
-  const Json& choice = (*answer)["choices"][0];
-  const Json& said = choice.has("message") ? choice["message"]["content"] : choice["text"];
-  MC_CHECK(write_all(1, std::string(said.as_string()) + "\n"));
+  Json messages = Json::array();
+  if (args.present(flags::kSystem))
+    messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kSystem)}}));
+  messages.push(Json::object({{"role", "user"}, {"content", *text}}));
+  const Json chat = Json::object({{"messages", std::move(messages)}, {"max_tokens", tokens}});
+  auto sent = send_question(args, "/v1/chat/completions", chat, deadline);
+  if (!sent && sent.error().mc == err::kTemplateUnsupported && !args.present(flags::kSystem))
+    sent = send_question(args, "/v1/completions", Json::object({{"prompt", *text}, {"max_tokens", tokens}}), deadline);
+  MC_CHECK(sent);
   return 0;
 }
 

@@ -77,6 +77,12 @@ class Watched(unittest.TestCase):
         self.assertTrue(answer.endswith("\n"))
         whole = json.loads(self.verb("ask", "Once upon a time", "-n", 5, "--json"))
         self.assertEqual(whole["usage"]["completion_tokens"], 5)
+        ruled = json.loads(self.verb("ask", "Once upon a time", "--system", "Be brief.", "-n", 5, "--json"))
+        self.assertGreater(ruled["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
+        code, out, err = self.c.verb("ask", "-f", "-", "-n", 5, stdin=b"Once upon a time")
+        self.assertEqual((code, out[-1:], err), (0, b"\n", ""))
+        self.verb("ask", expect=2)
+        self.verb("ask", "Once", "-f", "-", expect=2)
         self.assertIn("winner", self.verb("explain", "-p", "Once upon a time"))
         self.verb("explain", expect=2)
 
