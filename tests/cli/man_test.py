@@ -42,7 +42,7 @@ FAMILIES = {
     "mc-bench-trace": ["trace"],
     "mc-bench-sim": ["sim", "advise"],
     "mc-bench-route": ["route"],
-    "mc-bench-model": ["model", "recall", "tok", "mkmodel", "diff-kv"],
+    "mc-bench-model": ["model", "recall", "tok", "grammar", "mkmodel", "diff-kv"],
     "mc-bench-attn": ["attn", "ops"],
     "mc-bench-gpu": ["gpu"],
     "mc-bench-xfer": ["xfer"],

@@ -35,6 +35,9 @@ Result<int> measure_operators(const cli::Args& args);
 extern const cli::FlagList kRecallFlags;
 Result<int> measure_recall(const cli::Args& args);
 
+extern const cli::FlagList kGrammarFlags;
+Result<int> measure_grammars(const cli::Args& args);
+
 extern const cli::FlagList kTokFlags;
 Result<int> measure_tokenizer(const cli::Args& args);
 
