@@ -1,6 +1,7 @@
-# The kernels of lib/gpu/kernels: *_sm80.cu and *_sm90a.cu become PTX for that architecture, which the build puts
-# into mc_gpu as text. ptxas compiles them as well, for what only it can tell: registers, spills, and whether it had to
-# repair or serialise anything (C75xx). Without nvcc the table of kernels is empty.
+# The kernels of lib/gpu/kernels. The host compiler compiles all of them for the emulator, in every build. With nvcc,
+# *_sm80.cu and *_sm90a.cu also become PTX for that architecture, which the build puts into mc_gpu as text. ptxas
+# compiles them as well, for what only it can tell: registers, spills, and whether it had to repair or serialise
+# anything (C75xx). Without nvcc the table of PTX is empty.
 set(MC_CUDA auto CACHE STRING "auto, on or off: compile GPU kernels with nvcc")
 set_property(CACHE MC_CUDA PROPERTY STRINGS auto on off)
 if(NOT MC_CUDA STREQUAL "off")
@@ -15,11 +16,16 @@ endif()
 if(MC_NVCC AND MC_PTXAS AND NOT MC_CUDA STREQUAL "off")
   message(STATUS "GPU kernels: compiled by ${MC_NVCC}")
 else()
-  message(STATUS "GPU kernels: none, nvcc was not found (MC_CUDA=${MC_CUDA}); mc-bench gpu will say so")
+  message(STATUS "GPU kernels: for the emulator alone, nvcc was not found (MC_CUDA=${MC_CUDA})")
 endif()
 
-# mc_kernels(library): adds the table of kernel_texts() (gpu/kernels/kernels.h) to the library.
+# mc_kernels(library): adds the kernels, compiled by the host compiler, and the table of kernel_texts()
+# (gpu/kernels/kernels.h) to the library.
 function(mc_kernels library)
+  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/kernels/*.cu)
+  target_sources(${library} PRIVATE ${kernels})
+  set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX SKIP_UNITY_BUILD_INCLUSION ON
+    COMPILE_OPTIONS "-Wno-unknown-pragmas")
   set(folder ${CMAKE_BINARY_DIR}/kernels)
   file(MAKE_DIRECTORY ${folder})
   set(ptx_files)

@@ -1,4 +1,4 @@
-// The emulated device: the kernels' PTX, parsed once, and the memory and options of their runs.
+// The emulated device: the table of kernels, and the memory and options of their runs.
 #include <algorithm>
 #include <cstring>
 
@@ -31,18 +31,6 @@ Buffer::~Buffer() {
   if (device_ != nullptr) device_->release(address_);
 }
 
-Result<std::unique_ptr<Emulator>> open_emulator(const EmulatorOptions& options) {
-  if (kernel_texts().empty()) {
-    Error error{Code::unsupported, "this build has no GPU kernels: nvcc was not found when it was configured"};
-    error.next = "install the CUDA toolkit 13 (nvcc in PATH or in /usr/local/cuda/bin) and run cmake again";
-    return error;
-  }
-  auto device = std::make_unique<Emulator>();
-  device->options_ = options.run;
-  device->own_ptx_ = options.ptx;
-  return device;
-}
-
 Result<uint64_t> Emulator::allocate(size_t bytes, std::string_view what) {
   if (bytes > kMemoryMax) return Error{Code::no_space, std::string(what) + " needs more than 4 GiB of the emulator"};
   return memory_.allocate(bytes, std::string(what));
@@ -62,24 +50,6 @@ Result<void> Emulator::read(uint64_t address, std::span<std::byte> to) {
   if (memory_.find(address, to.size()) == nullptr) return Error{Code::invalid, "a read outside device memory"};
   memory_.read(address, to);
   return {};
-}
-
-/// A text is parsed when one of its kernels is launched first.
-Result<const emu::Program*> Emulator::find(std::string_view kernel) {
-  for (const Loaded& loaded : loaded_)
-    if (loaded.kernel == kernel) return &loaded.program;
-  const std::string entry = ".entry " + std::string(kernel) + "(";
-  std::vector<std::string_view> texts = {own_ptx_};
-  for (const KernelText& text : kernel_texts()) texts.push_back(text.text);
-  for (const std::string_view text : texts) {
-    if (text.find(entry) == std::string_view::npos) continue;
-    MC_TRY(module, ptx::parse(text, kernel));
-    modules_.push_back(std::make_unique<ptx::Module>(std::move(module)));
-    MC_TRY(program, emu::Program::load(*modules_.back(), kernel));
-    loaded_.push_back({std::string(kernel), std::move(program)});
-    return &loaded_.back().program;
-  }
-  return Error{Code::not_found, "no kernel '" + std::string(kernel) + "' in this build"};
 }
 
 /// The rules are those of cuTensorMapEncodeTiled (CUDA driver API 13.0, tensor maps).
@@ -103,10 +73,14 @@ Result<EncodedMap> Emulator::encode(const TensorBox& box) {
 }
 
 Result<void> Emulator::launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) {
-  MC_TRY(program, find(kernel));
+  const std::span<const emu::Kernel> all = emulated_kernels();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const emu::Kernel& k) { return k.name == kernel; });
+  if (found == all.end()) return Error{Code::not_found, "no kernel '" + std::string(kernel) + "' in this build"};
   emu::Launch launch{.block = shape.threads, .dynamic_shared = shape.dynamic_shared, .params = params};
   std::copy(std::begin(shape.grid), std::end(shape.grid), launch.grid);
-  const emu::Report report = emu::run(*program, memory_, launch, options_);
+  emu::Options options = options_;
+  if (!mutated_.empty() && mutated_ != kernel) options.mutation = nullptr, options.sites = nullptr, options.fault = 0;
+  const emu::Report report = emu::run(*found, memory_, launch, options);
   counters_.add(report.counters);
   if (!report.failure) return {};
   broken_rule_ = report.failure->rule;

@@ -1,10 +1,10 @@
 // Devices that run this toolkit's kernels: `emu`, the emulator of lib/gpu/emu, and `cuda:N` through the CUDA driver.
 // Errors are values; a Buffer frees its memory and must not outlive its device.
 //
-//   auto device = open_emulator({.seed = 7});
-//   auto q = Buffer::make(**device, bytes, "q");
-//   (*device)->write(q->address(), host_bytes);
-//   (*device)->launch("attention_decode_d128", {.grid = {splits, kv_heads, 1}}, bytes_of(args));
+//   Emulator device({.seed = 7});
+//   auto q = Buffer::make(device, bytes, "q");
+//   device.write(q->address(), host_bytes);
+//   device.launch("attention_decode_d128", {.grid = {splits, kv_heads, 1}}, bytes_of(args));
 #pragma once
 
 #include <cstddef>
@@ -71,18 +71,11 @@ class Buffer {
   uint64_t address_ = 0;
 };
 
-struct EmulatorOptions {
-  emu::Options run;
-  /// PTX text whose kernels come before those of this build: mutants of them.
-  std::string ptx;
-};
-
-/// The emulator with all kernels of this build. Code::unsupported in a build without nvcc.
-class Emulator;
-Result<std::unique_ptr<Emulator>> open_emulator(const EmulatorOptions& options);
-
+/// The emulator with all kernels of this build.
 class Emulator : public Device {
  public:
+  explicit Emulator(const emu::Options& options) : options_(options) {}
+
   std::string_view name() const override { return "emu"; }
   int capability() const override { return 90; }
   Result<uint64_t> allocate(size_t bytes, std::string_view what) override;
@@ -94,25 +87,18 @@ class Emulator : public Device {
   Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) override;
 
   void set_options(const emu::Options& options) { options_ = options; }
+  /// The kernel that a mutation or a fault of the options is for; the others run without. Empty: all have it.
+  void set_mutated(std::string_view kernel) { mutated_ = kernel; }
   const emu::Counters& counters() const { return counters_; }
   /// The rule that the last failed launch broke.
   const std::string& broken_rule() const { return broken_rule_; }
 
  private:
-  friend Result<std::unique_ptr<Emulator>> open_emulator(const EmulatorOptions& options);
-  struct Loaded {
-    std::string kernel;
-    emu::Program program;
-  };
-  Result<const emu::Program*> find(std::string_view kernel);
-
   emu::Options options_;
+  std::string mutated_;
   emu::DeviceMemory memory_;
   emu::Counters counters_;
   std::string broken_rule_;
-  std::string own_ptx_;
-  std::vector<std::unique_ptr<ptx::Module>> modules_;  // of the texts that were needed
-  std::vector<Loaded> loaded_;
 };
 
 /// GPU number `index` of this host. Code::unsupported without a driver, or with one that is too old; Code::not_found

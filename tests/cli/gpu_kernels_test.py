@@ -1,13 +1,12 @@
 """The GPU kernels in the emulator: every kernel, shape and plan against the reference, and every mutant reported.
 
-`mc-bench gpu` does the work; this test chooses the cases. MC_TEST_FULL=1 runs 50 schedules of each case. A build
-without nvcc has no kernels: the test checks that it says so, and skips the rest.
+`mc-bench gpu` does the work; this test chooses the cases. MC_TEST_FULL=1 runs 50 schedules of each case. The host
+compiler compiled the kernels, so no build lacks them.
 """
 
 import json
 import os
 import subprocess
-import sys
 import unittest
 
 import cluster
@@ -19,14 +18,6 @@ PLANS = "full,window:tokens=70,moba:block=64,top_k=2,moba:block=128,top_k=3"
 def gpu(*words, timeout=600):
     code, out, err = cluster.run("mc-bench", "gpu", *words, "--json", "--quiet", timeout=timeout)
     return code, [json.loads(line) for line in out.splitlines()], err
-
-
-def has_kernels():
-    code, _, err = gpu("--kernel", "decode", "--tokens", "1", "--head-dim", "64", "--attention", "full")
-    if code == 0:
-        return True
-    assert "nvcc was not found" in err, err
-    return False
 
 
 class Kernels(unittest.TestCase):
@@ -71,7 +62,7 @@ class Mutants(unittest.TestCase):
         code, lines, err = gpu("--mutants")
         mutants = [line for line in lines if line.get("type") == "mutant"]
         self.assertEqual(code, 0, err)
-        self.assertGreaterEqual(len(mutants), 40)
+        self.assertGreaterEqual(len(mutants), 100)  # those of the table, and every synchronisation left out
         for mutant in mutants:
             self.assertEqual(mutant["caught"], mutant["of"], mutant)
 
@@ -125,7 +116,4 @@ class Script(unittest.TestCase):
 
 if __name__ == "__main__":
     cluster.program("mc-bench")
-    if not has_kernels():
-        print("this build has no GPU kernels: nvcc was not found", file=sys.stderr)
-        sys.exit(cluster.SKIP)
     unittest.main()

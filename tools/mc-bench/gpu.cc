@@ -183,14 +183,14 @@ Result<void> run_point(const GpuPoint& point, const cli::Args& args, Parallel& p
   Json row = describe_gpu(point);
   GpuRuns runs;
   if (args.text(kGpuDevice) == "emu") {
-    MC_TRY(device, usable(gpu::open_emulator({})));
-    MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
-    auto done = run_schedules(*made, *device, args);
+    gpu::Emulator device({});
+    MC_TRY(made, GpuCase::open(point.shape, parallel, device));
+    auto done = run_schedules(*made, device, args);
     if (!done) return unsound(row, std::move(done).error());
     runs = *done;
-    row.set("instructions", device->counters().instructions);
-    row.set("matrix_products", device->counters().matrix_products);
-    row.set("bank_conflicts", device->counters().bank_conflicts);
+    row.set("instructions", device.counters().instructions);
+    row.set("matrix_products", device.counters().matrix_products);
+    row.set("bank_conflicts", device.counters().bank_conflicts);
   } else {
     MC_TRY(device, usable(gpu::open_cuda(static_cast<int>(*parse_u64(args.text(kGpuDevice).substr(5), 0, 1023)))));
     MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
@@ -204,38 +204,117 @@ Result<void> run_point(const GpuPoint& point, const cli::Args& args, Parallel& p
   return rows.add(std::move(row), std::move(text));
 }
 
-/// Runs one mutant under one schedule of each policy. True when every run is reported by a rule of the mutant's list.
-Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel& parallel, Rows& rows) {
-  MC_TRY(text, mutate(mutant));
-  MC_TRY(device, usable(gpu::open_emulator({.ptx = std::move(text)})));
-  MC_TRY(plans, read_plans({std::string(mutant.attention)}, 64));
-  GpuShape shape{
-      .kernel = mutant.kernel, .tokens = mutant.tokens, .q_heads = 4, .mode = plans.front().second, .seed = 1};
+/// The case that mutants of one kernel run on.
+Result<std::unique_ptr<GpuCase>> open_mutant_case(gpu::AttentionKernel kernel, const GpuRun& run, Parallel& parallel,
+                                                  gpu::Device& device) {
+  MC_TRY(plans, read_plans({std::string(run.attention)}, 64));
+  GpuShape shape{.kernel = kernel, .tokens = run.tokens, .q_heads = 4, .mode = plans.front().second, .seed = 1};
   shape.layout = {.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
-  shape.splits = mutant.splits;
-  MC_TRY(made, GpuCase::open(shape, parallel, *device));
+  shape.splits = run.splits;
+  return GpuCase::open(shape, parallel, device);
+}
+
+/// The device, the case and the table of the runs of a mutant.
+struct MutantRuns {
+  gpu::Emulator& device;
+  GpuCase& made;
+  const cli::Args& args;
+  Rows& rows;
+
+  gpu::emu::Options options() const {
+    return {.seed = args.count(flags::kSeed), .checks = !args.on(kGpuChecks), .steps_max = 300'000'000};
+  }
+  /// Runs under one schedule of each policy. True when every run is reported by one of the rules; "": by any.
+  Result<bool> run(const std::string& name, std::string_view entry, gpu::emu::Options wanted, std::string_view rules);
+};
+
+Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gpu::emu::Options wanted,
+                             std::string_view rules) {
+  device.set_mutated(entry);
   int caught = 0;
   std::string reported;
   for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
-    device->set_options({.seed = args.count(flags::kSeed),
-                         .policy = static_cast<gpu::emu::Policy>(policy),
-                         .checks = !args.on(kGpuChecks),
-                         .steps_max = 20'000'000});
-    const auto share = made->run();
+    wanted.policy = static_cast<gpu::emu::Policy>(policy);
+    device.set_options(wanted);
+    const auto share = made.run();
     const bool gate = !share && share.error().what.starts_with("gate: ");
-    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : device->broken_rule();
-    if (("," + std::string(mutant.rules) + ",").find("," + rule + ",") != std::string::npos) ++caught;
+    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : device.broken_rule();
+    const bool expected =
+        rules.empty() ? rule != "none" : ("," + std::string(rules) + ",").find("," + rule + ",") != std::string::npos;
+    caught += expected ? 1 : 0;
     if (reported.find(rule) == std::string::npos) reported += (reported.empty() ? "" : ",") + rule;
   }
-  Json row = Json::object({{"type", "mutant"}, {"mutant", std::string(mutant.name)}});
-  row.set("kernel", std::string(mutant.entry))
-      .set("reported", reported)
-      .set("caught", caught)
-      .set("of", gpu::emu::kPolicies);
-  MC_CHECK(rows.add(row, {std::string(mutant.name), reported,
-                          std::to_string(caught) + " of " + std::to_string(gpu::emu::kPolicies)}));
+  Json row = Json::object({{"type", "mutant"}, {"mutant", name}});
+  row.set("kernel", std::string(entry)).set("reported", reported).set("caught", caught).set("of", gpu::emu::kPolicies);
+  MC_CHECK(rows.add(row, {name, reported, std::to_string(caught) + " of " + std::to_string(gpu::emu::kPolicies)}));
   return caught == gpu::emu::kPolicies;
 }
+
+/// The places that a sound run of the kernel passes.
+Result<std::vector<gpu::emu::Site>> sites_of(MutantRuns& runs, std::string_view entry) {
+  std::vector<gpu::emu::Site> sites;
+  gpu::emu::Options options = runs.options();
+  options.sites = &sites;
+  runs.device.set_mutated(entry);
+  runs.device.set_options(options);
+  MC_TRY(share, runs.made.run());
+  if (share > 1)
+    return Error{Code::corrupt,
+                 std::string(entry) + ": the sound kernel's result is wrong, so no mutant can be judged"};
+  std::sort(sites.begin(), sites.end());
+  sites.erase(std::unique(sites.begin(), sites.end()), sites.end());
+  return sites;
+}
+
+/// One mutant of the table.
+Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel& parallel, Rows& rows) {
+  gpu::Emulator device({});
+  MC_TRY(made, open_mutant_case(mutant.kernel, mutant.run, parallel, device));
+  MutantRuns runs{device, *made, args, rows};
+  gpu::emu::Options options = runs.options();
+  options.fault = static_cast<uint8_t>(mutant.fault);
+  gpu::emu::Mutation mutation;
+  if (mutant.fault == gpu::Fault::none) {
+    MC_TRY(sites, sites_of(runs, mutant.entry));
+    MC_TRY(found, mutate(mutant, sites));
+    mutation = found;
+    options.mutation = &mutation;
+  }
+  return runs.run(std::string(mutant.name), mutant.entry, options, mutant.rules);
+}
+
+/// Leaves out each call of an instruction that does nothing but order others, one at a time. The names of those whose
+/// absence nothing reported.
+Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view entry, const GpuRun& run,
+                                  const cli::Args& args, Parallel& parallel, Rows& rows) {
+  gpu::Emulator device({});
+  MC_TRY(made, open_mutant_case(kernel, run, parallel, device));
+  MutantRuns runs{device, *made, args, rows};
+  MC_TRY(sites, sites_of(runs, entry));
+  std::string missed;
+  for (const gpu::emu::Site& site : sites) {
+    if (!is_synchronisation(site.instruction)) continue;
+    const gpu::emu::Mutation mutation{.site = site};
+    gpu::emu::Options options = runs.options();
+    options.mutation = &mutation;
+    const std::string name = std::string(entry) + " without " + std::string(to_string(site.instruction)) + " at " +
+                             site.file + ":" + std::to_string(site.line);
+    MC_TRY(caught, runs.run(name, entry, options, ""));
+    if (!caught) missed += "; " + name;
+  }
+  return missed;
+}
+
+struct GpuSweep {
+  gpu::AttentionKernel kernel;
+  std::string_view entry;
+  GpuRun run;
+};
+constexpr GpuSweep kSweeps[] = {
+    {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
+};
 
 Result<int> run_mutants(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
@@ -244,11 +323,15 @@ Result<int> run_mutants(const cli::Args& args) {
   for (const GpuMutant& mutant : gpu_mutants()) rows->expect({std::string(mutant.name), "in-flight,race", "3 of 3"});
   for (const GpuMutant& mutant : gpu_mutants()) {
     MC_TRY(caught, run_mutant(mutant, args, parallel, *rows));
-    if (!caught) missed += (missed.empty() ? " " : "; ") + std::string(mutant.name);
+    if (!caught) missed += "; " + std::string(mutant.name);
+  }
+  for (const GpuSweep& sweep : kSweeps) {
+    MC_TRY(unseen, sweep_mutants(sweep.kernel, sweep.entry, sweep.run, args, parallel, *rows));
+    missed += unseen;
   }
   MC_CHECK(rows->finish());
   if (!missed.empty())
-    return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule:" + missed, {},
+    return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule: " + missed.substr(2), {},
                       "correct the rule of lib/gpu/emu, or the mutant");
   return 0;
 }

@@ -1,32 +1,47 @@
-// Mutants of the attention kernels: one edit of a kernel's PTX each, most of them a missing or misplaced
-// synchronisation. The emulator must report every one; `mc-bench gpu --mutants` runs them and fails when one is missed.
+// Mutants of the attention kernels: one deliberate error each, most of them a missing or misplaced synchronisation. The
+// emulator must report every one; `mc-bench gpu --mutants` runs them and fails when one is missed.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "gpu/attention.h"
+#include "gpu/kernels/kernels.h"
 
 namespace mc::bench {
 
-struct GpuMutant {
-  std::string_view name;
-  gpu::AttentionKernel kernel;
-  std::string_view entry;  // the kernel's name in the PTX
-  std::string_view find;   // a piece of one line of it
-  int nth = 1;             // which line that has it, from 1; 0: all of them
-  std::string_view with;   // in place of the piece; "" removes the whole line
-  std::string_view rules;  // one of these is reported: "race,in-flight"; "result": a wrong number or choice
+/// The run that shows a mutant.
+struct GpuRun {
   std::string_view attention = "full";
   int splits = 1;
   int tokens = 230;  // of the longest sequence: no multiple of a tile
 };
+
+struct GpuMutant {
+  std::string_view name;
+  gpu::AttentionKernel kernel;
+  std::string_view entry;  // the kernel's name
+  // The call that is changed: the nth one, by line, of an instruction in a function of the kernel's source. Without an
+  // instruction it is a fault of the kernel's logic.
+  gpu::emu::Instruction instruction = gpu::emu::Instruction::none;
+  std::string_view function;
+  int nth = 1;
+  gpu::emu::Mutation::Edit edit = gpu::emu::Mutation::Edit::skip;
+  uint32_t argument = 0;
+  gpu::Fault fault = gpu::Fault::none;
+  std::string_view rules;  // one of these is reported: "race,in-flight"; "result": a wrong number or choice
+  GpuRun run;
+};
 std::span<const GpuMutant> gpu_mutants();
 
-/// The PTX text with the edit. Code::not_found when the kernel has no such line, so that a mutant cannot lose its point
-/// with a new compiler.
-Result<std::string> mutate(const GpuMutant& mutant);
+/// The mutation of a mutant among the places that a sound run of its kernel passed. Code::not_found when there is no
+/// such place, so that a mutant cannot lose its point when the kernel changes.
+Result<gpu::emu::Mutation> mutate(const GpuMutant& mutant, const std::vector<gpu::emu::Site>& sites);
+
+/// Whether an instruction does nothing but order others: no call of one may be left out unnoticed.
+bool is_synchronisation(gpu::emu::Instruction instruction);
 
 }  // namespace mc::bench

@@ -1,48 +1,63 @@
-// A GPU that runs PTX on the host under a seed and checks the chip's ordering rules. One run is one thread and one
-// interleaving: the seed draws the order of CTAs, warps and asynchronous copies, so a failure repeats.
+// A GPU that runs the kernels of lib/gpu/kernels on the host, under a seed, and checks the chip's ordering rules. The
+// host compiler compiles the kernels; lib/gpu/ptx gives every instruction a host body. One run is one thread and one
+// interleaving: the seed draws the order of CTAs, warps, lanes and asynchronous copies, so a failure repeats.
 //
-//   auto module = ptx::parse(text);
-//   auto program = Program::load(*module, "attention_prefill_d64");
+//   const Kernel kernel = make_kernel("attention_prefill_d64", 128, attention_prefill_d64);
 //   DeviceMemory memory;
 //   auto q = memory.allocate(bytes, "q");
-//   Report report = run(*program, memory, {.grid = {4, 8, 1}, .block = 128, .params = bytes_of(args)}, {.seed = 1});
+//   Report report = run(kernel, memory, {.grid = {4, 8, 1}, .block = 128, .params = bytes_of(args)}, {.seed = 1});
 //
 // The rules are those of the PTX ISA 9.0 memory consistency model (section 8) as far as CTAs and asynchronous copies
-// need them: docs of each rule stand in shadow.h. Timing, caches, rounding inside the tensor cores and weak global
-// memory are not modelled. Nothing here has been compared with a chip.
+// need them: shadow.h lists them. Timing, caches, rounding inside the tensor cores and weak global memory are not
+// modelled. Nothing here has been compared with a chip.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "base/result.h"
-#include "gpu/ptx/ptx.h"
+#include "gpu/emu/instruction.h"
 
 namespace mc::gpu::emu {
 
-struct Decoded;
-
-/// A kernel with its instructions decoded. The module must outlive it.
-class Program {
- public:
-  /// Code::not_found: no such kernel; Code::unsupported: an instruction that the emulator does not know, with its name
-  /// and its line in the PTX text and in the CUDA source.
-  static Result<Program> load(const ptx::Module& module, std::string_view kernel);
-  ~Program();
-  Program(Program&&) noexcept;
-  Program& operator=(Program&&) noexcept;
-  const Decoded& code() const { return *code_; }
-
- private:
-  Program();
-  std::unique_ptr<Decoded> code_;
+/// A kernel that the host compiler compiled.
+struct Kernel {
+  std::string_view name;
+  uint32_t threads_max = 0;  // of its launch bounds
+  size_t param_bytes = 0;
+  /// The body of one thread. Parameters lie at the offsets that a launch on a chip gives them.
+  std::function<void(const std::byte* params)> enter;
 };
+
+/// Offsets of parameters in the bytes of a launch: each is aligned to itself.
+template <class... P>
+struct ParamOffsets {
+  size_t at[sizeof...(P)] = {};
+  size_t end = 0;
+  constexpr ParamOffsets() {
+    size_t i = 0;
+    ((end = (end + alignof(P) - 1) / alignof(P) * alignof(P), at[i++] = end, end += sizeof(P)), ...);
+  }
+};
+
+template <class... P>
+Kernel make_kernel(std::string_view name, uint32_t threads_max, void (*body)(P...)) {
+  using Offsets = ParamOffsets<std::remove_cvref_t<P>...>;
+  return {name, threads_max, Offsets().end, [body](const std::byte* params) {
+            [&]<size_t... kI>(std::index_sequence<kI...>) {
+              body(*reinterpret_cast<const std::remove_cvref_t<P>*>(params + Offsets().at[kI])...);
+            }
+            (std::index_sequence_for<P...>{});
+          }};
+}
 
 /// Global memory: allocations with unmapped space between them. Fresh bytes are undefined and may not be read.
 class DeviceMemory {
@@ -85,12 +100,39 @@ enum class Policy : uint8_t {
 constexpr int kPolicies = 3;
 std::string_view to_string(Policy policy);
 
+/// One place in the source of a kernel that calls an instruction.
+struct Site {
+  Instruction instruction = Instruction::none;
+  std::string file, function;  // names without folders and namespaces
+  uint32_t line = 0, column = 0;
+  auto operator<=>(const Site&) const = default;
+};
+
+/// A deliberate error: one call of an instruction, changed.
+struct Mutation {
+  enum class Edit : uint8_t {
+    skip,        // nobody executes it; one that computes gives another result
+    skip_lane,   // lane 3 of each warp leaves it out
+    skip_warp,   // warp 0 leaves it out
+    argument,    // its number is `argument`
+    doubled,     // its number is twice as large
+    halved,      // half as large
+    transposed,  // ldmatrix transposes, or no longer does
+  };
+  Site site;
+  Edit edit = Edit::skip;
+  uint32_t argument = 0;
+};
+
 struct Options {
   uint64_t seed = 0;
   Policy policy = Policy::in_order;
   bool checks = true;                      // the ordering rules; off: to see what schedules alone find
   bool strict = true;                      // proxy rules that practice disputes (see shadow.h)
-  uint64_t steps_max = uint64_t{1} << 34;  // instructions of a grid
+  uint64_t steps_max = uint64_t{1} << 34;  // instructions of all lanes of a grid
+  uint8_t fault = 0;                       // gpu::Fault
+  const Mutation* mutation = nullptr;      // the kernel is run with it; must outlive the run
+  std::vector<Site>* sites = nullptr;      // the run adds the places that it passes, each once
 };
 
 struct Launch {
@@ -107,7 +149,8 @@ struct Failure {
 };
 
 struct Counters {
-  uint64_t instructions = 0;  // of warps
+  uint64_t instructions = 0;  // of lanes, through lib/gpu/ptx
+  uint64_t switches = 0;      // of fibers
   uint64_t matrix_products = 0, async_bytes = 0, barriers = 0;
   uint64_t bank_conflicts = 0;  // extra wavefronts of ldmatrix
   void add(const Counters& other);
@@ -119,6 +162,6 @@ struct Report {
 };
 
 /// Runs a grid to its end or to its first failure.
-Report run(const Program& program, DeviceMemory& memory, const Launch& launch, const Options& options);
+Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, const Options& options);
 
 }  // namespace mc::gpu::emu

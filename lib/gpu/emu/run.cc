@@ -1,4 +1,5 @@
-// The scheduler: CTAs one after another in an order that the seed draws, warps of a CTA by the policy.
+// The scheduler: CTAs one after another in an order that the seed draws, warps of a CTA by the policy, and what a lane
+// does when it begins an instruction, waits, breaks a rule or exits.
 #include <algorithm>
 #include <numeric>
 
@@ -6,191 +7,311 @@
 #include "gpu/emu/machine.h"
 
 namespace mc::gpu::emu {
+
+thread_local constinit const Place* running_place = nullptr;
+
 namespace {
 
 constexpr uint32_t kSharedMax = 232448;  // bytes of a CTA, compute capability 9.0
+constexpr uint32_t kAlignMax = 1024;     // of dynamic shared memory
+constexpr std::string_view kNames[] = {"nothing",
+                                       "ld.global",
+                                       "st.global",
+                                       "atom.global",
+                                       "ld.shared",
+                                       "st.shared",
+                                       "atom.shared",
+                                       "cp.async",
+                                       "cp.async.commit_group",
+                                       "cp.async.wait_group",
+                                       "bar.sync",
+                                       "bar.arrive",
+                                       "bar.warp.sync",
+                                       "shfl.sync",
+                                       "ldmatrix",
+                                       "mma.sync",
+                                       "mbarrier.init",
+                                       "fence.mbarrier_init",
+                                       "mbarrier.arrive",
+                                       "mbarrier.arrive.expect_tx",
+                                       "mbarrier.try_wait",
+                                       "fence.proxy.async",
+                                       "cp.async.bulk.tensor",
+                                       "wgmma.fence",
+                                       "wgmma.mma_async",
+                                       "wgmma.commit_group",
+                                       "wgmma.wait_group",
+                                       "cvt",
+                                       "max",
+                                       "add",
+                                       "exit"};
+static_assert(std::size(kNames) == static_cast<size_t>(Instruction::exit) + 1);
 
-uint32_t special_value(const Cta& cta, const Launch& launch, uint32_t number, uint32_t thread) {
-  const uint32_t values[] = {thread,
-                             0,
-                             0,
-                             launch.block,
-                             1,
-                             1,
-                             cta.id[0],
-                             cta.id[1],
-                             cta.id[2],
-                             launch.grid[0],
-                             launch.grid[1],
-                             launch.grid[2],
-                             thread % kLanes,
-                             thread / kLanes};
-  static_assert(std::size(values) == std::size(kSpecials));
-  return values[number - 1];
+/// Thrown by the lane that broke a rule, so that its own frames are left in order. The other lanes are dropped.
+struct Stopped {};
+
+thread_local constinit Lane* running_lane = nullptr;
+
+/// The running lane gives the processor to another one of its warp, or to the scheduler.
+void leave(bool to_scheduler) {
+  Lane& self = *running_lane;
+  Warp& warp = *self.warp;
+  Grid& grid = warp.cta.grid;
+  ++grid.report.counters.switches;
+  if (to_scheduler || warp.ready == 0 || grid.report.failure) {
+    Fiber::swap(self.fiber, grid.scheduler);
+  } else {
+    Lane& next = warp.next_lane();
+    MC_ASSERT(&next != &self);
+    running_lane = &next;
+    running_place = &next.place;
+    Fiber::swap(self.fiber, next.fiber);
+  }
+  running_lane = &self;
+  running_place = &self.place;
+}
+
+/// Gives the operands of the lanes to the collective that they wait in.
+void run_collective(Warp& warp, uint32_t lanes, Collective collective) {
+  void* operands[kLanes] = {};
+  for_lanes(lanes, [&](uint32_t i) { operands[i] = warp.lanes[i].operand; });
+  warp.arrived &= ~lanes;
+  if (collective(warp, lanes, operands) == Flow::next)
+    warp.ready |= lanes;
+  else
+    warp.ready &= ~lanes;
+}
+
+void check_exit(Lane& lane) {
+  Warp& warp = *lane.warp;
+  if (warp.cta.grid.options.checks)
+    for (const AsyncCopy& copy : warp.copies)
+      if (copy.lane == lane.number) fail("exit", "a lane exits with a cp.async that it has not waited for");
+  if (!warp.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
+  warp.alive &= ~lane.bit();
+  warp.ready &= ~lane.bit();
+  if (warp.arrived == 0) return;
+  const Lane& waiting = warp.lanes[static_cast<size_t>(std::countr_zero(warp.arrived))];
+  if (waiting.of_alive) {
+    if (warp.arrived == warp.alive) run_collective(warp, warp.arrived, waiting.collective);
+  } else if ((waiting.members & lane.bit()) != 0) {
+    fail("divergence", "the lane exits, and others wait for it in " + place_of(waiting.instruction, waiting.where));
+  }
+}
+
+/// The life of a lane.
+void live(void* argument) {
+  Lane& lane = *static_cast<Lane*>(argument);
+  Grid& grid = lane.warp->cta.grid;
+  try {
+    grid.kernel.enter(grid.param_start);
+    lane.instruction = Instruction::exit;
+    check_exit(lane);
+  } catch (const Stopped&) {
+    lane.warp->ready = 0;
+  }
+  leave(false);
+  MC_ASSERT(false);  // nobody wakes a lane that has exited
+}
+
+Site site_of(Instruction instruction, const Where& where) {
+  // "void mc::gpu::load_tile(const KvPool&, ...) [with int kDim = 64]" is called load_tile
+  std::string_view function = where.function_name();
+  function = function.substr(0, function.find('('));
+  const size_t name = function.find_last_of(": ");
+  if (name != std::string_view::npos) function.remove_prefix(name + 1);
+  return {instruction, std::string(file_of(where)), std::string(function), where.line(), where.column()};
+}
+
+void note_site(Grid& grid, Instruction instruction, const Where& where) {
+  if (grid.options.sites != nullptr &&
+      grid.noted.emplace(where.file_name(), where.line(), where.column(), instruction).second)
+    grid.options.sites->push_back(site_of(instruction, where));
+}
+
+bool matches_mutation(Instruction instruction, const Where& where) {
+  const Mutation* mutation = running_cta().grid.options.mutation;
+  if (mutation == nullptr || mutation->site.instruction != instruction || mutation->site.line != where.line() ||
+      mutation->site.column != where.column())
+    return false;
+  return mutation->site.file == file_of(where);
+}
+
+/// Notes the call, and says whether the mutation leaves it out.
+bool watch(const Lane& lane) {
+  Grid& grid = lane.warp->cta.grid;
+  const Options& options = grid.options;
+  note_site(grid, lane.instruction, lane.where);
+  if (!matches_mutation(lane.instruction, lane.where)) return true;
+  switch (options.mutation->edit) {
+    case Mutation::Edit::skip: return false;
+    case Mutation::Edit::skip_lane: return lane.number != 3;
+    case Mutation::Edit::skip_warp: return lane.warp->number != 0;
+    default: return true;
+  }
 }
 
 }  // namespace
 
 std::string_view to_string(Policy policy) {
-  constexpr std::string_view kNames[] = {"in-order", "random", "sticky"};
-  return kNames[static_cast<int>(policy)];
+  constexpr std::string_view kPolicyNames[] = {"in-order", "random", "sticky"};
+  return kPolicyNames[static_cast<int>(policy)];
+}
+
+std::string_view to_string(Instruction instruction) {
+  return kNames[static_cast<size_t>(instruction)];
 }
 
 void Counters::add(const Counters& other) {
   instructions += other.instructions;
+  switches += other.switches;
   matrix_products += other.matrix_products;
   async_bytes += other.async_bytes;
   barriers += other.barriers;
   bank_conflicts += other.bank_conflicts;
 }
 
-Warp::Warp(Cta& cta, uint32_t number) : cta(cta), number(number) {
-  const Decoded& code = cta.grid.code;
-  registers.assign(code.words, 0xffbadbadu);  // a NaN that no kernel computes
-  predicates.assign(code.predicates, 0);
-  strands.push_back({kAllLanes, 0});
-  if (code.uses_wgmma) {
-    written_at.assign(code.words / kLanes, 0);
-    in_flight.assign(code.words / kLanes, 0);
-  }
-  for (const FixedRow& fixed : code.fixed)
-    for (uint32_t lane = 0; lane < kLanes; ++lane) {
-      const uint64_t value =
-          fixed.special == 0 ? fixed.value : special_value(cta, cta.grid.launch, fixed.special, number * kLanes + lane);
-      if (fixed.wide)
-        std::memcpy(&registers[fixed.row + 2 * lane], &value, 8);
-      else
-        registers[fixed.row + lane] = static_cast<uint32_t>(value);
-    }
+Lane& running() {
+  return *running_lane;
 }
 
-Flow Warp::fail(std::string_view rule, const std::string& text, uint32_t lanes) {
+std::string_view file_of(const Where& where) {
+  const std::string_view path = where.file_name();
+  const size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+std::string place_of(Instruction instruction, const Where& where) {
+  std::string out(to_string(instruction));
+  if (instruction == Instruction::exit) return out;
+  return out + " at " + std::string(file_of(where)) + ":" + std::to_string(where.line());
+}
+
+std::string hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+void fail(std::string_view rule, const std::string& text, int lane) {
+  const Lane& self = running();
+  Cta& cta = running_cta();
   Grid& grid = cta.grid;
-  if (grid.report.failure) return Flow::block;
-  const uint32_t pc = strands.empty() ? 0 : strands[std::min(current, strands.size() - 1)].pc;
+  MC_ASSERT(!grid.report.failure);
   std::string said(rule);
-  said += ": " + grid.code.place(pc) + ": " + text + "\n  kernel " + grid.code.kernel->name + ", CTA (" +
-          std::to_string(cta.id[0]) + ", " + std::to_string(cta.id[1]) + ", " + std::to_string(cta.id[2]) + "), warp " +
-          std::to_string(number) + ", lane " + std::to_string(lanes == 0 ? 0 : std::countr_zero(lanes)) + ", seed " +
+  said += ": " + place_of(self.instruction, self.where) + ": " + text + "\n  kernel " + std::string(grid.kernel.name) +
+          ", CTA (" + std::to_string(cta.id[0]) + ", " + std::to_string(cta.id[1]) + ", " + std::to_string(cta.id[2]) +
+          "), warp " + std::to_string(self.warp->number) + ", lane " +
+          std::to_string(lane < 0 ? self.number : static_cast<uint32_t>(lane)) + ", seed " +
           std::to_string(grid.options.seed) + ", policy " + std::string(to_string(grid.options.policy));
   grid.report.failure = Failure{std::string(rule), std::move(said)};
-  return Flow::block;
+  throw Stopped{};
 }
 
-Flow Warp::fail(const Conflict& conflict, uint32_t lanes) {
+void fail(const Conflict& conflict, int lane) {
   std::string text(conflict.text);
   if (conflict.rule == "race" || conflict.rule == "proxy")
-    text += conflict.agent < cta.warps.size() ? " by warp " + std::to_string(conflict.agent)
-                                              : " by a bulk copy (its phase was not waited for)";
-  return fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lanes);
+    text += conflict.agent < running_cta().warps.size() ? " by warp " + std::to_string(conflict.agent)
+                                                        : " by a bulk copy (its phase was not waited for)";
+  fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 
-bool Warp::runnable() const {
-  return std::any_of(strands.begin(), strands.end(), [](const Strand& s) { return s.state == Strand::State::ready; });
-}
-
-void Warp::wake_blocked() {
-  for (Strand& strand : strands)
-    if (strand.state == Strand::State::blocked) strand.state = Strand::State::ready;
-}
-
-/// Strands at one instruction become one, which may be what a blocked one waits for.
-void Warp::merge() {
-  std::erase_if(strands, [](const Strand& s) { return s.mask == 0; });
-  for (size_t i = 0; i < strands.size(); ++i)
-    for (size_t k = strands.size(); k-- > i + 1;) {
-      if (strands[k].pc != strands[i].pc || strands[i].state == Strand::State::waiting ||
-          strands[k].state == Strand::State::waiting)
-        continue;
-      strands[i].mask |= strands[k].mask;
-      strands[i].state = Strand::State::ready;
-      strands.erase(strands.begin() + static_cast<std::ptrdiff_t>(k));
-    }
-}
-
-/// Sets `current`: by the seed, or the strand that is furthest behind, so that strands meet again soon.
-bool Warp::pick(bool shuffle) {
-  size_t ready = 0, chosen = 0;
-  for (size_t i = 0; i < strands.size(); ++i) {
-    if (strands[i].state != Strand::State::ready) continue;
-    ++ready;
-    const bool better = shuffle ? cta.grid.rng.below(ready) == 0 : strands[i].pc < strands[chosen].pc;
-    if (ready == 1 || better) chosen = i;
+bool begin(Instruction instruction, const Where& where) {
+  Lane& lane = *running_lane;
+  Warp& warp = *lane.warp;
+  Grid& grid = warp.cta.grid;
+  lane.instruction = instruction;
+  lane.where = where;
+  if (++grid.report.counters.instructions > grid.options.steps_max)
+    fail("endless", "more than " + std::to_string(grid.options.steps_max) + " instructions");
+  if (warp.budget == 0) {
+    leave(true);
+  } else {
+    --warp.budget;
   }
-  current = chosen;
-  return ready > 0;
+  return !lane.place.watched || watch(lane);
 }
 
-Flow Warp::step(const Op& op, Strand& strand) {
-  uint32_t mask = strand.mask;
-  if (op.guard >= 0) {
-    const uint32_t bits = predicates[static_cast<size_t>(op.guard)];
-    mask &= op.guard_negated ? ~bits : bits;
+bool watch_arithmetic(Instruction instruction, const Where& where) {
+  note_site(running_cta().grid, instruction, where);
+  return !matches_mutation(instruction, where);
+}
+
+uint32_t mutated(uint32_t argument) {
+  const Lane& lane = running();
+  if (!lane.place.watched || !matches_mutation(lane.instruction, lane.where)) return argument;
+  const Mutation& mutation = *lane.warp->cta.grid.options.mutation;
+  switch (mutation.edit) {
+    case Mutation::Edit::argument: return mutation.argument;
+    case Mutation::Edit::doubled: return argument * 2;
+    case Mutation::Edit::halved: return argument / 2;
+    default: return argument;
   }
-  if (mask == 0) return Flow::next;
-  // A collective of the whole warp waits for strands that are elsewhere.
-  if (op.aligned && mask != alive) {
-    if (mask != strand.mask) return fail("divergence", "the guard of a collective differs between lanes", mask);
-    return Flow::block;
+}
+
+bool mutation_transposes() {
+  const Lane& lane = running();
+  return lane.place.watched && matches_mutation(lane.instruction, lane.where) &&
+         lane.warp->cta.grid.options.mutation->edit == Mutation::Edit::transposed;
+}
+
+void block() {
+  Warp& warp = running_warp();
+  warp.ready &= ~running().bit();
+  leave(false);
+}
+
+void gather(uint32_t members, bool of_alive, void* operand, Collective collective) {
+  Lane& lane = running();
+  Warp& warp = *lane.warp;
+  if (of_alive) members = warp.alive;
+  if ((members & lane.bit()) == 0) fail("divergence", "a lane runs a collective whose mask does not name it");
+  if ((members & ~warp.alive) != 0)
+    fail("divergence", "the collective needs a lane that has exited", std::countr_zero(members & ~warp.alive));
+  lane.members = members;
+  lane.of_alive = of_alive;
+  lane.operand = operand;
+  lane.collective = collective;
+  if (const uint32_t others = warp.arrived & members; others != 0) {
+    const Lane& other = warp.lanes[static_cast<size_t>(std::countr_zero(others))];
+    if (other.instruction != lane.instruction || other.where.line() != lane.where.line() ||
+        other.where.column() != lane.where.column() || (!of_alive && other.members != members))
+      fail("divergence",
+           "lane " + std::to_string(other.number) + " of the warp is in " + place_of(other.instruction, other.where));
   }
-  if (!grid().code.uses_wgmma) return op.run(*this, op, mask);
-  for (uint32_t i = 0; i < op.row_count && !products.empty(); ++i)
-    if (in_flight[op.rows[i]] != 0 && !op.is_product)
-      return fail("accumulator", "a register of an unfinished wgmma is read or written before its wait", mask);
-  const Flow flow = op.run(*this, op, mask);
-  for (uint32_t i = 0; i < op.written_count && !op.is_product; ++i)
-    written_at[op.rows[i]] = grid().report.counters.instructions;
-  return flow;
+  warp.arrived |= lane.bit();
+  if ((warp.arrived & members) == members) {
+    run_collective(warp, members, collective);
+    if ((warp.ready & lane.bit()) == 0) leave(false);
+    return;
+  }
+  block();
 }
 
-Grid& Warp::grid() const {
-  return cta.grid;
-}
-
-void Warp::run(uint32_t budget, bool shuffle) {
-  Grid& grid = cta.grid;
-  if (!pick(shuffle)) return;
-  for (; budget > 0; --budget) {
-    Strand& strand = strands[current];
-    if (strand.pc >= grid.code.ops.size()) {
-      fail("bounds", "runs past the end of the kernel", strand.mask);
-      return;
-    }
-    if (++grid.report.counters.instructions > grid.options.steps_max) {
-      fail("endless", "more than " + std::to_string(grid.options.steps_max) + " instructions", strand.mask);
-      return;
-    }
-    const Flow flow = step(grid.code.ops[strand.pc], strand);
-    if (grid.report.failure) return;
-    Strand& after = strands[current];  // a branch may have moved the strands
-    if (flow == Flow::next || flow == Flow::wait) ++after.pc;
-    if (flow == Flow::block) after.state = Strand::State::blocked;
-    if (flow == Flow::wait) after.state = Strand::State::waiting;
-    if (strands.size() > 1 || after.mask == 0) merge();
-    const bool moved = strands.size() != 1 || flow == Flow::block || flow == Flow::wait;
-    if (moved && (exited() || !pick(shuffle))) return;
-    if (!moved) current = 0;
+Warp::Warp(Cta& cta, uint32_t number) : cta(cta), number(number), agent(number) {
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    Lane& lane = lanes.emplace_back();
+    lane.warp = this;
+    lane.number = i;
+    lane.place.thread = number * kLanes + i;
+    std::copy(std::begin(cta.id), std::end(cta.id), lane.place.cta);
+    lane.place.fault = cta.grid.options.fault;
+    lane.place.watched = cta.grid.options.mutation != nullptr || cta.grid.options.sites != nullptr;
+    lane.fiber.start(Stacks::of_thread().at(lane.place.thread), Stacks::bytes(), lane.place.thread, live, &lane);
   }
 }
 
 Cta::Cta(Grid& grid, uint32_t number)
     : grid(grid),
       number(number),
-      shared(grid.shared_bytes, std::byte{0xff}),
-      shadow(grid.shared_bytes, grid.launch.block / kLanes, grid.options.strict) {
-  id[0] = number % grid.launch.grid[0];
-  id[1] = number / grid.launch.grid[0] % grid.launch.grid[1];
-  id[2] = number / grid.launch.grid[0] / grid.launch.grid[1];
-  warps.reserve(grid.launch.block / kLanes);
+      id{number % grid.launch.grid[0], number / grid.launch.grid[0] % grid.launch.grid[1],
+         number / grid.launch.grid[0] / grid.launch.grid[1]},
+      shared(grid.launch.dynamic_shared + kAlignMax, std::byte{0xff}),
+      order(grid.launch.block / kLanes, kMbarriersMax),
+      shadow(order, static_cast<uint32_t>(shared.size()), grid.options.strict) {
   for (uint32_t i = 0; i < grid.launch.block / kLanes; ++i) warps.emplace_back(*this, i);
   for (size_t i = 0; i < warps.size(); ++i) priorities_.push_back(grid.rng.next());
   mood_ = static_cast<int>(grid.rng.below(3));
-}
-
-uint16_t Cta::tag() {
-  const uint16_t out = next_tag;
-  next_tag = next_tag + 1 == kBarrierTag ? 1 : static_cast<uint16_t>(next_tag + 1);
-  return out;
 }
 
 /// The warp that runs next, or null.
@@ -201,7 +322,7 @@ Warp* Cta::pick() {
     priorities_[grid.rng.below(priorities_.size())] = grid.rng.next();
   for (uint32_t i = 0; i < warps.size(); ++i) {
     Warp& warp = warps[(turn_ + i) % warps.size()];
-    if (!warp.runnable()) continue;
+    if (warp.ready == 0) continue;
     ++ready;
     bool better = chosen == nullptr;
     if (grid.options.policy == Policy::random) better = grid.rng.below(ready) == 0;
@@ -216,58 +337,76 @@ Warp* Cta::pick() {
 void Cta::run() {
   const Policy policy = grid.options.policy;
   while (!grid.report.failure) {
-    if (std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.exited(); })) {
-      if (!bulk.empty()) warps[0].fail("exit", "the CTA exits before a bulk copy into it has ended", kAllLanes);
-      return;
-    }
+    const bool over = std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.alive == 0; });
     // Bulk copies end as early or as late as the seed wants, or when nothing else can run.
-    if (!bulk.empty() && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
+    if (!bulk.empty() && !over && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
       complete_bulk(grid.rng.below(bulk.size()));
-    Warp* warp = pick();
-    if (warp == nullptr && !bulk.empty()) {
+    Warp* warp = over ? nullptr : pick();
+    if (warp == nullptr && !over && !bulk.empty()) {
       complete_bulk(grid.rng.below(bulk.size()));
       continue;
     }
+    if (warp == nullptr && over && bulk.empty()) return;
     if (warp == nullptr) return report_deadlock();
-    const uint64_t budget = policy == Policy::random   ? 1 + grid.rng.below(8)
-                            : policy == Policy::sticky ? 1 + grid.rng.below(64)
-                                                       : UINT32_MAX;
-    warp->run(static_cast<uint32_t>(budget), policy != Policy::in_order);
+    warp->budget = policy == Policy::random   ? static_cast<uint32_t>(1 + grid.rng.below(8 * kLanes))
+                   : policy == Policy::sticky ? static_cast<uint32_t>(1 + grid.rng.below(64 * kLanes))
+                                              : UINT32_MAX;
+    warp->first_lane = policy == Policy::in_order ? 0 : static_cast<uint32_t>(grid.rng.below(kLanes));
+    Lane& lane = warp->next_lane();
+    running_lane = &lane;
+    running_place = &lane.place;
+    ++grid.report.counters.switches;
+    Fiber::swap(grid.scheduler, lane.fiber);
+    running_lane = nullptr;
+    running_place = nullptr;
   }
 }
 
+/// Nothing can run: a deadlock, or a copy that nobody waited for.
 void Cta::report_deadlock() {
+  const auto waits = [](const Warp& w) { return w.alive != 0; };
+  const auto first = std::find_if(warps.begin(), warps.end(), waits);
+  const bool exited = first == warps.end();
   std::string text = "nothing can run;";
-  for (Warp& warp : warps)
-    for (const Strand& strand : warp.strands) {
-      // A strand that waits in a barrier stands behind it.
-      const uint32_t at = strand.state == Strand::State::waiting && strand.pc > 0 ? strand.pc - 1 : strand.pc;
-      text += " warp " + std::to_string(warp.number) + " waits in " + grid.code.place(at) + ";";
-    }
-  for (Warp& warp : warps)
-    if (!warp.exited()) {
-      warp.fail("deadlock", text, warp.alive);
-      return;
-    }
+  for (const Warp& warp : warps) {
+    std::vector<std::string> places;
+    for_lanes(warp.alive, [&](uint32_t i) {
+      std::string place = place_of(warp.lanes[i].instruction, warp.lanes[i].where);
+      if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(std::move(place));
+    });
+    for (const std::string& place : places) text += " warp " + std::to_string(warp.number) + " waits in " + place + ";";
+  }
+  Warp& of = exited ? warps.front() : *first;
+  running_lane = &of.lanes[static_cast<size_t>(exited ? 0 : std::countr_zero(of.alive))];
+  try {
+    if (exited) fail("exit", "the CTA exits before a bulk copy into it has ended");
+    fail("deadlock", text);
+  } catch (const Stopped&) {
+    running_lane = nullptr;
+  }
 }
 
-Report run(const Program& program, DeviceMemory& memory, const Launch& launch, const Options& options) {
-  const Decoded& code = program.code();
-  Grid grid{.code = code, .memory = memory, .launch = launch, .options = options, .rng = Rng(options.seed)};
-  grid.shared_bytes = code.dynamic_offset + launch.dynamic_shared;
+Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, const Options& options) {
+  Grid grid{.kernel = kernel, .memory = memory, .launch = launch, .options = options, .rng = Rng(options.seed)};
   const auto refuse = [&](const std::string& text) {
-    grid.report.failure = Failure{"launch", "launch: " + text + "\n  kernel " + code.kernel->name};
+    grid.report.failure = Failure{"launch", "launch: " + text + "\n  kernel " + std::string(kernel.name)};
     return std::move(grid.report);
   };
   if (launch.block == 0 || launch.block % kLanes != 0 || launch.block > 1024)
     return refuse(std::to_string(launch.block) + " threads are not 32 to 1024, by 32");
-  if (code.kernel->threads_max > 0 && launch.block > code.kernel->threads_max)
-    return refuse(std::to_string(launch.block) + " threads, compiled for " + std::to_string(code.kernel->threads_max));
-  if (grid.shared_bytes > kSharedMax) return refuse(std::to_string(grid.shared_bytes) + " bytes of shared memory");
-  if (launch.params.size() != code.kernel->param_bytes)
+  if (launch.block > kernel.threads_max)
+    return refuse(std::to_string(launch.block) + " threads, compiled for " + std::to_string(kernel.threads_max));
+  if (launch.dynamic_shared > kSharedMax)
+    return refuse(std::to_string(launch.dynamic_shared) + " bytes of shared memory, a CTA has " +
+                  std::to_string(kSharedMax));
+  if (launch.params.size() != kernel.param_bytes)
     return refuse(std::to_string(launch.params.size()) + " bytes of parameters, the kernel takes " +
-                  std::to_string(code.kernel->param_bytes));
-  grid.params.assign(launch.params.begin(), launch.params.end());
+                  std::to_string(kernel.param_bytes));
+  constexpr size_t kParamAlign = 128;
+  grid.params.resize(launch.params.size() + kParamAlign);
+  const size_t skew = kParamAlign - reinterpret_cast<uintptr_t>(grid.params.data()) % kParamAlign;
+  std::copy(launch.params.begin(), launch.params.end(), grid.params.begin() + static_cast<std::ptrdiff_t>(skew));
+  grid.param_start = grid.params.data() + skew;
   memory.start_grid();
   std::vector<uint32_t> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2]);
   std::iota(order.begin(), order.end(), 0u);

@@ -12,6 +12,11 @@ constexpr uint32_t kAll = 0xffffffffu;
 
 }  // namespace
 
+void View::clear() {
+  std::fill(seen.begin(), seen.end(), Stamp{});
+  std::fill(fenced.begin(), fenced.end(), Stamp{});
+}
+
 void View::join(const View& other) {
   for (size_t i = 0; i < seen.size(); ++i) {
     seen[i].join(other.seen[i]);
@@ -19,23 +24,23 @@ void View::join(const View& other) {
   }
 }
 
-Shadow::Shadow(uint32_t bytes, uint32_t warps, bool strict)
-    : agents_(warps + 32), strict_(strict), warps_(warps), words_((bytes + 3) / 4), reads_(words_.size() * warps) {
-  MC_ASSERT_LE(agents_, kAgentsMax);
+Order::Order(uint32_t warps, uint32_t barriers) : agents_(warps + barriers), warps_(warps) {
+  MC_ASSERT_LE(warps, kWarpsMax);
+  MC_ASSERT_LT(agents_, 65536u);
   for (Lanes& warp : warps_) warp.view = View(agents_);
 }
 
 /// All lanes acquire what single lanes have.
-void Shadow::fold(Lanes& warp) {
+void Order::fold(Lanes& warp) {
   for (uint32_t lanes = warp.with_extra; lanes != 0; lanes &= lanes - 1) {
     View& extra = warp.extra[static_cast<size_t>(std::countr_zero(lanes))];
     warp.view.join(extra);
-    extra = View(agents_);
+    extra.clear();
   }
   warp.with_extra = 0;
 }
 
-void Shadow::sync_warp(uint32_t number) {
+void Order::sync_warp(uint32_t number) {
   Lanes& warp = warps_[number];
   fold(warp);
   warp.synced = ++warp.clock;
@@ -45,13 +50,13 @@ void Shadow::sync_warp(uint32_t number) {
   warp.fenced_synced = std::max(warp.fenced_synced, fenced);
 }
 
-void Shadow::sync_lanes(uint32_t number, uint32_t lanes) {
+void Order::sync_lanes(uint32_t number, uint32_t lanes) {
   View shared(agents_);
   release(number, lanes, shared);
   acquire(number, lanes, shared);
 }
 
-void Shadow::release(uint32_t number, uint32_t lanes, View& out) {
+void Order::release(uint32_t number, uint32_t lanes, View& out) {
   Lanes& warp = warps_[number];
   out.join(warp.view);
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -64,7 +69,7 @@ void Shadow::release(uint32_t number, uint32_t lanes, View& out) {
   out.fenced[number].join(Stamp::of(warp.fenced_synced, warp.clock, lanes & ~warp.dirty));
 }
 
-void Shadow::acquire(uint32_t number, uint32_t lanes, const View& from) {
+void Order::acquire(uint32_t number, uint32_t lanes, const View& from) {
   Lanes& warp = warps_[number];
   if (lanes == kAll) {
     warp.view.join(from);
@@ -76,64 +81,72 @@ void Shadow::acquire(uint32_t number, uint32_t lanes, const View& from) {
   warp.with_extra |= lanes;
 }
 
-void Shadow::fence_async(uint32_t number, uint32_t lanes) {
+void Order::fence_async(uint32_t number, uint32_t lanes) {
   Lanes& warp = warps_[number];
   ++warp.clock;
   warp.dirty &= ~lanes;
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) warp.fenced_clock[std::countr_zero(rest)] = warp.clock;
 }
 
-void Shadow::complete(uint32_t barrier, uint32_t phase, View& out) const {
+void Order::complete(uint32_t barrier, uint32_t phase, View& out) const {
   const Stamp stamp{phase + 2, 0, 0};
   out.seen[warps() + barrier].join(stamp);
   out.fenced[warps() + barrier].join(stamp);
 }
 
-bool Shadow::sees(const Lanes& warp, uint32_t number, uint32_t lane, uint32_t agent, uint32_t clock, uint32_t of,
-                  bool fenced) const {
-  if (agent == number) {
-    if (clock < (fenced ? warp.fenced_synced : warp.synced)) return true;
-    if (of == 1u << lane && (!fenced || clock < warp.fenced_clock[lane])) return true;
+bool Order::sees(const Lanes& warp, uint32_t number, uint32_t lane, const Event& event, bool fenced) const {
+  if (event.agent == number) {
+    if (event.clock < (fenced ? warp.fenced_synced : warp.synced)) return true;
+    if (event.lanes == 1u << lane && (!fenced || event.clock < warp.fenced_clock[lane])) return true;
   }
   const View& all = warp.view;
-  if ((fenced ? all.fenced : all.seen)[agent].covers(clock, of)) return true;
+  if ((fenced ? all.fenced : all.seen)[event.agent].covers(event.clock, event.lanes)) return true;
   if ((warp.with_extra >> lane & 1) == 0) return false;
   const View& own = warp.extra[lane];
-  return (fenced ? own.fenced : own.seen)[agent].covers(clock, of);
+  return (fenced ? own.fenced : own.seen)[event.agent].covers(event.clock, event.lanes);
 }
 
-bool Shadow::all_see(uint32_t number, uint32_t lanes, uint32_t agent, uint32_t clock, uint32_t of, bool fenced) const {
+bool Order::ordered(uint32_t number, uint32_t lanes, const Event& after, bool fenced) const {
   const Lanes& warp = warps_[number];
-  if ((fenced ? warp.view.fenced : warp.view.seen)[agent].covers(clock, of)) return true;
+  if ((fenced ? warp.view.fenced : warp.view.seen)[after.agent].covers(after.clock, after.lanes)) return true;
+  if (after.agent == number && after.clock < (fenced ? warp.fenced_synced : warp.synced)) return true;
   for (; lanes != 0; lanes &= lanes - 1)
-    if (!sees(warp, number, static_cast<uint32_t>(std::countr_zero(lanes)), agent, clock, of, fenced)) return false;
+    if (!sees(warp, number, static_cast<uint32_t>(std::countr_zero(lanes)), after, fenced)) return false;
   return true;
 }
+
+Shadow::Shadow(Order& order, uint32_t bytes, bool strict)
+    : order_(order), strict_(strict), words_((bytes + 3) / 4), reads_(words_.size() * order.warps()) {}
 
 Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, Proxy proxy) const {
   const Word& word = words_[at];
   const auto address = static_cast<uint32_t>(at * 4);
-  if (word.tag == kBarrierTag) return {"barrier", "touches the bytes of an mbarrier", 0, 0, address};
-  if (word.tag != 0) return {"in-flight", "touches bytes that an unfinished asynchronous copy owns", 0, 0, address};
+  if (word.owner == Owner::mbarrier) return {"barrier", "touches the bytes of an mbarrier", 0, 0, address};
+  if (word.owner == Owner::copy)
+    return {"in-flight", "touches bytes that an unfinished asynchronous copy owns", 0, 0, address};
   const bool writes = access != Access::read;
   if (writes && word.reading > 0)
     return {"reused", "writes bytes that an unfinished wgmma or bulk store reads", 0, 0, address};
   const bool both_atomic = access == Access::atomic && word.atomic;
-  if (word.clock > 0 && !both_atomic) {
-    if (!all_see(warp, lanes, word.agent, word.clock, word.lanes, false))
+  if (both_atomic ? word.plain_clock > 0 : word.clock > 0) {
+    // Atomics need no order among themselves, but all come after the write that made the word.
+    const Event write = both_atomic ? Event{word.plain_agent, word.plain_clock, word.plain_lanes}
+                                    : Event{word.agent, word.clock, word.lanes};
+    if (!order_.ordered(warp, lanes, write))
       return {"race", writes ? "writes without order after an earlier write" : "reads without order after a write",
-              word.agent, word.lanes, address};
-    if (proxy == Proxy::async && !word.async && !all_see(warp, lanes, word.agent, word.clock, word.lanes, true))
+              write.agent, write.lanes, address};
+    if (proxy == Proxy::async && !word.async && !order_.ordered(warp, lanes, write, true))
       return {"proxy", "uses through the async proxy what was written without fence.proxy.async by the writer",
               word.agent, word.lanes, address};
   }
-  for (uint32_t rest = writes ? word.readers : 0; rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = writes ? word.readers : 0; rest != 0; rest &= rest - 1) {
     const auto reader = static_cast<uint32_t>(std::countr_zero(rest));
-    const Read& read = reads_[at * warps_.size() + reader];
-    if (!all_see(warp, lanes, reader, read.clock, read.lanes, false))
+    const Read& read = reads_[at * order_.warps() + reader];
+    const Event event{reader, read.clock, read.lanes};
+    if (!order_.ordered(warp, lanes, event))
       return {"race", "writes without order after a read", reader, read.lanes, address};
     if (proxy == Proxy::async && strict_ && (word.generic_readers >> reader & 1) != 0 &&
-        !all_see(warp, lanes, reader, read.clock, read.lanes, true))
+        !order_.ordered(warp, lanes, event, true))
       return {"proxy", "overwrites through the async proxy what was read without fence.proxy.async by the reader",
               reader, read.lanes, address};
   }
@@ -143,28 +156,33 @@ Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, 
 void Shadow::note(uint32_t number, uint32_t lanes, size_t at, uint32_t first, uint32_t end, Access access,
                   Proxy proxy) {
   Word& word = words_[at];
-  Lanes& warp = warps_[number];
-  if (proxy == Proxy::generic) warp.dirty |= lanes;
+  const Event event = order_.now(number, lanes);
   if (access != Access::read) {
-    word.clock = warp.clock;
+    word.clock = event.clock;
     word.lanes = lanes;
-    word.agent = static_cast<uint8_t>(number);
+    word.agent = static_cast<uint16_t>(number);
     word.async = proxy == Proxy::async;
     word.atomic = access == Access::atomic;
+    if (!word.atomic) {
+      word.plain_clock = event.clock;
+      word.plain_lanes = lanes;
+      word.plain_agent = word.agent;
+    }
     word.readers = word.generic_readers = 0;
     word.defined |= static_cast<uint8_t>(((1u << end) - 1) & ~((1u << first) - 1));
     return;
   }
-  Read& read = reads_[at * warps_.size() + number];
-  const uint32_t bit = 1u << number;
-  const bool kept = (word.readers & bit) != 0 && read.clock >= warp.synced;
+  Read& read = reads_[at * order_.warps() + number];
+  const uint64_t bit = uint64_t{1} << number;
+  const bool kept = (word.readers & bit) != 0 && read.clock >= order_.synced(number);
   read.lanes = kept ? read.lanes | lanes : lanes;
-  read.clock = warp.clock;
+  read.clock = event.clock;
   word.readers |= bit;
   if (proxy == Proxy::generic) word.generic_readers |= bit;
 }
 
 Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy) {
+  if (proxy == Proxy::generic) order_.note_generic(warp, lanes);
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
     const auto base = static_cast<uint32_t>(at * 4);
     const uint32_t first = address > base ? address - base : 0, end = std::min(address + bytes - base, 4u);
@@ -177,28 +195,25 @@ Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t
   return {};
 }
 
-Conflict Shadow::start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, uint16_t tag,
-                            Proxy proxy) {
+Conflict Shadow::start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Proxy proxy) {
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
     if (Conflict found = check(warp, lanes, at, Access::write, proxy)) return found;
-    words_[at].tag = tag;
+    words_[at].owner = Owner::copy;
   }
   return {};
 }
 
-bool Shadow::ordered(uint32_t warp, uint32_t lanes, const Event& after) const {
-  return all_see(warp, lanes, after.warp, after.clock, after.lanes, false);
-}
-
 Conflict Shadow::reserve(uint32_t warp, uint32_t lanes, uint32_t address) {
   if (Conflict found = touch(warp, lanes, address, 8, Access::write, Proxy::generic)) return found;
-  words_[address / 4].tag = words_[address / 4 + 1].tag = kBarrierTag;
+  words_[address / 4].owner = words_[address / 4 + 1].owner = Owner::mbarrier;
   return {};
 }
 
 void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
+  order_.note_generic(warp, lanes);
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
-    words_[at].tag = 0;
+    MC_ASSERT(words_[at].owner == Owner::copy);
+    words_[at].owner = Owner::nobody;
     note(warp, lanes, at, 0, 4, Access::write, Proxy::generic);
   }
 }
@@ -206,9 +221,10 @@ void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t 
 void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes) {
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
     Word& word = words_[at];
+    MC_ASSERT(word.owner == Owner::copy);
     word = {};
     word.clock = phase + 1;
-    word.agent = static_cast<uint8_t>(warps() + barrier);
+    word.agent = static_cast<uint16_t>(order_.warps() + barrier);
     word.async = true;
     word.defined = 15;
   }
@@ -226,6 +242,7 @@ Conflict Shadow::start_read(uint32_t warp, uint32_t address, uint32_t bytes) {
 
 void Shadow::end_read(uint32_t warp, uint32_t address, uint32_t bytes) {
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    MC_ASSERT(words_[at].reading > 0);
     --words_[at].reading;
     note(warp, kAll, at, 0, 4, Access::read, Proxy::async);
   }

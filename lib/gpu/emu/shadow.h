@@ -1,7 +1,8 @@
-// Order between accesses to a CTA's shared memory, by vector clocks (Mattern 1989; epochs after FastTrack, PLDI 2009).
+// Order between accesses to the shared memory of CTAs, by vector clocks (Mattern 1989; epochs after FastTrack, PLDI
+// 2009).
 //
-// Agents are the CTA's warps and its mbarriers; a bulk copy writes in the name of the mbarrier that completes it. An
-// event of a warp carries the warp's clock and the lanes that did it. A Stamp names a set of events of one agent; a
+// Agents are the cluster's warps and its mbarriers; a bulk copy writes in the name of the mbarrier that completes it.
+// An event of a warp carries the warp's clock and the lanes that did it. A Stamp names a set of events of one agent; a
 // View holds one Stamp for every agent: what a warp, or a released barrier, happens after. Two events conflict when
 // they touch the same 4 bytes, one writes, and neither is in the view of the other.
 //
@@ -20,7 +21,7 @@
 
 namespace mc::gpu::emu {
 
-constexpr uint32_t kAgentsMax = 64;  // 32 warps and 32 mbarriers
+constexpr uint32_t kWarpsMax = 64;  // of a cluster
 
 /// Events of an agent: all before clock `all`, and those of `lanes` before clock `upto`. The join of two sets of lanes
 /// takes the later clock for both: lanes of a warp that release one after another may do no more than that between.
@@ -44,11 +45,12 @@ struct View {
   explicit View(uint32_t agents = 0) : seen(agents), fenced(agents) {}
   std::vector<Stamp> seen, fenced;
   void join(const View& other);
+  void clear();
 };
 
-/// Something that lanes of a warp did.
+/// Something that lanes of a warp did, or the phase of an mbarrier.
 struct Event {
-  uint32_t warp = 0, clock = 0, lanes = 0;
+  uint32_t agent = 0, clock = 0, lanes = 0;
 };
 
 enum class Access : uint8_t { read, write, atomic };
@@ -61,13 +63,11 @@ struct Conflict {
   explicit operator bool() const { return !rule.empty(); }
 };
 
-constexpr uint16_t kBarrierTag = UINT16_MAX;  // of the bytes of an mbarrier, in place of a copy's
-
-class Shadow {
+/// The clocks of all warps of a cluster. Warps are numbered through the cluster; behind them come its mbarriers.
+class Order {
  public:
-  Shadow(uint32_t bytes, uint32_t warps, bool strict);
+  Order(uint32_t warps, uint32_t barriers);
 
-  // ---- order ----
   /// All lanes of the warp pass a point together (bar.warp.sync with all lanes, or inside a CTA barrier).
   void sync_warp(uint32_t warp);
   /// The lanes order among themselves only.
@@ -80,14 +80,42 @@ class Shadow {
   void fence_async(uint32_t warp, uint32_t lanes);
   /// The phase of a barrier: what its bulk copies wrote, for those that wait for it.
   void complete(uint32_t barrier, uint32_t phase, View& out) const;
+  /// The lanes touch memory through the generic proxy.
+  void note_generic(uint32_t warp, uint32_t lanes) { warps_[warp].dirty |= lanes; }
 
   Event now(uint32_t warp, uint32_t lanes) const { return {warp, warps_[warp].clock, lanes}; }
-  bool ordered(uint32_t warp, uint32_t lanes, const Event& after) const;
+  uint32_t synced(uint32_t warp) const { return warps_[warp].synced; }
+  /// Whether the event happened before all of the lanes' next ones. `fenced`: for the async proxy.
+  bool ordered(uint32_t warp, uint32_t lanes, const Event& after, bool fenced = false) const;
+  View view() const { return View(agents_); }
+  uint32_t warps() const { return static_cast<uint32_t>(warps_.size()); }
+
+ private:
+  struct Lanes {                     // of a warp
+    uint32_t clock = 1, synced = 0;  // all lanes see events before `synced`
+    uint32_t fenced_synced = 0;      // and through the async proxy those before this
+    View view;                       // of all lanes
+    std::vector<View> extra;         // of single lanes, when they differ; else empty
+    uint32_t with_extra = 0;
+    uint32_t fenced_clock[32] = {};  // events of the lane before this clock are fenced
+    uint32_t dirty = 0;              // lanes with generic accesses since their last fence
+  };
+  bool sees(const Lanes& warp, uint32_t number, uint32_t lane, const Event& event, bool fenced) const;
+  void fold(Lanes& warp);
+
+  uint32_t agents_;
+  std::vector<Lanes> warps_;
+};
+
+/// The shared memory of one CTA: who wrote and read each word last, and what owns it.
+class Shadow {
+ public:
+  Shadow(Order& order, uint32_t bytes, bool strict);
 
   // ---- accesses of `bytes` bytes at `address`, by the lanes of a warp ----
   Conflict touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy);
-  /// An asynchronous copy into the bytes starts in the name of `lanes`; `tag` is not 0.
-  Conflict start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, uint16_t tag, Proxy proxy);
+  /// An asynchronous copy into the bytes starts in the name of `lanes`.
+  Conflict start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Proxy proxy);
   /// It has ended: written by the waiting lanes of a warp (cp.async), or by a barrier's phase (bulk copies).
   void end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
   void end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes);
@@ -98,39 +126,25 @@ class Shadow {
   /// The 8 bytes become an mbarrier, which no plain access may touch.
   Conflict reserve(uint32_t warp, uint32_t lanes, uint32_t address);
 
-  uint32_t warps() const { return static_cast<uint32_t>(warps_.size()); }
-
  private:
+  enum class Owner : uint8_t { nobody, copy, mbarrier };
   struct Word {
+    uint64_t readers = 0, generic_readers = 0;  // warps
     uint32_t clock = 0, lanes = 0;              // of the last write
-    uint32_t readers = 0, generic_readers = 0;  // warps
-    uint16_t tag = 0, reading = 0;
-    uint8_t agent = 0;
+    uint32_t plain_clock = 0, plain_lanes = 0;  // of the last one that was no atomic
+    uint16_t agent = 0, plain_agent = 0, reading = 0;
+    Owner owner = Owner::nobody;
     uint8_t defined = 0;  // bit of each byte
     bool async = false, atomic = false;
   };
   struct Read {
     uint32_t clock = 0, lanes = 0;
   };
-  struct Lanes {                     // of a warp
-    uint32_t clock = 1, synced = 0;  // all lanes see events before `synced`
-    uint32_t fenced_synced = 0;      // and through the async proxy those before this
-    View view;                       // of all lanes
-    std::vector<View> extra;         // of single lanes, when they differ; else empty
-    uint32_t with_extra = 0;
-    uint32_t fenced_clock[32] = {};  // events of the lane before this clock are fenced
-    uint32_t dirty = 0;              // lanes with generic accesses since their last fence
-  };
-  bool sees(const Lanes& warp, uint32_t number, uint32_t lane, uint32_t agent, uint32_t clock, uint32_t lanes,
-            bool fenced) const;
-  bool all_see(uint32_t warp, uint32_t lanes, uint32_t agent, uint32_t clock, uint32_t of, bool fenced) const;
   Conflict check(uint32_t warp, uint32_t lanes, size_t word, Access access, Proxy proxy) const;
   void note(uint32_t warp, uint32_t lanes, size_t word, uint32_t first, uint32_t end, Access access, Proxy proxy);
-  void fold(Lanes& warp);
 
-  uint32_t agents_;
+  Order& order_;
   bool strict_;
-  std::vector<Lanes> warps_;
   std::vector<Word> words_;
   std::vector<Read> reads_;  // [word][warp]
 };

@@ -1,16 +1,19 @@
 // wgmma (PTX ISA 9.0, section 9.7.15). A warp computes its 16 of the 64 rows alone: that lets one warp of a warpgroup
-// run further ahead than a chip would, which is harsher. From issue to wait the accumulators hold a poison and may not
-// be named, registers of A may not change, and shared memory of the operands may not be written.
+// run further ahead than a chip would, which is harsher. From issue to wait the accumulators hold a poison, registers
+// of A may not change, and shared memory of the operands may not be written.
 #include <algorithm>
-#include <charconv>
 
+#include "base/assert.h"
 #include "base/dtype.h"
 #include "gpu/emu/machine.h"
 
+// Registers that the kernel named may lie in a frame that it has left: reading them shows the error.
+#if defined(__clang__) || defined(__GNUC__)
+#define MC_UNCHECKED __attribute__((no_sanitize("address")))
+#endif
+
 namespace mc::gpu::emu {
 namespace {
-
-constexpr uint32_t kPoison = 0x7fbadbad;  // a signalling NaN
 
 /// A shared memory descriptor with swizzling by 128 bytes.
 struct Tile {
@@ -34,111 +37,126 @@ uint32_t element_at(const Tile& tile, bool k_major, uint32_t x, uint32_t k) {
   return linear ^ (linear >> 3 & 0x70);
 }
 
-float bf16_at(const Cta& cta, uint32_t address) {
-  bf16_t value;
-  std::memcpy(&value, cta.shared.data() + address, 2);
-  return bf16_to_f32(value);
-}
-
-uint32_t columns(const Op& op) {
-  return op.target;
-}
-bool a_in_registers(const Op& op) {
-  return (op.variant & 1) != 0;
-}
-/// Operands behind the accumulators.
-const uint32_t* rest_of(const Op& op) {
-  return op.a + columns(op) / 2;
-}
-bool a_k_major(const Op& op) {
-  return rest_of(op)[5] == 0;
-}
-bool b_k_major(const Op& op) {
-  return (a_in_registers(op) ? rest_of(op)[8] : rest_of(op)[6]) == 0;
+/// 16 x `count` elements of a tile as f32, [k][x] when it is B and [x][k] when it is A.
+void read_tile(const Cta& cta, const Tile& tile, bool k_major, uint32_t first, uint32_t count, bool by_x, float* out) {
+  const uint32_t step_x = k_major ? 1 : 8, step_k = k_major ? 8 : 1;
+  for (uint32_t x = 0; x < count; x += step_x)
+    for (uint32_t k = 0; k < 16; k += step_k) {
+      bf16_t chunk[8];
+      std::memcpy(chunk, cta.shared.data() + element_at(tile, k_major, first + x, k), 16);
+      for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t at_x = k_major ? x : x + i, at_k = k_major ? k + i : k;
+        out[by_x ? at_x * 16 + at_k : at_k * count + at_x] = bf16_to_f32(chunk[i]);
+      }
+    }
 }
 
 /// The 16-byte chunks of shared memory that a warp's part of the product reads.
-std::vector<uint32_t> chunks_of(const Warp& w, const Product& product) {
+std::vector<uint32_t> chunks_of(const Warp& w, const Product& product, bool a_in_registers) {
   std::vector<uint32_t> out;
   const auto add = [&](const Tile& tile, bool k_major, uint32_t first, uint32_t count) {
     const uint32_t step_x = k_major ? 1 : 8, step_k = k_major ? 8 : 1;
     for (uint32_t x = first; x < first + count; x += step_x)
       for (uint32_t k = 0; k < 16; k += step_k) out.push_back(element_at(tile, k_major, x, k));
   };
-  add(tile_of(product.b), b_k_major(*product.op), 0, columns(*product.op));
-  if (!a_in_registers(*product.op)) add(tile_of(product.a), a_k_major(*product.op), 16 * (w.number % 4), 16);
+  add(tile_of(product.b), product.form.b_k_major, 0, product.form.columns);
+  if (!a_in_registers) add(tile_of(product.a), true, 16 * (w.number % 4), 16);
   return out;
 }
 
 /// The warps of a warpgroup issue the same products.
-Flow compare_issue(Warp& w, const Product& product, uint32_t mask) {
+void compare_issue(Warp& w, const Product& product) {
   const uint32_t group = w.number / 4;
   if (group >= std::size(w.cta.issues) || w.cta.warps.size() < 4 * (group + 1))
-    return w.fail("wgmma", "the warp is in no full warpgroup", mask);
+    fail("wgmma", "the warp is in no full warpgroup");
   std::vector<Cta::Issue>& issues = w.cta.issues[group];
-  if (w.issued == issues.size()) issues.push_back({product.op->at, product.a, product.b});
+  if (w.issued == issues.size()) issues.push_back({product.where, product.a, product.b});
   const Cta::Issue& first = issues[w.issued++];
-  if (first.at != product.op->at || first.a != product.a || first.b != product.b)
-    return w.fail("wgmma", "the warps of a warpgroup issue different products", mask);
-  return Flow::next;
+  if (first.where.line() != product.where.line() || first.a != product.a || first.b != product.b)
+    fail("wgmma", "the warps of a warpgroup issue different products");
 }
 
-/// Checks the operands and marks what the product reads. Flow::block after a failure.
-Flow check_product(Warp& w, Product& product, uint32_t mask) {
-  const Op& op = *product.op;
-  const uint32_t* rest = rest_of(op);
-  const uint32_t a_count = a_in_registers(op) ? 4 : 1;
-  for (uint32_t lane = 1; lane < kLanes; ++lane)
-    if (w.wide(rest[a_count], lane) != product.b || (a_count == 1 && w.wide(rest[0], lane) != product.a))
-      return w.fail("wgmma", "lanes name different descriptors", 1u << lane);
-  if (!tile_of(product.b).sound || (a_count == 1 && !tile_of(product.a).sound))
-    return w.fail("alignment", "wgmma: a descriptor that is not swizzled by 128 bytes, or starts inside 8 rows", mask);
-  if (compare_issue(w, product, mask) != Flow::next) return Flow::block;
-  product.reads = chunks_of(w, product);
+/// Checks the shared operands and marks what the product reads.
+void start_reads(Warp& w, Product& product, bool a_in_registers) {
+  if (!tile_of(product.b).sound || (!a_in_registers && !tile_of(product.a).sound))
+    fail("alignment", "a descriptor that is not swizzled by 128 bytes, or starts inside 8 rows");
+  compare_issue(w, product);
+  product.reads = chunks_of(w, product, a_in_registers);
   for (const uint32_t chunk : product.reads) {
-    if (chunk + 16 > w.cta.shared.size()) return w.fail("bounds", "wgmma reads outside of shared memory", mask);
+    shared_bytes(chunk, 16, 16);
     if (!w.cta.grid.options.checks) continue;
-    if (const Conflict found = w.cta.shadow.start_read(w.number, chunk, 16)) return w.fail(found, mask);
+    if (const Conflict found = w.cta.shadow.start_read(w.agent, chunk, 16)) fail(found);
   }
-  return Flow::next;
 }
 
-Flow issue_product(Warp& w, const Op& op, uint32_t mask) {
-  const uint32_t n = columns(op);
-  const uint32_t* rest = rest_of(op);
-  Product product{.op = &op, .group = w.product_group};
-  const uint32_t a_count = a_in_registers(op) ? 4 : 1;
-  product.b = w.wide(rest[a_count], 0);
-  if (a_count == 1) product.a = w.wide(rest[0], 0);
-  const uint32_t scale = rest[a_count + 1];
-  product.add = ((w.predicates[scale & 0x7fffffffu] ^ (scale >> 31 != 0 ? kAllLanes : 0)) & 1) != 0;
-  if (rest[a_count + 2] != 1 || rest[a_count + 3] != 1)
-    return w.fail("wgmma", "a negated operand, which the emulator does not know", mask);
-  size_t at = 0;
-  while (at < w.accumulations.size() && w.accumulations[at].op->a[0] != op.a[0]) ++at;
-  const bool chained = at < w.accumulations.size() && w.accumulations[at].open > 0;
-  for (uint32_t i = 0; i < op.row_count; ++i)
-    if (w.written_at[op.rows[i]] > w.fenced_at && i < n / 2 + (a_count == 4 ? 4 : 0))
-      return w.fail("wgmma fence", "registers were written since the last wgmma.fence", mask);
-  if (w.fenced_at == 0) return w.fail("wgmma fence", "no wgmma.fence came before", mask);
-  if (check_product(w, product, mask) != Flow::next) return Flow::block;
-  for (uint32_t i = 0; i < 4 && a_count == 4; ++i)
-    std::memcpy(product.a_registers[i], w.registers.data() + rest[i], sizeof product.a_registers[i]);
-  if (!chained) {
-    Accumulation made{.op = &op, .values = std::vector<float>(16 * n)};
-    for (uint32_t v = 0; v < n / 2; ++v)
-      for (uint32_t lane = 0; lane < kLanes; ++lane)
-        made.values[(lane / 4 + 8 * (v >> 1 & 1)) * n + 8 * (v >> 2) + 2 * (lane % 4) + (v & 1)] =
-            std::bit_cast<float>(w.word(op.a[v], lane));
-    for (uint32_t v = 0; v < n / 2; ++v) {
-      std::fill_n(w.registers.begin() + op.a[v], kLanes, kPoison);
-      w.in_flight[op.a[v] / kLanes] = 1;
+struct IssueOperand {
+  const ProductForm& form;
+  Acc* d;
+  const uint32_t* a_registers;
+  uint64_t a, b;
+  bool add;
+};
+const IssueOperand& issue_of(void* const* operands, uint32_t lane) {
+  return *static_cast<const IssueOperand*>(operands[lane]);
+}
+
+/// Column-major place of accumulator register v of a lane in [16][columns].
+size_t place_in_rows(uint32_t lane, uint32_t v, uint32_t columns) {
+  return size_t{lane / 4 + 8 * (v >> 1 & 1)} * columns + 8 * (v >> 2) + 2 * (lane % 4) + (v & 1);
+}
+
+void check_fenced(const std::vector<Fenced>& fenced, const void* at, uint32_t registers, uint32_t lane) {
+  const auto found = std::find_if(fenced.begin(), fenced.end(), [&](const Fenced& f) { return f.at == at; });
+  if (found == fenced.end())
+    fail("wgmma fence", "no wgmma.fence came before that names these registers", static_cast<int>(lane));
+  if (found->bits.size() < registers || std::memcmp(found->bits.data(), at, size_t{registers} * 4) != 0)
+    fail("wgmma fence", "registers were written since the last wgmma.fence", static_cast<int>(lane));
+}
+
+/// Moves the sums out of the accumulators and leaves the poison there.
+Accumulation take_accumulators(const Warp&, void* const* operands, uint32_t columns, const Where& where) {
+  Accumulation made{.columns = columns, .where = where, .values = std::vector<float>(size_t{16} * columns)};
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    made.d[lane] = issue_of(operands, lane).d;
+    for (uint32_t v = 0; v < columns / 2; ++v) {
+      std::memcpy(&made.values[place_in_rows(lane, v, columns)], made.d[lane] + v, 4);
+      std::memcpy(static_cast<void*>(made.d[lane] + v), &Acc::kPoison, 4);
     }
+  }
+  return made;
+}
+
+Flow issue_product(Warp& w, uint32_t, void* const* operands) {
+  const IssueOperand& first = issue_of(operands, 0);
+  const bool registers = first.a_registers != nullptr;
+  Product product{.form = first.form,
+                  .where = running().where,
+                  .a = first.a,
+                  .b = first.b,
+                  .add = first.add,
+                  .group = w.product_group};
+  size_t at = 0;
+  while (at < w.accumulations.size() && w.accumulations[at].d[0] != first.d) ++at;
+  const bool chained = at < w.accumulations.size() && w.accumulations[at].open > 0;
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    const IssueOperand& o = issue_of(operands, lane);
+    if (o.a != first.a || o.b != first.b || o.add != first.add)
+      fail("wgmma", "lanes name different descriptors", static_cast<int>(lane));
+    if (!chained) check_fenced(w.fenced[lane], o.d, first.form.columns / 2, lane);
+    if (!registers) continue;
+    check_fenced(w.fenced[lane], o.a_registers, 4, lane);
+    product.a_at[lane] = o.a_registers;
+    std::copy_n(o.a_registers, 4, product.a_registers[lane]);
+  }
+  start_reads(w, product, registers);
+  if (!chained) {
+    Accumulation made = take_accumulators(w, operands, first.form.columns, product.where);
     if (at < w.accumulations.size())
       w.accumulations[at] = std::move(made);
     else
       w.accumulations.push_back(std::move(made));
   }
+  MC_ASSERT_EQ(w.accumulations[at].columns, first.form.columns);
   product.accumulation = at;
   ++w.accumulations[at].open;
   w.products.push_back(std::move(product));
@@ -147,99 +165,128 @@ Flow issue_product(Warp& w, const Op& op, uint32_t mask) {
 
 /// values (+)= a b, sums over k in ascending order.
 void multiply_product(const Warp& w, const Product& product, std::vector<float>& values) {
-  const Op& op = *product.op;
-  const uint32_t n = columns(op);
+  const uint32_t n = product.form.columns;
   float a[16][16];
-  for (uint32_t row = 0; row < 16; ++row)
-    for (uint32_t k = 0; k < 16; ++k) {
-      if (a_in_registers(op)) {
-        const uint32_t pair = product.a_registers[(row >> 3) + 2 * (k >> 3)][row % 8 * 4 + k % 8 / 2];
-        a[row][k] = bf16_to_f32(static_cast<bf16_t>(k % 2 == 0 ? pair : pair >> 16));
-      } else {
-        a[row][k] = bf16_at(w.cta, element_at(tile_of(product.a), a_k_major(op), 16 * (w.number % 4) + row, k));
-      }
-    }
-  if (!product.add) std::fill(values.begin(), values.end(), 0.f);
-  std::vector<float> b(n);
-  for (uint32_t k = 0; k < 16; ++k) {
-    for (uint32_t x = 0; x < n; ++x) b[x] = bf16_at(w.cta, element_at(tile_of(product.b), b_k_major(op), x, k));
+  if (product.a_at[0] != nullptr) {
     for (uint32_t row = 0; row < 16; ++row)
-      for (uint32_t x = 0; x < n; ++x) values[row * n + x] += a[row][k] * b[x];
+      for (uint32_t k = 0; k < 16; ++k) {
+        const uint32_t pair = product.a_registers[row % 8 * 4 + k % 8 / 2][(row >> 3) + 2 * (k >> 3)];
+        a[row][k] = bf16_to_f32(static_cast<bf16_t>(k % 2 == 0 ? pair : pair >> 16));
+      }
+  } else {
+    read_tile(w.cta, tile_of(product.a), true, 16 * (w.number % 4), 16, true, &a[0][0]);
+  }
+  if (!product.add) std::fill(values.begin(), values.end(), 0.f);
+  float b[16 * 256];
+  read_tile(w.cta, tile_of(product.b), product.form.b_k_major, 0, n, false, b);
+  for (uint32_t row = 0; row < 16; ++row) {
+    float* sum = values.data() + size_t{row} * n;
+    for (uint32_t k = 0; k < 16; ++k)
+      for (uint32_t x = 0; x < n; ++x) sum[x] += a[row][k] * b[k * n + x];
   }
 }
 
-/// Ends the oldest product. False after a failure.
-bool finish_product(Warp& w) {
-  Product product = std::move(w.products.front());
-  w.products.erase(w.products.begin());
-  const Op& op = *product.op;
-  for (uint32_t i = 0; i < 4 && a_in_registers(op); ++i)
-    if (std::memcmp(product.a_registers[i], w.registers.data() + rest_of(op)[i], sizeof product.a_registers[i]) != 0) {
-      w.fail("accumulator", "registers of A changed before the wait of a wgmma", kAllLanes);
-      return false;
-    }
-  Accumulation& sum = w.accumulations[product.accumulation];
-  multiply_product(w, product, sum.values);
-  if (w.cta.grid.options.checks)
-    for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.number, chunk, 16);
-  ++w.cta.grid.report.counters.matrix_products;
-  if (--sum.open > 0) return true;
-  const uint32_t n = columns(op);
-  for (uint32_t v = 0; v < n / 2; ++v) {
-    for (uint32_t lane = 0; lane < kLanes; ++lane)
-      w.registers[op.a[v] + lane] = std::bit_cast<uint32_t>(
-          sum.values[(lane / 4 + 8 * (v >> 1 & 1)) * n + 8 * (v >> 2) + 2 * (lane % 4) + (v & 1)]);
-    w.in_flight[op.a[v] / kLanes] = 0;
-  }
+/// Whether a lane's registers are no longer what they were.
+MC_UNCHECKED bool differ(const uint32_t* now, const uint32_t* then, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i)
+    if (now[i] != then[i]) return true;
+  return false;
+}
+MC_UNCHECKED bool is_poisoned(const Acc* d, uint32_t count) {
+  const auto* bits = reinterpret_cast<const uint32_t*>(d);
+  for (uint32_t i = 0; i < count; ++i)
+    if (bits[i] != Acc::kPoison) return false;
   return true;
 }
 
-Flow product_fence(Warp& w, const Op&, uint32_t) {
-  w.fenced_at = w.cta.grid.report.counters.instructions;
+/// Ends the oldest product.
+void finish_product(Warp& w) {
+  Product product = std::move(w.products.front());
+  w.products.erase(w.products.begin());
+  for (uint32_t lane = 0; lane < kLanes && product.a_at[0] != nullptr; ++lane)
+    if (differ(product.a_at[lane], product.a_registers[lane], 4))
+      fail("accumulator", "registers of A changed before the wait of " + place_of(Instruction::wgmma, product.where),
+           static_cast<int>(lane));
+  Accumulation& sum = w.accumulations[product.accumulation];
+  multiply_product(w, product, sum.values);
+  if (w.cta.grid.options.checks)
+    for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.agent, chunk, 16);
+  ++w.cta.grid.report.counters.matrix_products;
+  if (--sum.open > 0) return;
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    if (!is_poisoned(sum.d[lane], sum.columns / 2))
+      fail("accumulator", "an accumulator of " + place_of(Instruction::wgmma, sum.where) + " changed before its wait",
+           static_cast<int>(lane));
+    for (uint32_t v = 0; v < sum.columns / 2; ++v)
+      std::memcpy(static_cast<void*>(sum.d[lane] + v), &sum.values[place_in_rows(lane, v, sum.columns)], 4);
+  }
+}
+
+struct FenceOperand {
+  Acc* d;
+  uint32_t registers;
+};
+
+Flow fence_products(Warp& w, uint32_t lanes, void* const* operands) {
+  for_lanes(lanes, [&](uint32_t lane) {
+    const auto& o = *static_cast<const FenceOperand*>(operands[lane]);
+    std::vector<Fenced>& fenced = w.fenced[lane];
+    std::erase_if(fenced, [&](const Fenced& f) { return f.at == o.d || f.bits.size() == 4; });
+    Fenced made{o.d, std::vector<uint32_t>(o.registers)};
+    std::memcpy(made.bits.data(), static_cast<const void*>(o.d), size_t{o.registers} * 4);
+    fenced.push_back(std::move(made));
+    for (Fenced& held : w.held[lane]) fenced.push_back(std::move(held));
+    w.held[lane].clear();
+  });
   return Flow::next;
 }
-Flow commit_products(Warp& w, const Op&, uint32_t) {
+Flow commit_products(Warp& w, uint32_t, void* const*) {
   ++w.product_group;
   return Flow::next;
 }
-Flow wait_products(Warp& w, const Op& op, uint32_t) {
-  while (!w.products.empty() && w.products.front().group + op.a[0] < w.product_group)
-    if (!finish_product(w)) return Flow::block;
+Flow wait_products(Warp& w, uint32_t, void* const* operands) {
+  const uint32_t left = *static_cast<const uint32_t*>(operands[0]);
+  while (!w.products.empty() && w.products.front().group + left < w.product_group) finish_product(w);
   if (w.products.empty()) w.accumulations.clear();
   return Flow::next;
 }
 
-/// m64nNk16.f32.bf16.bf16
-bool decode_product(Op& op, std::string_view modifiers, std::string& shape, bool registers) {
-  if (!modifiers.starts_with(".m64n") || !modifiers.ends_with("k16.f32.bf16.bf16")) return false;
-  const std::string_view digits = modifiers.substr(5, modifiers.size() - 5 - 17);
-  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), op.target);
-  if (digits.empty() || read.ptr != digits.data() + digits.size()) return false;
-  if (op.target % 8 != 0 || op.target < 8 || op.target > 256) return false;
-  op.variant = registers ? 1 : 0;
-  op.is_product = true;
-  shape = "{" + std::string(op.target / 2, 'R') + "}" + (registers ? "{rrrr}dqiii" : "ddqiiii");
-  return true;
-}
-bool decode_shared(Op& op, std::string_view modifiers, std::string& shape) {
-  return decode_product(op, modifiers, shape, false);
-}
-bool decode_registers(Op& op, std::string_view modifiers, std::string& shape) {
-  return decode_product(op, modifiers, shape, true);
-}
-
-constexpr Row kProductRows[] = {
-    {"wgmma.fence.sync.aligned", "", product_fence, nullptr, true},
-    {"wgmma.commit_group.sync.aligned", "", commit_products, nullptr, true},
-    {"wgmma.wait_group.sync.aligned", "i", wait_products, nullptr, true},
-    {"wgmma.mma_async.sync.aligned", "", issue_product, decode_shared, true},
-    {"wgmma.mma_async.sync.aligned", "", issue_product, decode_registers, true},
-};
-
 }  // namespace
 
-std::span<const Row> wgmma_rows() {
-  return kProductRows;
+void touched_in_flight() {
+  for (const Accumulation& sum : running_warp().accumulations)
+    if (sum.open > 0)
+      fail("accumulator", "a register of the unfinished " + place_of(Instruction::wgmma, sum.where) +
+                              " is read or written before its wait");
+  fail("accumulator", "a register holds the poison of an unfinished wgmma");
+}
+
+void wgmma_fence(Acc* d, uint32_t registers, const Where& where) {
+  if (!begin(Instruction::wgmma_fence, where)) return;
+  FenceOperand o{d, registers};
+  gather(kAllLanes, false, &o, fence_products);
+}
+
+void wgmma_hold(uint32_t* a) {
+  running_warp().held[running().number].push_back({a, {a, a + 4}});
+}
+
+void wgmma_commit(const Where& where) {
+  if (!begin(Instruction::wgmma_commit, where)) return;
+  gather(kAllLanes, false, nullptr, commit_products);
+}
+
+void wgmma_wait(uint32_t left, const Where& where) {
+  if (!begin(Instruction::wgmma_wait, where)) return;
+  left = mutated(left);
+  gather(kAllLanes, false, &left, wait_products);
+}
+
+void wgmma(const ProductForm& form, Acc* d, const uint32_t* a_registers, uint64_t a, uint64_t b, bool add,
+           const Where& where) {
+  if (!begin(Instruction::wgmma, where)) return;
+  IssueOperand o{form, d, a_registers, a, b, add};
+  gather(kAllLanes, false, &o, issue_product);
 }
 
 }  // namespace mc::gpu::emu

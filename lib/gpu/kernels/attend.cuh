@@ -10,11 +10,11 @@
 #pragma once
 
 #include "gpu/kernels/attention.h"
-#include "gpu/kernels/ptx.cuh"
+#include "gpu/ptx/arithmetic.cuh"
+#include "gpu/ptx/memory.cuh"
+#include "gpu/ptx/warp.cuh"
 
 namespace mc::gpu {
-
-constexpr float kMinusInf = -__builtin_inff();
 
 /// Byte offset of 16-byte chunk `chunk` of row `row` in a tile of rows of kDim bf16. The chunks of 8 rows are permuted
 /// so that the 8 rows that ldmatrix reads together lie in different banks.
@@ -41,8 +41,12 @@ struct Row {
 
   /// Whether the row chose `block`; blocks come in ascending order.
   MC_DEVICE bool member(int32_t block) {
-    while (left > 0 && *chosen >= 0 && *chosen < block) ++chosen, --left;
-    return left > 0 && *chosen == block;
+    if (ptx::has_fault(Fault::member_ignored)) return true;
+    for (; left > 0; ++chosen, --left) {
+      const int32_t next = ptx::load(chosen);
+      if (next < 0 || next >= block) return next == block;
+    }
+    return false;
   }
 };
 
@@ -56,6 +60,8 @@ MC_DEVICE Row row_of(const AttentionArgs& args, const Sequence& sequence, int kv
   const attn::OwnKeys keys = attn::own_keys(sequence.mode, position, sequence.kv_len);
   row.first = static_cast<int32_t>(keys.first);
   row.end = static_cast<int32_t>(keys.end);
+  if (ptx::has_fault(Fault::mask_one_short)) --row.end;
+  if (ptx::has_fault(Fault::mask_one_far)) ++row.end;
   if (sequence.mode.kind == attn::ModeKind::moba && keys.first > 0) {
     row.chosen = args.selection + int64_t{row.index} * args.chosen;
     row.left = sequence.mode.top_k - 1;
@@ -63,16 +69,21 @@ MC_DEVICE Row row_of(const AttentionArgs& args, const Sequence& sequence, int kv
   return row;
 }
 
+MC_DEVICE float scale_of(const AttentionArgs& args) {
+  return ptx::has_fault(Fault::scale_forgotten) ? 1 : args.scale_log2;
+}
+
 /// The key tiles that the rows of a CTA need, in ascending order.
 struct Walk {
-  int32_t end = 0;  // tile behind the last
-  int tiles_of_block = 0;                // of a MoBA block; 0: every tile is needed
-  const uint32_t* needed = nullptr;      // bit of each MoBA block
+  int32_t end = 0;         // tile behind the last
+  int tiles_of_block = 0;  // of a MoBA block; 0: every tile is needed
+  uint32_t needed = 0;     // shared address of the bits of the MoBA blocks
 
   MC_DEVICE int32_t next(int32_t tile) const {
     if (tiles_of_block == 0) return tile;
     int32_t block = tile / tiles_of_block;
-    while (tile < end && (needed[block / 32] >> (block % 32) & 1) == 0) tile = ++block * tiles_of_block;
+    while (tile < end && (ptx::load_shared_u32(needed + block / 32 * 4) >> (block % 32) & 1) == 0)
+      tile = ++block * tiles_of_block;
     return tile < end ? tile : end;
   }
 };
@@ -81,19 +92,23 @@ struct Walk {
 /// before it reads them.
 template <int kRows, int kCtaThreads = kThreads>
 MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
-                          uint32_t* bits) {
+                          uint32_t bits) {
   const int32_t blocks = (static_cast<int32_t>(sequence.kv_len) + sequence.mode.block - 1) / sequence.mode.block;
   const int words = (blocks + 31) / 32;
-  for (int i = threadIdx.x; i < words; i += kCtaThreads) bits[i] = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < kRows; i += kCtaThreads) {
+  for (int i = ptx::tid_x(); i < words; i += kCtaThreads) ptx::store_shared_u32(bits + i * 4, 0);
+  ptx::barrier_all();
+  for (int i = ptx::tid_x(); i < kRows; i += kCtaThreads) {
     const Row row = row_of(args, sequence, kv_head, first_row + i);
     if (row.index < 0 || row.end <= row.first) continue;
     const int32_t last = (row.end - 1) / sequence.mode.block;
     for (int32_t block = row.first / sequence.mode.block; block <= last; ++block)
-      atomicOr(&bits[block / 32], 1u << (block % 32));
-    for (int at = 0; at < row.left && row.chosen[at] >= 0; ++at)
-      atomicOr(&bits[row.chosen[at] / 32], 1u << (row.chosen[at] % 32));
+      ptx::atomic_or_shared(bits + block / 32 * 4, 1u << (block % 32));
+    for (int at = 0; at < row.left; ++at) {
+      const int32_t block = ptx::load(row.chosen + at);
+      if (block < 0) break;
+      if (ptx::has_fault(Fault::union_misses_block) && at + 1 == row.left) break;
+      ptx::atomic_or_shared(bits + block / 32 * 4, 1u << (block % 32));
+    }
   }
 }
 
@@ -103,9 +118,10 @@ MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_he
   constexpr int kChunks = kDim / 8;
   const int32_t key = tile * kKeyTile;
   const int32_t page = key / pool.block_tokens;
-  const unsigned char* record = pool.base + sequence.pages[page] * pool.page_bytes + kv_head * pool.head_bytes;
+  const unsigned char* record =
+      pool.base + ptx::load(sequence.pages + page) * pool.page_bytes + kv_head * pool.head_bytes;
   record += (key - page * pool.block_tokens) * (kDim * 2);
-  for (int i = threadIdx.x; i < kKeyTile * kChunks; i += kThreads) {
+  for (int i = ptx::tid_x(); i < kKeyTile * kChunks; i += kThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     const uint32_t bytes = key + row < sequence.kv_len ? 16 : 0;
     const unsigned char* from = record + row * (kDim * 2) + chunk * 16;
@@ -125,7 +141,7 @@ struct Accumulator {
 /// s = q k^T over `kKeys` keys of a stage from row `key0`: s[n] holds keys key0 + 8n ..
 template <int kDim, int kKeys>
 MC_DEVICE void scores(float (&s)[kKeys / 8][4], const uint32_t (&q)[kDim / 16][4], uint32_t k_tile, int key0) {
-  const int lane = threadIdx.x % 32;
+  const int lane = ptx::tid_x() % 32;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
@@ -146,7 +162,7 @@ MC_DEVICE void scores(float (&s)[kKeys / 8][4], const uint32_t (&q)[kDim / 16][4
 template <int kDim, int kKeys>
 MC_DEVICE void soften(float (&s)[kKeys / 8][4], Accumulator<kDim>& acc, const Row (&rows)[2], const bool (&member)[2],
                       int32_t key0, float scale_log2) {
-  const int lane = threadIdx.x % 32;
+  const int lane = ptx::tid_x() % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const Row& row = rows[half];
@@ -160,13 +176,13 @@ MC_DEVICE void soften(float (&s)[kKeys / 8][4], Accumulator<kDim>& acc, const Ro
         const bool seen = any && key < row.end && (key >= row.first || member[half]);
         float& x = s[n][2 * half + v];
         x = seen ? x * scale_log2 : kMinusInf;
-        top = fmaxf(top, x);
+        top = ptx::max_f32(top, x);
       }
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const float m = fmaxf(acc.m[half], top);
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 1));
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 2));
+    const float m = ptx::max_f32(acc.m[half], top);
     const float base = m == kMinusInf ? 0 : m;  // no key yet: every weight is 2^-inf = 0
-    const float keep = ptx::exp2_approx(acc.m[half] - base);
+    const float keep = ptx::has_fault(Fault::sums_not_rescaled) ? 1 : ptx::exp2_approx(acc.m[half] - base);
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
@@ -189,7 +205,7 @@ MC_DEVICE void soften(float (&s)[kKeys / 8][4], Accumulator<kDim>& acc, const Ro
 /// o += weights v over the same keys.
 template <int kDim, int kKeys>
 MC_DEVICE void weigh(Accumulator<kDim>& acc, const float (&s)[kKeys / 8][4], uint32_t v_tile, int key0) {
-  const int lane = threadIdx.x % 32;
+  const int lane = ptx::tid_x() % 32;
 #pragma unroll
   for (int step = 0; step < kKeys / 16; ++step) {
     const uint32_t a[4] = {
@@ -209,59 +225,60 @@ MC_DEVICE void weigh(Accumulator<kDim>& acc, const float (&s)[kKeys / 8][4], uin
 template <int kDim>
 MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, float m, float d,
                          const float (&o)[kDim / 8][2]) {
-  const int column = 2 * (threadIdx.x % 4);
+  const int column = 2 * (ptx::tid_x() % 4);
   if (row.index < 0) return;
   if (args.splits == 1) {
     uint32_t* out = reinterpret_cast<uint32_t*>(args.out + int64_t{row.index} * kDim + column);
     const float inverse = d > 0 ? 1 / d : 0;
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) out[n * 4] = ptx::pack_bf16(o[n][0] * inverse, o[n][1] * inverse);
+    for (int n = 0; n < kDim / 8; ++n) ptx::store(out + n * 4, ptx::pack_bf16(o[n][0] * inverse, o[n][1] * inverse));
     return;
   }
   const int64_t at = int64_t{split} * args.total_tokens * args.q_heads + row.index;
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
-    args.split_o[at * kDim + n * 8 + column] = o[n][0];
-    args.split_o[at * kDim + n * 8 + column + 1] = o[n][1];
+    ptx::store(args.split_o + at * kDim + n * 8 + column, o[n][0]);
+    ptx::store(args.split_o + at * kDim + n * 8 + column + 1, o[n][1]);
   }
   if (column == 0) {
-    args.split_m[at] = m;
-    args.split_d[at] = d;
+    ptx::store(args.split_m + at, m);
+    ptx::store(args.split_d + at, d);
   }
 }
 
 /// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.
 template <int kDim>
-MC_DEVICE void merge_warps(Accumulator<kDim>& acc, float* scratch) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
+  const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
   constexpr int kFloats = kDim / 2 + 4;  // of one thread's accumulator
-  float* mine = scratch + (warp * 32 + lane);
+  const uint32_t mine = scratch + (warp * 32 + lane) * 4;
   if (warp > 0) {
 #pragma unroll
-    for (int n = 0; n < kDim / 2; ++n) mine[n * kThreads] = acc.o[n / 4][n % 4];
+    for (int n = 0; n < kDim / 2; ++n) ptx::store_shared_f32(mine + n * kThreads * 4, acc.o[n / 4][n % 4]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      mine[(kDim / 2 + half) * kThreads] = acc.m[half];
-      mine[(kDim / 2 + 2 + half) * kThreads] = acc.d[half];
+      ptx::store_shared_f32(mine + (kDim / 2 + half) * kThreads * 4, acc.m[half]);
+      ptx::store_shared_f32(mine + (kDim / 2 + 2 + half) * kThreads * 4, acc.d[half]);
     }
   }
   static_assert(kFloats * kThreads * 4 <= 4 * kKeyTile * kDim * 2, "the stages hold the states");
-  __syncthreads();
+  ptx::barrier_all();
   if (warp > 0) return;
   for (int other = 1; other < 4; ++other) {
-    const float* theirs = scratch + (other * 32 + lane);
+    const uint32_t theirs = scratch + (other * 32 + lane) * 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float their_m = theirs[(kDim / 2 + half) * kThreads];
-      const float m = fmaxf(acc.m[half], their_m), base = m == kMinusInf ? 0 : m;
+      const float their_m = ptx::load_shared_f32(theirs + (kDim / 2 + half) * kThreads * 4);
+      const float m = ptx::max_f32(acc.m[half], their_m), base = m == kMinusInf ? 0 : m;
       const float keep = ptx::exp2_approx(acc.m[half] - base), add = ptx::exp2_approx(their_m - base);
       acc.m[half] = m;
-      acc.d[half] = acc.d[half] * keep + theirs[(kDim / 2 + 2 + half) * kThreads] * add;
+      const float their_d = ptx::load_shared_f32(theirs + (kDim / 2 + 2 + half) * kThreads * 4);
+      acc.d[half] = acc.d[half] * keep + their_d * add;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
 #pragma unroll
         for (int v = 2 * half; v < 2 * half + 2; ++v)
-          acc.o[n][v] = acc.o[n][v] * keep + theirs[(n * 4 + v) * kThreads] * add;
+          acc.o[n][v] = acc.o[n][v] * keep + ptx::load_shared_f32(theirs + (n * 4 + v) * kThreads * 4) * add;
     }
   }
 }
@@ -272,8 +289,8 @@ MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, c
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float d = acc.d[half];
-    d += __shfl_xor_sync(0xffffffffu, d, 1);
-    d += __shfl_xor_sync(0xffffffffu, d, 2);
+    d += ptx::shuffle_xor(d, 1);
+    d += ptx::shuffle_xor(d, 2);
     float o[kDim / 8][2];
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
@@ -289,7 +306,7 @@ template <int kDim, int kRows>
 MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
                             uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
   constexpr int kChunks = kDim / 8;
-  for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+  for (int i = ptx::tid_x(); i < kRows * kChunks; i += kThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     const int32_t index = row_of(args, sequence, kv_head, first_row + row).index;
     const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
@@ -297,8 +314,8 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
   }
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
-  __syncthreads();
-  const int lane = threadIdx.x % 32;
+  ptx::barrier_all();
+  const int lane = ptx::tid_x() % 32;
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step)
     ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
@@ -306,7 +323,7 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
 
 /// The tiles of split `split` of `splits`, of the rows' tiles [first, end).
 MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int first_row, int rows, int split,
-                       const uint32_t* needed, int32_t& first) {
+                       uint32_t needed, int32_t& first) {
   const int group = args.q_heads / args.pool.kv_heads;
   const int last = min((first_row + rows - 1) / group, sequence.tokens - 1);
   const attn::OwnKeys low = attn::own_keys(sequence.mode, sequence.q_begin + first_row / group, sequence.kv_len);
@@ -316,6 +333,7 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   const auto end = static_cast<int32_t>(high.end > 0 ? (high.end + kKeyTile - 1) / kKeyTile : 0);
   const int32_t each = (end - begin + args.splits - 1) / args.splits;
   first = begin + split * each;
+  if (ptx::has_fault(Fault::splits_overlap) && split > 0) --first;
   Walk walk;
   walk.end = min(end, first + each);
   if (moba) walk.tiles_of_block = sequence.mode.block / kKeyTile;
@@ -328,18 +346,15 @@ template <int kDim, int kRowWarps>
 MC_DEVICE void attend(const AttentionArgs& args) {
   constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
   using Layout = SharedLayout<kDim, kRows>;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = ptx::shared_address(shared);
-  uint32_t* bits = reinterpret_cast<uint32_t*>(shared + Layout::kUnion);
+  const uint32_t base = ptx::dynamic_shared<128>(), bits = base + Layout::kUnion;
 
-  const Sequence& sequence = args.sequences[blockIdx.z];
-  const int kv_head = blockIdx.y, split = blockIdx.x % args.splits;
-  const int first_row = static_cast<int>(blockIdx.x / args.splits) * kRows;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const int kv_head = ptx::ctaid_y(), split = ptx::ctaid_x() % args.splits;
+  const int first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kRows;
   if (first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
-  if (sequence.mode.kind == attn::ModeKind::moba)
-    mark_union<kRows>(args, sequence, kv_head, first_row, bits);
+  if (sequence.mode.kind == attn::ModeKind::moba) mark_union<kRows>(args, sequence, kv_head, first_row, bits);
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
   const int warp_row = kRowWarps == 1 ? 0 : 16 * warp, key0 = kRowWarps == 1 ? kKeys * warp : 0;
   Row rows[2] = {row_of(args, sequence, kv_head, first_row + warp_row + lane / 4),
                  row_of(args, sequence, kv_head, first_row + warp_row + lane / 4 + 8)};
@@ -362,21 +377,21 @@ MC_DEVICE void attend(const AttentionArgs& args) {
     if (next < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, next, spare);
     ptx::cp_async_commit();
     ptx::cp_async_wait<1>();
-    __syncthreads();
+    ptx::barrier_all();
     float s[kKeys / 8][4];
     scores<kDim, kKeys>(s, q, stage, key0);
     const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
     const bool member[2] = {rows[0].member(block), rows[1].member(block)};
-    soften<kDim, kKeys>(s, acc, rows, member, tile * kKeyTile + key0, args.scale_log2);
+    soften<kDim, kKeys>(s, acc, rows, member, tile * kKeyTile + key0, scale_of(args));
     weigh<kDim, kKeys>(acc, s, stage + Layout::kTile, key0);
-    __syncthreads();
+    ptx::barrier_all();
     const uint32_t old = stage;
     stage = spare;
     spare = old;
     tile = next;
   }
   if constexpr (kRowWarps == 1) {
-    merge_warps<kDim>(acc, reinterpret_cast<float*>(shared + Layout::kStages));
+    merge_warps<kDim>(acc, base + Layout::kStages);
     if (warp > 0) return;
   }
   finish<kDim>(args, acc, rows, split);

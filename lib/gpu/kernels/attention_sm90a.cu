@@ -7,13 +7,14 @@
 // A ring of kStages stages lies between them: `full` counts the producer's arrival and the bytes of its copies, `empty`
 // one arrival of each consuming warp. The tiles, rows, masks and the union of MoBA blocks are those of attend.cuh.
 #include "gpu/kernels/attend.cuh"
-#include "gpu/kernels/hopper.cuh"
+#include "gpu/ptx/bulk.cuh"
+#include "gpu/ptx/wgmma.cuh"
 
-using namespace mc::gpu;
+namespace mc::gpu {
 
 namespace {
 
-constexpr int kGroups = 2;                            // consuming warpgroups
+constexpr int kGroups = 2;  // consuming warpgroups
 constexpr int kTileRows = 64 * kGroups;
 static_assert(kHopperThreads == 128 * kGroups + 32);
 constexpr int kStages = 2;
@@ -51,8 +52,8 @@ MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, cons
     ptx::mbarrier_wait(Layout::empty(base, stage), parity);
     ptx::mbarrier_arrive_expect(full, 2 * Layout::kTile);
     const int32_t key = tile * kKeyTile, page = key / args.pool.block_tokens;
-    const int row = key - page * args.pool.block_tokens, head = blockIdx.y;
-    const int number = sequence.pages[page];
+    const int row = key - page * args.pool.block_tokens, head = ptx::ctaid_y();
+    const int number = ptx::load(sequence.pages + page);
 #pragma unroll
     for (int column = 0; column < kDim / 64; ++column) {
       const uint32_t at = column * Layout::kColumn;
@@ -68,9 +69,9 @@ MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, cons
 template <int kDim>
 MC_DEVICE void store_queries(const AttentionArgs& args, const Sequence& sequence, int first_row, uint32_t tile) {
   constexpr int kChunks = kDim / 8;
-  for (int i = threadIdx.x % 128; i < 64 * kChunks; i += 128) {
+  for (int i = ptx::tid_x() % 128; i < 64 * kChunks; i += 128) {
     const int row = i / kChunks, chunk = i % kChunks;
-    const int32_t index = row_of(args, sequence, blockIdx.y, first_row + row).index;
+    const int32_t index = row_of(args, sequence, ptx::ctaid_y(), first_row + row).index;
     const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
     const uint32_t to = tile + (chunk / 8) * HopperLayout<kDim>::kColumn + row * 128 + chunk % 8 * 16;
     ptx::cp_async_16(swizzle(to), from, index < 0 ? 0 : 16);
@@ -82,7 +83,7 @@ MC_DEVICE void store_queries(const AttentionArgs& args, const Sequence& sequence
 
 /// s = q k^T. Both tiles are K-major: 16 elements of a row are 32 bytes, 64 of them one column.
 template <int kDim>
-MC_DEVICE void score_tile(float (&s)[32], uint32_t q_tile, uint32_t k_tile) {
+MC_DEVICE void score_tile(Acc (&s)[32], uint32_t q_tile, uint32_t k_tile) {
   ptx::wgmma_fence(s);
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
@@ -95,7 +96,7 @@ MC_DEVICE void score_tile(float (&s)[32], uint32_t q_tile, uint32_t k_tile) {
 
 /// Masks, scales and exponentiates; the state of attend.cuh over wgmma's accumulators, which hold rows g and g + 8.
 template <int kDim>
-MC_DEVICE void soften_tile(float (&s)[32], float (&o)[kDim / 2], float (&m)[2], float (&d)[2], const Row (&rows)[2],
+MC_DEVICE void soften_tile(Acc (&s)[32], Acc (&o)[kDim / 2], float (&m)[2], float (&d)[2], const Row (&rows)[2],
                            const bool (&member)[2], int32_t key0, float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -105,15 +106,15 @@ MC_DEVICE void soften_tile(float (&s)[32], float (&o)[kDim / 2], float (&m)[2], 
     for (int i = 2 * half; i < 32; i += 4)
 #pragma unroll
       for (int v = i; v < i + 2; ++v) {
-        const int32_t key = key0 + 8 * (v / 4) + 2 * (threadIdx.x % 4) + (v & 1);
+        const int32_t key = key0 + 8 * (v / 4) + 2 * (ptx::tid_x() % 4) + (v & 1);
         const bool seen = row.index >= 0 && key < row.end && (key >= row.first || member[half]);
         s[v] = seen ? s[v] * scale_log2 : kMinusInf;
-        top = fmaxf(top, s[v]);
+        top = ptx::max_f32(top, s[v]);
       }
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 1));
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 2));
     const float base = top == kMinusInf ? 0 : top;
-    const float keep = ptx::exp2_approx(m[half] - base);
+    const float keep = ptx::has_fault(Fault::sums_not_rescaled) ? 1 : ptx::exp2_approx(m[half] - base);
     float sum = 0;
 #pragma unroll
     for (int i = 2 * half; i < 32; i += 4)
@@ -134,7 +135,7 @@ MC_DEVICE void soften_tile(float (&s)[32], float (&o)[kDim / 2], float (&m)[2], 
 
 /// o += p v. V is MN-major: 16 keys are 2048 bytes, 64 elements of the head one column.
 template <int kDim>
-MC_DEVICE void weigh_tile(float (&o)[kDim / 2], const float (&s)[32], uint32_t v_tile) {
+MC_DEVICE void weigh_tile(Acc (&o)[kDim / 2], const Acc (&s)[32], uint32_t v_tile) {
   uint32_t p[4][4];
 #pragma unroll
   for (int step = 0; step < 4; ++step)
@@ -159,7 +160,7 @@ MC_DEVICE void weigh_tile(float (&o)[kDim / 2], const float (&s)[32], uint32_t v
 /// times NaN is not.
 template <int kDim>
 MC_DEVICE void zero_tail(uint32_t v_tile, int first) {
-  for (int i = threadIdx.x; i < (64 - first) * (kDim / 8); i += 128 * kGroups) {
+  for (int i = ptx::tid_x(); i < (64 - first) * (kDim / 8); i += 128 * kGroups) {
     const int row = first + i / (kDim / 8), chunk = i % (kDim / 8);
     const uint32_t at = swizzle(v_tile + chunk / 8 * HopperLayout<kDim>::kColumn + row * 128 + chunk % 8 * 16);
     ptx::zero_16(at);
@@ -172,17 +173,18 @@ template <int kDim>
 MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, const Walk& walk, int32_t tile,
                        int first_row, int split, uint32_t base) {
   using Layout = HopperLayout<kDim>;
-  const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+  const int group = ptx::tid_x() / 128, warp = ptx::tid_x() % 128 / 32, lane = ptx::tid_x() % 32;
   const uint32_t q_tile = base + group * Layout::kTile;
   const int own = first_row + 64 * group + 16 * warp + lane / 4;
-  Row rows[2] = {row_of(args, sequence, blockIdx.y, own), row_of(args, sequence, blockIdx.y, own + 8)};
+  Row rows[2] = {row_of(args, sequence, ptx::ctaid_y(), own), row_of(args, sequence, ptx::ctaid_y(), own + 8)};
   store_queries<kDim>(args, sequence, first_row + 64 * group, q_tile);
   if (group == 0)
     ptx::barrier_sync<kQueryBarrier, 128>();
   else
     ptx::barrier_sync<kQueryBarrier + 1, 128>();
 
-  float o[kDim / 2], s[32] = {}, m[2] = {kMinusInf, kMinusInf}, d[2] = {0, 0};
+  Acc o[kDim / 2], s[32] = {};
+  float m[2] = {kMinusInf, kMinusInf}, d[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
   int stage = 0;
@@ -194,9 +196,9 @@ MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, cons
     score_tile<kDim>(s, q_tile, Layout::k_tile(base, stage));
     const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
     const bool member[2] = {rows[0].member(block), rows[1].member(block)};
-    soften_tile<kDim>(s, o, m, d, rows, member, tile * kKeyTile, args.scale_log2);
+    soften_tile<kDim>(s, o, m, d, rows, member, tile * kKeyTile, scale_of(args));
     weigh_tile<kDim>(o, s, Layout::v_tile(base, stage));
-    __syncwarp();
+    ptx::warp_sync();
     if (lane == 0) ptx::mbarrier_arrive(Layout::empty(base, stage));
     stage = stage + 1 == kStages ? 0 : stage + 1;
     if (stage == 0) parity ^= 1;
@@ -211,13 +213,12 @@ MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, cons
 template <int kDim>
 MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map) {
   using Layout = HopperLayout<kDim>;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t base = ptx::shared_address(shared);
-  uint32_t* bits = reinterpret_cast<uint32_t*>(shared + Layout::kUnion);
-  const Sequence& sequence = args.sequences[blockIdx.z];
-  const int split = blockIdx.x % args.splits, first_row = static_cast<int>(blockIdx.x / args.splits) * kTileRows;
+  const uint32_t base = ptx::dynamic_shared<1024>(), bits = base + Layout::kUnion;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const int split = ptx::ctaid_x() % args.splits,
+            first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kTileRows;
   if (first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
-  if (threadIdx.x == 0) {
+  if (ptx::tid_x() == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(Layout::full(base, stage), 1);
       ptx::mbarrier_init(Layout::empty(base, stage), 4 * kGroups);
@@ -225,12 +226,12 @@ MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, 
     ptx::mbarrier_init_fence();
   }
   if (sequence.mode.kind == mc::attn::ModeKind::moba)
-    mark_union<kTileRows, kHopperThreads>(args, sequence, blockIdx.y, first_row, bits);
-  __syncthreads();
+    mark_union<kTileRows, kHopperThreads>(args, sequence, ptx::ctaid_y(), first_row, bits);
+  ptx::barrier_all();
   int32_t tile;
   const Walk walk = walk_of(args, sequence, first_row, kTileRows, split, bits, tile);
-  if (threadIdx.x >= 128 * kGroups) {
-    if (threadIdx.x == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base);
+  if (ptx::tid_x() >= 128 * kGroups) {
+    if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base);
     return;
   }
   consume<kDim>(args, sequence, walk, tile, first_row, split, base);
@@ -239,13 +240,13 @@ MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, 
 }  // namespace
 
 /// grid: (tiles of 128 rows of the longest sequence * splits, kv_heads, sequences)
-extern "C" __global__ void __launch_bounds__(kHopperThreads, 1)
-    attention_hopper_d64(__grid_constant__ const AttentionArgs args, __grid_constant__ const TensorMap k_map,
-                         __grid_constant__ const TensorMap v_map) {
+MC_KERNEL(attention_hopper_d64, (kHopperThreads, 1))
+(MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<64>(args, k_map, v_map);
 }
-extern "C" __global__ void __launch_bounds__(kHopperThreads, 1)
-    attention_hopper_d128(__grid_constant__ const AttentionArgs args, __grid_constant__ const TensorMap k_map,
-                          __grid_constant__ const TensorMap v_map) {
+MC_KERNEL(attention_hopper_d128, (kHopperThreads, 1))
+(MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<128>(args, k_map, v_map);
 }
+
+}  // namespace mc::gpu

@@ -1,32 +1,32 @@
 // MoBA's gate on the device (arXiv:2502.13189, section 2.2): centroids of complete blocks from the sums that pages
 // carry, and the top_k - 1 blocks of every row. Neither a matrix of all scores nor a sort of all blocks is formed: a
 // warp scores 16 rows against 8 blocks at a time by mma.sync, and each thread keeps sorted lists of its best.
-#include "gpu/kernels/attention.h"
 #include "gpu/kernels/attend.cuh"
+#include "gpu/kernels/attention.h"
 
-using namespace mc::gpu;
+namespace mc::gpu {
 
 /// Centroid of a block: bf16(sum of its pages' ksum, in page order, / tokens); of one page: its kmean. These are the
 /// sums of attn/seal.h, so a block's centroid is the same bits on every device.
 /// grid: (blocks, kv_heads)
-extern "C" __global__ void __launch_bounds__(kThreads) moba_centroids(__grid_constant__ const CentroidArgs args) {
+MC_KERNEL(moba_centroids, (kThreads))(MC_PARAM(CentroidArgs) args) {
   const KvPool& pool = args.pool;
-  const int block = blockIdx.x, head = blockIdx.y, dim = threadIdx.x;
+  const int block = ptx::ctaid_x(), head = ptx::ctaid_y(), dim = ptx::tid_x();
   if (dim >= args.head_dim) return;
   const int pages = args.moba_block / pool.block_tokens;
   uint16_t* out = args.centroids + (int64_t{head} * args.blocks + block) * args.head_dim + dim;
   float sum = 0;
   for (int i = 0; i < pages; ++i) {
-    const int64_t page = args.pages[block * pages + i];
+    const int64_t page = ptx::load(args.pages + block * pages + i);
     const unsigned char* record = pool.base + page * pool.page_bytes + head * pool.head_bytes;
     if (pages == 1) {
-      *out = reinterpret_cast<const uint16_t*>(record + pool.kmean_offset)[dim];
+      ptx::store(out, ptx::load(reinterpret_cast<const uint16_t*>(record + pool.kmean_offset) + dim));
       return;
     }
-    const float one = reinterpret_cast<const float*>(record + pool.ksum_offset)[dim];
-    sum = i == 0 ? one : __fadd_rn(sum, one);
+    const float one = ptx::load(reinterpret_cast<const float*>(record + pool.ksum_offset) + dim);
+    sum = i == 0 ? one : ptx::add_rn(sum, one);
   }
-  *out = static_cast<uint16_t>(ptx::pack_bf16(__fdiv_rn(sum, static_cast<float>(args.moba_block)), 0));
+  ptx::store(out, static_cast<uint16_t>(ptx::pack_bf16(ptx::div_rn(sum, static_cast<float>(args.moba_block)), 0)));
 }
 
 namespace {
@@ -81,8 +81,8 @@ MC_DEVICE void write_choice(Best& best, int count, int32_t* out) {
     int32_t block = best.block[0];
 #pragma unroll
     for (int by = 1; by <= 2; by *= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, score, by);
-      const int32_t other_block = __shfl_xor_sync(0xffffffffu, block, by);
+      const float other = ptx::shuffle_xor(score, by);
+      const int32_t other_block = ptx::shuffle_xor(block, by);
       if (mc::attn::chosen_before(other, other_block, score, block)) {
         score = other;
         block = other_block;
@@ -91,7 +91,7 @@ MC_DEVICE void write_choice(Best& best, int count, int32_t* out) {
     winners[i] = block;
     if (block != kNone && block == best.block[0]) best.drop_first();
   }
-  if (out == nullptr || threadIdx.x % 4 != 0) return;
+  if (out == nullptr || ptx::tid_x() % 4 != 0) return;
 #pragma unroll
   for (int i = 0; i < kChosenMax; ++i) {
     if (i >= count) continue;
@@ -99,17 +99,17 @@ MC_DEVICE void write_choice(Best& best, int count, int32_t* out) {
 #pragma unroll
     for (int k = 0; k < kChosenMax; ++k)
       if (k < count && winners[k] != kNone) rank += winners[i] == kNone || winners[k] < winners[i] ? 1 : 0;
-    if (winners[i] != kNone) out[rank] = winners[i];
-    if (winners[i] == kNone) out[i] = kNone;  // the empty ones are the last winners
+    if (winners[i] != kNone) ptx::store(out + rank, winners[i]);
+    if (winners[i] == kNone) ptx::store(out + i, kNone);  // the empty ones are the last winners
   }
 }
 
 template <int kDim>
 MC_DEVICE void choose(const GateArgs& args) {
-  const Sequence& sequence = args.sequences[blockIdx.z];
-  const int kv_head = blockIdx.y, group = args.q_heads / args.pool.kv_heads;
-  const int lane = threadIdx.x % 32;
-  const int first = static_cast<int>(blockIdx.x) * 64 + static_cast<int>(threadIdx.x / 32) * 16;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const int kv_head = ptx::ctaid_y(), group = args.q_heads / args.pool.kv_heads;
+  const int lane = ptx::tid_x() % 32;
+  const int first = static_cast<int>(ptx::ctaid_x()) * 64 + static_cast<int>(ptx::tid_x() / 32) * 16;
   if (sequence.mode.kind != mc::attn::ModeKind::moba || first >= sequence.tokens * group) return;
   int64_t index[2], candidates[2];
   uint32_t q[kDim / 16][4];
@@ -124,8 +124,8 @@ MC_DEVICE void choose(const GateArgs& args) {
     const uint32_t* row = reinterpret_cast<const uint32_t*>(args.q + (real ? index[half] * kDim : 0));
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
-      q[step][half] = real ? row[step * 8 + lane % 4] : 0;
-      q[step][2 + half] = real ? row[step * 8 + 4 + lane % 4] : 0;
+      q[step][half] = real ? ptx::load(row + step * 8 + lane % 4) : 0;
+      q[step][2 + half] = real ? ptx::load(row + step * 8 + 4 + lane % 4) : 0;
     }
   }
   Best best[2];
@@ -134,18 +134,19 @@ MC_DEVICE void choose(const GateArgs& args) {
   const int64_t blocks = sequence.kv_len / sequence.mode.block;
   int64_t most = max(candidates[0], candidates[1]);
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, by));
+  for (int by = 16; by > 0; by /= 2) most = max(most, ptx::shuffle_xor(most, by));
   for (int64_t block = 0; block < most; block += 8) {
     float s[4] = {0, 0, 0, 0};
     const int64_t mine = min(block + lane / 4, blocks - 1);
     const uint32_t* row = reinterpret_cast<const uint32_t*>(sequence.centroids + (kv_head * blocks + mine) * kDim);
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step)
-      ptx::mma_16816(s, q[step], row[step * 8 + lane % 4], row[step * 8 + 4 + lane % 4]);
+      ptx::mma_16816(s, q[step], ptx::load(row + step * 8 + lane % 4), ptx::load(row + step * 8 + 4 + lane % 4));
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       const int64_t candidate = block + 2 * (lane % 4) + (v & 1);
-      if (candidate < candidates[v / 2]) best[v / 2].offer(s[v], static_cast<int32_t>(candidate));
+      if (candidate < candidates[v / 2])
+        best[v / 2].offer(ptx::has_fault(Fault::smallest_chosen) ? -s[v] : s[v], static_cast<int32_t>(candidate));
     }
   }
 #pragma unroll
@@ -157,9 +158,11 @@ MC_DEVICE void choose(const GateArgs& args) {
 }  // namespace
 
 /// grid: (tiles of 64 rows of the longest sequence, kv_heads, sequences)
-extern "C" __global__ void __launch_bounds__(kThreads) moba_gate_d64(__grid_constant__ const GateArgs args) {
+MC_KERNEL(moba_gate_d64, (kThreads))(MC_PARAM(GateArgs) args) {
   choose<64>(args);
 }
-extern "C" __global__ void __launch_bounds__(kThreads) moba_gate_d128(__grid_constant__ const GateArgs args) {
+MC_KERNEL(moba_gate_d128, (kThreads))(MC_PARAM(GateArgs) args) {
   choose<128>(args);
 }
+
+}  // namespace mc::gpu

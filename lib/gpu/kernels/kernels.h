@@ -1,8 +1,12 @@
-// The PTX of the kernels in this folder, which the build compiles with nvcc and puts into the program.
+// The kernels of this folder, which the build compiles twice: nvcc to PTX for a chip, which it puts into the program,
+// and the host compiler for the emulator.
 #pragma once
 
 #include <span>
 #include <string_view>
+
+#include "gpu/emu/emu.h"
+#include "gpu/ptx/fault.h"
 
 namespace mc::gpu {
 
@@ -14,5 +18,8 @@ struct KernelText {
 
 /// Empty when the build did not find nvcc.
 std::span<const KernelText> kernel_texts();
+
+/// All kernels, for the emulator; in every build.
+std::span<const emu::Kernel> emulated_kernels();
 
 }  // namespace mc::gpu

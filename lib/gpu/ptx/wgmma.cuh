@@ -1,59 +1,18 @@
-// One function for each instruction that sm_90a adds (PTX ISA 9.0): mbarriers, tensor copies, warpgroup products and
-// their fences. The rules of their order stand in attend_sm90a.cuh where they are used.
+// Warpgroup products (PTX ISA 9.0, section 9.7.15). sm_90a alone.
 #pragma once
 
-#include "gpu/kernels/ptx.cuh"
+#include "gpu/ptx/base.cuh"
 
-namespace mc::gpu {
+namespace mc::gpu::ptx {
 
-/// A CUtensorMap, or the emulator's.
-struct alignas(64) TensorMap {
-  unsigned char bytes[128];
-};
-
-namespace ptx {
-
-// ---- mbarriers, 9.7.13.15 ----
-MC_DEVICE void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-MC_DEVICE void mbarrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-MC_DEVICE void mbarrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/// Announces `bytes` of copies and arrives, in this order.
-MC_DEVICE void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-/// Waits until the phase of this parity is over.
-MC_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra over; bra again; "
-      "over: }" ::"r"(barrier), "r"(parity)
-      : "memory");
+/// Descriptor of a tile with 128-byte rows, swizzled by 128 bytes, whose start is aligned to 1024 (9.7.15.5.1): groups
+/// of 8 rows lie 1024 bytes apart; `leading` is the distance of 64-column pieces of an MN-major tile.
+MC_DEVICE uint64_t descriptor(uint32_t start, uint32_t leading) {
+  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{leading >> 4} << 16) | (start >> 4 & 0x3fff);
 }
 
-// ---- copies of tensor boxes, 9.7.9.27.1.2 ----
-MC_DEVICE void load_box(uint32_t to, const TensorMap& map, int c0, int c1, int c2, int c3, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
-      "[%6];" ::"r"(to), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier)
-      : "memory");
-}
-/// Makes the thread's own accesses to shared memory visible to the async proxy, once they are released.
-MC_DEVICE void fence_async_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+#ifdef __CUDACC__
 
-/// bar.sync of `threads` threads, whole warps.
-template <int kId, int kThreadCount>
-MC_DEVICE void barrier_sync() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreadCount) : "memory");
-}
-
-// ---- warpgroup products, 9.7.15 ----
 /// Orders writes of the registers before the products behind it. The accumulators are operands, so that no write of
 /// them moves below.
 template <int kRegisters>
@@ -75,12 +34,6 @@ MC_DEVICE void wgmma_wait(float (&d)[kRegisters]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 #pragma unroll
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-/// Descriptor of a tile with 128-byte rows, swizzled by 128 bytes, whose start is aligned to 1024 (9.7.15.5.1): groups
-/// of 8 rows lie 1024 bytes apart; `leading` is the distance of 64-column pieces of an MN-major tile.
-MC_DEVICE uint64_t descriptor(uint32_t start, uint32_t leading) {
-  return (uint64_t{1} << 62) | (uint64_t{1024 >> 4} << 32) | (uint64_t{leading >> 4} << 16) | (start >> 4 & 0x3fff);
 }
 
 #define MC_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -120,5 +73,32 @@ MC_DEVICE void wgmma_64x128_rs(float (&d)[64], const uint32_t (&a)[4], uint64_t 
 #undef MC_F4
 #undef MC_F16
 
-}  // namespace ptx
-}  // namespace mc::gpu
+#else
+
+template <int kRegisters>
+inline void wgmma_fence(Acc (&d)[kRegisters] MC_AND_WHERE) {
+  emu::wgmma_fence(d, kRegisters, where);
+}
+inline void wgmma_hold(uint32_t (&a)[4]) {
+  emu::wgmma_hold(a);
+}
+inline void wgmma_commit(MC_WHERE) {
+  emu::wgmma_commit(where);
+}
+template <int kLeft, int kRegisters>
+inline void wgmma_wait(Acc (&)[kRegisters] MC_AND_WHERE) {
+  emu::wgmma_wait(kLeft, where);
+}
+inline void wgmma_64x64_ss(Acc (&d)[32], uint64_t a, uint64_t b, bool add MC_AND_WHERE) {
+  emu::wgmma({.columns = 64, .b_k_major = true}, d, nullptr, a, b, add, where);
+}
+inline void wgmma_64x64_rs(Acc (&d)[32], const uint32_t (&a)[4], uint64_t b MC_AND_WHERE) {
+  emu::wgmma({.columns = 64, .b_k_major = false}, d, a, 0, b, true, where);
+}
+inline void wgmma_64x128_rs(Acc (&d)[64], const uint32_t (&a)[4], uint64_t b MC_AND_WHERE) {
+  emu::wgmma({.columns = 128, .b_k_major = false}, d, a, 0, b, true, where);
+}
+
+#endif
+
+}  // namespace mc::gpu::ptx

@@ -1,0 +1,111 @@
+// The host bodies of lib/gpu/ptx: every function here is one instruction, executed by the lane that calls it. A lane
+// of the emulated GPU is a fiber; an instruction of a whole warp waits until its other lanes have come. An instruction
+// that breaks a rule ends the run and does not return.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "gpu/emu/instruction.h"
+
+namespace mc::gpu::emu {
+
+/// The running lane, and the launch as it sees it.
+struct Place {
+  uint32_t thread = 0;  // of the CTA
+  uint32_t cta[3] = {};
+  uint8_t fault = 0;     // gpu::Fault of this run
+  bool watched = false;  // calls are compared with a mutation, or noted
+};
+extern thread_local constinit const Place* running_place;
+inline const Place& place() {
+  return *running_place;
+}
+
+/// False when a mutation changes this call of an instruction that touches no memory.
+bool watch_arithmetic(Instruction instruction, const Where& where);
+inline bool sound(Instruction instruction, const Where& where) {
+  return !place().watched || watch_arithmetic(instruction, where);
+}
+
+// ---- memory ----
+void load_global(uint64_t from, void* to, uint32_t bytes, uint32_t alignment, const Where& where);
+void store_global(uint64_t to, const void* from, uint32_t bytes, const Where& where);
+uint32_t dynamic_shared(uint32_t alignment);
+void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where);
+void store_shared(uint32_t to, const void* from, uint32_t bytes, const Where& where);
+enum class AtomicOp : uint8_t { add, bit_or };
+uint32_t atomic_shared(AtomicOp op, uint32_t at, uint32_t value, const Where& where);
+
+// ---- cp.async ----
+void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t source_bytes, const Where& where);
+void cp_async_commit(const Where& where);
+void cp_async_wait(uint32_t left, const Where& where);
+
+// ---- warps and CTAs ----
+/// `threads` 0: all of the CTA.
+void barrier_sync(uint32_t id, uint32_t threads, bool arrive_only, const Where& where);
+void warp_sync(uint32_t lanes, const Where& where);
+enum class Shuffle : uint8_t { up, down, bfly, idx };
+/// Replaces the 4 or 8 bytes of `value` by those of another lane.
+void shuffle(Shuffle mode, void* value, uint32_t bytes, uint32_t by, uint32_t lanes, const Where& where);
+void ldmatrix(uint32_t* d, uint32_t count, bool transposed, uint32_t from, const Where& where);
+void mma_16816(float* d, const uint32_t* a, const uint32_t* b, const Where& where);
+
+// ---- mbarriers and bulk copies ----
+void mbarrier_init(uint32_t barrier, uint32_t arrivals, const Where& where);
+void mbarrier_init_fence(const Where& where);
+void mbarrier_arrive(uint32_t barrier, const Where& where);
+void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes, const Where& where);
+void mbarrier_wait(uint32_t barrier, uint32_t parity, const Where& where);
+void fence_async(const Where& where);
+struct Coordinates {
+  int32_t at[5] = {};
+};
+void load_tensor(uint32_t to, const void* map, const Coordinates& at, uint32_t rank, uint32_t barrier,
+                 const Where& where);
+
+// ---- wgmma ----
+/// Stops the run: an accumulator was touched between its wgmma and the wait.
+[[noreturn]] void touched_in_flight();
+
+/// A 32-bit float that a wgmma may be writing: then it holds a poison, and touching it is an error.
+class Acc {
+ public:
+  static constexpr uint32_t kPoison = 0x7fbadbad;  // a signalling NaN
+  Acc() = default;
+  Acc(float value) : bits_(std::bit_cast<uint32_t>(value)) {}
+  Acc(const Acc& other) : bits_(other.checked()) {}
+  Acc& operator=(const Acc& other) { return *this = static_cast<float>(other); }
+  Acc& operator=(float value) {
+    checked();
+    bits_ = std::bit_cast<uint32_t>(value);
+    return *this;
+  }
+  Acc& operator*=(float by) { return *this = *this * by; }
+  operator float() const { return std::bit_cast<float>(checked()); }
+
+ private:
+  uint32_t checked() const {
+    if (bits_ == kPoison) [[unlikely]]
+      touched_in_flight();
+    return bits_;
+  }
+  uint32_t bits_ = 0;
+};
+static_assert(sizeof(Acc) == 4);
+
+/// One form of wgmma.mma_async: m64nNk16, bf16 with f32 sums. A in shared memory is K-major.
+struct ProductForm {
+  uint32_t columns = 0;
+  bool b_k_major = true;
+};
+void wgmma_fence(Acc* d, uint32_t registers, const Where& where);
+void wgmma_hold(uint32_t* a);
+void wgmma_commit(const Where& where);
+void wgmma_wait(uint32_t left, const Where& where);
+/// `a_registers` is null when A comes from shared memory.
+void wgmma(const ProductForm& form, Acc* d, const uint32_t* a_registers, uint64_t a, uint64_t b, bool add,
+           const Where& where);
+
+}  // namespace mc::gpu::emu

@@ -1,0 +1,35 @@
+// The table of the kernels that the host compiler compiled.
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/kernels.h"
+#include "gpu/ptx/base.cuh"
+
+namespace mc::gpu {
+
+void attention_prefill_d64(const AttentionArgs& args);
+void attention_prefill_d128(const AttentionArgs& args);
+void attention_decode_d64(const AttentionArgs& args);
+void attention_decode_d128(const AttentionArgs& args);
+void attention_combine(const AttentionArgs& args, int32_t head_dim);
+void attention_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_centroids(const CentroidArgs& args);
+void moba_gate_d64(const GateArgs& args);
+void moba_gate_d128(const GateArgs& args);
+
+std::span<const emu::Kernel> emulated_kernels() {
+  static const emu::Kernel kKernels[] = {
+      emu::make_kernel("attention_prefill_d64", kThreads, attention_prefill_d64),
+      emu::make_kernel("attention_prefill_d128", kThreads, attention_prefill_d128),
+      emu::make_kernel("attention_decode_d64", kThreads, attention_decode_d64),
+      emu::make_kernel("attention_decode_d128", kThreads, attention_decode_d128),
+      emu::make_kernel("attention_combine", kThreads, attention_combine),
+      emu::make_kernel("attention_hopper_d64", kHopperThreads, attention_hopper_d64),
+      emu::make_kernel("attention_hopper_d128", kHopperThreads, attention_hopper_d128),
+      emu::make_kernel("moba_centroids", kThreads, moba_centroids),
+      emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
+      emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),
+  };
+  return kKernels;
+}
+
+}  // namespace mc::gpu

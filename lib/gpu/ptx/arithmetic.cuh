@@ -1,0 +1,61 @@
+// Numbers: conversions and functions whose rounding C++ leaves open (PTX ISA 9.0, sections 9.7.3 and 9.7.9.21).
+#pragma once
+
+#include "gpu/ptx/base.cuh"
+
+#ifndef __CUDACC__
+#include "base/dtype.h"
+#endif
+
+namespace mc::gpu::ptx {
+
+/// Two f32 rounded to bf16, `low` in the low half (9.7.9.21, cvt: the first source goes to the high half).
+MC_DEVICE uint32_t pack_bf16(float low, float high MC_AND_WHERE) {
+#ifdef __CUDACC__
+  uint32_t d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+  return d;
+#else
+  if (!emu::sound(emu::Instruction::cvt, where)) std::swap(low, high);
+  return static_cast<uint32_t>(f32_to_bf16(high)) << 16 | f32_to_bf16(low);
+#endif
+}
+
+/// 2^x, relative error below 2^-22 (9.7.3.20, ex2).
+MC_DEVICE float exp2_approx(float x) {
+#ifdef __CUDACC__
+  float d;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+  return d;
+#else
+  return std::exp2(x);
+#endif
+}
+
+/// The larger one; the other one when one is NaN (9.7.3.11, max).
+MC_DEVICE float max_f32(float a, float b MC_AND_WHERE) {
+#ifdef __CUDACC__
+  return fmaxf(a, b);
+#else
+  if (!emu::sound(emu::Instruction::max, where)) return a < b ? a : b;
+  return a > b || !(b == b) ? a : b;
+#endif
+}
+
+/// a + b and a / b, rounded to nearest: never fused with what stands around them (9.7.3.5, 9.7.3.8).
+MC_DEVICE float add_rn(float a, float b MC_AND_WHERE) {
+#ifdef __CUDACC__
+  return __fadd_rn(a, b);
+#else
+  return emu::sound(emu::Instruction::add, where) ? a + b : a * b;
+#endif
+}
+MC_DEVICE float div_rn(float a, float b) {
+#ifdef __CUDACC__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+
+}  // namespace mc::gpu::ptx

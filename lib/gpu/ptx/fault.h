@@ -1,0 +1,22 @@
+// Deliberate errors of the kernels' logic, for the emulator's mutants.
+#pragma once
+
+#include <cstdint>
+
+namespace mc::gpu {
+
+/// Errors of a kernel's logic that no edit of an instruction makes. The emulator runs a kernel with one of them to see
+/// that the comparison with the reference finds it; on a chip there is none.
+enum class Fault : uint8_t {
+  none,
+  scale_forgotten,
+  mask_one_short,      // a row does not see its own key
+  mask_one_far,        // a row sees the key behind its own
+  smallest_chosen,     // the gate prefers small scores
+  union_misses_block,  // the last chosen block of a row is not in the union
+  member_ignored,      // a row attends to blocks that other rows chose
+  sums_not_rescaled,   // a new maximum leaves the old sums as they are
+  splits_overlap,      // a split repeats the tile before its first
+};
+
+}  // namespace mc::gpu
