@@ -47,7 +47,10 @@ bool is_synchronisation(Instruction instruction) {
                                   Instruction::mbarrier_arrive, Instruction::mbarrier_arrive_expect,
                                   Instruction::mbarrier_wait,   Instruction::fence_async,
                                   Instruction::wgmma_fence,     Instruction::wgmma_commit,
-                                  Instruction::wgmma_wait};
+                                  Instruction::wgmma_wait,      Instruction::cp_async_arrive,
+                                  Instruction::fence_gpu,       Instruction::bulk_commit,
+                                  Instruction::bulk_wait,       Instruction::cluster_arrive,
+                                  Instruction::cluster_wait,    Instruction::griddep_wait};
   return std::find(std::begin(kAll), std::end(kAll), instruction) != std::end(kAll);
 }
 

@@ -12,9 +12,8 @@ namespace {
 
 constexpr uint32_t kCountMax = (1u << 20) - 1;
 
-/// The barrier at an address, after its checks.
-Mbarrier& find_mbarrier(uint32_t address) {
-  Cta& cta = running_cta();
+/// The barrier at an address of a CTA, after its checks.
+Mbarrier& find_mbarrier_of(Cta& cta, uint32_t address) {
   for (Mbarrier& barrier : cta.mbarriers) {
     if (barrier.address != address) continue;
     if (cta.grid.options.checks && !cta.order.ordered(running_warp().agent, running().bit(), barrier.init))
@@ -24,8 +23,11 @@ Mbarrier& find_mbarrier(uint32_t address) {
   fail("barrier", "no mbarrier was made at shared " + hex(address));
 }
 
-void arrive(Mbarrier& barrier) {
-  Cta& cta = running_cta();
+Mbarrier& find_mbarrier(uint32_t address) {
+  return find_mbarrier_of(running_cta(), address);
+}
+
+void arrive(Cta& cta, Mbarrier& barrier) {
   if (barrier.pending == 0) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
   cta.order.release(running_warp().agent, running().bit(), barrier.open);
   --barrier.pending;
@@ -71,7 +73,8 @@ std::vector<std::byte> read_box(const TensorMapBytes& map, const int32_t (&at)[5
   } while (true);
 }
 
-/// The tensor map at a parameter of the kernel.
+}  // namespace
+
 TensorMapBytes read_map(const void* at, uint32_t rank) {
   const Grid& grid = running_cta().grid;
   const auto offset = static_cast<size_t>(static_cast<const std::byte*>(at) - grid.param_start);
@@ -83,8 +86,6 @@ TensorMapBytes read_map(const void* at, uint32_t rank) {
     fail("tensor map", "the parameter is no tensor map of rank " + std::to_string(rank));
   return map;
 }
-
-}  // namespace
 
 void mbarrier_init(uint32_t address, uint32_t arrivals, const Where& where) {
   if (!begin(Instruction::mbarrier_init, where)) return;
@@ -112,14 +113,31 @@ void mbarrier_init_fence(const Where& where) {
 }
 
 void mbarrier_arrive(uint32_t address, const Where& where) {
-  if (begin(Instruction::mbarrier_arrive, where)) arrive(find_mbarrier(address));
+  if (!begin(Instruction::mbarrier_arrive, where)) return;
+  const Target target = resolve(address);
+  arrive(target.cta, find_mbarrier_of(target.cta, target.address));
 }
 
 void mbarrier_arrive_expect(uint32_t address, uint32_t bytes, const Where& where) {
   if (!begin(Instruction::mbarrier_arrive_expect, where)) return;
   Mbarrier& barrier = find_mbarrier(address);
   barrier.bytes += mutated(bytes);
-  arrive(barrier);
+  arrive(running_cta(), barrier);
+}
+
+/// cp.async.mbarrier.arrive.noinc: arrives for the lane when its copies so far have ended (9.7.13.15.17). They end
+/// here: the earliest legal moment, as for the copies themselves.
+void cp_async_arrive(uint32_t address, const Where& where) {
+  if (!begin(Instruction::cp_async_arrive, where)) return;
+  Mbarrier& barrier = find_mbarrier(address);
+  Lane& lane = running();
+  Cta& cta = running_cta();
+  std::erase_if(lane.warp->copies, [&](const AsyncCopy& copy) {
+    if (copy.lane != lane.number) return false;
+    if (cta.grid.options.checks) cta.shadow.end_copy(lane.warp->agent, lane.bit(), copy.to, copy.bytes);
+    return true;
+  });
+  arrive(cta, barrier);
 }
 
 /// Returns when the phase of that parity is over: the wrapper's loop around try_wait.
@@ -144,31 +162,38 @@ void fence_async(const Where& where) {
 }
 
 void load_tensor(uint32_t to, const void* map_at, const Coordinates& at, uint32_t rank, uint32_t barrier_at,
-                 const Where& where) {
+                 uint32_t multicast, const Where& where) {
   if (!begin(Instruction::load_tensor, where)) return;
   Cta& cta = running_cta();
   const TensorMapBytes map = read_map(map_at, rank);
-  BulkCopy copy{.to = to, .swizzled = map.swizzled != 0};
-  const Mbarrier& barrier = find_mbarrier(barrier_at);
-  if (cta.grid.options.checks && !barrier.fenced)
-    fail("barrier", "a bulk copy uses an mbarrier whose init was not fenced");
-  copy.barrier = static_cast<uint32_t>(&barrier - cta.mbarriers.data());
   Coordinates from = at;
   from.at[1] = static_cast<int32_t>(mutated(static_cast<uint32_t>(at.at[1])));
-  copy.bytes = read_box(map, from.at);
-  const auto bytes = static_cast<uint32_t>(copy.bytes.size());
-  shared_bytes(to, bytes, copy.swizzled ? 1024 : 128);
-  if (cta.grid.options.checks)
-    if (const Conflict found = cta.shadow.start_copy(running_warp().agent, running().bit(), to, bytes, Proxy::async))
-      fail(found);
-  cta.grid.report.counters.async_bytes += bytes;
-  cta.bulk.push_back(std::move(copy));
+  const std::vector<std::byte> bytes = read_box(map, from.at);
+  Cluster& cluster = cta.cluster;
+  if (multicast >> cluster.ctas.size() != 0) fail("cluster", "the multicast names a CTA that the cluster lacks");
+  for (Cta& target : cluster.ctas) {
+    if (multicast == 0 ? &target != &cta : (multicast >> target.rank & 1) == 0) continue;
+    if (&target != &cta) check_peer(target);
+    const Mbarrier& barrier = find_mbarrier_of(target, barrier_at);
+    if (cta.grid.options.checks && !barrier.fenced)
+      fail("barrier", "a bulk copy uses an mbarrier whose init was not fenced");
+    shared_bytes_of(target, to, static_cast<uint32_t>(bytes.size()), map.swizzled != 0 ? 1024 : 128);
+    if (cta.grid.options.checks)
+      if (const Conflict found = target.shadow.start_copy(running_warp().agent, running().bit(), to,
+                                                          static_cast<uint32_t>(bytes.size()), Proxy::async))
+        fail(found);
+    cta.grid.report.counters.async_bytes += bytes.size();
+    target.bulk.push_back({.to = to,
+                           .barrier = static_cast<uint32_t>(&barrier - target.mbarriers.data()),
+                           .swizzled = map.swizzled != 0,
+                           .bytes = bytes});
+  }
 }
 
 void Cta::try_complete(uint32_t index) {
   Mbarrier& barrier = mbarriers[index];
   if (barrier.pending > 0 || barrier.bytes != 0) return;
-  order.complete(index, barrier.phase, barrier.open);
+  order.complete(barrier_agent(index), barrier.phase, barrier.open);
   barrier.done = barrier.open;
   barrier.open = order.view();
   ++barrier.phase;
@@ -191,7 +216,7 @@ void Cta::complete_bulk(size_t index) {
     std::memcpy(shared.data() + to, copy.bytes.data() + at, std::min(16u, bytes - at));
   }
   Mbarrier& barrier = mbarriers[copy.barrier];
-  if (grid.options.checks) shadow.end_bulk(copy.barrier, barrier.phase, copy.to, bytes);
+  if (grid.options.checks) shadow.end_bulk(barrier_agent(copy.barrier), barrier.phase, copy.to, bytes);
   barrier.bytes -= bytes;
   try_complete(copy.barrier);
 }

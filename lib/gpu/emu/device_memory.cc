@@ -9,21 +9,57 @@ namespace {
 
 constexpr uint64_t kGap = 4096;  // unmapped bytes between allocations
 
-/// Two CTAs of a grid do not share a word that one of them writes.
+/// Whether the running lane comes after the write of a word in its own grid.
+bool sees(const DeviceMemory::Writer& writer, Access access) {
+  const Cta& cta = running_cta();
+  const Event event{writer.agent, writer.clock, writer.lanes};
+  const uint32_t cluster = cta.number / cta.grid.launch.cluster;
+  // Words that lanes of one cluster write side by side hold elements of 2 bytes, so only reads are compared.
+  if (writer.cta / cta.grid.launch.cluster == cluster)
+    return (access != Access::read && writer.cta == cta.number) ||
+           cta.order.ordered(running_warp().agent, running().bit(), event);
+  for (const Cta::Acquired& acquired : cta.acquired) {
+    if (!cta.order.ordered(running_warp().agent, running().bit(), acquired.at)) continue;
+    const auto known = acquired.known.find(writer.cta / cta.grid.launch.cluster);
+    if (known != acquired.known.end() && known->second[writer.agent].covers(writer.clock, writer.lanes)) return true;
+  }
+  return false;
+}
+
+bool knows(uint32_t other_cta) {
+  const Cta& cta = running_cta();
+  return std::any_of(cta.acquired.begin(), cta.acquired.end(), [&](const Cta::Acquired& acquired) {
+    return acquired.known.contains(other_cta / cta.grid.launch.cluster);
+  });
+}
+
+/// Two CTAs of a grid share a word that one of them writes only by atomics, or behind a release and an acquire.
 void check_sharing(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access access) {
-  const uint32_t self = running_cta().number + 1;
+  const Cta& cta = running_cta();
+  const DeviceMemory& memory = cta.grid.memory;
+  const Event now = cta.order.now(running_warp().agent, running().bit());
   for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
-    const uint32_t writer = block.writer[word];
-    uint32_t& reader = block.reader[word];
-    const bool other_wrote = writer != 0 && writer != self;
-    const bool other_read = access != Access::read && reader != 0 && reader != self;
-    if (other_wrote || other_read)
-      fail("race", "global memory of '" + block.name + "' at byte " + std::to_string(word * 4) + ": another CTA " +
-                       (other_wrote ? "wrote" : "read") + " it in this grid");
+    DeviceMemory::Writer& writer = block.writer[word];
+    DeviceMemory::Reader& reader = block.reader[word];
+    const auto refuse = [&](std::string_view rule, const std::string& text) {
+      fail(rule, "global memory of '" + block.name + "' at byte " + std::to_string(word * 4) + ": " + text);
+    };
+    const bool here = writer.grid == memory.grid() && writer.grid > 0;
+    if (here && writer.in_flight) refuse("in-flight", "an unfinished bulk store owns it");
+    if (here && !(access == Access::atomic && writer.atomic) && !sees(writer, access))
+      refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
+                                              : "another CTA wrote it in this grid");
+    if (!here && writer.grid >= memory.unfinished() && writer.grid > 0 &&
+        std::none_of(cta.grid_waits.begin(), cta.grid_waits.end(),
+                     [&](const Event& wait) { return cta.order.ordered(running_warp().agent, running().bit(), wait); }))
+      refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
+    const bool read_here = reader.grid == memory.grid() && reader.cta != cta.number;
+    if (access == Access::write && read_here && (reader.cta == DeviceMemory::kManyReaders || !knows(reader.cta)))
+      refuse("race", "another CTA read it in this grid");
     if (access == Access::read)
-      reader = reader == 0 || reader == self ? self : DeviceMemory::kManyReaders;
+      reader = {memory.grid(), read_here ? DeviceMemory::kManyReaders : cta.number};
     else
-      block.writer[word] = self;
+      writer = {memory.grid(), cta.number, now.agent, now.clock, now.lanes, access == Access::atomic, false};
   }
 }
 
@@ -98,11 +134,12 @@ void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
   std::copy_n(block->bytes.begin() + static_cast<std::ptrdiff_t>(address - block->address), to.size(), to.begin());
 }
 
-void DeviceMemory::start_grid() {
-  for (auto& block : blocks_) {
-    std::fill(block->writer.begin(), block->writer.end(), 0u);
-    std::fill(block->reader.begin(), block->reader.end(), 0u);
-  }
+void DeviceMemory::start_grid(bool programmatic) {
+  // A grid that did not wait may end before those before it have.
+  const uint32_t first = waited_ ? grid_ : unfinished_;
+  ++grid_;
+  unfinished_ = programmatic ? std::max(first, 1u) : grid_;
+  waited_ = !programmatic;
 }
 
 }  // namespace mc::gpu::emu

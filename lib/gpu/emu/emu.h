@@ -33,6 +33,7 @@ struct Kernel {
   std::string_view name;
   uint32_t threads_max = 0;  // of its launch bounds
   size_t param_bytes = 0;
+  uint32_t conflicts_max = 0;  // extra wavefronts that its accesses to shared memory may cost each
   /// The body of one thread. Parameters lie at the offsets that a launch on a chip gives them.
   std::function<void(const std::byte* params)> enter;
 };
@@ -51,7 +52,7 @@ struct ParamOffsets {
 template <class... P>
 Kernel make_kernel(std::string_view name, uint32_t threads_max, void (*body)(P...)) {
   using Offsets = ParamOffsets<std::remove_cvref_t<P>...>;
-  return {name, threads_max, Offsets().end, [body](const std::byte* params) {
+  return {name, threads_max, Offsets().end, 0, [body](const std::byte* params) {
             [&]<size_t... kI>(std::index_sequence<kI...>) {
               body(*reinterpret_cast<const std::remove_cvref_t<P>*>(params + Offsets().at[kI])...);
             }
@@ -69,25 +70,40 @@ class DeviceMemory {
   void write(uint64_t address, std::span<const std::byte> from);
   void read(uint64_t address, std::span<std::byte> to) const;
 
+  /// The last write of a word, an event of a warp in a cluster's order (shadow.h).
+  struct Writer {
+    uint32_t grid = 0, cta = 0, agent = 0, clock = 0, lanes = 0;
+    bool atomic = false, in_flight = false;
+  };
+  struct Reader {
+    uint32_t grid = 0, cta = 0;
+  };
   struct Block {
     uint64_t address = 0;
     std::string name;
     std::vector<std::byte> bytes;
-    std::vector<bool> defined;     // by byte
-    size_t undefined = 0;          // bytes that are not
-    std::vector<uint32_t> writer;  // by 4 bytes: CTA + 1 of the current grid
-    std::vector<uint32_t> reader;  // likewise; kManyReaders: several CTAs
+    std::vector<bool> defined;   // by byte
+    size_t undefined = 0;        // bytes that are not
+    std::vector<Writer> writer;  // by 4 bytes
+    std::vector<Reader> reader;  // likewise; kManyReaders: several CTAs
   };
   static constexpr uint32_t kManyReaders = UINT32_MAX;
   /// The block that holds all of the range, or null.
   Block* find(uint64_t address, size_t bytes);
   const Block* find(uint64_t address, size_t bytes) const;
-  /// A new grid starts: what earlier grids wrote is visible to all.
-  void start_grid();
+  /// A new grid starts. What earlier grids wrote is visible to all; to a programmatic launch it is when it has waited
+  /// for them (griddepcontrol.wait).
+  void start_grid(bool programmatic);
+  uint32_t grid() const { return grid_; }
+  /// The first of the grids that may still be running when the current one starts.
+  uint32_t unfinished() const { return unfinished_; }
+  void note_wait() { waited_ = true; }
 
  private:
   std::vector<std::unique_ptr<Block>> blocks_;
   uint64_t next_ = uint64_t{1} << 32;
+  uint32_t grid_ = 0, unfinished_ = 0;
+  bool waited_ = true;       // the current grid, for those before it
   mutable size_t last_ = 0;  // found last
 };
 
@@ -139,6 +155,8 @@ struct Launch {
   uint32_t grid[3] = {1, 1, 1};
   uint32_t block = 0;  // threads, a multiple of 32
   uint32_t dynamic_shared = 0;
+  uint32_t cluster = 1;       // CTAs of a cluster, along x
+  bool programmatic = false;  // it may start before the grid before it has ended
   std::span<const std::byte> params;
 };
 
@@ -152,7 +170,7 @@ struct Counters {
   uint64_t instructions = 0;  // of lanes, through lib/gpu/ptx
   uint64_t switches = 0;      // of fibers
   uint64_t matrix_products = 0, async_bytes = 0, barriers = 0;
-  uint64_t bank_conflicts = 0;  // extra wavefronts of ldmatrix
+  uint64_t bank_conflicts = 0;  // extra wavefronts of accesses to shared memory
   void add(const Counters& other);
 };
 

@@ -150,15 +150,18 @@ Stacks::~Stacks() {
   for (std::byte* stack : mapped_) munmap(stack - kGuardBytes, kStackBytes + kGuardBytes);
 }
 
-std::byte* Stacks::at(size_t index) {
-  while (mapped_.size() <= index) {
+std::byte* Stacks::take() {
+  if (free_.empty()) {
     void* made = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     MC_ASSERT(made != MAP_FAILED);
     MC_ASSERT_EQ(mprotect(made, kGuardBytes, PROT_NONE), 0);
     mapped_.push_back(static_cast<std::byte*>(made) + kGuardBytes);
+    free_.push_back(mapped_.back());
   }
-  return mapped_[index];
+  std::byte* out = free_.back();
+  free_.pop_back();
+  return out;
 }
 
 size_t Stacks::bytes() {

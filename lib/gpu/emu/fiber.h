@@ -32,12 +32,13 @@ class Fiber {
 class Stacks {
  public:
   ~Stacks();
-  std::byte* at(size_t index);  // mapped when it is asked for first
+  std::byte* take();
+  void give(std::byte* stack) { free_.push_back(stack); }
   static size_t bytes();
   static Stacks& of_thread();
 
  private:
-  std::vector<std::byte*> mapped_;
+  std::vector<std::byte*> mapped_, free_;
 };
 
 }  // namespace mc::gpu::emu

@@ -14,6 +14,7 @@ namespace mc::gpu::emu {
 struct Place {
   uint32_t thread = 0;  // of the CTA
   uint32_t cta[3] = {};
+  uint32_t rank = 0;     // of the CTA in its cluster
   uint8_t fault = 0;     // gpu::Fault of this run
   bool watched = false;  // calls are compared with a mutation, or noted
 };
@@ -34,13 +35,22 @@ void store_global(uint64_t to, const void* from, uint32_t bytes, const Where& wh
 uint32_t dynamic_shared(uint32_t alignment);
 void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where);
 void store_shared(uint32_t to, const void* from, uint32_t bytes, const Where& where);
-enum class AtomicOp : uint8_t { add, bit_or };
+enum class AtomicOp : uint8_t { add, add_f32, bit_or, max };
 uint32_t atomic_shared(AtomicOp op, uint32_t at, uint32_t value, const Where& where);
+/// Relaxed atomics take part in the order of CTAs through fence_gpu; the others by themselves.
+enum class Semantics : uint8_t { relaxed, acq_rel };
+uint32_t atomic_global(AtomicOp op, uint64_t at, uint32_t value, Semantics semantics, const Where& where);
+uint32_t load_acquire(uint64_t from, const Where& where);
+void store_release(uint64_t to, uint32_t value, const Where& where);
+void fence_gpu(const Where& where);
+/// The lane gives up its turn: it waits for another CTA.
+void pause(const Where& where);
 
 // ---- cp.async ----
 void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t source_bytes, const Where& where);
 void cp_async_commit(const Where& where);
 void cp_async_wait(uint32_t left, const Where& where);
+void cp_async_arrive(uint32_t barrier, const Where& where);
 
 // ---- warps and CTAs ----
 /// `threads` 0: all of the CTA.
@@ -50,6 +60,8 @@ enum class Shuffle : uint8_t { up, down, bfly, idx };
 /// Replaces the 4 or 8 bytes of `value` by those of another lane.
 void shuffle(Shuffle mode, void* value, uint32_t bytes, uint32_t by, uint32_t lanes, const Where& where);
 void ldmatrix(uint32_t* d, uint32_t count, bool transposed, uint32_t from, const Where& where);
+void stmatrix(const uint32_t* values, uint32_t count, bool transposed, uint32_t to, const Where& where);
+uint32_t ballot(bool value, uint32_t lanes, const Where& where);
 void mma_16816(float* d, const uint32_t* a, const uint32_t* b, const Where& where);
 
 // ---- mbarriers and bulk copies ----
@@ -62,8 +74,25 @@ void fence_async(const Where& where);
 struct Coordinates {
   int32_t at[5] = {};
 };
+/// `multicast`: a bit for each CTA of the cluster that gets the bytes; 0: the own one.
 void load_tensor(uint32_t to, const void* map, const Coordinates& at, uint32_t rank, uint32_t barrier,
-                 const Where& where);
+                 uint32_t multicast, const Where& where);
+/// `reduce`: adds f32 to what is there.
+void store_tensor(uint32_t from, const void* map, const Coordinates& at, uint32_t rank, bool reduce,
+                  const Where& where);
+void bulk_commit(const Where& where);
+/// `read_only`: waits until the sources have been read; else until the bytes are written.
+void bulk_wait(uint32_t left, bool read_only, const Where& where);
+
+// ---- clusters, registers, programmatic launch ----
+uint32_t mapa(uint32_t address, uint32_t rank, const Where& where);
+void cluster_arrive(const Where& where);
+void cluster_wait(const Where& where);
+uint32_t load_cluster(uint32_t from, const Where& where);
+void store_cluster(uint32_t to, uint32_t value, const Where& where);
+void set_max_registers(uint32_t registers, bool increase, const Where& where);
+void grid_launch_dependents(const Where& where);
+void grid_wait(const Where& where);
 
 // ---- wgmma ----
 /// Stops the run: an accumulator was touched between its wgmma and the wait.

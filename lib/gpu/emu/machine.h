@@ -6,9 +6,11 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "base/rng.h"
 #include "gpu/emu/emu.h"
@@ -22,9 +24,13 @@ constexpr uint32_t kLanes = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr uint32_t kMbarriersMax = 32;  // of a CTA: agents that the order has room for
 
+struct Cluster;
 struct Cta;
 struct Grid;
 struct Warp;
+
+/// The events of other clusters' warps that happened before, by cluster.
+using Known = std::map<uint32_t, std::vector<Stamp>>;
 
 /// The effect of a collective on the lanes that took part.
 enum class Flow : uint8_t {
@@ -47,7 +53,11 @@ struct Lane {
   bool of_alive = false;  // the members are those that have not exited
   void* operand = nullptr;
   Collective collective = nullptr;
-  uint32_t open_group = 0;  // cp.async groups that it committed
+  uint32_t open_group = 0;       // cp.async groups that it committed
+  uint32_t open_bulk_group = 0;  // bulk groups likewise
+  std::byte* stack = nullptr;
+  Known published;  // at its last fence.acq_rel.gpu: a relaxed write behind it publishes this
+  Known observed;   // by relaxed reads since then: the next fence acquires this
 
   uint32_t bit() const { return 1u << number; }
 };
@@ -85,8 +95,33 @@ struct Product {
   std::vector<uint32_t> reads;  // 16-byte chunks of shared memory
 };
 
+/// A bulk copy out of shared memory, of the lane that issued it.
+struct BulkStore {
+  uint32_t lane = 0, group = 0;
+  uint32_t from = 0, bytes = 0;
+  bool read = false;  // the source may be written again
+  struct Piece {
+    uint64_t to = 0;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Piece> pieces;  // rows that lie in the tensor
+  bool reduce = false;        // f32 sums
+};
+
+/// Accesses to shared memory at one place of the source: the nth calls of the lanes belong together.
+struct SiteRounds {
+  struct Round {
+    uint32_t lanes = 0, bytes = 0;
+    uint32_t at[kLanes] = {};
+  };
+  uint32_t calls[kLanes] = {};
+  uint32_t first = 0;  // number of rounds.front()
+  std::deque<Round> rounds;
+};
+
 struct Warp {
   Warp(Cta& cta, uint32_t number);
+  ~Warp();
 
   Cta& cta;
   uint32_t number;  // in its CTA
@@ -98,6 +133,12 @@ struct Warp {
   std::deque<Lane> lanes;
 
   std::vector<AsyncCopy> copies;
+  std::vector<BulkStore> stores;
+  std::unordered_map<uint64_t, SiteRounds> rounds;  // by place
+  uint32_t registers = 0;                           // of a thread (setmaxnreg)
+  uint32_t wanted_registers = 0;                    // that it waits for
+  uint32_t cluster_generation = 0;                  // of the cluster barrier that it arrived at
+  bool cluster_arrived = false, waits_for_cluster = false;
 
   // wgmma; empty in kernels without it
   std::vector<Product> products;
@@ -136,17 +177,20 @@ struct BulkCopy {
   std::vector<std::byte> bytes;
 };
 
+/// A thread block.
 struct Cta {
-  Cta(Grid& grid, uint32_t number);
+  Cta(Cluster& cluster, uint32_t rank, uint32_t number);
   Cta(const Cta&) = delete;
 
+  Cluster& cluster;
   Grid& grid;
+  uint32_t rank;  // in the cluster
   uint32_t number;
   uint32_t id[3] = {};
   uint32_t dynamic_start = 0;  // shared address of the dynamic part; unknown before the kernel asks for it
   bool dynamic_known = false;
   std::vector<std::byte> shared;
-  Order order;
+  Order& order;
   Shadow shadow;
   std::deque<Warp> warps;
   NamedBarrier barriers[16];
@@ -157,21 +201,52 @@ struct Cta {
     uint64_t a = 0, b = 0;
   };
   std::vector<Issue> issues[8];  // products of each warpgroup
+  struct Acquired {
+    Event at;  // of this CTA: what happens after it knows
+    Known known;
+  };
+  std::vector<Acquired> acquired;
+  std::vector<Event> grid_waits;  // griddepcontrol.wait
+  std::vector<Event> remote;      // accesses of other CTAs to its shared memory
+  uint32_t free_registers = 0;    // of a warp's threads
+  bool spins = false;             // a lane gave up its turn to wait for another CTA
 
   /// Ends one of the pending bulk copies.
   void complete_bulk(size_t number);
   /// Ends the phase of a barrier if nothing is missing.
   void try_complete(uint32_t barrier);
-  /// Runs until every warp has exited or a rule is broken.
-  void run();
+  /// Gives registers to warps that wait for them.
+  void hand_out_registers();
+  bool exited() const;
+  uint32_t barrier_agent(uint32_t barrier) const { return rank * kMbarriersMax + barrier; }
+
+  enum class Step : uint8_t { moved, stuck, over };
+  /// Lets one warp run, or ends a bulk copy.
+  Step step();
+  void report_deadlock();
 
  private:
   Warp* pick();
-  void report_deadlock();
+  void run_warp(Warp& warp);
 
   std::vector<uint64_t> priorities_;  // of warps; Policy::sticky
   uint32_t turn_ = 0;
   int mood_ = 0;  // 0: bulk copies end early, 1: at random, 2: late
+};
+
+/// CTAs that run together and reach each other's shared memory.
+struct Cluster {
+  Cluster(Grid& grid, uint32_t first_cta);
+
+  Grid& grid;
+  Order order;
+  std::deque<Cta> ctas;
+  uint32_t generation = 0, arrived = 0;  // of its barrier: warps
+  View open, released;
+
+  uint32_t alive() const;  // warps
+  /// Ends the barrier's generation when every warp has arrived.
+  void try_complete();
 };
 
 struct Grid {
@@ -183,7 +258,8 @@ struct Grid {
   Report report;
   Fiber scheduler;
   std::set<std::tuple<const char*, uint32_t, uint32_t, Instruction>> noted;  // places in options.sites
-  std::vector<std::byte> params;                                             // with room to align
+  std::unordered_map<uint64_t, Known> released;  // by global address: what its last writers published
+  std::vector<std::byte> params;                 // with room to align
   const std::byte* param_start = nullptr;
 };
 
@@ -220,6 +296,31 @@ std::string_view file_of(const Where& where);
 std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access);
 /// Host bytes of an access to the CTA's shared memory after its checks of bounds and alignment.
 std::byte* shared_bytes(uint32_t address, uint32_t bytes, uint32_t alignment, int lane = -1);
+std::byte* shared_bytes_of(Cta& cta, uint32_t address, uint32_t bytes, uint32_t alignment, int lane = -1);
+
+/// A shared::cluster address: the CTA that it lies in, and the address there.
+void check_peer(Cta& cta);
+struct Target {
+  Cta& cta;
+  uint32_t address;
+};
+Target resolve(uint32_t address);
+/// The tensor map at a parameter of the kernel.
+struct TensorMapBytes;
+TensorMapBytes read_map(const void* at, uint32_t rank);
+/// The lane exits: its bulk stores end.
+void finish_stores(Lane& lane);
+/// Notes one lane's access for the count of bank conflicts.
+void note_banks(uint32_t address, uint32_t bytes);
+/// The kernel states how many extra wavefronts an access may cost.
+void count_conflicts(uint32_t conflicts);
+
+/// The value behind a read-modify-write.
+uint32_t apply(AtomicOp op, uint32_t old, uint32_t value);
+/// Publishes the past of the running lane for others; acquire is the way back.
+Known publish();
+void acquire(const Known& known);
+void join(Known& into, const Known& from);
 
 /// Calls f(lane) for each lane of the mask.
 template <class F>

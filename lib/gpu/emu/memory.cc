@@ -1,4 +1,6 @@
 // Instructions of one lane that read and write memory (PTX ISA 9.0, sections 9.7.9.8 to 9.7.9.12 and 9.7.13.6).
+#include <algorithm>
+
 #include "base/assert.h"
 #include "gpu/emu/machine.h"
 
@@ -20,8 +22,7 @@ void check_aligned(uint64_t address, uint32_t alignment) {
 
 }  // namespace
 
-std::byte* shared_bytes(uint32_t address, uint32_t bytes, uint32_t alignment, int lane) {
-  Cta& cta = running_cta();
+std::byte* shared_bytes_of(Cta& cta, uint32_t address, uint32_t bytes, uint32_t alignment, int lane) {
   const uint32_t size = cta.grid.launch.dynamic_shared;
   if (address < cta.dynamic_start || address - cta.dynamic_start > size || bytes > size - (address - cta.dynamic_start))
     fail("bounds",
@@ -31,6 +32,55 @@ std::byte* shared_bytes(uint32_t address, uint32_t bytes, uint32_t alignment, in
   if (address % alignment != 0)
     fail("alignment", "shared " + hex(address) + " is no multiple of " + std::to_string(alignment), lane);
   return cta.shared.data() + address;
+}
+
+std::byte* shared_bytes(uint32_t address, uint32_t bytes, uint32_t alignment, int lane) {
+  return shared_bytes_of(running_cta(), address, bytes, alignment, lane);
+}
+
+void count_conflicts(uint32_t conflicts) {
+  const Grid& grid = running_cta().grid;
+  running_cta().grid.report.counters.bank_conflicts += conflicts;
+  if (conflicts > grid.kernel.conflicts_max)
+    fail("bank conflict", "the access costs " + std::to_string(conflicts) + " extra wavefronts, the kernel states " +
+                              std::to_string(grid.kernel.conflicts_max));
+}
+
+/// A wavefront serves lanes whose words lie in different banks; lanes that name one word share it.
+void note_banks(uint32_t address, uint32_t bytes) {
+  const Lane& lane = running();
+  Warp& warp = *lane.warp;
+  SiteRounds& site = warp.rounds[uint64_t{lane.where.line()} << 32 | lane.where.column() << 8 |
+                                 static_cast<uint64_t>(lane.instruction)];
+  const uint32_t call = site.calls[lane.number]++;
+  if (call < site.first) return;  // its round was given up
+  while (site.rounds.size() <= call - site.first) site.rounds.emplace_back();
+  SiteRounds::Round& round = site.rounds[call - site.first];
+  round.lanes |= lane.bit();
+  round.bytes = bytes;
+  round.at[lane.number] = address;
+  constexpr size_t kRoundsMax = 1024;  // of lanes that run ahead of others, which may never come
+  while (!site.rounds.empty() &&
+         ((site.rounds.front().lanes & warp.alive) == warp.alive || site.rounds.size() > kRoundsMax)) {
+    const SiteRounds::Round done = site.rounds.front();
+    site.rounds.pop_front();
+    ++site.first;
+    const uint32_t lanes_at_once = 128 / std::max(done.bytes, 4u);
+    uint32_t conflicts = 0;
+    for (uint32_t first = 0; first < kLanes; first += lanes_at_once) {
+      std::vector<uint32_t> words[32];  // of each bank
+      uint32_t most = 1;
+      for (uint32_t i = first; i < first + lanes_at_once; ++i)
+        for (uint32_t w = 0; (done.lanes >> i & 1) != 0 && w < std::max(done.bytes / 4, 1u); ++w) {
+          const uint32_t word = done.at[i] / 4 + w;
+          std::vector<uint32_t>& bank = words[word % 32];
+          if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
+          most = std::max(most, static_cast<uint32_t>(bank.size()));
+        }
+      conflicts += most - 1;
+    }
+    count_conflicts(conflicts);
+  }
 }
 
 /// The start is drawn: a kernel that wants more alignment than it states fails under some seeds.
@@ -62,6 +112,7 @@ void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where) {
   if (!begin(Instruction::ld_shared, where)) return;
   from = mutated(from);
   const std::byte* at = shared_bytes(from, bytes, bytes);
+  note_banks(from, bytes);
   touch_shared(from, bytes, Access::read);
   std::memcpy(to, at, bytes);
 }
@@ -70,8 +121,19 @@ void store_shared(uint32_t to, const void* from, uint32_t bytes, const Where& wh
   if (!begin(Instruction::st_shared, where)) return;
   to = mutated(to);
   std::byte* at = shared_bytes(to, bytes, bytes);
+  note_banks(to, bytes);
   touch_shared(to, bytes, Access::write);
   std::memcpy(at, from, bytes);
+}
+
+uint32_t apply(AtomicOp op, uint32_t old, uint32_t value) {
+  switch (op) {
+    case AtomicOp::add: return old + value;
+    case AtomicOp::add_f32: return std::bit_cast<uint32_t>(std::bit_cast<float>(old) + std::bit_cast<float>(value));
+    case AtomicOp::bit_or: return old | value;
+    case AtomicOp::max: return std::max(old, value);
+  }
+  return old;
 }
 
 uint32_t atomic_shared(AtomicOp op, uint32_t at, uint32_t value, const Where& where) {
@@ -80,7 +142,7 @@ uint32_t atomic_shared(AtomicOp op, uint32_t at, uint32_t value, const Where& wh
   touch_shared(at, 4, Access::atomic);
   uint32_t old;
   std::memcpy(&old, bytes, 4);
-  const uint32_t made = op == AtomicOp::add ? old + value : old | value;
+  const uint32_t made = apply(op, old, value);
   std::memcpy(bytes, &made, 4);
   return old;
 }

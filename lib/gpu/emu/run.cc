@@ -14,6 +14,9 @@ namespace {
 
 constexpr uint32_t kSharedMax = 232448;  // bytes of a CTA, compute capability 9.0
 constexpr uint32_t kAlignMax = 1024;     // of dynamic shared memory
+constexpr uint32_t kClusterMax = 16;     // CTAs
+constexpr uint32_t kResidentMax = 8;     // clusters that run at once, when one waits for another
+constexpr uint32_t kRegisters = 65536;   // of a CTA
 constexpr std::string_view kNames[] = {"nothing",
                                        "ld.global",
                                        "st.global",
@@ -44,6 +47,23 @@ constexpr std::string_view kNames[] = {"nothing",
                                        "cvt",
                                        "max",
                                        "add",
+                                       "ld.acquire",
+                                       "st.release",
+                                       "fence.acq_rel.gpu",
+                                       "nanosleep",
+                                       "cp.async.bulk.tensor (store)",
+                                       "cp.reduce.async.bulk.tensor",
+                                       "cp.async.bulk.commit_group",
+                                       "cp.async.bulk.wait_group",
+                                       "cp.async.mbarrier.arrive",
+                                       "stmatrix",
+                                       "vote.ballot",
+                                       "mapa",
+                                       "barrier.cluster.arrive",
+                                       "barrier.cluster.wait",
+                                       "setmaxnreg",
+                                       "griddepcontrol.launch_dependents",
+                                       "griddepcontrol.wait",
                                        "exit"};
 static_assert(std::size(kNames) == static_cast<size_t>(Instruction::exit) + 1);
 
@@ -88,8 +108,15 @@ void check_exit(Lane& lane) {
     for (const AsyncCopy& copy : warp.copies)
       if (copy.lane == lane.number) fail("exit", "a lane exits with a cp.async that it has not waited for");
   if (!warp.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
+  finish_stores(lane);
+  if (warp.cluster_arrived && warp.cluster_generation == warp.cta.cluster.generation)
+    fail("exit", "a lane exits between its arrival at the cluster's barrier and the wait");
+  for (const Event& access : warp.cta.remote)
+    if (warp.cta.grid.options.checks && !warp.cta.order.ordered(warp.agent, lane.bit(), access))
+      fail("exit", "the CTA exits, and an access of its cluster to its shared memory is not ordered before");
   warp.alive &= ~lane.bit();
   warp.ready &= ~lane.bit();
+  if (warp.alive == 0) warp.cta.cluster.try_complete();
   if (warp.arrived == 0) return;
   const Lane& waiting = warp.lanes[static_cast<size_t>(std::countr_zero(warp.arrived))];
   if (waiting.of_alive) {
@@ -211,8 +238,9 @@ void fail(std::string_view rule, const std::string& text, int lane) {
 void fail(const Conflict& conflict, int lane) {
   std::string text(conflict.text);
   if (conflict.rule == "race" || conflict.rule == "proxy")
-    text += conflict.agent < running_cta().warps.size() ? " by warp " + std::to_string(conflict.agent)
-                                                        : " by a bulk copy (its phase was not waited for)";
+    text += conflict.agent < running_cta().order.warps()
+                ? " by warp " + std::to_string(conflict.agent % running_cta().warps.size())
+                : " by a bulk copy (its phase was not waited for)";
   fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 
@@ -288,30 +316,66 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
   block();
 }
 
-Warp::Warp(Cta& cta, uint32_t number) : cta(cta), number(number), agent(number) {
+Warp::Warp(Cta& cta, uint32_t number)
+    : cta(cta), number(number), agent(cta.rank * (cta.grid.launch.block / kLanes) + number) {
   for (uint32_t i = 0; i < kLanes; ++i) {
     Lane& lane = lanes.emplace_back();
     lane.warp = this;
     lane.number = i;
     lane.place.thread = number * kLanes + i;
     std::copy(std::begin(cta.id), std::end(cta.id), lane.place.cta);
+    lane.place.rank = cta.rank;
     lane.place.fault = cta.grid.options.fault;
     lane.place.watched = cta.grid.options.mutation != nullptr || cta.grid.options.sites != nullptr;
-    lane.fiber.start(Stacks::of_thread().at(lane.place.thread), Stacks::bytes(), lane.place.thread, live, &lane);
+    lane.stack = Stacks::of_thread().take();
+    lane.fiber.start(lane.stack, Stacks::bytes(), lane.place.thread, live, &lane);
   }
 }
 
-Cta::Cta(Grid& grid, uint32_t number)
+Warp::~Warp() {
+  for (const Lane& lane : lanes) Stacks::of_thread().give(lane.stack);
+}
+
+Cluster::Cluster(Grid& grid, uint32_t first_cta)
     : grid(grid),
+      order(grid.launch.cluster * (grid.launch.block / kLanes), grid.launch.cluster * kMbarriersMax),
+      open(order.view()),
+      released(order.view()) {
+  for (uint32_t rank = 0; rank < grid.launch.cluster; ++rank) ctas.emplace_back(*this, rank, first_cta + rank);
+}
+
+uint32_t Cluster::alive() const {
+  uint32_t out = 0;
+  for (const Cta& cta : ctas)
+    out += static_cast<uint32_t>(
+        std::count_if(cta.warps.begin(), cta.warps.end(), [](const Warp& w) { return w.alive != 0; }));
+  return out;
+}
+
+Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
+    : cluster(cluster),
+      grid(cluster.grid),
+      rank(rank),
       number(number),
       id{number % grid.launch.grid[0], number / grid.launch.grid[0] % grid.launch.grid[1],
          number / grid.launch.grid[0] / grid.launch.grid[1]},
       shared(grid.launch.dynamic_shared + kAlignMax, std::byte{0xff}),
-      order(grid.launch.block / kLanes, kMbarriersMax),
+      order(cluster.order),
       shadow(order, static_cast<uint32_t>(shared.size()), grid.options.strict) {
-  for (uint32_t i = 0; i < grid.launch.block / kLanes; ++i) warps.emplace_back(*this, i);
-  for (size_t i = 0; i < warps.size(); ++i) priorities_.push_back(grid.rng.next());
+  const uint32_t count = grid.launch.block / kLanes;
+  // The registers that the launch gives each thread: what fits, by 8, and at most 255 of them usable.
+  const uint32_t each = std::min(kRegisters / grid.launch.block / 8 * 8, 256u);
+  free_registers = kRegisters / kLanes - count * each;
+  for (uint32_t i = 0; i < count; ++i) {
+    warps.emplace_back(*this, i);
+    warps.back().registers = each;
+    priorities_.push_back(grid.rng.next());
+  }
   mood_ = static_cast<int>(grid.rng.below(3));
+}
+
+bool Cta::exited() const {
+  return std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.alive == 0; });
 }
 
 /// The warp that runs next, or null.
@@ -334,39 +398,41 @@ Warp* Cta::pick() {
   return chosen;
 }
 
-void Cta::run() {
+void Cta::run_warp(Warp& warp) {
   const Policy policy = grid.options.policy;
-  while (!grid.report.failure) {
-    const bool over = std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.alive == 0; });
-    // Bulk copies end as early or as late as the seed wants, or when nothing else can run.
-    if (!bulk.empty() && !over && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
-      complete_bulk(grid.rng.below(bulk.size()));
-    Warp* warp = over ? nullptr : pick();
-    if (warp == nullptr && !over && !bulk.empty()) {
-      complete_bulk(grid.rng.below(bulk.size()));
-      continue;
-    }
-    if (warp == nullptr && over && bulk.empty()) return;
-    if (warp == nullptr) return report_deadlock();
-    warp->budget = policy == Policy::random   ? static_cast<uint32_t>(1 + grid.rng.below(8 * kLanes))
-                   : policy == Policy::sticky ? static_cast<uint32_t>(1 + grid.rng.below(64 * kLanes))
-                                              : UINT32_MAX;
-    warp->first_lane = policy == Policy::in_order ? 0 : static_cast<uint32_t>(grid.rng.below(kLanes));
-    Lane& lane = warp->next_lane();
-    running_lane = &lane;
-    running_place = &lane.place;
-    ++grid.report.counters.switches;
-    Fiber::swap(grid.scheduler, lane.fiber);
-    running_lane = nullptr;
-    running_place = nullptr;
+  warp.budget = policy == Policy::random   ? static_cast<uint32_t>(1 + grid.rng.below(8 * kLanes))
+                : policy == Policy::sticky ? static_cast<uint32_t>(1 + grid.rng.below(64 * kLanes))
+                                           : UINT32_MAX;
+  warp.first_lane = policy == Policy::in_order ? 0 : static_cast<uint32_t>(grid.rng.below(kLanes));
+  Lane& lane = warp.next_lane();
+  running_lane = &lane;
+  running_place = &lane.place;
+  ++grid.report.counters.switches;
+  Fiber::swap(grid.scheduler, lane.fiber);
+  running_lane = nullptr;
+  running_place = nullptr;
+}
+
+Cta::Step Cta::step() {
+  const bool all_exited = exited();
+  if (all_exited && bulk.empty()) return Step::over;
+  if (all_exited) return Step::stuck;
+  // Bulk copies end as early or as late as the seed wants, or when nothing else can run.
+  if (!bulk.empty() && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
+    complete_bulk(grid.rng.below(bulk.size()));
+  if (Warp* warp = pick(); warp != nullptr) {
+    run_warp(*warp);
+    return Step::moved;
   }
+  if (bulk.empty()) return Step::stuck;
+  complete_bulk(grid.rng.below(bulk.size()));
+  return Step::moved;
 }
 
 /// Nothing can run: a deadlock, or a copy that nobody waited for.
 void Cta::report_deadlock() {
-  const auto waits = [](const Warp& w) { return w.alive != 0; };
-  const auto first = std::find_if(warps.begin(), warps.end(), waits);
-  const bool exited = first == warps.end();
+  const bool over = exited();
+  const auto first = std::find_if(warps.begin(), warps.end(), [](const Warp& w) { return w.alive != 0; });
   std::string text = "nothing can run;";
   for (const Warp& warp : warps) {
     std::vector<std::string> places;
@@ -376,15 +442,54 @@ void Cta::report_deadlock() {
     });
     for (const std::string& place : places) text += " warp " + std::to_string(warp.number) + " waits in " + place + ";";
   }
-  Warp& of = exited ? warps.front() : *first;
-  running_lane = &of.lanes[static_cast<size_t>(exited ? 0 : std::countr_zero(of.alive))];
+  Warp& of = over ? warps.front() : *first;
+  running_lane = &of.lanes[static_cast<size_t>(over ? 0 : std::countr_zero(of.alive))];
   try {
-    if (exited) fail("exit", "the CTA exits before a bulk copy into it has ended");
+    if (over) fail("exit", "the CTA exits before a bulk copy into it has ended");
     fail("deadlock", text);
   } catch (const Stopped&) {
     running_lane = nullptr;
   }
 }
+
+namespace {
+
+/// Clusters one after another in an order that the seed draws. When one waits for another by a flag in global memory,
+/// the next one starts beside it.
+void run_clusters(Grid& grid) {
+  const Launch& launch = grid.launch;
+  std::vector<uint32_t> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2] / launch.cluster);
+  std::iota(order.begin(), order.end(), 0u);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[grid.rng.below(i)]);
+  std::deque<std::unique_ptr<Cluster>> resident;
+  const auto start = [&] {
+    resident.push_back(std::make_unique<Cluster>(grid, order.back() * launch.cluster));
+    order.pop_back();
+  };
+  while (!grid.report.failure && (!resident.empty() || !order.empty())) {
+    if (resident.empty()) start();
+    Cta* stuck = nullptr;
+    bool moved = false, spins = false;
+    for (size_t c = 0; c < resident.size() && !grid.report.failure; ++c) {
+      bool over = true;
+      for (Cta& cta : resident[c]->ctas) {
+        if (grid.report.failure) break;
+        const Cta::Step step = cta.step();
+        over = over && step == Cta::Step::over;
+        moved = moved || step == Cta::Step::moved;
+        if (step == Cta::Step::stuck) stuck = &cta;
+        spins = spins || std::exchange(cta.spins, false);
+      }
+      if (!over || grid.report.failure) continue;
+      resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(c--));
+      moved = true;
+    }
+    if (spins && resident.size() < kResidentMax && !order.empty()) start();
+    if (!moved && stuck != nullptr && !grid.report.failure) stuck->report_deadlock();
+  }
+}
+
+}  // namespace
 
 Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, const Options& options) {
   Grid grid{.kernel = kernel, .memory = memory, .launch = launch, .options = options, .rng = Rng(options.seed)};
@@ -399,6 +504,10 @@ Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, con
   if (launch.dynamic_shared > kSharedMax)
     return refuse(std::to_string(launch.dynamic_shared) + " bytes of shared memory, a CTA has " +
                   std::to_string(kSharedMax));
+  if (launch.cluster < 1 || launch.cluster > kClusterMax || launch.grid[0] % launch.cluster != 0 ||
+      launch.cluster * (launch.block / kLanes) > kWarpsMax)
+    return refuse("clusters of " + std::to_string(launch.cluster) + " CTAs of " + std::to_string(launch.block) +
+                  " threads: the grid is a multiple of a cluster, of at most 16 CTAs and 64 warps");
   if (launch.params.size() != kernel.param_bytes)
     return refuse(std::to_string(launch.params.size()) + " bytes of parameters, the kernel takes " +
                   std::to_string(kernel.param_bytes));
@@ -407,15 +516,8 @@ Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, con
   const size_t skew = kParamAlign - reinterpret_cast<uintptr_t>(grid.params.data()) % kParamAlign;
   std::copy(launch.params.begin(), launch.params.end(), grid.params.begin() + static_cast<std::ptrdiff_t>(skew));
   grid.param_start = grid.params.data() + skew;
-  memory.start_grid();
-  std::vector<uint32_t> order(static_cast<size_t>(launch.grid[0]) * launch.grid[1] * launch.grid[2]);
-  std::iota(order.begin(), order.end(), 0u);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[grid.rng.below(i)]);
-  for (const uint32_t number : order) {
-    Cta cta(grid, number);
-    cta.run();
-    if (grid.report.failure) break;
-  }
+  memory.start_grid(launch.programmatic);
+  run_clusters(grid);
   return std::move(grid.report);
 }
 

@@ -230,9 +230,9 @@ void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32
   }
 }
 
-Conflict Shadow::start_read(uint32_t warp, uint32_t address, uint32_t bytes) {
+Conflict Shadow::start_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
-    if (Conflict found = check(warp, kAll, at, Access::read, Proxy::async)) return found;
+    if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
     if (words_[at].defined != 15)
       return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
     ++words_[at].reading;
@@ -240,11 +240,11 @@ Conflict Shadow::start_read(uint32_t warp, uint32_t address, uint32_t bytes) {
   return {};
 }
 
-void Shadow::end_read(uint32_t warp, uint32_t address, uint32_t bytes) {
+void Shadow::end_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
     MC_ASSERT(words_[at].reading > 0);
     --words_[at].reading;
-    note(warp, kAll, at, 0, 4, Access::read, Proxy::async);
+    note(warp, lanes, at, 0, 4, Access::read, Proxy::async);
   }
 }
 

@@ -119,9 +119,9 @@ class Shadow {
   /// It has ended: written by the waiting lanes of a warp (cp.async), or by a barrier's phase (bulk copies).
   void end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
   void end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes);
-  /// wgmma starts or ends to read the bytes.
-  Conflict start_read(uint32_t warp, uint32_t address, uint32_t bytes);
-  void end_read(uint32_t warp, uint32_t address, uint32_t bytes);
+  /// wgmma or a bulk store starts or ends to read the bytes.
+  Conflict start_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
+  void end_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
 
   /// The 8 bytes become an mbarrier, which no plain access may touch.
   Conflict reserve(uint32_t warp, uint32_t lanes, uint32_t address);

@@ -120,7 +120,7 @@ Flow load_matrices(Warp& w, uint32_t, void* const* operands) {
     std::memcpy(rows[i], from, 16);
   }
   for (uint32_t matrix = 0; matrix < first.count; ++matrix) {
-    w.cta.grid.report.counters.bank_conflicts += conflicts_of(operands, matrix);
+    count_conflicts(conflicts_of(operands, matrix));
     const uint16_t(*m)[8] = rows + 8 * matrix;
     for (uint32_t lane = 0; lane < kLanes; ++lane) {
       const uint32_t a = lane / 4, b = 2 * (lane % 4);
@@ -128,6 +128,43 @@ Flow load_matrices(Warp& w, uint32_t, void* const* operands) {
       operand<MatrixOperand>(operands, lane).d[matrix] = high << 16 | low;
     }
   }
+  return Flow::next;
+}
+
+/// stmatrix, the way back (9.7.14.5.16).
+Flow store_matrices(Warp& w, uint32_t, void* const* operands) {
+  const auto& first = operand<MatrixOperand>(operands, 0);
+  for (uint32_t matrix = 0; matrix < first.count; ++matrix) {
+    count_conflicts(conflicts_of(operands, matrix));
+    uint16_t m[8][8];
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      const uint32_t value = operand<MatrixOperand>(operands, lane).d[matrix], a = lane / 4, b = 2 * (lane % 4);
+      (first.transposed ? m[b][a] : m[a][b]) = static_cast<uint16_t>(value);
+      (first.transposed ? m[b + 1][a] : m[a][b + 1]) = static_cast<uint16_t>(value >> 16);
+    }
+    for (uint32_t row = 0; row < 8; ++row) {
+      const uint32_t address = operand<MatrixOperand>(operands, 8 * matrix + row).from;
+      std::byte* to = shared_bytes(address, 16, 16, static_cast<int>(8 * matrix + row));
+      // The four lanes whose elements make the row write it.
+      if (w.cta.grid.options.checks)
+        if (const Conflict found =
+                w.cta.shadow.touch(w.agent, 15u << (4 * row), address, 16, Access::write, Proxy::generic))
+          fail(found, static_cast<int>(8 * matrix + row));
+      std::memcpy(to, m[row], 16);
+    }
+  }
+  return Flow::next;
+}
+
+struct BallotOperand {
+  bool value;
+  uint32_t result;
+};
+
+Flow count_votes(Warp&, uint32_t lanes, void* const* operands) {
+  uint32_t votes = 0;
+  for_lanes(lanes, [&](uint32_t i) { votes |= operand<BallotOperand>(operands, i).value ? 1u << i : 0; });
+  for_lanes(lanes, [&](uint32_t i) { static_cast<BallotOperand*>(operands[i])->result = votes; });
   return Flow::next;
 }
 
@@ -199,6 +236,19 @@ void ldmatrix(uint32_t* d, uint32_t count, bool transposed, uint32_t from, const
   if (!begin(Instruction::ldmatrix, where)) return;
   MatrixOperand o{d, count, from, transposed != mutation_transposes()};
   gather(kAllLanes, false, &o, load_matrices);
+}
+
+void stmatrix(const uint32_t* values, uint32_t count, bool transposed, uint32_t to, const Where& where) {
+  if (!begin(Instruction::stmatrix, where)) return;
+  MatrixOperand o{const_cast<uint32_t*>(values), count, to, transposed};
+  gather(kAllLanes, false, &o, store_matrices);
+}
+
+uint32_t ballot(bool value, uint32_t lanes, const Where& where) {
+  if (!begin(Instruction::ballot, where)) return 0;
+  BallotOperand o{value, 0};
+  gather(lanes, false, &o, count_votes);
+  return o.result;
 }
 
 void mma_16816(float* d, const uint32_t* a, const uint32_t* b, const Where& where) {

@@ -85,7 +85,7 @@ void start_reads(Warp& w, Product& product, bool a_in_registers) {
   for (const uint32_t chunk : product.reads) {
     shared_bytes(chunk, 16, 16);
     if (!w.cta.grid.options.checks) continue;
-    if (const Conflict found = w.cta.shadow.start_read(w.agent, chunk, 16)) fail(found);
+    if (const Conflict found = w.cta.shadow.start_read(w.agent, kAllLanes, chunk, 16)) fail(found);
   }
 }
 
@@ -210,7 +210,7 @@ void finish_product(Warp& w) {
   Accumulation& sum = w.accumulations[product.accumulation];
   multiply_product(w, product, sum.values);
   if (w.cta.grid.options.checks)
-    for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.agent, chunk, 16);
+    for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.agent, kAllLanes, chunk, 16);
   ++w.cta.grid.report.counters.matrix_products;
   if (--sum.open > 0) return;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {

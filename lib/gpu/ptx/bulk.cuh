@@ -70,8 +70,59 @@ MC_DEVICE void load_box(uint32_t to, const TensorMap& map, int c0, int c1, int c
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier)
       : "memory");
 #else
-  emu::load_tensor(to, &map, {{c0, c1, c2, c3}}, 4, barrier, where);
+  emu::load_tensor(to, &map, {{c0, c1, c2, c3}}, 4, barrier, 0, where);
 #endif
 }
+
+/// The way back: rows of the box that lie in the tensor are written (9.7.9.27.1.3). A bulk group tracks it.
+MC_DEVICE void store_box(const TensorMap& map, int c0, int c1, int c2, int c3, uint32_t from MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+               "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(from)
+               : "memory");
+#else
+  emu::store_tensor(from, &map, {{c0, c1, c2, c3}}, 4, false, where);
+#endif
+}
+/// Adds the box to the tensor, element by element (9.7.9.27.1.4); the map's type is f32.
+MC_DEVICE void reduce_box(const TensorMap& map, int c0, int c1, int c2, int c3, uint32_t from MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(from)
+      : "memory");
+#else
+  emu::store_tensor(from, &map, {{c0, c1, c2, c3}}, 4, true, where);
+#endif
+}
+
+// ---- bulk groups of the thread, 9.7.9.27.2 ----
+#ifdef __CUDACC__
+MC_DEVICE void bulk_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until the sources of all but kLeft groups have been read.
+template <int kLeft>
+MC_DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
+}
+/// Waits until they are written.
+template <int kLeft>
+MC_DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+#else
+inline void bulk_commit(MC_WHERE) {
+  emu::bulk_commit(where);
+}
+template <int kLeft>
+inline void bulk_wait_read(MC_WHERE) {
+  emu::bulk_wait(kLeft, true, where);
+}
+template <int kLeft>
+inline void bulk_wait(MC_WHERE) {
+  emu::bulk_wait(kLeft, false, where);
+}
+#endif
 
 }  // namespace mc::gpu::ptx

@@ -103,6 +103,77 @@ MC_DEVICE uint32_t atomic_add_shared(uint32_t at, uint32_t value MC_AND_WHERE) {
 #endif
 }
 
+// ---- atomics on global memory, 9.7.13.6; the value before ----
+/// Sums 32-bit numbers; a fence_gpu before it publishes, one behind it acquires.
+MC_DEVICE uint32_t atomic_add(uint32_t* at, uint32_t value MC_AND_WHERE) {
+#ifdef __CUDACC__
+  uint32_t d;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(d)
+               : "l"(__cvta_generic_to_global(at)), "r"(value)
+               : "memory");
+  return d;
+#else
+  return emu::atomic_global(emu::AtomicOp::add, reinterpret_cast<uint64_t>(at), value, emu::Semantics::relaxed, where);
+#endif
+}
+/// The same with order: it acquires what others released here, and releases.
+MC_DEVICE uint32_t atomic_add_ordered(uint32_t* at, uint32_t value MC_AND_WHERE) {
+#ifdef __CUDACC__
+  uint32_t d;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(d)
+               : "l"(__cvta_generic_to_global(at)), "r"(value)
+               : "memory");
+  return d;
+#else
+  return emu::atomic_global(emu::AtomicOp::add, reinterpret_cast<uint64_t>(at), value, emu::Semantics::acq_rel, where);
+#endif
+}
+/// Adds to a float; the order of several sums is open.
+MC_DEVICE void reduce_add(float* at, float value MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "f"(value) : "memory");
+#else
+  emu::atomic_global(emu::AtomicOp::add_f32, reinterpret_cast<uint64_t>(at), std::bit_cast<uint32_t>(value),
+                     emu::Semantics::relaxed, where);
+#endif
+}
+
+// ---- order between CTAs, 8.9, 9.7.9.8 (ld.acquire), 9.7.9.12 (st.release), 9.7.13.4 (fence) ----
+MC_DEVICE uint32_t load_acquire(const uint32_t* from MC_AND_WHERE) {
+#ifdef __CUDACC__
+  uint32_t d;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(d) : "l"(__cvta_generic_to_global(from)) : "memory");
+  return d;
+#else
+  return emu::load_acquire(reinterpret_cast<uint64_t>(from), where);
+#endif
+}
+MC_DEVICE void store_release(uint32_t* to, uint32_t value MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
+#else
+  emu::store_release(reinterpret_cast<uint64_t>(to), value, where);
+#endif
+}
+#ifdef __CUDACC__
+MC_DEVICE void fence_gpu() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+/// Gives way while the thread waits for another CTA.
+MC_DEVICE void pause() {
+  asm volatile("nanosleep.u32 100;" ::: "memory");
+}
+#else
+inline void fence_gpu(MC_WHERE) {
+  emu::fence_gpu(where);
+}
+inline void pause(MC_WHERE) {
+  emu::pause(where);
+}
+#endif
+
 // ---- copies from global to shared memory, 9.7.9.25.3 (cp.async) ----
 /// Copies `bytes` of 16 and zeroes the rest. `from` must be a valid address even when `bytes` is 0.
 MC_DEVICE void cp_async_16(uint32_t to, const void* from, uint32_t bytes MC_AND_WHERE) {
@@ -132,5 +203,14 @@ inline void cp_async_wait(MC_WHERE) {
   emu::cp_async_wait(kLeft, where);
 }
 #endif
+
+/// Arrives at an mbarrier, whose count includes the thread, when its copies so far have ended (9.7.13.15.17).
+MC_DEVICE void cp_async_arrive(uint32_t barrier MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#else
+  emu::cp_async_arrive(barrier, where);
+#endif
+}
 
 }  // namespace mc::gpu::ptx

@@ -58,6 +58,15 @@ MC_DEVICE T shuffle_xor(T value, uint32_t by MC_AND_WHERE) {
 #endif
 }
 
+/// A bit of every lane's value, 9.7.13.9 (vote.ballot).
+MC_DEVICE uint32_t ballot(bool value MC_AND_WHERE) {
+#ifdef __CUDACC__
+  return __ballot_sync(0xffffffffu, value);
+#else
+  return emu::ballot(value, 0xffffffffu, where);
+#endif
+}
+
 // ---- matrix fragments, 9.7.14.5.15 (ldmatrix) and 9.7.14.5.8 (mma.m16n8k16) ----
 MC_DEVICE void ldmatrix_x4(uint32_t (&d)[4], uint32_t from MC_AND_WHERE) {
 #ifdef __CUDACC__
@@ -77,6 +86,25 @@ MC_DEVICE void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t from MC_AND_WHERE) {
                : "memory");
 #else
   emu::ldmatrix(d, 4, true, from, where);
+#endif
+}
+/// The way back, 9.7.14.5.16 (stmatrix); sm_90 and later.
+MC_DEVICE void stmatrix_x4(uint32_t to, const uint32_t (&values)[4] MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(values[0]),
+               "r"(values[1]), "r"(values[2]), "r"(values[3])
+               : "memory");
+#else
+  emu::stmatrix(values, 4, false, to, where);
+#endif
+}
+MC_DEVICE void stmatrix_x4_trans(uint32_t to, const uint32_t (&values)[4] MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(values[0]),
+               "r"(values[1]), "r"(values[2]), "r"(values[3])
+               : "memory");
+#else
+  emu::stmatrix(values, 4, true, to, where);
 #endif
 }
 /// d += a b, bf16 products summed in f32.

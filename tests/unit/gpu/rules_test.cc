@@ -9,29 +9,11 @@ using namespace mc::gpu;
 using tested::Args;
 using tested::Body;
 using tested::Outcome;
+using tested::rule_of;
 using tested::Setting;
 using tested::tid;
 
 namespace {
-
-/// Runs under every policy and three seeds; "" when no run broke a rule, else the rule, which must be one for all runs.
-std::string rule_of(const Body& body, Setting setting = {}) {
-  std::vector<std::string> found;
-  int runs = 0, broken = 0;
-  for (int policy = 0; policy < emu::kPolicies; ++policy)
-    for (uint64_t seed = 0; seed < 3; ++seed, ++runs) {
-      setting.policy = static_cast<emu::Policy>(policy);
-      setting.seed = test::seed() + seed;
-      const Outcome o = tested::run_body(body, setting);
-      if (o.rule.empty()) continue;
-      ++broken;
-      if (std::find(found.begin(), found.end(), o.rule) == found.end()) found.push_back(o.rule);
-    }
-  std::sort(found.begin(), found.end());
-  std::string all;
-  for (const std::string& rule : found) all += (all.empty() ? "" : "|") + rule;
-  return broken == 0 || broken == runs ? all : "sometimes " + all;
-}
 
 constexpr uint32_t kBarrier = 8192;  // shared address of the tests' mbarrier
 

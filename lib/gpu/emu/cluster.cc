@@ -1,0 +1,165 @@
+// Clusters, registers and programmatic launch (PTX ISA 9.0, sections 9.7.13.3, 9.7.9.24, 9.7.19.5 and 9.7.13.13).
+#include <algorithm>
+
+#include "base/assert.h"
+#include "gpu/emu/machine.h"
+
+namespace mc::gpu::emu {
+namespace {
+
+/// The barrier's generation that the warp waits for is over.
+void acquire_generation(Warp& warp) {
+  Cluster& cluster = warp.cta.cluster;
+  cluster.order.acquire(warp.agent, kAllLanes, cluster.released);
+  cluster.order.sync_warp(warp.agent);
+  warp.cluster_arrived = warp.waits_for_cluster = false;
+}
+
+Flow arrive_at_cluster(Warp& w, uint32_t, void* const*) {
+  Cluster& cluster = w.cta.cluster;
+  if (w.cluster_arrived) fail("barrier", "a second arrival at the cluster's barrier without a wait between");
+  w.cluster_arrived = true;
+  w.cluster_generation = cluster.generation;
+  cluster.order.sync_warp(w.agent);
+  cluster.order.release(w.agent, kAllLanes, cluster.open);
+  ++cluster.arrived;
+  ++w.cta.grid.report.counters.barriers;
+  cluster.try_complete();
+  return Flow::next;
+}
+
+Flow wait_for_cluster(Warp& w, uint32_t, void* const*) {
+  if (!w.cluster_arrived) fail("barrier", "a wait at the cluster's barrier without an arrival before");
+  if (w.cta.cluster.generation == w.cluster_generation) {
+    w.waits_for_cluster = true;
+    return Flow::sleep;
+  }
+  acquire_generation(w);
+  return Flow::next;
+}
+
+struct RegisterOperand {
+  uint32_t registers;
+  bool increase;
+};
+
+Flow change_registers(Warp& w, uint32_t, void* const* operands) {
+  const auto& o = *static_cast<const RegisterOperand*>(operands[0]);
+  if (o.registers < 24 || o.registers > 256 || o.registers % 8 != 0)
+    fail("registers", std::to_string(o.registers) + " registers are not 24 to 256, by 8");
+  if (o.increase ? o.registers < w.registers : o.registers > w.registers)
+    fail("registers", std::string(o.increase ? "inc" : "dec") + " to " + std::to_string(o.registers) +
+                          " registers, the warp has " + std::to_string(w.registers));
+  if (!o.increase) {
+    w.cta.free_registers += w.registers - o.registers;
+    w.registers = o.registers;
+    w.cta.hand_out_registers();
+    return Flow::next;
+  }
+  w.wanted_registers = o.registers;
+  w.cta.hand_out_registers();
+  return w.wanted_registers == 0 ? Flow::next : Flow::sleep;
+}
+
+}  // namespace
+
+void Cluster::try_complete() {
+  if (arrived == 0 || arrived < alive()) return;
+  MC_ASSERT_LE(arrived, order.warps());
+  released = open;
+  open = order.view();
+  arrived = 0;
+  ++generation;
+  for (Cta& cta : ctas)
+    for (Warp& warp : cta.warps) {
+      if (!warp.waits_for_cluster) continue;
+      acquire_generation(warp);
+      warp.ready |= warp.alive;
+    }
+}
+
+void Cta::hand_out_registers() {
+  for (Warp& warp : warps) {
+    if (warp.wanted_registers == 0 || warp.wanted_registers - warp.registers > free_registers) continue;
+    free_registers -= warp.wanted_registers - warp.registers;
+    warp.registers = warp.wanted_registers;
+    warp.wanted_registers = 0;
+    warp.ready |= warp.alive;
+  }
+}
+
+void check_peer(Cta& cta) {
+  if (cta.cluster.generation == 0)
+    fail("cluster", "the first barrier of the cluster is not over, so the other CTA may not have started");
+  if (cta.exited()) fail("cluster", "the other CTA has exited");
+  cta.remote.push_back(cta.order.now(running_warp().agent, running().bit()));
+}
+
+/// The rank of another CTA, plus 1, stands in the highest byte; an address without one is the CTA's own.
+Target resolve(uint32_t address) {
+  Cta& own = running_cta();
+  const uint32_t rank = address >> 24;
+  if (rank == 0) return {own, address};
+  if (rank > own.cluster.ctas.size()) fail("cluster", "the address " + hex(address) + " names no CTA of the cluster");
+  Cta& cta = own.cluster.ctas[rank - 1];
+  if (&cta != &own) check_peer(cta);
+  return {cta, address & 0xffffff};
+}
+
+uint32_t mapa(uint32_t address, uint32_t rank, const Where& where) {
+  if (!begin(Instruction::mapa, where)) return address;
+  if (rank >= running_cta().cluster.ctas.size()) fail("cluster", "the cluster has no CTA " + std::to_string(rank));
+  return (rank + 1) << 24 | address;
+}
+
+void cluster_arrive(const Where& where) {
+  if (begin(Instruction::cluster_arrive, where)) gather(0, true, nullptr, arrive_at_cluster);
+}
+
+void cluster_wait(const Where& where) {
+  if (begin(Instruction::cluster_wait, where)) gather(0, true, nullptr, wait_for_cluster);
+}
+
+uint32_t load_cluster(uint32_t from, const Where& where) {
+  if (!begin(Instruction::ld_shared, where)) return 0;
+  const Target target = resolve(from);
+  const std::byte* at = shared_bytes_of(target.cta, target.address, 4, 4);
+  if (target.cta.grid.options.checks)
+    if (const Conflict found = target.cta.shadow.touch(running_warp().agent, running().bit(), target.address, 4,
+                                                       Access::read, Proxy::generic))
+      fail(found);
+  uint32_t value;
+  std::memcpy(&value, at, 4);
+  return value;
+}
+
+void store_cluster(uint32_t to, uint32_t value, const Where& where) {
+  if (!begin(Instruction::st_shared, where)) return;
+  const Target target = resolve(to);
+  std::byte* at = shared_bytes_of(target.cta, target.address, 4, 4);
+  if (target.cta.grid.options.checks)
+    if (const Conflict found = target.cta.shadow.touch(running_warp().agent, running().bit(), target.address, 4,
+                                                       Access::write, Proxy::generic))
+      fail(found);
+  std::memcpy(at, &value, 4);
+}
+
+void set_max_registers(uint32_t registers, bool increase, const Where& where) {
+  if (!begin(Instruction::setmaxnreg, where)) return;
+  RegisterOperand o{mutated(registers), increase};
+  gather(kAllLanes, false, &o, change_registers);
+}
+
+/// The grid behind it may start; the emulator starts that one later in any case.
+void grid_launch_dependents(const Where& where) {
+  begin(Instruction::griddep_launch, where);
+}
+
+void grid_wait(const Where& where) {
+  if (!begin(Instruction::griddep_wait, where)) return;
+  Cta& cta = running_cta();
+  cta.grid.memory.note_wait();
+  cta.grid_waits.push_back(cta.order.now(running_warp().agent, running().bit()));
+}
+
+}  // namespace mc::gpu::emu

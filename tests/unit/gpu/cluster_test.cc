@@ -1,0 +1,359 @@
+// Clusters, distributed shared memory, bulk stores, order between CTAs, registers and programmatic launch: each
+// instruction's result, cited from the PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
+#include "unit/gpu/emulated.h"
+
+using namespace mc;
+using namespace mc::gpu;
+using tested::Args;
+using tested::Body;
+using tested::Outcome;
+using tested::rule_of;
+using tested::Setting;
+using tested::tid;
+
+namespace {
+
+void meet() {
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+}
+const Setting kPair{.ctas = 2, .cluster = 2};
+
+Setting with_matrix(uint32_t rows) {
+  Setting s{.box_rows = 8};
+  s.tensor.resize(rows * 64);
+  for (size_t i = 0; i < s.tensor.size(); ++i) s.tensor[i] = static_cast<uint16_t>(i);
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("gpu/cluster: a CTA writes the shared memory of another between two barriers (9.7.9.24, 9.7.13.3)") {
+  const Outcome o = tested::run_body(
+      [](const Args& a) {
+        const uint32_t rank = ptx::cluster_rank();
+        meet();
+        ptx::store_cluster_u32(ptx::map_to_rank(tid() * 4, rank ^ 1), 100 * rank + tid());
+        meet();
+        ptx::store(a.out + 32 * rank + tid(), ptx::load_shared_u32(tid() * 4));
+        meet();
+      },
+      kPair);
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK(o.out[5] == 105);
+  CHECK(o.out[32 + 5] == 5);
+}
+
+TEST_CASE("gpu/cluster: shared memory of another CTA needs the cluster's barrier before, between and behind") {
+  const auto exchange = [](bool before, bool between, bool behind) {
+    return [=](const Args&) {
+      if (before) meet();
+      ptx::store_cluster_u32(ptx::map_to_rank(tid() * 4, ptx::cluster_rank() ^ 1), 1);
+      if (between) meet();
+      if (between) ptx::load_cluster_u32(ptx::map_to_rank(tid() * 4, ptx::cluster_rank() ^ 1));
+      if (behind) meet();
+    };
+  };
+  CHECK(rule_of(exchange(true, true, true), kPair) == "");
+  CHECK(rule_of(exchange(false, true, true), kPair) == "cluster");
+  const std::string early = rule_of(exchange(true, true, false), kPair);
+  CHECK_MESSAGE((early == "exit" || early == "cluster" || early == "cluster|exit"), early);
+  CHECK(rule_of(
+            [](const Args&) {
+              meet();
+              ptx::store_cluster_u32(ptx::map_to_rank(0, ptx::cluster_rank() ^ 1), 1);
+              ptx::load_shared_u32(0);
+              meet();
+            },
+            kPair) != "");
+}
+
+TEST_CASE("gpu/cluster: the cluster's barrier is arrived at once and waited for") {
+  CHECK(rule_of([](const Args&) { ptx::cluster_wait(); }, kPair) == "barrier");
+  CHECK(rule_of(
+            [](const Args&) {
+              ptx::cluster_arrive();
+              ptx::cluster_arrive();
+            },
+            kPair)
+            .find("barrier") != std::string::npos);
+  CHECK(rule_of([](const Args&) { ptx::map_to_rank(0, 2); }, kPair) == "cluster");
+  CHECK(tested::run_body([](const Args&) {}, {.ctas = 3, .cluster = 2}).rule == "launch");
+}
+
+TEST_CASE("gpu/cluster: a CTA arrives at an mbarrier of another, which sees what came before (9.7.13.15.13)") {
+  const Outcome o = tested::run_body(
+      [](const Args& a) {
+        const uint32_t rank = ptx::cluster_rank();
+        if (tid() == 0) {
+          ptx::mbarrier_init(8192, 32);
+          ptx::mbarrier_init_fence();
+        }
+        meet();
+        if (rank == 1) {
+          ptx::store_cluster_u32(ptx::map_to_rank(tid() * 4, 0), 7 + tid());
+          ptx::mbarrier_arrive_cluster(ptx::map_to_rank(8192, 0));
+        } else {
+          ptx::mbarrier_wait(8192, 0);
+          ptx::store(a.out + tid(), ptx::load_shared_u32(tid() * 4));
+        }
+        meet();
+      },
+      {.policy = emu::Policy::random, .seed = test::seed(), .ctas = 2, .cluster = 2});
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK(o.out[3] == 10);
+}
+
+TEST_CASE("gpu/cluster: a multicast copy reaches every CTA that it names (9.7.9.27.1.2)") {
+  Setting setting = with_matrix(16);
+  setting.ctas = setting.cluster = 2;
+  const auto copy = [](uint16_t ranks) {
+    return [=](const Args& a) {
+      if (tid() == 0) {
+        ptx::mbarrier_init(8192, 1);
+        ptx::mbarrier_init_fence();
+      }
+      meet();
+      if (tid() == 0) ptx::mbarrier_arrive_expect(8192, 1024);
+      if (tid() == 0 && ptx::cluster_rank() == 0) ptx::load_box_multicast(0, a.map, 0, 8, 0, 0, 8192, ranks);
+      ptx::mbarrier_wait(8192, 0);
+      ptx::store(a.out + 32 * ptx::cluster_rank() + tid(), ptx::load_shared_u32(416));
+      meet();
+    };
+  };
+  const Outcome o = tested::run_body(copy(3), setting);
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK((o.out[0] >> 16) == 713);
+  CHECK((o.out[32] >> 16) == 713);
+  CHECK(rule_of(copy(1), setting) == "deadlock");
+  CHECK(rule_of(copy(5), setting) == "cluster");
+}
+
+TEST_CASE("gpu/cluster: stmatrix is the way back of ldmatrix (9.7.14.5.16)") {
+  for (const bool trans : {false, true}) {
+    const Outcome o = tested::run_body([trans](const Args& a) {
+      for (uint32_t word = tid(); word < 128; word += 32)
+        ptx::store_shared_u32(word * 4, (2 * word + 1) << 16 | 2 * word);
+      ptx::warp_sync();
+      uint32_t d[4];
+      ptx::ldmatrix_x4(d, tid() * 16);
+      if (trans)
+        ptx::stmatrix_x4_trans(1024 + tid() * 16, d);
+      else
+        ptx::stmatrix_x4(1024 + tid() * 16, d);
+      ptx::warp_sync();
+      ptx::store(a.out + tid(), ptx::load_shared_u32(1024 + tid() * 4));
+    });
+    CHECK_MESSAGE(o.rule.empty(), o.text);
+    // Word 5 holds elements (1, 2) and (1, 3) of the first matrix: 10 and 11, or transposed (2, 1) and (3, 1).
+    CHECK(o.out[5] == (trans ? (25u << 16 | 17u) : (11u << 16 | 10u)));
+  }
+}
+
+TEST_CASE("gpu/cluster: a ballot has a bit of every lane (9.7.13.9)") {
+  const Outcome o = tested::run_body([](const Args& a) { ptx::store(a.out + tid(), ptx::ballot(tid() % 3 == 0)); });
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK(o.out[4] == 0x49249249u);
+}
+
+TEST_CASE("gpu/cluster: cp.async.mbarrier.arrive publishes a thread's copies (9.7.13.15.17)") {
+  const auto copy = [](uint32_t count) {
+    return [=](const Args& a) {
+      if (tid() == 0) {
+        ptx::mbarrier_init(8192, count);
+        ptx::mbarrier_init_fence();
+      }
+      ptx::barrier_all();
+      ptx::cp_async_16(tid() * 16, a.out + 512 + tid() * 4, 16);
+      ptx::cp_async_arrive(8192);
+      ptx::mbarrier_wait(8192, 0);
+      ptx::load_shared_u32((63 - tid()) * 16);
+    };
+  };
+  const Setting two{.threads = 64};
+  CHECK(rule_of(copy(64), two) == "");
+  CHECK(rule_of(copy(65), two) == "deadlock");
+  CHECK(rule_of(copy(63), two) != "");
+}
+
+TEST_CASE("gpu/cluster: a bulk store writes the rows that lie in the tensor (9.7.9.27.1.3)") {
+  const Outcome o = tested::run_body(
+      [](const Args& a) {
+        for (uint32_t at = tid() * 4; at < 1024; at += 128) ptx::store_shared_u32(at, 0x00070007);
+        ptx::fence_async_shared();
+        ptx::warp_sync();
+        if (tid() > 0) return;
+        ptx::store_box(a.map, 0, 12, 0, 0, 0);
+        ptx::bulk_commit();
+        ptx::bulk_wait<0>();
+      },
+      with_matrix(16));
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK(o.tensor[11 * 64 + 63] == 11 * 64 + 63);
+  CHECK(o.tensor[12 * 64] == 7);
+  CHECK(o.tensor[15 * 64 + 63] == 7);
+}
+
+TEST_CASE("gpu/cluster: a bulk reduction adds to what is there (9.7.9.27.1.4)") {
+  Setting setting = with_matrix(8);
+  std::fill(setting.tensor.begin(), setting.tensor.end(), uint16_t{0});
+  const Outcome o = tested::run_body(
+      [](const Args& a) {
+        for (uint32_t at = tid() * 4; at < 1024; at += 128) ptx::store_shared_u32(at, std::bit_cast<uint32_t>(1.5f));
+        ptx::fence_async_shared();
+        ptx::warp_sync();
+        if (tid() > 0) return;
+        for (int i = 0; i < 2; ++i) ptx::reduce_box(a.map, 0, 0, 0, 0, 0);
+        ptx::bulk_commit();
+        ptx::bulk_wait<0>();
+      },
+      setting);
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  float sum;
+  std::memcpy(&sum, o.tensor.data() + 10, 4);
+  CHECK(sum == 3.f);
+}
+
+TEST_CASE("gpu/cluster: the source of a bulk store is fenced, at rest until it is read, and waited for") {
+  enum class Slip { none, no_fence, overwritten, not_waited, read_back, negative };
+  const auto store = [](Slip slip) {
+    return [slip](const Args& a) {
+      for (uint32_t at = tid() * 4; at < 1024; at += 128) ptx::store_shared_u32(at, 7);
+      if (slip != Slip::no_fence) ptx::fence_async_shared();
+      ptx::warp_sync();
+      if (tid() > 0) return;
+      ptx::store_box(a.map, 0, slip == Slip::negative ? -1 : 0, 0, 0, 0);
+      ptx::bulk_commit();
+      if (slip == Slip::not_waited) return;
+      if (slip != Slip::overwritten) ptx::bulk_wait_read<0>();
+      ptx::store_shared_u32(0, 1);
+      ptx::bulk_wait_read<0>();
+    };
+  };
+  const Setting s = with_matrix(16);
+  CHECK(rule_of(store(Slip::none), s) == "");
+  CHECK(rule_of(store(Slip::no_fence), s) == "proxy");
+  CHECK(rule_of(store(Slip::overwritten), s) == "reused");
+  CHECK(rule_of(store(Slip::not_waited), s) == "exit");
+  CHECK(rule_of(store(Slip::negative), s) == "bounds");
+}
+
+TEST_CASE("gpu/cluster: atomics of several CTAs meet in one word, plain writes do not (9.7.13.6)") {
+  const Setting four{.ctas = 4};
+  const Outcome o = tested::run_body(
+      [](const Args& a) {
+        ptx::atomic_add(a.out, 1);
+        ptx::reduce_add(reinterpret_cast<float*>(a.out) + 1, 0.5f);
+      },
+      four);
+  CHECK_MESSAGE(o.rule.empty(), o.text);
+  CHECK(o.out[0] == 128);
+  CHECK(std::bit_cast<float>(o.out[1]) == 64.f);
+}
+
+namespace {
+
+enum class Last { sound, no_barrier, no_release, no_acquire, fences };
+
+/// Every CTA writes a part; the last one to count itself reads them all.
+Body last_arriver(Last kind) {
+  return [kind](const Args& a) {
+    ptx::store(a.out + 64 + ptx::ctaid_x() * 64 + tid(), tid());
+    if (kind != Last::no_barrier) ptx::barrier_all();
+    if (tid() == 0) {
+      uint32_t before = 0;
+      if (kind == Last::sound || kind == Last::no_barrier) before = ptx::atomic_add_ordered(a.out, 1);
+      if (kind == Last::fences || kind == Last::no_acquire) ptx::fence_gpu();
+      if (kind != Last::sound && kind != Last::no_barrier) before = ptx::atomic_add(a.out, 1);
+      if (kind == Last::fences || kind == Last::no_release) ptx::fence_gpu();
+      ptx::store_shared_u32(0, before);
+    }
+    ptx::barrier_all();
+    if (ptx::load_shared_u32(0) != 3) return;
+    for (uint32_t cta = 0; cta < 4; ++cta) ptx::load(a.out + 64 + cta * 64 + (tid() ^ 33));
+  };
+}
+
+}  // namespace
+
+TEST_CASE("gpu/cluster: the last CTA reads what the others wrote behind release and acquire (8.9)") {
+  const Setting four{.threads = 64, .ctas = 4};
+  CHECK(rule_of(last_arriver(Last::sound), four) == "");
+  CHECK(rule_of(last_arriver(Last::fences), four) == "");
+  CHECK(rule_of(last_arriver(Last::no_release), four) == "race");
+  CHECK(rule_of(last_arriver(Last::no_acquire), four) == "race");
+  CHECK(rule_of(last_arriver(Last::no_barrier), four) == "race");
+}
+
+TEST_CASE("gpu/cluster: a CTA that waits for a flag lets the one run that sets it (9.7.9.8, ld.acquire)") {
+  const auto flag = [](bool released) {
+    return [=](const Args& a) {
+      if (tid() > 0) return;
+      if (ptx::ctaid_x() == 0) {
+        while (ptx::load_acquire(a.out) == 0) ptx::pause();
+        ptx::store(a.out + 2, ptx::load(a.out + 1));
+      } else {
+        ptx::store(a.out + 1, 99u);
+        if (released)
+          ptx::store_release(a.out, 1);
+        else
+          ptx::atomic_add(a.out, 1);
+      }
+    };
+  };
+  CHECK(rule_of(flag(true), {.ctas = 2}) == "");
+  CHECK(rule_of(flag(false), {.ctas = 2}) == "race");
+}
+
+TEST_CASE("gpu/cluster: setmaxnreg moves registers between warpgroups, within the CTA's (9.7.19.5)") {
+  const Setting three{.threads = 384};
+  const auto body = [](auto first, auto others) {
+    return [=](const Args&) {
+      if (tid() < 128)
+        ptx::decrease_registers<decltype(first)::value>();
+      else
+        ptx::increase_registers<decltype(others)::value>();
+    };
+  };
+  const auto number = []<int kN>(std::integral_constant<int, kN> n) { return n; };
+  CHECK(rule_of(body(number(std::integral_constant<int, 24>{}), number(std::integral_constant<int, 240>{})), three) ==
+        "");
+  CHECK(rule_of(body(number(std::integral_constant<int, 40>{}), number(std::integral_constant<int, 240>{})), three) ==
+        "deadlock");
+  CHECK(rule_of(body(number(std::integral_constant<int, 20>{}), number(std::integral_constant<int, 240>{})), three)
+            .find("registers") != std::string::npos);
+  CHECK(rule_of(body(number(std::integral_constant<int, 24>{}), number(std::integral_constant<int, 160>{})), three)
+            .find("registers") != std::string::npos);
+}
+
+TEST_CASE("gpu/cluster: a programmatic launch waits before it touches what the grid before wrote (9.7.13.13)") {
+  for (const bool waits : {false, true}) {
+    emu::DeviceMemory memory;
+    const uint64_t address = memory.allocate(4096, "out");
+    memory.write(address, std::vector<std::byte>(4096));
+    auto* out = reinterpret_cast<uint32_t*>(address);
+    const emu::Kernel first{"first", 1024, 0, 31, [&](const std::byte*) {
+                              ptx::store(out + tid(), tid());
+                              ptx::launch_dependents();
+                            }};
+    const emu::Kernel second{"second", 1024, 0, 31, [&](const std::byte*) {
+                               if (waits) ptx::wait_for_grids();
+                               ptx::store(out + 64 + tid(), ptx::load(out + tid()));
+                             }};
+    CHECK(!emu::run(first, memory, {.block = 32}, {}).failure);
+    const emu::Report report = emu::run(second, memory, {.block = 32, .programmatic = true}, {});
+    CHECK(report.failure.has_value() == !waits);
+    if (report.failure) CHECK(report.failure->rule == "dependency");
+    CHECK(!emu::run(second, memory, {.block = 32}, {}).failure);
+  }
+}
+
+TEST_CASE("gpu/cluster: an access costs no more wavefronts than the kernel states") {
+  const auto stride = [](uint32_t bytes) { return [=](const Args&) { ptx::store_shared_u32(tid() * bytes, 1); }; };
+  CHECK(rule_of(stride(4), {.conflicts_max = 0}) == "");
+  CHECK(rule_of(stride(8), {.conflicts_max = 0}) == "bank conflict");
+  CHECK(rule_of(stride(8), {.conflicts_max = 1}) == "");
+  CHECK(tested::run_body(stride(128)).counters.bank_conflicts == 31);
+  // 16 bytes a lane are four wavefronts in any case.
+  CHECK(rule_of([](const Args&) { ptx::zero_16(tid() * 16); }, {.conflicts_max = 0}) == "");
+}
