@@ -37,6 +37,7 @@ void arrive(Cta& cta, Mbarrier& barrier) {
 /// The lane acquires the last complete phase; once all lanes of its warp have, the warp does.
 void acquire_phase(Mbarrier& barrier) {
   const Warp& warp = running_warp();
+  MC_ASSERT_LT(warp.number, barrier.waited.size());
   Order& order = warp.cta.order;
   if (barrier.phase == 0) return;
   uint32_t& waited = barrier.waited[warp.number];
@@ -191,7 +192,9 @@ void load_tensor(uint32_t to, const void* map_at, const Coordinates& at, uint32_
 }
 
 void Cta::try_complete(uint32_t index) {
+  MC_ASSERT_LT(index, mbarriers.size());
   Mbarrier& barrier = mbarriers[index];
+  MC_ASSERT_LE(barrier.pending, barrier.expected);
   if (barrier.pending > 0 || barrier.bytes != 0) return;
   order.complete(barrier_agent(index), barrier.phase, barrier.open);
   barrier.done = barrier.open;

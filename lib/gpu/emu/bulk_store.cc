@@ -3,6 +3,7 @@
 // wait_group.
 #include <algorithm>
 
+#include "base/assert.h"
 #include "gpu/emu/machine.h"
 #include "gpu/emu/tensor_map.h"
 
@@ -43,6 +44,7 @@ std::vector<BulkStore::Piece> pieces_of(const TensorMapBytes& map, const int32_t
 /// The bytes of a store reach global memory, where they were in flight.
 void write_pieces(const BulkStore& store) {
   DeviceMemory& memory = running_cta().grid.memory;
+  MC_ASSERT(store.read);
   for (const BulkStore::Piece& piece : store.pieces) {
     DeviceMemory::Block* block = memory.find(piece.to, piece.bytes.size());
     if (block == nullptr) fail("bounds", "the bulk store's target " + hex(piece.to) + " was freed");
@@ -88,6 +90,7 @@ void store_tensor(uint32_t from, const void* map_at, const Coordinates& at, uint
     if (const Conflict found = cta.shadow.start_read(running_warp().agent, running().bit(), from, store.bytes))
       fail(found);
   store.pieces = pieces_of(map, at.at, from);
+  MC_ASSERT_LE(store.pieces.size() * map.strides[0], bytes);
   for (const BulkStore::Piece& piece : store.pieces) {
     const auto size = static_cast<uint32_t>(piece.bytes.size());
     global_bytes(piece.to, size, reduce ? Access::atomic : Access::write);

@@ -10,6 +10,7 @@ namespace {
 /// The barrier's generation that the warp waits for is over.
 void acquire_generation(Warp& warp) {
   Cluster& cluster = warp.cta.cluster;
+  MC_ASSERT_LT(warp.cluster_generation, cluster.generation);
   cluster.order.acquire(warp.agent, kAllLanes, cluster.released);
   cluster.order.sync_warp(warp.agent);
   warp.cluster_arrived = warp.waits_for_cluster = false;
@@ -80,6 +81,7 @@ void Cluster::try_complete() {
 
 void Cta::hand_out_registers() {
   for (Warp& warp : warps) {
+    MC_ASSERT(warp.wanted_registers == 0 || warp.wanted_registers >= warp.registers);
     if (warp.wanted_registers == 0 || warp.wanted_registers - warp.registers > free_registers) continue;
     free_registers -= warp.wanted_registers - warp.registers;
     warp.registers = warp.wanted_registers;

@@ -71,6 +71,7 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
   if (block == nullptr)
     fail("bounds", std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
   const size_t at = address - block->address;
+  MC_ASSERT_LE(at + bytes, block->writer.size() * 4);
   if (grid.options.checks) check_sharing(*block, at, bytes, access);
   for (size_t i = at; i < at + bytes && block->undefined > 0; ++i) {
     if (access != Access::write && !block->defined[i])

@@ -3,6 +3,7 @@
 // it.
 #include <algorithm>
 
+#include "base/assert.h"
 #include "gpu/emu/machine.h"
 
 namespace mc::gpu::emu {
@@ -18,6 +19,7 @@ uint32_t* word_at(uint64_t address, Access access) {
 void join(Known& into, const Known& from) {
   for (const auto& [cluster, stamps] : from) {
     std::vector<Stamp>& mine = into[cluster];
+    MC_ASSERT(mine.empty() || mine.size() == stamps.size());
     mine.resize(stamps.size());
     for (size_t i = 0; i < stamps.size(); ++i) mine[i].join(stamps[i]);
   }
@@ -30,7 +32,8 @@ Known publish() {
     if (cta.order.ordered(running_warp().agent, running().bit(), acquired.at)) join(out, acquired.known);
   View view = cta.order.view();
   cta.order.release(running_warp().agent, running().bit(), view);
-  view.seen.resize(cta.order.warps());
+  MC_ASSERT_LE(cta.order.warps(), view.seen.size());
+  view.seen.resize(cta.order.warps());  // its mbarriers order nothing in global memory
   join(out, {{cta.number / cta.grid.launch.cluster, view.seen}});
   return out;
 }

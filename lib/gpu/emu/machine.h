@@ -12,6 +12,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "base/assert.h"
 #include "base/rng.h"
 #include "gpu/emu/emu.h"
 #include "gpu/emu/fiber.h"
@@ -149,6 +150,7 @@ struct Warp {
 
   /// The ready lane that runs next; there is one.
   Lane& next_lane() {
+    MC_ASSERT_EQ(ready & ~alive, 0u);
     return lanes[(static_cast<uint32_t>(std::countr_zero(std::rotr(ready, static_cast<int>(first_lane)))) +
                   first_lane) %
                  kLanes];

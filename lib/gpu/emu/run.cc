@@ -93,6 +93,7 @@ void leave(bool to_scheduler) {
 
 /// Gives the operands of the lanes to the collective that they wait in.
 void run_collective(Warp& warp, uint32_t lanes, Collective collective) {
+  MC_ASSERT_EQ(lanes & ~warp.arrived, 0u);
   void* operands[kLanes] = {};
   for_lanes(lanes, [&](uint32_t i) { operands[i] = warp.lanes[i].operand; });
   warp.arrived &= ~lanes;
@@ -285,6 +286,7 @@ bool mutation_transposes() {
 
 void block() {
   Warp& warp = running_warp();
+  MC_ASSERT((warp.ready & running().bit()) != 0);
   warp.ready &= ~running().bit();
   leave(false);
 }
@@ -292,6 +294,7 @@ void block() {
 void gather(uint32_t members, bool of_alive, void* operand, Collective collective) {
   Lane& lane = running();
   Warp& warp = *lane.warp;
+  MC_ASSERT_EQ(warp.arrived & lane.bit(), 0u);
   if (of_alive) members = warp.alive;
   if ((members & lane.bit()) == 0) fail("divergence", "a lane runs a collective whose mask does not name it");
   if ((members & ~warp.alive) != 0)
@@ -363,6 +366,7 @@ Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
       order(cluster.order),
       shadow(order, static_cast<uint32_t>(shared.size()), grid.options.strict) {
   const uint32_t count = grid.launch.block / kLanes;
+  MC_ASSERT_LT(rank, grid.launch.cluster);
   // The registers that the launch gives each thread: what fits, by 8, and at most 255 of them usable.
   const uint32_t each = std::min(kRegisters / grid.launch.block / 8 * 8, 256u);
   free_registers = kRegisters / kLanes - count * each;
@@ -404,6 +408,7 @@ void Cta::run_warp(Warp& warp) {
                 : policy == Policy::sticky ? static_cast<uint32_t>(1 + grid.rng.below(64 * kLanes))
                                            : UINT32_MAX;
   warp.first_lane = policy == Policy::in_order ? 0 : static_cast<uint32_t>(grid.rng.below(kLanes));
+  MC_ASSERT(running_lane == nullptr && warp.ready != 0);
   Lane& lane = warp.next_lane();
   running_lane = &lane;
   running_place = &lane.place;

@@ -136,6 +136,11 @@ class Shadow {
     Owner owner = Owner::nobody;
     uint8_t defined = 0;  // bit of each byte
     bool async = false, atomic = false;
+
+    bool same_write(const Word& other) const {
+      return owner == other.owner && clock == other.clock && lanes == other.lanes && agent == other.agent &&
+             async == other.async && atomic == other.atomic;
+    }
   };
   struct Read {
     uint32_t clock = 0, lanes = 0;

@@ -39,6 +39,7 @@ Flow arrive_at_barrier(Warp& w, uint32_t lanes, void* const* operands) {
   cta.order.sync_warp(w.agent);
   cta.order.release(w.agent, kAllLanes, barrier.released);
   ++barrier.arrived;
+  MC_ASSERT_LE(barrier.arrived, barrier.expected);
   ++cta.grid.report.counters.barriers;
   if (!arrive_only) barrier.warps |= 1u << w.number;
   if (barrier.arrived < barrier.expected) return arrive_only ? Flow::next : Flow::sleep;
@@ -232,6 +233,7 @@ void shuffle(Shuffle mode, void* value, uint32_t bytes, uint32_t by, uint32_t la
 }
 
 void ldmatrix(uint32_t* d, uint32_t count, bool transposed, uint32_t from, const Where& where) {
+  MC_ASSERT(count == 1 || count == 2 || count == 4);
   std::fill_n(d, count, 0u);
   if (!begin(Instruction::ldmatrix, where)) return;
   MatrixOperand o{d, count, from, transposed != mutation_transposes()};

@@ -166,6 +166,7 @@ Flow issue_product(Warp& w, uint32_t, void* const* operands) {
 /// values (+)= a b, sums over k in ascending order.
 void multiply_product(const Warp& w, const Product& product, std::vector<float>& values) {
   const uint32_t n = product.form.columns;
+  MC_ASSERT(n % 8 == 0 && n <= 256);
   float a[16][16];
   if (product.a_at[0] != nullptr) {
     for (uint32_t row = 0; row < 16; ++row)
@@ -207,7 +208,9 @@ void finish_product(Warp& w) {
     if (differ(product.a_at[lane], product.a_registers[lane], 4))
       fail("accumulator", "registers of A changed before the wait of " + place_of(Instruction::wgmma, product.where),
            static_cast<int>(lane));
+  MC_ASSERT_LT(product.accumulation, w.accumulations.size());
   Accumulation& sum = w.accumulations[product.accumulation];
+  MC_ASSERT(sum.open > 0);
   multiply_product(w, product, sum.values);
   if (w.cta.grid.options.checks)
     for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.agent, kAllLanes, chunk, 16);
