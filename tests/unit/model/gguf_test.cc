@@ -338,6 +338,9 @@ TEST_CASE("model/gguf: tensors without a place, of wrong shapes or of quantised 
   CHECK(contains(
       open_error(small_llama().tensor("blk.0.attn_sub_norm.weight", {8}, gguf::Type::f32, std::string(32, '\0'))),
       "tensor 'blk.0.attn_sub_norm.weight' has no place in the architecture LlamaForCausalLM"));
+  GgufWriter beyond = small_llama();
+  beyond.tensor("blk.1.attn_v.weight", {8}, gguf::Type::f32, std::string(32, '\0'));
+  CHECK(contains(open_error(beyond), "tensor 'blk.1.attn_v.weight' is of layer 1, but block_count is 1"));
   GgufWriter narrow = small_llama();
   narrow.tensor("blk.0.attn_norm.weight", {4}, gguf::Type::f32, std::string(16, '\0'));
   CHECK(contains(open_error(narrow), "has shape [4]; its metadata ask for [8]"));
