@@ -72,6 +72,7 @@ Result<uint32_t> Cache::shelf_for(const ExtentLayout& layout, const NamespaceId&
       return Error{Code::busy, std::to_string(own_shelves_.size()) + " layouts are cached, the limit of a node"};
     const auto slab_pages = static_cast<uint32_t>(cache_.slab_bytes / layout.page_bytes());
     own_shelves_.push_back(std::make_unique<Shelf>(layout, 0, slab_pages, *options_.eviction, blocks_.log()));
+    own_shelves_.back()->make_room = [this, index](uint32_t pages) { (void)make_room(index, pages); };
     add_shelf(*own_shelves_.back());
     slab_live_.emplace_back();
   }

@@ -132,10 +132,15 @@ DiskTier::LoadId DiskTier::load(Shelf& shelf, const NamespaceId& ns, std::span<c
   job.hashes.assign(hashes.begin(), hashes.begin() + all);
   job.pages.assign(all, kv::kNoPage);
   job.end = all;
+  uint32_t missing = 0;
   for (uint32_t i = 0; i < all; ++i) {  // all that is here, before a load takes a page from one of them
     job.pages[i] = shelf.pool.find(hashes[i]);
-    if (job.pages[i] != kv::kNoPage) shelf.pool.pin(job.pages[i]);
+    if (job.pages[i] != kv::kNoPage)
+      shelf.pool.pin(job.pages[i]);
+    else
+      ++missing;
   }
+  if (shelf.make_room) shelf.make_room(std::min(missing, options_.loads_max));
   Job& added = jobs_.emplace(id, std::move(job)).first->second;
   advance(id, added, now, out);
   return id;
@@ -307,12 +312,14 @@ void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   if (over == 0 || !fits_disk(shelf.layout)) return;
   const uint64_t bytes = disk_value_bytes(shelf.layout);
   if (bytes > options_.value_bytes_max) return;
+  // A page that is written cannot be evicted meanwhile, so most pages of a small pool are left alone.
+  const size_t writes_max = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
   for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
     size_t depth = 0;
     for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
       const BlockHash parent = shelf.pool.meta(page).parent;
       if (wants_write(shelf, page)) {
-        if (writes_.size() >= options_.writes_max || !may_spend(bytes, now)) return;
+        if (writes_.size() >= writes_max || !may_spend(bytes, now)) return;
         write(shelf, page, out);
       }
       page = parent.is_zero() ? kv::kNoPage : shelf.pool.find(parent);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct Shelf {
   std::vector<uint64_t> slabs;  // offset of each slab in the KV buffer
   kv::Pool pool;
   kv::Leases leases;
+  /// Grows the pool until so many pages can be allocated, as far as its owner has memory. Empty: it never grows.
+  std::function<void(uint32_t pages)> make_room;
 };
 
 }  // namespace mc::node

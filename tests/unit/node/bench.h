@@ -38,8 +38,8 @@ inline constexpr uint8_t kConductorNumber = 99;
 /// p0 (1), d0 (2), c0 (3) and p1 (4) are peers of every machine; the machine itself is number 50.
 template <class Role, class Options>
 struct Bench {
-  Bench(wire::Role role, uint32_t pages, Options options, uint32_t layers = 2)
-      : machine(worker_options(role, pages, layers), options) {
+  Bench(wire::Role role, uint32_t pages, Options options, uint32_t layers = 2, uint64_t disk_bytes = 0)
+      : machine(worker_options(role, pages, layers, disk_bytes), options) {
     give(Tick{});
     give(Received{NodeId(kConductor), instance(kConductorNumber), wire::Welcome{"me", 200, 1000}});
     wire::Peers peers{1, {}};
@@ -51,7 +51,7 @@ struct Bench {
     REQUIRE(machine.registered());
   }
 
-  static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers) {
+  static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers, uint64_t disk_bytes) {
     WorkerOptions o;
     o.role = role;
     o.name = "me";
@@ -60,6 +60,7 @@ struct Bench {
     o.context_tokens = 4096;
     if (pages > 0) o.layout = layout_of(layers), o.kv = namespace_of(o.layout), o.model = "m";
     o.demote_above = kNeverDemote;
+    o.disk.capacity_bytes = disk_bytes;
     return o;
   }
 

@@ -102,7 +102,9 @@ TEST_CASE("node/disk: nothing is written until memory fills up, and then the end
   CHECK(writes[1].block.hash == cold[2]);
   CHECK(writes[0].block.parent == cold[2]);
   CHECK(writes[0].block.first_position == 192);
+  CHECK(writes.size() == 2);  // a quarter of the pool at a time
   for (const auto& write : writes) b.written(write.op);
+  CHECK(b.write_all() == 2);
   for (const auto& hash : cold) CHECK(b.tier.has(hash));
   for (const auto& hash : hot) CHECK_FALSE(b.tier.has(hash));
   CHECK(b.tend().empty());  // what is next to go is on disk already
