@@ -20,13 +20,15 @@ inline constexpr Flag kSsdWriteBudget{.name = "ssd-write-budget",
                                       .value = "RATE",
                                       .fallback = "none",
                                       .help = "mean rate of writes to --ssd, which spares flash: 50MiB/s",
-                                      .check = check_write_budget};
+                                      .check = check_write_budget,
+                                      .common = true};
 inline constexpr Flag kEviction{.name = "eviction",
                                 .kind = FlagKind::choice,
                                 .value = "P",
                                 .fallback = "lru-tail",
                                 .help = "order in which blocks leave memory",
-                                .table = eviction_names};
+                                .table = eviction_names,
+                                .common = true};
 
 }  // namespace mc::flags
 
