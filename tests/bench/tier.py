@@ -19,6 +19,7 @@ BLOCK = 512  # tokens, as in the public traces
 BLOCKS_A_PROMPT = 4
 MEMORY_BLOCKS = 48  # twelve prompts
 RATE = 4.0  # requests a second
+SSD = "1GiB"  # 512 simulated blocks: all prompts fit
 
 PROFILE = f"""
 name = "tier"
@@ -72,7 +73,7 @@ def simulate(folder, factor, ssd, count):
             line = {"timestamp": int(at * 1000), "input_length": length, "output_length": 1, "hash_ids": ids}
             file.write(json.dumps(line) + "\n")
     words = ["mc-bench", "sim", trace, "--rules", "machines", "--cluster", "1p1d", "--profile", profile]
-    words += ["--cache-blocks", MEMORY_BLOCKS, "--ssd", "256MiB" if ssd else "0"]
+    words += ["--cache-blocks", MEMORY_BLOCKS, "--ssd", SSD if ssd else "0"]
     code, _, err = run(*words, "--save-requests", out, timeout=600)
     assert code == 0, err
     with open(out) as file:
@@ -86,7 +87,7 @@ def live(folder, factor, ssd, count):
     worker = ["--runner", f"costed:{os.path.join(folder, 'p.toml')}", "--block-tokens", str(BLOCK)]
     with Cluster() as c, tempfile.TemporaryDirectory(dir=BUILD) as disk:
         c.start("conductor")
-        c.start("p0", *worker, *(["--ssd", f"{disk}/kv:256MiB"] if ssd else []))
+        c.start("p0", *worker, *(["--ssd", f"{disk}/kv:{SSD}"] if ssd else []))
         c.start("d0", *worker)
         c.wait_nodes()
         texts = [Random(1000 + n).ids(BLOCKS_A_PROMPT * BLOCK) for n in range(prompts)]
