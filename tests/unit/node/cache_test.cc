@@ -2,6 +2,9 @@
 
 #include "node/cache.h"
 
+#include <map>
+#include <optional>
+
 #include "bench.h"
 
 namespace cache_test {
@@ -16,7 +19,8 @@ const ExtentLayout kSmall = layout_of(2), kLarge = layout_of(8);
 
 struct CacheBench : Bench<Cache, CacheOptions> {
   /// Slabs of eight small pages.
-  explicit CacheBench(uint64_t slabs) : Bench(wire::Role::cache, 0, options(slabs)) {}
+  explicit CacheBench(uint64_t slabs, uint64_t disk_bytes = 0)
+      : Bench(wire::Role::cache, 0, options(slabs), 2, disk_bytes) {}
   static CacheOptions options(uint64_t slabs) {
     CacheOptions o;
     o.slab_bytes = 8 * kSmall.page_bytes();
@@ -38,7 +42,8 @@ struct CacheBench : Bench<Cache, CacheOptions> {
     message.ttl_ms = 5000;
     BlockHash parent;
     for (const auto& hash : blocks) {
-      message.blocks.push_back({hash, parent, 1, 0, std::vector<uint32_t>(layout.layers, 1)});
+      const auto position = static_cast<uint32_t>(64 * message.blocks.size());
+      message.blocks.push_back({hash, parent, 1, 0, std::vector<uint32_t>(layout.layers, 1), position});
       parent = hash;
     }
     return from("p0", 1, message);
@@ -153,6 +158,88 @@ TEST_CASE("node/cache: however many namespaces come, those in use stay within re
     if (i % 1000 == 0) CHECK(b.leased(kSmall, kept) == 2);
   }
   CHECK(b.leased(kSmall, kept) == 2);
+}
+
+TEST_CASE("node/cache: a block that leaves memory for the disk is reported there, and a reader gets it back") {
+  CacheBench b(2, 64 << 20);  // sixteen pages
+  const auto a = CacheBench::hashes(1, 12), other = CacheBench::hashes(2, 12);
+  std::map<BlockHash, std::optional<kv::Tier>> index;  // as the conductor has it
+  const auto take = [&](const Actions& out) {
+    for (const auto& events : sent<wire::BlockEvents>(out, "conductor"))
+      for (const auto& event : events.events)
+        index[event.block.hash] = event.stored ? std::optional(event.block.tier) : std::nullopt;
+  };
+  const auto settle = [&](Actions out) {  // the disk does everything that it is asked
+    while (!out.empty()) {
+      take(out);
+      Actions next;
+      const auto give_all = [&](const Event& event) {
+        const Actions more = b.give(event);
+        next.insert(next.end(), more.begin(), more.end());
+      };
+      for (const auto& write : all<DiskWrite>(out)) give_all(DiskWritten{write.op, Code::ok, ""});
+      for (const auto& load : all<DiskLoad>(out)) give_all(DiskLoaded{load.op, Code::ok, "", {1, 1}});
+      out = std::move(next);
+    }
+  };
+  const auto store = [&](const std::vector<BlockHash>& blocks) {
+    const Actions offered = b.offer(kSmall, blocks);
+    const auto reads = all<Read>(offered);
+    REQUIRE(reads.size() == 1);
+    settle(offered);
+    settle(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+  };
+  store(a);
+  for (int round = 0; round < 2; ++round) {
+    b.now += 10ms;
+    settle(b.give(Tick{}));
+  }
+  for (const auto& hash : a) CHECK(index[hash] == kv::Tier::host);
+  store(other);
+  CHECK(index[a[11]] == kv::Tier::disk);  // its page was taken
+  CHECK(index[other[11]] == kv::Tier::host);
+  wire::LeaseRequest request;
+  request.lease = 77, request.ns = namespace_of(kSmall).id(), request.hashes = a, request.ttl_ms = 10000;
+  Actions out = b.from("d0", 2, request);
+  const auto loads = all<DiskLoad>(out);
+  REQUIRE_FALSE(loads.empty());
+  CHECK(sent<wire::LeaseGrant>(out, "d0").empty());
+  std::vector<wire::LeaseGrant> grants;
+  for (const auto& load : loads) {
+    out = b.give(DiskLoaded{load.op, Code::ok, "", {1, 1}});
+    take(out);
+    for (const auto& grant : sent<wire::LeaseGrant>(out, "d0")) grants.push_back(grant);
+  }
+  REQUIRE(grants.size() == 1);
+  CHECK(grants[0].blocks.size() == 12);
+  CHECK(index[a[11]] == kv::Tier::host);
+}
+
+TEST_CASE("node/cache: what an earlier process left on disk is reported and served under its own namespace") {
+  CacheBench b(2, 64 << 20);
+  const auto a = CacheBench::hashes(1, 3);
+  DiskFound found;
+  for (size_t i = 0; i < 3; ++i)
+    found.blocks.push_back({a[i],
+                            i == 0 ? BlockHash{} : a[i - 1],
+                            namespace_of(kSmall).id(),
+                            static_cast<uint32_t>(i * 64),
+                            kSmall,
+                            {1, 1}});
+  const auto events = sent<wire::BlockEvents>(b.give(found), "conductor");
+  REQUIRE(events.size() == 1);
+  REQUIRE(events[0].events.size() == 3);
+  for (const auto& event : events[0].events) CHECK((event.stored && event.block.tier == kv::Tier::disk));
+  wire::LeaseRequest request;
+  request.lease = 1, request.ns = namespace_of(kSmall).id(), request.hashes = a, request.ttl_ms = 10000;
+  const auto loads = all<DiskLoad>(b.from("d0", 2, request));
+  CHECK(loads.size() == 3);
+  for (const auto& load : loads) b.give(DiskLoaded{load.op, Code::ok, "", {1, 1}});
+  // A new conductor gets the whole of it, and each block once.
+  size_t listed = 0;
+  for (const auto& part : sent<wire::BlockSnapshot>(b.from_conductor(wire::IndexSync{}), "conductor"))
+    listed += part.blocks.size();
+  CHECK(listed == 3);
 }
 
 }  // namespace cache_test
