@@ -330,7 +330,7 @@ bool AnswerReader::read_call(bool is_last, std::vector<AnswerPart>& out) {
     if (options_.form.calls == CallForm::mistral && name_.empty() && held_[0] != '[') {
       const size_t end = held_.find_first_of("[{");
       if (end == std::string::npos && !is_last && held_.size() <= kNameBytesMax) return false;
-      if (end == std::string::npos || end > kNameBytesMax) return give_up();
+      if (end == std::string::npos || end == 0 || end > kNameBytesMax) return give_up();
       if (may_become(std::string_view(held_).substr(end), kMistralArguments) && !is_last) return false;
       const bool has_mark = std::string_view(held_).substr(end).starts_with(kMistralArguments);
       if (!has_mark && held_[end] == '[') return give_up();

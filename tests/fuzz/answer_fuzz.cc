@@ -49,11 +49,11 @@ void follow(const std::shared_ptr<const grammar::Grammar>& compiled, uint8_t cho
   }();
   static const auto vocabulary = grammar::Vocabulary::build(texts, std::vector<bool>(texts.size()));
   if (!vocabulary.check(*compiled)) return;
-  grammar::MaskStore shared;
+  static grammar::MaskStore shared;  // of the rules that all grammars have
   grammar::Masks masks(compiled, vocabulary, shared);
   grammar::Matcher matcher(masks);
   std::vector<uint64_t> mask((texts.size() + 63) / 64);
-  for (int step = 0; step < 60; ++step) {
+  for (int step = 0; step < 30; ++step) {
     matcher.fill(mask);
     std::vector<uint32_t> allowed;
     for (uint32_t id = 0; id < texts.size(); ++id)

@@ -100,8 +100,8 @@ TEST_CASE("text: calls of Mistral's both forms are read") {
         Parts{call("f", R"({"x": 1})"), call("g", "{}")});
   CHECK(read(mistral, R"(Yes.[TOOL_CALLS]get_weather[ARGS]{"at":"Rome"}[TOOL_CALLS]g{"y":2})") ==
         Parts{content("Yes."), call("get_weather", R"({"at":"Rome"})"), call("g", R"({"y":2})")});
-  for (const char* text :
-       {"[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]", "[TOOL_CALLS][{\"name\":\"f\"", "[TOOL_CALLS]f[ARGS][1]", "[1]"})
+  for (const char* text : {"[TOOL_CALLS]", "[TOOL_CALLS]{\"a\":1}", "[TOOL_CALLS] [ARGS]{}", "[TOOL_CALLS]f[ARGS]",
+                           "[TOOL_CALLS][{\"name\":\"f\"", "[TOOL_CALLS]f[ARGS][1]", "[1]"})
     CHECK(read(mistral, text) == Parts{content(text)});
 }
 
