@@ -160,7 +160,19 @@ struct Launch {
   std::span<const std::byte> params;
 };
 
-/// The first broken rule of a run.
+/// The first broken rule of a run. Beside the rules of shadow.h:
+///   barrier        a count, an id, a second arrival, an init that is missing, not fenced or not ordered
+///   deadlock       nothing can run; the text has the line where each warp waits
+///   divergence     lanes of a warp are in different collectives, or one has exited
+///   wgmma          warps or lanes issue different products, or there is no full warpgroup
+///   wgmma fence    registers of a product were written since the last wgmma.fence
+///   accumulator    registers of an unfinished product are touched
+///   exit           a lane leaves copies, products or barriers open
+///   cluster        another CTA's shared memory is used before it has started or after it has exited
+///   dependency     a programmatic launch touches what an earlier grid wrote before griddepcontrol.wait
+///   registers      setmaxnreg names a count that is not allowed
+///   bank conflict  an access costs more wavefronts than the kernel states
+///   bounds, alignment, tensor map, launch, endless
 struct Failure {
   std::string rule;  // a short name: "race", "in-flight", "deadlock"
   std::string text;  // the rule, with kernel, place, CTA, warp, lane, seed and policy
