@@ -159,8 +159,8 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   const auto found = http::find_route(http::worker_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
-  const bool for_operators =
-      (route == http::Route::metrics || route == http::Route::version || route == http::Route::blocks) && is_locked();
+  const bool is_counted = route == http::Route::metrics || route == http::Route::version;
+  const bool for_operators = route == http::Route::blocks || (is_counted && is_locked());
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));

@@ -146,6 +146,7 @@ class WorkerProcess {
       at_.refused_since = kNever;
     }
     if (worker_->draining() && leaving_.asked && (worker_->idle() || now >= leaving_.until)) {
+      MC_ASSERT(leaving_.until != kNever);
       if (!leaving_.left) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
       leaving_.left = true;
       loop_->stop();
@@ -155,7 +156,6 @@ class WorkerProcess {
     at_.status = now + 100ms;
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
-      MC_ASSERT(leaving_.until != kNever);
       at_.check = now + 1s;
     }
     meters_->update();
@@ -179,6 +179,7 @@ class WorkerProcess {
   }
 
   void give_up(Error error) {
+    MC_ASSERT(!failure_);
     failure_ = std::move(error);
     loop_->stop();
   }
@@ -188,7 +189,6 @@ class WorkerProcess {
       if (*signal == SIGHUP) {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         planes_.reload_keys();
-    MC_ASSERT(!failure_);
         reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
         dump();
