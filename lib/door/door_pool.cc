@@ -49,7 +49,7 @@ DoorPool::Admission DoorPool::submit(Job job) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Admission::stopping;
-    MC_ASSERT(queued.mapped().job.run && ticket->end_);
+    MC_ASSERT(queued.mapped().job.run && (ticket->end_ || ticket->deadline_ == kNever));
     const auto share = [&](size_t whole) { return static_cast<double>(whole) * options_.owner_share; };
     const auto owner = owners_.try_emplace(queued.mapped().job.owner).first;
     Owner& o = owner->second;

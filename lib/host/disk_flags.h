@@ -14,7 +14,7 @@ std::vector<std::string_view> eviction_names();
 
 inline constexpr Flag kSsd{.name = "ssd",
                            .value = "DIR:SIZE",
-                           .help = "keep blocks that leave memory on a disk, in DIR, which no other process may use",
+                           .help = "keep blocks that leave memory on disk, in a DIR of its own",
                            .check = check_ssd};
 inline constexpr Flag kSsdWriteBudget{.name = "ssd-write-budget",
                                       .value = "RATE",

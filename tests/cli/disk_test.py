@@ -51,7 +51,7 @@ class Disk(unittest.TestCase):
             (["--rw", "scan"], "none of write, randread, restart"),
             (["--disk-io", "tape"], "none of auto|uring|threads|memory"),
             (["--bs", "16MiB"], "1 byte to 8MiB"),
-            (["--rw", "restart", "--against", "fio"], "no reference for a restart"),
+            (["--rw", "restart", "--against", "fio"], "no reference for --op restart"),
         ):
             _, err = self.run_disk(*words, expect=2)
             self.assertIn(part, err)

@@ -189,7 +189,7 @@ class Roles(unittest.TestCase):
                 c = stack.enter_context(Cluster())
                 c.processes["conductor"] = c.spawn(["mc-conductor", "--json"])
                 ports.append(int(c.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1]))
-                said = lambda: "another program has the default port" in c.processes["conductor"].text()
+                said = lambda: "the default port is in use" in c.processes["conductor"].text()
                 if ports[-1] == 8000:
                     self.assertFalse(said())
                 else:
