@@ -107,11 +107,17 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 77, done.stderr)
         self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0)")
 
-    @unittest.skipUnless(FULL, "full tier")
-    def test_it_can_be_rehearsed_in_the_emulator(self):
-        done = self.check("--rehearse")
+    def test_a_rehearsal_in_the_emulator_prints_a_row_for_each_kernel_and_keeps_its_cases(self):
+        lengths = {} if FULL else {"MCT_GPU_LENGTHS": "1,65"}
+        done = subprocess.run([self.SCRIPT, "--rehearse", cluster.BUILD], capture_output=True, text=True, timeout=600,
+                              env=os.environ | lengths)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(os.path.exists(os.path.join(cluster.BUILD, "gpu-check.json")))
+        head, *rows, total = done.stdout.splitlines()
+        self.assertEqual(head.split(), ["kernel", "attention", "head_dim", "cases", "tokens", "error/bound", "seconds"])
+        self.assertEqual({row.split()[0] for row in rows}, {"decode", "prefill", "hopper"})
+        with open(os.path.join(cluster.BUILD, "gpu-check.json"), encoding="utf-8") as file:
+            points = [line for line in map(json.loads, file) if line["type"] == "point"]
+        self.assertEqual(total, f"{len(points)} cases")
 
 
 if __name__ == "__main__":
