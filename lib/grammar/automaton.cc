@@ -30,6 +30,16 @@ void Builder::bytes(NodeId from, uint8_t low, uint8_t high, NodeId to) {
     for (int byte = low; byte <= high; ++byte) out_.needed.set(static_cast<size_t>(byte));
 }
 
+void Builder::characters(NodeId from, const std::bitset<128>& set, NodeId to) {
+  for (size_t low = 0; low < set.size(); ++low) {
+    if (!set.test(low)) continue;
+    size_t high = low;
+    while (high + 1 < set.size() && set.test(high + 1)) ++high;
+    bytes(from, static_cast<uint8_t>(low), static_cast<uint8_t>(high), to);
+    low = high;
+  }
+}
+
 void Builder::jump(NodeId from, NodeId to, Jump::Kind kind) {
   MC_ASSERT(kind != Jump::Kind::call && from < out_.nodes.size() && to < out_.nodes.size());
   out_.nodes[from].jumps.push_back({kind, to});
@@ -246,22 +256,71 @@ uint32_t Builder::levels_by(const Jump& jump) const {
   return to == kNever || callee == kNever ? kNever : std::max(callee + 1, to);
 }
 
-void Builder::settle() {
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t i = out_.nodes.size(); i-- > 0;) {
-      Node& node = out_.nodes[i];
-      uint32_t least = node.returns ? 0 : node.levels;
-      for (const ByteEdge& edge : node.bytes) least = std::min(least, out_.nodes[edge.to].levels);
-      for (const Jump& jump : node.jumps) least = std::min(least, levels_by(jump));
-      changed = changed || least < node.levels;
-      node.levels = std::min(node.levels, least);
+// Dijkstra's algorithm in the form that Knuth gave it for grammars: the levels of a way are never below those of the
+// nodes that it leads to. So nodes are finished in the order of their levels, and each way is looked at once for each
+// node that it leads to.
+size_t Builder::settle() {
+  struct Way {
+    NodeId from = 0;
+    const Jump* jump = nullptr;  // null: a byte edge
+  };
+  std::vector<std::vector<Way>> ways_to(out_.nodes.size());
+  std::vector<std::vector<NodeId>> by_levels(1);
+  for (NodeId at = 0; at < out_.nodes.size(); ++at) {
+    Node& node = out_.nodes[at];
+    node.levels = node.returns ? 0 : kNever;
+    if (node.returns) by_levels[0].push_back(at);
+    for (const ByteEdge& edge : node.bytes) ways_to[edge.to].push_back({at, nullptr});
+    for (const Jump& jump : node.jumps) {
+      ways_to[jump.to].push_back({at, &jump});
+      if (jump.kind == Jump::Kind::call) ways_to[jump.callee].push_back({at, &jump});
+    }
+  }
+  size_t looked = 0;
+  for (uint32_t levels = 0; levels < by_levels.size(); ++levels) {
+    for (size_t i = 0; i < by_levels[levels].size(); ++i) {  // it grows
+      const NodeId done = by_levels[levels][i];
+      if (out_.nodes[done].levels != levels) continue;  // a shorter way was found
+      for (const Way& way : std::exchange(ways_to[done], {})) {
+        ++looked;
+        const uint32_t by = way.jump ? levels_by(*way.jump) : levels;
+        if (by >= out_.nodes[way.from].levels) continue;
+        MC_ASSERT_LE(levels, by);
+        out_.nodes[way.from].levels = by;
+        if (by_levels.size() <= by) by_levels.resize(by + size_t{1});
+        by_levels[by].push_back(way.from);
+      }
     }
   }
   for (Node& node : out_.nodes) {
     std::erase_if(node.bytes, [&](const ByteEdge& edge) { return out_.nodes[edge.to].levels == kNever; });
     std::erase_if(node.jumps, [&](const Jump& jump) { return levels_by(jump) == kNever; });
   }
+  return looked;
+}
+
+// A call counts with the node that it goes on at, because its rule may be empty.
+bool Builder::is_too_wide() const {
+  constexpr size_t kLookedMax = 64 * kNodesMax;
+  size_t looked = 0;
+  std::vector<NodeId> followers;
+  std::vector<NodeId> last_seen_from(out_.nodes.size(), kUnbounded);
+  for (NodeId from = 0; from < out_.nodes.size(); ++from) {
+    const auto add = [&](NodeId at) {
+      if (std::exchange(last_seen_from[at], from) != from) followers.push_back(at);
+    };
+    followers.clear();
+    add(from);
+    for (size_t i = 0; i < followers.size(); ++i) {
+      for (const Jump& jump : out_.nodes[followers[i]].jumps) {
+        ++looked;
+        add(jump.to);
+        if (jump.kind == Jump::Kind::call) add(jump.callee);
+      }
+      if (followers.size() > kFollowersMax || looked > kLookedMax) return true;
+    }
+  }
+  return false;
 }
 
 Automaton Builder::take(NodeId start) {

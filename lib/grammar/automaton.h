@@ -21,6 +21,8 @@ using NodeId = uint32_t;
 inline constexpr uint32_t kUnbounded = UINT32_MAX;
 inline constexpr uint32_t kNever = UINT32_MAX;  // no document: the rule cannot be left
 inline constexpr uint32_t kLevelsMax = 48;      // of the stack; a document is not nested deeper
+// Nodes that follow one node without a byte in between. A grammar with more is refused.
+inline constexpr size_t kFollowersMax = 1024;
 
 struct ByteEdge {
   uint8_t low = 0, high = 0;
@@ -73,6 +75,8 @@ class Builder {
   NodeId node();
   void returns(NodeId at) { out_.nodes[at].returns = true; }
   void bytes(NodeId from, uint8_t low, uint8_t high, NodeId to);
+  /// One edge for each run of characters.
+  void characters(NodeId from, const std::bitset<128>& set, NodeId to);
   void jump(NodeId from, NodeId to, Jump::Kind kind = Jump::Kind::plain);
   void call(NodeId from, NodeId callee, NodeId to, uint32_t need = 0, uint32_t room = kUnbounded);
   NodeId text(NodeId from, std::string_view text);
@@ -92,8 +96,12 @@ class Builder {
   const Prelude& prelude() const { return out_.prelude; }
   bool is_full() const { return out_.nodes.size() > kNodesMax; }
   uint32_t levels_of(NodeId at) const { return out_.nodes[at].levels; }
-  /// Computes the levels of all nodes, and drops ways that lead nowhere.
-  void settle();
+  /// Computes the levels of all nodes, and drops ways that lead nowhere. Returns the number of times that it looked at
+  /// a way: each byte edge and each jump once, and each call twice.
+  size_t settle();
+  /// Whether more nodes than an answer's state holds follow some node without a byte in between, or all nodes together
+  /// have too many such followers to tell.
+  bool is_too_wide() const;
   Automaton take(NodeId start);
 
  private:
