@@ -276,12 +276,12 @@ class PatternWriter {
 
   Result<NodeId> write_set(const CharacterSet& set, NodeId from) {
     const NodeId to = builder_.node();
+    std::bitset<128> plain;
     bool any = false;
-    for (int c = 0; c < 128; ++c) {
-      if (!set.ascii.test(static_cast<size_t>(c))) continue;
-      const auto byte = static_cast<uint8_t>(c);
+    for (size_t c = 0; c < 128; ++c) {
+      if (!set.ascii.test(c)) continue;
       if (c >= 0x20 && c < 0x7F && c != '"' && c != '\\')
-        builder_.bytes(from, byte, byte, to);
+        plain.set(c);
       else if (c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t')
         builder_.text(from, c == '"' ? "\\\"" : c == '\\' ? "\\\\" : c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t", to);
       else
@@ -289,6 +289,7 @@ class PatternWriter {
       any = true;
     }
     if (!any) return schema_error(place_, "a class of characters has none that is printable ASCII");
+    builder_.characters(from, plain, to);
     if (set.wide) builder_.wide_character(from, to);
     return to;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <optional>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kDepthMax = 12;  // of schemas inside each other; deeper ones need $ref
 constexpr int kReferencesMax = 32;
-constexpr size_t kAlternativesMax = 64, kListedMax = 1000, kPropertiesMax = 256;
+constexpr size_t kAlternativesMax = 64, kListedMax = 1000, kPropertiesMax = 256, kKeyBytesMax = 1024;
 constexpr int64_t kIntegerMax = 999'999'999'999'999;  // 15 digits, which a double holds exactly
 constexpr int64_t kCountMax = 1'000'000;
 
@@ -306,11 +307,17 @@ Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::properties_of(cons
   if (properties.size() > kPropertiesMax || required.size() > kPropertiesMax)
     return schema_error(place, "an object has at most " + std::to_string(kPropertiesMax) + " properties");
   std::vector<Property> out;
-  for (const auto& [key, value] : properties.members())
+  const auto too_long = [](Text at) {
+    return schema_error(at, "a name has at most " + std::to_string(kKeyBytesMax) + " bytes");
+  };
+  for (const auto& [key, value] : properties.members()) {
     out.push_back({key, &value, false, place + "/properties/" + escaped(key)});
+    if (key.size() > kKeyBytesMax) return too_long(out.back().place);
+  }
   for (const Json& name : required.items()) {
     if (!name.is_string()) return schema_error(place + "/required", "must be a list of names");
     const std::string key(name.as_string());
+    if (key.size() > kKeyBytesMax) return too_long(place + "/required");
     const auto at = std::find_if(out.begin(), out.end(), [&](const Property& p) { return p.key == key; });
     if (at != out.end()) {
       at->required = true;
@@ -362,6 +369,7 @@ Result<void> SchemaCompiler::add_members(const std::vector<Property>& listed, co
   for (size_t i = 0; i < count; ++i) {
     const Property& property = listed[i];
     const NodeId value = builder_.space(builder_.text(choose[i], Json(property.key).dump() + ":"));
+    if (builder_.is_full()) return schema_error(property.place, "the schema is too large");
     if (property.schema)
       MC_CHECK(add_value(*property.schema, property.place, depth + 1, value, after[i + 1]));
     else
@@ -373,7 +381,8 @@ Result<void> SchemaCompiler::add_members(const std::vector<Property>& listed, co
     builder_.jump(builder_.space(builder_.text(after[i], ",")), choose[i]);
   }
   if (rest.is_null() || (rest.is_bool() && !rest.as_bool())) return {};
-  const NodeId value = builder_.space(builder_.text(add_other_key(listed, choose[count]), ":"));
+  MC_TRY(other_key, add_other_key(listed, place, choose[count]));
+  const NodeId value = builder_.space(builder_.text(other_key, ":"));
   const NodeId end = builder_.node();
   MC_CHECK(add_value(rest, place + "/additionalProperties", depth + 1, value, end));
   builder_.jump(builder_.space(end), close);
@@ -383,43 +392,45 @@ Result<void> SchemaCompiler::add_members(const std::vector<Property>& listed, co
 
 // A key that differs from the listed ones, without escapes, so that its text is its name. Along the listed keys it may
 // leave at each byte; a quote may come where no listed key ends.
-NodeId SchemaCompiler::add_other_key(const std::vector<Property>& listed, NodeId from) {
+Result<NodeId> SchemaCompiler::add_other_key(const std::vector<Property>& listed, Text place, NodeId from) {
+  std::bitset<128> plain;  // the characters of ASCII that need no escape
+  for (size_t c = 0x20; c <= 0x7E; ++c)
+    if (c != '"' && c != '\\') plain.set(c);
   const NodeId end = builder_.node(), apart = builder_.node();
-  const auto leave = [&](NodeId at, const std::vector<uint8_t>& taken) {
-    for (int byte = 0x20; byte <= 0x7E; ++byte)
-      if (byte != '"' && byte != '\\' && std::find(taken.begin(), taken.end(), byte) == taken.end())
-        builder_.bytes(at, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), apart);
-  };
   builder_.text(apart, "\"", end);
-  leave(apart, {});
+  builder_.characters(apart, plain, apart);
   builder_.wide_character(apart, apart);
-  std::map<std::string, NodeId> prefixes;  // of keys that are ASCII; others begin with a prefix that is
-  prefixes.emplace("", builder_.text(from, "\""));
-  for (const Property& property : listed)
-    for (size_t size = 1; size <= property.key.size(); ++size) {
-      const auto c = static_cast<uint8_t>(property.key[size - 1]);
-      if (c < 0x20 || c > 0x7E || c == '"' || c == '\\') break;
-      if (prefixes.try_emplace(property.key.substr(0, size), 0).second)
-        prefixes[property.key.substr(0, size)] = builder_.node();
-    }
-  for (const auto& [prefix, at] : prefixes) {
-    std::vector<uint8_t> taken;
+  struct Prefix {  // of keys that are plain; others begin with a prefix that is
+    NodeId at = 0;
+    std::map<uint8_t, size_t> next;
     bool is_key = false, goes_wide = false;
-    for (const Property& property : listed) {
-      if (!property.key.starts_with(prefix)) continue;
-      if (property.key.size() == prefix.size()) {
-        is_key = true;
-        continue;
-      }
-      const char c = property.key[prefix.size()];
-      taken.push_back(static_cast<uint8_t>(c));
-      goes_wide = goes_wide || static_cast<uint8_t>(c) >= 0x80;
-      if (const auto next = prefixes.find(prefix + c); next != prefixes.end())
-        builder_.bytes(at, static_cast<uint8_t>(c), static_cast<uint8_t>(c), next->second);
+  };
+  std::vector<Prefix> prefixes(1);
+  prefixes[0].at = builder_.text(from, "\"");
+  for (const Property& property : listed) {
+    size_t at = 0, size = 0;
+    for (; size < property.key.size(); ++size) {
+      const auto c = static_cast<uint8_t>(property.key[size]);
+      prefixes[at].goes_wide = prefixes[at].goes_wide || c >= 0x80;
+      if (c >= 0x80 || !plain.test(c)) break;
+      const auto [next, fresh] = prefixes[at].next.try_emplace(c, prefixes.size());
+      const size_t then = next->second;
+      if (fresh) prefixes.emplace_back().at = builder_.node();
+      at = then;
     }
-    if (!is_key && !prefix.empty()) builder_.text(at, "\"", end);
-    leave(at, taken);
-    if (!goes_wide) builder_.wide_character(at, apart);
+    if (size == property.key.size()) prefixes[at].is_key = true;
+    if (builder_.is_full()) return schema_error(place, "the schema is too large");
+  }
+  for (const Prefix& prefix : prefixes) {
+    std::bitset<128> others = plain;
+    for (const auto& [c, next] : prefix.next) {
+      others.reset(c);
+      builder_.bytes(prefix.at, c, c, prefixes[next].at);
+    }
+    if (!prefix.is_key && &prefix != &prefixes.front()) builder_.text(prefix.at, "\"", end);
+    builder_.characters(prefix.at, others, apart);
+    if (!prefix.goes_wide) builder_.wide_character(prefix.at, apart);
+    if (builder_.is_full()) return schema_error(place, "the schema is too large");
   }
   return end;
 }

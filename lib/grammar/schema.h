@@ -55,7 +55,7 @@ class SchemaCompiler {
   Result<void> add_object(const Json& schema, Text place, int depth, NodeId from, NodeId to);
   Result<void> add_members(const std::vector<Property>& listed, const Json& rest, Text place, int depth, NodeId from,
                            NodeId to);
-  NodeId add_other_key(const std::vector<Property>& listed, NodeId from);
+  Result<NodeId> add_other_key(const std::vector<Property>& listed, Text place, NodeId from);
   Result<void> add_array(const Json& schema, Text place, int depth, NodeId from, NodeId to);
   Result<void> add_string(const Json& schema, Text place, NodeId from, NodeId to);
   Result<void> add_integer(const Json& schema, Text place, NodeId from, NodeId to);
