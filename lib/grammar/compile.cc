@@ -24,6 +24,9 @@ class Compiler {
     builder.settle();
     for (const auto& schema : schemas_) MC_CHECK(schema->check_possible());
     if (builder.levels_of(from) > kLevelsMax) return schema_error("#", "no document satisfies it");
+    if (builder.is_too_wide())
+      return schema_error("#", "it has too many alternatives; at most " + std::to_string(kFollowersMax) +
+                                   " can begin at one place of an answer");
     return from;
   }
 
@@ -81,7 +84,10 @@ class Compiler {
 }  // namespace
 
 Grammar::Grammar(std::unique_ptr<const Automaton> automaton, std::vector<std::string> literals)
-    : automaton_(std::move(automaton)), literals_(std::move(literals)) {}
+    : automaton_(std::move(automaton)), literals_(std::move(literals)) {
+  for (const Node& node : automaton_->nodes)
+    bytes_ += sizeof(Node) + node.bytes.capacity() * sizeof(ByteEdge) + node.jumps.capacity() * sizeof(Jump);
+}
 Grammar::~Grammar() = default;
 
 Result<std::shared_ptr<const Grammar>> Grammar::compile(std::string_view text) {

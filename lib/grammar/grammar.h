@@ -50,11 +50,14 @@ class Grammar {
   const Automaton& automaton() const { return *automaton_; }
   /// The texts that the grammar asks for literally. A special token that is part of one may be drawn.
   std::span<const std::string> literals() const { return literals_; }
+  /// The memory of the automaton, about.
+  size_t bytes() const { return bytes_; }
 
  private:
   explicit Grammar(std::unique_ptr<const Automaton> automaton, std::vector<std::string> literals);
   std::unique_ptr<const Automaton> automaton_;
   std::vector<std::string> literals_;
+  size_t bytes_ = 0;
 };
 
 /// The bytes of a model's tokens, as a trie in pre-order.
@@ -124,8 +127,11 @@ class Machine {
   State after(const Place& place);
   State step(const State& state, uint8_t byte);
   uint32_t depth_of(const Place& place) const { return frames_[place.frame].depth; }
-  /// Comparisons of places so far: what steps cost.
+  /// Places and edges that were looked at so far: what steps cost.
   uint64_t work() const { return work_; }
+  size_t frames() const { return frames_.size(); }
+  /// Forgets the newest frames, so that `count` are left. No place that is still used has one of them.
+  void forget_frames(size_t count);
 
  private:
   struct Frame {
@@ -135,7 +141,8 @@ class Machine {
     uint32_t depth = 0;
   };
   void visit(Place place, State& out);
-  void spread(State& out);
+  void follow(State& out);
+  void clear_seen();
   void go(const Place& from, uint32_t node, uint32_t frame, uint32_t need, uint32_t room);
   uint32_t push(const Place& from, uint32_t node);
   void pop(const Place& from, State& out);
@@ -143,7 +150,13 @@ class Machine {
   const Automaton& automaton_;
   std::vector<Frame> frames_;
   std::unordered_multimap<uint64_t, uint32_t> by_hash_;
-  std::vector<Place> seen_;  // of the state under construction, in the order of discovery
+  struct Seen {
+    Place place;
+    uint32_t next = 0;  // with the same hash, counted from 1; 0 = none
+  };
+  std::vector<Seen> seen_;              // of the state under construction, in the order of discovery
+  std::vector<uint32_t> seen_by_hash_;  // the newest of each hash, counted from 1; 0 = none
+  size_t followed_ = 0;                 // of seen_
   uint64_t work_ = 0;
 };
 
@@ -162,9 +175,9 @@ class MaskStore {
   /// The pointer is valid until the next call of keep().
   LocalMask* keep(const Key& key, LocalMask mask);
   size_t bytes() const { return bytes_; }
+  static constexpr size_t kBytesMax = size_t{64} << 20;
 
  private:
-  static constexpr size_t kBytesMax = size_t{64} << 20;
   std::map<Key, LocalMask> masks_;
   size_t bytes_ = 0;
 };
@@ -181,6 +194,8 @@ class Masks {
   /// The special tokens that the grammar may ask for.
   std::span<const Vocabulary::Special* const> specials() const { return specials_; }
   const LocalMask& local(const Place& place, uint32_t depth);
+  /// The memory of the grammar and its masks, about.
+  size_t bytes() const { return grammar_->bytes() + own_.bytes(); }
 
  private:
   LocalMask compute(const MaskStore::Key& key) const;
@@ -207,6 +222,10 @@ class Matcher {
   bool is_complete() const { return state_.complete; }
   /// Whether nothing may follow.
   bool is_over() const { return state_.places.empty(); }
+  /// The cost of this answer's masks and tokens so far, without the masks that are kept.
+  uint64_t work() const { return machine_.work(); }
+  /// The stacks that the answer remembers.
+  size_t frames() const { return machine_.frames(); }
 
  private:
   Machine::State after(std::string_view bytes);

@@ -10,8 +10,11 @@
 namespace mc::grammar {
 namespace {
 
-// The places of one state. Alternatives beyond them are not followed: the answer has one form less, not one too many.
-constexpr size_t kPlacesMax = 256;
+// The places of one state that take a byte, and all that are looked at to find them. Alternatives beyond them are not
+// followed: the answer has one form less, not one too many. What follows the first place is always looked at to its
+// end, so a state is never empty while the answer can go on.
+constexpr size_t kPlacesMax = 512, kSeenMax = 2 * kFollowersMax;
+constexpr size_t kSeenHashes = 256;
 
 uint64_t hash_of(uint32_t node, uint32_t need, uint32_t room, uint32_t parent) {
   uint64_t hash = (uint64_t{node} << 32 | parent) * 0x9E3779B97F4A7C15u;
@@ -24,6 +27,7 @@ uint64_t hash_of(uint32_t node, uint32_t need, uint32_t room, uint32_t parent) {
 Machine::Machine(const Automaton& automaton, uint32_t depth) : automaton_(automaton) {
   MC_ASSERT_LE(depth, kLevelsMax);
   frames_.push_back({0, 0, 0, 0, depth});
+  seen_by_hash_.resize(kSeenHashes);
 }
 
 uint32_t Machine::push(const Place& from, uint32_t node) {
@@ -42,10 +46,14 @@ uint32_t Machine::push(const Place& from, uint32_t node) {
 /// Adds a place to the state under construction, unless it is there or the stack has no room to leave it again.
 void Machine::go(const Place& from, uint32_t node, uint32_t frame, uint32_t need, uint32_t room) {
   const uint32_t levels = automaton_.nodes[node].levels;
-  if (levels == kNever || frames_[frame].depth + levels > kLevelsMax || seen_.size() >= kPlacesMax) return;
-  work_ += seen_.size() + 1;
+  if (levels == kNever || frames_[frame].depth + levels > kLevelsMax || seen_.size() >= kSeenMax) return;
   const Place place{node, need, room, frame};
-  if (std::find(seen_.begin(), seen_.end(), place) == seen_.end()) seen_.push_back(place);
+  uint32_t& newest = seen_by_hash_[hash_of(node, need, room, frame) >> 32 & (kSeenHashes - 1)];
+  ++work_;
+  for (uint32_t at = newest; at != 0; at = seen_[at - 1].next, ++work_)
+    if (seen_[at - 1].place == place) return;
+  seen_.push_back({place, newest});
+  newest = static_cast<uint32_t>(seen_.size());
 }
 
 void Machine::pop(const Place& from, State& out) {
@@ -59,7 +67,7 @@ void Machine::pop(const Place& from, State& out) {
 
 void Machine::visit(Place place, State& out) {
   const Node& node = automaton_.nodes[place.node];
-  if (!node.bytes.empty()) out.places.push_back(place);
+  if (!node.bytes.empty() && out.places.size() < kPlacesMax) out.places.push_back(place);
   if (node.returns) pop(place, out);
   for (const Jump& jump : node.jumps) {
     switch (jump.kind) {
@@ -86,10 +94,27 @@ void Machine::visit(Place place, State& out) {
   }
 }
 
-void Machine::spread(State& out) {
-  for (size_t i = 0; i < seen_.size(); ++i) visit(seen_[i], out);
-  MC_ASSERT_LE(seen_.size(), kPlacesMax);
+/// Looks at all places behind those that were added.
+void Machine::follow(State& out) {
+  for (; followed_ < seen_.size(); ++followed_) visit(seen_[followed_].place, out);
+  MC_ASSERT_LE(seen_.size(), kSeenMax);
+}
+
+void Machine::clear_seen() {
+  if (!seen_.empty()) std::fill(seen_by_hash_.begin(), seen_by_hash_.end(), 0);
   seen_.clear();
+  followed_ = 0;
+}
+
+void Machine::forget_frames(size_t count) {
+  MC_ASSERT(seen_.empty() && count > 0 && count <= frames_.size());
+  for (; frames_.size() > count; frames_.pop_back()) {
+    const Frame& f = frames_.back();
+    auto [it, end] = by_hash_.equal_range(hash_of(f.node, f.need, f.room, f.parent));
+    while (it != end && it->second != frames_.size() - 1) ++it;
+    MC_ASSERT(it != end);
+    by_hash_.erase(it);
+  }
 }
 
 Machine::State Machine::begin() {
@@ -99,24 +124,32 @@ Machine::State Machine::begin() {
 Machine::State Machine::at(Place place) {
   MC_ASSERT_LT(place.frame, frames_.size());
   State out;
-  seen_.push_back(place);
-  spread(out);
+  go(place, place.node, place.frame, place.need, place.room);
+  follow(out);
+  clear_seen();
   return out;
 }
 
 Machine::State Machine::after(const Place& place) {
   State out;
   pop(place, out);
-  spread(out);
+  follow(out);
+  clear_seen();
   return out;
 }
 
 Machine::State Machine::step(const State& state, uint8_t byte) {
   State out;
-  for (const Place& place : state.places)
-    for (const ByteEdge& edge : automaton_.nodes[place.node].bytes)
-      if (edge.low <= byte && byte <= edge.high) go(place, edge.to, place.frame, place.need, place.room);
-  spread(out);
+  for (const Place& place : state.places) {
+    const Node& node = automaton_.nodes[place.node];
+    work_ += node.bytes.size();
+    for (const ByteEdge& edge : node.bytes) {
+      if (byte < edge.low || edge.high < byte) continue;
+      go(place, edge.to, place.frame, place.need, place.room);
+      follow(out);
+    }
+  }
+  clear_seen();
   return out;
 }
 

@@ -22,6 +22,8 @@ constexpr size_t kSpecialsMax = 64;
 // A walk that has cost so much goes on with the bytes that follow its start alone. A grammar that is very ambiguous
 // then gets short tokens; no grammar can hold a step up for long.
 constexpr uint64_t kWorkMax = 1'000'000;
+// A state with more places is walked as one, not place by place with a bound on the work for each.
+constexpr size_t kPlacesApartMax = 8;
 
 using Trie = std::span<const Vocabulary::Node>;
 
@@ -128,9 +130,10 @@ const LocalMask& Masks::local(const Place& place, uint32_t depth) {
   MC_ASSERT_LE(depth, kLevelsMax);
   const uint32_t levels = grammar_->automaton().nodes[place.node].levels;
   MC_ASSERT_LE(depth + levels, kLevelsMax);
+  // A need beyond one token's items is like one that never ends: the rule cannot be left inside this token.
+  const uint32_t need = place.need > kItemsATokenMax ? kUnbounded - 1 : place.need;
   const uint32_t room = place.room == kUnbounded ? kUnbounded : std::min(place.room, kItemsATokenMax + 1);
-  const MaskStore::Key key = {place.node, std::min(place.need, kItemsATokenMax + 1), room,
-                              std::min(kLevelsMax - depth, levels + kLevelsATokenMax)};
+  const MaskStore::Key key = {place.node, need, room, std::min(kLevelsMax - depth, levels + kLevelsATokenMax)};
   MaskStore& store = place.node < grammar_->automaton().prelude.end ? shared_ : own_;
   if (const LocalMask* known = store.find(key)) return *known;
   return *store.keep(key, compute(key));
@@ -190,7 +193,14 @@ void Matcher::fill(std::vector<uint64_t>& allowed) {
   const auto add = [&](const Vocabulary::Node& node) {
     for (const uint32_t id : vocabulary.tokens_at(node)) allow(allowed, id);
   };
-  for (const Place& place : state_.places) {
+  // The walks push frames that the answer itself does not have.
+  const size_t frames = machine_.frames();
+  const bool is_walked_whole = state_.places.size() > kPlacesApartMax;
+  if (is_walked_whole) {
+    Explorer explorer(machine_, masks_.grammar().automaton(), vocabulary.may_split_characters());
+    walk(trie, 0, static_cast<uint32_t>(trie.size()), explorer, explorer.add(state_), path, add, [](uint32_t) {});
+  }
+  for (const Place& place : is_walked_whole ? std::span<const Place>() : std::span<const Place>(state_.places)) {
     const LocalMask& local = masks_.local(place, machine_.depth_of(place));
     for (size_t i = 0; i < local.bits.size(); ++i) allowed[i] |= local.bits[i];
     for (const uint32_t id : local.ids) allow(allowed, id);
@@ -210,6 +220,7 @@ void Matcher::fill(std::vector<uint64_t>& allowed) {
   }
   for (const Vocabulary::Special* special : masks_.specials())
     if (!after(special->text).is_dead()) allow(allowed, special->id);
+  machine_.forget_frames(frames);
 }
 
 }  // namespace mc::grammar

@@ -195,5 +195,73 @@ TEST_CASE("grammar: no character is split where the vocabulary cannot complete i
   CHECK(is_allowed(mask, static_cast<uint32_t>(whole)));
 }
 
+TEST_CASE("grammar: a mask of many places costs no more than one walk") {
+  // 128 live places in the middle of the string, each of which can go on in two ways.
+  std::string pattern = "^(";
+  for (int i = 0; i < 128; ++i) pattern += (i == 0 ? "" : "|") + std::string("[a-z]+[0-9]?");
+  const Vocabulary vocabulary = piece_vocabulary();
+  MaskStore shared;
+  Masks masks(compiled(R"({"schema":{"type":"string","pattern":")" + pattern + ")$\"}}"), vocabulary, shared);
+  Matcher matcher(masks);
+  std::vector<uint64_t> mask((vocabulary.size() + 63) / 64);
+  for (const char c : std::string_view("\"ab")) {
+    REQUIRE(matcher.accept(static_cast<uint8_t>(c)));
+    const uint64_t before = matcher.work();
+    matcher.fill(mask);
+    CHECK(matcher.work() - before < 2'500'000);
+    CHECK(masks.bytes() - masks.grammar().bytes() < 20'000);
+    for (uint32_t id = 0; id < vocabulary.size(); ++id)
+      if (is_allowed(mask, id)) CHECK(Matcher(matcher).accept(id));
+  }
+  CHECK(is_allowed(mask, 'c'));
+  CHECK(is_allowed(mask, '7'));
+}
+
+TEST_CASE("grammar: many names of one schema leave the schema's own way open") {
+  Json defs = Json::object({{"b", Json::object({{"type", "string"}})}});
+  Json any = Json::array();
+  for (int group = 0; group < 5; ++group) {
+    Json inner = Json::array();
+    for (int i = 0; i < 52; ++i) {
+      const std::string name = "a" + std::to_string(52 * group + i);
+      defs.set(name, Json::object({{"$ref", "#/$defs/b"}}));
+      inner.push(Json::object({{"$ref", "#/$defs/" + name}}));
+    }
+    any.push(Json::object({{"anyOf", std::move(inner)}}));
+  }
+  const Json schema = Json::object({{"anyOf", std::move(any)}, {"$defs", std::move(defs)}});
+  CHECK(takes(Json::object({{"schema", schema}}).dump(), "\"x\""));
+}
+
+TEST_CASE("grammar: a token is not allowed to end a string that needs more characters than it has") {
+  auto texts = piece_texts();
+  const auto ends = static_cast<uint32_t>(texts.size());
+  texts.push_back(std::string(20, 'x') + "\"");
+  texts.push_back(std::string(20, 'x'));
+  const Vocabulary vocabulary = Vocabulary::build(texts, std::vector<bool>(texts.size()));
+  MaskStore shared;
+  Masks masks(compiled(R"({"schema":{"type":"string","minLength":100}})"), vocabulary, shared);
+  Matcher matcher(masks);
+  REQUIRE(matcher.accept('"'));
+  std::vector<uint64_t> mask((vocabulary.size() + 63) / 64);
+  matcher.fill(mask);
+  CHECK_FALSE(is_allowed(mask, ends));
+  CHECK(is_allowed(mask, ends + 1));
+}
+
+TEST_CASE("grammar: the masks of an answer leave nothing behind in it") {
+  const Vocabulary vocabulary = piece_vocabulary();
+  MaskStore shared;
+  Masks masks(compiled(R"({"json":"value"})"), vocabulary, shared);
+  Matcher matcher(masks);
+  std::vector<uint64_t> mask((vocabulary.size() + 63) / 64);
+  for (const char c : std::string_view(R"([[{"a":[1,{"b":"c"},)")) {
+    const size_t frames = matcher.frames();
+    matcher.fill(mask);
+    CHECK(matcher.frames() == frames);
+    REQUIRE(matcher.accept(static_cast<uint8_t>(c)));
+  }
+}
+
 }  // namespace
 }  // namespace mc::grammar::test

@@ -1,6 +1,12 @@
+#include "grammar/schema.h"
+
+#include <algorithm>
+#include <utility>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "forced.h"
+#include "grammar/automaton.h"
 
 namespace mc::grammar::test {
 namespace {
@@ -182,6 +188,91 @@ TEST_CASE("grammar: a special token is drawn only where the grammar asks for its
   REQUIRE(text.accept('"'));
   text.fill(mask);
   CHECK_FALSE(is_allowed(mask, marker));
+}
+
+TEST_CASE("grammar: settling looks at each way at most twice") {
+  Builder builder;
+  const NodeId start = builder.node();
+  NodeId at = start;
+  for (int i = 0; i < 20'000; ++i) at = builder.text(at, "a");
+  builder.returns(at);
+  for (int i = 0; i < 20'000; ++i) {  // calls of rules that are finished one after the other
+    const NodeId rule = builder.node(), to = builder.node();
+    builder.call(rule, at, to);
+    builder.text(to, "b", at);
+    at = rule;
+  }
+  CHECK(builder.settle() < 200'000);
+  CHECK(builder.levels_of(start) == 0);
+  CHECK(builder.levels_of(at) == 20'000);
+  CHECK(Grammar::compile(schema(R"({"type":"string","pattern":"^((a){900}){30}$"})")).has_value());
+}
+
+// The levels as they are defined: the least that all ways allow.
+TEST_CASE("grammar: the levels of nodes are the least") {
+  const auto grammar = compiled(schema(R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{
+    "a":{"anyOf":[{"$ref":"#/$defs/t"},{"type":"array","items":{"$ref":"#/$defs/u"},"minItems":1}]},
+    "b":{"type":"string","maxLength":3}},"required":["a"],"additionalProperties":{"$ref":"#/$defs/u"}},
+    "u":{"type":"array","items":{"type":"array","items":{"enum":[1,[2],{"k":3}]},"minItems":2},"minItems":1}}})"));
+  const auto& nodes = grammar->automaton().nodes;
+  std::vector<uint32_t> levels(nodes.size(), kNever);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      uint32_t least = nodes[i].returns ? 0 : levels[i];
+      for (const ByteEdge& edge : nodes[i].bytes) least = std::min(least, levels[edge.to]);
+      for (const Jump& jump : nodes[i].jumps) {
+        const bool is_call = jump.kind == Jump::Kind::call, is_last = nodes[jump.to].only_returns();
+        if (!is_call || levels[jump.callee] == kNever || levels[jump.to] == kNever)
+          least = is_call ? least : std::min(least, levels[jump.to]);
+        else
+          least = std::min(least, std::max(levels[jump.callee] + !is_last, levels[jump.to]));
+      }
+      changed = changed || least < levels[i];
+      levels[i] = least;
+    }
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) CHECK(nodes[i].levels == levels[i]);
+}
+
+TEST_CASE("grammar: long names and many of them are refused, not stored by each of their prefixes") {
+  const std::string key(250'000, 'k'), rest = R"("additionalProperties":{"type":"integer"}})";
+  std::string many;
+  for (int i = 0; i < 200; ++i)
+    many += (many.empty() ? "\"" : ",\"") + std::to_string(1000 + i) + std::string(1000, 'k') + "\"";
+  const std::pair<std::string, const char*> cases[] = {
+      {R"({"type":"object","required":[")" + key + "\"]," + rest, "#/required: a name has at most 1024 bytes"},
+      {R"({"type":"object","properties":{")" + key + "\":{}}," + rest, "a name has at most 1024 bytes"},
+      {R"({"type":"object","required":[)" + many + "]," + rest, "the schema is too large"}};
+  for (const auto& [text, why] : cases) {
+    const auto grammar = Grammar::compile(schema(text));
+    REQUIRE_FALSE(grammar.has_value());
+    CHECK(grammar.error().mc == err::kSchemaUnsupported);
+    CHECK(grammar.error().what.find(why) != std::string::npos);
+  }
+  const std::string two = schema(R"({"type":"object","required":["ab","ac\u00e9"],)" + rest);
+  CHECK(takes(two, R"({"ab":1,"acé":2,"ac":3,"a":4,"b":5,"acx":6,"abé":7})"));
+  CHECK_FALSE(takes(two, R"({"ab":1,"acé":2,"ab":3})"));
+}
+
+TEST_CASE("grammar: a schema with too many alternatives at one place is refused") {
+  const auto wide = Grammar::compile(schema(R"({"type":"string","pattern":"^(a?){700}$"})"));
+  REQUIRE_FALSE(wide.has_value());
+  CHECK(wide.error().mc == err::kSchemaUnsupported);
+  CHECK(wide.error().what.find("too many alternatives") != std::string::npos);
+  CHECK(takes(schema(R"({"type":"string","pattern":"^(a?){100}$"})"), "\"aaa\""));
+}
+
+TEST_CASE("grammar: a class of characters is one edge for each run") {
+  Builder builder;
+  const NodeId from = builder.node(), to = builder.node();
+  builder.returns(to);
+  REQUIRE_OK(add_pattern(builder, "^[a-zA-Z0-9_]$", "#", from, to));
+  builder.settle();
+  const Automaton automaton = builder.take(from);
+  size_t most = 0;
+  for (size_t i = from; i < automaton.nodes.size(); ++i) most = std::max(most, automaton.nodes[i].bytes.size());
+  CHECK(most == 4);
 }
 
 }  // namespace
