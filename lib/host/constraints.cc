@@ -8,7 +8,7 @@
 namespace mc::host {
 namespace {
 
-constexpr size_t kGrammarsMax = 32;  // that are kept compiled, with their masks
+constexpr size_t kGrammarsMax = 32;  // kept compiled, with their masks
 
 }  // namespace
 
@@ -40,8 +40,9 @@ Result<std::span<const uint64_t>> Constraint::allowed() {
                                   std::to_string(end_ids_.size()) + " tokens may end it"};
 }
 
-Constraints Constraints::open(const std::string& model_directory, size_t vocab) {
+Constraints Constraints::open(const std::string& model_directory, size_t vocab, size_t bytes_max) {
   Constraints out;
+  out.bytes_max_ = bytes_max;
   const auto tokenizer = text::Tokenizer::open(model_directory);
   if (!tokenizer) {
     out.missing_ = "this worker has no tokenizer, so it cannot force the form of an answer: " + tokenizer.error().what;
@@ -62,16 +63,27 @@ Result<std::shared_ptr<grammar::Masks>> Constraints::masks_of(const std::string&
   const auto known = known_.find(text);
   if (known != known_.end()) {
     known->second.used = ++uses_;
-    return known->second.masks;
+    auto masks = known->second.masks;
+    make_room();
+    return masks;
   }
   MC_TRY(grammar, grammar::Grammar::compile(text));
   MC_CHECK(words_->vocabulary.check(*grammar));
-  if (known_.size() >= kGrammarsMax)
-    known_.erase(std::min_element(known_.begin(), known_.end(),
-                                  [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
   auto masks = std::make_shared<grammar::Masks>(std::move(grammar), words_->vocabulary, words_->shared);
   known_[text] = {masks, ++uses_};
+  make_room();
   return masks;
+}
+
+void Constraints::make_room() {
+  size_t bytes = 0;
+  for (const auto& [text, known] : known_) bytes += text.size() + known.masks->bytes();
+  while (known_.size() > 1 && (bytes > bytes_max_ || known_.size() > kGrammarsMax)) {
+    const auto oldest = std::min_element(known_.begin(), known_.end(),
+                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    bytes -= oldest->first.size() + oldest->second.masks->bytes();
+    known_.erase(oldest);
+  }
 }
 
 Result<std::unique_ptr<Constraint>> Constraints::begin(const wire::Sampling& sampling,

@@ -38,12 +38,17 @@ class Constraint {
 /// One thread.
 class Constraints {
  public:
+  static constexpr size_t kBytesMax = size_t{256} << 20;
+
   /// Reads the tokenizer of the model. A folder without one gives constraints that refuse each request with the reason.
-  static Constraints open(const std::string& model_directory, size_t vocab);
+  /// Grammars and their masks are kept up to `bytes_max`, without those that all grammars share.
+  static Constraints open(const std::string& model_directory, size_t vocab, size_t bytes_max = kBytesMax);
 
   /// The constraint of an answer that has these tokens. unsupported: there is no tokenizer, or it cannot spell the
   /// grammar. MC4029 for a bad grammar.
   Result<std::unique_ptr<Constraint>> begin(const wire::Sampling& sampling, std::span<const uint32_t> answer);
+  /// Grammars that are kept now.
+  size_t kept() const { return known_.size(); }
 
  private:
   struct Known {
@@ -56,11 +61,14 @@ class Constraints {
     grammar::MaskStore shared;
   };
   Result<std::shared_ptr<grammar::Masks>> masks_of(const std::string& text);
+  /// Drops grammars that were used longest ago until the others, with their masks, have room.
+  void make_room();
 
   std::shared_ptr<Words> words_;
   std::string missing_;  // why there are no words
   std::map<std::string, Known> known_;
   uint64_t uses_ = 0;
+  size_t bytes_max_ = kBytesMax;
 };
 
 }  // namespace mc::host

@@ -1,5 +1,7 @@
 #include "host/constraints.h"
 
+#include <algorithm>
+
 #include "base/rng.h"
 #include "model/find.h"
 #include "test.h"
@@ -73,6 +75,30 @@ TEST_CASE("host: a token that breaks the grammar and an answer that cannot end a
   const auto over = (*begun)->allowed();
   REQUIRE_FALSE(over.has_value());
   CHECK(over.error().what.find("none of 0 tokens may end it") != std::string::npos);
+}
+
+TEST_CASE("host: grammars with their masks are kept up to a bound in bytes, the last used ones") {
+  const std::string directory = model::find_model("mc-tiny").value();
+  Constraints narrow = Constraints::open(directory, kVocab, 1), wide = Constraints::open(directory, kVocab);
+  size_t most = 0;
+  for (int i = 0; i < 5; ++i) {
+    wire::Sampling sampling = forced();
+    sampling.grammar = R"({"schema":{"const":)" + std::to_string(i) + "}}";
+    for (Constraints* constraints : {&narrow, &wide}) {
+      const auto begun = constraints->begin(sampling, {});
+      REQUIRE_OK(begun);
+      CHECK((*begun)->allowed().has_value());
+    }
+    most = std::max(most, narrow.kept());
+  }
+  CHECK(most == 1);
+  CHECK(wide.kept() == 5);
+  for (int i = 0; i < 40; ++i) {
+    wire::Sampling sampling = forced();
+    sampling.grammar = R"({"text":")" + std::string(static_cast<size_t>(i) + 1, 'a') + "\"}";
+    REQUIRE_OK(wide.begin(sampling, {}));
+  }
+  CHECK(wide.kept() == 32);
 }
 
 }  // namespace
