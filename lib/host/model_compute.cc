@@ -336,10 +336,14 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     if (run.history.size() < run.prompt_tokens)
       return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
                                       std::to_string(run.history.size()) + " came"};
-    MC_TRY(begun, constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens)));
-    constraint = std::move(begun);
-    MC_TRY(mask, constraint->allowed());
-    allowed = mask;
+    // What a grammar refuses is the request's fault, and every other worker would refuse it as well.
+    const auto refusal = [](const Error& error) { return Error{Code::invalid, error.what}; };
+    auto begun = constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens));
+    if (!begun) return refusal(begun.error());
+    constraint = std::move(*begun);
+    const auto mask = constraint->allowed();
+    if (!mask) return refusal(mask.error());
+    allowed = *mask;
   }
   return draw(logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned, allowed);
 }

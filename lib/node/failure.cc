@@ -7,10 +7,11 @@ bool between_nodes(RequestStage stage) {
   return stage == RequestStage::accept || stage == RequestStage::transfer || stage == RequestStage::fetch;
 }
 
-// The request has a field that only the model can check, such as an attention plan. The prefill node is the first to
-// compute with it.
+// The request has a field that only the model can check: an attention plan, which the prefill node is the first to
+// compute with, or a grammar, which any token of the answer may be the first not to follow.
 bool is_clients(const Failure& f) {
-  return f.stage == RequestStage::prefill && f.cause == Reason::invalid && !f.retryable;
+  return (f.stage == RequestStage::prefill || f.stage == RequestStage::decode) && f.cause == Reason::invalid &&
+         !f.retryable;
 }
 
 }  // namespace
