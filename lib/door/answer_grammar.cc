@@ -69,6 +69,11 @@ Result<Json> calls_of(const http::GenerateRequest& request, text::CallForm form)
     if (!is_tool_name(function["name"].as_string()))
       return user_error(err::kInvalidField, "must be 1 to 64 letters, digits, _, - and .",
                         "tools[" + std::to_string(i) + "].function.name");
+    // The arguments of a call are an object, whatever a schema says: another answer would be no call.
+    const Json& type = function["parameters"]["type"];
+    if (!type.is_null() && type.as_string() != "object")
+      return user_error(err::kInvalidField, "must be \"object\"",
+                        "tools[" + std::to_string(i) + "].function.parameters.type");
     if (request.tool_choice != http::ToolChoice::named || function["name"].as_string() == request.tool_name)
       any.push_back(call_of(function, form));
   }
@@ -85,7 +90,16 @@ Json behind_reasoning(const Json& grammar, const http::GenerateRequest& request,
   return sequence(Json::Array{choice(Json::Array{reasoning, blanks}), grammar});
 }
 
+bool is_call(const http::GenerateRequest& request) {
+  return request.tool_choice == http::ToolChoice::required || request.tool_choice == http::ToolChoice::named;
+}
+
 }  // namespace
+
+bool has_schema(const http::GenerateRequest& request) {
+  return is_call(request) || request.format.kind == http::ResponseFormat::Kind::json_schema ||
+         (request.format.kind == http::ResponseFormat::Kind::json_object && request.tools.size() > 0);
+}
 
 std::vector<std::string> tool_names(const Json& tools) {
   std::vector<std::string> out;
@@ -94,10 +108,9 @@ std::vector<std::string> tool_names(const Json& tools) {
 }
 
 Result<std::string> answer_grammar(const http::GenerateRequest& request, const text::AnswerForm& form) {
-  const bool is_call =
-      request.tool_choice == http::ToolChoice::required || request.tool_choice == http::ToolChoice::named;
+  const bool calls_only = is_call(request);
   Json grammar;
-  if (is_call) {
+  if (calls_only) {
     MC_TRY(calls, calls_of(request, form.calls));
     grammar = std::move(calls);
   } else if (request.format.kind == http::ResponseFormat::Kind::text) {
@@ -117,7 +130,7 @@ Result<std::string> answer_grammar(const http::GenerateRequest& request, const t
   auto compiled = grammar::Grammar::compile(out);
   if (compiled) return out;
   Error error = std::move(compiled).error();
-  error.where = is_call ? "tools" : "response_format";
+  error.where = calls_only ? "tools" : "response_format";
   return error;
 }
 

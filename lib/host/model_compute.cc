@@ -336,7 +336,7 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     if (run.history.size() < run.prompt_tokens)
       return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
                                       std::to_string(run.history.size()) + " came"};
-    // What a grammar refuses is the request's fault, and every other worker would refuse it as well.
+    // A grammar's refusal is the request's fault: every other worker would refuse it as well.
     const auto refusal = [](const Error& error) { return Error{Code::invalid, error.what}; };
     auto begun = constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens));
     if (!begun) return refusal(begun.error());
