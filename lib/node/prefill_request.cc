@@ -26,7 +26,9 @@ Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
   chunk.attention = r.spec.prefill_attention;
   chunk.sampling = r.spec.sampling;
   chunk.prompt_tokens = r.tokens() - r.spec.resumed;
-  if (r.spec.sampling.needs_history()) chunk.history = r.spec.ids;
+  const bool draws = r.run_end == r.tokens();  // the others need neither grammar nor history, which are large
+  if (!draws) chunk.sampling.grammar = {};
+  if (draws && r.spec.sampling.needs_history()) chunk.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) chunk.banned = r.spec.stopping.stop_ids;
   chunk.prompt_logprobs = r.spec.prompt_logprobs;
   return chunk;

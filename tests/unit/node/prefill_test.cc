@@ -287,6 +287,26 @@ TEST_CASE("node/prefill: log-probabilities of the prompt come chunk by chunk, an
   CHECK(next == ids.size());
 }
 
+TEST_CASE("node/prefill: the chunk that draws a token alone has the grammar with the history") {
+  PrefillBench b(100, 128);
+  const auto ids = ids_of(1, 2 * 128 + 5);
+  auto spec = spec_of("r", ids);
+  spec.sampling.grammar = "{}";
+  b.start(spec);
+  auto runs = all<RunChunk>(b.accept("r"));
+  size_t chunks = 0;
+  for (; !runs.empty(); ++chunks) {
+    const RunChunk& run = runs[0];
+    CHECK(run.sampling.grammar == (run.sample ? "{}" : ""));
+    CHECK(run.history == (run.sample ? ids : std::vector<uint32_t>()));
+    CHECK(run.sample == (chunks == 2));
+    ChunkDone done;
+    done.run = run.run;
+    runs = all<RunChunk>(b.give(done));
+  }
+  CHECK(chunks == 3);
+}
+
 TEST_CASE("node/prefill: a request does not compute blocks that an earlier one is fetching, unless the fetch fails") {
   for (const bool fails : {false, true}) {
     CAPTURE(fails);
