@@ -13,6 +13,9 @@ namespace mc::door {
 /// MC4029: a schema that is not supported, with its place.
 Result<std::string> answer_grammar(const http::GenerateRequest& request, const text::AnswerForm& form);
 
+/// Whether the grammar is made from a schema of the client, which may cost more than the HTTP thread has time for.
+bool has_schema(const http::GenerateRequest& request);
+
 /// The names of the request's tools.
 std::vector<std::string> tool_names(const Json& tools);
 

@@ -6,6 +6,7 @@
 #include "base/cli.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "door/answer_grammar.h"
 #include "door/operator_pages.h"
 
 namespace mc::door {
@@ -29,12 +30,19 @@ Result<void> check_logprobs(const http::GenerateRequest& request, const std::vec
                     "logprobs");
 }
 
-/// The control loop copies the prompts twice and must not fail at it: throws std::bad_alloc here when there is no room.
+/// The control loop copies prompts and grammars twice and must not fail at it: throws std::bad_alloc here when there is
+/// no room.
 void try_room(const std::vector<node::Submit>& submits) {
   constexpr size_t kSmall = size_t{1} << 20;  // the reserve covers it
   size_t bytes = 0;
-  for (const node::Submit& submit : submits) bytes += 2 * sizeof(uint32_t) * submit.ids.size();
+  for (const node::Submit& submit : submits)
+    bytes += 2 * (sizeof(uint32_t) * submit.ids.size() + submit.sampling.grammar.size());
   if (bytes > kSmall) ::operator delete(::operator new(bytes));
+}
+
+/// A client's schema may take long to compile: the HTTP thread leaves it to the pool.
+bool moves_for_schema(const http::GenerateRequest& request, Call& call) {
+  return call.is_costly = !call.ticket && has_schema(request);
 }
 
 }  // namespace
@@ -216,6 +224,7 @@ std::optional<std::vector<std::vector<uint32_t>>> Frontend::prompts_of(http::Gen
 void Frontend::generate(Call& call) {
   auto parsed = reader_->parse(call.request, call.route);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
+  if (moves_for_schema(*parsed, call)) return;
   call.drop_body();
   auto prompts = prompts_of(*parsed, call);
   if (!prompts) return;
@@ -246,8 +255,9 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
                               chat};
   job->answer =
       std::make_shared<Answer>(request, head, call.out, reader_->tokenizer(), reader_->answer_reader(request));
+  MC_TRY(grammar, reader_->grammar(request));
   for (const auto& prompt : prompts) {
-    MC_TRY(submit, reader_->submit(request, prompt, call.grant));
+    MC_TRY(submit, reader_->submit(request, prompt, grammar, call.grant));
     for (int i = 0; i < request.answers(); ++i) {
       node::Submit one = submit;
       one.req = job->submits.empty() ? id : http::new_request_id();
@@ -269,9 +279,12 @@ void Frontend::explain(Call& call) {
   const bool is_chat = call.request.body.find("\"messages\"") != std::string::npos;
   auto parsed = reader_->parse(call.request, is_chat ? http::Route::chat_completions : http::Route::completions);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
+  if (moves_for_schema(*parsed, call)) return;
   auto prompts = prompts_of(*parsed, call);
   if (!prompts) return;
-  auto submit = reader_->submit(*parsed, prompts->front(), call.grant);
+  const auto grammar = reader_->grammar(*parsed);
+  if (!grammar) return call.respond(http::error_response(grammar.error()));
+  auto submit = reader_->submit(*parsed, prompts->front(), *grammar, call.grant);
   if (!submit) return call.respond(http::error_response(submit.error()));
   if (call.ticket && !call.ticket->settle()) return;
   loop_->post([this, out = call.out, submit = std::move(*submit)](TimePoint now, node::Actions&) {

@@ -218,8 +218,18 @@ Result<uint32_t> RequestReader::answer_tokens(const http::GenerateRequest& reque
                                       : "prompt");
 }
 
+Result<std::string> RequestReader::grammar(const http::GenerateRequest& request) const {
+  MC_TRY(grammar, answer_grammar(request, form()));
+  // The nodes read the same folder: none of them could spell the answer.
+  if (!grammar.empty() && tokenizer_.no_text())
+    return user_error(err::kUnsupportedField,
+                      "the model is served by token ids, so its answers have no form: " + tokenizer_.no_text()->what,
+                      "response_format");
+  return grammar;
+}
+
 Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
-                                           const ApiKeys::Grant& grant) const {
+                                           const std::string& grammar, const ApiKeys::Grant& grant) const {
   MC_ASSERT(!prompt.empty());
   const auto& s = request.sampling;
   node::Submit out;
@@ -246,7 +256,6 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
   sampling.logit_bias = s.logit_bias;
   sampling.logprobs = s.logprobs.value_or(request.answers() > s.n ? 0 : -1);  // the best are the likeliest
   sampling.embed = request.embeds;
-  MC_TRY(grammar, answer_grammar(request, form()));
   wire::Stopping& stopping = out.stopping;
   stopping.min_tokens = s.min_tokens;
   stopping.stop_ids = s.stop_token_ids;
@@ -254,7 +263,7 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
     stopping.stop_ids.insert(stopping.stop_ids.end(), config_.eos.begin(), config_.eos.end());
     if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
   }
-  if (!grammar.empty()) sampling.grammar = std::move(grammar), sampling.end_ids = stopping.stop_ids;
+  if (!grammar.empty()) sampling.grammar = grammar, sampling.end_ids = stopping.stop_ids;
   if (!sampling.grammar.empty() && sampling.end_ids.empty())
     return user_error(err::kUnsupportedField, "the model names no token that ends an answer", "response_format");
   MC_TRY(max_tokens, answer_tokens(request, prompt.size()));

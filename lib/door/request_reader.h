@@ -50,9 +50,11 @@ class RequestReader {
   /// is over.
   Result<std::vector<std::vector<uint32_t>>> prompts(http::GenerateRequest& request,
                                                      const text::EncodeLimits& limits) const;
+  /// The grammar of each answer of the request, whose prompts were taken; "" where they are free.
+  Result<std::string> grammar(const http::GenerateRequest& request) const;
   /// One answer of the prompt as the conductor takes it, without its id and seed.
   Result<node::Submit> submit(const http::GenerateRequest& request, const std::vector<uint32_t>& prompt,
-                              const ApiKeys::Grant& grant) const;
+                              const std::string& grammar, const ApiKeys::Grant& grant) const;
   /// Reads one answer of the request, whose prompts were taken.
   text::AnswerReader answer_reader(const http::GenerateRequest& request) const;
   /// The answer to /tokenize; errors as those of prompts().

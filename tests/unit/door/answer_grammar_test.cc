@@ -93,5 +93,27 @@ TEST_CASE("door: a schema that is not supported names its field and place") {
   CHECK(nameless.error().where == "tools[0].function.name");
 }
 
+TEST_CASE("door: a call whose arguments are no object is refused") {
+  for (const char* type : {R"("string")", R"(["object","null"])"}) {
+    const auto refused = answer_grammar(
+        chat(std::string(R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":)") + type +
+             R"(}}}],"tool_choice":"required")"),
+        kTagged);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().mc == err::kInvalidField);
+    CHECK(refused.error().where == "tools[0].function.parameters.type");
+  }
+}
+
+TEST_CASE("door: a grammar with a schema of the client is told from one without") {
+  const std::string call = R"(,"tool_choice":"required")", json = R"(,"response_format":{"type":"json_object"})";
+  CHECK_FALSE(has_schema(chat("")));
+  CHECK_FALSE(has_schema(chat(kTools)));
+  CHECK_FALSE(has_schema(chat(json)));
+  CHECK(has_schema(chat(kTools + json)));
+  CHECK(has_schema(chat(kTools + call)));
+  CHECK(has_schema(chat(R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"array"}}})")));
+}
+
 }  // namespace
 }  // namespace mc::door::answer_grammar_test
