@@ -39,6 +39,9 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
   f.state = State::loading;
   f.until = std::min(f.wanted.deadline, now + timeout_);
+  if (!disk_.done(f.load)) return;
+  end_load(f, now);  // memory has no free page: nothing is under way, and no event of the disk will come
+  ask_next(req, f, now, out);
 }
 
 /// Takes over the blocks that the load has brought, up to the first one that is not there.

@@ -184,3 +184,25 @@ TEST_CASE("node/fetches: blocks on this node's disk come before those of other n
   b.pages.release(b.shelf.pool);
   CHECK(b.disk.idle());
 }
+
+TEST_CASE("node/fetches: with no page free for a block on disk the fetch goes on at once") {
+  FetchBench b;
+  DiskFound found;
+  found.blocks.push_back({b.hashes[0], {}, {}, 0, layout_of(2), {11, 12}});
+  REQUIRE(b.disk.on_event(
+      found, [](const DiskBlock&) { return true; }, b.now, b.out));
+  auto own = b.shelf.pool.allocate(8);
+  REQUIRE_OK(own);
+  SUBCASE("to another holder") {
+    b.start({{"p0", instance(1), 0, 1, 0}});
+    CHECK_FALSE(b.fetches.done("r"));
+    CHECK(b.asked("p0").hashes == std::vector<BlockHash>{b.hashes[0]});
+  }
+  SUBCASE("to its end") {
+    b.start({});
+    CHECK(b.fetches.done("r"));
+  }
+  CHECK(b.disk.idle());
+  b.fetches.end("r", b.out);
+  b.shelf.pool.release(*own);
+}
