@@ -71,7 +71,8 @@ void DiskTier::on_found(const DiskFound& found, const Usable& usable) {
     const bool ours = fits_disk(block.layout) && usable(block);
     ++(ours ? stats_.found_blocks : stats_.foreign_blocks);
     if (!ours) continue;
-    add(block.hash, {block.parent, block.first_position, static_cast<uint32_t>(disk_value_bytes(block.layout)), 0});
+    const auto bytes = static_cast<uint32_t>(disk_value_bytes(block.layout));
+    add(block.hash, {block.name_space, block.parent, block.first_position, bytes, 0});
   }
 }
 
@@ -120,11 +121,19 @@ bool DiskTier::stalled(TimePoint now) const {
   return !loads_.empty() && now - loads_.begin()->second.began > kStallAfter;
 }
 
+/// A block on disk has one namespace, and its bytes mean nothing under another one that a peer may ask for.
+bool DiskTier::has_other(const NamespaceId& ns, const BlockHash& hash) const {
+  const auto entry = entries_.find(hash);
+  return entry != entries_.end() && entry->second.name_space != ns;
+}
+
 DiskTier::LoadId DiskTier::load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now,
                                 Actions& out) {
   if (state_ != State::on || jobs_.size() >= kJobsMax || stalled(now)) return 0;
   const uint32_t here = shelf.pool.match(hashes);
-  const uint32_t all = match(shelf.pool, hashes.first(std::min(hashes.size(), kLoadBlocksMax)));
+  uint32_t all = match(shelf.pool, hashes.first(std::min(hashes.size(), kLoadBlocksMax)));
+  for (uint32_t i = here; i < all; ++i)
+    if (shelf.pool.find(hashes[i]) == kv::kNoPage && has_other(ns, hashes[i])) all = i;
   if (all <= here || !has(hashes[here])) return 0;
   const LoadId id = numbers_.next();
   Job job;
@@ -158,13 +167,19 @@ void DiskTier::advance(LoadId id, Job& job, TimePoint now, Actions& out) {
       continue;
     }
     if (const auto under_way = loading_.find(hash); under_way != loading_.end()) {
-      loads_.at(under_way->second).waiting.emplace_back(id, job.next);
+      Load& load = loads_.at(under_way->second);
+      if (load.shelf != job.shelf || load.name_space != job.name_space) {
+        job.end = job.next;  // the page that it fills is none of this job's
+        break;
+      }
+      load.waiting.emplace_back(id, job.next);
       continue;
     }
     if (loads_.size() >= options_.loads_max && state_ == State::on) break;
     const auto entry = entries_.find(hash);
     kv::PageIndex page = kv::kNoPage;
-    if (entry == entries_.end() || !pool.allocate(std::span(&page, 1))) {
+    const bool gone = entry == entries_.end() || entry->second.name_space != job.name_space;
+    if (gone || !pool.allocate(std::span(&page, 1))) {
       job.end = job.next;  // the disk gave the block up, or memory has no page for it
       break;
     }
@@ -362,7 +377,7 @@ void DiskTier::on_written(const DiskWritten& done, Actions& out) {
   if (removed)
     out.push_back(DiskDrop{{write.block.hash}});
   else
-    add(write.block.hash, {write.block.parent, write.block.first_position, bytes, 0});
+    add(write.block.hash, {write.block.name_space, write.block.parent, write.block.first_position, bytes, 0});
 }
 
 // ---- looking ---------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ class DiskTier {
 
   // ---- loads ----
   /// Brings the blocks of `hashes` that are on disk into memory behind the leading run that is there, and pins them
-  /// with that run until end(). 0: the first block that memory lacks is not on disk, or the disk does not answer;
-  /// nothing was begun.
+  /// with that run until end(). 0: the first block that memory lacks is not on disk under this namespace, or the disk
+  /// does not answer; nothing was begun.
   LoadId load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now, Actions& out);
   /// Whether every block of the load is in memory, up to the first one that could not be brought.
   bool done(LoadId id) const;
@@ -92,6 +92,7 @@ class DiskTier {
 
  private:
   struct Entry {  // a block on disk
+    NamespaceId name_space;
     BlockHash parent;
     uint32_t first_position = 0;
     uint32_t bytes = 0;  // in the store
@@ -127,6 +128,7 @@ class DiskTier {
   void on_evicted(const DiskEvicted& evicted);
   void add(const BlockHash& hash, const Entry& entry);
   void erase(const BlockHash& hash, kv::Removal reason);
+  bool has_other(const NamespaceId& ns, const BlockHash& hash) const;
   void pump(TimePoint now, Actions& out);
   void advance(LoadId id, Job& job, TimePoint now, Actions& out);
   static void settle(Job& job);

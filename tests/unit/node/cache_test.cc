@@ -242,4 +242,23 @@ TEST_CASE("node/cache: what an earlier process left on disk is reported and serv
   CHECK(listed == 3);
 }
 
+TEST_CASE("node/cache: a block that is read from disk for one layout is not lent under another") {
+  CacheBench b(3, 64 << 20);
+  b.store(kLarge, CacheBench::hashes(9, 1));
+  const auto a = CacheBench::hashes(1, 1);
+  b.give(DiskFound{{{a[0], BlockHash{}, namespace_of(kSmall).id(), 0, kSmall, {1, 1}}}, true});
+  wire::LeaseRequest request;
+  request.lease = 71, request.ns = namespace_of(kSmall).id(), request.hashes = a, request.ttl_ms = 10000;
+  const auto loads = all<DiskLoad>(b.from("d0", 2, request));
+  REQUIRE(loads.size() == 1);
+  request.lease = 72, request.ns = namespace_of(kLarge).id();
+  const auto refused = sent<wire::LeaseGrant>(b.from("d0", 2, request), "d0");
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].blocks.empty());
+  const auto granted = sent<wire::LeaseGrant>(b.give(DiskLoaded{loads[0].op, Code::ok, "", {1, 1}}), "d0");
+  REQUIRE(granted.size() == 1);
+  CHECK(granted[0].lease == 71);
+  CHECK(granted[0].blocks.size() == 1);
+}
+
 }  // namespace cache_test

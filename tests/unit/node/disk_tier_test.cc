@@ -172,6 +172,59 @@ TEST_CASE("node/disk: two readers of one block share its read") {
   b.tier.end(second);
 }
 
+TEST_CASE("node/disk: a load of another shelf ends before a block that is under way for the first one") {
+  TierBench b;
+  Shelf other{layout_of(2), 10, 10, kv::kLruTail, b.log};
+  other.number = 1;
+  const auto chain = chain_of(1, 8);
+  b.publish(chain);
+  b.write_all();
+  b.evict(chain);
+  const auto first = b.load(chain);
+  const auto loads = all<DiskLoad>(b.out);
+  REQUIRE(loads.size() == 8);
+  Actions out;
+  const auto second = b.tier.load(other, kNs, chain, b.now, out);
+  REQUIRE(second != 0);
+  CHECK(out.empty());
+  CHECK(b.tier.done(second));
+  for (const auto& load : loads) b.loaded(load);
+  CHECK(b.tier.pins(other.pool) == 0);
+  b.tier.end(second);
+  CHECK(b.tier.done(first));
+  CHECK(b.shelf.pool.match(chain) == 8);
+  b.tier.end(first);
+  other.pool.check();
+}
+
+TEST_CASE("node/disk: a block is loaded for its own namespace alone") {
+  TierBench b;
+  const auto chain = chain_of(1, 3);
+  NamespaceId other;
+  other.bytes[3] = 7;
+  DiskFound found;
+  for (size_t i = 0; i < 3; ++i)
+    found.blocks.push_back({chain[i],
+                            i == 0 ? BlockHash{} : chain[i - 1],
+                            i == 2 ? other : kNs,
+                            static_cast<uint32_t>(i * 64),
+                            layout_of(2),
+                            {7, 8}});
+  REQUIRE(b.tier.on_event(
+      found, [](const DiskBlock&) { return true; }, b.now, b.out));
+  Actions out;
+  CHECK(b.tier.load(b.shelf, other, chain, b.now, out) == 0);
+  CHECK(out.empty());
+  const auto id = b.load(chain);
+  const auto loads = all<DiskLoad>(b.out);
+  REQUIRE(loads.size() == 2);
+  for (const auto& load : loads) b.loaded(load);
+  REQUIRE(b.tier.done(id));
+  b.tier.end(id);
+  CHECK(b.shelf.pool.match(chain) == 2);
+  CHECK(b.tier.has(chain[2]));
+}
+
 TEST_CASE("node/disk: a load ends before the first block that fails, and a wrong block is forgotten") {
   TierBench b;
   const auto chain = chain_of(1, 8);
