@@ -12,8 +12,9 @@ constexpr size_t kDepthSearched = 64;   // blocks of each that are looked at, fr
 constexpr Duration kLookEvery = 5ms;    // after a search that found nothing
 constexpr size_t kLoadBlocksMax = 4096;
 constexpr size_t kJobsMax = 1024;
-constexpr Duration kStallAfter = 5s;  // a disk whose oldest load is older gets no new ones
-constexpr uint32_t kFailuresMax = 8;  // in a row; then the disk is given up
+constexpr Duration kStallAfter = 5s;        // a disk whose oldest load is older gets no new ones
+constexpr uint32_t kFailuresMax = 8;        // in a row; then the disk is given up
+constexpr Duration kFailuresApart = 100ms;  // writes that fail together, for they share one flush, count once
 constexpr double kMeasureWeight = 1.0 / 16;
 constexpr double kBytesPerSecondGuess = 1e9;  // of a disk that has not been read yet
 }  // namespace
@@ -28,7 +29,7 @@ bool DiskTier::on_event(const Event& event, const Usable& usable, TimePoint now,
   if (const auto* loaded = std::get_if<DiskLoaded>(&event))
     on_loaded(*loaded, now, out);
   else if (const auto* written = std::get_if<DiskWritten>(&event))
-    on_written(*written, out);
+    on_written(*written, now, out);
   else if (const auto* found = std::get_if<DiskFound>(&event))
     on_found(*found, usable);
   else if (const auto* evicted = std::get_if<DiskEvicted>(&event))
@@ -349,7 +350,7 @@ void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out
   if (writes_.size() == before) look_at_ = now + kLookEvery;
 }
 
-void DiskTier::on_written(const DiskWritten& done, Actions& out) {
+void DiskTier::on_written(const DiskWritten& done, TimePoint now, Actions& out) {
   const auto it = writes_.find(done.op);
   if (it == writes_.end()) return;
   const Write write = std::move(it->second);
@@ -366,7 +367,10 @@ void DiskTier::on_written(const DiskWritten& done, Actions& out) {
   pool.unpin(write.page);
   if (done.code != Code::ok) {
     ++stats_.write_failures;
-    if (done.code != Code::corrupt) count_failure(done.what);
+    const bool counted = failures_in_row_ > 0 && now - write_failed_at_ < kFailuresApart;
+    if (done.code == Code::corrupt || counted) return;
+    write_failed_at_ = now;
+    count_failure(done.what);
     return;
   }
   failures_in_row_ = 0;

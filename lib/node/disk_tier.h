@@ -123,7 +123,7 @@ class DiskTier {
   };
 
   void on_found(const DiskFound& found, const Usable& usable);
-  void on_written(const DiskWritten& done, Actions& out);
+  void on_written(const DiskWritten& done, TimePoint now, Actions& out);
   void on_loaded(const DiskLoaded& done, TimePoint now, Actions& out);
   void on_evicted(const DiskEvicted& evicted);
   void add(const BlockHash& hash, const Entry& entry);
@@ -153,6 +153,7 @@ class DiskTier {
   std::map<uint64_t, Write> writes_;
   std::set<BlockHash> writing_;
   uint32_t failures_in_row_ = 0;
+  TimePoint write_failed_at_{};  // the last write among them that was counted
   std::string trouble_;
   TimePoint look_at_{};      // before it no cold block is looked for
   double spend_bytes_ = 0;   // what the bound on writes allows now

@@ -299,6 +299,15 @@ TEST_CASE("node/disk: a disk that keeps failing is given up, and its blocks are 
   CHECK(load.disk_lost);
 }
 
+TEST_CASE("node/disk: writes that fail together count as one failure") {
+  TierBench b;
+  b.publish(chain_of(1, 10));
+  for (int round = 0; round < 6; ++round)  // twelve failures within 60 ms
+    for (const auto& write : all<DiskWrite>(b.tend())) b.written(write.op, Code::io);
+  CHECK(b.tier.stats().write_failures >= 8);
+  CHECK(b.tier.state() == DiskTier::State::on);
+}
+
 TEST_CASE("node/disk: a single success between failures keeps the disk") {
   TierBench b;
   const auto chain = chain_of(1, 10);
@@ -306,7 +315,10 @@ TEST_CASE("node/disk: a single success between failures keeps the disk") {
   for (int round = 0; round < 3; ++round) {
     const auto writes = all<DiskWrite>(b.tend());
     REQUIRE(writes.size() >= 2);
-    for (size_t i = 0; i < std::min<size_t>(writes.size(), 7); ++i) b.written(writes[i].op, Code::io);
+    for (size_t i = 0; i < std::min<size_t>(writes.size(), 7); ++i) {
+      b.now += 100ms;
+      b.written(writes[i].op, Code::io);
+    }
     for (size_t i = 7; i < writes.size(); ++i) b.written(writes[i].op);
     if (writes.size() <= 7) break;
   }
