@@ -12,8 +12,9 @@
 namespace mc::host {
 namespace {
 
-constexpr size_t kFoundAtOnce = 256;  // blocks of one DiskFound: 1 MiB of fronts
-constexpr size_t kQueueMax = 4096;    // the machine bounds what is under way far below this
+constexpr size_t kFoundAtOnce = 256;                     // blocks of one DiskFound: 1 MiB of fronts
+constexpr size_t kQueueMax = 4096;                       // the machine bounds what is under way far below this
+constexpr uint64_t kBatchBytesMax = uint64_t{64} << 20;  // memory for values of each thread, or one value
 constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{64} << 20;
 
 struct alignas(store::kPageBytes) Page {
@@ -32,6 +33,27 @@ class Value {
  private:
   std::vector<Page> pages_;
 };
+
+const ExtentLayout& layout_of(const node::DiskWrite& write) {
+  return write.block.layout;
+}
+const ExtentLayout& layout_of(const node::DiskLoad& load) {
+  return load.layout;
+}
+
+/// Calls `work` with one part of the batch after the other, each of values that fit into kBatchBytesMax together.
+template <class T, class Work>
+void in_parts(std::span<const T> batch, const Work& work) {
+  size_t count = 0;
+  uint64_t bytes = 0;
+  for (; !batch.empty(); batch = batch.subspan(count), count = 0, bytes = 0) {
+    for (; count < batch.size(); ++count) {
+      bytes += node::disk_value_bytes(layout_of(batch[count].action));
+      if (count > 0 && bytes > kBatchBytesMax) break;
+    }
+    work(batch.first(count));
+  }
+}
 
 /// Copies a page layer by layer. False when the bytes of a layer fail their checksum.
 bool copy_checked(std::span<std::byte> to, std::span<const std::byte> from, const ExtentLayout& layout,
@@ -161,7 +183,7 @@ void BlockDisk::write_all() {
       drops.swap(drops_);
       if (batch.empty() && drops.empty()) return;  // stopping, and everything was written
     }
-    if (!batch.empty()) write_batch(std::move(batch));
+    in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) { write_batch(part); });
     const std::vector<Id128> ids(drops.begin(), drops.end());
     // Behind the writes, because a drop of a block follows its write. A lost drop only means a block that comes back.
     if (!ids.empty()) (void)store_->drop(ids, store::Level::written);
@@ -171,7 +193,7 @@ void BlockDisk::write_all() {
   }
 }
 
-void BlockDisk::write_batch(std::vector<Write> batch) {
+void BlockDisk::write_batch(std::span<const Write> batch) {
   std::vector<Value> values;
   std::vector<store::Put> puts;
   std::vector<Code> codes(batch.size(), Code::ok);
@@ -215,7 +237,7 @@ void BlockDisk::read_all() {
       batch.swap(loads_);
       if (stopping_ && batch.empty()) return;
     }
-    if (!batch.empty()) load_batch(batch);
+    in_parts(std::span<const Load>(batch), [this](std::span<const Load> part) { load_batch(part); });
     if (listed) continue;
     const size_t end = std::min(found.size(), next + kFoundAtOnce);
     listed = end == found.size();
@@ -241,7 +263,7 @@ void BlockDisk::find_some(std::span<const Id128> ids, bool last) {
   give(std::move(found));
 }
 
-void BlockDisk::load_batch(const std::vector<Load>& batch) {
+void BlockDisk::load_batch(std::span<const Load> batch) {
   std::vector<Value> values;
   std::vector<store::Get> gets;
   values.reserve(batch.size());

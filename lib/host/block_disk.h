@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,9 +54,9 @@ class BlockDisk final : public node::BlockDisk {
 
   BlockDisk(std::unique_ptr<store::Store> store, std::string kind, EventFd ready);
   void write_all();
-  void write_batch(std::vector<Write> batch);
+  void write_batch(std::span<const Write> batch);
   void read_all();
-  void load_batch(const std::vector<Load>& batch);
+  void load_batch(std::span<const Load> batch);
   void find_some(std::span<const Id128> ids, bool last);
   void report_evictions();
   void give(node::Event event);

@@ -175,6 +175,32 @@ TEST_CASE("host/disk: a block of another layout or namespace under the name is n
   CHECK(b.wait_for<node::DiskLoaded>().code == Code::corrupt);
 }
 
+TEST_CASE("host/disk: many large blocks at once need no more memory than a few") {
+  Folder folder;
+  DiskBench b(folder.path);
+  ExtentLayout large;
+  large.layers = 32, large.kv_heads = 8, large.head_dim = 128, large.dtype = Dtype::f32;
+  constexpr uint64_t kCount = 48, kMiB = 1024;  // in the kB of /proc
+  REQUIRE(large.page_bytes() > 16 << 20);
+  std::vector<std::byte> page(large.page_bytes());
+  b.wait_for<node::DiskFound>();
+  const auto peak_kb = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;)
+      if (word == "VmHWM:") return status >> word, std::stoull(word);
+    return 0ull;
+  };
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew
+  const uint64_t before = peak_kb();
+  for (uint64_t n = 1; n <= kCount; ++n) b.disk->load({.op = n, .hash = hash_of(9), .layout = large}, page);
+  for (uint64_t n = 1; n <= kCount; ++n) CHECK(b.wait_for<node::DiskLoaded>().code == Code::not_found);
+  CHECK(peak_kb() < before + 512 * kMiB);
+  const node::DiskBlock wrong{hash_of(9), {}, {}, 0, large, std::vector<uint32_t>(32, 1)};
+  for (uint64_t n = 1; n <= kCount; ++n) b.disk->write({.op = n, .block = wrong}, page);
+  for (uint64_t n = 1; n <= kCount; ++n) CHECK(b.wait_for<node::DiskWritten>().code == Code::corrupt);
+  CHECK(peak_kb() < before + 512 * kMiB);
+}
+
 TEST_CASE("host/disk: a directory of something else or of another process is refused with the cause") {
   Folder folder;
   std::ofstream(folder.path + "/thesis.tex") << "x";
