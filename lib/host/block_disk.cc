@@ -128,6 +128,7 @@ void BlockDisk::write(const node::DiskWrite& write, std::span<const std::byte> p
   {
     const std::lock_guard lock(mutex_);
     MC_ASSERT_LT(writes_.size(), kQueueMax);
+    std::erase(drops_, write.block.hash);  // older than this write, and would follow it
     writes_.push_back({write, page});
   }
   wake_writer_.notify_one();
@@ -185,7 +186,8 @@ void BlockDisk::write_all() {
     }
     in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) { write_batch(part); });
     const std::vector<Id128> ids(drops.begin(), drops.end());
-    // Behind the writes, because a drop of a block follows its write. A lost drop only means a block that comes back.
+    // Behind the writes: each of these drops was ordered after the writes of its block, for write() takes out older
+    // ones. A lost drop only means a block that comes back.
     if (!ids.empty()) (void)store_->drop(ids, store::Level::written);
     // Space is made while nothing waits for it.
     if (auto more = store_->maintain(); more && *more) (void)store_->maintain();

@@ -175,6 +175,24 @@ TEST_CASE("host/disk: a block of another layout or namespace under the name is n
   CHECK(b.wait_for<node::DiskLoaded>().code == Code::corrupt);
 }
 
+TEST_CASE("host/disk: a block that is dropped, then written again, stays") {
+  Folder folder;
+  DiskBench b(folder.path);
+  std::vector<PageBytes> pages(32);
+  for (int round = 0; round < 10; ++round) {
+    // The writer is busy with the first blocks when the drop and the write behind it come.
+    for (uint8_t n = 1; n <= 31; ++n)
+      b.disk->write({.op = n, .block = block_of(n, pages[n])}, {pages[n].bytes, layout().page_bytes()});
+    const node::DiskBlock block = block_of(32, pages[0]);
+    b.disk->drop({{block.hash}});
+    b.disk->write({.op = 32, .block = block}, {pages[0].bytes, layout().page_bytes()});
+    for (int n = 1; n <= 32; ++n) REQUIRE(b.wait_for<node::DiskWritten>().code == Code::ok);
+    PageBytes back;
+    REQUIRE(b.write(40, back) == Code::ok);  // the drop is over
+    REQUIRE(b.load(32, back).code == Code::ok);
+  }
+}
+
 TEST_CASE("host/disk: many large blocks at once need no more memory than a few") {
   Folder folder;
   DiskBench b(folder.path);
