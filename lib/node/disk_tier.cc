@@ -329,7 +329,12 @@ void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   const uint64_t bytes = disk_value_bytes(shelf.layout);
   if (bytes > options_.value_bytes_max) return;
   // A page that is written cannot be evicted meanwhile, so most pages of a small pool are left alone.
-  const size_t writes_max = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
+  size_t writes_max = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
+  // Running requests may need the others at once, and would be preempted for lack of them.
+  const auto here = static_cast<size_t>(
+      std::count_if(writes_.begin(), writes_.end(), [&](const auto& write) { return write.second.shelf == &shelf; }));
+  const size_t spare = (shelf.pool.counts().evictable + here) / 2;
+  writes_max = std::min(writes_max, writes_.size() - here + spare);
   for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
     size_t depth = 0;
     for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {

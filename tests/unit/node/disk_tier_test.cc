@@ -110,6 +110,21 @@ TEST_CASE("node/disk: nothing is written until memory fills up, and then the end
   CHECK(b.tend().empty());  // what is next to go is on disk already
 }
 
+TEST_CASE("node/disk: writes leave half of the pages that could be evicted to those who need one now") {
+  TierBench b;
+  auto own = b.shelf.pool.allocate(8);
+  REQUIRE_OK(own);
+  b.publish(chain_of(1, 1));
+  b.publish(chain_of(2, 1));
+  const auto writes = all<DiskWrite>(b.tend());
+  REQUIRE(writes.size() == 1);
+  CHECK(b.shelf.pool.available() == 1);
+  CHECK(b.tend().empty());
+  b.written(writes[0].op);
+  CHECK(b.write_all() == 1);
+  b.shelf.pool.release(*own);
+}
+
 TEST_CASE("node/disk: a page stays while it is written, and a block that changed in memory never reaches the disk") {
   TierBench b;
   const auto chain = chain_of(1, 10);
