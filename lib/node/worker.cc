@@ -269,7 +269,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
-  disk_.tend(shelves_, now, out);
+  if (!draining_) disk_.tend(shelves_, now, out);  // a node that leaves would wait for the writes
   if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), numbers_.next(), now, out);
   flush_events(now, out);
 }

@@ -261,4 +261,17 @@ TEST_CASE("node/cache: a block that is read from disk for one layout is not lent
   CHECK(granted[0].blocks.size() == 1);
 }
 
+TEST_CASE("node/cache: a node that stops begins no more writes to disk") {
+  CacheBench b(2, 64 << 20);  // sixteen pages
+  const Actions offered = b.offer(kSmall, CacheBench::hashes(1, 16));
+  b.now += 10ms;
+  const auto writes = all<DiskWrite>(b.give(ReadDone{all<Read>(offered).at(0).read, Code::ok, ""}));
+  REQUIRE_FALSE(writes.empty());
+  b.machine.start_draining();
+  for (const auto& write : writes) CHECK(all<DiskWrite>(b.give(DiskWritten{write.op, Code::ok, ""})).empty());
+  b.now += 10ms;
+  CHECK(all<DiskWrite>(b.give(Tick{})).empty());
+  CHECK(b.machine.idle());
+}
+
 }  // namespace cache_test
