@@ -8,7 +8,7 @@
 namespace mc::host {
 namespace {
 
-constexpr size_t kLimitMost = 100'000;  // about 25 MiB of JSON
+constexpr size_t kLimitMost = 10'000;  // the control loop makes the list, and heartbeats wait meanwhile
 
 struct Row {
   const node::Shelf* shelf = nullptr;
@@ -32,7 +32,8 @@ Json disk_row(const kv::ResidentBlock& block) {
   return std::move(out.set("first_position", block.first_position).set("on_disk", true));
 }
 
-void sort_rows(std::vector<Row>& rows, BlockQuery::Sort sort) {
+/// Puts the first `limit` rows in order. The others may come in any.
+void sort_rows(std::vector<Row>& rows, BlockQuery::Sort sort, size_t limit) {
   const auto key = [sort](const Row& row) -> uint64_t {
     const kv::Use& use = row.shelf->pool.use(row.page);
     switch (sort) {
@@ -42,7 +43,8 @@ void sort_rows(std::vector<Row>& rows, BlockQuery::Sort sort) {
     }
     return 0;
   };
-  std::sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+  const auto end = rows.begin() + static_cast<std::ptrdiff_t>(std::min(limit, rows.size()));
+  std::partial_sort(rows.begin(), end, rows.end(), [&](const Row& a, const Row& b) {
     const uint64_t left = key(a), right = key(b);
     if (left != right) return left < right;
     return a.shelf->number != b.shelf->number ? a.shelf->number < b.shelf->number : a.page < b.page;
@@ -82,7 +84,7 @@ Json list_blocks(const node::Worker& worker, const BlockQuery& query) {
     in_memory += shelf->pool.counts().cached;
     bytes += shelf->pool.counts().cached * shelf->layout.page_bytes();
   }
-  sort_rows(rows, query.sort);
+  sort_rows(rows, query.sort, query.limit);
   Json blocks = Json::array();
   for (size_t i = 0; i < std::min(rows.size(), query.limit); ++i) blocks.push(memory_row(rows[i], worker.disk()));
   uint64_t on_disk_alone = 0;

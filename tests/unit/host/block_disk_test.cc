@@ -247,6 +247,7 @@ TEST_CASE("host/disk: the query of a list of blocks is checked") {
   CHECK(query->sort == host::BlockQuery::Sort::recent);
   CHECK(query->limit == 7);
   CHECK(host::parse_block_query("")->limit == 1000);
+  CHECK(host::parse_block_query("limit=100000")->limit == 10000);  // the list is made between two heartbeats
   for (const char* wrong : {"sort=size", "limit=", "limit=-1", "x", "sort=uses&&"})
     CHECK_FALSE(host::parse_block_query(wrong).has_value());
 }
