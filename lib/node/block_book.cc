@@ -35,7 +35,7 @@ wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTie
 void BlockBook::remember(const kv::BlockEvent& event, TimePoint now) {
   if (event.reason == kv::Removal::evicted) memory_.evicted(event.hash, now);
   if (event.reason == kv::Removal::unreadable) memory_.unreadable(event.hash);
-  if (event.reason == kv::Removal::corrupt && event.tier == kv::Tier::disk) memory_.rotten(event.hash);
+  if (event.reason == kv::Removal::corrupt) memory_.rotten(event.hash);
 }
 
 std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves, const DiskTier& disk) const {

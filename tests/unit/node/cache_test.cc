@@ -274,4 +274,20 @@ TEST_CASE("node/cache: a node that stops begins no more writes to disk") {
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/cache: a block whose bytes changed before it was written is remembered as damaged") {
+  CacheBench b(2, 64 << 20);
+  const auto a = CacheBench::hashes(1, 16);
+  const Actions offered = b.offer(kSmall, a);
+  b.now += 10ms;
+  const auto writes = all<DiskWrite>(b.give(ReadDone{all<Read>(offered).at(0).read, Code::ok, ""}));
+  REQUIRE_FALSE(writes.empty());
+  REQUIRE(writes[0].block.hash == a[15]);
+  b.give(DiskWritten{writes[0].op, Code::corrupt, ""});
+  wire::LeaseRequest request;
+  request.lease = 71, request.ns = namespace_of(kSmall).id(), request.hashes = {a[15]}, request.ttl_ms = 10000;
+  const auto grants = sent<wire::LeaseGrant>(b.from("d0", 2, request), "d0");
+  REQUIRE(grants.size() == 1);
+  CHECK(grants[0].reason == wire::Fallback::corrupt);
+}
+
 }  // namespace cache_test
