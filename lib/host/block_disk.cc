@@ -276,7 +276,9 @@ void BlockDisk::load_batch(std::span<const Load> batch) {
   store_->get(gets);
   for (size_t i = 0; i < batch.size(); ++i) {
     node::DiskLoaded done{batch[i].action.op, gets[i].code, "", {}};
-    if (done.code == Code::no_space) done.code = Code::corrupt;  // a value of another size is not this block
+    bool useless = false;  // the store has the value, which no load can ever use
+    // A value of another size is not this block.
+    if (done.code == Code::no_space) done.code = Code::corrupt, useless = true;
     if (done.code == Code::io) done.what = "reading block " + batch[i].action.hash.short_hex() + " failed";
     if (done.code == Code::ok) {
       auto block = node::parse_disk_front(values[i].front());
@@ -285,8 +287,9 @@ void BlockDisk::load_batch(std::span<const Load> batch) {
       if (same && copy_checked(batch[i].page, values[i].page(), block->layout, block->layer_crcs))
         done.layer_crcs = std::move(block->layer_crcs);
       else
-        done.code = Code::corrupt;
+        done.code = Code::corrupt, useless = true;
     }
+    if (useless) drop({{batch[i].action.hash}});  // before the answer, which may lead to a new write of the block
     give(std::move(done));
   }
   report_evictions();  // blocks whose bytes were wrong

@@ -173,6 +173,10 @@ TEST_CASE("host/disk: a block of another layout or namespace under the name is n
   b.disk->load({.op = 1, .hash = hash_of(1), .name_space = other, .layout = layout()},
                {page.bytes, layout().page_bytes()});
   CHECK(b.wait_for<node::DiskLoaded>().code == Code::corrupt);
+  // Nobody can use the value, so it is dropped. The drop follows one write and comes before the next.
+  REQUIRE(b.write(2, page) == Code::ok);
+  REQUIRE(b.write(3, page) == Code::ok);
+  CHECK(b.load(1, page).code == Code::not_found);
 }
 
 TEST_CASE("host/disk: a block that is dropped, then written again, stays") {
