@@ -1,5 +1,7 @@
 #include "store/index.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 
 namespace mc::store {
@@ -113,6 +115,7 @@ std::vector<Id128> Index::take_forgotten() {
   for (const Id128& id : forgotten_)
     if (!slots_.contains(id)) out.push_back(id);
   forgotten_.clear();
+  std::sort(out.begin(), out.end());  // the order of the hash table differs from one standard library to another
   return out;
 }
 
