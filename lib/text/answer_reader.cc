@@ -209,7 +209,7 @@ void AnswerReader::put_content(std::string_view text, std::vector<AnswerPart>& o
 
 bool AnswerReader::read_body(bool is_last, std::vector<AnswerPart>& out) {
   if (drops_blanks_) held_.erase(0, blanks_in_front(held_));
-  if (options_.form.calls == CallForm::none) {
+  if (options_.form.calls == CallForm::none || given_up_ > kGivenUpMax) {
     put_content(held_, out);
     held_.clear();
     return false;
@@ -312,6 +312,7 @@ bool AnswerReader::take_calls(std::string_view value, std::vector<AnswerPart>& o
 
 void AnswerReader::give_up_call(std::vector<AnswerPart>& out) {
   put_content(std::exchange(opening_, {}), out);
+  ++given_up_;
   at_begin_ = drops_blanks_ = false;  // what is held is content, even without an opening in front
   phase_ = Phase::body;
 }

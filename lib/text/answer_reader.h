@@ -55,6 +55,8 @@ class AnswerReader {
  public:
   /// Calls are held back up to this size; longer ones are content.
   static constexpr size_t kCallBytesMax = size_t{1} << 20;
+  /// Each call that turns out to be none is read again as content, so behind this many of them no more are looked for.
+  static constexpr size_t kGivenUpMax = 16;
 
   struct Options {
     AnswerForm form;                      // calls: none where the request has no tools
@@ -103,6 +105,7 @@ class AnswerReader {
   std::string name_;     // of Mistral's form with [ARGS]
   Scan scan_;
   size_t calls_ = 0;
+  size_t given_up_ = 0;        // calls that turned out to be none
   bool at_begin_ = true;       // nothing but blanks since the answer, its reasoning or a call
   bool drops_blanks_ = false;  // the blanks behind reasoning belong to neither
 };

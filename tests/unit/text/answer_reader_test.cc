@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "test.h"
@@ -103,6 +104,36 @@ TEST_CASE("text: calls of Mistral's both forms are read") {
   for (const char* text : {"[TOOL_CALLS]", "[TOOL_CALLS]{\"a\":1}", "[TOOL_CALLS] [ARGS]{}", "[TOOL_CALLS]f[ARGS]",
                            "[TOOL_CALLS][{\"name\":\"f\"", "[TOOL_CALLS]f[ARGS][1]", "[1]"})
     CHECK(read(mistral, text) == Parts{content(text)});
+}
+
+TEST_CASE("text: an answer of marks without calls is read once, not once from every mark") {
+  for (const auto& [form, mark] :
+       {std::pair{CallForm::tagged, "<tool_call>{"}, {CallForm::mistral, "[TOOL_CALLS][{"}}) {
+    std::string text;
+    while (text.size() < 800'000) text += mark;
+    const TimePoint begin = SystemClock::instance().now();
+    CHECK(read(options(form), text) == Parts{content(text)});
+    // Behind the largest call every token comes on its own.
+    AnswerReader reader(options(form));
+    Parts parts;
+    for (int i = 0; i < 3; ++i) reader.push(text, parts);
+    for (int i = 0; i < 3000; ++i) reader.push(mark, parts);
+    CHECK(reader.is_mark(form == CallForm::tagged ? kTagStart : kMistralStart));
+    reader.flush(parts);
+    size_t bytes = 0;
+    for (const AnswerPart& part : parts) bytes += part.text.size();
+    CHECK(bytes == 3 * text.size() + 3000 * std::string_view(mark).size());
+    CHECK(SystemClock::instance().now() - begin < 5s);  // scans from every mark take a minute
+  }
+}
+
+TEST_CASE("text: calls are found behind some that are none") {
+  std::string text;
+  for (size_t i = 0; i < AnswerReader::kGivenUpMax; ++i) text += "<tool_call>no";
+  const std::string good = "<tool_call>{\"name\":\"f\"}</tool_call>";
+  CHECK(read(options(CallForm::tagged), text + good) == Parts{content(text), call("f", "{}")});
+  text += "<tool_call>no" + good;
+  CHECK(read(options(CallForm::tagged), text) == Parts{content(text)});
 }
 
 TEST_CASE("text: reasoning is split from the content, opened by the answer or by the prompt") {
