@@ -59,7 +59,7 @@ void File::release() {
 }
 
 Result<Header> File::map(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO must not make it wait
   if (!fd) {
     const Error error = errno_error("open " + path);
     return user_error(error.code == Code::not_found ? err::kModelIncomplete : err::kFileAccess, error.what);

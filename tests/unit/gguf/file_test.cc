@@ -1,5 +1,6 @@
 #include "gguf/file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -89,6 +90,9 @@ TEST_CASE("gguf/file: parts that are missing, foreign, misnamed or not the first
   auto opened = File::open(first);
   CHECK(opened.error().mc == err::kModelIncomplete);
   CHECK(opened.error().what.find(second) != std::string::npos);
+  REQUIRE(::mkfifo(second.c_str(), 0600) == 0);
+  CHECK(File::open(first).error().what == second + ": is not a regular file");
+  fs::remove(second);
   folder.write("m-00002-of-00002.gguf", part(1, 3, "a"));
   CHECK(File::open(first).error().what.find("says that it is part 1 of 3") != std::string::npos);
   folder.write("m-00002-of-00002.gguf", part(1, 2, "b"));
