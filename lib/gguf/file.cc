@@ -19,6 +19,7 @@ namespace mc::gguf {
 namespace {
 
 constexpr uint64_t kPartsMax = 1000;
+constexpr uint64_t kEachMax = 1024;  // values of a list with one for every layer
 constexpr const char* kPartNumber = "split.no";
 constexpr const char* kPartCount = "split.count";
 constexpr const char* kPartTensors = "split.tensors.count";
@@ -173,6 +174,9 @@ Error File::unsupported(err::Number number, const std::string& key, const std::s
 Result<std::optional<uint64_t>> File::whole(const std::string& key, uint64_t low, uint64_t high) const {
   const Value* value = header_.find(key);
   if (!value) return std::optional<uint64_t>{};
+  if (value->is_array() && value->count() > kEachMax)
+    return invalid(key, "is " + value->shown() + "; it must be a whole number, or at most " + std::to_string(kEachMax) +
+                            " that are equal");
   auto number = value->whole();
   // A list with one value for every layer is a plain number when all are equal.
   if (const auto each = value->numbers(); each && !each->empty()) {

@@ -47,6 +47,7 @@ TEST_CASE("gguf/file: a file gives its tensors, and fields with the wrong type n
   GgufWriter writer;
   writer.whole("n", 70).number("e", 1e-5f).text("s", "x").flag("f", true);
   writer.numbers<int32_t>("same", ValueType::i32, {4, 4}).numbers<int32_t>("differ", ValueType::i32, {4, 5});
+  writer.numbers<uint8_t>("long", ValueType::u8, std::vector<uint8_t>(1025, 4));
   writer.tensor("w", {1, 4}, Type::f32, std::string(16, '\5'));
   const std::string path = folder.write("m.gguf", writer);
   CHECK(is_gguf(path));
@@ -62,6 +63,8 @@ TEST_CASE("gguf/file: a file gives its tensors, and fields with the wrong type n
   CHECK(file->whole("n", 1, 69).error().what == path + ": n is 70; it must be a whole number from 1 to 69");
   CHECK(file->whole("s", 1, 69).error().what == path + ": s is 'x'; it must be a whole number from 1 to 69");
   CHECK(file->whole("differ", 1, 9).error().mc == err::kModelUnsupported);
+  CHECK(file->whole("long", 1, 9).error().what ==
+        path + ": long is [1025 of u8]; it must be a whole number, or at most 1024 that are equal");
   CHECK(file->positive("e").value() == doctest::Approx(1e-5));
   CHECK(file->positive("s").error().what == path + ": s is 'x'; it must be a positive number");
   CHECK(file->text("s").value() == "x");
