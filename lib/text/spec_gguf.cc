@@ -21,7 +21,10 @@ constexpr const char* kTypes = "tokenizer.ggml.token_type";
 constexpr const char* kMerges = "tokenizer.ggml.merges";
 constexpr const char* kTemplate = "tokenizer.chat_template";
 constexpr size_t kTemplateBytesMax = size_t{16} << 20;
-constexpr const char* kMark = "\u2581";  // SentencePiece's space
+constexpr uint64_t kMergesMax = kTokenIdEnd;           // like the tokens that they make
+constexpr size_t kTextBytesMax = size_t{64} << 20;     // of all tokens
+constexpr uint64_t kMergeWorkMax = uint64_t{1} << 32;  // squares of the tokens' bytes: all 2^22 may have 32
+constexpr const char* kMark = "\u2581";                // SentencePiece's space
 
 /// The numbers in tokenizer.ggml.token_type.
 enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
@@ -91,8 +94,8 @@ class GgufReader {
 
   Result<void> read_tokens() {
     const gguf::Value* tokens = header_.find(kTokens);
-    auto texts = tokens ? tokens->texts() : std::nullopt;
-    if (!texts || texts->empty() || texts->size() > kTokenIdEnd)
+    auto texts = tokens && tokens->count() <= kTokenIdEnd ? tokens->texts() : std::nullopt;
+    if (!texts || texts->empty())
       return wrong(kTokens, "is " + (tokens ? tokens->shown() : "missing") + "; it must be an array of 1 to " +
                                 std::to_string(kTokenIdEnd) + " strings");
     tokens_ = std::move(*texts);
@@ -100,6 +103,7 @@ class GgufReader {
     TokenizerSpec& spec = out_.spec;
     spec.vocab.reserve(tokens_.size());
     ids_.reserve(tokens_.size());
+    size_t bytes = 0;
     for (uint32_t id = 0; id < tokens_.size(); ++id) {
       const std::string_view token = tokens_[id];
       if (types_[id] == TokenType::unused || token.empty()) continue;  // no text has this id
@@ -107,6 +111,8 @@ class GgufReader {
       if (token.size() > kTokenBytesMax)
         return wrong(field, "has " + std::to_string(token.size()) + " bytes; tokens have at most " +
                                 std::to_string(kTokenBytesMax));
+      if ((bytes += token.size()) > kTextBytesMax)
+        return wrong(kTokens, "has more than " + std::to_string(kTextBytesMax) + " bytes of text");
       if (find_invalid_utf8(token)) return wrong(field, "is not valid UTF-8");
       switch (ids_.insert(token, id)) {
         case StringTable::Insert::done: break;
@@ -123,12 +129,18 @@ class GgufReader {
     return {};
   }
 
+  /// The numbers of an array with one for each token. The length is looked at first: the file is untrusted, and
+  /// numbers() takes 8 bytes for each.
+  std::optional<std::vector<double>> one_for_each_token(const gguf::Value* value) const {
+    return value && value->count() == tokens_.size() ? value->numbers() : std::nullopt;
+  }
+
   Result<void> read_types() {
     types_.assign(tokens_.size(), TokenType::normal);
     const gguf::Value* value = header_.find(kTypes);
     if (!value) return {};
-    const auto numbers = value->numbers();
-    if (!numbers || numbers->size() != tokens_.size())
+    const auto numbers = one_for_each_token(value);
+    if (!numbers)
       return wrong(kTypes, "is " + value->shown() + "; it must have one number for each of " +
                                std::to_string(tokens_.size()) + " tokens");
     for (size_t i = 0; i < numbers->size(); ++i) {
@@ -165,6 +177,8 @@ class GgufReader {
 
   Result<void> read_merges() {
     const gguf::Value* value = header_.find(kMerges);
+    if (value && value->count() > kMergesMax)
+      return wrong(kMerges, "is " + value->shown() + "; it must have at most " + std::to_string(kMergesMax));
     const auto merges = value ? value->texts() : std::nullopt;
     if (!merges)
       return wrong(kMerges, "is " + (value ? value->shown() : "missing") + "; it must be an array of strings");
@@ -210,10 +224,16 @@ class GgufReader {
   /// equal scores the longer left part, then the longer right part (in characters) comes first.
   Result<void> make_merges() {
     const gguf::Value* value = header_.find(kScores);
-    const auto scores = value ? value->numbers() : std::nullopt;
-    if (!scores || scores->size() != tokens_.size())
+    const auto scores = one_for_each_token(value);
+    if (!scores)
       return wrong(kScores, "is " + (value ? value->shown() : "missing") + "; it must have one number for each of " +
                                 std::to_string(tokens_.size()) + " tokens");
+    uint64_t work = 0;  // each cut looks both parts up
+    for (uint32_t id = 0; id < tokens_.size(); ++id) {
+      const uint64_t size = types_[id] == TokenType::normal ? tokens_[id].size() : 0;
+      if ((work += size * size) > kMergeWorkMax)
+        return wrong(kTokens, "has too many long tokens to try every cut of each");
+    }
     struct Candidate {
       double score;
       uint32_t left_characters, right_characters;

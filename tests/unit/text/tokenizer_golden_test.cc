@@ -1,4 +1,5 @@
 // Ids and texts must equal those of Hugging Face's tokenizers (scripts/make-text-goldens).
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -218,6 +219,60 @@ TEST_CASE("text/tokenizer: a GGUF file whose tokenizer is absent, foreign or con
   test::GgufWriter piece;
   piece.text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"a", "b"});
   CHECK(has(refusal(piece), "tokenizer.ggml.scores is missing; it must have one number for each of 2 tokens"));
+}
+
+TEST_CASE("text/tokenizer: the arrays of a GGUF file are counted before they are expanded") {
+  const auto peak_bytes = [] {
+    struct rusage usage;
+    REQUIRE(::getrusage(RUSAGE_SELF, &usage) == 0);
+    return static_cast<uint64_t>(usage.ru_maxrss) << 10;
+  };
+  // The elements are a hole in the file: zeros, or empty strings.
+  const auto sparse = [](test::GgufWriter writer, const char* key, gguf::ValueType type, uint64_t count) {
+    const std::string path = test::binary_dir() + "/tests/tokenizer-" + std::to_string(::getpid()) + ".gguf";
+    writer.raw(key, 9, test::little_endian(static_cast<uint32_t>(type)) + test::little_endian(count));
+    const std::string bytes = writer.bytes();
+    std::ofstream(path, std::ios::binary) << bytes;
+    std::filesystem::resize_file(path, bytes.size() + count * (type == gguf::ValueType::string ? 8 : 1));
+    const auto tokenizer = Tokenizer::open(path);
+    std::filesystem::remove(path);
+    return tokenizer ? "ok" : tokenizer.error().what;
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  test::GgufWriter piece, tokens, bytes;
+  piece.text("tokenizer.ggml.model", "llama");
+  tokens = piece;
+  tokens.texts("tokenizer.ggml.tokens", {"a", "b"});
+  bytes.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "gpt-2");
+  bytes.texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+  uint64_t before = peak_bytes();
+  const uint64_t many = uint64_t{64} << 20;
+  CHECK(has(sparse(tokens, "tokenizer.ggml.token_type", gguf::ValueType::u8, many), "for each of 2 tokens"));
+  CHECK(has(sparse(tokens, "tokenizer.ggml.scores", gguf::ValueType::u8, many), "for each of 2 tokens"));
+  CHECK(peak_bytes() < before + (uint64_t{128} << 20));
+  before = peak_bytes();
+  CHECK(has(sparse(piece, "tokenizer.ggml.tokens", gguf::ValueType::string, many / 4),
+            "is [16777216 of string]; it must be an array of 1 to 4194304 strings"));
+  CHECK(peak_bytes() < before + (uint64_t{256} << 20));  // of which the file is 128 MiB
+  CHECK(has(sparse(bytes, "tokenizer.ggml.merges", gguf::ValueType::string, 4194305),
+            "tokenizer.ggml.merges is [4194305 of string]; it must have at most 4194304"));
+}
+
+TEST_CASE("text/tokenizer: the long tokens of a GGUF file are bounded together") {
+  const auto refused = [](const std::string& model, size_t count) {
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i < count; ++i) tokens.push_back(std::to_string(100'000 + i) + std::string(4090, 'x'));
+    test::GgufWriter writer;
+    writer.text("tokenizer.ggml.model", model).texts("tokenizer.ggml.tokens", tokens);
+    writer.numbers<float>("tokenizer.ggml.scores", gguf::ValueType::f32, std::vector<float>(count));
+    writer.text("tokenizer.ggml.pre", "gpt-2").texts("tokenizer.ggml.merges", {});
+    return refusal(writer);
+  };
+  CHECK(refused("llama", 257).find("tokenizer.ggml.tokens has too many long tokens") != std::string::npos);
+  CHECK(refused("gpt2", 257) == "ok");
+  CHECK(refused("gpt2", 16385).find("tokenizer.ggml.tokens has more than 67108864 bytes") != std::string::npos);
 }
 
 TEST_CASE("text/tokenizer: GPT-2's form gives Hugging Face's ids and texts") {
