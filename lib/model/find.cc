@@ -30,8 +30,8 @@ std::vector<fs::path> gguf_files(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, fs::directory_options::skip_permission_denied, error)) {
     const std::string name = entry.path().filename().string();
-    const bool part = name.size() > 20 && name.find("-of-") == name.size() - 14;
-    const bool later = part && name.find("-00001-of-") != name.size() - 20;
+    const bool part = name.size() > 20 && name.rfind("-of-") == name.size() - 14;
+    const bool later = part && name.rfind("-00001-of-") != name.size() - 20;
     if (entry.path().extension() == ".gguf" && !later) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());

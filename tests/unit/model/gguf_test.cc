@@ -360,6 +360,10 @@ TEST_CASE("model/find: a GGUF file, or the only one of a directory, is a model")
   fs::remove(path);
   folder.write("two-00002-of-00002.gguf", small_llama());
   CHECK(contains(find_model(folder.path.string()).value(), "two-00001-of-00002.gguf"));
+  fs::remove(folder.path / "two-00001-of-00002.gguf");
+  folder.write("best-of-3-00001-of-00003.gguf", small_llama());
+  folder.write("best-of-3-00002-of-00003.gguf", small_llama());
+  CHECK(contains(find_model(folder.path.string()).value(), "best-of-3-00001-of-00003.gguf"));
   std::ofstream(folder.path / "pointer.gguf") << "version https://git-lfs.github.com/spec/v1";
   CHECK(
       contains(find_model((folder.path / "pointer.gguf").string()).error().what, "does not begin with the bytes GGUF"));
