@@ -217,6 +217,9 @@ class GgufConfig {
     mixture.normalise = normalise.value_or(row_.normalise);
     for (uint32_t layer = 0; layer < config_.layers; ++layer)
       if (!has(("blk." + std::to_string(layer) + ".ffn_gate_inp.weight").c_str())) mixture.dense.push_back(layer);
+    if (!mixture.dense.empty() && config_.intermediate == 0)
+      return file_.invalid(key("feed_forward_length"),
+                           "is missing, but layer " + std::to_string(mixture.dense.front()) + " has no router");
     return {};
   }
 

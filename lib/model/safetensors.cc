@@ -282,6 +282,8 @@ Result<const Tensor*> WeightFiles::require(std::string_view name, std::span<cons
                    "has shape " + tensor->entry.shape_text() +
                        (is_gguf() ? "; its metadata ask for " : "; config.json asks for ") + expected);
   }
+  if (tensor->entry.elements() == 0)
+    return damaged(path, name, "has shape " + tensor->entry.shape_text() + ", which is empty");
   const bool is_narrow = tensor->blocks || tensor->entry.dtype == Dtype::f8_e4m3;
   if ((!tensor->entry.dtype && !tensor->blocks) || (is_narrow && narrow == Narrow::refused))
     return user_error(err::kDtypeUnsupported,

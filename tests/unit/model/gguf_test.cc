@@ -305,6 +305,15 @@ TEST_CASE("model/gguf: fields that are missing, wrong, foreign or contradictory 
                  "tokenizer.ggml.eos_token_id is 4; it must be below 4"));
   CHECK(contains(config_error(folder, small_llama().texts("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"})),
                  "has 4 rows, and tokenizer.ggml.tokens has 5 tokens"));
+  GgufWriter dense;
+  dense.text("general.architecture", "qwen3moe");
+  for (const char* field : {"block_count", "attention.head_count", "expert_count", "expert_used_count"})
+    dense.whole(std::string("qwen3moe.") + field, 1);
+  for (const char* field : {"context_length", "embedding_length", "expert_feed_forward_length"})
+    dense.whole(std::string("qwen3moe.") + field, 8);
+  dense.number("qwen3moe.attention.layer_norm_rms_epsilon", 1e-5f);
+  dense.tensor("token_embd.weight", {4, 8}, gguf::Type::f32, std::string(4 * 8 * 4, '\0'));
+  CHECK(contains(config_error(folder, dense), "qwen3moe.feed_forward_length is missing, but layer 0 has no router"));
 }
 
 TEST_CASE("model/gguf: the divisors of Llama 3.1's frequencies become its RoPE, and others are refused") {

@@ -141,14 +141,18 @@ TEST_CASE("model/safetensors: directories without weights, with missing shards o
 TEST_CASE("model/safetensors: a tensor of another shape or an unusable dtype is refused on use") {
   Folder folder;
   folder.write("model.safetensors",
-               file_of("{" + tensor("a", "F32", "[2]", 0, 8) + "," + tensor("i", "I8", "[2]", 8, 10) + "}", 10));
+               file_of("{" + tensor("a", "F32", "[2]", 0, 8) + "," + tensor("i", "I8", "[2]", 8, 10) + "," +
+                           tensor("e", "F32", "[2,0]", 10, 10) + "}",
+                       10));
   const auto files = WeightFiles::open(folder.path.string());
   REQUIRE_OK(files);
-  const uint64_t two[] = {2}, other[] = {3, 1};
+  const uint64_t two[] = {2}, other[] = {3, 1}, none[] = {2, 0};
   CHECK(files->require("a", two).has_value());
   CHECK(files->require("a", other).error().what.find("tensor 'a' has shape [2]; config.json asks for [3, 1]") !=
         std::string::npos);
   CHECK(files->require("z", two).error().what.find("has no tensor 'z'") != std::string::npos);
+  CHECK(files->require("e", none).error().what.find("tensor 'e' has shape [2, 0], which is empty") !=
+        std::string::npos);
   CHECK(files->require("i", two).error().what.find("has dtype I8; weights must be F32, F16 or BF16") !=
         std::string::npos);
 }
