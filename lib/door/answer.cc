@@ -282,9 +282,10 @@ void Answer::emit_parts(Choice& choice, const std::vector<text::AnswerPart>& par
   using Kind = text::AnswerPart::Kind;
   std::string bytes;
   if (request_.stream) start_stream();
+  bool has_call = false;
   bool is_told = false;  // the token itself, which goes with the first content
   for (const auto& part : parts) {
-    if (part.kind == Kind::call) choice.out.tool_calls.push_back(called(part.call));
+    if (part.kind == Kind::call) choice.out.tool_calls.push_back(called(part.call)), has_call = true;
     if (!request_.stream) {
       (part.kind == Kind::reasoning ? choice.out.reasoning : choice.out.text) += part.text;
       continue;
@@ -300,7 +301,8 @@ void Answer::emit_parts(Choice& choice, const std::vector<text::AnswerPart>& par
   }
   if (request_.stream) {
     if (!is_told) writer_.append_text(bytes, choice.out.index, "", usage(), logprobs, ids);
-    return (void)out_.send(bytes);
+    // Text held back as a call may be longer than the queue, also when it turned out to be none.
+    return send_whole(bytes, has_call ? "the tool call" : "the text");
   }
   for (auto& l : logprobs) choice.out.logprobs.push_back(std::move(l));
   choice.out.token_ids.insert(choice.out.token_ids.end(), ids.begin(), ids.end());
@@ -409,16 +411,18 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
 
 void Answer::finish_choice(Choice& choice, node::Finish finish) {
   MC_ASSERT(!choice.ended);
+  choice.ended = true;
   if (!choice.stopped) {
     const std::string rest = choice.stops.push(choice.detokenizer.flush()) + choice.stops.flush();
     if (!rest.empty()) emit(choice, rest, nullptr);
+    if (failed_) return;
   }
   if (request_.is_chat) {
     std::vector<text::AnswerPart> parts;
     choice.reader.flush(parts);
     if (!parts.empty()) emit_parts(choice, parts, {}, {});
+    if (failed_) return;
   }
-  choice.ended = true;
   choice.out.finish_reason = to_string(finish);
   if (finish == node::Finish::stop && !choice.out.tool_calls.empty()) choice.out.finish_reason = "tool_calls";
   if (request_.stream && !waits(choice)) send_finish(choice);

@@ -45,10 +45,11 @@ http::Response told(const http::GenerateRequest& request, const std::function<vo
 
 /// The events of a stream, as the client reads them.
 std::vector<std::string> streamed(const http::GenerateRequest& request, const std::function<void(Answer&)>& feed,
-                                  const http::ServerOptions& options = {}) {
+                                  const http::ServerOptions& options = {},
+                                  const text::AnswerReader& reader = text::AnswerReader({})) {
   const auto tokenizer = test::small_tokenizer();
   auto server = http::Server::open(options, [&](http::Request, http::Responder out) {
-    Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer);
+    Answer answer(request, {"cmpl-1", 1, "m", false}, std::move(out), tokenizer, reader);
     feed(answer);
   });
   REQUIRE_OK(server);
@@ -186,6 +187,37 @@ TEST_CASE("door/answer: a streamed prompt that is more than the queue holds ends
     const auto events = streamed(request, feed, {.queue_bytes_max = queue});
     CHECK((events.back() == "[DONE]") == fits);
     CHECK((events[0].find("without stream") != std::string::npos) == !fits);
+  }
+}
+
+TEST_CASE("door/answer: held text that is more than the queue holds ends in an error event that says so") {
+  auto request = asked(R"("stream":true,"max_tokens":10)");
+  request.is_chat = true;
+  const text::AnswerReader reader({.form = {.calls = text::CallForm::tagged}});
+  // A call, a call that is none, and a call that the answer's end cuts off.
+  for (const char* end : {"\"}</tool_call>", "\"}</tool>", ""}) {
+    CAPTURE(end);
+    const std::string text = "<tool_call>{\"name\":\"f\",\"arguments\":\"" + std::string(10'000, ' ') + "{}" + end;
+    for (const bool fits : {true, false}) {
+      CAPTURE(fits);
+      const auto feed = [&](Answer& answer) {
+        REQUIRE_OK(answer.add_choice("0", {'a'}));
+        node::Reply token;
+        token.kind = node::Reply::Kind::token;
+        for (const char c : text) {
+          token.token = static_cast<uint8_t>(c);
+          if (answer.on_token("0", token)) break;
+        }
+        node::Reply last;
+        last.kind = node::Reply::Kind::finished;
+        last.finish = node::Finish::length;
+        CHECK(answer.on_end("0", last));
+        CHECK(answer.failed() == !fits);
+      };
+      const auto events = streamed(request, feed, {.queue_bytes_max = size_t{fits ? 64u : 8u} << 10}, reader);
+      CHECK((events.back() == "[DONE]") == fits);
+      CHECK((events.back().find("without stream") != std::string::npos) == !fits);
+    }
   }
 }
 
