@@ -76,6 +76,7 @@ class Doctor(unittest.TestCase):
     def test_wrong_words_are_refused(self):
         self.assertIn("carrier", doctor("--transport", "carrier", expect=2)[1])
         self.assertIn("--port", doctor("--port", 0, expect=2)[1])
+        self.assertIn("--timeout is 0", doctor("--timeout", 0, "tcp://127.0.0.1:1", expect=2)[1])
 
     def test_every_key_is_in_the_page(self):
         words = output_words("mc-bench") | output_words("mc-bench-doctor")

@@ -62,6 +62,8 @@ Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
     return user_error(err::kBadValue, "--port is 1 to 65535", "--port");
   plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
   plan.timeout = args.duration(kDoctorTimeout);
+  if (plan.timeout <= Duration(0))
+    return user_error(err::kBadValue, "--timeout is 0", "--timeout", "give the longest wait, like 5s");
   plan.peers = args.positional("PEER");
   MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
   MC_TRY(keys, host::KeyFile::of(args, run_dir));
