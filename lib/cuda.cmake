@@ -31,7 +31,7 @@ function(mc_kernels library)
   set(ptx_files)
   set(checked)
   if(MC_NVCC AND MC_PTXAS AND NOT MC_CUDA STREQUAL "off")
-    # Those of lib/gpu/ptx are compiled to see that the assembler takes them, and go nowhere.
+    # The kernels of lib/gpu/ptx are compiled to see that the assembler takes them. No library links them.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/kernels/*_sm*.cu
       ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/ptx/*_sm*.cu)
     foreach(source ${sources})
