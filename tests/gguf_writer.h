@@ -1,15 +1,20 @@
 // Writes small GGUF files for tests, correct ones and, byte by byte, wrong ones.
 #pragma once
 
+#include <unistd.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gguf/gguf.h"
+#include "test.h"
 
 namespace mc::test {
 
@@ -81,6 +86,20 @@ class GgufWriter {
   std::string pairs_, tensors_, data_;
   uint64_t pair_count_ = 0, tensor_count_ = 0;
   size_t alignment_ = 32;
+};
+
+/// A folder for model files that disappears with the test.
+struct GgufFolder {
+  std::filesystem::path path = std::filesystem::path(binary_dir()) / "tests" / ("gguf-" + std::to_string(::getpid()));
+  GgufFolder() {
+    std::filesystem::remove_all(path);
+    std::filesystem::create_directories(path);
+  }
+  ~GgufFolder() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, const GgufWriter& writer) const {
+    std::ofstream(path / name, std::ios::binary) << writer.bytes();
+    return (path / name).string();
+  }
 };
 
 }  // namespace mc::test

@@ -12,24 +12,11 @@
 using namespace mc;
 using namespace mc::gguf;
 using test::GgufWriter;
+using Folder = test::GgufFolder;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder that disappears with the test.
-struct Folder {
-  fs::path path = fs::path(test::binary_dir()) / "tests" / ("gguf-" + std::to_string(::getpid()));
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const GgufWriter& writer) const {
-    std::ofstream(path / name, std::ios::binary) << writer.bytes();
-    return (path / name).string();
-  }
-};
 
 /// Part `number` of `count` with one tensor.
 GgufWriter part(uint32_t number, uint32_t count, const std::string& tensor, uint32_t tensors = 2) {

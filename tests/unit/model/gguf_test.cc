@@ -21,20 +21,9 @@ using test::GgufWriter;
 namespace gguf_test {
 namespace {
 
-namespace fs = std::filesystem;
+using Folder = test::GgufFolder;
 
-struct Folder {
-  fs::path path = fs::path(test::binary_dir()) / "tests" / ("model-gguf-" + std::to_string(::getpid()));
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const GgufWriter& writer) const {
-    std::ofstream(path / name, std::ios::binary) << writer.bytes();
-    return (path / name).string();
-  }
-};
+namespace fs = std::filesystem;
 
 std::string name_of(Architecture architecture) {
   switch (architecture) {
