@@ -23,6 +23,8 @@ import time
 BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
 SKIP = 77
 FULL = os.environ.get("MC_TEST_FULL") == "1"
+# A folder that keeps the logs of every process of a test: they tell why a test failed that fails rarely.
+LOGS = os.environ.get("MC_TEST_LOGS")
 START_S = 60  # a loaded two-core machine starts five processes in far less
 
 
@@ -197,6 +199,9 @@ class Cluster:
             for process in self.processes.values():
                 if process.popen.poll() is None:
                     process.kill()
+            if LOGS:
+                here = os.path.join(LOGS, os.path.basename(self.dir))
+                shutil.copytree(self.dir, here, ignore=shutil.ignore_patterns("run"), dirs_exist_ok=True)
             shutil.rmtree(self.dir, ignore_errors=True)
 
     # ---- asking ----
