@@ -199,7 +199,7 @@ class Cluster:
             for process in self.processes.values():
                 if process.popen.poll() is None:
                     process.kill()
-            if LOGS:
+            if LOGS and os.path.exists(self.dir):
                 here = os.path.join(LOGS, os.path.basename(self.dir))
                 shutil.copytree(self.dir, here, ignore=shutil.ignore_patterns("run"), dirs_exist_ok=True)
             shutil.rmtree(self.dir, ignore_errors=True)
