@@ -44,11 +44,11 @@ void PacedPlane::arm() {
   MC_ASSERT_EQ(::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &spec, nullptr), 0);
 }
 
-void PacedPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) {
+void PacedPlane::read(const node::Read& read, const node::PagePlace& place) {
   double bytes = 0;
   for (const auto& slice : read.slices) bytes += slice.bytes;
   link_.begin(read.read, from_seconds(bytes * pace_.s_per_byte), paced_now());
-  plane_.read(read, local_offset);
+  plane_.read(read, place);
 }
 
 // The link is free for the reads behind it: those that have really arrived are told when it has carried them now.

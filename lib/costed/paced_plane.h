@@ -23,7 +23,7 @@ class PacedPlane final : public node::KvPlane {
 
   void set_peers(const std::vector<wire::Peer>& peers) override { plane_.set_peers(peers); }
   void notify(const node::SendNotify& notify) override { plane_.notify(notify); }
-  void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) override;
+  void read(const node::Read& read, const node::PagePlace& place) override;
   void cancel(uint64_t read) override;
   int event_fd() const override { return wait_.get(); }
   std::optional<node::Event> next() override;

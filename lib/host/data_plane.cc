@@ -103,7 +103,7 @@ void DataPlane::on_up(Link& link) {
   const auto reads = std::move(link.reads);
   link.reads.clear();
   for (const auto& waiting : reads)
-    if (!start(link, waiting.read, waiting.local_offset))
+    if (!start(link, waiting.read, waiting.place))
       answer(waiting.read.read, Code::peer_lost, link.name + " offers no KV buffer");
 }
 
@@ -125,18 +125,18 @@ void DataPlane::answer(uint64_t read, Code code, std::string what) {
   ready_.push_back(node::ReadDone{read, code, std::move(what)});
 }
 
-void DataPlane::read(const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
-  MC_ASSERT(local_offset);
+void DataPlane::read(const node::Read& read, const node::PagePlace& place) {
+  MC_ASSERT(place);
   MC_ASSERT(!reads_.contains(read.read));  // the machine gives each read a number of its own
   const auto link = links_.find(read.instance);
   if (link == links_.end()) return answer(read.read, Code::peer_lost, "no data connection to " + read.peer);
-  if (start(link->second, read, local_offset)) return;
+  if (start(link->second, read, place)) return;
   const TimePoint until = after(SystemClock::instance().now(), std::min(read.budget, kUpWithin));
-  link->second.reads.push_back({read, local_offset, until});
+  link->second.reads.push_back({read, place, until});
 }
 
 // False while the peer's descriptor is not known: its connection is not up yet.
-bool DataPlane::start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset) {
+bool DataPlane::start(Link& link, const node::Read& read, const node::PagePlace& place) {
   const auto descriptor = engine_->descriptor(link.id);
   const wire::BufferInfo* buffer = descriptor ? descriptor->find("kv") : nullptr;
   if (!buffer) return false;
@@ -147,7 +147,7 @@ bool DataPlane::start(Link& link, const node::Read& read, const std::function<ui
     request.op = xfer::Op::read;
     request.peer = link.id;
     // The place is the machine's: its page, and a part of the page by the layout.
-    const uint64_t at = local_offset(slice.page) + slice.page_offset;
+    const uint64_t at = place(read.pool, slice.page) + slice.page_offset;
     MC_ASSERT_LE(at + slice.bytes, pool_.bytes().size());
     request.local = pool_.bytes().subspan(at, slice.bytes);
     request.buffer = buffer->id;

@@ -29,7 +29,7 @@ class DataPlane final : public node::KvPlane {
   std::optional<node::Event> next() override;
   void set_peers(const std::vector<wire::Peer>& peers) override;
   void notify(const node::SendNotify& notify) override;
-  void read(const node::Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) override;
+  void read(const node::Read& read, const node::PagePlace& place) override;
   void cancel(uint64_t read) override;
   /// A read that arrived whole.
   struct Transfer {
@@ -51,7 +51,7 @@ class DataPlane final : public node::KvPlane {
  private:
   struct Waiting {  // a read for a peer whose connection is not up yet
     node::Read read;
-    std::function<uint64_t(uint32_t page)> local_offset;
+    node::PagePlace place;
     TimePoint until{};
   };
   struct Link {
@@ -77,7 +77,7 @@ class DataPlane final : public node::KvPlane {
   static std::string_view advice(wire::Mismatch mismatch);
   void arrived(const Outstanding& read);
   void answer(uint64_t read, Code code, std::string what);
-  bool start(Link& link, const node::Read& read, const std::function<uint64_t(uint32_t)>& local_offset);
+  bool start(Link& link, const node::Read& read, const node::PagePlace& place);
   void on_up(Link& link);
   void give_up_late_reads();
 

@@ -42,7 +42,7 @@ void log_retry(const node::RequestRetried& retried) {
 
 Result<std::unique_ptr<Loop>> Loop::open(Parts parts) {
   MC_ASSERT(parts.machine && parts.links);
-  MC_ASSERT(!parts.data || parts.local_offset);
+  MC_ASSERT(!parts.data || parts.place);
   MC_ASSERT(!parts.compute || parts.on_compute);
   MC_ASSERT(parts.signal_fd < 0 || parts.on_signal);
   MC_TRY(wake, EventFd::open());
@@ -161,7 +161,7 @@ node::Compute& Loop::compute() {
 
 void Loop::perform_on_disk(const node::Action& action) {
   const auto page = [&](uint32_t pool, uint32_t index, const ExtentLayout& layout) {
-    return std::span(parts_.pages + parts_.local_offset(pool, index), layout.page_bytes());
+    return std::span(parts_.pages + parts_.place(pool, index), layout.page_bytes());
   };
   if (const auto* write = std::get_if<node::DiskWrite>(&action)) {
     parts_.disk->write(*write, page(write->pool, write->page, write->block.layout));
@@ -186,7 +186,7 @@ void Loop::perform(node::Actions actions) {
       parts_.links->set_peers(peers->peers);
       if (parts_.data) data().set_peers(peers->peers);
     } else if (auto* read = std::get_if<node::Read>(&action)) {
-      data().read(*read, [&](uint32_t page) { return parts_.local_offset(read->pool, page); });
+      data().read(*read, parts_.place);
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {
       data().cancel(cancel_read->read);
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {

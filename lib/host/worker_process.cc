@@ -67,7 +67,7 @@ class WorkerProcess {
     parts.compute = compute_.get();
     parts.disk = disk_.get();
     parts.pages = planes_.pool();
-    parts.local_offset = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
+    parts.place = [this](uint32_t pool, uint32_t page) { return worker_->local_offset(pool, page); };
     parts.on_compute = [this](size_t tokens) { meters_->computes(tokens); };
     parts.after_events = [this] { after_events(); };
     parts.signal_fd = signals_->fd();

@@ -32,14 +32,18 @@ class Compute {
   virtual std::optional<Event> next() = 0;
 };
 
+/// The place of a page of one of the machine's pools in the buffer that holds them all.
+using PagePlace = std::function<uint64_t(uint32_t pool, uint32_t page)>;
+
 /// Reads KV extents of peers into this node's pages, and carries the small notifies that announce them.
 class KvPlane {
  public:
   virtual ~KvPlane() = default;
   virtual void set_peers(const std::vector<wire::Peer>& peers) = 0;
   virtual void notify(const SendNotify& notify) = 0;
-  /// `local_offset` gives the place of a page in the pool buffer. Answered by one ReadDone.
-  virtual void read(const Read& read, const std::function<uint64_t(uint32_t page)>& local_offset) = 0;
+  /// Answered by one ReadDone. A read that waits for its connection keeps a copy of `place` and asks it later: what the
+  /// function refers to must outlive the plane.
+  virtual void read(const Read& read, const PagePlace& place) = 0;
   virtual void cancel(uint64_t read) = 0;
   /// Readable when next() may have an event.
   virtual int event_fd() const = 0;

@@ -5,6 +5,7 @@
 
 #include "base/fd.h"
 #include "base/hash.h"
+#include "host/loop.h"
 #include "test.h"
 
 using namespace mc;
@@ -48,6 +49,14 @@ struct Plane {
   }
 };
 
+/// A machine that wants nothing: the tasks of the test ask for what happens.
+struct Silent final : node::Machine {
+  void handle(const node::Event& /*event*/, TimePoint /*now*/, node::Actions& /*out*/) override {}
+  TimePoint next_wakeup() const override { return kNever; }
+  void check() const override {}
+  bool idle() const override { return true; }
+};
+
 }  // namespace
 
 TEST_CASE("host/data_plane: an urgent read overtakes the one that was asked for before, and both bytes are right") {
@@ -67,7 +76,7 @@ TEST_CASE("host/data_plane: an urgent read overtakes the one that was asked for 
                              crc32c(std::as_const(holder.pool).bytes().subspan(size_t{page} * kPage, kPage))});
     return read;
   };
-  const auto place = [](uint32_t page) { return uint64_t{page} * kPage; };
+  const auto place = [](uint32_t /*pool*/, uint32_t page) { return uint64_t{page} * kPage; };
   // A machine that takes the processor away between the two calls lets the first read end before the second is asked
   // for. Only rounds whose calls lay close together say which read overtook.
   uint64_t rounds = 0, close_rounds = 0;
@@ -90,4 +99,37 @@ TEST_CASE("host/data_plane: an urgent read overtakes the one that was asked for 
   CHECK(counters.urgent_bytes == rounds * kPage);
   CHECK(counters.bulk_bytes == rounds * 63 * uint64_t{kPage});
   CHECK(reader.plane->peers_by_transport() == std::map<std::string, size_t>{{"tcp", 1}});
+}
+
+TEST_CASE("host/data_plane: a read that waits for its connection finds its page when the caller's frame is gone") {
+  Plane holder(1), reader(2);
+  std::ranges::fill(holder.pool.bytes().subspan(3 * kPage, kPage), std::byte{7});
+  Silent machine;
+  ctl::HubOptions hub;
+  hub.name = "n2", hub.instance = reader.instance, hub.insecure = true;
+  auto links = Links::open(std::move(hub), std::nullopt);
+  REQUIRE_OK(links);
+  Loop::Parts parts;
+  parts.machine = &machine, parts.links = links->get(), parts.data = reader.plane.get();
+  parts.place = [](uint32_t pool, uint32_t page) { return (uint64_t{pool} + page) * kPage; };
+  auto loop = Loop::open(std::move(parts));
+  REQUIRE_OK(loop);
+
+  reader.plane->set_peers({holder.peer()});
+  (*loop)->apply([&](TimePoint, node::Actions& out) {
+    node::Read read{.read = 9, .peer = "n1", .instance = holder.instance, .pool = 2, .budget = 20s};
+    read.slices.push_back({5, 0, uint64_t{3} * kPage, kPage,
+                           crc32c(std::as_const(holder.pool).bytes().subspan(size_t{3} * kPage, kPage))});
+    out.push_back(std::move(read));
+  });
+  CHECK(!reader.plane->next());  // the holder does not know the reader yet
+  (*loop)->apply([](TimePoint, node::Actions&) {
+    volatile unsigned char frame[4096];  // over the frame of the first task
+    for (volatile unsigned char& byte : frame) byte = 0xff;
+  });
+  holder.plane->set_peers({reader.peer()});
+  const node::ReadDone done = reader.next_done();
+  CHECK(done.code == Code::ok);
+  CHECK(
+      std::ranges::equal(reader.pool.bytes().subspan(7 * kPage, kPage), holder.pool.bytes().subspan(3 * kPage, kPage)));
 }
