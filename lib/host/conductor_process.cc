@@ -198,7 +198,7 @@ class ConductorProcess {
     if (stop_.asked && (frontend_->answers_under_way() == 0 || now >= stop_.until)) loop_->stop();
     if (now < metrics_at_) return;
     metrics_at_ = now + 200ms;
-    membership_.update(conductor_->nodes(now));
+    membership_.update(conductor_->nodes(now), conductor_->members().lost());
     conductor_->check();
     frontend_->update(server_->stats());
     meter_->update(server_->stats(), links_->stats());

@@ -1,5 +1,6 @@
 #include "host/membership_log.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -13,7 +14,8 @@ std::string MembershipLog::Change::event() const {
   return "node is " + std::string(to_string(state));
 }
 
-std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node::Conductor::NodeStatus>& nodes) {
+std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node::Conductor::NodeStatus>& nodes,
+                                                          const std::deque<node::Members::Lost>& lost) {
   std::vector<Change> out;
   std::map<InstanceId, Known> now;
   for (const auto& node : nodes) {
@@ -24,14 +26,18 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
     if (node.state != (is_new ? node::NodeState::ready : before->second.state))
       out.push_back({Kind::state, node.name, node.role, node.state, node.lacks});
   }
-  for (const auto& [instance, before] : known_)
-    if (!now.contains(instance)) out.push_back({Kind::left, before.name, before.role, before.state, ""});
+  for (const auto& [instance, before] : known_) {
+    if (now.contains(instance)) continue;
+    const auto told = std::ranges::find(lost, instance, &node::Members::Lost::instance);
+    out.push_back({Kind::left, before.name, before.role, before.state, told == lost.end() ? "" : told->why});
+  }
   known_ = std::move(now);
   return out;
 }
 
-void MembershipLog::update(const std::vector<node::Conductor::NodeStatus>& nodes) {
-  for (const Change& change : changes(nodes))
+void MembershipLog::update(const std::vector<node::Conductor::NodeStatus>& nodes,
+                           const std::deque<node::Members::Lost>& lost) {
+  for (const Change& change : changes(nodes, lost))
     log_info(change.event(),
              {{"name", change.node}, {"role", wire::to_string(change.role)}, {"detail", change.detail}});
 }

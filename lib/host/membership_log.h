@@ -1,6 +1,7 @@
 // The conductor's log of its nodes: one line at info for each node that joined, was lost or changed its state.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,13 +19,15 @@ class MembershipLog {
     std::string node;
     wire::Role role = wire::Role::prefill;
     node::NodeState state = node::NodeState::ready;
-    std::string detail;  // the address of a node that joined; the missing part of a partial node
+    std::string detail;  // the address of a node that joined; the missing part of a partial node; why a node left
     bool operator==(const Change&) const = default;
     std::string event() const;
   };
-  std::vector<Change> changes(const std::vector<node::Conductor::NodeStatus>& nodes);
+  /// `lost` tells why nodes left.
+  std::vector<Change> changes(const std::vector<node::Conductor::NodeStatus>& nodes,
+                              const std::deque<node::Members::Lost>& lost);
   /// Logs the changes.
-  void update(const std::vector<node::Conductor::NodeStatus>& nodes);
+  void update(const std::vector<node::Conductor::NodeStatus>& nodes, const std::deque<node::Members::Lost>& lost);
 
  private:
   struct Known {

@@ -73,7 +73,8 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     const Members::Node* node = members_.find(lost->node);
     if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
   } else if (std::holds_alternative<Tick>(event)) {
-    for (const auto& name : members_.silent(now)) lose(name, "no heartbeat", now, out);
+    const std::string why = "no heartbeat for " + std::to_string(options_.dead_after / 1ms) + " ms";
+    for (const auto& name : members_.silent(now)) lose(name, why, now, out);
     copies_.end_late(board_, now);
   }
   if (members_changed_) bound_held(now);
@@ -194,7 +195,7 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   copies_.end_of(node->ordinal, board_, now);
   breakers_.forget(name);
   if (node->hello.role == wire::Role::stage) breakers_.forget(leader_name(name));
-  members_.remove(name);
+  members_.remove(name, why);
   members_changed();  // wakes requests that waited for a prefix which the node was computing
   members_.broadcast(out);
   for (const auto& [id, stage] : orphans)

@@ -302,10 +302,12 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   return node;
 }
 
-void Members::remove(const std::string& name) {
+void Members::remove(const std::string& name, std::string why) {
   const auto at = nodes_.find(name);
   MC_ASSERT(at != nodes_.end());
   index_.remove_node(name);
+  lost_.push_back({at->second.instance, std::move(why)});
+  if (lost_.size() > kLostMax) lost_.pop_front();
   by_instance_.erase(at->second.instance);
   nodes_.erase(at);
   MC_ASSERT_EQ(by_instance_.size(), nodes_.size());

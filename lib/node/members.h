@@ -6,9 +6,11 @@
 // a gap in the numbers, or a restart of the conductor, one snapshot repairs the index.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/index.h"
@@ -45,6 +47,13 @@ class Members {
     bool sync_open = false;
     int slot() const { return ordinal; }
   };
+
+  /// A node that is no member any more.
+  struct Lost {
+    InstanceId instance;
+    std::string why;
+  };
+  static constexpr size_t kLostMax = 256;
 
   explicit Members(MembersOptions options) : options_(std::move(options)) {}
 
@@ -86,7 +95,10 @@ class Members {
   std::optional<wire::Refused> name_objection(const std::string& name, TimePoint now) const;
   std::string free_name(wire::Role role) const;
   const Node& join(const std::string& name, const InstanceId& instance, const wire::Hello& hello, TimePoint now);
-  void remove(const std::string& name);
+  /// `why` is for the log: see lost().
+  void remove(const std::string& name, std::string why);
+  /// The nodes that left last, at most kLostMax, each with the reason.
+  const std::deque<Lost>& lost() const { return lost_; }
   /// Names of nodes that have been silent for `dead_after`.
   std::vector<std::string> silent(TimePoint now);
   /// The earliest time at which a node can count as silent.
@@ -118,6 +130,7 @@ class Members {
   kv::PrefixIndex index_;
   uint64_t peers_version_ = 0, version_ = 1;
   TimePoint silence_at_ = kNever;
+  std::deque<Lost> lost_;
 };
 
 }  // namespace mc::node
