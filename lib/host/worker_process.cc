@@ -122,8 +122,9 @@ class WorkerProcess {
 
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
+    const node::Registration& registration = worker_->registration();
     planes_.offer_keys();
-    if (worker_->registered() && named_ != worker_->name()) {
+    if (registration.is_member() && named_ != worker_->name()) {
       named_ = worker_->name();
       planes_.links().set_name(named_);
       log_set_node(named_);
@@ -138,7 +139,7 @@ class WorkerProcess {
     if (worker_->disk().state() == node::DiskTier::State::lost && !std::exchange(disk_lost_, true))
       log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
     if (planes_.links().fatal() && named_.empty()) return give_up(planes_.links().failure());
-    if (const auto* refused = worker_->refused(); refused && !worker_->registered()) {
+    if (const auto* refused = registration.refused(); refused && !registration.is_member()) {
       // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
       if (at_.refused_since == kNever) at_.refused_since = now;
       if (refused->mc != err::kNameTaken || now - at_.refused_since > kNamePatience) return give_up(refusal(*refused));
@@ -152,7 +153,8 @@ class WorkerProcess {
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
-    if (now < at_.status && std::exchange(has_tenants_, worker_->has_tenants()) == worker_->has_tenants()) return;
+    const bool has_tenants = registration.has_tenants();
+    if (now < at_.status && std::exchange(has_tenants_, has_tenants) == has_tenants) return;
     at_.status = now + 100ms;
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
@@ -160,10 +162,7 @@ class WorkerProcess {
     }
     meters_->update();
     process_meter_->update(pages_->stats(), planes_.links().stats());
-    pages_->update(worker_->draining()      ? "draining"
-                   : !worker_->registered() ? "no conductor"
-                                            : "",
-                   worker_->has_tenants());
+    pages_->update(worker_->draining() ? "draining" : !registration.is_member() ? "no conductor" : "", has_tenants);
   }
 
   static constexpr Duration kNamePatience = 5s;
@@ -219,7 +218,7 @@ class WorkerProcess {
       else
         text += Json(value).dump();
     };
-    put("registered", worker_->registered());
+    put("registered", worker_->registration().is_member());
     put("running", load.running), put("waiting", load.waiting), put("queue_s", load.queue_s);
     put("kv_tokens", load.kv_tokens), put("pages_free", load.pages_free), put("pages_private", load.pages_private);
     put("pages_cached", load.pages_cached), put("pages_pinned", load.pages_pinned), put("leases", load.leases);

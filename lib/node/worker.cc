@@ -10,13 +10,36 @@ bool fits_context(size_t ids, uint32_t resumed, uint32_t max_tokens, uint32_t co
   return ids < context_tokens || (ids == context_tokens && resumed + 1 >= max_tokens);
 }
 
+namespace {
+wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
+  wire::Hello hello;
+  hello.role = options.role;
+  hello.name = name;
+  hello.control_uri = options.control_uri;
+  hello.data = options.data;
+  hello.http = options.http;
+  hello.model = options.model;
+  if (options.kv.layers > 0) hello.kv_namespace = options.kv.text();
+  hello.decode_attention = options.decode_attention;
+  hello.page_bytes = options.page_count > 0 ? options.layout.page_bytes() : 0;
+  hello.page_count = options.page_count;
+  hello.context_tokens = options.context_tokens;
+  hello.stages = options.stages;
+  const auto& c = options.cost;
+  hello.cost = {c.prefill_s,        c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
+                c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};
+  hello.labels = options.labels;
+  hello.version = options.version;
+  return hello;
+}
+}  // namespace
+
 Worker::Worker(WorkerOptions options)
     : options_(std::move(options)),
       disk_(options_.disk, blocks_.log(), numbers_),
-      name_(options_.name),
+      registration_(options_.name, options_.hello_retry, options_.seed),
       peers_(options_.instance),
-      lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
-      rng_(options_.seed) {
+      lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max) {
   if (options_.page_count == 0) return;
   MC_ASSERT(options_.eviction != nullptr);
   shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, *options_.eviction,
@@ -33,15 +56,21 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     last_error_ = error->what;
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     if (lost->node == kConductor) {
-      if (lost->instance == conductor_) lose_conductor(now, out);
+      if (lost->instance == registration_.conductor()) lose_conductor(now, out);
     } else {
       peers_.lost_former(lost->instance);
       if (peers_.has(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
     }
   } else if (std::holds_alternative<Tick>(event)) {
-    if (state_ == Membership::member && now - heard_at_ > dead_after_) lose_conductor(now, out);
-    if (state_ != Membership::member && now >= hello_at_ && !left_) say_hello(now, out);
-    if (state_ == Membership::member && now >= beat_at_) beat(now, out);
+    if (registration_.is_silent(now)) lose_conductor(now, out);
+    if (registration_.hello_due(now)) {
+      out.push_back(Send{NodeId(kConductor), InstanceId{}, hello_of(options_, name())});
+      registration_.asked(now);
+    }
+    if (registration_.beat_due(now)) {
+      to_conductor(wire::Heartbeat{load(), blocks_.last_seq(), peers_.version()}, out);
+      registration_.beaten(now);
+    }
     if (peers_.drop_former(now)) out.push_back(peers_.told());
     on_tick(now, out);
   } else {
@@ -59,12 +88,7 @@ void Worker::add_shelf(Shelf& shelf) {
 }
 
 TimePoint Worker::next_wakeup() const {
-  TimePoint at = std::min({role_wakeup(), peers_.next_wakeup(), lender_.next_wakeup()});
-  if (state_ == Membership::member) {
-    at = std::min({at, beat_at_, heard_at_ + dead_after_ + 1ms});
-  } else if (!left_) {
-    at = std::min(at, hello_at_);
-  }
+  TimePoint at = std::min({role_wakeup(), registration_.next_wakeup(), peers_.next_wakeup(), lender_.next_wakeup()});
   for (const Shelf* shelf : shelves()) at = std::min(at, shelf->leases.next_expiry());
   return demoter_ ? std::min(at, demoter_->next_wakeup()) : at;
 }
@@ -114,11 +138,10 @@ const Shelf& Worker::local_shelf(uint32_t) const {
 }
 
 void Worker::leave(TimePoint now, Actions& out) {
-  if (left_) return;
-  left_ = true;
-  if (state_ == Membership::member) to_conductor(wire::Goodbye{"shutdown"}, out);
+  if (registration_.has_left()) return;
+  to_conductor(wire::Goodbye{"shutdown"}, out);
   drop_all(now, out);
-  state_ = Membership::absent;
+  registration_.leave();
 }
 
 void Worker::send(const NodeId& to, const InstanceId& instance, wire::Message message, Actions& out) const {
@@ -126,80 +149,45 @@ void Worker::send(const NodeId& to, const InstanceId& instance, wire::Message me
 }
 
 void Worker::to_conductor(wire::Message message, Actions& out) const {
-  if (state_ == Membership::member) send(NodeId(kConductor), conductor_, std::move(message), out);
+  if (registration_.is_member()) send(NodeId(kConductor), registration_.conductor(), std::move(message), out);
 }
 
 void Worker::to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) const {
-  if (state_ == Membership::member) out.push_back(SendTokens{NodeId(kConductor), conductor_, std::move(tokens)});
+  if (registration_.is_member())
+    out.push_back(SendTokens{NodeId(kConductor), registration_.conductor(), std::move(tokens)});
 }
 
-// ---- registration ----------------------------------------------------------------------------
-
-void Worker::say_hello(TimePoint now, Actions& out) {
-  wire::Hello hello;
-  hello.role = options_.role;
-  hello.name = name_;
-  hello.control_uri = options_.control_uri;
-  hello.data = options_.data;
-  hello.http = options_.http;
-  hello.model = options_.model;
-  if (options_.kv.layers > 0) hello.kv_namespace = options_.kv.text();
-  hello.decode_attention = options_.decode_attention;
-  hello.page_bytes = shelf_ ? shelf_->layout.page_bytes() : 0;
-  hello.page_count = options_.page_count;
-  hello.context_tokens = options_.context_tokens;
-  hello.stages = options_.stages;
-  const auto& c = options_.cost;
-  hello.cost = {c.prefill_s,        c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
-                c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};
-  hello.labels = options_.labels;
-  hello.version = options_.version;
-  out.push_back(Send{NodeId(kConductor), InstanceId{}, std::move(hello)});
-  state_ = Membership::asked;
-  // A random delay of up to 50 % keeps nodes from registering in step after their conductor comes back.
-  hello_at_ = now + options_.hello_retry + Duration(rng_.between(0, options_.hello_retry.count() / 2));
-}
-
-void Worker::beat(TimePoint now, Actions& out) {
-  to_conductor(wire::Heartbeat{load(), blocks_.last_seq(), peers_.version()}, out);
-  beat_at_ = now + beat_every_;
-}
+// ---- messages --------------------------------------------------------------------------------
 
 bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
-  if (state_ == Membership::member && event.instance != conductor_) {
-    if (std::holds_alternative<wire::Welcome>(event.message))
-      lose_conductor(now, out);
-    else
-      return true;  // an unknown sender, or a late message of the previous conductor
+  const auto* welcome = std::get_if<wire::Welcome>(&event.message);
+  if (registration_.is_member_elsewhere(event.instance)) {
+    if (!welcome) return true;  // an unknown sender, or a late message of the previous conductor
+    lose_conductor(now, out);
   }
-  heard_at_ = now;
-  if (const auto* welcome = std::get_if<wire::Welcome>(&event.message)) {
-    const bool another = conductor_ != event.instance;
-    conductor_ = event.instance;
-    state_ = Membership::member;
-    refused_.reset();
-    name_ = welcome->name;
-    beat_every_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->heartbeat_ms, 1));
-    dead_after_ = std::chrono::milliseconds(std::max<uint32_t>(welcome->dead_after_ms, 1));
-    has_tenants_ = welcome->has_tenants;
-    beat_at_ = now;
-    if (another) peers_.new_conductor(now + 2 * dead_after_);
+  registration_.heard(now);
+  if (welcome) {
+    if (registration_.welcomed(event.instance, *welcome, now))
+      peers_.new_conductor(now + 2 * registration_.dead_after());
     send_snapshot(now, out);
     return true;
   }
   if (const auto* refused = std::get_if<wire::Refused>(&event.message)) {
-    refused_ = *refused;
+    registration_.refused_with(*refused);
     last_error_ = refused->message;
     return true;
   }
-  if (state_ != Membership::member) return true;
+  if (!registration_.is_member()) return true;
   if (const auto* ack = std::get_if<wire::HeartbeatAck>(&event.message)) {
     if (!ack->known) lose_conductor(now, out);
     return true;
   }
   if (const auto* peers = std::get_if<wire::Peers>(&event.message)) return on_peers(*peers, now, out), true;
-  if (const auto* drain = std::get_if<wire::Drain>(&event.message))
-    return draining_ = drain->on || leaving_, beat_at_ = now, true;
+  if (const auto* drain = std::get_if<wire::Drain>(&event.message)) {
+    draining_ = drain->on || leaving_;
+    registration_.beat_soon(now);
+    return true;
+  }
   if (std::holds_alternative<wire::IndexSync>(event.message)) return send_snapshot(now, out), true;
   return false;
 }
@@ -221,9 +209,7 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
 }
 
 void Worker::lose_conductor(TimePoint now, Actions& out) {
-  state_ = Membership::absent;
-  hello_at_ = now + Duration(rng_.between(0, options_.hello_retry.count() / 2));
-  beat_at_ = kNever;
+  registration_.lost(now);
   drop_all(now, out);
 }
 
@@ -270,7 +256,8 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
     }
   lender_.serve_waiting(now, out);
   if (!draining_) disk_.tend(shelves_, now, out);  // a node that leaves would wait for the writes
-  if (demoter_ && registered() && demoter_->due(now)) demoter_->offer(peers_.caches(), numbers_.next(), now, out);
+  if (demoter_ && registration_.is_member() && demoter_->due(now))
+    demoter_->offer(peers_.caches(), numbers_.next(), now, out);
   flush_events(now, out);
 }
 

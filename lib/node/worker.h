@@ -1,7 +1,6 @@
 // The common part of prefill, decode and cache nodes. A worker registers with the conductor, sends heartbeats and block
 // events, leases blocks to other nodes, and offers cold blocks to an mc-cache before they are evicted. The roles derive
 // from this class and add their own messages.
-//   registration   absent --Hello--> asked --Welcome--> member --(silence | new conductor)--> absent
 //
 // When the conductor is lost, the role drops all requests of that conductor. The blocks stay, and the next conductor
 // receives a snapshot of them.
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "base/extent.h"
-#include "base/rng.h"
 #include "kv/kv.h"
 #include "node/block_book.h"
 #include "node/demoter.h"
@@ -23,12 +21,11 @@
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/peers.h"
+#include "node/registration.h"
 #include "node/shelf.h"
 #include "sched/cost.h"
 
 namespace mc::node {
-
-inline constexpr std::string_view kConductor = "conductor";
 
 /// As WorkerOptions::demote_above: nothing is offered.
 inline constexpr double kNeverDemote = 2;
@@ -70,13 +67,9 @@ class Worker : public Machine, protected BlockSource {
   void check() const override;
   bool idle() const override;
 
-  const std::string& name() const { return name_; }
-  bool registered() const { return state_ == Membership::member; }
-  /// Whether the last conductor serves tenants. One tenant may not see the counts of another.
-  bool has_tenants() const { return has_tenants_; }
+  const std::string& name() const { return registration_.name(); }
+  const Registration& registration() const { return registration_; }
   bool draining() const { return draining_; }
-  /// The refusal that makes this process useless (layout mismatch, name taken); null = none.
-  const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
   const Peers& peers() const { return peers_; }
   /// Takes no new requests and finishes the present ones (SIGTERM). The heartbeat reports it.
   void start_draining() { leaving_ = draining_ = true; }
@@ -128,34 +121,20 @@ class Worker : public Machine, protected BlockSource {
   std::string last_error_;
 
  private:
-  enum class Membership : uint8_t { absent, asked, member };
-
   void on_received(const Received& event, TimePoint now, Actions& out);
   bool on_conductor(const Received& event, TimePoint now, Actions& out);
   void on_peers(const wire::Peers& message, TimePoint now, Actions& out);
   void peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
   void lose_conductor(TimePoint now, Actions& out);
-  void say_hello(TimePoint now, Actions& out);
-  void beat(TimePoint now, Actions& out);
   void send_snapshot(TimePoint now, Actions& out);
   void tend_blocks(TimePoint now, Actions& out);
 
   std::vector<Shelf*> shelves_;
-  Membership state_ = Membership::absent;
-  std::string name_;
-  InstanceId conductor_;  // instance of the conductor that this node is registered with
-  TimePoint hello_at_{};  // time of the next Hello while absent or asked
-  TimePoint beat_at_ = kNever;
-  TimePoint heard_at_{};
-  Duration beat_every_ = 200ms, dead_after_ = 1s;
-  bool has_tenants_ = false;
-  std::optional<wire::Refused> refused_;
-  bool left_ = false;
+  Registration registration_;
   bool leaving_ = false;  // the node drains by its own decision, which no order of the conductor reverses
   Peers peers_;
   Lender lender_;
   std::optional<Demoter> demoter_;  // only in a node with one shelf
-  Rng rng_;
 };
 
 }  // namespace mc::node

@@ -78,7 +78,7 @@ TEST_CASE("sim: a stage that dies costs its own pipeline's requests a retry, and
     }
     for (const auto& [name, worker] : others) {
       INFO(name);
-      CHECK((world.worker(name) == worker && worker->registered()));
+      CHECK((world.worker(name) == worker && worker->registration().is_member()));
     }
     const RequestId after = ask(world, "p0");  // the whole pipeline serves again
     REQUIRE(world.run_until_done(20s));

@@ -48,7 +48,7 @@ struct Bench {
                    {"c0", instance(3), wire::Role::cache, "sim:c0", {}},
                    {"p1", instance(4), wire::Role::prefill, "sim:p1", {}}};
     from_conductor(peers);
-    REQUIRE(machine.registered());
+    REQUIRE(machine.registration().is_member());
   }
 
   static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers, uint64_t disk_bytes) {

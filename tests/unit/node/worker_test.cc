@@ -19,7 +19,7 @@ struct WorkerBench : Bench<Prefill, PrefillOptions> {
     now += 1s;
     give(Tick{});
     give(Received{NodeId(kConductor), instance(98), wire::Welcome{"me", 200, 1000}});
-    REQUIRE(machine.registered());
+    REQUIRE(machine.registration().is_member());
   }
   std::vector<std::string> wanted(const Actions& actions) {
     std::vector<std::string> names;
