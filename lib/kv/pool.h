@@ -11,26 +11,23 @@
 //             readers) keep it from being evicted
 //   draining  out of the index and ownerless, but a pin or a lease still reads it
 //
-//   held(block) = pins + leases + held children > 0       a held block holds its ancestors
-//   evictable   = cached and not held: reachable by evicting leaves one after the other
+//   evictable   = cached, and neither the block nor a descendant has a pin or a lease (kv/chain_forest.h)
 //
-// Invariants (check()): free + owned + cached + draining == page_count; the cached blocks form a
-// forest by parent hash; a block is evicted only when nothing holds it or any resident descendant,
-// and only after its children (tail first). Costs: O(log pages) for each change of a leaf, O(1)
-// else, plus the depth of the chain when the first hold on it starts or the last one ends.
+// Invariants (check()): free + owned + cached + draining == page_count; the blocks of the forest are
+// the cached ones; a block is evicted only when nothing holds it or any resident descendant, and
+// only after its children (tail first). Costs: those of the forest.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "kv/chain_forest.h"
 #include "kv/events.h"
 #include "kv/eviction.h"
-#include "kv/leaf_heap.h"
 
 namespace mc::kv {
 
@@ -87,7 +84,7 @@ class Pool {
   /// The number of leading hashes that are resident. Does not count as a use.
   uint32_t match(std::span<const BlockHash> hashes) const;
   /// The page holding `hash`, or kNoPage.
-  PageIndex find(const BlockHash& hash) const;
+  PageIndex find(const BlockHash& hash) const { return chains_.find(hash); }
   /// Pins each page of the leading resident run of `hashes` once, and returns them.
   std::vector<PageIndex> pin_prefix(std::span<const BlockHash> hashes);
   /// `page` must be cached.
@@ -118,7 +115,7 @@ class Pool {
 
   // -- pressure ---------------------------------------------------------------------------------
   /// Up to `count` blocks in the order the policy would evict them now, leaves only.
-  std::vector<PageIndex> candidates(uint32_t count) const { return leaves_.least(count); }
+  std::vector<PageIndex> candidates(uint32_t count) const { return chains_.leaves(count); }
   /// The number of used pages beyond `share` of the pool (0.9: a high watermark of 90 %).
   uint32_t pages_over(double share) const;
 
@@ -151,11 +148,7 @@ class Pool {
   struct Page {
     PageState state = PageState::free;
     bool trial = false;
-    bool held = false;  // pins + leases + blocked > 0, as last counted at the parent
     uint32_t pins = 0, leases = 0;
-    uint32_t blocked = 0;  // children that are held
-    // Siblings have the same parent hash, whether or not the parent is resident.
-    PageIndex parent = kNoPage, first_child = kNoPage, next_sibling = kNoPage, prev_sibling = kNoPage;
     uint64_t generation = 0;
     Use use;
     BlockMeta meta;
@@ -164,27 +157,18 @@ class Pool {
   Page& at(PageIndex page);
   const Page& at(PageIndex page) const;
   Error lacks(size_t count) const;
-  void cut_cycle(BlockMeta& meta) const;
   void settle(PageIndex page);
-  void link(PageIndex page);
-  void unlink(PageIndex page);
   void unindex(PageIndex page, Removal reason);
   void to_free(PageIndex page);
   void touch_page(PageIndex page);
   uint64_t rank(const Page& page) const { return page.trial ? 0 : eviction_->rank(page.use); }
-  void evict_leaf(PageIndex page, Removal reason);
-  void collect_subtree(PageIndex root, std::vector<PageIndex>& out) const;
-
-  void check_page(PageIndex page) const;
 
   const Eviction* eviction_;
   Tier tier_;
   EventLog& log_;
   std::vector<Page> pages_;
   std::vector<PageIndex> free_;  // a stack: the page freed last is taken first
-  LeafHeap leaves_;
-  std::unordered_map<BlockHash, PageIndex, Id128Hash> index_;
-  std::unordered_map<BlockHash, PageIndex, Id128Hash> orphans_;  // absent parent -> its first resident child
+  ChainForest chains_;           // the cached blocks
   uint64_t stamp_ = 0;
   Counts counts_;
 };
