@@ -14,6 +14,19 @@ WorkerOptions worker_options(WorkerOptions worker, uint32_t stages) {
   if (stages > 1) worker.demote_above = kNeverDemote;
   return worker;
 }
+
+RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
+  switch (r.phase) {
+    case PrefillRequest::Phase::queued: return RequestStage::queue;
+    case PrefillRequest::Phase::preparing:
+      if (!r.accepted) return RequestStage::accept;
+      return fetches.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
+    case PrefillRequest::Phase::computing: return RequestStage::prefill;
+    case PrefillRequest::Phase::handing_over:
+    case PrefillRequest::Phase::ended: return RequestStage::transfer;
+  }
+  return RequestStage::queue;
+}
 }  // namespace
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
@@ -27,17 +40,12 @@ Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
-Prefill::Request* Prefill::find(const RequestId& req, uint32_t attempt) {
-  const auto it = requests_.find(req);
-  return it != requests_.end() && it->second->spec.attempt == attempt ? it->second.get() : nullptr;
-}
-
 void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   const bool by_conductor = event.from == kConductor;
   if (const auto* start = std::get_if<wire::PrefillStart>(&event.message)) {
     if (by_conductor) on_start(*start, now, out);
   } else if (const auto* accept = std::get_if<wire::KvAccept>(&event.message)) {
-    Request* r = find(accept->req, accept->attempt);
+    Request* r = requests_.find(accept->req, accept->attempt);
     if (!r || event.instance != r->decode_instance || r->accepted) return;
     r->accepted = true;
     r->accepted_at = now;
@@ -63,7 +71,7 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     if (pipeline_.sender(event)) on_stage_rotten(*rotten, out);
     // A stage could not announce its extents.
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {
-    Request* r = find(failed->req, failed->attempt);
+    Request* r = requests_.find(failed->req, failed->attempt);
     if (r && pipeline_.sender(event)) fail(*r, failure_of(*failed), failed->message, out);
   }
   pump(now, out);
@@ -71,10 +79,9 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
 
 void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& out) {
   const wire::RequestSpec& spec = start.spec;
-  const auto it = requests_.find(spec.req);
-  if (it != requests_.end()) {
-    if (it->second->spec.attempt >= spec.attempt) return;  // a repeated or late message
-    end(*it->second, out);
+  if (Request* older = requests_.find(spec.req)) {
+    if (older->spec.attempt >= spec.attempt) return;  // a repeated or late message
+    end(*older, out);
   }
   auto r = std::make_shared<Request>();
   r->spec = spec;
@@ -84,15 +91,13 @@ void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& 
   r->arrived = now;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
-  requests_[spec.req] = r;
+  requests_.add(r);
   check_start(*r, out);
   if (r->phase == Phase::ended) return;
   const uint32_t bt = options_.layout.block_tokens;
   r->hashes = kv::chain(spec.ns, spec.ids, bt);
   r->reusable = spec.no_cache || spec.prompt_logprobs >= 0 ? 0 : kv::reusable_blocks(spec.ids.size(), bt);
-  if (!spec.no_cache)
-    for (const auto& hash : r->hashes) ++pending_[hash];
-  queue_.push_back(r);
+  requests_.enqueue(*r);
 }
 
 /// Fails a request that this node can never compute, or cannot take now.
@@ -122,12 +127,13 @@ void Prefill::check_start(Request& r, Actions& out) {
                   "prompt needs " + std::to_string(blocks) + " pages, the pool has " +
                       std::to_string(options_.page_count) + "; raise --kv-mem");
   if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
-  if (queue_.size() >= prefill_.queue_max)
-    return refuse(Reason::queue_full, true, std::to_string(queue_.size()) + " requests wait on this node, its limit");
+  if (requests_.queue().size() >= prefill_.queue_max)
+    return refuse(Reason::queue_full, true,
+                  std::to_string(requests_.queue().size()) + " requests wait on this node, its limit");
 }
 
 void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out) {
-  Request* r = find(refuse.req, refuse.attempt);
+  Request* r = requests_.find(refuse.req, refuse.attempt);
   if (!r || event.instance != r->decode_instance) return;
   const Reason cause = reason_named(refuse.reason);
   wire::Failed failed = report_of(r->spec.req, r->spec.attempt, {RequestStage::accept, cause, true},
@@ -140,7 +146,7 @@ void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Act
 }
 
 void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out) {
-  Request* r = find(done.req, done.attempt);
+  Request* r = requests_.find(done.req, done.attempt);
   if (!r || event.instance != r->decode_instance || r->phase != Phase::handing_over) return;
   ++stats_.finished;
   stats_.exposed_s.add(to_seconds(now - r->computed_at));
@@ -148,27 +154,20 @@ void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, Ti
 }
 
 void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out) {
-  const auto it = requests_.find(cancel.req);
-  if (it == requests_.end() || it->second->spec.attempt > cancel.attempt) return;
-  Request& r = *it->second;
+  Request* r = requests_.find(cancel.req);
+  if (!r || r->spec.attempt > cancel.attempt) return;
   const bool by_conductor = event.from == kConductor;
-  if (!by_conductor && event.instance != r.decode_instance) return;
-  if (by_conductor && r.offered)
-    send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, cancel.reason}, out);
-  end(r, out);
+  if (!by_conductor && event.instance != r->decode_instance) return;
+  if (by_conductor && r->offered)
+    send(r->decode, r->decode_instance, wire::Cancel{r->spec.req, r->spec.attempt, cancel.reason}, out);
+  end(*r, out);
 }
 
 void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
   if (const auto* layer = std::get_if<LayerDone>(&event)) {
-    const auto it = by_run_.find(layer->run);
-    if (it != by_run_.end()) on_layer(*it->second, *layer, out);
+    if (Request* r = requests_.of_run(layer->run)) on_layer(*r, *layer, out);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
-    const auto it = by_run_.find(chunk->run);
-    if (it != by_run_.end()) {
-      const RequestPtr r = it->second;
-      by_run_.erase(it);
-      on_chunk(*r, *chunk, now, out);
-    }
+    if (const RequestPtr r = requests_.end_run(chunk->run)) on_chunk(*r, *chunk, now, out);
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
     if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
   } else if (std::holds_alternative<DiskLoaded>(event)) {
@@ -180,14 +179,11 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
 void Prefill::on_tick(TimePoint now, Actions& out) {
   slots_.free_late(now);
   copies_.on_tick(now, out);
-  std::vector<RequestPtr> late;
-  for (const auto& [id, r] : requests_)
-    if (now >= (r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline)) late.push_back(r);
-  for (const auto& r : late) {
+  for (const auto& r : requests_.late(now, prefill_.grace)) {
     if (r->phase == Phase::handing_over) {
       end(*r, out);
     } else {
-      const RequestStage stage = stage_of(*r);
+      const RequestStage stage = stage_of(*r, fetches_);
       fail(*r, {stage, Reason::timeout, false}, "deadline passed in stage " + std::string(to_string(stage)), out);
     }
   }
@@ -196,15 +192,13 @@ void Prefill::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Prefill::role_wakeup() const {
-  TimePoint at = std::min({slots_.next_wakeup(), copies_.next_wakeup(), fetches_.next_wakeup()});
-  for (const auto& [id, r] : requests_)
-    at = std::min(at, r->phase == Phase::handing_over ? after(r->deadline, prefill_.grace) : r->deadline);
-  return at;
+  return std::min(
+      {slots_.next_wakeup(), copies_.next_wakeup(), fetches_.next_wakeup(), requests_.next_deadline(prefill_.grace)});
 }
 
 void Prefill::drop_all(TimePoint, Actions& out) {
   copies_.drop_all(out);
-  const auto all = requests_;
+  const auto all = requests_.all();
   for (const auto& [id, r] : all) {
     if (r->offered) send(r->decode, r->decode_instance, wire::Cancel{id, r->spec.attempt, "failed"}, out);
     end(*r, out);
@@ -214,10 +208,10 @@ void Prefill::drop_all(TimePoint, Actions& out) {
 void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   if (pipeline_.leads() && is_stage_of(node, name())) on_stage_gone(node, out);
   copies_.on_peer_gone(instance, out);
-  const auto all = requests_;
+  const auto all = requests_.all();
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::ended || !r->offered || r->decode_instance != instance) continue;
-    const RequestStage stage = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r);
+    const RequestStage stage = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r, fetches_);
     fail(*r, {stage, Reason::peer_lost, true}, "decode node " + node + " was lost", out);
   }
   fetches_.on_peer_gone(instance, now, out);
@@ -226,11 +220,11 @@ void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimeP
 
 void Prefill::fill_load(wire::Load& load) const {
   double queue_s = 0;
-  for (const auto& r : queue_) queue_s += estimate(*r);
+  for (const auto& r : requests_.queue()) queue_s += estimate(*r);
   if (computing_) queue_s += estimate(*computing_);
   load.queue_s = queue_s;
   load.running = computing_ ? 1 : 0;
-  load.waiting = static_cast<uint32_t>(queue_.size());
+  load.waiting = static_cast<uint32_t>(requests_.queue().size());
   load.hit_tokens = stats_.local_tokens + stats_.remote_tokens;
   load.disk_hit_tokens = stats_.disk_tokens;
   load.prompt_tokens = stats_.prompt_tokens;
@@ -243,24 +237,12 @@ double Prefill::estimate(const Request& r) const {
   return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
 }
 
-RequestStage Prefill::stage_of(const Request& r) const {
-  switch (r.phase) {
-    case Phase::queued: return RequestStage::queue;
-    case Phase::preparing:
-      if (!r.accepted) return RequestStage::accept;
-      return fetches_.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
-    case Phase::computing: return RequestStage::prefill;
-    case Phase::handing_over:
-    case Phase::ended: return RequestStage::transfer;
-  }
-  return RequestStage::queue;
-}
-
 // Prepares the first few requests in order, and computes the first one that is ready.
 void Prefill::pump(TimePoint now, Actions& out) {
   std::map<InstanceId, uint32_t> preparing;  // by decode node: a full decode node holds back its own requests only
-  for (const auto& r : queue_) preparing[r->decode_instance] += r->phase == Phase::preparing;
-  for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
+  const auto queue = requests_.queue();
+  for (const auto& r : queue) preparing[r->decode_instance] += r->phase == Phase::preparing;
+  for (const auto& r : queue) {
     if (r->phase == Phase::ended) continue;
     if (r->phase == Phase::queued && pipeline_.leads() && !stages_here(*r, now, out)) continue;
     const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !peers().has(r->decode, r->decode_instance);
@@ -271,44 +253,27 @@ void Prefill::pump(TimePoint now, Actions& out) {
   if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
     run_chunk(*computing_, out);  // the run waited for a slot, which the next stage frees by reading it
   if (computing_) return;
-  for (const auto& r : std::vector<RequestPtr>(queue_.begin(), queue_.end())) {
+  // Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
+  // blocks. The fetch has its own time limit.
+  const auto prefix_is_coming = [this](const Request& r) {
+    const uint32_t here = shelf_->pool.match(r.reusable_hashes());
+    return here < r.reusable && requests_.is_fetched_before(r, here, fetches_);
+  };
+  const auto waiting = requests_.queue();
+  for (const auto& r : waiting) {
     if (r->phase != Phase::preparing || !r->accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r)) continue;
     bool started = start_compute(*r, now, out);
     // The pool is out of pages. A request that is handing over will free some: the queue waits for them, so that a
     // large request is not overtaken for ever. Otherwise only requests that prepare hold pages.
-    if (!started && std::any_of(requests_.begin(), requests_.end(),
-                                [](const auto& other) { return other.second->phase == Phase::handing_over; }))
-      return;
-    if (!started && unpin_others(*r)) started = start_compute(*r, now, out);
+    if (!started && requests_.any_in(Phase::handing_over)) return;
+    // Two preparing requests could pin so many pages that neither can start. Unpinned blocks stay cached and are
+    // matched again at each request's turn.
+    if (!started && requests_.unpin_others(*r, fetches_, shelf_->pool)) started = start_compute(*r, now, out);
     if (!started) continue;
-    std::erase(queue_, r);
+    requests_.leave_queue(*r);
     computing_ = r;
     return;
   }
-}
-
-// Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
-// blocks. The fetch has its own time limit.
-bool Prefill::prefix_is_coming(const Request& r) const {
-  const uint32_t here = shelf_->pool.match(r.reusable_hashes());
-  if (here == r.reusable) return false;
-  for (const auto& other : queue_) {
-    if (other.get() == &r) return false;
-    if (fetches_.may_bring(other->spec.req, here) && other->hashes[here] == r.hashes[here]) return true;
-  }
-  return false;
-}
-
-// Two preparing requests could pin so many pages that neither can start. All requests but `r` unpin their blocks. These
-// blocks stay cached and are matched again at each request's turn.
-bool Prefill::unpin_others(const Request& r) {
-  bool any = false;
-  for (const auto& other : queue_) {
-    if (other.get() == &r || !fetches_.done(other->spec.req) || other->pages.empty()) continue;
-    other->pages.release(shelf_->pool);
-    any = true;
-  }
-  return any;
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
@@ -339,21 +304,10 @@ void Prefill::fail(Request& r, Failure failure, std::string message, Actions& ou
 
 void Prefill::end(Request& r, Actions& out) {
   if (r.phase == Phase::ended) return;
-  const RequestPtr keep = requests_.at(r.spec.req);
-  MC_ASSERT(keep.get() == &r);
   fetches_.end(r.spec.req, out);
   if (r.run != 0) out.push_back(CancelRun{r.run});
   if (!r.flow.empty()) pipeline_.cancel(r.spec, out);
-  if (!r.spec.no_cache)
-    for (const auto& hash : r.hashes) {
-      const auto it = pending_.find(hash);
-      MC_ASSERT(it != pending_.end() && it->second > 0);
-      if (--it->second == 0) pending_.erase(it);
-    }
-  r.phase = Phase::ended;
-  requests_.erase(r.spec.req);
-  std::erase(queue_, keep);
-  ended_.push_back(keep);
+  const RequestPtr keep = requests_.end(r);
   settle(r);
 }
 
@@ -367,24 +321,22 @@ void Prefill::settle(Request& r) {
   r.page_lease = 0;
   r.pages.release(shelf_->pool);
   if (computing_.get() == &r) computing_ = nullptr;
-  const size_t left = std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
-  MC_ASSERT_EQ(left, 1u);
+  requests_.drop(r);
 }
 
 void Prefill::role_check() const {
   uint64_t pins = 0;
   const auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
-    if (r.run != 0) MC_ASSERT(by_run_.contains(r.run));
     MC_ASSERT_LE(r.remote_blocks, r.prefix_blocks);
     for (const auto& [run, chunk] : r.flow.all()) MC_ASSERT(flowing_.contains(run));
   };
-  for (const auto& [id, r] : requests_) count(*r);
-  for (const auto& r : ended_) count(*r);
+  for (const auto& [id, r] : requests_.all()) count(*r);
+  for (const auto& r : requests_.ended()) count(*r);
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
-  for (const auto& r : queue_) MC_ASSERT(r->phase == Phase::queued || r->phase == Phase::preparing);
+  requests_.check();
   MC_ASSERT(slots_.is_sound(computing_ ? computing_->run : 0));
   fetches_.check();
 }
@@ -420,9 +372,8 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   if (!take_pages(r)) return false;
   const uint32_t bt = options_.layout.block_tokens;
   const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
-  std::vector<const Request*> computing;  // requests that are computed here or in a later stage of the pipeline
-  for (const auto& [id, other] : requests_)
-    if (other.get() != &r && other->phase == Phase::computing) computing.push_back(other.get());
+  // Requests that are computed here or in a later stage of the pipeline.
+  const std::vector<const Request*> computing = requests_.computing_besides(r);
   MC_ASSERT_LE(r.prefix_blocks, r.pages.size());
   r.phase = Phase::computing;
   r.compute_at = now;
@@ -443,7 +394,9 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
 }
 
 void Prefill::announce_prefix(const Request& r, Actions& out) const {
-  if (pipeline_.leads()) announce_stages(r, out);
+  for (uint32_t stage = 1; stage < prefill_.stages && r.prefix_blocks > 0; ++stage)
+    if (const wire::Peer* member = pipeline_.member(stage))
+      send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
   for (uint32_t layer = 0; layer < pipeline_.own_layers().end; ++layer) {
     std::vector<wire::ReadyExtent> extents;
     for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
@@ -474,8 +427,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   }
   if (r.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix_blocks, pipeline_.own_layers());
   ++r.chunks;
-  const bool fresh = by_run_.try_emplace(number, requests_.at(r.spec.req)).second;
-  MC_ASSERT(fresh);
+  requests_.begin_run(r);
   out.push_back(std::move(run));
 }
 
@@ -584,7 +536,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
   slots_.handed_on(done.run, after(now, std::chrono::milliseconds(run.budget_ms)));
   r.flow.add(done.run, r.next / bt, r.run_end / bt, prefill_.stages);
-  flowing_[done.run] = requests_.at(r.spec.req);
+  flowing_[done.run] = requests_.shared(r);
   send(member->name, member->instance, std::move(run), out);
   r.next = r.run_end;
   if (r.next < r.tokens()) return run_chunk(r, out);
@@ -622,26 +574,6 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   if (last && r->flow.empty() && r->next == r->tokens() && r->run == 0) first_token(*r, *last, now, out);
 }
 
-void Prefill::announce_stages(const Request& r, Actions& out) const {
-  if (r.prefix_blocks == 0) return;
-  for (uint32_t stage = 1; stage < prefill_.stages; ++stage) {
-    const wire::Peer* member = pipeline_.member(stage);
-    if (!member) continue;
-    const LayerRange layers = pipeline_.layers_of(stage);
-    wire::StageAnnounce message{
-        r.spec.req, r.spec.attempt, r.decode, r.decode_instance, std::min(r.decode_has, r.prefix_blocks),
-        {},         layers.first,   {}};
-    message.crcs.resize(layers.end - layers.first);
-    for (uint32_t block = 0; block < r.prefix_blocks; ++block) {
-      const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
-      message.pages.push_back(r.pages[block]);
-      for (uint32_t layer = layers.first; layer < layers.end; ++layer)
-        message.crcs[layer - layers.first].push_back(meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]);
-    }
-    send(member->name, member->instance, std::move(message), out);
-  }
-}
-
 // Every request that reuses one of the pages has read, or will read, wrong bytes.
 void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   std::vector<BlockHash> hashes;
@@ -654,7 +586,7 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   }
   blocks_.drop_rotten(shelf_->pool, hashes, pages, rotten);
   stats_.checksum_failures += rotten.size();
-  const auto all = requests_;
+  const auto all = requests_.all();
   for (const auto& [id, r] : all) {
     const auto reused = r->pages.all().first(std::min(r->prefix_blocks, r->pages.size()));
     const bool reads = std::find_first_of(reused.begin(), reused.end(), pages.begin(), pages.end()) != reused.end();
@@ -667,11 +599,11 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
 // The lost member had its layers of every block, so all cached blocks and all requests under way are lost. Blocks that
 // are still held drain.
 void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
-  const auto all = requests_;
+  const auto all = requests_.all();
   for (const auto& [id, r] : all)
     if (r->phase != Phase::ended)
-      fail(*r, {stage_of(*r), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
-  for (const auto& r : ended_) r->flow.clear();  // requests whose run on the leader has not ended
+      fail(*r, {stage_of(*r, fetches_), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
+  for (const auto& r : requests_.ended()) r->flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
   slots_.free_others(computing_ ? computing_->run : 0);  // the leader's compute still writes this slot
   for (const auto& block : shelf_->pool.snapshot()) shelf_->pool.remove(block.hash, kv::Removal::dropped);

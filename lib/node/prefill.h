@@ -19,15 +19,13 @@
 // the member is back, the conductor sends nothing.
 #pragma once
 
-#include <deque>
 #include <map>
-#include <memory>
 
 #include "base/recent.h"
 #include "node/copies.h"
 #include "node/failure.h"
 #include "node/pipeline.h"
-#include "node/prefill_request.h"
+#include "node/prefill_requests.h"
 #include "node/prefix_fetches.h"
 #include "node/worker.h"
 
@@ -59,7 +57,7 @@ class Prefill final : public Worker {
   };
   const Stats& stats() const { return stats_; }
   const PrefixFetches::Stats& fetches() const { return fetches_.stats(); }
-  size_t request_count() const { return requests_.size(); }
+  size_t request_count() const { return requests_.all().size(); }
   const Copies::Stats& copies() const { return copies_.stats(); }
 
  protected:
@@ -70,16 +68,16 @@ class Prefill final : public Worker {
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
-  bool role_idle() const override { return requests_.empty() && copies_.idle(); }
+  bool role_idle() const override { return requests_.all().empty() && copies_.idle(); }
   void role_check() const override;
-  bool is_pending(const BlockHash& hash) const override { return pending_.contains(hash); }
+  bool is_pending(const BlockHash& hash) const override { return requests_.is_pending(hash); }
   /// A pipeline leases no blocks to other nodes, because each member holds a part of the layers.
   Shelf* shelf_of(const NamespaceId&) override { return pipeline_.leads() ? nullptr : shelf_.get(); }
 
  private:
   using Request = PrefillRequest;
   using Phase = Request::Phase;
-  using RequestPtr = std::shared_ptr<Request>;  // queues and tables share the request
+  using RequestPtr = PrefillRequests::Ptr;
 
   // ---- from arrival to end ----
   void on_start(const wire::PrefillStart& start, TimePoint now, Actions& out);
@@ -87,17 +85,13 @@ class Prefill final : public Worker {
   void on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out);
   void on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out);
   void on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out);
-  Request* find(const RequestId& req, uint32_t attempt);
   void pump(TimePoint now, Actions& out);
-  bool unpin_others(const Request& r);
-  bool prefix_is_coming(const Request& r) const;
   void prepare(Request& r, TimePoint now, Actions& out);
   /// Reports the failure to the conductor and the decode node, then ends the request.
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
   /// Releases the pages as soon as no run uses them.
   void settle(Request& r);
-  RequestStage stage_of(const Request& r) const;
   double estimate(const Request& r) const;
 
   // ---- computing and handing over ----
@@ -114,17 +108,12 @@ class Prefill final : public Worker {
   bool stages_here(Request& r, TimePoint now, Actions& out);
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
-  void announce_stages(const Request& r, Actions& out) const;
   void on_stage_rotten(const wire::StageRotten& found, Actions& out);
   void on_stage_gone(const NodeId& node, Actions& out);
 
   PrefillOptions prefill_;
-  std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
-  std::deque<RequestPtr> queue_;              // queued and preparing requests in order of arrival
-  std::vector<RequestPtr> ended_;             // ended requests whose pages a run still uses
+  PrefillRequests requests_;
   RequestPtr computing_;
-  std::map<uint64_t, RequestPtr> by_run_;
-  std::map<BlockHash, uint32_t> pending_;  // blocks that are being computed here, with the number of their requests
   PrefixFetches fetches_;
   Pipeline pipeline_;
   HandedSlots slots_;

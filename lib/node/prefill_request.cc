@@ -52,6 +52,19 @@ wire::StageRun PrefillRequest::stage_run(uint32_t block_tokens) const {
   return chunk;
 }
 
+wire::StageAnnounce PrefillRequest::stage_announce(const kv::Pool& pool, LayerRange layers) const {
+  wire::StageAnnounce message{spec.req, spec.attempt, decode, decode_instance, std::min(decode_has, prefix_blocks),
+                              {},       layers.first, {}};
+  message.crcs.resize(layers.end - layers.first);
+  for (uint32_t block = 0; block < prefix_blocks; ++block) {
+    const kv::BlockMeta& meta = pool.meta(pages[block]);
+    message.pages.push_back(pages[block]);
+    for (uint32_t layer = layers.first; layer < layers.end; ++layer)
+      message.crcs[layer - layers.first].push_back(meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]);
+  }
+  return message;
+}
+
 bool PrefillRequest::seal(uint32_t block, uint32_t layer, uint32_t crc) {
   MC_ASSERT(block < pages.size() && !pages.pinned(block));
   crcs.at(block).at(layer) = crc;

@@ -54,6 +54,8 @@ struct PrefillRequest {
   RunChunk chunk(uint32_t block_tokens) const;
   /// The chunk [next, run_end), for the later stages of a pipeline.
   wire::StageRun stage_run(uint32_t block_tokens) const;
+  /// The cached prefix, for the stage that holds these layers of it.
+  wire::StageAnnounce stage_announce(const kv::Pool& pool, LayerRange layers) const;
   /// The first token of the answer and the report of the prefill.
   wire::FirstToken first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
                                uint32_t block_tokens, TimePoint now) const;
