@@ -18,10 +18,11 @@ Board::Node& Board::at(int slot) {
 
 void Board::set_members(std::span<const BoardMember> members, uint32_t block_tokens, uint64_t block_bytes) {
   std::vector<Node> nodes;
+  std::vector<NodeCosts::Member> costs;
   Snapshot s;
   s.block_tokens = block_tokens, s.block_bytes = block_bytes;
   s.lengths = &lengths_;
-  slots_.clear(), holders_.clear(), prefills_.clear(), decodes_.clear(), unserved_.clear();
+  slots_.clear(), holders_.clear(), prefills_.clear(), decodes_.clear();
   ready_prefills_ = ready_decodes_ = 0;
   for (const BoardMember& member : members) {
     if (nodes.size() <= member.slot) nodes.resize(member.slot + size_t{1});
@@ -32,7 +33,6 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       nodes_[member.slot].here = false;
     } else {
       node.since = member.since;
-      node.predictor = Predictor(member.announced);
     }
     node.here = true;
     node.name = member.name, node.model = member.model;
@@ -58,7 +58,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       decodes_.push_back({member.slot, !member.draining});
       ready_decodes_ += !member.draining;
     }
-    if (!node.has_served()) unserved_.push_back(member.slot);
+    costs.push_back({member.slot, member.prefill, member.decode, member.readable, member.announced});
   }
   for (const Node& gone : nodes_) MC_ASSERT(!gone.here || (gone.unfinished == 0 && gone.rows == 0));
   MC_ASSERT_EQ(slots_.size(), holders_.size());
@@ -67,10 +67,9 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
   nodes_ = std::move(nodes);
   snapshot_ = std::move(s);
   matches_.clear();
-  decode_restricted_ = corrections_stale_ = false;
-  corrections_ = corrections();
-  for (const Node& node : nodes_)
-    if (node.here) show(node), show_costs(node);
+  decode_restricted_ = false;
+  costs_.set_members(costs);
+  for (const uint32_t slot : holders_) show(nodes_[slot]), show_costs(static_cast<int>(slot));
 }
 
 int Board::find(const NodeId& name) const {
@@ -79,35 +78,6 @@ int Board::find(const NodeId& name) const {
 }
 
 // ---- costs -----------------------------------------------------------------------------------
-
-bool Board::Node::has_served() const {
-  return (prefill < 0 || predictor.prefill_error().samples() > 0) &&
-         (decode < 0 || predictor.step_error().samples() > 0);
-}
-
-Board::Corrections Board::corrections() const {
-  double prefill = 0, prefills = 0, step = 0, steps = 0;
-  for (const Node& node : nodes_) {
-    if (!node.here) continue;
-    if (node.predictor.prefill_error().samples() > 0) prefill += node.predictor.prefill_factor(), ++prefills;
-    if (node.predictor.step_error().samples() > 0) step += node.predictor.step_factor(), ++steps;
-  }
-  return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
-}
-
-// Nothing is fetched into a node whose blocks other nodes cannot read, because the members of a pipeline hold ranges of
-// layers.
-Cost Board::Node::corrected_cost(const Corrections& corrections) const {
-  Cost cost = predictor.cost();
-  if (predictor.prefill_error().samples() == 0)
-    for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
-      *part *= corrections.prefill;
-  if (predictor.step_error().samples() == 0)
-    for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
-      *part *= corrections.step;
-  if (!readable) cost.read_bytes_per_s = 1;
-  return cost;
-}
 
 // Writes the present load of a node into the snapshot. Tokens change the load thousands of times a second.
 void Board::show(const Node& node) {
@@ -126,34 +96,26 @@ void Board::show(const Node& node) {
   }
 }
 
-void Board::show_costs(const Node& node) {
-  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = node.corrected_cost(corrections_);
-  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = node.corrected_cost(corrections_);
-}
-
-void Board::refresh_costs() {
-  if (!corrections_stale_ || unserved_.empty()) return;
-  corrections_ = corrections();
-  corrections_stale_ = false;
-  std::erase_if(unserved_, [&](uint32_t slot) { return nodes_[slot].has_served(); });
-  for (const uint32_t slot : unserved_) show_costs(nodes_[slot]);
+void Board::show_costs(int slot) {
+  const Node& node = at(slot);
+  const Cost cost = costs_.cost(slot);
+  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = cost;
+  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = cost;
 }
 
 void Board::prefilled(int slot, double tokens, double reused, double seconds) {
-  at(slot).predictor.prefilled(tokens, reused, seconds);
-  corrections_stale_ = true;
-  show_costs(at(slot));
+  costs_.prefilled(slot, tokens, reused, seconds);
+  show_costs(slot);
 }
 
 void Board::stepped(int slot, double rows, double kv_tokens, double seconds) {
-  at(slot).predictor.stepped(rows, kv_tokens, seconds);
-  corrections_stale_ = true;
-  show_costs(at(slot));
+  costs_.stepped(slot, rows, kv_tokens, seconds);
+  show_costs(slot);
 }
 
 void Board::read(int slot, double bytes, double seconds) {
-  at(slot).predictor.read(bytes, seconds);
-  show_costs(at(slot));
+  costs_.read(slot, bytes, seconds);
+  show_costs(slot);
 }
 
 void Board::reads_disk(int slot, double block_s) {
@@ -263,7 +225,7 @@ void Board::end_transfer(int slot) {
 // ---- looking ---------------------------------------------------------------------------------
 
 Snapshot& Board::look(const Ask& ask, TimePoint now) {
-  refresh_costs();
+  for (const uint32_t slot : costs_.refresh()) show_costs(static_cast<int>(slot));
   Snapshot& s = snapshot_;
   MC_ASSERT_EQ(s.prefill.size(), prefills_.size());
   MC_ASSERT_EQ(s.decode.size(), decodes_.size());

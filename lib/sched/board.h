@@ -1,6 +1,6 @@
-// The books of a cluster: the unfinished requests of each node, the progress of each prefill queue, the observed cost
-// of each node's work, and the Snapshot for the policies. Every change of the books updates the snapshot, so a decision
-// adds only the time and the blocks that nodes hold of its prompt.
+// The books of a cluster: the unfinished requests of each node, the progress of each prefill queue, and the Snapshot
+// for the policies, with the cost of each node's work (sched/node_costs.h). Every change of the books updates the
+// snapshot, so a decision adds only the time and the blocks that nodes hold of its prompt.
 //
 //   set_members   sets the nodes of the cluster and their phases; a node that stays keeps its books
 //   place         books a request at a prefill and a decode node: one Booking, which its owner gives back in parts
@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "kv/index.h"
 #include "sched/breaker.h"
+#include "sched/node_costs.h"
 #include "sched/policy.h"
-#include "sched/predict.h"
 
 namespace mc::sched {
 
@@ -84,7 +84,7 @@ class Board {
 
   // ---- what nodes report ----
   /// The node's cost, as announced and corrected by its reports.
-  const Predictor& predictor(int slot) const { return at(slot).predictor; }
+  const Predictor& predictor(int slot) const { return costs_.predictor(slot); }
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
   void read(int slot, double bytes, double seconds);
@@ -131,10 +131,6 @@ class Board {
 
  private:
   static constexpr TimePoint kIdle = TimePoint::min();
-  /// Observed / announced cost: the mean over nodes that have served, applied to nodes that have not.
-  struct Corrections {
-    double prefill = 1, step = 1;
-  };
   /// The books of a node, and its indexes in the snapshot.
   struct Node {
     bool here = false, draining = false, readable = true;
@@ -146,11 +142,6 @@ class Board {
     double queued_s = 0;  // seconds of prefill of the queued requests
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
     uint64_t kv_tokens = 0, arrived_tokens = 0, ended_prefills = 0;
-    Predictor predictor;
-    /// Whether the node has done each kind of work that it serves.
-    bool has_served() const;
-    /// The cost for the policies. A node that has not served yet is assumed to be as fast as the mean of the others.
-    Cost corrected_cost(const Corrections& corrections) const;
     /// Requests that keep a prefill node busy. A node of both phases also works on the rows that it decodes.
     uint32_t prefill_load() const { return unfinished + (prefill >= 0 && decode >= 0 ? arrived_rows : 0); }
   };
@@ -166,10 +157,8 @@ class Board {
 
   Node& at(int slot);
   const Node& at(int slot) const { return const_cast<Board*>(this)->at(slot); }
-  Corrections corrections() const;
   void show(const Node& node);
-  void show_costs(const Node& node);
-  void refresh_costs();
+  void show_costs(int slot);
   void look_at_blocks(std::span<const kv::NodeMatch> matches);
   void restrict_nodes(const Ask& ask);
   void set_bars(const Ask& ask, TimePoint now);
@@ -183,9 +172,7 @@ class Board {
   std::vector<PrefillPlace> prefills_;
   std::vector<DecodePlace> decodes_;
   uint32_t ready_prefills_ = 0, ready_decodes_ = 0;
-  Corrections corrections_;
-  bool corrections_stale_ = false;
-  std::vector<uint32_t> unserved_;      // nodes whose costs follow corrections_
+  NodeCosts costs_;
   std::vector<kv::NodeMatch> matches_;  // matches that the views contain
   bool decode_restricted_ = false;      // DecodeView::accepting is restricted to one request
 };

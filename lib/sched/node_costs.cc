@@ -1,0 +1,83 @@
+#include "sched/node_costs.h"
+
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::sched {
+
+NodeCosts::Node& NodeCosts::at(int slot) {
+  MC_ASSERT(slot >= 0 && static_cast<size_t>(slot) < nodes_.size());
+  MC_ASSERT(nodes_[static_cast<size_t>(slot)].here);
+  return nodes_[static_cast<size_t>(slot)];
+}
+
+bool NodeCosts::Node::has_served() const {
+  return (!prefill || predictor.prefill_error().samples() > 0) && (!decode || predictor.step_error().samples() > 0);
+}
+
+void NodeCosts::set_members(std::span<const Member> members) {
+  std::vector<Node> nodes;
+  unserved_.clear();
+  for (const Member& member : members) {
+    if (nodes.size() <= member.slot) nodes.resize(member.slot + size_t{1});
+    Node& node = nodes[member.slot];
+    MC_ASSERT(!node.here);
+    const bool stays = member.slot < nodes_.size() && nodes_[member.slot].here;
+    node = {.here = true, .prefill = member.prefill, .decode = member.decode, .readable = member.readable};
+    node.predictor = stays ? nodes_[member.slot].predictor : Predictor(member.announced);
+    if (!node.has_served()) unserved_.push_back(member.slot);
+  }
+  nodes_ = std::move(nodes);
+  is_stale_ = false;
+  corrections_ = mean();
+}
+
+NodeCosts::Corrections NodeCosts::mean() const {
+  double prefill = 0, prefills = 0, step = 0, steps = 0;
+  for (const Node& node : nodes_) {
+    if (!node.here) continue;
+    if (node.predictor.prefill_error().samples() > 0) prefill += node.predictor.prefill_factor(), ++prefills;
+    if (node.predictor.step_error().samples() > 0) step += node.predictor.step_factor(), ++steps;
+  }
+  return {prefills > 0 ? prefill / prefills : 1, steps > 0 ? step / steps : 1};
+}
+
+// Nothing is fetched into a node whose blocks other nodes cannot read, because the members of a pipeline hold ranges of
+// layers.
+Cost NodeCosts::cost(int slot) const {
+  const Node& node = at(slot);
+  Cost cost = node.predictor.cost();
+  if (node.predictor.prefill_error().samples() == 0)
+    for (double* part : {&cost.prefill_s, &cost.prefill_s_per_token, &cost.prefill_s_per_token2})
+      *part *= corrections_.prefill;
+  if (node.predictor.step_error().samples() == 0)
+    for (double* part : {&cost.decode_s, &cost.decode_s_per_row, &cost.decode_s_per_kv_token})
+      *part *= corrections_.step;
+  if (!node.readable) cost.read_bytes_per_s = 1;
+  return cost;
+}
+
+void NodeCosts::prefilled(int slot, double tokens, double reused, double seconds) {
+  at(slot).predictor.prefilled(tokens, reused, seconds);
+  is_stale_ = true;
+}
+
+void NodeCosts::stepped(int slot, double rows, double kv_tokens, double seconds) {
+  at(slot).predictor.stepped(rows, kv_tokens, seconds);
+  is_stale_ = true;
+}
+
+void NodeCosts::read(int slot, double bytes, double seconds) {
+  at(slot).predictor.read(bytes, seconds);
+}
+
+std::span<const uint32_t> NodeCosts::refresh() {
+  if (!is_stale_ || unserved_.empty()) return {};
+  corrections_ = mean();
+  is_stale_ = false;
+  std::erase_if(unserved_, [this](uint32_t slot) { return nodes_[slot].has_served(); });
+  return unserved_;
+}
+
+}  // namespace mc::sched
