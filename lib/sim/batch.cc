@@ -1,7 +1,7 @@
 #include "sim/batch.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -14,58 +14,31 @@ void Batch::add(double now_s, uint32_t request, uint64_t context, uint64_t steps
   if (held_) return;
   if (rows_.empty()) return begin(now_s);
   stop_at_boundary();
-  waiting_.back().boundary_s = plan_end_s_ - now_s;
+  waiting_.back().boundary_s = stretch_.end_s() - now_s;
 }
 
 void Batch::stop_at_boundary() {
-  if (rows_.empty() || held_ || planned_ <= 1) return;
-  planned_ = 1;
-  plan_end_s_ = stretch_begin_s_ + first_s_;
-  ++plan_;
-}
-
-double Batch::seconds_of(uint64_t count) const {
-  const double n = static_cast<double>(count);
-  return n * first_s_ + growth_s_ * n * (n - 1) / 2;
-}
-
-// Whole steps of the stretch that end within `seconds`.
-uint64_t Batch::steps_within(double seconds) const {
-  if (seconds < first_s_) return 0;
-  double n = 0;
-  if (growth_s_ > 0) {
-    const double half = first_s_ / growth_s_ - 0.5;
-    n = std::floor(std::sqrt(half * half + 2 * seconds / growth_s_) - half);
-  } else {
-    n = std::floor(seconds / first_s_);
-  }
-  uint64_t count = std::min(planned_, static_cast<uint64_t>(std::max(0.0, n)));
-  while (count > 0 && seconds_of(count) > seconds) --count;
-  return count;
+  if (rows_.empty() || held_) return;
+  if (stretch_.cut()) ++plan_;
 }
 
 void Batch::run(uint64_t count, double seconds) {
   const uint64_t rows = rows_.size();
-  history_.add_steps(count, first_s_, growth_s_, rows, seconds);
+  history_.add_steps(count, stretch_.first_s(), stretch_.growth_s(), rows, seconds);
   context_ += rows * count;
   tokens_made_ += rows * count;
-  planned_ -= count;
-  first_s_ += growth_s_ * static_cast<double>(count);
+  stretch_.take(count, seconds);
 }
 
 void Batch::advance(double now_s, std::vector<Done>& done) {
   while (!held_ && !rows_.empty()) {
-    if (now_s < plan_end_s_) {
-      const uint64_t count = std::min(planned_ - 1, steps_within(now_s - stretch_begin_s_));
-      if (count > 0) {
-        const double seconds = seconds_of(count);
-        run(count, seconds);
-        stretch_begin_s_ += seconds;
-      }
+    if (now_s < stretch_.end_s()) {
+      const uint64_t count = std::min(stretch_.steps() - 1, stretch_.steps_within(now_s - stretch_.begin_s()));
+      if (count > 0) run(count, stretch_.seconds_of(count));
       return;
     }
-    const double end_s = plan_end_s_;
-    run(planned_, end_s - stretch_begin_s_);
+    const double end_s = stretch_.end_s();
+    run(stretch_.steps(), end_s - stretch_.begin_s());
     while (!rows_.empty() && rows_.front().last_step == history_.steps()) {
       const Row row = rows_.front();
       std::pop_heap(rows_.begin(), rows_.end(), std::greater<>());
@@ -111,22 +84,18 @@ void Batch::begin(double now_s) {
   }
   if (preempted_ == 0 || context_ + 2 * rows_.size() < capacity_ || rows_.empty()) join(now_s);
   ++plan_;
-  planned_ = 0;
-  plan_end_s_ = kNever;
+  stretch_.clear();
   if (rows_.empty()) return;
   const sched::Profile::StepLine line = profile_->step_line(static_cast<double>(rows_.size()));
-  first_s_ = line.base_s + line.s_per_kv_token * static_cast<double>(context_);
-  growth_s_ = line.s_per_kv_token * static_cast<double>(rows_.size());
-  planned_ = rows_.front().last_step - history_.steps();
-  if (context_ + planned_ * rows_.size() > capacity_ && rows_.size() > 1) {
+  const double first_s = line.base_s + line.s_per_kv_token * static_cast<double>(context_);
+  uint64_t steps = rows_.front().last_step - history_.steps();
+  if (context_ + steps * rows_.size() > capacity_ && rows_.size() > 1) {
     const uint64_t room = capacity_ > context_ ? (capacity_ - context_) / rows_.size() : 0;
-    planned_ = std::clamp<uint64_t>(room, 1, planned_);
+    steps = std::clamp<uint64_t>(room, 1, steps);
   }
-  if (!waiting_.empty() || single_ || extra_s_ > 0) planned_ = 1;
-  first_s_ += extra_s_;
-  extra_s_ = 0;
-  stretch_begin_s_ = now_s;
-  plan_end_s_ = now_s + seconds_of(planned_);
+  if (!waiting_.empty() || single_ || extra_s_ > 0) steps = 1;
+  stretch_.begin(now_s, steps, first_s + std::exchange(extra_s_, 0),
+                 line.s_per_kv_token * static_cast<double>(rows_.size()));
   rows_max_ = std::max<uint64_t>(rows_max_, rows_.size());
 }
 
@@ -153,7 +122,8 @@ void Batch::clear(const std::function<void(uint32_t, uint64_t)>& each) {
   waiting.swap(waiting_);
   context_ = waiting_context_ = 0;
   history_.drop_saved();
-  planned_ = 0, plan_end_s_ = kNever, extra_s_ = 0;
+  stretch_.clear();
+  extra_s_ = 0;
   ++plan_;
   for (const Row& row : rows) each(row.request, made(row));
   for (const Waiting& w : waiting) each(w.request, w.made);

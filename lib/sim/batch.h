@@ -3,25 +3,25 @@
 //
 //   step j of a stretch = base(rows) + per_token * (K + rows * j)         sched::Profile::step_line
 //
-// So a stretch is summed in closed form. Requests join and leave at step boundaries only. A coupled node's prefill, or
-// the stall of a join, is a hole: time in which the batch stands still. StepHistory (sim/step_history.h) keeps the past
-// steps, from which a request's gaps are read when it ends.
+// So a stretch (sim/stretch.h) is summed in closed form. Requests join and leave at step boundaries only. A coupled
+// node's prefill, or the stall of a join, is a hole: time in which the batch stands still. StepHistory
+// (sim/step_history.h) keeps the past steps, from which a request's gaps are read when it ends.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "sched/profile.h"
 #include "sim/step_history.h"
+#include "sim/stretch.h"
 
 namespace mc::sim {
 
 class Batch {
  public:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  static constexpr double kNever = Stretch::kNever;
 
   struct Done {
     uint32_t request;
@@ -51,7 +51,7 @@ class Batch {
   /// Makes the steps that end by now_s. Requests whose rows ended are appended to `done`.
   void advance(double now_s, std::vector<Done>& done);
   /// When the batch next changes by itself; kNever = never.
-  double next_s() const { return held_ ? kNever : plan_end_s_; }
+  double next_s() const { return held_ ? kNever : stretch_.end_s(); }
   /// Number of the plan. An event that was made for another plan is stale.
   uint32_t plan() const { return plan_; }
 
@@ -59,7 +59,7 @@ class Batch {
   void hold(double now_s);
   void release(double now_s);
   bool held() const { return held_; }
-  bool at_boundary(double now_s) const { return rows_.empty() || held_ || stretch_begin_s_ == now_s; }
+  bool at_boundary(double now_s) const { return rows_.empty() || held_ || stretch_.begin_s() == now_s; }
   /// Lengthens the next step for all rows, for example by a prefill chunk in the same pass.
   void lengthen_next(double seconds) { extra_s_ = seconds; }
   /// Ends the stretch under way with the step under way. Call advance() first.
@@ -102,8 +102,6 @@ class Batch {
   void begin(double now_s);
   void join(double now_s);
   void run(uint64_t count, double seconds);
-  double seconds_of(uint64_t count) const;
-  uint64_t steps_within(double seconds) const;
 
   const sched::Profile* profile_;
   uint64_t capacity_;
@@ -111,9 +109,7 @@ class Batch {
   std::vector<Row> rows_;  // heap: the first leaves first
   std::deque<Waiting> waiting_;
   uint64_t context_ = 0, waiting_context_ = 0;
-  // The stretch under way has `planned_` steps from stretch_begin_s_ on. Its first step takes first_s_.
-  uint64_t planned_ = 0;
-  double stretch_begin_s_ = 0, first_s_ = 0, growth_s_ = 0, plan_end_s_ = kNever;
+  Stretch stretch_;  // the one under way
   double extra_s_ = 0, held_since_s_ = 0;
   bool single_ = false, held_ = false;
   uint32_t plan_ = 0;
