@@ -46,15 +46,12 @@ Router::Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks
       blocks_(blocks),
       options_(options),
       caches_(caches),
-      nodes_(nodes),
+      nodes_(options, nodes),
       fill_inflight_(std::move(inflight)),
       board_(options.sched.slow_start_s),
       line_(line_options(options)),
       copies_(options.replicate),
       rng_(options.seed),
-      prefill_up_(nodes, true),
-      decode_up_(options.shape.coupled > 0 ? 0 : options.shape.decode, true),
-      up_since_s_(nodes, -1e9),
       requests_(trace.size()),
       resident_(nodes),
       readable_(nodes) {
@@ -65,57 +62,33 @@ Router::Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks
 
 // ---- members ---------------------------------------------------------------------------------
 
-// A group of prefill nodes is one member. Its announced cost is that of a stage.
 void Router::show_members(TimePoint now) {
-  const sched::Profile& profile = *options_.profile;
-  std::vector<sched::BoardMember> members;
-  const auto add = [&](const char* role, uint32_t number, int slot) -> sched::BoardMember& {
-    sched::BoardMember& m = members.emplace_back();
-    m.slot = static_cast<uint32_t>(slot);
-    m.name = role + std::to_string(number);
-    m.capacity_tokens = profile.kv_capacity_tokens;
-    m.announced = profile.cost;
-    return m;
-  };
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    if (!prefill_up_[i]) continue;
-    sched::BoardMember& m = add(coupled() ? "m" : "p", i, static_cast<int>(i));
-    m.prefill = true, m.decode = coupled();
-    m.readable = !coupled();
-    m.since = time_of(up_since_s_[i]);
-    m.announced.prefill_s_per_token /= options_.pipeline, m.announced.prefill_s_per_token2 /= options_.pipeline;
-  }
-  for (uint32_t i = 0; i < decode_up_.size(); ++i)
-    if (decode_up_[i]) add("d", i, slot_of_decode(i)).decode = true;
-  board_.set_members(members, kTraceBlockTokens, kTraceBlockTokens * profile.kv_bytes_per_token);
+  board_.set_members(nodes_.members(), kTraceBlockTokens, kTraceBlockTokens * options_.profile->kv_bytes_per_token);
   inflight_at_.reset();
   line_.room_changed();
   bound_held(now);
 }
 
 void Router::set_prefill_up(uint32_t node, bool up, double now_s) {
-  if (prefill_up_[node] == up) return;
+  if (nodes_.is_up(node) == up) return;
   const TimePoint now = time_of(now_s);
   if (!up) {
     for (Request& r : requests_)
       if (r.booking.source == static_cast<int>(node)) board_.forget_source(r.booking);
     copies_.end_of(node, board_, now);
   }
-  prefill_up_[node] = up;
-  if (up) up_since_s_[node] = now_s;
+  nodes_.set_up(node, up, now_s);
   show_members(now);
 }
 
 void Router::set_decode_up(uint32_t decode, bool up, double now_s) {
-  MC_ASSERT(!coupled());
-  decode_up_[decode] = up;
+  nodes_.set_decode_up(decode, up);
   show_members(time_of(now_s));
 }
 
 // A held request that has no node left waits for one, at most for kParkMax.
 void Router::bound_held(TimePoint now) {
-  const auto any = [](const std::vector<bool>& up) { return std::find(up.begin(), up.end(), true) != up.end(); };
-  const bool has_nodes = any(prefill_up_) && (coupled() || any(decode_up_));
+  const bool has_nodes = nodes_.serves();
   for (const uint32_t r : held()) {
     line_.set_has_nodes(id_of(r), has_nodes);
     if (!has_nodes) {
@@ -148,7 +121,7 @@ std::span<const uint32_t> Router::blocks_of(uint32_t r) const {
 sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
   caches_.match(blocks_of(r), resident_, readable_);
   matches_.clear();
-  for (uint32_t i = 0; i < nodes_; ++i)
+  for (uint32_t i = 0; i < nodes_.count(); ++i)
     if (resident_[i] > 0)
       matches_.push_back({.node = static_cast<kv::NodeOrdinal>(i), .resident = readable_[i], .expected = resident_[i]});
   sched::Board::Ask ask;
@@ -167,7 +140,7 @@ void Router::add_inflight(sched::Snapshot& snapshot, TimePoint now) {
   snapshot.inflight.clear();
   fill_inflight_(snapshot.inflight);
   for (sched::Inflight& one : snapshot.inflight)
-    one.decode = static_cast<uint32_t>(board_.decode_at(slot_of_decode(one.decode)));
+    one.decode = static_cast<uint32_t>(board_.decode_at(nodes_.slot_of_decode(one.decode)));
 }
 
 sched::Options Router::options_for(uint32_t r) const {
@@ -181,7 +154,7 @@ sched::Options Router::options_for(uint32_t r) const {
 }
 
 double Router::queue_s(uint32_t node, double now_s) const {
-  return prefill_up_[node] ? board_.queue_s(static_cast<int>(node), time_of(now_s)) : 0;
+  return nodes_.is_up(node) ? board_.queue_s(static_cast<int>(node), time_of(now_s)) : 0;
 }
 
 // ---- requests --------------------------------------------------------------------------------
@@ -344,11 +317,12 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
   held_count_ += !request.dispatched && now > request.arrived;
   Route out;
   out.node = board_.prefill_slot(c.node);
-  out.decode = coupled() ? out.node : board_.decode_slot(static_cast<size_t>(placement_.decode)) - nodes_;
+  out.decode =
+      nodes_.coupled() ? out.node : nodes_.decode_of_slot(board_.decode_slot(static_cast<size_t>(placement_.decode)));
   out.local_blocks = c.local_blocks;
   out.prefill_s = c.prefill_s, out.ttft_s = placement_.ttft_s;
   sched::Booking& booking = request.booking;
-  booking.prefill = static_cast<int>(out.node), booking.decode = slot_of_decode(out.decode);
+  booking.prefill = static_cast<int>(out.node), booking.decode = nodes_.slot_of_decode(out.decode);
   booking.prefill_s = c.prefill_s;
   booking.tokens = request.tokens;
   if (c.holder >= 0 && c.fetch_blocks > 0) {

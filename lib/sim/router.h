@@ -1,8 +1,9 @@
 // The scheduler of a simulated cluster: the parts of the live conductor that decide, with the conductor's own rules.
 //
-//   Board        the books: load and cost of each node, as policies see them       sched/board.h
-//   Line         requests that wait for their turn, and quotas                     sched/line.h
-//   CopyOrders   copies of hot prefixes under way                                  sched/copies.h
+//   ClusterNodes   the nodes that are up                                           sim/cluster_nodes.h
+//   Board          the books: load and cost of each node, as policies see them     sched/board.h
+//   Line           requests that wait for their turn, and quotas                   sched/line.h
+//   CopyOrders     copies of hot prefixes under way                                sched/copies.h
 //
 // The router has the information of a conductor: predictions at placing, first tokens, tokens and ends, of which the
 // engine (sim/cluster_engine.h) tells it. The progress of prefills and transfers is unknown to it.
@@ -21,6 +22,7 @@
 #include "base/rng.h"
 #include "sched/sched.h"
 #include "sim/cluster.h"
+#include "sim/cluster_nodes.h"
 #include "sim/tiers.h"
 
 namespace mc::sim {
@@ -77,7 +79,7 @@ class Router {
   /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced.
   void first_token(uint32_t r, uint64_t reused, double seconds, double now_s);
   /// The rows of a decode node made so many tokens. leave() gets the part of each row.
-  void grow(uint32_t decode, uint64_t tokens) { board_.grow(slot_of_decode(decode), tokens); }
+  void grow(uint32_t decode, uint64_t tokens) { board_.grow(nodes_.slot_of_decode(decode), tokens); }
   /// The request is on no node any more.
   void leave(uint32_t r, uint64_t grown, double now_s);
   /// The request is over: its tenant may have another one.
@@ -110,8 +112,6 @@ class Router {
   };
 
   static TimePoint time_of(double seconds) { return TimePoint{} + from_seconds(seconds); }
-  bool coupled() const { return options_.shape.coupled > 0; }
-  int slot_of_decode(uint32_t decode) const { return static_cast<int>(coupled() ? decode : nodes_ + decode); }
   std::span<const uint32_t> blocks_of(uint32_t r) const;
   std::vector<uint32_t> held() const;
   void show_members(TimePoint now);
@@ -132,14 +132,12 @@ class Router {
   const TraceBlocks& blocks_;
   const ClusterOptions& options_;
   TieredCaches& caches_;
-  uint32_t nodes_;
+  ClusterNodes nodes_;
   FillInflight fill_inflight_;
   sched::Board board_;
   sched::Line line_;
   sched::CopyOrders copies_;
   Rng rng_;
-  std::vector<bool> prefill_up_, decode_up_;
-  std::vector<double> up_since_s_;  // [node]
   std::vector<Request> requests_;
   std::set<std::pair<TimePoint, uint32_t>> held_;  // by the time at which each must end
   sched::Placement placement_;                     // of the last decision: its memory is used again

@@ -1,0 +1,69 @@
+#include "sim/cluster_nodes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/assert.h"
+
+namespace mc::sim {
+
+ClusterNodes::ClusterNodes(const ClusterOptions& options, uint32_t count)
+    : options_(options),
+      up_(count, true),
+      decode_up_(options.shape.coupled > 0 ? 0 : options.shape.decode, true),
+      up_since_s_(count, -1e9) {}
+
+int ClusterNodes::slot_of_decode(uint32_t decode) const {
+  return static_cast<int>(coupled() ? decode : count() + decode);
+}
+
+uint32_t ClusterNodes::decode_of_slot(uint32_t slot) const {
+  MC_ASSERT(!coupled());
+  MC_ASSERT_LE(count(), slot);
+  MC_ASSERT_LT(slot - count(), decode_up_.size());
+  return slot - count();
+}
+
+bool ClusterNodes::serves() const {
+  const auto any = [](const std::vector<bool>& up) { return std::find(up.begin(), up.end(), true) != up.end(); };
+  return any(up_) && (coupled() || any(decode_up_));
+}
+
+void ClusterNodes::set_up(uint32_t node, bool up, double now_s) {
+  MC_ASSERT_LT(node, up_.size());
+  if (up_[node] == up) return;
+  up_[node] = up;
+  if (up) up_since_s_[node] = now_s;
+}
+
+void ClusterNodes::set_decode_up(uint32_t decode, bool up) {
+  MC_ASSERT(!coupled());
+  MC_ASSERT_LT(decode, decode_up_.size());
+  decode_up_[decode] = up;
+}
+
+std::vector<sched::BoardMember> ClusterNodes::members() const {
+  const sched::Profile& profile = *options_.profile;
+  std::vector<sched::BoardMember> members;
+  const auto add = [&](const char* role, uint32_t number, int slot) -> sched::BoardMember& {
+    sched::BoardMember& m = members.emplace_back();
+    m.slot = static_cast<uint32_t>(slot);
+    m.name = role + std::to_string(number);
+    m.capacity_tokens = profile.kv_capacity_tokens;
+    m.announced = profile.cost;
+    return m;
+  };
+  for (uint32_t i = 0; i < up_.size(); ++i) {
+    if (!up_[i]) continue;
+    sched::BoardMember& m = add(coupled() ? "m" : "p", i, static_cast<int>(i));
+    m.prefill = true, m.decode = coupled();
+    m.readable = !coupled();
+    m.since = TimePoint{} + from_seconds(up_since_s_[i]);
+    m.announced.prefill_s_per_token /= options_.pipeline, m.announced.prefill_s_per_token2 /= options_.pipeline;
+  }
+  for (uint32_t i = 0; i < decode_up_.size(); ++i)
+    if (decode_up_[i]) add("d", i, slot_of_decode(i)).decode = true;
+  return members;
+}
+
+}  // namespace mc::sim
