@@ -8,16 +8,6 @@
 #include "base/hash.h"
 
 namespace mc::host {
-namespace {
-
-/// The number of a run; 0 for work that is no run.
-uint64_t run_of(const node::ComputeWork& work) {
-  if (const auto* chunk = std::get_if<node::RunChunk>(&work)) return chunk->run;
-  if (const auto* step = std::get_if<node::RunStep>(&work)) return step->run;
-  return 0;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
                                                          const ComputeOptions& options) {
@@ -41,18 +31,13 @@ ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, Para
       constraints_(Constraints::open(model.directory(), model.config().vocab)),
       options_(options),
       layout_(runner_.layout()),
-      wake_(std::move(wake)) {
+      queue_(std::move(wake)) {
   logits_.resize(size_t{options.batch_max} * model.config().vocab);
   thread_ = std::thread([this] { loop(); });
 }
 
 ModelCompute::~ModelCompute() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-    if (current_ != 0) cancelled_.insert(current_);
-  }
-  has_work_.notify_one();
+  queue_.stop();
   thread_.join();
 }
 
@@ -60,65 +45,12 @@ std::string ModelCompute::kernels() const {
   return runner_.kernels().name;
 }
 
-void ModelCompute::submit(node::ComputeWork work) {
-  std::lock_guard lock(mutex_);
-  MC_ASSERT(!stopping_);
-  work_.push_back(std::move(work));
-  has_work_.notify_one();
-}
-
-void ModelCompute::cancel(uint64_t run) {
-  std::lock_guard lock(mutex_);
-  const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
-  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nothing would erase the mark
-}
-
-std::optional<node::Event> ModelCompute::next() {
-  std::lock_guard lock(mutex_);
-  if (events_.empty()) {
-    wake_.drain();
-    return std::nullopt;
-  }
-  node::Event event = std::move(events_.front());
-  events_.erase(events_.begin());
-  return event;
-}
-
-void ModelCompute::post(node::Event event) {
-  {
-    std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-  }
-  wake_.signal();
-}
-
-std::optional<node::ComputeWork> ModelCompute::take() {
-  std::unique_lock lock(mutex_);
-  has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
-  if (stopping_) return std::nullopt;
-  node::ComputeWork work = std::move(work_.front());
-  work_.erase(work_.begin());
-  MC_ASSERT_EQ(current_, uint64_t{0});  // the run before this one has ended
-  current_ = run_of(work);
-  return work;
-}
-
-void ModelCompute::finish(node::Event done) {
-  {
-    std::lock_guard lock(mutex_);
-    MC_ASSERT(current_ != 0);
-    cancelled_.erase(current_);
-    current_ = 0;
-  }
-  post(std::move(done));
-}
-
 void ModelCompute::loop() {
-  while (auto work = take()) {
+  while (auto work = queue_.take()) {
     if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
-      finish(run_chunk(*chunk));
+      queue_.finish(run_chunk(*chunk));
     else if (const auto* step = std::get_if<node::RunStep>(&*work))
-      finish(run_step(*step));
+      queue_.finish(run_step(*step));
     else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
       join(std::move(*joins));
     else
@@ -208,9 +140,8 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     chunk.hidden = hidden_;
   }
   chunk.on_layer = [&](uint32_t layer) {
-    post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
-    std::lock_guard lock(mutex_);
-    return !cancelled_.contains(run.run);
+    queue_.post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
+    return !queue_.is_cancelled(run.run);
   };
   std::optional<Error> broken;
   if (run.prompt_logprobs >= 0 && !run.targets.empty()) {
@@ -227,8 +158,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
       }
       done.prompt_logprobs.push_back({scored->logprob, scored->rank, {}});
       for (const auto& top : scored->top) done.prompt_logprobs.back().top.emplace_back(top.token, top.logprob);
-      std::lock_guard lock(mutex_);
-      return !cancelled_.contains(run.run);
+      return !queue_.is_cancelled(run.run);
     };
   }
   if (auto ran = runner_.prefill(chunk); !ran) return fail(broken.value_or(ran.error()));

@@ -1,6 +1,6 @@
 // The thread that owns the model's forward pass. The control loop hands it runs (a chunk of a prompt,
-// a step of the batch) one at a time and takes events back. Shared are the KV pages, which the role leaves
-// untouched while a run uses them, and the rows of a step, which only one side has at a time.
+// a step of the batch) one at a time and takes events back (host/compute_queue.h). Also shared are the KV pages, which
+// the role leaves untouched while a run uses them, and the rows of a step, which only one side has at a time.
 // It keeps each sequence of the batch from JoinBatch to LeaveBatch: its pages, plan, sampling and history. A step in
 // which no block fills allocates nothing, unless log-probabilities are asked for.
 //
@@ -8,12 +8,8 @@
 //                <--next---- [LayerDone*, ChunkDone | StepDone]   event_fd() is readable meanwhile
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -22,6 +18,7 @@
 #include "attn/attn.h"
 #include "base/fd.h"
 #include "base/parallel.h"
+#include "host/compute_queue.h"
 #include "host/constraints.h"
 #include "model/model.h"
 #include "model/runner.h"
@@ -49,11 +46,11 @@ class ModelCompute final : public node::Compute {
                                                     const ComputeOptions& options);
   ~ModelCompute() override;
 
-  void submit(node::ComputeWork work) override;
-  void cancel(uint64_t run) override;
+  void submit(node::ComputeWork work) override { queue_.submit(std::move(work)); }
+  void cancel(uint64_t run) override { queue_.cancel(run); }
   std::string kernels() const override;
-  int event_fd() const override { return wake_.fd(); }
-  std::optional<node::Event> next() override;
+  int event_fd() const override { return queue_.event_fd(); }
+  std::optional<node::Event> next() override { return queue_.next(); }
 
  private:
   /// A sequence of the batch, from JoinBatch to LeaveBatch.
@@ -69,9 +66,6 @@ class ModelCompute final : public node::Compute {
   ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
                const ComputeOptions& options);
   void loop();
-  /// Takes the work that comes next, waiting for it; nothing when the thread is to end.
-  std::optional<node::ComputeWork> take();
-  void finish(node::Event done);
   node::ChunkDone run_chunk(const node::RunChunk& run);
   void join(node::JoinBatch join);
   node::StepDone run_step(const node::RunStep& run);
@@ -89,7 +83,6 @@ class ModelCompute final : public node::Compute {
   Result<std::span<const uint64_t>> allowed_after(Sequence& sequence, uint32_t token);
   std::span<float> activations(uint32_t slot, size_t tokens) const;
   std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
-  void post(node::Event event);
 
   const model::Model& model_;
   model::Runner runner_;
@@ -103,15 +96,7 @@ class ModelCompute final : public node::Compute {
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::vector<model::DecodeRow> rows_;            // of the step under way
   std::vector<size_t> computed_;                  // which of the step's rows they are
-  EventFd wake_;
-
-  std::mutex mutex_;
-  std::condition_variable has_work_;
-  bool stopping_ = false;                // guarded by mutex_, like all below
-  std::vector<node::ComputeWork> work_;  // the role keeps at most one run under way
-  std::vector<node::Event> events_;      // at most layers + 1 a run
-  std::set<uint64_t> cancelled_;
-  uint64_t current_ = 0;
+  ComputeQueue queue_;
   std::thread thread_;
 };
 

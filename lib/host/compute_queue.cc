@@ -1,0 +1,86 @@
+#include "host/compute_queue.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::host {
+namespace {
+
+/// The number of a run; 0 for work that is no run.
+uint64_t run_of(const node::ComputeWork& work) {
+  if (const auto* chunk = std::get_if<node::RunChunk>(&work)) return chunk->run;
+  if (const auto* step = std::get_if<node::RunStep>(&work)) return step->run;
+  return 0;
+}
+
+}  // namespace
+
+void ComputeQueue::submit(node::ComputeWork work) {
+  std::lock_guard lock(mutex_);
+  MC_ASSERT(!stopping_);
+  work_.push_back(std::move(work));
+  has_work_.notify_one();
+}
+
+void ComputeQueue::cancel(uint64_t run) {
+  std::lock_guard lock(mutex_);
+  const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
+  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nothing would erase the mark
+}
+
+std::optional<node::Event> ComputeQueue::next() {
+  std::lock_guard lock(mutex_);
+  if (events_.empty()) {
+    wake_.drain();
+    return std::nullopt;
+  }
+  node::Event event = std::move(events_.front());
+  events_.erase(events_.begin());
+  return event;
+}
+
+void ComputeQueue::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    if (current_ != 0) cancelled_.insert(current_);
+  }
+  has_work_.notify_one();
+}
+
+std::optional<node::ComputeWork> ComputeQueue::take() {
+  std::unique_lock lock(mutex_);
+  has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+  if (stopping_) return std::nullopt;
+  node::ComputeWork work = std::move(work_.front());
+  work_.erase(work_.begin());
+  MC_ASSERT_EQ(current_, uint64_t{0});  // the run before this one has ended
+  current_ = run_of(work);
+  return work;
+}
+
+bool ComputeQueue::is_cancelled(uint64_t run) const {
+  std::lock_guard lock(mutex_);
+  return cancelled_.contains(run);
+}
+
+void ComputeQueue::post(node::Event event) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
+  wake_.signal();
+}
+
+void ComputeQueue::finish(node::Event done) {
+  {
+    std::lock_guard lock(mutex_);
+    MC_ASSERT(current_ != 0);
+    cancelled_.erase(current_);
+    current_ = 0;
+  }
+  post(std::move(done));
+}
+
+}  // namespace mc::host

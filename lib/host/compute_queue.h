@@ -1,0 +1,55 @@
+// The work for a compute thread, and the events that it reports: the only state that the thread shares with the control
+// loop.
+//
+//   control loop --submit--> [work]   --take--> compute thread, one run at a time
+//                <--next---- [events] <--post, finish--        event_fd() is readable while there are events
+//
+// A cancelled run is not taken out of the queue. The thread asks is_cancelled() where it can stop, and finishes the run
+// early. The mark goes with the run, so it hits no later one.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/fd.h"
+#include "node/services.h"
+
+namespace mc::host {
+
+class ComputeQueue {
+ public:
+  explicit ComputeQueue(EventFd wake) : wake_(std::move(wake)) {}
+
+  // ---- control loop ----
+  /// Not after stop().
+  void submit(node::ComputeWork work);
+  /// Does nothing when the run is neither waiting nor under way.
+  void cancel(uint64_t run);
+  std::optional<node::Event> next();
+  int event_fd() const { return wake_.fd(); }
+  /// The thread gets no more work, and the run under way is cancelled.
+  void stop();
+
+  // ---- compute thread ----
+  /// Waits for work. nullopt after stop(). The run taken before must be finished.
+  std::optional<node::ComputeWork> take();
+  bool is_cancelled(uint64_t run) const;
+  void post(node::Event event);
+  /// The run that was taken last has ended.
+  void finish(node::Event done);
+
+ private:
+  EventFd wake_;
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable has_work_;
+  bool stopping_ = false;
+  std::vector<node::ComputeWork> work_;  // the role keeps at most one run under way
+  std::vector<node::Event> events_;      // at most layers + 1 a run
+  std::set<uint64_t> cancelled_;         // of runs that wait or are under way
+  uint64_t current_ = 0;                 // the run under way; 0 = none
+};
+
+}  // namespace mc::host
