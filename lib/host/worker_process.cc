@@ -9,9 +9,11 @@
 #include "host/daemon.h"
 #include "host/daemon_flags.h"
 #include "host/loop.h"
+#include "host/shutdown.h"
 #include "host/worker_metrics.h"
 #include "host/worker_plan.h"
 #include "host/worker_planes.h"
+#include "host/worker_watch.h"
 #include "product/flags.h"
 
 namespace mc::host {
@@ -112,49 +114,36 @@ class WorkerProcess {
 
   Result<int> run() {
     log_start();
-    at_.say_waiting = SystemClock::instance().now() + 1s;
+    watch_.start(SystemClock::instance().now());
     loop_->run();
     notify_service_manager("STOPPING=1");
-    if (failure_) return *failure_;
-    log_info("stopped");
-    return leaving_.exit_code;
+    const Result<int> outcome = shutdown_.outcome();
+    if (outcome) log_info("stopped");
+    return outcome;
   }
 
   void after_events() {
     const TimePoint now = SystemClock::instance().now();
     const node::Registration& registration = worker_->registration();
     planes_.offer_keys();
-    if (registration.is_member() && named_ != worker_->name()) {
-      named_ = worker_->name();
-      planes_.links().set_name(named_);
-      log_set_node(named_);
-      metrics_->set_label("engine", named_);
-      log_info("registered", {{"name", named_}});
-      readiness_->announce(named_, plan_.options.http, plan_.options.control_uri);
+    const WorkerWatch::News news = watch_.look(registration, worker_->disk().state(), now);
+    if (news.named) {
+      planes_.links().set_name(watch_.name());
+      log_set_node(watch_.name());
+      metrics_->set_label("engine", watch_.name());
+      log_info("registered", {{"name", watch_.name()}});
+      readiness_->announce(watch_.name(), plan_.options.http, plan_.options.control_uri);
     }
-    if (named_.empty() && now >= at_.say_waiting) {
-      at_.say_waiting = kNever;
-      log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
-    }
-    if (worker_->disk().state() == node::DiskTier::State::lost && !std::exchange(disk_lost_, true))
-      log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
-    if (planes_.links().fatal() && named_.empty()) return give_up(planes_.links().failure());
-    if (const auto* refused = registration.refused(); refused && !registration.is_member()) {
-      // A taken name may come free: a process killed a moment ago still counts as alive. The rest stays.
-      if (at_.refused_since == kNever) at_.refused_since = now;
-      if (refused->mc != err::kNameTaken || now - at_.refused_since > kNamePatience) return give_up(refusal(*refused));
-    } else {
-      at_.refused_since = kNever;
-    }
-    if (worker_->draining() && leaving_.asked && (worker_->idle() || now >= leaving_.until)) {
-      MC_ASSERT(leaving_.until != kNever);
-      if (!leaving_.left) loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
-      leaving_.left = true;
+    if (news.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
+    if (news.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
+    if (planes_.links().fatal() && watch_.name().empty()) return give_up(planes_.links().failure());
+    if (news.refused) return give_up(refusal(*news.refused));
+    if (shutdown_.is_due(worker_->idle(), now)) {
+      if (!registration.has_left()) leave();
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
-    const bool has_tenants = registration.has_tenants();
-    if (now < at_.status && std::exchange(has_tenants_, has_tenants) == has_tenants) return;
+    if (now < at_.status && !news.tenants_changed) return;
     at_.status = now + 100ms;
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
@@ -162,10 +151,15 @@ class WorkerProcess {
     }
     meters_->update();
     process_meter_->update(pages_->stats(), planes_.links().stats());
-    pages_->update(worker_->draining() ? "draining" : !registration.is_member() ? "no conductor" : "", has_tenants);
+    pages_->update(worker_->draining()         ? "draining"
+                   : !registration.is_member() ? "no conductor"
+                                               : "",
+                   registration.has_tenants());
   }
 
-  static constexpr Duration kNamePatience = 5s;
+  void leave() {
+    loop_->apply([this](TimePoint now, node::Actions& out) { worker_->leave(now, out); });
+  }
 
   Error refusal(const wire::Refused& refused) const {
     if (refused.mc != err::kKvLayoutMismatch)
@@ -178,8 +172,7 @@ class WorkerProcess {
   }
 
   void give_up(Error error) {
-    MC_ASSERT(!failure_);
-    failure_ = std::move(error);
+    shutdown_.fail(std::move(error));
     loop_->stop();
   }
 
@@ -191,18 +184,14 @@ class WorkerProcess {
         reload_page_lock(args_, *lock_);
       } else if (*signal == SIGUSR1) {
         dump();
-      } else if (leaving_.asked) {
-        leaving_.exit_code = *signal == SIGINT ? kExitInterrupted : 0;
-        loop_->apply([this](TimePoint t, node::Actions& out) { worker_->leave(t, out); });
-        loop_->stop();
-      } else {
-        leaving_.asked = true;
-        if (*signal == SIGINT) leaving_.exit_code = kExitInterrupted;
+      } else if (const Duration most = args_.duration(flags::kDrainTimeout);
+                 shutdown_.ask(*signal, SystemClock::instance().now(), most)) {
         worker_->start_draining();
-        leaving_.until = SystemClock::instance().now() + args_.duration(flags::kDrainTimeout);
         const size_t left = worker_->load().running + worker_->load().waiting;
-        log_info("draining; another signal stops now",
-                 {{"requests", left}, {"most_s", to_seconds(args_.duration(flags::kDrainTimeout))}});
+        log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
+      } else {
+        leave();
+        loop_->stop();
       }
     }
   }
@@ -210,7 +199,7 @@ class WorkerProcess {
   /// Writes the state for SIGUSR1; the log level does not suppress it.
   void dump() const {
     const wire::Load load = worker_->load();
-    std::string text = std::string(cli::build_info().program) + " " + named_ + ": state at SIGUSR1:";
+    std::string text = std::string(cli::build_info().program) + " " + watch_.name() + ": state at SIGUSR1:";
     const auto put = [&](const char* key, const auto& value) {
       text += " " + std::string(key) + "=";
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
@@ -228,13 +217,6 @@ class WorkerProcess {
     log_print(text + "\n");
   }
 
-  /// The end of the process, once a signal has asked for it.
-  struct Leaving {
-    bool asked = false, left = false;
-    TimePoint until = kNever;  // requests may finish until then
-    int exit_code = 0;
-  };
-
   const cli::Args& args_;
   Heartbeat heartbeat_;
   DescriptorPlan descriptors_;
@@ -251,12 +233,10 @@ class WorkerProcess {
   std::unique_ptr<StatusPages> pages_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Readiness> readiness_;
-  std::string named_;
-  std::optional<Error> failure_;
-  Leaving leaving_;
-  bool has_tenants_ = false, disk_lost_ = false;
+  WorkerWatch watch_;
+  Shutdown shutdown_;
   struct {
-    TimePoint refused_since = kNever, say_waiting = kNever, status{}, check{};
+    TimePoint status{}, check{};
   } at_;
 };
 

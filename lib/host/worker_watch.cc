@@ -1,0 +1,35 @@
+#include "host/worker_watch.h"
+
+#include <utility>
+
+#include "base/errors.h"
+
+namespace mc::host {
+
+WorkerWatch::News WorkerWatch::look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now) {
+  News news;
+  if (registration.is_member() && name_ != registration.name()) {
+    name_ = registration.name();
+    news.named = true;
+  }
+  if (name_.empty() && now >= say_waiting_) {
+    say_waiting_ = kNever;
+    news.waits = true;
+  }
+  news.disk_lost = disk == node::DiskTier::State::lost && !std::exchange(disk_lost_, true);
+  news.tenants_changed = std::exchange(has_tenants_, registration.has_tenants()) != registration.has_tenants();
+  news.refused = refusal(registration, now);
+  return news;
+}
+
+const wire::Refused* WorkerWatch::refusal(const node::Registration& registration, TimePoint now) {
+  const wire::Refused* refused = registration.refused();
+  if (!refused || registration.is_member()) {
+    refused_since_ = kNever;
+    return nullptr;
+  }
+  if (refused_since_ == kNever) refused_since_ = now;
+  return refused->mc != err::kNameTaken || now - refused_since_ > kNamePatience ? refused : nullptr;
+}
+
+}  // namespace mc::host

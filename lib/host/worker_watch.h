@@ -1,0 +1,41 @@
+// The watch of a worker process over its node, once a round of the control loop. It notices a name from the conductor,
+// a wait for the conductor, a refusal that will stay, and a disk that was lost. Each is reported once.
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+#include "node/worker.h"
+
+namespace mc::host {
+
+class WorkerWatch {
+ public:
+  /// A taken name may come free: a process killed a moment ago still counts as alive. Other refusals stay.
+  static constexpr Duration kNamePatience = 5s;
+  static constexpr Duration kSilence = 1s;  // wait for a conductor that is not worth a line
+
+  /// The control loop starts.
+  void start(TimePoint now) { say_waiting_ = now + kSilence; }
+
+  struct News {
+    bool named = false;                      // the conductor has registered the node under a new name()
+    bool waits = false;                      // no conductor has registered the node since start()
+    bool disk_lost = false;                  // the node goes on without its tier on disk
+    bool tenants_changed = false;            // another answer to Registration::has_tenants()
+    const wire::Refused* refused = nullptr;  // the process is to give up; owned by the registration
+  };
+  News look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now);
+  /// The name under which the node was registered last; "" = it never was.
+  const std::string& name() const { return name_; }
+
+ private:
+  const wire::Refused* refusal(const node::Registration& registration, TimePoint now);
+
+  std::string name_;
+  TimePoint say_waiting_ = kNever;
+  TimePoint refused_since_ = kNever;
+  bool disk_lost_ = false, has_tenants_ = false;
+};
+
+}  // namespace mc::host

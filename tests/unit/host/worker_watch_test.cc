@@ -1,0 +1,93 @@
+#include "host/worker_watch.h"
+
+#include "base/errors.h"
+#include "test.h"
+
+namespace worker_watch_test {
+
+using namespace mc;
+using namespace mc::host;
+
+namespace {
+
+using Disk = node::DiskTier::State;
+
+const TimePoint kStart = TimePoint{} + 10s;
+
+struct Bench {
+  node::Registration registration{"", 500ms, 1};
+  WorkerWatch watch;
+
+  InstanceId conductor() const {
+    InstanceId id;
+    id.bytes[0] = 9;
+    return id;
+  }
+  void welcome(const std::string& name, bool has_tenants = false) {
+    registration.welcomed(conductor(), {name, 200, 1000, has_tenants}, kStart);
+  }
+  WorkerWatch::News look(TimePoint now = kStart, Disk disk = Disk::none) { return watch.look(registration, disk, now); }
+};
+
+}  // namespace
+
+TEST_CASE("host/worker_watch: each name that the conductor gives is news once") {
+  Bench b;
+  CHECK_FALSE(b.look().named);
+  b.welcome("p0");
+  CHECK(b.look().named);
+  CHECK(b.watch.name() == "p0");
+  CHECK_FALSE(b.look().named);
+  b.registration.lost(kStart);
+  CHECK_FALSE(b.look().named);
+  CHECK(b.watch.name() == "p0");
+  b.welcome("p7");
+  CHECK(b.look().named);
+  CHECK(b.watch.name() == "p7");
+}
+
+TEST_CASE("host/worker_watch: a wait for the conductor is news once, unless the node was registered in time") {
+  Bench b;
+  CHECK_FALSE(b.look(kStart + 60s).waits);  // the loop has not started
+  b.watch.start(kStart);
+  CHECK_FALSE(b.look(kStart + WorkerWatch::kSilence - 1ns).waits);
+  CHECK(b.look(kStart + WorkerWatch::kSilence).waits);
+  CHECK_FALSE(b.look(kStart + 60s).waits);
+
+  Bench named;
+  named.watch.start(kStart);
+  named.welcome("p0");
+  CHECK_FALSE(named.look(kStart + 60s).waits);
+}
+
+TEST_CASE("host/worker_watch: a taken name is a reason to give up only when it stays taken, other refusals at once") {
+  Bench b;
+  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  CHECK(b.look(kStart).refused == nullptr);
+  CHECK(b.look(kStart + WorkerWatch::kNamePatience).refused == nullptr);
+  REQUIRE(b.look(kStart + WorkerWatch::kNamePatience + 1ns).refused != nullptr);
+  b.welcome("p0");  // the name came free
+  CHECK(b.look(kStart + 60s).refused == nullptr);
+  b.registration.lost(kStart + 60s);
+  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  CHECK(b.look(kStart + 61s).refused == nullptr);  // the patience begins anew
+
+  Bench other;
+  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"});
+  REQUIRE(other.look(kStart).refused != nullptr);
+  CHECK(other.look(kStart).refused->mc == err::kKvLayoutMismatch);
+}
+
+TEST_CASE("host/worker_watch: a lost disk and a change of tenants are news once") {
+  Bench b;
+  CHECK_FALSE(b.look(kStart, Disk::on).disk_lost);
+  CHECK(b.look(kStart, Disk::lost).disk_lost);
+  CHECK_FALSE(b.look(kStart, Disk::lost).disk_lost);
+  b.welcome("p0", true);
+  CHECK(b.look().tenants_changed);
+  CHECK_FALSE(b.look().tenants_changed);
+  b.welcome("p0", false);
+  CHECK(b.look().tenants_changed);
+}
+
+}  // namespace worker_watch_test
