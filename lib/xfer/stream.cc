@@ -34,8 +34,8 @@ void FrameStream::seal(const SealSecrets& secrets, uint64_t records_per_key) {
   MC_ASSERT(!in_frame_ || left_ == 0);
   clear_ = queue_.size();
   sealed_ = std::make_unique<SealedIo>(io_, secrets, records_per_key);
-  sealed_->feed(std::span(stage_).subspan(stage_begin_, stage_end_ - stage_begin_));
-  stage_end_ = stage_begin_;
+  sealed_->feed(stage_.bytes());
+  stage_.clear();
 }
 
 /// Interprets the result of a call that received nothing.
@@ -55,7 +55,7 @@ void FrameStream::took(size_t bytes) {
 
 /// Takes payload bytes from the stage.
 void FrameStream::unstage(size_t bytes) {
-  const std::byte* from = stage_.data() + stage_begin_;
+  const std::byte* from = stage_.bytes().data();
   if (sink_.kind != Sink::Kind::discard && bytes > 0) {
     if (sink_.checksum)
       crc_ = copy_crc32c(sink_.at, from, bytes, crc_, sink_.whole);
@@ -63,20 +63,20 @@ void FrameStream::unstage(size_t bytes) {
       copy_bytes(sink_.at, from, bytes, sink_.whole);
     sink_.at += bytes;
   }
-  stage_begin_ += bytes;
+  stage_.drop(bytes);
   left_ -= bytes;
 }
 
 FrameStream::Io FrameStream::start_frame(FrameConsumer& consumer) {
   const char* why = nullptr;
-  const std::span<const std::byte, kFrameHeaderBytes> head(stage_.data() + stage_begin_, kFrameHeaderBytes);
+  const auto head = stage_.bytes().first<kFrameHeaderBytes>();
   if (const Code code = wire::decode(head, header_, why); code == Code::unsupported)
     return fail(code, why,
                 "the peer uses protocol version " + std::to_string(header_.version) + ", this process uses " +
                     std::to_string(wire::kXferVersion));
   else if (code != Code::ok)
     return fail(code, why, std::string("bad frame: ") + why);
-  stage_begin_ += kFrameHeaderBytes;
+  stage_.drop(kFrameHeaderBytes);
   sink_ = {};
   crc_ = 0;
   if (const Code code = consumer.begin(header_, sink_, why); code != Code::ok)
@@ -107,25 +107,22 @@ FrameStream::Io FrameStream::finish_frame(FrameConsumer& consumer) {
 FrameStream::Io FrameStream::parse_staged(FrameConsumer& consumer) {
   for (;;) {
     if (in_frame_) {
-      unstage(std::min(left_, stage_end_ - stage_begin_));
+      unstage(std::min(left_, stage_.size()));
       if (left_ > 0) break;
       if (finish_frame(consumer) == Io::broken) return Io::broken;
     }
-    if (stage_end_ - stage_begin_ < kFrameHeaderBytes) break;
+    if (stage_.size() < kFrameHeaderBytes) break;
     if (start_frame(consumer) == Io::broken) return Io::broken;
   }
-  if (stage_begin_ > 0) {  // at most the beginning of a header is left
-    std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);
-    stage_end_ -= stage_begin_;
-    stage_begin_ = 0;
-  }
+  stage_.compact();  // at most the beginning of a header is left
   return Io::ok;
 }
 
 FrameStream::Io FrameStream::discard_some(size_t& taken) {
   // With MSG_TRUNC, TCP drops the bytes without copying them. Other sockets copy them, so the size of the stage is the
   // limit.
-  const iovec part{stage_.data(), std::min(left_, stage_.size())};
+  const auto scratch = stage_.scratch();
+  const iovec part{scratch.data(), std::min(left_, scratch.size())};
   const ssize_t n = io().receive(fd_.get(), {&part, 1}, MSG_TRUNC);
   if (n <= 0) return receive_failed(n);
   taken = static_cast<size_t>(n);
@@ -152,15 +149,16 @@ FrameStream::Io FrameStream::receive(FrameConsumer& consumer, size_t budget) {
     }
     size_t room = 0;
     if (direct == left_) {  // the next header may follow
-      room = (last_payload_ < kSmallFrame ? stage_.size() : kFrameHeaderBytes) - stage_end_;
-      parts[count++] = {stage_.data() + stage_end_, room};
+      const auto behind = stage_.room(last_payload_ < kSmallFrame ? stage_.capacity() : kFrameHeaderBytes);
+      room = behind.size();
+      parts[count++] = {behind.data(), room};
     }
     const ssize_t n = io().receive(fd_.get(), std::span(parts).first(count), 0);
     if (n <= 0) return receive_failed(n);
     taken = static_cast<size_t>(n);
     const size_t into_payload = std::min(direct, taken);
     if (into_payload > 0) took(into_payload);
-    stage_end_ += taken - into_payload;
+    stage_.filled(taken - into_payload);
     budget -= std::min(budget, taken);
     if (empty(taken < direct + room)) {  // saves the call that would report it
       const Io io = parse_staged(consumer);

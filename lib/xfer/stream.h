@@ -3,8 +3,8 @@
 //
 // Receiving copies no payload: it goes from the socket to the address that its consumer names. One readv takes the rest
 // of a payload and, behind it, the next header. While frames are small, the second part is a larger stage, so that many
-// small frames cost few calls. Staged bytes are copied once and summed in the same pass, and many of them are written
-// past the caches.
+// small frames cost few calls (xfer/receive_stage.h). Staged bytes are copied once and summed in the same pass, and
+// many of them are written past the caches.
 //
 //     readv:  [ rest of payload -> final address ][ stage: next header, small frames ]
 //
@@ -27,6 +27,7 @@
 #include "base/fd.h"
 #include "wire/xfer_frame.h"
 #include "xfer/fifo.h"
+#include "xfer/receive_stage.h"
 #include "xfer/sealed_io.h"
 #include "xfer/stream_io.h"
 
@@ -134,9 +135,7 @@ class FrameStream {
   StreamIo& io_;
   std::unique_ptr<SealedIo> sealed_;
   // receive state
-  std::vector<std::byte> stage_ = std::vector<std::byte>(kStageBytes + kHeaderRoom);
-  size_t stage_begin_ = 0;
-  size_t stage_end_ = 0;
+  ReceiveStage stage_{kStageBytes + kHeaderRoom};
   wire::FrameHeader header_;
   bool in_frame_ = false;
   Sink sink_;
