@@ -132,18 +132,6 @@ Result<void> RdmaLane::allow_writes(bool allowed) {
   return {};
 }
 
-size_t RdmaLane::room(std::span<const Slice> slices, uint64_t window) const {
-  size_t count = 0;
-  uint64_t bytes = bytes_;
-  for (const Slice& slice : slices) {
-    bytes += slice.local.size();
-    // at least two: the next request must be on its way while one is served
-    if (pending_.size() + count >= 2 && bytes > window) break;
-    ++count;
-  }
-  return count;
-}
-
 bool RdmaLane::signal_next(bool last, uint64_t bytes, uint64_t bytes_most) {
   unsignalled_bytes_ += bytes;
   if (!last && ++unsignalled_ < kSignalEvery && unsignalled_bytes_ < bytes_most) return false;
@@ -165,7 +153,7 @@ void RdmaLane::link(size_t count, bool shallow) {
     const RdmaWork& work = plan_.works[i];
     MC_ASSERT_LE(work.first_piece + work.piece_count, pieces_.size());
     ibv_send_wr& request = requests_[i];
-    request.wr_id = uint64_t{index_} << 56 | (posted_ + i + 1);
+    request.wr_id = uint64_t{index_} << 56 | (work_.posted() + i + 1);
     request.next = i + 1 < count ? &requests_[i + 1] : nullptr;
     request.sg_list = pieces_.data() + work.first_piece;
     request.num_sge = static_cast<int>(work.piece_count);
@@ -215,13 +203,13 @@ bool RdmaLane::post_alone(const PlanItem& item, Posted& result) {
   result.taken = 1;
   unsignalled_ = 0;
   unsignalled_bytes_ = 0;
-  bytes_ += work.bytes;
-  pending_.push_back({item.slice, posted_, false});
+  MC_ASSERT_EQ(work.bytes, item.slice.local.size());
+  work_.carry(item.slice, work_.posted());
   return true;
 }
 
 RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, uint64_t burst) {
-  const auto used = static_cast<size_t>(posted_ - retired_);
+  const auto used = static_cast<size_t>(work_.outstanding());
   if (used >= kDepth || items.empty()) return {};
   Posted result;
   if (items.size() == 1 && post_alone(items[0], result)) return result;
@@ -235,14 +223,12 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, u
   size_t item = 0;
   for (size_t i = 0; i < sent; ++i)
     for (size_t ended = 0; ended < plan_.works[i].slices_ended; ++ended, ++item)
-      pending_.push_back(
-          {items[item].slice, posted_ + i + 1, false, items[item].slice.immediate ? ++immediates_ : uint64_t{0}});
+      work_.carry(items[item].slice, work_.posted() + i + 1);
   // The next slice may be partly posted. It belongs to the lane as well, because the NIC has its memory.
-  if (sent > 0 && sent < count) pending_.push_back({items[item++].slice, posted_ + sent, true, 0});
-  for (size_t i = 0; i < item; ++i) bytes_ += items[i].slice.local.size();
-  posted_ += sent;
+  if (sent > 0 && sent < count) work_.carry_part(items[item++].slice, work_.posted() + sent);
+  work_.post(sent);
   MC_ASSERT_LE(item, items.size());
-  MC_ASSERT_LE(posted_ - retired_, kDepth + kMessages);
+  MC_ASSERT_LE(work_.outstanding(), kDepth + kMessages);
   result.taken = item;
   return result;
 }
@@ -250,13 +236,13 @@ RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, u
 int RdmaLane::post_one(ibv_send_wr& request, const LocalPiece& local) {
   ibv_sge piece{local.address, local.bytes, local.key};
   ibv_send_wr* refused = nullptr;
-  request.wr_id = uint64_t{index_} << 56 | (posted_ + 1);
+  request.wr_id = uint64_t{index_} << 56 | (work_.posted() + 1);
   request.sg_list = &piece;
   request.num_sge = 1;
   request.send_flags |= IBV_SEND_SIGNALED;
   const int error = ::ibv_post_send(pair(), &request, &refused);
-  if (error == 0) ++posted_;
-  MC_ASSERT_LE(posted_ - retired_, kDepth + kMessages);
+  if (error == 0) work_.post(1);
+  MC_ASSERT_LE(work_.outstanding(), kDepth + kMessages);
   return error;
 }
 
@@ -269,7 +255,7 @@ int RdmaLane::post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32
 }
 
 int RdmaLane::post_send(const LocalPiece& message) {
-  if (posted_ - retired_ >= kDepth + kMessages) return ENOMEM;
+  if (work_.outstanding() >= kDepth + kMessages) return ENOMEM;
   ibv_send_wr request{};
   request.opcode = IBV_WR_SEND;
   if (message.bytes <= inline_max_) request.send_flags = IBV_SEND_INLINE;
@@ -288,44 +274,13 @@ int RdmaLane::post_receive(uint32_t slot, const LocalPiece& place) {
 }
 
 void RdmaLane::complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok) {
-  const uint64_t sequence = wr_id & kSequenceMask;
-  MC_ASSERT_LT(retired_, sequence);
-  MC_ASSERT_LE(sequence, posted_);
-  retired_ = sequence;
-  while (!pending_.empty() && pending_.front().last <= sequence) {
-    Pending& front = pending_.front();
-    MC_ASSERT_LE(front.slice.local.size(), bytes_);
-    bytes_ -= front.slice.local.size();
-    // Requests complete in order, so those before the failed request have succeeded.
-    const bool before = front.last < sequence && status != WorkStatus::flushed;
-    if ((before || status == WorkStatus::ok) && !front.partial)
-      ok.push_back(front.slice);
-    else
-      failed_.push_back({front.slice, front.partial ? WorkStatus::flushed : status, front.immediate});
-    pending_.drop_front();
-  }
-  MC_ASSERT(!pending_.empty() || bytes_ == 0);
-  MC_ASSERT(retired_ < posted_ || pending_.empty());
+  work_.complete(wr_id & kSequenceMask, status, ok);
 }
 
 void RdmaLane::fail() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   (void)::ibv_modify_qp(pair(), &attr, IBV_QP_STATE);
-}
-
-bool RdmaLane::holds(uint64_t slice) const {
-  for (size_t i = 0; i < pending_.size(); ++i)
-    if (pending_[i].slice.id == slice) return true;
-  return std::any_of(failed_.begin(), failed_.end(), [&](const Failed& failed) { return failed.slice.id == slice; });
-}
-
-std::vector<RdmaLane::Failed> RdmaLane::take_failed() {
-  for (size_t i = 0; i < pending_.size(); ++i)
-    failed_.push_back({pending_[i].slice, WorkStatus::flushed, pending_[i].immediate});
-  pending_.clear();
-  bytes_ = 0;
-  return std::exchange(failed_, {});
 }
 
 }  // namespace mc::xfer

@@ -1,15 +1,13 @@
 // One lane (internal): a reliable connected queue pair and the requests posted on it. Requests are posted in chains
 // with one doorbell, as long as the speed of the path warrants. Every 16th request and the last of a chain are
 // signalled. On a shallow path the middle of a chain is signalled too, so that the path does not run dry before its
-// room is noticed. A queue pair completes in order, so a completion retires all requests before it. After an error
-// every posted request completes (flushed). The NIC has then released its memory, and only then are failed slices
-// handed back.
+// room is noticed. Which slices the posted requests carry, and when they end: xfer_rdma/posted_work.h.
 #pragma once
 
 #include <string>
 
-#include "xfer/fifo.h"
 #include "xfer_rdma/path.h"
+#include "xfer_rdma/posted_work.h"
 #include "xfer_rdma/verbs.h"
 
 namespace mc::xfer {
@@ -56,9 +54,8 @@ class RdmaLane {
   static bool is_receive(uint64_t wr_id) { return wr_id >> 63 != 0; }
   static uint32_t slot_of(uint64_t wr_id) { return static_cast<uint32_t>(wr_id); }
 
-  /// How many of these slices have room now: at least two, and more up to `window` bytes in flight.
-  size_t room(std::span<const Slice> slices, uint64_t window) const;
-  uint64_t bytes() const { return bytes_; }
+  size_t room(std::span<const Slice> slices, uint64_t window) const { return work_.room(slices, window); }
+  uint64_t bytes() const { return work_.bytes(); }
   /// Posts slices from the front. `shallow`: little else is in flight meanwhile. `burst`: bytes of one doorbell; a
   /// single larger slice is allowed. `error`: errno of the queue pair; the caller must then fail the lane.
   struct Posted {
@@ -69,7 +66,7 @@ class RdmaLane {
   /// Posts a signalled request without a slice. Returns an errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
   /// Number of WRITEs with an immediate posted so far: the ordinal of the latest.
-  uint64_t immediates() const { return immediates_; }
+  uint64_t immediates() const { return work_.immediates(); }
   /// Posts a signalled SEND. `message` must not change until the peer has it. ENOMEM: no room now.
   int post_send(const LocalPiece& message);
 
@@ -77,27 +74,15 @@ class RdmaLane {
   void complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok);
   /// Moves the queue pair to the error state, in which every posted request completes.
   void fail();
-  bool drained() const { return retired_ == posted_; }
-  size_t outstanding() const { return pending_.size(); }
-  bool holds(uint64_t slice) const;
+  bool drained() const { return work_.drained(); }
+  size_t outstanding() const { return work_.slices(); }
+  bool holds(uint64_t slice) const { return work_.holds(slice); }
 
-  struct Failed {
-    Slice slice;
-    WorkStatus status = WorkStatus::flushed;
-    uint64_t immediate = 0;  // ordinal of the request that carries the slice's immediate; 0 = it was not posted
-  };
-  /// The slices that did not succeed, once the lane is drained or the queue pair is gone: those whose request failed,
-  /// those behind them, and those never retired.
-  std::vector<Failed> take_failed();
+  using Failed = PostedWork::Failed;
+  /// The slices that did not succeed, once the lane is drained or the queue pair is gone.
+  std::vector<Failed> take_failed() { return work_.take_failed(); }
 
  private:
-  struct Pending {
-    Slice slice;
-    uint64_t last = 0;       // sequence number of the slice's last request
-    bool partial = false;    // a part of the slice could not be posted
-    uint64_t immediate = 0;  // ordinal; 0 = none, or not posted
-  };
-
   int post_one(ibv_send_wr& request, const LocalPiece& local);
   bool post_alone(const PlanItem& item, Posted& result);
   bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
@@ -109,14 +94,9 @@ class RdmaLane {
   uint32_t psn_ = 0;
   uint32_t inline_max_ = 0;
   uint32_t gather_max_ = 1;
-  uint64_t posted_ = 0;  // sequence numbers of the last posted and the last retired request
-  uint64_t retired_ = 0;
-  uint64_t immediates_ = 0;
+  PostedWork work_;
   uint32_t unsignalled_ = 0;
   uint64_t unsignalled_bytes_ = 0;
-  uint64_t bytes_ = 0;  // bytes of pending slices
-  Fifo<Pending> pending_;
-  std::vector<Failed> failed_;
   // Scratch memory of post().
   WorkPlan plan_;
   std::vector<ibv_send_wr> requests_;
