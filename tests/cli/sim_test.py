@@ -48,8 +48,8 @@ class Usage(unittest.TestCase):
             (["--bandwidth", "0"], "--bandwidth is 0"),
             (["--speedup", "-1"], "'-1' is not from 0.000001 to 1000000"),
             (["--speedup", "1e300"], "is not from 0.000001"),
-            (["--theta", "-0.5"], "--theta must be"),
-            (["--limit", "0"], "--limit must be"),
+            (["--theta", "-0.5"], "--theta is -0.5; it must be"),
+            (["--limit", "0"], "--limit is 0; it must be"),
             (["--admission", "early,predict"], "one --admission"),
         ):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, "--rules", "paper", *words)

@@ -70,7 +70,7 @@ Result<int> advise(const cli::Args& args) {
   MC_TRY(setup, read_setup(args));
   MC_TRY(trace, read_sim_trace(args));
   const uint64_t nodes = args.count(kNodes);
-  if (nodes < 2 || nodes > 256) return user_error(err::kBadValue, "--nodes must be 2 to 256", "--nodes");
+  if (nodes < 2 || nodes > 256) return out_of_range(kNodes, nodes, 2, 256);
   if (setup.options.pipeline >= nodes)
     return user_error(err::kBadValue,
                       std::to_string(nodes) + " nodes hold no group of " + std::to_string(setup.options.pipeline) +

@@ -138,10 +138,10 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
         if (dtype != Dtype::bf16 && dtype != Dtype::f32)
           return user_error(err::kBadValue, "K and V are bf16 or f32, not '" + name + "'", "--dtype");
         for (const uint64_t dim : args.sweep(kHeadDims)) {
-          if (dim < 1 || dim > 512) return user_error(err::kBadValue, "--head-dim is 1 to 512", "--head-dim");
+          if (dim < 1 || dim > 512) return out_of_range(kHeadDims, dim, 1, 512);
           for (const uint64_t tokens : args.sweep(kAttnLengths)) {
             if (tokens < 1 || tokens > static_cast<uint64_t>(kTokensMax))
-              return user_error(err::kBadValue, "--tokens is 1 to 16777216", "--tokens");
+              return out_of_range(kAttnLengths, tokens, 1, static_cast<uint64_t>(kTokensMax));
             AttnShape shape{.decode = phase == "decode", .tokens = static_cast<int64_t>(tokens)};
             shape.chunk_tokens = std::clamp<int64_t>(static_cast<int64_t>(args.count(kChunk)), 1, shape.tokens);
             shape.q_heads = counts.first;

@@ -59,7 +59,7 @@ Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
   }
   if (args.present(kDoctorMemory)) plan.memory_bytes = args.bytes(kDoctorMemory);
   if (args.count(kDoctorPort) < 1 || args.count(kDoctorPort) > 65535)
-    return user_error(err::kBadValue, "--port is 1 to 65535", "--port");
+    return out_of_range(kDoctorPort, args.count(kDoctorPort), 1, 65535);
   plan.port = static_cast<uint16_t>(args.count(kDoctorPort));
   plan.timeout = args.duration(kDoctorTimeout);
   if (plan.timeout <= Duration(0))

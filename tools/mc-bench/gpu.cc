@@ -102,8 +102,8 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
       for (const uint64_t dim : args.sweep(kGpuDims))
         for (const uint64_t splits : args.sweep(kGpuSplits))
           for (const uint64_t tokens : args.sweep(kGpuTokens)) {
-            if (tokens < 1 || tokens > 65536) return user_error(err::kBadValue, "--tokens is 1 to 65536", "--tokens");
-            if (splits < 1 || splits > 64) return user_error(err::kBadValue, "--splits is 1 to 64", "--splits");
+            if (tokens < 1 || tokens > 65536) return out_of_range(kGpuTokens, tokens, 1, 65536);
+            if (splits < 1 || splits > 64) return out_of_range(kGpuSplits, splits, 1, 64);
             GpuShape shape{.kernel = kernel->second, .tokens = static_cast<int64_t>(tokens), .mode = mode};
             shape.layout = {.layers = 1,
                             .kv_heads = 1 + static_cast<uint32_t>(rng.below(2)),

@@ -101,11 +101,7 @@ Result<Shape> read_shape(const cli::Args& args) {
         Field{kModelHeads, &Shape::heads, 1, 512}, Field{kKvHeads, &Shape::kv_heads, 1, 512},
         Field{kModelVocab, &Shape::vocab, kByteVocab, 1 << 20}, Field{kContext, &Shape::context, 16, 1 << 20}}) {
     s.*f.value = args.count(f.flag);
-    if (s.*f.value < f.low || s.*f.value > f.high)
-      return user_error(err::kBadValue,
-                        "--" + std::string(f.flag.name) + " is " + std::to_string(s.*f.value) + "; it must be " +
-                            std::to_string(f.low) + " to " + std::to_string(f.high),
-                        "--" + std::string(f.flag.name));
+    if (s.*f.value < f.low || s.*f.value > f.high) return out_of_range(f.flag, s.*f.value, f.low, f.high);
   }
   s.head_dim = args.present(kHeadDim) ? args.count(kHeadDim) : std::max<uint64_t>(32, s.hidden / s.heads / 2 * 2);
   s.intermediate = args.present(kIntermediate) ? args.count(kIntermediate) : 3 * s.hidden;
@@ -115,10 +111,8 @@ Result<Shape> read_shape(const cli::Args& args) {
         "--kv-heads " + std::to_string(s.kv_heads) + " does not divide --heads " + std::to_string(s.heads),
         "--kv-heads");
   if (s.head_dim < 2 || s.head_dim % 2 != 0 || s.head_dim > 1024)
-    return user_error(err::kBadValue, "--head-dim is " + std::to_string(s.head_dim) + "; it must be even, 2 to 1024",
-                      "--head-dim");
-  if (s.intermediate < 1 || s.intermediate > 1 << 20)
-    return user_error(err::kBadValue, "--intermediate must be 1 to 1048576", "--intermediate");
+    return out_of_range(kHeadDim, std::to_string(s.head_dim), "even, 2 to 1024");
+  if (s.intermediate < 1 || s.intermediate > 1 << 20) return out_of_range(kIntermediate, s.intermediate, 1, 1 << 20);
   const std::string& dtype = args.text(kWeightDtype);
   s.fp8 = dtype == "fp8";
   s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;

@@ -181,7 +181,7 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
   for (uint64_t d : args.sweep(kDepths))
     p.depths.push_back(static_cast<int64_t>(std::min(d, kModelTokensMax) / block_tokens * block_tokens));
   for (uint64_t b : args.sweep(kRows)) {
-    if (b < 1 || b > 256) return user_error(err::kBadValue, "--batch is 1 to 256", "--batch");
+    if (b < 1 || b > 256) return out_of_range(kRows, b, 1, 256);
     p.rows.push_back(b);
   }
   // A line needs two points: without them the fit would keep its defaults.
@@ -191,7 +191,7 @@ Result<Points> read_points(const cli::Args& args, const model::ModelConfig& conf
   p.repeats = static_cast<int64_t>(args.count(kModelRepeats));
   int64_t prompt = p.tokens;
   for (int64_t n : p.prompts) {
-    if (n < 1) return user_error(err::kBadValue, "--prompt must be at least 1", "--prompt");
+    if (n < 1) return out_of_range(kPrompts, std::to_string(n), "at least 1");
     prompt = std::max(prompt, n);
   }
   const int64_t deepest = *std::max_element(p.depths.begin(), p.depths.end());

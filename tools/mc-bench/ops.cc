@@ -12,6 +12,7 @@
 #include "host/engine.h"
 #include "mem/mem.h"
 #include "ops_case.h"
+#include "print.h"
 #include "product/flags.h"
 #include "rows.h"
 #include "verbs.h"
@@ -248,7 +249,7 @@ Result<std::vector<const Operator*>> read_operators(const cli::Args& args, const
   MC_TRY(names, read_names(kOps, args.list(kOps), known));
   for (const uint64_t count : rows)
     if (count < 1 || count > kSideMax || (count > ops::kTileRows && count % ops::kTileRows != 0))
-      return user_error(err::kBadValue, "--rows is 1 to 64, or a multiple of 64 up to 1048576", "--rows");
+      return out_of_range(kOpsRows, std::to_string(count), "1 to 64, or a multiple of 64 up to 1048576");
   std::vector<const Operator*> chosen;
   for (const Operator& op : operators())
     if (has(names, op.name) && std::any_of(rows.begin(), rows.end(), op.takes)) chosen.push_back(&op);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/assert.h"
 #include "base/cli_flags.h"
 #include "base/clock.h"
 #include "base/errors.h"
@@ -107,6 +108,16 @@ Result<std::string> read_input(const std::string& path, size_t bytes_max) {
   auto text = read_file(path, bytes_max);
   if (text) return text;
   return user_error(err::kBadValue, std::move(text).error().what, path, "name a file that can be read, or - for stdin");
+}
+
+Error out_of_range(const Flag& flag, std::string_view value, std::string_view range) {
+  const std::string name = "--" + std::string(flag.name);
+  return user_error(err::kBadValue, name + " is " + std::string(value) + "; it must be " + std::string(range), name);
+}
+
+Error out_of_range(const Flag& flag, uint64_t value, uint64_t least, uint64_t most) {
+  MC_ASSERT(value < least || value > most);
+  return out_of_range(flag, std::to_string(value), std::to_string(least) + " to " + std::to_string(most));
 }
 
 Result<void> check_measured_time(std::string_view value) {

@@ -60,6 +60,11 @@ class Table {
 /// A file that the user named; MC1002 naming it when it cannot be read.
 Result<std::string> read_input(const std::string& path, size_t bytes_max);
 
+/// MC1002 of a flag whose number is out of range: "--batch is 300; it must be 1 to 256".
+Error out_of_range(const Flag& flag, uint64_t value, uint64_t least, uint64_t most);
+/// With the value as it was given: "--theta is -1; it must be at least 0".
+Error out_of_range(const Flag& flag, std::string_view value, std::string_view range);
+
 /// --time and --sample: at least 1ms.
 Result<void> check_measured_time(std::string_view value);
 /// --speedup: above 0 and at most a million, as its inverse is.

@@ -330,9 +330,9 @@ Result<int> route(const cli::Args& args) {
   const sched::Policy* policy = sched::find_policy(args.text(kRoutePolicy));
   MC_ASSERT(policy != nullptr);
   for (const uint64_t n : nodes)
-    if (n < 2 || n > 8192) return user_error(err::kBadValue, "--nodes must be 2..8192", "--nodes");
+    if (n < 2 || n > 8192) return out_of_range(kRouteNodes, n, 2, 8192);
   for (const uint64_t b : blocks)
-    if (b < 1000 || b > 100'000'000) return user_error(err::kBadValue, "--blocks must be 1k..100M", "--blocks");
+    if (b < 1000 || b > 100'000'000) return out_of_range(kRouteBlocks, b, 1000, 100'000'000);
   std::vector<TraceRequest> trace;
   if (args.present(kTrace)) {
     MC_TRY(read, read_trace(args.text(kTrace)));

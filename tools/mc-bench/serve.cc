@@ -251,7 +251,7 @@ Result<uint32_t> vocabulary(const cli::Args& args, const std::string& served) {
   if (args.present(kVocab)) {
     vocab = args.count(kVocab);
     if (vocab <= TokenRange::kFirstToken || vocab > UINT32_MAX)
-      return user_error(err::kBadValue, "--vocab must be above " + std::to_string(TokenRange::kFirstToken), "--vocab");
+      return out_of_range(kVocab, vocab, TokenRange::kFirstToken + 1, UINT32_MAX);
     return static_cast<uint32_t>(vocab);
   }
   if (!args.text(kServedFrom).empty() || served == "mc-tiny") {
@@ -276,8 +276,7 @@ Result<http::Headers> read_headers(const cli::Args& args) {
 
 Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
   Target target{.path = args.text(kEndpoint), .model = args.text(kServedModel)};
-  if (args.count(kPort) == 0 || args.count(kPort) > 65535)
-    return user_error(err::kBadValue, "--port must be 1 to 65535", "--port");
+  if (args.count(kPort) == 0 || args.count(kPort) > 65535) return out_of_range(kPort, args.count(kPort), 1, 65535);
   target.base_url = base_url(args);
   while (target.base_url.ends_with('/')) target.base_url.pop_back();
   const bool has_texts = args.has(flag::kDataset) && args.present(flag::kDataset);
@@ -309,7 +308,7 @@ Result<SummaryPlan> read_summary_plan(const cli::Args& args) {
   how.percentiles = args.sweep_numbers(kMetricPercentiles);
   for (double p : how.percentiles)
     if (!(p > 0 && p <= 100))
-      return user_error(err::kBadValue, "a percentile is above 0 and at most 100", "--metric-percentiles");
+      return out_of_range(kMetricPercentiles, args.text(kMetricPercentiles), "numbers above 0 and at most 100");
   return how;
 }
 
@@ -536,7 +535,7 @@ Result<int> serve(const cli::Args& args) {
   std::vector<double> rates{std::numeric_limits<double>::infinity()};
   if (args.text(flag::kRequestRate) != "inf") rates = args.sweep_numbers(flag::kRequestRate);
   for (double rate : rates)
-    if (!(rate > 0)) return user_error(err::kBadValue, "--request-rate must be above 0, or inf", "--request-rate");
+    if (!(rate > 0)) return out_of_range(flag::kRequestRate, args.text(flag::kRequestRate), "above 0, or inf");
   return load_verb(args, *find_workload("synthetic"), rates, args.on(kIgnoreEos));
 }
 

@@ -50,7 +50,7 @@ Result<double> read_share(const cli::Args& args) {
 }
 
 Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
-  if (args.text(kLimit) == "0") return user_error(err::kBadValue, "--limit must be at least 1", "--limit");
+  if (args.text(kLimit) == "0") return out_of_range(kLimit, "0", "at least 1");
   return read_trace(args.positional_one("TRACE"), args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit));
 }
 

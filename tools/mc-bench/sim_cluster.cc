@@ -48,7 +48,7 @@ Result<void> read_caches(const cli::Args& args, SimSetup& out) {
 Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
   out.sched.fetch_rule = args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
   out.sched.threshold = args.number(kTheta);
-  if (!(out.sched.threshold >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
+  if (!(out.sched.threshold >= 0)) return out_of_range(kTheta, args.text(kTheta), "at least 0");
   out.sched.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
   out.sched.tbt_slo_s = to_seconds(args.duration(kTbtSlo));
   host::read_sched_flags(args, out.sched);

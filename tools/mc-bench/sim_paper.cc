@@ -23,7 +23,7 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
   out.prefill.nodes = cluster->prefill;
   out.decode_nodes = cluster->decode;
   out.prefill.theta = args.number(kTheta);
-  if (!(out.prefill.theta >= 0)) return user_error(err::kBadValue, "--theta must be at least 0", "--theta");
+  if (!(out.prefill.theta >= 0)) return out_of_range(kTheta, args.text(kTheta), "at least 0");
   const std::string& cache = args.text(kCacheBlocks);
   if (cache == "unlimited") out.prefill.cache_blocks = sim::kUnlimitedBlocks;
   if (cache != "unlimited" && cache != "profile") out.prefill.cache_blocks = args.count(kCacheBlocks);

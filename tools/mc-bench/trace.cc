@@ -142,7 +142,7 @@ Result<int> write_trace(const cli::Args& args, const std::vector<TraceRequest>& 
 Result<int> synth(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
   const uint64_t count = args.text(kRequests) == "auto" ? trace.size() : args.count(kRequests);
-  if (count == 0) return user_error(err::kBadValue, "--requests must be at least 1", "--requests");
+  if (count == 0) return out_of_range(kRequests, "0", "at least 1");
   Rng rng(args.count(flags::kSeed));
   const std::vector<TraceRequest> made = sim::TraceModel(trace).generate(count, rng);
   const Json fitted = trace_statistics(trace), ours = trace_statistics(made);

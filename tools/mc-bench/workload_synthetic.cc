@@ -147,7 +147,7 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
   const bool even = args.text(flag::kBurstiness) == "inf";
   const double burstiness = even ? 0 : args.number(flag::kBurstiness);
   if (!even && !(burstiness >= 1e-3 && burstiness <= 1e6))
-    return user_error(err::kBadValue, "--burstiness must be 0.001 to 1000000, or inf", "--burstiness");
+    return out_of_range(flag::kBurstiness, args.text(flag::kBurstiness), "0.001 to 1000000, or inf");
   const uint64_t seed = args.count(flags::kSeed);
   Rng gaps = Rng(seed).fork("gaps"), lengths = Rng(seed).fork("lengths");
   const auto shared = static_cast<uint32_t>(std::lround(prefix * input));

@@ -48,9 +48,7 @@ uint32_t bounded(const cli::Args& args, const Flag& flag, uint64_t value) {
 Result<Plan> plan_trace(const cli::Args& args, double) {
   const double speedup = args.number(flag::kSpeedup);
   for (const Flag* flag : {&flag::kLimit, &flag::kMaxInput, &flag::kMaxOutput})
-    if (args.text(*flag) == "0")
-      return user_error(err::kBadValue, "--" + std::string(flag->name) + " must be at least 1",
-                        "--" + std::string(flag->name));
+    if (args.text(*flag) == "0") return out_of_range(*flag, "0", "at least 1");
   const std::string path = args.positional_one("TRACE");
   MC_TRY(trace, read_trace(path, args.text(flag::kLimit) == "all" ? UINT64_MAX : args.count(flag::kLimit)));
   Plan plan;
