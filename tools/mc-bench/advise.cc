@@ -77,7 +77,9 @@ Result<int> advise(const cli::Args& args) {
                           " stages and a decode node",
                       "--pipeline");
   if (setup.policies.size() > 1 || setup.admissions.size() > 1)
-    return user_error(err::kBadValue, "advise compares clusters under one policy and one admission",
+    return user_error(err::kBadValue,
+                      "advise compares clusters under one policy and one admission, not " +
+                          std::to_string(setup.policies.size()) + " and " + std::to_string(setup.admissions.size()),
                       setup.policies.size() > 1 ? "--policy" : "--admission",
                       "name one; mc-bench sim compares several");
   MC_TRY(share, read_share(args));

@@ -63,7 +63,7 @@ constexpr auto kPlotFlagTable = flags::join(
 Result<PlotPlan> read_plan(const cli::Args& args) {
   PlotPlan plan{.distribution = args.given(kCdf), .x = args.text(kX), .y = args.list(kY), .by = args.list(kBy)};
   if (plan.distribution && (args.given(kX) || args.given(kY)))
-    return user_error(err::kUsage, "--cdf has no --x and no --y", "--cdf");
+    return user_error(err::kUsage, "--cdf has no --x and no --y", "--cdf", "leave out --cdf, or both --x and --y");
   if (plan.distribution) plan.y = args.list(kCdf);
   if (!plan.distribution && (plan.x.empty() || plan.y.empty()))
     return user_error(err::kUsage, "say what to plot: --x KEY and --y KEY, or --cdf KEY", "--x");

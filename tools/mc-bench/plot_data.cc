@@ -208,7 +208,8 @@ Result<std::vector<PlotSeries>> series_of(const std::vector<Json>& lines, const 
       if (name.empty()) name = key;  // a line that has none of what parts the others
       MC_CHECK(gather(*line, plan, key, name, all));
       if (all.names.size() > kSeriesMax)
-        return user_error(err::kBadValue, "more than " + std::to_string(kSeriesMax) + " series", "--by");
+        return user_error(err::kBadValue, "the lines make more than " + std::to_string(kSeriesMax) + " series", "--by",
+                          "name fewer keys after --by, or choose lines with --where KEY=VALUE");
     }
   if (all.names.empty()) return nothing_to_plot(lines, plan);
   std::vector<PlotSeries> out;

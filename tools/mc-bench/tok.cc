@@ -133,7 +133,11 @@ Result<int> measure_tokenizer(const cli::Args& args) {
   std::vector<Document> documents;
   for (const std::string& path : args.positional("CORPUS")) MC_CHECK(read_corpus(path, documents));
   if (args.present(kGolden)) MC_CHECK(read_golden(args.text(kGolden), documents));
-  if (documents.empty()) return user_error(err::kBadValue, "give a CORPUS or --golden with some text", "CORPUS");
+  if (documents.empty())
+    return user_error(err::kBadValue,
+                      "there is no text to compare: " + std::to_string(args.positional("CORPUS").size()) +
+                          " files were named, and --golden is " + (args.present(kGolden) ? "empty" : "not given"),
+                      "CORPUS", "name a file of text, or give --golden FILE");
 
   Comparison comparison;
   MC_TRY(encoded, encode_all(tokenizer, documents, comparison));

@@ -162,12 +162,20 @@ Result<int> convert(const cli::Args& args, Traces traces) {
   const double speedup = args.number(kSpeedup);
   const double from_ms = to_seconds(args.duration(kFrom)) * 1e3;
   const double to_ms = args.present(kTo) ? to_seconds(args.duration(kTo)) * 1e3 : kForeverMs;
+  size_t requests = 0;
+  double last_ms = 0;
   for (std::vector<TraceRequest>& trace : traces) {
+    requests += trace.size();
+    for (const TraceRequest& r : trace) last_ms = std::max(last_ms, r.timestamp_ms);
     std::erase_if(trace, [&](const TraceRequest& r) { return r.timestamp_ms < from_ms || r.timestamp_ms >= to_ms; });
     for (TraceRequest& r : trace) r.timestamp_ms = (r.timestamp_ms - from_ms) / speedup;
   }
   const std::vector<TraceRequest> merged = sim::merge_traces(std::move(traces));
-  if (merged.empty()) return user_error(err::kTraceInvalid, "no request is between --from and --to");
+  if (merged.empty())
+    return user_error(err::kTraceInvalid,
+                      "none of the " + std::to_string(requests) +
+                          " requests is between --from and --to; the last comes at " + fixed(last_ms / 1e3, 3) + " s",
+                      "--from", "choose a range within the trace");
   return write_trace(args, merged);
 }
 

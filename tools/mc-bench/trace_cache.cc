@@ -15,8 +15,8 @@ namespace {
 Result<std::vector<uint32_t>> pool_leading(const std::vector<TraceRequest>& trace, uint64_t size) {
   const bool unlimited = size == sim::kUnlimitedBlocks;
   if (!unlimited && size >= UINT32_MAX)
-    return user_error(err::kBadValue, "the pool has at most 4294967294 blocks; leave --blocks out for no limit",
-                      "--blocks");
+    return user_error(err::kBadValue, "--blocks is " + std::to_string(size) + "; the pool has at most 4294967294",
+                      "--blocks", "leave --blocks out for no limit");
   kv::TraceCache cache(unlimited ? kv::TraceCache::kUnlimited : static_cast<uint32_t>(size));
   std::vector<uint32_t> out;
   for (const TraceRequest& r : trace) out.push_back(cache.request(r.hash_ids));
