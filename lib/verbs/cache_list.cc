@@ -21,12 +21,12 @@ namespace {
 
 constexpr size_t kInstanceDigits = 12;  // of an instance in the name of its socket
 
-Result<Json> get_json(const std::string& place, const std::string& path, const http::Headers& headers) {
+Result<Json> get_json(const std::string& place, const std::string& path, const http::Headers& headers,
+                      std::string_view next) {
   const TimePoint deadline = SystemClock::instance().now() + 10s;
   auto response = http::fetch(http::Method::get, place, path, headers, "", deadline);
   if (!response)
-    return user_error(err::kPeerUnreachable, "no answer: " + response.error().what, place,
-                      "start it, or set MCT_RUN_DIR to the run directory of its conductor");
+    return user_error(err::kPeerUnreachable, "no answer: " + response.error().what, place, std::string(next));
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, place + path);
   if (response->status < 300) return json;
@@ -35,10 +35,16 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
                     std::string(message.as_string("HTTP " + std::to_string(response->status))), place + path);
 }
 
-/// The address of a node's pages: its socket on this host, else its HTTP address.
+/// The address of a node's pages: its socket on this host, else its HTTP address. A node that is named by an address of
+/// its own needs no conductor.
 Result<std::string> place_of(const std::string& name) {
+  if (name.starts_with("unix:") || name.find("://") != std::string::npos) return name;
+  if (name.find('/') != std::string::npos) return "unix:" + name;
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
-  MC_TRY(cluster, get_json("unix:" + directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {}));
+  MC_TRY(cluster,
+         get_json("unix:" + directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {},
+                  "start the conductor, set MCT_RUN_DIR to its run directory, or name the node by its socket: " +
+                      directory + "/node-*.http"));
   std::string known;
   for (const Json& node : cluster["nodes"].items()) {
     known += (known.empty() ? "" : ", ") + std::string(node["id"].as_string());
@@ -86,7 +92,7 @@ Result<int> list_blocks(const cli::Args& args) {
   }
   const std::string path =
       "/blocks?sort=" + args.text(flags::kListSort) + "&limit=" + std::to_string(args.count(flags::kListLimit));
-  MC_TRY(list, get_json(place, path, headers));
+  MC_TRY(list, get_json(place, path, headers, "start the node, or name it as mc-conductor ps does"));
   if (!args.on(flags::kJson)) {
     MC_CHECK(write_all(1, list_text(list)));
     return 0;

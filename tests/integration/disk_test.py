@@ -137,6 +137,25 @@ class Disk(unittest.TestCase):
         code, _, err = run("mc-cache", "ls", "p7", env=c.env)
         self.assertIn("there are: d0, p0", err)
 
+    def test_ls_asks_a_node_by_its_socket_without_a_conductor(self):
+        c = self.cluster()
+        self.check_all(c)
+        sockets = glob.glob(c.env["MCT_RUN_DIR"] + "/node-*.http")
+        self.assertEqual(len(sockets), 2)
+        alone = dict(c.env, MCT_RUN_DIR=self.folder + "/elsewhere")
+        blocks = 0
+        for socket in sockets + ["unix:" + sockets[0]]:
+            code, out, err = run("mc-cache", "ls", socket, "--json", env=alone)
+            self.assertEqual(code, 0, err)
+            blocks += json.loads(out.splitlines()[-1])["memory_blocks"]
+        self.assertGreater(blocks, 0)
+        code, _, err = run("mc-cache", "ls", "p0", env=alone)
+        self.assertEqual(code, 3)
+        self.assertIn("elsewhere/node-*.http", err)
+        code, _, err = run("mc-cache", "ls", self.folder + "/nobody.http", env=alone)
+        self.assertEqual(code, 3)
+        self.assertIn("start the node", err)
+
     def test_a_disk_that_fails_while_the_node_runs_costs_the_tier_and_no_request(self):
         c = self.cluster()
         self.check_all(c)

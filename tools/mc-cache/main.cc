@@ -21,7 +21,8 @@ constexpr auto kFlags = flags::join(flags::list(&flags::kDram), host::kDiskFlags
                                     flags::list(&flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kWorkerFlags);
 constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
-constexpr cli::Positional kListArgs[] = {{.name = "NODE", .help = "a node's id in mc-conductor ps"}};
+constexpr cli::Positional kListArgs[] = {
+    {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};
 constexpr cli::Positional kFsckArgs[] = {{.name = "DIR", .help = "directory of --ssd, which no node uses now"}};
 
 }  // namespace
