@@ -1,6 +1,7 @@
 // The table of the kernels that the host compiler compiled.
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/layer.h"
 #include "gpu/ptx/base.cuh"
 
 namespace mc::gpu {
@@ -15,6 +16,14 @@ void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, co
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
+void embed_rows(const EmbedArgs& args);
+void rms_norm(const NormArgs& args);
+void add_to_rows(const AddArgs& args);
+void silu_mul(const SiluArgs& args);
+void rotate_and_keep(const RotateArgs& args);
+void seal_pages(const SealArgs& args);
+void product_64(const ProductArgs& args);
+void product_16(const ProductArgs& args);
 
 std::span<const emu::Kernel> emulated_kernels() {
   static const emu::Kernel kKernels[] = {
@@ -28,6 +37,14 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
       emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
       emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),
+      emu::make_kernel("embed_rows", kThreads, embed_rows),
+      emu::make_kernel("rms_norm", kThreads, rms_norm),
+      emu::make_kernel("add_to_rows", kThreads, add_to_rows),
+      emu::make_kernel("silu_mul", kThreads, silu_mul),
+      emu::make_kernel("rotate_and_keep", kThreads, rotate_and_keep),
+      emu::make_kernel("seal_pages", kThreads, seal_pages),
+      emu::make_kernel("product_64", kThreads, product_64),
+      emu::make_kernel("product_16", kThreads, product_16),
   };
   return kKernels;
 }

@@ -57,5 +57,21 @@ MC_DEVICE float div_rn(float a, float b) {
   return a / b;
 #endif
 }
+/// The square root, rounded to nearest (9.7.3.13, sqrt).
+MC_DEVICE float sqrt_rn(float a) {
+#ifdef __CUDACC__
+  return __fsqrt_rn(a);
+#else
+  return std::sqrt(a);
+#endif
+}
+/// The float with these bits (9.7.9.1, mov).
+MC_DEVICE float from_bits(uint32_t bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
 
 }  // namespace mc::gpu::ptx

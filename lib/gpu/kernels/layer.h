@@ -1,0 +1,87 @@
+// Arguments of the kernels of a transformer layer beside attention (layer_sm80.cu, gemm_sm80.cu), as the host fills
+// them and the device reads them. Activations between layers are f32; inputs of matrix products are bf16. Addresses are
+// the device's.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernels/attention.h"
+
+namespace mc::gpu {
+
+constexpr int kRowsPerCta = 4;  // of the kernels with a warp a row
+
+/// x[row] = the embedding of tokens[row], widened. Grid: (rows).
+struct EmbedArgs {
+  const int32_t* tokens = nullptr;  // [rows], each below the rows of the table
+  const uint16_t* table = nullptr;  // bf16 [vocab, columns]
+  float* x = nullptr;               // [rows, columns]
+  int32_t columns = 0;
+};
+
+/// out = bf16(x / sqrt(mean(x^2) + epsilon) * weight). Grid: (rows / kRowsPerCta, rounded up).
+struct NormArgs {
+  const float* x = nullptr;       // [rows, columns]
+  const float* weight = nullptr;  // [columns]
+  uint16_t* out = nullptr;        // bf16 [rows, columns]
+  int32_t rows = 0, columns = 0;
+  float epsilon = 0;
+};
+
+/// y[row] += x for every row. Grid: (rows).
+struct AddArgs {
+  const float* x = nullptr;  // [columns]
+  float* y = nullptr;        // [rows, columns]
+  int32_t columns = 0;
+};
+
+/// out = bf16(gate / (1 + exp(-gate)) * up). Grid: (rows).
+struct SiluArgs {
+  const float* gate_up = nullptr;  // [rows, 2 columns]: gate, then up
+  uint16_t* out = nullptr;         // bf16 [rows, columns]
+  int32_t columns = 0;
+};
+
+/// y = x w^T, or y += x w^T. Grid: (columns / 64, rows / 64 or 16, both rounded up).
+struct ProductArgs {
+  const uint16_t* x = nullptr;  // bf16 [rows, inner]; inner a multiple of 8
+  const uint16_t* w = nullptr;  // bf16 [columns, inner]
+  float* y = nullptr;           // [rows, columns]
+  int32_t rows = 0, columns = 0, inner = 0;
+  bool adds = false;
+};
+
+/// Dynamic shared memory of the products, with `rows` of 64 or 16: two stages of 64 columns of x and w.
+constexpr uint32_t product_shared(uint32_t rows) {
+  return 2 * (rows + 64) * 128;
+}
+
+/// The place of one row's K and V.
+struct RowPlace {
+  int32_t page = 0, slot = 0;  // page number, and the row in it; page -1: the row has no place
+};
+
+/// Normalises the heads of q and k if the model does, turns them by RoPE, and writes q for attention and K and V into
+/// pages. Grid: (rows, (q_heads + 2 kv_heads) / kRowsPerCta, rounded up).
+struct RotateArgs {
+  KvPool pool;
+  const float* qkv = nullptr;     // [rows, (q_heads + 2 kv_heads) head_dim]
+  const float* cosine = nullptr;  // [rows, head_dim / 2]
+  const float* sine = nullptr;
+  const float* q_norm = nullptr;  // [head_dim], or null
+  const float* k_norm = nullptr;
+  const RowPlace* places = nullptr;  // [rows]
+  uint16_t* q = nullptr;             // bf16 [rows, q_heads, head_dim]
+  int32_t q_heads = 0, head_dim = 0;
+  float epsilon = 0;
+};
+
+/// Zeroes the rows of a page behind its tokens and writes ksum and kmean, bit for bit as attn/seal.h does.
+/// Grid: (pages, kv_heads).
+struct SealArgs {
+  KvPool pool;
+  const RowPlace* pages = nullptr;  // [pages]: the page, and its tokens as `slot`
+  int32_t head_dim = 0;
+};
+
+}  // namespace mc::gpu

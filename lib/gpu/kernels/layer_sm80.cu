@@ -1,0 +1,160 @@
+// The kernels of a transformer layer that move little and multiply nothing: embedding, RMSNorm, bias, SiLU, RoPE with
+// the write of K and V, and the seal of pages. A row's result depends on that row alone.
+#include "gpu/kernels/layer.h"
+#include "gpu/ptx/arithmetic.cuh"
+#include "gpu/ptx/memory.cuh"
+#include "gpu/ptx/warp.cuh"
+
+namespace mc::gpu {
+namespace {
+
+constexpr float kLog2e = 1.44269504f;
+
+MC_DEVICE float widen(uint16_t value) {
+  return ptx::from_bits(static_cast<uint32_t>(value) << 16);
+}
+MC_DEVICE uint16_t narrow(float value) {
+  return static_cast<uint16_t>(ptx::pack_bf16(value, 0));
+}
+
+MC_DEVICE float sum_of_warp(float value) {
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) value = ptx::add_rn(value, ptx::shuffle_xor(value, by));
+  return value;
+}
+
+/// 1 / sqrt(mean + epsilon) of a sum of squares.
+MC_DEVICE float norm_scale(float squares, int columns, float epsilon) {
+  return ptx::div_rn(1, ptx::sqrt_rn(ptx::div_rn(squares, static_cast<float>(columns)) + epsilon));
+}
+
+}  // namespace
+
+MC_KERNEL(embed_rows, (kThreads))(MC_PARAM(EmbedArgs) args) {
+  const int64_t row = ptx::ctaid_x();
+  const uint16_t* from = args.table + int64_t{ptx::load(args.tokens + row)} * args.columns;
+  for (int i = ptx::tid_x(); i < args.columns; i += kThreads)
+    ptx::store(args.x + row * args.columns + i, widen(ptx::load(from + i)));
+}
+
+MC_KERNEL(rms_norm, (kThreads))(MC_PARAM(NormArgs) args) {
+  const int64_t row = int64_t{ptx::ctaid_x()} * kRowsPerCta + ptx::tid_x() / 32;
+  const int lane = ptx::tid_x() % 32;
+  if (row >= args.rows) return;
+  const float* x = args.x + row * args.columns;
+  float squares = 0;
+  for (int i = lane; i < args.columns; i += 32) {
+    const float value = ptx::load(x + i);
+    squares += value * value;
+  }
+  const float scale = norm_scale(sum_of_warp(squares), args.columns, args.epsilon);
+  for (int i = lane; i < args.columns; i += 32)
+    ptx::store(args.out + row * args.columns + i, narrow(ptx::load(x + i) * scale * ptx::load(args.weight + i)));
+}
+
+MC_KERNEL(add_to_rows, (kThreads))(MC_PARAM(AddArgs) args) {
+  float* y = args.y + int64_t{ptx::ctaid_x()} * args.columns;
+  for (int i = ptx::tid_x(); i < args.columns; i += kThreads)
+    ptx::store(y + i, ptx::add_rn(ptx::load(y + i), ptx::load(args.x + i)));
+}
+
+MC_KERNEL(silu_mul, (kThreads))(MC_PARAM(SiluArgs) args) {
+  const int64_t row = ptx::ctaid_x();
+  const float* gate = args.gate_up + row * 2 * args.columns;
+  for (int i = ptx::tid_x(); i < args.columns; i += kThreads) {
+    const float g = ptx::load(gate + i);
+    const float soft = ptx::div_rn(g, 1 + ptx::exp2_approx(-g * kLog2e));
+    ptx::store(args.out + row * args.columns + i, narrow(soft * ptx::load(gate + args.columns + i)));
+  }
+}
+
+/// A warp has one head of one row; a lane has elements i and i + head_dim / 2 for i = lane, lane + 32.
+MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
+  const int64_t row = ptx::ctaid_x();
+  const int head = static_cast<int>(ptx::ctaid_y()) * kRowsPerCta + static_cast<int>(ptx::tid_x()) / 32;
+  const int lane = ptx::tid_x() % 32, half = args.head_dim / 2, kv_heads = args.pool.kv_heads;
+  const int heads = args.q_heads + 2 * kv_heads;
+  if (head >= heads) return;
+  const bool is_q = head < args.q_heads, is_v = head >= args.q_heads + kv_heads;
+  const float* from = args.qkv + (row * heads + head) * args.head_dim;
+  const float* norm = is_v ? nullptr : is_q ? args.q_norm : args.k_norm;
+  float scale = 1;
+  if (norm != nullptr) {
+    float squares = 0;
+    for (int i = lane; i < args.head_dim; i += 32) {
+      const float value = ptx::load(from + i);
+      squares += value * value;
+    }
+    scale = norm_scale(sum_of_warp(squares), args.head_dim, args.epsilon);
+  }
+  uint16_t* out = nullptr;
+  if (is_q) {
+    out = args.q + (row * args.q_heads + head) * args.head_dim;
+  } else {
+    const RowPlace place = ptx::load(args.places + row);
+    if (place.page < 0) return;
+    const int kv_head = (head - args.q_heads) % kv_heads;
+    unsigned char* record = const_cast<unsigned char*>(args.pool.base) + place.page * args.pool.page_bytes +
+                            kv_head * args.pool.head_bytes + (is_v ? args.pool.v_offset : 0);
+    out = reinterpret_cast<uint16_t*>(record) + int64_t{place.slot} * args.head_dim;
+  }
+  for (int i = lane; i < half; i += 32) {
+    float low = ptx::load(from + i), high = ptx::load(from + i + half);
+    if (norm != nullptr) {
+      low = low * scale * ptx::load(norm + i);
+      high = high * scale * ptx::load(norm + i + half);
+    }
+    if (!is_v) {
+      const float c = ptx::load(args.cosine + row * half + i), s = ptx::load(args.sine + row * half + i);
+      const float turned = low * c - high * s;
+      high = high * c + low * s;
+      low = turned;
+    }
+    ptx::store(out + i, narrow(low));
+    ptx::store(out + i + half, narrow(high));
+  }
+}
+
+/// A thread has one element of the head. It sums the page's rows by the pairwise tree of attn/seal.h: like a binary
+/// counter, with one partial sum a level.
+MC_KERNEL(seal_pages, (kThreads))(MC_PARAM(SealArgs) args) {
+  constexpr int kLevels = 10;  // 512 rows at most
+  const KvPool& pool = args.pool;
+  const RowPlace page = ptx::load(args.pages + ptx::ctaid_x());
+  const int i = ptx::tid_x();
+  if (i >= args.head_dim) return;
+  unsigned char* record =
+      const_cast<unsigned char*>(pool.base) + page.page * pool.page_bytes + ptx::ctaid_y() * pool.head_bytes;
+  uint16_t* k = reinterpret_cast<uint16_t*>(record);
+  uint16_t* v = reinterpret_cast<uint16_t*>(record + pool.v_offset);
+  float level[kLevels];
+#pragma unroll
+  for (int depth = 0; depth < kLevels; ++depth) level[depth] = 0;
+  float sum = 0;
+  for (int row = 0; row < pool.block_tokens; ++row) {
+    const int64_t at = int64_t{row} * args.head_dim + i;
+    sum = 0;
+    if (row < page.slot) {
+      sum = widen(ptx::load(k + at));
+    } else {
+      ptx::store(k + at, uint16_t{0});
+      ptx::store(v + at, uint16_t{0});
+    }
+    bool carries = true;
+#pragma unroll
+    for (int depth = 0; depth < kLevels; ++depth) {
+      if (!carries) continue;
+      if ((row >> depth & 1) != 0) {
+        sum = ptx::add_rn(level[depth], sum);
+      } else {
+        level[depth] = sum;
+        carries = false;
+      }
+    }
+  }
+  ptx::store(reinterpret_cast<float*>(record + pool.ksum_offset) + i, sum);
+  ptx::store(reinterpret_cast<uint16_t*>(record + pool.kmean_offset) + i,
+             narrow(ptx::div_rn(sum, static_cast<float>(pool.block_tokens))));
+}
+
+}  // namespace mc::gpu
