@@ -48,9 +48,9 @@ Result<void> check(const AttentionCall& call) {
 
 /// Memory that one call needs on the device beside its arguments.
 struct Scratch {
-  std::vector<Buffer> buffers;
+  std::vector<DeviceBuffer> buffers;
   Result<uint64_t> add(Device& device, size_t bytes, std::string_view what) {
-    MC_TRY(buffer, Buffer::make(device, std::max<size_t>(bytes, 16), what));
+    MC_TRY(buffer, DeviceBuffer::make(device, std::max<size_t>(bytes, 16), what));
     buffers.push_back(std::move(buffer));
     return buffers.back().address();
   }

@@ -41,7 +41,7 @@ struct AttentionCall {
   int32_t splits = 1;  // CTAs that share the keys of a row tile
 };
 
-/// Blocks until done on the emulator; queues on a chip. Code::unsupported names the limit: head_dim 64 or 128, bf16,
+/// Queues on the device's own stream. Code::unsupported names the limit: head_dim 64 or 128, bf16,
 /// pages of a multiple of 64 tokens, at most 17 for top_k and 8192 MoBA blocks, at most 16 query heads a KV head in
 /// decode.
 Result<void> attend(Device& device, const AttentionCall& call);

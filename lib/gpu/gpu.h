@@ -1,109 +1,197 @@
 // Devices that run this toolkit's kernels: `emu`, the emulator of lib/gpu/emu, and `cuda:N` through the CUDA driver.
-// Errors are values; a Buffer frees its memory and must not outlive its device.
+// One runtime serves both: memory, streams, events and graphs are written once on gpu/driver.h. Errors are values. A
+// buffer, stream, event or graph frees what it holds and must not outlive its device.
 //
-//   Emulator device({.seed = 7});
-//   auto q = Buffer::make(device, bytes, "q");
-//   device.write(q->address(), host_bytes);
-//   device.launch("attention_decode_d128", {.grid = {splits, kv_heads, 1}}, bytes_of(args));
+//   MC_TRY(device, open_device(*parse_device("emu")));             // gpu/devices.h
+//   MC_TRY(x, DeviceBuffer::make(*device, bytes, "x"));
+//   MC_TRY(staging, PinnedBuffer::make(*device, bytes, "staging"));
+//   MC_TRY(load, Stream::make(*device));
+//   MC_TRY(loaded, Event::make(*device));
+//   load.copy_in(x.address(), staging, 0, bytes);
+//   load.record(loaded);
+//   compute.wait(loaded);                                           // without it the emulator stops the run
+//   compute.launch("rms_norm", shape, bytes_of(args));
+//   compute.finish();                                               // errors of queued work show here
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/result.h"
-#include "gpu/emu/emu.h"
+#include "gpu/driver.h"
 
 namespace mc::gpu {
 
-struct LaunchShape {
-  uint32_t grid[3] = {1, 1, 1};
-  uint32_t threads = 128;
-  uint32_t dynamic_shared = 0;
-};
-
-/// A tensor of 2-byte elements in device memory, and the box of it that one bulk copy fetches; dimension 0 is
-/// contiguous. Rows of the box are swizzled by 128 bytes in shared memory. A chip's cuTensorMapEncodeTiled takes the
-/// same fields.
-struct TensorBox {
-  uint64_t base = 0;
-  uint64_t dims[4] = {};     // elements
-  uint64_t strides[4] = {};  // bytes; [0] is 2
-  uint32_t box[4] = {};      // elements; box[0] is 64
-};
-struct EncodedMap {
-  std::byte bytes[128] = {};  // a kernel parameter aligned to 64
-};
-
-/// One device, used by one thread.
+/// One device, used by one thread at a time.
 class Device {
  public:
-  virtual ~Device() = default;
-  virtual std::string_view name() const = 0;  // "emu"
+  /// Device number `index` of a driver. MC7002: no driver, no such device, or kernels that it cannot run; MC7004: the
+  /// driver is too old.
+  static Result<std::unique_ptr<Device>> open(std::shared_ptr<Driver> driver, int index);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  /// "emu", "cuda:0"
+  std::string_view name() const { return name_; }
   /// Compute capability times 10; code for sm_90a runs on 90 alone.
-  virtual int capability() const = 0;
-  virtual Result<uint64_t> allocate(size_t bytes, std::string_view what) = 0;
-  virtual void release(uint64_t address) = 0;
-  virtual Result<void> write(uint64_t address, std::span<const std::byte> from) = 0;
-  virtual Result<void> read(uint64_t address, std::span<std::byte> to) = 0;
+  int capability() const { return capability_; }
+  struct Memory {
+    size_t free = 0, total = 0;
+  };
+  Result<Memory> memory();
+
+  /// MC7005 names `what`, the bytes that are needed and free, and the largest size that fits.
+  Result<uint64_t> allocate(size_t bytes, std::string_view what);
+  /// Waits for all work of the device.
+  void release(uint64_t address);
+  /// Copies on the device's own stream, and waits for the end of the copy.
+  Result<void> write(uint64_t address, std::span<const std::byte> from);
+  Result<void> read(uint64_t address, std::span<std::byte> to);
+  /// Queues a kernel on the device's own stream. `params` are the bytes of its parameters.
+  Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
+  /// Waits for what was queued on the device's own stream.
+  Result<void> finish();
   /// The kernel parameter that describes a tensor. Code::invalid names the rule that the driver would refuse.
-  virtual Result<EncodedMap> encode(const TensorBox& box) = 0;
-  /// Runs a kernel after what was launched before. `params` are the bytes of its parameters.
-  virtual Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) = 0;
+  Result<EncodedMap> encode(const TensorBox& box);
+
+ private:
+  friend class DeviceBuffer;
+  friend class PinnedBuffer;
+  friend class Stream;
+  friend class Event;
+  friend class Graph;
+  Device(std::shared_ptr<Driver> driver, int index, std::string name)
+      : driver_(std::move(driver)), index_(index), name_(std::move(name)) {}
+  Result<void> check(Status status, std::string_view what) const;
+  /// The driver, with the device current on this thread.
+  Driver& driver();
+  Result<void> launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
+                         std::span<const std::byte> params);
+
+  std::shared_ptr<Driver> driver_;
+  int index_;
+  std::string name_;
+  int capability_ = 0, shared_max_ = 0;
+  bool retained_ = false;
+  Handle stream_ = nullptr;
+  std::thread::id thread_;  // the device is current there
+  std::map<std::string, Handle, std::less<>> functions_;
 };
 
 /// Device memory that frees itself.
-class Buffer {
+class DeviceBuffer {
  public:
-  static Result<Buffer> make(Device& device, size_t bytes, std::string_view what);
-  Buffer() = default;
-  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-  Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
+  static Result<DeviceBuffer> make(Device& device, size_t bytes, std::string_view what);
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
   uint64_t address() const { return address_; }
+  size_t bytes() const { return bytes_; }
 
  private:
   Device* device_ = nullptr;
   uint64_t address_ = 0;
+  size_t bytes_ = 0;
 };
 
-/// The emulator with all kernels of this build.
-class Emulator : public Device {
+/// Page-locked host memory, the host's side of asynchronous copies.
+class PinnedBuffer {
  public:
-  explicit Emulator(const emu::Options& options) : options_(options) {}
-
-  std::string_view name() const override { return "emu"; }
-  int capability() const override { return 90; }
-  Result<uint64_t> allocate(size_t bytes, std::string_view what) override;
-  void release(uint64_t address) override;
-  Result<void> write(uint64_t address, std::span<const std::byte> from) override;
-  Result<void> read(uint64_t address, std::span<std::byte> to) override;
-  Result<EncodedMap> encode(const TensorBox& box) override;
-  /// Code::corrupt when a rule is broken: the text is the emulator's report.
-  Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) override;
-
-  void set_options(const emu::Options& options) { options_ = options; }
-  /// The kernel that a mutation or a fault of the options is for; the others run without. Empty: all have it.
-  void set_mutated(std::string_view kernel) { mutated_ = kernel; }
-  const emu::Counters& counters() const { return counters_; }
-  /// The rule that the last failed launch broke.
-  const std::string& broken_rule() const { return broken_rule_; }
+  /// Code::no_space names `what` and the size.
+  static Result<PinnedBuffer> make(Device& device, size_t bytes, std::string_view what);
+  PinnedBuffer() = default;
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  ~PinnedBuffer();
+  size_t bytes() const { return bytes_; }
+  /// The bytes, for the host to read and write until the next copy is queued on them. The emulator stops the run when
+  /// an unfinished copy owns some of them.
+  Result<std::span<std::byte>> view() const;
 
  private:
-  emu::Options options_;
-  std::string mutated_;
-  emu::DeviceMemory memory_;
-  emu::Counters counters_;
-  std::string broken_rule_;
+  friend class Stream;
+  Device* device_ = nullptr;
+  std::byte* at_ = nullptr;
+  size_t bytes_ = 0;
 };
 
-/// GPU number `index` of this host. Code::unsupported without a driver, or with one that is too old; Code::not_found
-/// for a wrong index. Launches queue; an error of the device shows at the next read.
-Result<std::unique_ptr<Device>> open_cuda(int index);
+/// A point in a stream that other streams and the host wait for.
+class Event {
+ public:
+  static Result<Event> make(Device& device);
+  Event() = default;
+  Event(Event&& other) noexcept { *this = std::move(other); }
+  Event& operator=(Event&& other) noexcept;
+  ~Event();
+  /// The host waits for the point that was recorded last; at once when none was.
+  Result<void> finish() const;
+
+ private:
+  friend class Stream;
+  Device* device_ = nullptr;
+  Handle event_ = nullptr;
+};
+
+/// Launches and copies that are queued as one.
+class Graph {
+ public:
+  Graph() = default;
+  Graph(Graph&& other) noexcept { *this = std::move(other); }
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
+
+ private:
+  friend class Stream;
+  Device* device_ = nullptr;
+  Handle graph_ = nullptr;
+};
+
+/// Work that runs in the order in which it was queued. Different streams have no order but that of events.
+class Stream {
+ public:
+  static Result<Stream> make(Device& device);
+  Stream() = default;
+  Stream(Stream&& other) noexcept { *this = std::move(other); }
+  Stream& operator=(Stream&& other) noexcept;
+  /// Work that is still queued runs to its end.
+  ~Stream();
+
+  // Each call queues and returns; an error of the device may be of earlier work. Ranges outside a pinned buffer are
+  // Code::invalid.
+  Result<void> copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes);
+  Result<void> copy_out(PinnedBuffer& to, size_t offset, uint64_t from, size_t bytes);
+  Result<void> copy_within(uint64_t to, uint64_t from, size_t bytes);
+  Result<void> fill(uint64_t to, uint8_t value, size_t bytes);
+  Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
+  Result<void> record(Event& event);
+  /// Later work of this stream starts when the point that `event` recorded last is reached.
+  Result<void> wait(const Event& event);
+  Result<void> replay(const Graph& graph);
+  /// The host waits for all work of this stream.
+  Result<void> finish();
+
+  /// From here to end_capture() copies, fills and launches are noted and not queued. Other calls are Code::invalid
+  /// meanwhile. For tests, until decode steps are captured.
+  Result<void> begin_capture();
+  /// The graph of what was noted. For tests, likewise.
+  Result<Graph> end_capture();
+
+ private:
+  Result<void> check_recording(std::string_view what) const;
+
+  Device* device_ = nullptr;
+  Handle stream_ = nullptr;
+  bool captures_ = false;
+};
 
 /// The bytes of a kernel's parameter.
 template <class T>

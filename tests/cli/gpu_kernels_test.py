@@ -90,7 +90,8 @@ class BadInput(unittest.TestCase):
     def test_a_missing_gpu_is_named_with_the_next_step(self):
         code, _, err = gpu("--device", "cuda:1000", "--kernel", "decode", "--tokens", "1")
         self.assertEqual(code, 1)
-        self.assertRegex(err, "error MC7002 .*(no NVIDIA driver|no GPU 1000|supports CUDA)")
+        missing = "7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)"
+        self.assertRegex(err, f"error MC({missing}|7004 .*supports CUDA)")
         self.assertIn("next:", err)
 
 

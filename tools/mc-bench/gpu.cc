@@ -9,6 +9,8 @@
 #include "base/errors.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "gpu/devices.h"
+#include "gpu/emulated.h"
 #include "gpu_case.h"
 #include "gpu_mutants.h"
 #include "host/engine.h"
@@ -36,8 +38,9 @@ constexpr Flag kGpuKernels{.name = "kernel",
                            .help = "prefill and decode of sm_80; hopper: prefill by TMA and wgmma",
                            .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
-  if (value == "emu" || (value.starts_with("cuda:") && parse_u64(value.substr(5), 0, 1023))) return {};
-  return user_error(err::kBadValue, "'" + std::string(value) + "' is no device", "--device", "write emu or cuda:0");
+  MC_TRY(choice, gpu::parse_device(value));
+  if (choice.kind != gpu::DeviceKind::cpu) return {};
+  return user_error(err::kBadValue, "'" + std::string(value) + "' is no GPU", "--device", "write emu or cuda:0");
 }
 constexpr Flag kGpuDevice{.name = "device",
                           .value = "D",
@@ -144,18 +147,25 @@ Json describe_gpu(const GpuPoint& point) {
   return std::move(out.set("splits", s.splits).set("values", static_cast<int>(s.values)).set("seed", s.seed));
 }
 
-template <class T>
-Result<T> usable(Result<T> device) {
-  if (device) return device;
-  return as_user_error(err::kDeviceUnusable, std::move(device).error());
-}
-
 /// The error of a case, with the values that repeat it. An unsupported shape is the caller's.
 Error unsound(const Json& row, Error error) {
   if (error.code == Code::unsupported) return as_user_error(err::kBadValue, std::move(error));
   error.next = "this is a fault of the programs: report it with these lines, which repeat it";
   return as_user_error(err::kWrongAnswer, within(row.dump(), std::move(error)));
 }
+
+/// The emulator, as a device and as a driver whose seeds and mutations are set.
+struct Emulation {
+  std::shared_ptr<gpu::EmulatedDriver> driver;
+  std::unique_ptr<gpu::Device> device;
+
+  static Result<Emulation> open() {
+    Emulation out{std::make_shared<gpu::EmulatedDriver>(), nullptr};
+    MC_TRY(device, gpu::Device::open(out.driver, 0));
+    out.device = std::move(device);
+    return out;
+  }
+};
 
 /// The runs of one case, and the largest error among them.
 struct GpuRuns {
@@ -164,13 +174,13 @@ struct GpuRuns {
 };
 
 /// All schedules of one case. The error is the first broken rule or wrong result, with what repeats it.
-Result<GpuRuns> run_schedules(GpuCase& made, gpu::Emulator& device, const cli::Args& args) {
+Result<GpuRuns> run_schedules(GpuCase& made, gpu::EmulatedGpu& emulated, const cli::Args& args) {
   GpuRuns out;
   for (uint64_t schedule = 0; schedule < args.count(kGpuSchedules); ++schedule)
     for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
-      device.set_options({.seed = args.count(flags::kSeed) + schedule,
-                          .policy = static_cast<gpu::emu::Policy>(policy),
-                          .checks = !args.on(kGpuChecks)});
+      emulated.set_options({.seed = args.count(flags::kSeed) + schedule,
+                            .policy = static_cast<gpu::emu::Policy>(policy),
+                            .checks = !args.on(kGpuChecks)});
       MC_TRY(share, made.run());
       out.worst = std::max(out.worst, share);
       ++out.runs;
@@ -182,17 +192,19 @@ Result<void> run_point(const GpuPoint& point, const cli::Args& args, Parallel& p
   const TimePoint began = steady_now();
   Json row = describe_gpu(point);
   GpuRuns runs;
-  if (args.text(kGpuDevice) == "emu") {
-    gpu::Emulator device({});
-    MC_TRY(made, GpuCase::open(point.shape, parallel, device));
-    auto done = run_schedules(*made, device, args);
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  if (choice.kind == gpu::DeviceKind::emu) {
+    MC_TRY(emulation, Emulation::open());
+    MC_TRY(made, GpuCase::open(point.shape, parallel, *emulation.device));
+    auto done = run_schedules(*made, emulation.driver->gpu(), args);
     if (!done) return unsound(row, std::move(done).error());
     runs = *done;
-    row.set("instructions", device.counters().instructions);
-    row.set("matrix_products", device.counters().matrix_products);
-    row.set("bank_conflicts", device.counters().bank_conflicts);
+    const gpu::emu::Counters& counters = emulation.driver->gpu().counters();
+    row.set("instructions", counters.instructions);
+    row.set("matrix_products", counters.matrix_products);
+    row.set("bank_conflicts", counters.bank_conflicts);
   } else {
-    MC_TRY(device, usable(gpu::open_cuda(static_cast<int>(*parse_u64(args.text(kGpuDevice).substr(5), 0, 1023)))));
+    MC_TRY(device, gpu::open_device(choice));
     MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
     MC_TRY(share, made->run());
     runs = {share, 1};
@@ -216,7 +228,7 @@ Result<std::unique_ptr<GpuCase>> open_mutant_case(gpu::AttentionKernel kernel, c
 
 /// The device, the case and the table of the runs of a mutant.
 struct MutantRuns {
-  gpu::Emulator& device;
+  gpu::EmulatedGpu& emulated;
   GpuCase& made;
   const cli::Args& args;
   Rows& rows;
@@ -230,15 +242,15 @@ struct MutantRuns {
 
 Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gpu::emu::Options wanted,
                              std::string_view rules) {
-  device.set_mutated(entry);
+  emulated.set_mutated(entry);
   int caught = 0;
   std::string reported;
   for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
     wanted.policy = static_cast<gpu::emu::Policy>(policy);
-    device.set_options(wanted);
+    emulated.set_options(wanted);
     const auto share = made.run();
     const bool gate = !share && share.error().what.starts_with("gate: ");
-    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : device.broken_rule();
+    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : emulated.broken_rule();
     const bool expected =
         rules.empty() ? rule != "none" : ("," + std::string(rules) + ",").find("," + rule + ",") != std::string::npos;
     caught += expected ? 1 : 0;
@@ -255,8 +267,8 @@ Result<std::vector<gpu::emu::Site>> sites_of(MutantRuns& runs, std::string_view 
   std::vector<gpu::emu::Site> sites;
   gpu::emu::Options options = runs.options();
   options.sites = &sites;
-  runs.device.set_mutated(entry);
-  runs.device.set_options(options);
+  runs.emulated.set_mutated(entry);
+  runs.emulated.set_options(options);
   MC_TRY(share, runs.made.run());
   if (share > 1)
     return Error{Code::corrupt,
@@ -268,9 +280,9 @@ Result<std::vector<gpu::emu::Site>> sites_of(MutantRuns& runs, std::string_view 
 
 /// One mutant of the table.
 Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel& parallel, Rows& rows) {
-  gpu::Emulator device({});
-  MC_TRY(made, open_mutant_case(mutant.kernel, mutant.run, parallel, device));
-  MutantRuns runs{device, *made, args, rows};
+  MC_TRY(emulation, Emulation::open());
+  MC_TRY(made, open_mutant_case(mutant.kernel, mutant.run, parallel, *emulation.device));
+  MutantRuns runs{emulation.driver->gpu(), *made, args, rows};
   gpu::emu::Options options = runs.options();
   options.fault = static_cast<uint8_t>(mutant.fault);
   gpu::emu::Mutation mutation;
@@ -287,9 +299,9 @@ Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel
 /// absence nothing reported.
 Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view entry, const GpuRun& run,
                                   const cli::Args& args, Parallel& parallel, Rows& rows) {
-  gpu::Emulator device({});
-  MC_TRY(made, open_mutant_case(kernel, run, parallel, device));
-  MutantRuns runs{device, *made, args, rows};
+  MC_TRY(emulation, Emulation::open());
+  MC_TRY(made, open_mutant_case(kernel, run, parallel, *emulation.device));
+  MutantRuns runs{emulation.driver->gpu(), *made, args, rows};
   MC_TRY(sites, sites_of(runs, entry));
   std::string missed;
   for (const gpu::emu::Site& site : sites) {

@@ -83,8 +83,8 @@ Result<void> GpuCase::fill(Parallel& parallel) {
     rounded[i] = f32_to_bf16(static_cast<float>(rng.normal()));
     queries_[i] = bf16_to_f32(rounded[i]);
   }
-  MC_TRY(pool, gpu::Buffer::make(*device_, pages_.size(), "KV pool"));
-  MC_TRY(q, gpu::Buffer::make(*device_, rounded.size() * 2, "queries"));
+  MC_TRY(pool, gpu::DeviceBuffer::make(*device_, pages_.size(), "KV pool"));
+  MC_TRY(q, gpu::DeviceBuffer::make(*device_, rounded.size() * 2, "queries"));
   pool_ = std::move(pool);
   q_ = std::move(q);
   MC_CHECK(device_->write(pool_.address(), pages_));
@@ -116,11 +116,11 @@ Result<void> GpuCase::expect(Parallel& parallel) {
                                 .selection_out = history > 0 ? chosen_.data() + first * history : nullptr}));
     first += static_cast<size_t>(s.tokens) * static_cast<size_t>(shape_.q_heads);
   }
-  MC_TRY(out, gpu::Buffer::make(*device_, queries_.size() * 2, "output"));
+  MC_TRY(out, gpu::DeviceBuffer::make(*device_, queries_.size() * 2, "output"));
   out_ = std::move(out);
   call_.out = out_.address();
   if (history == 0) return {};
-  MC_TRY(selection, gpu::Buffer::make(*device_, chosen_.size() * 4, "selection"));
+  MC_TRY(selection, gpu::DeviceBuffer::make(*device_, chosen_.size() * 4, "selection"));
   selection_ = std::move(selection);
   call_.selection = selection_.address();
   return {};

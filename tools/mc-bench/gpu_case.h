@@ -47,7 +47,7 @@ class GpuCase {
   gpu::Device* device_;
   gpu::AttentionCall call_;
   int64_t tokens_ = 0;  // rows of all sequences
-  gpu::Buffer pool_, q_, out_, selection_;
+  gpu::DeviceBuffer pool_, q_, out_, selection_;
   std::vector<std::byte> pages_;
   std::vector<float> queries_, expected_;
   std::vector<int32_t> chosen_;

@@ -53,13 +53,17 @@ void check_sharing(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access
         std::none_of(cta.grid_waits.begin(), cta.grid_waits.end(),
                      [&](const Event& wait) { return cta.order.ordered(running_warp().agent, running().bit(), wait); }))
       refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
+    if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
+      refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");
     const bool read_here = reader.grid == memory.grid() && reader.cta != cta.number;
     if (access == Access::write && read_here && (reader.cta == DeviceMemory::kManyReaders || !knows(reader.cta)))
       refuse("race", "another CTA read it in this grid");
-    if (access == Access::read)
+    if (access == Access::read) {
+      memory.note_read(block, word, memory.grid());
       reader = {memory.grid(), read_here ? DeviceMemory::kManyReaders : cta.number};
-    else
+    } else {
       writer = {memory.grid(), cta.number, now.agent, now.clock, now.lanes, access == Access::atomic, false};
+    }
   }
 }
 
@@ -123,9 +127,14 @@ void DeviceMemory::write(uint64_t address, std::span<const std::byte> from) {
   MC_ASSERT(block != nullptr);
   const size_t at = address - block->address;
   std::copy(from.begin(), from.end(), block->bytes.begin() + static_cast<std::ptrdiff_t>(at));
-  for (size_t i = at; i < at + from.size() && block->undefined > 0; ++i) {
-    block->undefined -= block->defined[i] ? 0 : 1;
-    block->defined[i] = true;
+  define(*block, at, from.size());
+}
+
+void DeviceMemory::define(Block& block, size_t at, size_t bytes) {
+  MC_ASSERT_LE(at + bytes, block.bytes.size());
+  for (size_t i = at; i < at + bytes && block.undefined > 0; ++i) {
+    block.undefined -= block.defined[i] ? 0 : 1;
+    block.defined[i] = true;
   }
 }
 
@@ -133,6 +142,32 @@ void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
   const Block* block = find(address, to.size());
   MC_ASSERT(block != nullptr);
   std::copy_n(block->bytes.begin() + static_cast<std::ptrdiff_t>(address - block->address), to.size(), to.begin());
+}
+
+bool DeviceMemory::ends_before(uint32_t earlier) const {
+  return order_ == nullptr || order_->ends_before(earlier);
+}
+
+uint32_t DeviceMemory::unordered(const Block& block, size_t word, uint32_t self, bool writes) const {
+  if (order_ == nullptr) return 0;
+  const uint32_t writer = block.writer[word].grid;
+  if (writer != 0 && writer != self && !ends_before(writer)) return writer;
+  if (!writes) return 0;
+  const uint32_t reader = block.reader[word].grid;
+  if (reader != 0 && reader != self && !ends_before(reader)) return reader;
+  if (const auto beside = block.beside.find(word); beside != block.beside.end())
+    for (const uint32_t grid : beside->second)
+      if (grid != self && !ends_before(grid)) return grid;
+  return 0;
+}
+
+/// A read that is ordered behind the last one takes its place: what comes behind the new one comes behind both.
+void DeviceMemory::note_read(Block& block, size_t word, uint32_t self) const {
+  const uint32_t last = block.reader[word].grid;
+  if (order_ == nullptr || last == 0 || last == self || ends_before(last)) return;
+  std::vector<uint32_t>& grids = block.beside[word];
+  std::erase_if(grids, [&](uint32_t grid) { return ends_before(grid); });
+  grids.push_back(last);
 }
 
 void DeviceMemory::start_grid(bool programmatic) {

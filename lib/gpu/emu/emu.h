@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,18 @@ Kernel make_kernel(std::string_view name, uint32_t threads_max, void (*body)(P..
           }};
 }
 
+/// The order between grids and copies of several streams (streams.h).
+class GridOrder {
+ public:
+  /// Whether grid `earlier` ends before the running one may start.
+  virtual bool ends_before(uint32_t earlier) const = 0;
+  /// "rms_norm (operation 4 of stream 1)"
+  virtual std::string describe(uint32_t grid) const = 0;
+
+ protected:
+  ~GridOrder() = default;
+};
+
 /// Global memory: allocations with unmapped space between them. Fresh bytes are undefined and may not be read.
 class DeviceMemory {
  public:
@@ -86,6 +99,8 @@ class DeviceMemory {
     size_t undefined = 0;        // bytes that are not
     std::vector<Writer> writer;  // by 4 bytes
     std::vector<Reader> reader;  // likewise; kManyReaders: several CTAs
+    /// Words that grids of several streams read side by side: the grids but the last.
+    std::map<size_t, std::vector<uint32_t>> beside;
   };
   static constexpr uint32_t kManyReaders = UINT32_MAX;
   /// The block that holds all of the range, or null.
@@ -99,12 +114,31 @@ class DeviceMemory {
   uint32_t unfinished() const { return unfinished_; }
   void note_wait() { waited_ = true; }
 
+  /// Without an order every grid ends before the next one starts. `order` must outlive the memory.
+  void set_order(const GridOrder* order) { order_ = order; }
+  const GridOrder* order() const { return order_; }
+  /// The grid whose access to a word conflicts with that of grid `self`, which runs, because nothing orders the two; 0
+  /// when there is none.
+  uint32_t unordered(const Block& block, size_t word, uint32_t self, bool writes) const;
+  /// Notes that grid `self` reads a word; its record in Block::reader is the caller's.
+  void note_read(Block& block, size_t word, uint32_t self) const;
+  /// Bytes of a block that were written.
+  static void define(Block& block, size_t at, size_t bytes);
+  /// Grids and copies share the numbers: the number of a copy that starts.
+  uint32_t start_copy() {
+    start_grid(false);
+    return grid_;
+  }
+
  private:
+  bool ends_before(uint32_t earlier) const;
+
   std::vector<std::unique_ptr<Block>> blocks_;
   uint64_t next_ = uint64_t{1} << 32;
   uint32_t grid_ = 0, unfinished_ = 0;
   bool waited_ = true;       // the current grid, for those before it
   mutable size_t last_ = 0;  // found last
+  const GridOrder* order_ = nullptr;
 };
 
 /// How interleavings are drawn.

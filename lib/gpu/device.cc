@@ -1,0 +1,350 @@
+// The runtime: Device, its memory, streams, events and graphs, on the calls of gpu/driver.h. A status of the driver
+// becomes an error here and nowhere else. On `cuda:N` this file has not run yet.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/units.h"
+#include "gpu/gpu.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr int kVersionMin = 13000;            // the first driver that compiles PTX 9.0
+constexpr int kCapabilityMin = 80;            // mma.sync of bf16, cp.async
+constexpr size_t kAllocationStep = 2 * kMiB;  // the driver hands out memory in pages of this size
+
+/// The device does not work on after these: every later call of the process fails likewise.
+constexpr bool is_final(Status status) {
+  switch (status) {
+    case Status::ecc_uncorrectable:
+    case Status::nvlink_uncorrectable:
+    case Status::illegal_address:
+    case Status::launch_timeout:
+    case Status::hardware_stack_error:
+    case Status::illegal_instruction:
+    case Status::misaligned_address:
+    case Status::launch_failed:
+    case Status::unknown: return true;
+    default: return false;
+  }
+}
+
+std::string number_of(Status status) {
+  return " (CUDA error " + std::to_string(static_cast<int>(status)) + ")";
+}
+
+Error no_such_device(const Driver& driver, int index, int count) {
+  return user_error(err::kDeviceUnusable,
+                    "no GPU " + std::to_string(index) + ": this host has " + std::to_string(count), "--device",
+                    count > 0 ? "name one of " + driver.device_name(0) + " to " + driver.device_name(count - 1)
+                              : "use --device cpu or emu");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int index) {
+  MC_ASSERT(driver != nullptr && index >= 0);
+  MC_CHECK(driver->load());
+  auto device = std::unique_ptr<Device>(new Device(driver, index, driver->device_name(index)));
+  int version = 0, count = 0, major = 0, minor = 0;
+  const Status started = driver->init();
+  if (started != Status::no_device) MC_CHECK(device->check(started, "start of the driver"));
+  MC_CHECK(device->check(driver->version(&version), "version of the driver"));
+  if (version < kVersionMin)
+    return user_error(err::kDriverTooOld, "the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
+                                              std::to_string(version % 1000 / 10) + ", the kernels need 13.0");
+  if (started == Status::ok) MC_CHECK(device->check(driver->device_count(&count), "count of GPUs"));
+  if (index >= count) return no_such_device(*driver, index, count);
+  MC_CHECK(device->check(driver->describe(index, &major, &minor, &device->shared_max_), "properties"));
+  device->capability_ = 10 * major + minor;
+  if (device->capability_ < kCapabilityMin)
+    return user_error(err::kDeviceUnusable, device->name_ + " has compute capability " + std::to_string(major) + "." +
+                                                std::to_string(minor) + ", the kernels need 8.0");
+  if (!driver->lacking().empty())
+    return user_error(err::kDeviceUnusable, device->name_ + ": " + std::string(driver->lacking()), "--device",
+                      "build with the CUDA toolkit 13 (MC_CUDA=on), or use --device cpu");
+  MC_CHECK(device->check(driver->retain(index), "context"));
+  device->retained_ = true;
+  MC_CHECK(device->check(device->driver().stream_create(&device->stream_), "stream"));
+  return device;
+}
+
+Device::~Device() {
+  if (!retained_) return;
+  if (stream_ != nullptr) driver().stream_destroy(stream_);
+  driver_->release(index_);
+}
+
+Driver& Device::driver() {
+  if (thread_ != std::this_thread::get_id() && driver_->enter() == Status::ok) thread_ = std::this_thread::get_id();
+  return *driver_;
+}
+
+Result<void> Device::check(Status status, std::string_view what) const {
+  if (status == Status::ok) return {};
+  const std::string text = driver_->error_text(status);
+  if (status == Status::rule_broken) {  // a report: the rule, then lines with the place and the seed
+    const size_t line = std::min(text.find('\n'), text.size());
+    Error error{Code::corrupt, text.substr(0, line)};
+    if (line < text.size()) error.where = text.substr(text.find_first_not_of(" \n", line));
+    return error;
+  }
+  const std::string full = name_ + ": " + std::string(what) + ": " + text + number_of(status);
+  if (is_final(status)) return user_error(err::kDeviceFailed, full, name_);
+  if (status == Status::not_found) return Error{Code::unsupported, full};
+  if (status == Status::invalid_value || status == Status::capture_unsupported) return Error{Code::invalid, full};
+  return Error{Code::io, full};
+}
+
+Result<Device::Memory> Device::memory() {
+  Memory out;
+  MC_CHECK(check(driver().memory(&out.free, &out.total), "free memory"));
+  MC_ASSERT_LE(out.free, out.total);
+  return out;
+}
+
+Result<uint64_t> Device::allocate(size_t bytes, std::string_view what) {
+  MC_ASSERT(bytes > 0);
+  uint64_t address = 0;
+  const Status status = driver().allocate(&address, bytes, what);
+  if (status != Status::out_of_memory) {
+    MC_CHECK(check(status, what));
+    MC_ASSERT_EQ(address % 256, uint64_t{0});
+    return address;
+  }
+  MC_TRY(now, memory());
+  return user_error(err::kDeviceMemory,
+                    name_ + ": " + std::string(what) + " needs " + human_bytes(bytes) + ", free are " +
+                        human_bytes(now.free) + " of " + human_bytes(now.total) + "; at most " +
+                        human_bytes(now.free / kAllocationStep * kAllocationStep) + " fit",
+                    std::string(what));
+}
+
+void Device::release(uint64_t address) {
+  driver().free(address);
+}
+
+Result<void> Device::write(uint64_t address, std::span<const std::byte> from) {
+  if (from.empty()) return {};
+  MC_CHECK(check(driver().copy_in(address, from.data(), from.size(), stream_), "copy to the GPU"));
+  return finish();  // `from` is the caller's
+}
+
+Result<void> Device::read(uint64_t address, std::span<std::byte> to) {
+  if (to.empty()) return {};
+  MC_CHECK(check(driver().copy_out(to.data(), address, to.size(), stream_), "copy from the GPU"));
+  return finish();
+}
+
+Result<void> Device::finish() {
+  return check(driver().stream_finish(stream_), "work on the GPU");
+}
+
+Result<EncodedMap> Device::encode(const TensorBox& box) {
+  EncodedMap out;
+  MC_CHECK(check(driver().encode(&out, box), "tensor map"));
+  return out;
+}
+
+Result<void> Device::launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) {
+  return launch_on(stream_, kernel, shape, params);
+}
+
+Result<void> Device::launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
+                               std::span<const std::byte> params) {
+  if (shape.dynamic_shared > static_cast<uint32_t>(shared_max_))
+    return Error{Code::unsupported, std::string(kernel) + " needs " + std::to_string(shape.dynamic_shared) +
+                                        " bytes of shared memory, " + name_ + " has " + std::to_string(shared_max_)};
+  auto found = functions_.find(kernel);
+  if (found == functions_.end()) {
+    Handle function = nullptr;
+    const Status status = driver().find(&function, std::string(kernel));
+    if (status == Status::not_found)
+      return Error{Code::unsupported, "no kernel '" + std::string(kernel) + "' in this build for " + name_};
+    MC_CHECK(check(status, kernel));
+    MC_ASSERT(function != nullptr);
+    found = functions_.emplace(std::string(kernel), function).first;
+  }
+  return check(driver().launch(found->second, shape, params, stream), kernel);
+}
+
+// ---- memory ----
+
+Result<DeviceBuffer> DeviceBuffer::make(Device& device, size_t bytes, std::string_view what) {
+  MC_TRY(address, device.allocate(bytes, what));
+  DeviceBuffer out;
+  out.device_ = &device;
+  out.address_ = address;
+  out.bytes_ = bytes;
+  return out;
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (device_ != nullptr) device_->release(address_);
+}
+
+Result<PinnedBuffer> PinnedBuffer::make(Device& device, size_t bytes, std::string_view what) {
+  MC_ASSERT(bytes > 0);
+  void* at = nullptr;
+  const Status status = device.driver().host_allocate(&at, bytes);
+  if (status == Status::out_of_memory)
+    return Error{Code::no_space, std::string(what) + " needs " + human_bytes(bytes) +
+                                     " of page-locked host memory, which the system does not have free"};
+  MC_CHECK(device.check(status, what));
+  PinnedBuffer out;
+  out.device_ = &device;
+  out.at_ = static_cast<std::byte*>(at);
+  out.bytes_ = bytes;
+  return out;
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(at_, other.at_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (device_ != nullptr) device_->driver().host_free(at_);
+}
+
+Result<std::span<std::byte>> PinnedBuffer::view() const {
+  MC_ASSERT(device_ != nullptr);
+  MC_CHECK(device_->check(device_->driver().host_access(at_, bytes_), "host memory"));
+  return std::span(at_, bytes_);
+}
+
+// ---- events and graphs ----
+
+Result<Event> Event::make(Device& device) {
+  Event out;
+  MC_CHECK(device.check(device.driver().event_create(&out.event_), "event"));
+  out.device_ = &device;
+  return out;
+}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+Event::~Event() {
+  if (device_ != nullptr) device_->driver().event_destroy(event_);
+}
+
+Result<void> Event::finish() const {
+  MC_ASSERT(device_ != nullptr);
+  return device_->check(device_->driver().event_finish(event_), "event");
+}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(graph_, other.graph_);
+  return *this;
+}
+
+Graph::~Graph() {
+  if (device_ != nullptr) device_->driver().graph_destroy(graph_);
+}
+
+// ---- streams ----
+
+Result<Stream> Stream::make(Device& device) {
+  Stream out;
+  MC_CHECK(device.check(device.driver().stream_create(&out.stream_), "stream"));
+  out.device_ = &device;
+  return out;
+}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(stream_, other.stream_);
+  std::swap(captures_, other.captures_);
+  return *this;
+}
+
+Stream::~Stream() {
+  if (device_ != nullptr) device_->driver().stream_destroy(stream_);
+}
+
+Result<void> Stream::copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes) {
+  if (bytes > from.bytes_ || offset > from.bytes_ - bytes)
+    return Error{Code::invalid, "a copy of " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
+                                    " of a pinned buffer of " + std::to_string(from.bytes_)};
+  return device_->check(device_->driver().copy_in(to, from.at_ + offset, bytes, stream_), "copy to the GPU");
+}
+
+Result<void> Stream::copy_out(PinnedBuffer& to, size_t offset, uint64_t from, size_t bytes) {
+  if (bytes > to.bytes_ || offset > to.bytes_ - bytes)
+    return Error{Code::invalid, "a copy of " + std::to_string(bytes) + " bytes to byte " + std::to_string(offset) +
+                                    " of a pinned buffer of " + std::to_string(to.bytes_)};
+  return device_->check(device_->driver().copy_out(to.at_ + offset, from, bytes, stream_), "copy from the GPU");
+}
+
+Result<void> Stream::copy_within(uint64_t to, uint64_t from, size_t bytes) {
+  return device_->check(device_->driver().copy_within(to, from, bytes, stream_), "copy on the GPU");
+}
+
+Result<void> Stream::fill(uint64_t to, uint8_t value, size_t bytes) {
+  return device_->check(device_->driver().fill(to, value, bytes, stream_), "fill on the GPU");
+}
+
+Result<void> Stream::launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params) {
+  return device_->launch_on(stream_, kernel, shape, params);
+}
+
+Result<void> Stream::check_recording(std::string_view what) const {
+  if (!captures_) return {};
+  return Error{Code::invalid, std::string(what) + " while the stream captures a graph"};
+}
+
+Result<void> Stream::record(Event& event) {
+  MC_ASSERT(event.device_ == device_);
+  MC_CHECK(check_recording("an event is recorded"));
+  return device_->check(device_->driver().event_record(event.event_, stream_), "event");
+}
+
+Result<void> Stream::wait(const Event& event) {
+  MC_ASSERT(event.device_ == device_);
+  MC_CHECK(check_recording("the stream waits for an event"));
+  return device_->check(device_->driver().stream_wait(stream_, event.event_), "event");
+}
+
+Result<void> Stream::replay(const Graph& graph) {
+  MC_ASSERT(graph.device_ == device_);
+  MC_CHECK(check_recording("a graph is replayed"));
+  return device_->check(device_->driver().graph_launch(graph.graph_, stream_), "graph");
+}
+
+Result<void> Stream::finish() {
+  MC_CHECK(check_recording("the host waits"));
+  return device_->check(device_->driver().stream_finish(stream_), "work on the GPU");
+}
+
+Result<void> Stream::begin_capture() {
+  MC_CHECK(check_recording("a capture begins"));
+  MC_CHECK(device_->check(device_->driver().capture_begin(stream_), "graph"));
+  captures_ = true;
+  return {};
+}
+
+Result<Graph> Stream::end_capture() {
+  if (!captures_) return Error{Code::invalid, "a capture ends that did not begin"};
+  captures_ = false;
+  Graph out;
+  MC_CHECK(device_->check(device_->driver().capture_end(stream_, &out.graph_), "graph"));
+  out.device_ = device_;
+  return out;
+}
+
+}  // namespace mc::gpu

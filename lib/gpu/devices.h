@@ -1,0 +1,44 @@
+// The values of --device as one table, which the parser reads.
+//
+//   auto     the CPU, until the GPU path has been run and measured on a GPU
+//   cpu      the CPU
+//   cuda:N   GPU number N of the host, through the NVIDIA driver
+//   emu      the GPU path in the emulator of lib/gpu/emu: a check of the path, far too slow to serve
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/gpu.h"
+
+namespace mc::gpu {
+
+enum class DeviceKind : uint8_t { cpu, cuda, emu };
+
+struct DeviceRow {
+  std::string_view name;  // "cuda:N": N is a number
+  DeviceKind kind = DeviceKind::cpu;
+};
+/// For tests.
+std::span<const DeviceRow> device_rows();
+
+/// A value of --device after `auto` is decided.
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;  // of cuda:N
+  bool operator==(const DeviceChoice&) const = default;
+};
+/// MC1002 quotes the text and lists the values.
+Result<DeviceChoice> parse_device(std::string_view text);
+/// The text that parse_device() reads as this choice: "cpu", "cuda:0", "emu".
+std::string to_string(const DeviceChoice& choice);
+
+/// Opens a device that is not the CPU. `seed` draws the order of streams on the emulator. Errors: those of
+/// Device::open.
+Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, uint64_t seed = 0);
+
+}  // namespace mc::gpu

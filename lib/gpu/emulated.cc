@@ -1,0 +1,306 @@
+// The driver calls of the emulated host.
+#include "gpu/emulated.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "gpu/emu/tensor_map.h"
+#include "gpu/kernels/kernels.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr int kHopperShared = 232448;  // of a CTA of compute capability 9.0
+
+/// Handles are numbers from 1 on: null is no handle.
+Handle handle_of(uint32_t number) {
+  return reinterpret_cast<Handle>(uintptr_t{number} + 1);
+}
+uint32_t number_of(Handle handle) {
+  MC_ASSERT(handle != nullptr);
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle) - 1);
+}
+
+/// The rule of cuTensorMapEncodeTiled (CUDA driver API 13.0, tensor maps) that a box breaks; empty: none.
+std::string refusal_of(const TensorBox& box) {
+  if (box.base % 16 != 0) return "the base is not aligned to 16 bytes";
+  if (box.box[0] * 2 != 128) return "a row of the box is not 128 bytes";
+  for (int d = 0; d < 4; ++d) {
+    if (box.dims[d] == 0 || box.dims[d] > uint64_t{1} << 32) return "an extent is not 1 to 2^32";
+    if (box.box[d] == 0 || box.box[d] > 256) return "an extent of the box is not 1 to 256";
+    if (d > 0 && (box.strides[d] % 16 != 0 || box.strides[d] >= uint64_t{1} << 40))
+      return "a stride of " + std::to_string(box.strides[d]) + " bytes is no multiple of 16 below 2^40";
+  }
+  return "";
+}
+
+}  // namespace
+
+EmulatedGpu::EmulatedGpu() : queues_(memory_) {
+  queues_.set_run_kernel([this](const emu::KernelLaunch& launch) { return run(launch); });
+}
+
+void EmulatedGpu::set_options(const emu::Options& options) {
+  options_ = options;
+  queues_.reset(options);
+}
+
+std::optional<emu::Failure> EmulatedGpu::run(const emu::KernelLaunch& launch) {
+  emu::Options options = options_;
+  if (!mutated_.empty() && mutated_ != launch.kernel->name)
+    options.mutation = nullptr, options.sites = nullptr, options.fault = 0;
+  emu::Launch full = launch.launch;
+  full.params = launch.params;
+  const emu::Report report = emu::run(*launch.kernel, memory_, full, options);
+  counters_.add(report.counters);
+  return report.failure;
+}
+
+EmulatedDriver::EmulatedDriver(const EmulatedHost& host) : host_(host) {
+  MC_ASSERT(host.fault_within > 0);
+  fault_at_ = Rng(host.fault_seed).fork("fault").below(host.fault_within);
+}
+
+// ---- the host and its device ----
+
+Result<void> EmulatedDriver::load() {
+  if (host_.has_driver) return {};
+  return user_error(err::kDeviceUnusable, "no NVIDIA driver: the emulated host has none", "--device",
+                    "install the driver (nvidia-smi shows it), or use --device cpu or emu");
+}
+
+Status EmulatedDriver::version(int* out) {
+  *out = host_.version;
+  return Status::ok;
+}
+
+Status EmulatedDriver::device_count(int* out) {
+  *out = host_.devices;
+  return Status::ok;
+}
+
+Status EmulatedDriver::describe(int device, int* major, int* minor, int* shared_max) {
+  MC_ASSERT(device >= 0 && device < host_.devices);
+  *major = host_.capability / 10;
+  *minor = host_.capability % 10;
+  *shared_max = kHopperShared;
+  return Status::ok;
+}
+
+std::string EmulatedDriver::error_text(Status status) {
+  switch (status) {
+    case Status::ok: return "no error";
+    case Status::rule_broken: return gpu_.queues_.failure() ? gpu_.queues_.failure()->text : "no broken rule";
+    case Status::invalid_value: return refused_map_.empty() ? "invalid argument" : refused_map_;
+    case Status::out_of_memory: return "out of memory";
+    case Status::no_device: return "no CUDA-capable device is detected";
+    case Status::ecc_uncorrectable: return "uncorrectable ECC error encountered";
+    case Status::nvlink_uncorrectable: return "uncorrectable NVLink error detected during the execution";
+    case Status::not_found: return "named symbol not found";
+    case Status::illegal_address: return "an illegal memory access was encountered";
+    case Status::launch_timeout: return "the launch timed out and was terminated";
+    case Status::hardware_stack_error: return "hardware stack error";
+    case Status::illegal_instruction: return "an illegal instruction was encountered";
+    case Status::misaligned_address: return "misaligned address";
+    case Status::launch_failed: return "unspecified launch failure";
+    case Status::capture_unsupported: return "operation not permitted when stream is capturing";
+    case Status::unknown: break;
+  }
+  return "unknown error";
+}
+
+Status EmulatedDriver::state() {
+  if (host_.fault != Status::ok && gpu_.queues_.begun() > fault_at_) dead_ = true;
+  if (dead_) return host_.fault;
+  return gpu_.queues_.failure() ? Status::rule_broken : Status::ok;
+}
+
+// ---- memory ----
+
+Status EmulatedDriver::memory(size_t* free, size_t* total) {
+  MC_ASSERT_LE(used_, host_.memory_bytes);
+  *total = host_.memory_bytes;
+  *free = host_.memory_bytes - used_;
+  (void)state();
+  return dead_ ? host_.fault : Status::ok;
+}
+
+Status EmulatedDriver::allocate(uint64_t* address, size_t bytes, std::string_view what) {
+  if (dead_) return host_.fault;
+  if (bytes > host_.memory_bytes - used_) return Status::out_of_memory;
+  *address = gpu_.memory_.allocate(bytes, std::string(what));
+  allocated_.emplace(*address, bytes);
+  used_ += bytes;
+  return Status::ok;
+}
+
+void EmulatedDriver::free(uint64_t address) {
+  gpu_.queues_.finish_all();
+  const auto found = allocated_.find(address);
+  MC_ASSERT(found != allocated_.end());
+  used_ -= found->second;
+  allocated_.erase(found);
+  gpu_.memory_.release(address);
+}
+
+Status EmulatedDriver::host_allocate(void** at, size_t bytes) {
+  if (dead_) return host_.fault;
+  if (bytes > host_.host_bytes - pinned_bytes_) return Status::out_of_memory;
+  std::vector<std::byte> storage(bytes);
+  *at = storage.data();
+  pinned_.emplace(storage.data(), std::move(storage));
+  pinned_bytes_ += bytes;
+  return Status::ok;
+}
+
+void EmulatedDriver::host_free(void* at) {
+  gpu_.queues_.finish_all();
+  const auto found = pinned_.find(static_cast<const std::byte*>(at));
+  MC_ASSERT(found != pinned_.end());
+  pinned_bytes_ -= found->second.size();
+  pinned_.erase(found);
+}
+
+Status EmulatedDriver::host_access(const void* at, size_t bytes) {
+  gpu_.queues_.touch_host(static_cast<const std::byte*>(at), bytes);
+  return state();
+}
+
+// ---- streams and events ----
+
+Status EmulatedDriver::stream_create(Handle* out) {
+  *out = handle_of(gpu_.queues_.make_stream());
+  return Status::ok;
+}
+
+void EmulatedDriver::stream_destroy(Handle stream) {
+  gpu_.queues_.finish(number_of(stream));
+  capturing_.erase(stream);
+}
+
+Status EmulatedDriver::stream_finish(Handle stream) {
+  if (capturing_.contains(stream)) return Status::capture_unsupported;
+  gpu_.queues_.finish(number_of(stream));
+  return state();
+}
+
+Status EmulatedDriver::event_create(Handle* out) {
+  *out = handle_of(gpu_.queues_.make_event());
+  return Status::ok;
+}
+
+Status EmulatedDriver::event_record(Handle event, Handle stream) {
+  if (capturing_.contains(stream)) return Status::capture_unsupported;
+  gpu_.queues_.record(number_of(stream), number_of(event));
+  return state();
+}
+
+Status EmulatedDriver::event_finish(Handle event) {
+  gpu_.queues_.finish_event(number_of(event));
+  return state();
+}
+
+Status EmulatedDriver::stream_wait(Handle stream, Handle event) {
+  if (capturing_.contains(stream)) return Status::capture_unsupported;
+  gpu_.queues_.wait(number_of(stream), number_of(event));
+  return state();
+}
+
+// ---- work ----
+
+Status EmulatedDriver::submit(Handle stream, emu::StreamWork work) {
+  if (const Status before = state(); before != Status::ok) return before;
+  refused_map_.clear();
+  if (const auto capture = capturing_.find(stream); capture != capturing_.end()) {
+    capture->second.push_back(std::move(work));
+    return Status::ok;
+  }
+  gpu_.queues_.submit(number_of(stream), std::move(work));
+  return state();
+}
+
+Status EmulatedDriver::copy_in(uint64_t to, const void* from, size_t bytes, Handle stream) {
+  if (gpu_.memory_.find(to, bytes) == nullptr) return Status::invalid_value;
+  return submit(stream, emu::CopyIn{to, static_cast<const std::byte*>(from), bytes});
+}
+
+Status EmulatedDriver::copy_out(void* to, uint64_t from, size_t bytes, Handle stream) {
+  if (gpu_.memory_.find(from, bytes) == nullptr) return Status::invalid_value;
+  return submit(stream, emu::CopyOut{static_cast<std::byte*>(to), from, bytes});
+}
+
+Status EmulatedDriver::copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) {
+  if (gpu_.memory_.find(to, bytes) == nullptr || gpu_.memory_.find(from, bytes) == nullptr)
+    return Status::invalid_value;
+  return submit(stream, emu::CopyWithin{to, from, bytes});
+}
+
+Status EmulatedDriver::fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) {
+  if (gpu_.memory_.find(to, bytes) == nullptr) return Status::invalid_value;
+  return submit(stream, emu::FillBytes{to, std::byte{value}, bytes});
+}
+
+Status EmulatedDriver::find(Handle* function, const std::string& kernel) {
+  const std::span<const emu::Kernel> all = emulated_kernels();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const emu::Kernel& k) { return k.name == kernel; });
+  if (found == all.end()) return Status::not_found;
+  *function = handle_of(static_cast<uint32_t>(found - all.begin()));
+  return Status::ok;
+}
+
+Status EmulatedDriver::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params,
+                              Handle stream) {
+  const std::span<const emu::Kernel> all = emulated_kernels();
+  MC_ASSERT_LT(number_of(function), all.size());
+  emu::KernelLaunch work{.kernel = &all[number_of(function)], .params = {params.begin(), params.end()}};
+  work.launch.block = shape.threads;
+  work.launch.dynamic_shared = shape.dynamic_shared;
+  std::copy(std::begin(shape.grid), std::end(shape.grid), work.launch.grid);
+  return submit(stream, std::move(work));
+}
+
+Status EmulatedDriver::encode(EncodedMap* out, const TensorBox& box) {
+  refused_map_ = refusal_of(box);
+  if (!refused_map_.empty()) return Status::invalid_value;
+  emu::TensorMapBytes map{.base = box.base, .rank = 4, .swizzled = 1};
+  for (int d = 0; d < 4; ++d) {
+    map.dims[d] = box.dims[d];
+    map.strides[d] = d == 0 ? 2 : box.strides[d];
+    map.box[d] = box.box[d];
+  }
+  std::memcpy(out->bytes, &map, sizeof map);
+  return Status::ok;
+}
+
+// ---- graphs ----
+
+Status EmulatedDriver::capture_begin(Handle stream) {
+  if (const Status before = state(); before != Status::ok) return before;
+  const bool fresh = capturing_.try_emplace(stream).second;
+  return fresh ? Status::ok : Status::invalid_value;
+}
+
+Status EmulatedDriver::capture_end(Handle stream, Handle* graph) {
+  const auto capture = capturing_.find(stream);
+  if (capture == capturing_.end()) return Status::invalid_value;
+  *graph = reinterpret_cast<Handle>(next_graph_);
+  graphs_.emplace(next_graph_++, std::move(capture->second));
+  capturing_.erase(capture);
+  return Status::ok;
+}
+
+Status EmulatedDriver::graph_launch(Handle graph, Handle stream) {
+  const auto found = graphs_.find(reinterpret_cast<uintptr_t>(graph));
+  if (found == graphs_.end()) return Status::invalid_value;
+  for (const emu::StreamWork& work : found->second)
+    if (const Status status = submit(stream, work); status != Status::ok) return status;
+  return state();
+}
+
+void EmulatedDriver::graph_destroy(Handle graph) {
+  graphs_.erase(reinterpret_cast<uintptr_t>(graph));
+}
+
+}  // namespace mc::gpu

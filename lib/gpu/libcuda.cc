@@ -1,0 +1,272 @@
+// The host's CUDA driver, which is found when a device is opened: libcuda.so.1 is loaded at run time. The declarations
+// are those of the driver API 13.0 that are used here; its functions and numbers are a stable binary interface. This
+// file has not run on a GPU yet.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "base/errors.h"
+#include "gpu/driver.h"
+#include "gpu/kernels/kernels.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr int kAttributeMajor = 75, kAttributeMinor = 76, kAttributeShared = 97;  // attributes of a device
+constexpr int kFunctionShared = 8;  // attribute of a function: dynamic shared memory
+constexpr int kBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;  // of a tensor map
+constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
+
+/// The driver's functions, named as in libcuda.so.1.
+struct Functions {
+  int (*init)(unsigned);
+  int (*version)(int*);
+  int (*error_text)(int, const char**);
+  int (*device_count)(int*);
+  int (*attribute)(int*, int, int);
+  int (*retain)(Handle*, int);
+  int (*release)(int);
+  int (*set_current)(Handle);
+  int (*memory)(size_t*, size_t*);
+  int (*allocate)(uint64_t*, size_t);
+  int (*free)(uint64_t);
+  int (*host_allocate)(void**, size_t, unsigned);
+  int (*host_free)(void*);
+  int (*stream_create)(Handle*, unsigned);
+  int (*stream_destroy)(Handle);
+  int (*stream_finish)(Handle);
+  int (*event_create)(Handle*, unsigned);
+  int (*event_destroy)(Handle);
+  int (*event_record)(Handle, Handle);
+  int (*event_finish)(Handle);
+  int (*stream_wait)(Handle, Handle, unsigned);
+  int (*copy_in)(uint64_t, const void*, size_t, Handle);
+  int (*copy_out)(void*, uint64_t, size_t, Handle);
+  int (*copy_within)(uint64_t, uint64_t, size_t, Handle);
+  int (*fill)(uint64_t, unsigned char, size_t, Handle);
+  int (*load)(Handle*, const void*);
+  int (*unload)(Handle);
+  int (*function)(Handle*, Handle, const char*);
+  int (*function_set)(Handle, int, int);
+  int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**);
+  int (*encode)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
+                int, int, int);
+  int (*capture_begin)(Handle, unsigned);
+  int (*capture_end)(Handle, Handle*);
+  int (*instantiate)(Handle*, Handle, unsigned long long);
+  int (*graph_destroy)(Handle);
+  int (*graph_launch)(Handle, Handle);
+  int (*executable_destroy)(Handle);
+};
+
+/// The name of the first function that the library lacks, or null.
+const char* resolve(void* library, Functions& f) {
+  const char* missing = nullptr;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr && missing == nullptr) missing = name;
+  };
+  find(f.init, "cuInit");
+  find(f.version, "cuDriverGetVersion");
+  find(f.error_text, "cuGetErrorString");
+  find(f.device_count, "cuDeviceGetCount");
+  find(f.attribute, "cuDeviceGetAttribute");
+  find(f.retain, "cuDevicePrimaryCtxRetain");
+  find(f.release, "cuDevicePrimaryCtxRelease_v2");
+  find(f.set_current, "cuCtxSetCurrent");
+  find(f.memory, "cuMemGetInfo_v2");
+  find(f.allocate, "cuMemAlloc_v2");
+  find(f.free, "cuMemFree_v2");
+  find(f.host_allocate, "cuMemHostAlloc");
+  find(f.host_free, "cuMemFreeHost");
+  find(f.stream_create, "cuStreamCreate");
+  find(f.stream_destroy, "cuStreamDestroy_v2");
+  find(f.stream_finish, "cuStreamSynchronize");
+  find(f.event_create, "cuEventCreate");
+  find(f.event_destroy, "cuEventDestroy_v2");
+  find(f.event_record, "cuEventRecord");
+  find(f.event_finish, "cuEventSynchronize");
+  find(f.stream_wait, "cuStreamWaitEvent");
+  find(f.copy_in, "cuMemcpyHtoDAsync_v2");
+  find(f.copy_out, "cuMemcpyDtoHAsync_v2");
+  find(f.copy_within, "cuMemcpyDtoDAsync_v2");
+  find(f.fill, "cuMemsetD8Async");
+  find(f.load, "cuModuleLoadData");
+  find(f.unload, "cuModuleUnload");
+  find(f.function, "cuModuleGetFunction");
+  find(f.function_set, "cuFuncSetAttribute");
+  find(f.launch, "cuLaunchKernel");
+  find(f.encode, "cuTensorMapEncodeTiled");
+  find(f.capture_begin, "cuStreamBeginCapture_v2");
+  find(f.capture_end, "cuStreamEndCapture");
+  find(f.instantiate, "cuGraphInstantiateWithFlags");
+  find(f.graph_destroy, "cuGraphDestroy");
+  find(f.graph_launch, "cuGraphLaunch");
+  find(f.executable_destroy, "cuGraphExecDestroy");
+  return missing;
+}
+
+constexpr Status status_of(int result) {
+  return static_cast<Status>(result);
+}
+
+class LibCuda final : public Driver {
+ public:
+  Result<void> load() override;
+  Status init() override { return status_of(f_.init(0)); }
+  Status version(int* out) override { return status_of(f_.version(out)); }
+  Status device_count(int* out) override { return status_of(f_.device_count(out)); }
+  std::string device_name(int index) const override { return "cuda:" + std::to_string(index); }
+  Status describe(int device, int* major, int* minor, int* shared_max) override;
+  Status retain(int device) override;
+  void release(int device) override;
+  Status enter() override { return status_of(f_.set_current(context_)); }
+  std::string error_text(Status status) override;
+  std::string_view lacking() const override {
+    return kernel_texts().empty() ? "this build has no kernels for a GPU, because it found no nvcc" : "";
+  }
+
+  Status memory(size_t* free, size_t* total) override { return status_of(f_.memory(free, total)); }
+  Status allocate(uint64_t* address, size_t bytes, std::string_view) override {
+    return status_of(f_.allocate(address, bytes));
+  }
+  void free(uint64_t address) override { f_.free(address); }
+  Status host_allocate(void** at, size_t bytes) override { return status_of(f_.host_allocate(at, bytes, 0)); }
+  void host_free(void* at) override { f_.host_free(at); }
+  Status host_access(const void*, size_t) override { return Status::ok; }
+
+  Status stream_create(Handle* out) override { return status_of(f_.stream_create(out, kNonBlocking)); }
+  void stream_destroy(Handle stream) override { f_.stream_destroy(stream); }
+  Status stream_finish(Handle stream) override { return status_of(f_.stream_finish(stream)); }
+  Status event_create(Handle* out) override { return status_of(f_.event_create(out, kNoTiming)); }
+  void event_destroy(Handle event) override { f_.event_destroy(event); }
+  Status event_record(Handle event, Handle stream) override { return status_of(f_.event_record(event, stream)); }
+  Status event_finish(Handle event) override { return status_of(f_.event_finish(event)); }
+  Status stream_wait(Handle stream, Handle event) override { return status_of(f_.stream_wait(stream, event, 0)); }
+
+  Status copy_in(uint64_t to, const void* from, size_t bytes, Handle stream) override {
+    return status_of(f_.copy_in(to, from, bytes, stream));
+  }
+  Status copy_out(void* to, uint64_t from, size_t bytes, Handle stream) override {
+    return status_of(f_.copy_out(to, from, bytes, stream));
+  }
+  Status copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) override {
+    return status_of(f_.copy_within(to, from, bytes, stream));
+  }
+  Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) override {
+    return status_of(f_.fill(to, value, bytes, stream));
+  }
+  Status find(Handle* function, const std::string& kernel) override;
+  Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
+  Status encode(EncodedMap* out, const TensorBox& box) override;
+
+  Status capture_begin(Handle stream) override { return status_of(f_.capture_begin(stream, kThreadLocalCapture)); }
+  Status capture_end(Handle stream, Handle* graph) override;
+  Status graph_launch(Handle graph, Handle stream) override { return status_of(f_.graph_launch(graph, stream)); }
+  void graph_destroy(Handle graph) override { f_.executable_destroy(graph); }
+
+ private:
+  struct Loaded {
+    std::string_view file;
+    Handle module = nullptr;
+  };
+
+  Functions f_{};
+  bool resolved_ = false;
+  Handle context_ = nullptr;
+  int capability_ = 0;
+  std::vector<Loaded> loaded_;
+};
+
+Result<void> LibCuda::load() {
+  if (resolved_) return {};
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    return user_error(err::kDeviceUnusable, "no NVIDIA driver: libcuda.so.1 was not found", "--device",
+                      "install the driver (nvidia-smi shows it), or use --device cpu or emu");
+  if (const char* missing = resolve(library, f_); missing != nullptr)
+    return user_error(err::kDriverTooOld, "the NVIDIA driver has no function " + std::string(missing));
+  resolved_ = true;
+  return {};
+}
+
+Status LibCuda::describe(int device, int* major, int* minor, int* shared_max) {
+  const std::pair<int*, int> attributes[] = {
+      {major, kAttributeMajor}, {minor, kAttributeMinor}, {shared_max, kAttributeShared}};
+  for (const auto& [out, attribute] : attributes)
+    if (const Status status = status_of(f_.attribute(out, attribute, device)); status != Status::ok) return status;
+  capability_ = 10 * *major + *minor;
+  return Status::ok;
+}
+
+Status LibCuda::retain(int device) {
+  const Status status = status_of(f_.retain(&context_, device));
+  return status == Status::ok ? enter() : status;
+}
+
+void LibCuda::release(int device) {
+  for (const Loaded& loaded : loaded_) f_.unload(loaded.module);
+  loaded_.clear();
+  f_.release(device);
+}
+
+std::string LibCuda::error_text(Status status) {
+  const char* text = nullptr;
+  if (f_.error_text(static_cast<int>(status), &text) != 0 || text == nullptr) return "unknown error";
+  return text;
+}
+
+/// The driver compiles a text when one of its kernels is launched first. Code for sm_90a runs on 9.0 alone.
+Status LibCuda::find(Handle* function, const std::string& kernel) {
+  const std::string entry = ".entry " + kernel + "(";
+  for (const KernelText& text : kernel_texts()) {
+    if (text.text.find(entry) == std::string_view::npos || (text.target == "sm_90a" && capability_ != 90)) continue;
+    auto at = std::find_if(loaded_.begin(), loaded_.end(), [&](const Loaded& l) { return l.file == text.file; });
+    if (at == loaded_.end()) {
+      Loaded made{text.file};
+      const Status status = status_of(f_.load(&made.module, std::string(text.text).c_str()));
+      if (status != Status::ok) return status;
+      at = loaded_.insert(loaded_.end(), made);
+    }
+    return status_of(f_.function(function, at->module, kernel.c_str()));
+  }
+  return Status::not_found;
+}
+
+Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {
+  const Status set = status_of(f_.function_set(function, kFunctionShared, static_cast<int>(shape.dynamic_shared)));
+  if (set != Status::ok) return set;
+  size_t size = params.size();
+  std::vector<std::byte> copy(params.begin(), params.end());
+  void* extra[] = {reinterpret_cast<void*>(1), copy.data(), reinterpret_cast<void*>(2), &size, nullptr};
+  return status_of(f_.launch(function, shape.grid[0], shape.grid[1], shape.grid[2], shape.threads, 1, 1,
+                             shape.dynamic_shared, stream, nullptr, extra));
+}
+
+Status LibCuda::encode(EncodedMap* out, const TensorBox& box) {
+  alignas(64) EncodedMap aligned;
+  const uint32_t steps[4] = {1, 1, 1, 1};
+  const int result = f_.encode(aligned.bytes, kBf16, 4, reinterpret_cast<void*>(box.base), box.dims, box.strides + 1,
+                               box.box, steps, kNoInterleave, kSwizzle128, kPromote256, kZeroFill);
+  *out = aligned;
+  return status_of(result);
+}
+
+Status LibCuda::capture_end(Handle stream, Handle* graph) {
+  Handle made = nullptr;
+  const Status ended = status_of(f_.capture_end(stream, &made));
+  if (ended != Status::ok) return ended;
+  const Status status = status_of(f_.instantiate(graph, made, 0));
+  f_.graph_destroy(made);
+  return status;
+}
+
+}  // namespace
+
+std::shared_ptr<Driver> host_driver() {
+  return std::make_shared<LibCuda>();
+}
+
+}  // namespace mc::gpu

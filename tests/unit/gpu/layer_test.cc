@@ -1,0 +1,276 @@
+// The kernels of a layer beside attention, in the emulator: against sums in double, against lib/attn for the seal of a
+// page, and with a synchronisation of each product left out.
+#include "gpu/kernels/layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/dtype.h"
+#include "base/rng.h"
+#include "gpu/emulated.h"
+#include "gpu/gpu.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::gpu;
+
+namespace {
+
+/// A device on the emulator, and what a test puts into its memory.
+struct Bench {
+  std::shared_ptr<EmulatedDriver> driver = std::make_shared<EmulatedDriver>();
+  std::unique_ptr<Device> device;
+  std::vector<DeviceBuffer> buffers;
+
+  explicit Bench(const emu::Options& options = {}) {
+    driver->gpu().set_options(options);
+    auto opened = Device::open(driver, 0);
+    REQUIRE_OK(opened);
+    device = std::move(*opened);
+  }
+  template <class T>
+  T* put(const std::vector<T>& values) {
+    auto buffer = DeviceBuffer::make(*device, values.size() * sizeof(T), "test");
+    REQUIRE_OK(buffer);
+    REQUIRE_OK(device->write(buffer->address(), std::as_bytes(std::span(values))));
+    buffers.push_back(std::move(*buffer));
+    return reinterpret_cast<T*>(buffers.back().address());
+  }
+  template <class T>
+  std::vector<T> get(const T* at, size_t count) {
+    std::vector<T> out(count);
+    REQUIRE_OK(device->read(reinterpret_cast<uint64_t>(at), std::as_writable_bytes(std::span(out))));
+    return out;
+  }
+  template <class Args>
+  void launch(std::string_view kernel, const LaunchShape& shape, const Args& args) {
+    REQUIRE_OK(device->launch(kernel, shape, bytes_of(args)));
+  }
+};
+
+std::vector<float> normal(Rng& rng, size_t count) {
+  std::vector<float> out(count);
+  for (float& x : out) x = static_cast<float>(rng.normal());
+  return out;
+}
+std::vector<uint16_t> rounded(const std::vector<float>& values) {
+  std::vector<uint16_t> out(values.size());
+  std::transform(values.begin(), values.end(), out.begin(), f32_to_bf16);
+  return out;
+}
+
+struct Matrices {
+  size_t rows, columns, inner;
+  std::vector<uint16_t> x, w;
+  std::vector<float> y;
+  Matrices(Rng& rng, size_t m, size_t n, size_t k)
+      : rows(m), columns(n), inner(k), x(rounded(normal(rng, m * k))), w(rounded(normal(rng, n * k))), y(m * n, 1) {}
+
+  /// The largest error of `got` = 1 + x w^T as a share of its bound: inner + 2 roundings of f32, of the sum of the
+  /// absolute values of the products.
+  double worst_share(const std::vector<float>& got) const {
+    double worst = 0;
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t c = 0; c < columns; ++c) {
+        double sum = 1, size = 1;
+        for (size_t k = 0; k < inner; ++k) {
+          const double product = double{bf16_to_f32(x[r * inner + k])} * bf16_to_f32(w[c * inner + k]);
+          sum += product;
+          size += std::abs(product);
+        }
+        const double bound = static_cast<double>(inner + 2) * 0x1p-24 * size;
+        worst = std::max(worst, std::abs(got[r * columns + c] - sum) / bound);
+      }
+    return worst;
+  }
+  Result<std::vector<float>> run(Bench& bench, uint32_t tile) const {
+    const ProductArgs args{.x = bench.put(x),
+                           .w = bench.put(w),
+                           .y = bench.put(y),
+                           .rows = static_cast<int32_t>(rows),
+                           .columns = static_cast<int32_t>(columns),
+                           .inner = static_cast<int32_t>(inner),
+                           .adds = true};
+    const LaunchShape shape{
+        .grid = {static_cast<uint32_t>((columns + 63) / 64), static_cast<uint32_t>((rows + tile - 1) / tile), 1},
+        .dynamic_shared = product_shared(tile)};
+    MC_CHECK(bench.device->launch(tile == 64 ? "product_64" : "product_16", shape, bytes_of(args)));
+    std::vector<float> out(rows * columns);
+    MC_CHECK(bench.device->read(reinterpret_cast<uint64_t>(args.y), std::as_writable_bytes(std::span(out))));
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gpu/layer: products of odd shapes add to y within the bound of f32 sums, without a bank conflict") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  int policy = 0;
+  for (const auto& [m, n, k] : {std::array<size_t, 3>{1, 64, 64}, {17, 70, 72}, {64, 64, 136}, {65, 10, 8}})
+    for (const uint32_t tile : {16u, 64u}) {
+      const Matrices matrices(rng, m, n, k);
+      Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy++ % emu::kPolicies)});
+      const auto got = matrices.run(bench, tile);
+      REQUIRE_OK(got);
+      CHECK(matrices.worst_share(*got) <= 1);
+      CHECK(bench.driver->gpu().counters().bank_conflicts == 0);
+    }
+}
+
+TEST_CASE("gpu/layer: a row of a product has the same bits in tiles of 16 and of 64 rows") {
+  Rng rng(test::seed());
+  const Matrices matrices(rng, 20, 64, 128);
+  Bench small, large;
+  const auto a = matrices.run(small, 16), b = matrices.run(large, 64);
+  REQUIRE_OK(a);
+  REQUIRE_OK(b);
+  CHECK(*a == *b);
+}
+
+TEST_CASE("gpu/layer: each synchronisation that a product leaves out is reported under every policy") {
+  Rng rng(test::seed());
+  const Matrices matrices(rng, 20, 64, 256);
+  for (const uint32_t tile : {16u, 64u}) {
+    std::vector<emu::Site> sites;
+    Bench sound({.sites = &sites});
+    REQUIRE_OK(matrices.run(sound, tile));
+    std::sort(sites.begin(), sites.end());
+    int mutants = 0;
+    for (const emu::Site& site : sites) {
+      if (site.instruction != emu::Instruction::cp_async_wait && site.instruction != emu::Instruction::bar_sync)
+        continue;
+      const emu::Mutation mutation{.site = site};
+      for (int policy = 0; policy < emu::kPolicies; ++policy) {
+        Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy), .mutation = &mutation});
+        const auto got = matrices.run(bench, tile);
+        CHECK_MESSAGE(!got.has_value(), site.line);
+        ++mutants;
+      }
+    }
+    CHECK(mutants == 9);  // a wait and two barriers, under three policies
+  }
+}
+
+TEST_CASE("gpu/layer: RMSNorm, SiLU, embedding and the sum of rows give the formula within bf16's rounding") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  Bench bench;
+  constexpr int kRows = 5, kColumns = 72;
+  const std::vector<float> x = normal(rng, kRows * kColumns * 2), weight = normal(rng, kColumns);
+  const auto near = [](float got, double want) { return std::abs(got - want) <= 0x1p-8 * std::abs(want) + 1e-30; };
+
+  const NormArgs norm{.x = bench.put(x),
+                      .weight = bench.put(weight),
+                      .out = bench.put(std::vector<uint16_t>(kRows * kColumns)),
+                      .rows = kRows,
+                      .columns = kColumns,
+                      .epsilon = 1e-5f};
+  bench.launch("rms_norm", {.grid = {2, 1, 1}}, norm);
+  const auto normed = bench.get(norm.out, kRows * kColumns);
+  const SiluArgs silu{
+      .gate_up = norm.x, .out = bench.put(std::vector<uint16_t>(kRows * kColumns)), .columns = kColumns};
+  bench.launch("silu_mul", {.grid = {kRows, 1, 1}}, silu);
+  const auto activated = bench.get(silu.out, kRows * kColumns);
+  const AddArgs add{.x = norm.weight, .y = bench.put(x), .columns = kColumns};
+  bench.launch("add_to_rows", {.grid = {kRows, 1, 1}}, add);
+  const auto sums = bench.get(add.y, kRows * kColumns);
+  for (size_t r = 0; r < kRows; ++r) {
+    double squares = 0;
+    for (size_t c = 0; c < kColumns; ++c) squares += double{x[r * kColumns + c]} * x[r * kColumns + c];
+    const double scale = 1 / std::sqrt(squares / kColumns + 1e-5);
+    for (size_t c = 0; c < kColumns; ++c) {
+      CHECK(near(bf16_to_f32(normed[r * kColumns + c]), x[r * kColumns + c] * scale * weight[c]));
+      const double gate = x[r * 2 * kColumns + c], up = x[r * 2 * kColumns + kColumns + c];
+      CHECK(near(bf16_to_f32(activated[r * kColumns + c]), gate / (1 + std::exp(-gate)) * up));
+      CHECK(sums[r * kColumns + c] == x[r * kColumns + c] + weight[c]);
+    }
+  }
+
+  const auto table = rounded(normal(rng, 7 * kColumns));
+  const EmbedArgs embed{.tokens = bench.put(std::vector<int32_t>{6, 0, 3}),
+                        .table = bench.put(table),
+                        .x = bench.put(std::vector<float>(3 * kColumns)),
+                        .columns = kColumns};
+  bench.launch("embed_rows", {.grid = {3, 1, 1}}, embed);
+  const auto embedded = bench.get(embed.x, 3 * kColumns);
+  CHECK(embedded[0] == bf16_to_f32(table[6 * kColumns]));
+  CHECK(embedded[2 * kColumns + 5] == bf16_to_f32(table[3 * kColumns + 5]));
+}
+
+TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes them, bit for bit") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  for (const bool normalised : {false, true}) {
+    ExtentLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
+    constexpr int kHeads = 4, kRows = 70, kHalf = 32;  // a whole page and a tail of 6
+    const size_t width = (kHeads + 2 * layout.kv_heads) * layout.head_dim;
+    const std::vector<float> qkv = normal(rng, kRows * width);
+    const std::vector<float> cosine = normal(rng, kRows * kHalf), sine = normal(rng, kRows * kHalf);
+    const std::vector<float> norm = normal(rng, 64);
+    Bench bench;
+    std::vector<RowPlace> places;
+    for (int r = 0; r < kRows; ++r) places.push_back({1 - r / 64, r % 64});  // pages in the order 1, 0
+    unsigned char* pool = bench.put(std::vector<unsigned char>(2 * layout.page_bytes(), 0xee));
+    const KvPool of{pool,
+                    layout.page_bytes(),
+                    layout.head_bytes(),
+                    static_cast<uint32_t>(layout.v_offset()),
+                    static_cast<uint32_t>(layout.ksum_offset()),
+                    static_cast<uint32_t>(layout.kmean_offset()),
+                    64,
+                    2};
+    const float* norms = normalised ? bench.put(norm) : nullptr;
+    const RotateArgs rotate{.pool = of,
+                            .qkv = bench.put(qkv),
+                            .cosine = bench.put(cosine),
+                            .sine = bench.put(sine),
+                            .q_norm = norms,
+                            .k_norm = norms,
+                            .places = bench.put(places),
+                            .q = bench.put(std::vector<uint16_t>(kRows * kHeads * 64)),
+                            .q_heads = kHeads,
+                            .head_dim = 64,
+                            .epsilon = 1e-5f};
+    bench.launch("rotate_and_keep", {.grid = {kRows, 2, 1}}, rotate);
+    const SealArgs seal{.pool = of, .pages = bench.put(std::vector<RowPlace>{{1, 64}, {0, 6}}), .head_dim = 64};
+    bench.launch("seal_pages", {.grid = {2, 2, 1}}, seal);
+    std::vector<unsigned char> pages = bench.get(pool, 2 * layout.page_bytes());
+
+    const auto q = bench.get(rotate.q, kRows * kHeads * 64);
+    double worst = 0;
+    for (size_t r = 0; r < kRows; ++r)
+      for (size_t h = 0; h < kHeads; ++h) {
+        const float* from = qkv.data() + r * width + h * 64;
+        double squares = 0;
+        for (int i = 0; i < 64; ++i) squares += double{from[i]} * from[i];
+        const double scale = normalised ? 1 / std::sqrt(squares / 64 + 1e-5) : 1;
+        for (size_t i = 0; i < kHalf; ++i) {
+          const double a = from[i] * scale * (normalised ? norm[i] : 1);
+          const double b = from[i + kHalf] * scale * (normalised ? norm[i + kHalf] : 1);
+          const double c = cosine[r * kHalf + i], s = sine[r * kHalf + i];
+          const uint16_t* to = q.data() + (r * kHeads + h) * 64 + i;
+          const double size = std::abs(a * c) + std::abs(b * s) + std::abs(a * s) + std::abs(b * c);
+          worst = std::max({worst, std::abs(bf16_to_f32(to[0]) - (a * c - b * s)) / size,
+                            std::abs(bf16_to_f32(to[kHalf]) - (b * c + a * s)) / size});
+        }
+      }
+    CHECK(worst <= 0x1p-8);
+
+    // V is copied and K is turned by the device; the seal of those bytes is lib/attn's.
+    std::vector<unsigned char> want = pages;
+    attn::seal(layout, reinterpret_cast<std::byte*>(want.data() + layout.page_bytes()), 64);
+    attn::seal(layout, reinterpret_cast<std::byte*>(want.data()), 6);
+    for (size_t page = 0; page < 2; ++page)
+      CHECK(std::equal(want.begin() + static_cast<ptrdiff_t>(page * layout.page_bytes()),
+                       want.begin() + static_cast<ptrdiff_t>(page * layout.page_bytes() + layout.layer_bytes()),
+                       pages.begin() + static_cast<ptrdiff_t>(page * layout.page_bytes())));
+    const auto* v = reinterpret_cast<const uint16_t*>(want.data() + layout.head_bytes() + layout.v_offset());
+    const float* last = qkv.data() + 69 * width + (kHeads + 2 + 1) * 64;  // row 69, V of head 1: page 0, slot 5
+    CHECK(v[5 * 64 + 7] == f32_to_bf16(last[7]));
+    CHECK(v[6 * 64 + 7] == 0);
+  }
+}
