@@ -6,64 +6,21 @@
 //            tile always holds `position`, and the last row of a chunk is finished alone, as in decode.
 //   decode   a row's logits do not depend on the other rows of the batch.
 //
-// KV is in pages that the caller owns (base/extent.h): pages[i] holds tokens [i * block_tokens, (i + 1) * block_tokens)
-// of the sequence, all layers. No other thread may read a page that this call writes before the page's layer is
-// announced.
+// A Runner checks the rows and walks the layers. The arithmetic is behind backend.h: the CPU's is cpu_backend.h.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "attn/attn.h"
 #include "base/result.h"
 #include "model/model.h"
+#include "model/pass.h"
 
 namespace mc::model {
 
-struct RunnerOptions {
-  uint32_t block_tokens = 64;
-  uint32_t max_chunk_tokens = 4096;  // longest chunk of prefill()
-  uint32_t max_batch = 64;           // most rows of decode()
-  std::string kernels = "auto";      // variant for both lib/ops and lib/attn
-};
-
-struct PrefillChunk {
-  std::span<const uint32_t> tokens;   // at positions start, start + 1, ...
-  int64_t start = 0;                  // a multiple of block_tokens
-  std::byte* const* pages = nullptr;  // pages of positions 0 .. start + tokens - 1; the pages below `start` are filled
-  const attn::Plan* plan = nullptr;
-  std::span<float> logits;  // logits [vocab] of the last token, or empty
-  std::span<float> hidden;  // the state [hidden] of the last token behind the final norm, or empty; needs `logits`
-  // A pipeline stage runs layers [first_layer, end_layer) only, which its model has; end_layer 0 = all. Activations are
-  // the f32 residual stream, [tokens, hidden]. They are handed on bit for bit, so stages compute what one process
-  // would.
-  uint32_t first_layer = 0, end_layer = 0;
-  std::span<const float> activations_in;  // output of the layers before first_layer; empty when that is 0
-  std::span<float> activations_out;       // output of end_layer - 1; empty when that is the model's last layer
-  /// Called with the logits [vocab] of each of the chunk's first `scored` rows, in order, when all layers are done.
-  /// False: the caller cannot go on, Code::cancelled. Costs the last layer and the head for each row. `logits` has
-  /// equal bits with and without it.
-  size_t scored = 0;
-  std::function<bool(size_t row, std::span<const float> logits)> on_logits;
-  /// Called when a layer's extents of this chunk are written and sealed (including a partial tail), before the
-  /// attention of that layer. False stops the chunk: Code::cancelled.
-  std::function<bool(uint32_t layer)> on_layer;
-};
-
-struct DecodeRow {
-  uint32_t token = 0;                 // last token of its sequence; this step appends its K and V
-  int64_t position = 0;               // position of that token
-  std::byte* const* pages = nullptr;  // pages up to the one of `position`
-  const attn::Plan* plan = nullptr;
-  /// The centroid index of this sequence. The owner of the pages keeps it, and the step extends it. Null: the gate
-  /// reads pages.
-  attn::CentroidIndex* centroids = nullptr;
-};
+class Backend;
 
 class Runner {
  public:
@@ -84,12 +41,23 @@ class Runner {
   const RunnerOptions& options() const;
   const ExtentLayout& layout() const;
   const ops::Kernels& kernels() const;
+  /// Host memory of the CPU's workspace.
   static size_t workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 
  private:
-  struct State;
-  explicit Runner(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  Runner(const Model& model, const RunnerOptions& options, const ops::Kernels& kernels,
+         std::unique_ptr<Backend> backend);
+  Result<void> check_token(uint32_t token) const;
+  Result<void> check_position(int64_t position) const;
+  Result<void> check_chunk(const PrefillChunk& chunk) const;
+  Result<void> score_rows(const PrefillChunk& chunk);
+
+  const Model* model_;
+  RunnerOptions options_;
+  ExtentLayout layout_;
+  const ops::Kernels* kernels_;  // of the host, for the sampler
+  std::unique_ptr<Backend> backend_;
+  std::vector<float> scored_;  // logits of rows that share a pass over the head
 };
 
 }  // namespace mc::model

@@ -1,0 +1,44 @@
+// The arithmetic of a forward pass as one interface. Runner (runner.h) checks the rows and walks the layers; a backend
+// holds the weights in its own form, computes, and keeps the activations of the pass under way. Calls are one a layer,
+// so the interface costs nothing beside the work.
+//
+//   MC_CHECK(backend.begin(chunk));
+//   for each layer:  before_attention(l), [the layer's K and V are announced], attend(l), after_attention(l)
+//   of the model's last layer, when one row's logits are wanted:  before_attention(l), finish_last_row(...)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "model/pass.h"
+
+namespace mc::model {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// Starts a pass, whose arguments the caller has checked and keeps until its end: embeds the tokens, or takes the
+  /// activations of the stage before.
+  virtual Result<void> begin(const PrefillChunk& chunk) = 0;
+  virtual Result<void> begin(std::span<const DecodeRow> rows) = 0;
+  /// Norm, q, k and v, RoPE. Writes K and V of the rows into the caller's pages, and seals those that become full and a
+  /// chunk's partial tail: ksum and kmean as attn/seal.h defines them.
+  virtual Result<void> before_attention(uint32_t layer) = 0;
+  /// Attention of all rows over their pages.
+  virtual Result<void> attend(uint32_t layer) = 0;
+  /// The layer after attention: its output projection and MLP.
+  virtual Result<void> after_attention(uint32_t layer) = 0;
+  /// The rest of the model's last layer for the chunk's last row alone, after before_attention(); the row's logits
+  /// [vocab], and its state [hidden] behind the final norm unless `hidden` is empty. The bits of the result do not
+  /// depend on whether all rows passed attend() and after_attention() in between.
+  virtual Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) = 0;
+  /// Logits [count, vocab] of rows first .. first + count - 1 of the pass.
+  virtual Result<void> logits(size_t first, size_t count, std::span<float> out) = 0;
+  /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.
+  virtual Result<void> activations(std::span<float> out) = 0;
+};
+
+}  // namespace mc::model

@@ -1,0 +1,57 @@
+// The rows of one forward pass (runner.h): a chunk of one sequence's prompt, or a decode step of a batch.
+//
+// KV is in pages that the caller owns (base/extent.h): pages[i] holds tokens [i * block_tokens, (i + 1) * block_tokens)
+// of the sequence, all layers. No other thread may read a page that a pass writes before the page's layer is announced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "attn/attn.h"
+
+namespace mc::model {
+
+struct RunnerOptions {
+  uint32_t block_tokens = 64;
+  uint32_t max_chunk_tokens = 4096;  // longest chunk of prefill()
+  uint32_t max_batch = 64;           // most rows of decode()
+  std::string kernels = "auto";      // variant for both lib/ops and lib/attn
+};
+
+struct PrefillChunk {
+  std::span<const uint32_t> tokens;   // at positions start, start + 1, ...
+  int64_t start = 0;                  // a multiple of block_tokens
+  std::byte* const* pages = nullptr;  // pages of positions 0 .. start + tokens - 1; the pages below `start` are filled
+  const attn::Plan* plan = nullptr;
+  std::span<float> logits;  // logits [vocab] of the last token, or empty
+  std::span<float> hidden;  // the state [hidden] of the last token behind the final norm, or empty; needs `logits`
+  // A pipeline stage runs layers [first_layer, end_layer) only, which its model has; end_layer 0 = all. Activations are
+  // the f32 residual stream, [tokens, hidden]. They are handed on bit for bit, so stages compute what one process
+  // would.
+  uint32_t first_layer = 0, end_layer = 0;
+  std::span<const float> activations_in;  // output of the layers before first_layer; empty when that is 0
+  std::span<float> activations_out;       // output of end_layer - 1; empty when that is the model's last layer
+  /// Called with the logits [vocab] of each of the chunk's first `scored` rows, in order, when all layers are done.
+  /// False: the caller cannot go on, Code::cancelled. Costs the last layer and the head for each row. `logits` has
+  /// equal bits with and without it.
+  size_t scored = 0;
+  std::function<bool(size_t row, std::span<const float> logits)> on_logits;
+  /// Called when a layer's extents of this chunk are written and sealed (including a partial tail), before the
+  /// attention of that layer. False stops the chunk: Code::cancelled.
+  std::function<bool(uint32_t layer)> on_layer;
+};
+
+struct DecodeRow {
+  uint32_t token = 0;                 // last token of its sequence; this step appends its K and V
+  int64_t position = 0;               // position of that token
+  std::byte* const* pages = nullptr;  // pages up to the one of `position`
+  const attn::Plan* plan = nullptr;
+  /// The centroid index of this sequence. The owner of the pages keeps it, and the step extends it. Null: the gate
+  /// reads pages.
+  attn::CentroidIndex* centroids = nullptr;
+};
+
+}  // namespace mc::model
