@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "model/backend.h"
 #include "model/cpu_backend.h"
+#include "model/device_backend.h"
 
 namespace mc::model {
 namespace {
@@ -42,7 +43,7 @@ size_t Runner::workspace_bytes(const ModelConfig& config, const RunnerOptions& o
   return cpu_workspace_bytes(config, options) + kScoredAtOnce * config.vocab * sizeof(float);
 }
 
-Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options) {
+Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
   const uint32_t block = options.block_tokens;
   if (block < 16 || block > 512 || (block & (block - 1)) != 0)
     return user_error(err::kBadValue, "block of " + std::to_string(block) + " tokens", {},
@@ -53,7 +54,8 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
                           std::to_string(options.max_chunk_tokens) + " tokens",
                       {}, "use 1 to " + std::to_string(kBatchRowsMax) + " rows and at least one token");
   MC_TRY(kernels, ops::kernels_named(options.kernels));
-  MC_TRY(backend, open_cpu_backend(model, parallel, options, *kernels));
+  MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, options, *kernels)
+                                    : open_cpu_backend(model, parallel, options, *kernels));
   return Runner(model, options, *kernels, std::move(backend));
 }
 

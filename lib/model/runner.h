@@ -6,7 +6,8 @@
 //            tile always holds `position`, and the last row of a chunk is finished alone, as in decode.
 //   decode   a row's logits do not depend on the other rows of the batch.
 //
-// A Runner checks the rows and walks the layers. The arithmetic is behind backend.h: the CPU's is cpu_backend.h.
+// A Runner checks the rows and walks the layers. The arithmetic is behind backend.h: the CPU's (cpu_backend.h), or that
+// of a GPU (device_backend.h), whose results differ from the CPU's within rounding.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +19,21 @@
 #include "model/model.h"
 #include "model/pass.h"
 
+namespace mc::gpu {
+class Device;
+}
+
 namespace mc::model {
 
 class Backend;
 
 class Runner {
  public:
-  /// `model` and `parallel` must outlive the runner. no_space when the workspace does not fit, unsupported for an
-  /// unknown kernel variant or block size.
-  static Result<Runner> open(const Model& model, Parallel& parallel, const RunnerOptions& options);
+  /// `model`, `parallel` and `device` must outlive the runner. `device`: the GPU that computes; null: the CPU.
+  /// no_space when the workspace does not fit, unsupported for an unknown kernel variant or block size, or for a model
+  /// that the device does not serve (MC7002 names why).
+  static Result<Runner> open(const Model& model, Parallel& parallel, const RunnerOptions& options,
+                             gpu::Device* device = nullptr);
   ~Runner();
   Runner(Runner&&) noexcept;
   Runner& operator=(Runner&&) noexcept;

@@ -1,0 +1,425 @@
+#include "model/device_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "gpu/attention.h"
+#include "gpu/kernels/layer.h"
+#include "model/cpu_backend.h"
+#include "model/device_weights.h"
+#include "ops/rope.h"
+
+namespace mc::model {
+namespace {
+
+template <class T>
+T* pointer(uint64_t address) {
+  return reinterpret_cast<T*>(address);  // never followed on the host
+}
+
+uint32_t ceil_div(size_t value, size_t by) {
+  return static_cast<uint32_t>((value + by - 1) / by);
+}
+
+/// Scratch memory of a pass, each part [rows, ...].
+struct Parts {
+  uint64_t tokens = 0, places = 0, sealed = 0;                             // int32, RowPlace
+  uint64_t cosine = 0, sine = 0, x = 0, qkv = 0, gate_up = 0, logits = 0;  // f32
+  uint64_t normed = 0, q = 0, attended = 0, activated = 0;                 // bf16
+};
+
+/// One sequence of the pass: its rows, and where its pages are on the host and on the device.
+struct PassSequence {
+  int64_t q_begin = 0;
+  int32_t tokens = 0;
+  std::byte* const* host_pages = nullptr;
+  std::vector<int32_t> pages;  // numbers on the device
+  const attn::Plan* plan = nullptr;
+  int64_t end() const { return q_begin + tokens; }
+};
+
+class DeviceBackend final : public Backend {
+ public:
+  DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels)
+      : model_(model),
+        device_(device),
+        options_(options),
+        kernels_(kernels),
+        layout_(model.kv_layout(options.block_tokens)),
+        rope_(model.config().rope, model.config().head_dim),
+        rows_max_(std::max<size_t>(options.max_chunk_tokens, options.max_batch)) {}
+  Result<void> prepare();
+
+  Result<void> begin(const PrefillChunk& chunk) override;
+  Result<void> begin(std::span<const DecodeRow> rows) override;
+  Result<void> before_attention(uint32_t layer) override;
+  Result<void> attend(uint32_t layer) override { return attend_rows(layer, 0, rows_); }
+  Result<void> after_attention(uint32_t layer) override;
+  Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
+  Result<void> logits(size_t first, size_t count, std::span<float> out) override;
+  Result<void> activations(std::span<float> out) override;
+
+ private:
+  const ModelConfig& config() const { return model_.config(); }
+  size_t q_width() const { return size_t{config().heads} * config().head_dim; }
+  size_t qkv_width() const { return q_width() + 2 * size_t{config().kv_heads} * config().head_dim; }
+  size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
+  template <class T>
+  Result<void> put(uint64_t address, const std::vector<T>& values) {
+    return device_.write(address, std::as_bytes(std::span(values)));
+  }
+
+  Result<void> check_served() const;
+  Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
+  Result<void> place_pages();
+  Result<void> load_page(const PassSequence& sequence, size_t index);
+  Result<void> store_extents(uint32_t layer);
+  gpu::KvPool pool_of(uint32_t layer) const;
+  Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
+  Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
+                        size_t inner, bool adds);
+  Result<void> attend_rows(uint32_t layer, size_t first, size_t count);
+  Result<void> rest_of_layer(uint32_t layer, size_t first, size_t count);
+
+  const Model& model_;
+  gpu::Device& device_;
+  RunnerOptions options_;
+  const ops::Kernels& kernels_;
+  ExtentLayout layout_;
+  ops::Rope rope_;
+  size_t rows_max_;
+  DeviceWeights weights_;
+  gpu::Arena scratch_;
+  Parts at_;
+  gpu::DeviceBuffer pool_;
+  size_t pool_pages_ = 0;
+
+  // The pass under way.
+  std::vector<PassSequence> sequences_;
+  std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
+  std::vector<std::byte*> written_host_;         // of written_
+  size_t rows_ = 0;
+  std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
+};
+
+// ---- opening ----
+
+Result<void> DeviceBackend::check_served() const {
+  const ModelConfig& c = config();
+  const struct {
+    bool served;
+    std::string what;
+    const char* instead;
+  } limits[] = {
+      {c.mixture.experts == 0, "a mixture of experts", "dense models"},
+      {c.head_dim == 64 || c.head_dim == 128, "heads of " + std::to_string(c.head_dim) + " elements", "64 and 128"},
+      {model_.dtype() == Dtype::bf16, "the compute type " + std::string(mc::to_string(model_.dtype())), "bf16"},
+      {options_.block_tokens % gpu::kKeyTile == 0, "pages of " + std::to_string(options_.block_tokens) + " tokens",
+       "multiples of 64"},
+  };
+  for (const auto& limit : limits)
+    if (!limit.served)
+      return user_error(err::kDeviceUnusable,
+                        std::string(device_.name()) + " does not serve " + limit.what + " yet, but " + limit.instead,
+                        "--device", "use --device cpu");
+  return {};
+}
+
+Result<void> DeviceBackend::prepare() {
+  MC_CHECK(check_served());
+  MC_TRY(weights, DeviceWeights::load(model_, device_));
+  weights_ = std::move(weights);
+  const ModelConfig& c = config();
+  const size_t logit_rows = std::max<size_t>(options_.max_batch, 16), pages = rows_max_;
+  const std::pair<uint64_t Parts::*, size_t> parts[] = {
+      {&Parts::tokens, rows_max_ * 4},
+      {&Parts::places, rows_max_ * sizeof(gpu::RowPlace)},
+      {&Parts::sealed, pages * sizeof(gpu::RowPlace)},
+      {&Parts::cosine, rows_max_ * c.head_dim * 2},
+      {&Parts::sine, rows_max_ * c.head_dim * 2},
+      {&Parts::x, rows_max_ * hidden_bytes()},
+      {&Parts::qkv, rows_max_ * qkv_width() * 4},
+      {&Parts::gate_up, rows_max_ * c.intermediate * 8},
+      {&Parts::logits, logit_rows * c.vocab * 4},
+      {&Parts::normed, rows_max_ * c.hidden * 2},
+      {&Parts::q, rows_max_ * q_width() * 2},
+      {&Parts::attended, rows_max_ * q_width() * 2},
+      {&Parts::activated, rows_max_ * c.intermediate * 2},
+  };
+  size_t bytes = 0;
+  for (const auto& [member, size] : parts) bytes += round_up(size, gpu::Arena::kAlignment);
+  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, bytes, "workspace"));
+  scratch_ = std::move(arena);
+  for (const auto& [member, size] : parts) {
+    MC_TRY(part, scratch_.take(size, "activations"));
+    at_.*member = part.address;
+  }
+  return {};
+}
+
+// ---- the beginning of a pass ----
+
+Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
+  const auto count = static_cast<int32_t>(chunk.tokens.size());
+  const int64_t block = options_.block_tokens;
+  sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
+  last_state_.clear();
+  MC_CHECK(place_pages());
+  std::vector<gpu::RowPlace> places;
+  for (int64_t p = chunk.start; p < chunk.start + count; ++p)
+    places.push_back({sequences_[0].pages[static_cast<size_t>(p / block)], static_cast<int32_t>(p % block)});
+  std::vector<int32_t> tokens;
+  if (chunk.first_layer == 0) tokens.assign(chunk.tokens.begin(), chunk.tokens.end());
+  MC_CHECK(begin_rows(tokens, places));
+  if (chunk.first_layer > 0) MC_CHECK(device_.write(at_.x, std::as_bytes(chunk.activations_in)));
+  return {};
+}
+
+Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
+  sequences_.clear();
+  last_state_.clear();
+  std::vector<int32_t> tokens;
+  for (const DecodeRow& row : rows) {
+    sequences_.push_back({.q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
+    tokens.push_back(static_cast<int32_t>(row.token));
+  }
+  MC_CHECK(place_pages());
+  std::vector<gpu::RowPlace> places;
+  for (const PassSequence& s : sequences_)
+    places.push_back({s.pages.back(), static_cast<int32_t>(s.q_begin % options_.block_tokens)});
+  return begin_rows(tokens, places);
+}
+
+/// `tokens` is empty when the activations come from another stage.
+Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places) {
+  rows_ = places.size();
+  MC_ASSERT_LE(rows_, rows_max_);
+  const size_t half = rope_.half();
+  std::vector<float> cosine(rows_ * half), sine(rows_ * half);
+  size_t row = 0;
+  for (const PassSequence& s : sequences_)
+    for (int64_t p = s.q_begin; p < s.end(); ++p, ++row)
+      rope_.at(static_cast<uint64_t>(p), cosine.data() + row * half, sine.data() + row * half);
+  MC_ASSERT_EQ(row, rows_);
+  MC_CHECK(put(at_.cosine, cosine));
+  MC_CHECK(put(at_.sine, sine));
+  MC_CHECK(put(at_.places, places));
+  MC_CHECK(put(at_.sealed, sealed_));
+  if (tokens.empty()) return {};
+  MC_CHECK(put(at_.tokens, tokens));
+  const gpu::EmbedArgs args{.tokens = pointer<const int32_t>(at_.tokens),
+                            .table = pointer<const uint16_t>(weights_.embeddings()),
+                            .x = pointer<float>(at_.x),
+                            .columns = static_cast<int32_t>(config().hidden)};
+  return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows_), 1, 1}}, gpu::bytes_of(args));
+}
+
+/// Numbers the pages of the pass, and copies those to the device that hold rows before it.
+Result<void> DeviceBackend::place_pages() {
+  const int64_t block = options_.block_tokens;
+  written_.clear();
+  written_host_.clear();
+  sealed_.clear();
+  size_t count = 0;
+  for (const PassSequence& s : sequences_) count += ceil_div(static_cast<size_t>(s.end()), static_cast<size_t>(block));
+  if (count > pool_pages_) {
+    pool_ = gpu::DeviceBuffer();  // first the old one goes: the two need not fit together
+    pool_pages_ = 0;
+    MC_TRY(pool, gpu::DeviceBuffer::make(device_, count * layout_.page_bytes(), "KV pages of the pass"));
+    pool_ = std::move(pool);
+    pool_pages_ = count;
+  }
+  int32_t next = 0;
+  for (PassSequence& s : sequences_) {
+    for (int64_t page = 0; page * block < s.end(); ++page) {
+      s.pages.push_back(next++);
+      if (page * block < s.q_begin) MC_CHECK(load_page(s, static_cast<size_t>(page)));
+      if ((page + 1) * block <= s.q_begin) continue;
+      const int64_t tokens = std::min(s.end() - page * block, block);
+      written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
+      written_host_.push_back(s.host_pages[page]);
+      if (tokens == block || s.q_begin <= page * block) sealed_.push_back(written_.back());
+    }
+  }
+  return {};
+}
+
+Result<void> DeviceBackend::load_page(const PassSequence& sequence, size_t index) {
+  const uint64_t to = pool_.address() + static_cast<uint64_t>(sequence.pages[index]) * layout_.page_bytes();
+  return device_.write(to, {sequence.host_pages[index], layout_.page_bytes()});
+}
+
+// ---- a layer ----
+
+gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
+  return {pointer<const unsigned char>(pool_.address() + layout_.layer_offset(layer)),
+          layout_.page_bytes(),
+          layout_.head_bytes(),
+          static_cast<uint32_t>(layout_.v_offset()),
+          static_cast<uint32_t>(layout_.ksum_offset()),
+          static_cast<uint32_t>(layout_.kmean_offset()),
+          static_cast<int32_t>(layout_.block_tokens),
+          static_cast<int32_t>(layout_.kv_heads)};
+}
+
+Result<void> DeviceBackend::norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows) {
+  const gpu::NormArgs args{.x = pointer<const float>(x),
+                           .weight = pointer<const float>(weight),
+                           .out = pointer<uint16_t>(out),
+                           .rows = static_cast<int32_t>(rows),
+                           .columns = static_cast<int32_t>(config().hidden),
+                           .epsilon = config().norm_epsilon};
+  return device_.launch("rms_norm", {.grid = {ceil_div(rows, gpu::kRowsPerCta), 1, 1}}, gpu::bytes_of(args));
+}
+
+/// y = x w^T + bias, or y += the same.
+Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
+                                     size_t columns, size_t inner, bool adds) {
+  MC_ASSERT(weights != 0 && rows > 0);
+  const gpu::ProductArgs args{.x = pointer<const uint16_t>(x),
+                              .w = pointer<const uint16_t>(weights),
+                              .y = pointer<float>(y),
+                              .rows = static_cast<int32_t>(rows),
+                              .columns = static_cast<int32_t>(columns),
+                              .inner = static_cast<int32_t>(inner),
+                              .adds = adds};
+  const uint32_t tile = rows <= 16 ? 16 : 64;
+  MC_CHECK(device_.launch(
+      tile == 16 ? "product_16" : "product_64",
+      {.grid = {ceil_div(columns, 64), ceil_div(rows, tile), 1}, .dynamic_shared = gpu::product_shared(tile)},
+      gpu::bytes_of(args)));
+  if (bias == 0) return {};
+  const gpu::AddArgs add{
+      .x = pointer<const float>(bias), .y = pointer<float>(y), .columns = static_cast<int32_t>(columns)};
+  return device_.launch("add_to_rows", {.grid = {static_cast<uint32_t>(rows), 1, 1}}, gpu::bytes_of(add));
+}
+
+Result<void> DeviceBackend::before_attention(uint32_t layer) {
+  const ModelConfig& c = config();
+  const DeviceLayer& w = weights_.layer(layer);
+  MC_CHECK(norm(at_.x, w.input_norm, at_.normed, rows_));
+  MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, rows_, qkv_width(), c.hidden, false));
+  const gpu::RotateArgs rotate{.pool = pool_of(layer),
+                               .qkv = pointer<const float>(at_.qkv),
+                               .cosine = pointer<const float>(at_.cosine),
+                               .sine = pointer<const float>(at_.sine),
+                               .q_norm = pointer<const float>(w.q_norm),
+                               .k_norm = pointer<const float>(w.k_norm),
+                               .places = pointer<const gpu::RowPlace>(at_.places),
+                               .q = pointer<uint16_t>(at_.q),
+                               .q_heads = static_cast<int32_t>(c.heads),
+                               .head_dim = static_cast<int32_t>(c.head_dim),
+                               .epsilon = c.norm_epsilon};
+  const uint32_t heads = c.heads + 2 * c.kv_heads;
+  MC_CHECK(device_.launch("rotate_and_keep",
+                          {.grid = {static_cast<uint32_t>(rows_), ceil_div(heads, gpu::kRowsPerCta), 1}},
+                          gpu::bytes_of(rotate)));
+  if (!sealed_.empty()) {
+    const gpu::SealArgs seal{.pool = pool_of(layer),
+                             .pages = pointer<const gpu::RowPlace>(at_.sealed),
+                             .head_dim = static_cast<int32_t>(c.head_dim)};
+    MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(sealed_.size()), c.kv_heads, 1}},
+                            gpu::bytes_of(seal)));
+  }
+  return store_extents(layer);
+}
+
+/// Copies what the pass wrote of one layer into the caller's pages.
+Result<void> DeviceBackend::store_extents(uint32_t layer) {
+  const size_t offset = layout_.layer_offset(layer);
+  MC_ASSERT_EQ(written_.size(), written_host_.size());
+  for (size_t i = 0; i < written_.size(); ++i) {
+    const uint64_t from = pool_.address() + static_cast<uint64_t>(written_[i].page) * layout_.page_bytes() + offset;
+    MC_CHECK(device_.read(from, {written_host_[i] + offset, layout_.layer_bytes()}));
+  }
+  return {};
+}
+
+/// Attention of rows [first, first + count) of the pass: all of them, or the last one of a chunk.
+Result<void> DeviceBackend::attend_rows(uint32_t layer, size_t first, size_t count) {
+  gpu::AttentionCall call;
+  call.layout = layout_;
+  call.pool = pool_.address() + layout_.layer_offset(layer);
+  call.page_bytes = layout_.page_bytes();
+  call.q_heads = static_cast<int32_t>(config().heads);
+  call.q = at_.q + first * q_width() * 2;
+  call.out = at_.attended + first * q_width() * 2;
+  const bool all = count == rows_;
+  MC_ASSERT(all || sequences_.size() == 1);
+  for (const PassSequence& s : sequences_)
+    call.sequences.push_back({.q_begin = all ? s.q_begin : s.q_begin + static_cast<int64_t>(first),
+                              .kv_len = s.end(),
+                              .tokens = all ? s.tokens : static_cast<int32_t>(count),
+                              .pages = s.pages,
+                              .mode = s.plan->layer(static_cast<int32_t>(layer))});
+  return gpu::attend(device_, call);
+}
+
+Result<void> DeviceBackend::after_attention(uint32_t layer) {
+  if (layer + 1 == config().layers && sequences_.size() == 1) {
+    last_state_.resize(config().hidden);
+    MC_CHECK(device_.read(at_.x + (rows_ - 1) * hidden_bytes(), std::as_writable_bytes(std::span(last_state_))));
+  }
+  return rest_of_layer(layer, 0, rows_);
+}
+
+Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t count) {
+  const ModelConfig& c = config();
+  const DeviceLayer& w = weights_.layer(layer);
+  const uint64_t x = at_.x + first * hidden_bytes();
+  MC_CHECK(
+      multiply(at_.attended + first * q_width() * 2, w.output, w.output_bias, x, count, c.hidden, q_width(), true));
+  MC_CHECK(norm(x, w.post_norm, at_.normed, count));
+  MC_CHECK(
+      multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, count, size_t{2} * c.intermediate, c.hidden, false));
+  const gpu::SiluArgs silu{.gate_up = pointer<const float>(at_.gate_up),
+                           .out = pointer<uint16_t>(at_.activated),
+                           .columns = static_cast<int32_t>(c.intermediate)};
+  MC_CHECK(device_.launch("silu_mul", {.grid = {static_cast<uint32_t>(count), 1, 1}}, gpu::bytes_of(silu)));
+  return multiply(at_.activated, w.down, w.down_bias, x, count, c.hidden, c.intermediate, true);
+}
+
+// ---- the end of a pass ----
+
+Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::span<float> hidden) {
+  const uint32_t layer = config().layers - 1;
+  const size_t row = rows_ - 1;
+  const uint64_t x = at_.x + row * hidden_bytes();
+  if (!last_state_.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(last_state_))));
+  MC_CHECK(attend_rows(layer, row, 1));
+  MC_CHECK(rest_of_layer(layer, row, 1));
+  MC_CHECK(logits(row, 1, logits_out));
+  if (hidden.empty()) return {};
+  std::vector<float> state(config().hidden);
+  MC_CHECK(device_.read(x, std::as_writable_bytes(std::span(state))));
+  kernels_.rms_norm(state.data(), model_.final_norm().data(), config().norm_epsilon, state.size(), hidden.data());
+  return {};
+}
+
+Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> out) {
+  const size_t vocab = config().vocab;
+  MC_ASSERT_LE(first + count, rows_);
+  MC_ASSERT_EQ(out.size(), count * vocab);
+  MC_CHECK(norm(at_.x + first * hidden_bytes(), weights_.final_norm(), at_.normed, count));
+  MC_CHECK(multiply(at_.normed, weights_.head(), 0, at_.logits, count, vocab, config().hidden, false));
+  return device_.read(at_.logits, std::as_writable_bytes(out));
+}
+
+Result<void> DeviceBackend::activations(std::span<float> out) {
+  MC_ASSERT_EQ(out.size(), rows_ * config().hidden);
+  return device_.read(at_.x, std::as_writable_bytes(out));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
+                                                     const RunnerOptions& options, const ops::Kernels& kernels) {
+  auto backend = std::make_unique<DeviceBackend>(model, device, options, kernels);
+  MC_CHECK(backend->prepare());
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace mc::model

@@ -1,0 +1,27 @@
+// A GPU's forward pass (backend.h), on the runtime and kernels of lib/gpu. On the emulator it checks the whole GPU path
+// on any machine; it has not run on a GPU yet.
+//
+// Served: dense models in bf16 with heads of 64 or 128, pages of a multiple of 64 tokens, whole or a pipeline stage.
+// The caller's pages stay in host memory: a pass copies the pages below its rows to the device, and copies back each
+// layer's extents that it wrote before the layer is announced. A decode step therefore copies its sequences' pages
+// anew.
+#pragma once
+
+#include <memory>
+
+#include "model/backend.h"
+#include "model/model.h"
+#include "ops/ops.h"
+
+namespace mc::gpu {
+class Device;
+}
+
+namespace mc::model {
+
+/// Copies the weights to the device. The references must outlive the backend. MC7002 names what is not served; MC7005:
+/// the weights or the workspace do not fit.
+Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
+                                                     const RunnerOptions& options, const ops::Kernels& kernels);
+
+}  // namespace mc::model

@@ -1,0 +1,141 @@
+#include "model/device_weights.h"
+
+#include "base/assert.h"
+#include "base/errors.h"
+
+namespace mc::model {
+namespace {
+
+constexpr size_t kRowsAtOnce = 256;  // of a matrix, converted and copied together
+
+size_t aligned(size_t bytes) {
+  return round_up(bytes, gpu::Arena::kAlignment);
+}
+
+size_t matrix_bytes(const ops::PackedMatrix& m) {
+  return aligned(m.rows() * m.columns() * 2);
+}
+
+size_t layer_bytes(const Layer& layer) {
+  size_t bytes = 0;
+  for (const ops::PackedMatrix* m : {&layer.qkv, &layer.output, &layer.mlp.gate_up, &layer.mlp.down})
+    bytes += matrix_bytes(*m);
+  for (const std::vector<float>* v :
+       {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm, &layer.qkv_bias, &layer.output_bias,
+        &layer.mlp.gate_up_bias, &layer.mlp.down_bias})
+    bytes += aligned(v->size() * 4);
+  return bytes;
+}
+
+bool embeds(const Model& model) {
+  return model.held().first == 0;
+}
+bool has_table(const Model& model) {
+  return embeds(model) && !(model.config().tied_embeddings && model.head().rows() > 0);
+}
+
+}  // namespace
+
+Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device) {
+  const ModelConfig& config = model.config();
+  size_t bytes = aligned(model.final_norm().size() * 4) + matrix_bytes(model.head());
+  if (has_table(model)) bytes += aligned(size_t{config.vocab} * config.hidden * 2);
+  for (const Layer& layer : model.layers()) bytes += layer_bytes(layer);
+  DeviceWeights out;
+  MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, bytes, "weights"));
+  out.arena_ = std::move(arena);
+  out.layers_.resize(model.layers().size());
+  for (uint32_t l = model.held().first; l < model.held().end; ++l)
+    MC_CHECK(out.load_layer(device, model.layers()[l], out.layers_[l], "layer " + std::to_string(l)));
+  MC_CHECK(out.load_ends(device, model));
+  MC_ASSERT_LE(out.arena_.used(), bytes);
+  return out;
+}
+
+Result<void> DeviceWeights::load_layer(gpu::Device& device, const Layer& from, DeviceLayer& to,
+                                       const std::string& name) {
+  const auto put = [&](uint64_t& address, const auto& part, const char* what) -> Result<void> {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(part)>, ops::PackedMatrix>) {
+      MC_TRY(at, matrix(device, part, name + " " + what));
+      address = at;
+    } else {
+      MC_TRY(at, vector(device, part, name + " " + what));
+      address = at;
+    }
+    return {};
+  };
+  MC_CHECK(put(to.input_norm, from.input_norm, "input norm"));
+  MC_CHECK(put(to.post_norm, from.post_norm, "post-attention norm"));
+  MC_CHECK(put(to.q_norm, from.q_norm, "q norm"));
+  MC_CHECK(put(to.k_norm, from.k_norm, "k norm"));
+  MC_CHECK(put(to.qkv, from.qkv, "q, k and v"));
+  MC_CHECK(put(to.output, from.output, "output"));
+  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up"));
+  MC_CHECK(put(to.down, from.mlp.down, "down"));
+  MC_CHECK(put(to.qkv_bias, from.qkv_bias, "q, k and v bias"));
+  MC_CHECK(put(to.output_bias, from.output_bias, "output bias"));
+  MC_CHECK(put(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias"));
+  return put(to.down_bias, from.mlp.down_bias, "down bias");
+}
+
+/// Embeddings, final norm and head, as far as the stage has them.
+Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
+  const ModelConfig& config = model.config();
+  MC_TRY(norm, vector(device, model.final_norm(), "final norm"));
+  final_norm_ = norm;
+  MC_TRY(head, matrix(device, model.head(), "head"));
+  head_ = head;
+  if (!embeds(model)) return {};
+  embeddings_ = head_;
+  if (!has_table(model)) return {};
+  MC_TRY(part, arena_.take(size_t{config.vocab} * config.hidden * 2, "embeddings"));
+  embeddings_ = part.address;
+  std::vector<float> row(config.hidden);
+  std::vector<bf16_t> rows;
+  for (uint32_t first = 0; first < config.vocab; first += kRowsAtOnce) {
+    rows.clear();
+    const uint32_t end = std::min<uint32_t>(config.vocab, first + kRowsAtOnce);
+    for (uint32_t token = first; token < end; ++token) {
+      model.embed(token, row.data());
+      for (const float value : row) rows.push_back(f32_to_bf16(value));
+    }
+    MC_CHECK(device.write(embeddings_ + size_t{first} * config.hidden * 2, std::as_bytes(std::span(rows))));
+  }
+  return {};
+}
+
+Result<uint64_t> DeviceWeights::matrix(gpu::Device& device, const ops::PackedMatrix& from, const std::string& name) {
+  if (from.rows() == 0) return uint64_t{0};
+  if (from.quantised() || from.is_fp8() || from.dtype() != Dtype::bf16)
+    return user_error(err::kDeviceUnusable,
+                      std::string(device.name()) + ": the weights of " + name +
+                          " are not bf16, and a GPU serves no "
+                          "other type yet",
+                      "--device", "use --dtype bf16 with a bf16 checkpoint, or --device cpu");
+  if (from.columns() % 8 != 0)
+    return user_error(err::kDeviceUnusable,
+                      std::string(device.name()) + ": " + name + " has " + std::to_string(from.columns()) +
+                          " columns, kernels read 8 at a time",
+                      "--device", "use --device cpu");
+  MC_TRY(part, arena_.take(from.rows() * from.columns() * 2, name));
+  std::vector<float> row(from.columns());
+  std::vector<bf16_t> rows;
+  for (size_t first = 0; first < from.rows(); first += kRowsAtOnce) {
+    rows.clear();
+    for (size_t r = first; r < std::min(from.rows(), first + kRowsAtOnce); ++r) {
+      from.row(r, row.data());
+      for (const float value : row) rows.push_back(f32_to_bf16(value));
+    }
+    MC_CHECK(device.write(part.address + first * from.columns() * 2, std::as_bytes(std::span(rows))));
+  }
+  return part.address;
+}
+
+Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const float> from, const std::string& name) {
+  if (from.empty()) return uint64_t{0};
+  MC_TRY(part, arena_.take(from.size_bytes(), name));
+  MC_CHECK(device.write(part.address, std::as_bytes(from)));
+  return part.address;
+}
+
+}  // namespace mc::model

@@ -1,0 +1,157 @@
+// The GPU's forward pass on the emulated device beside the CPU's: logits, KV pages, chunks, decode steps, and what the
+// device refuses.
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/rng.h"
+#include "golden.h"
+#include "gpu/emulated.h"
+#include "gpu/gpu.h"
+#include "model/runner.h"
+
+using namespace mc;
+using namespace mc::model;
+
+namespace {
+
+/// mc-tiny on the CPU and on an emulated GPU. One thread loads and computes.
+struct Pair {
+  std::unique_ptr<test::Loaded> cpu;
+  std::shared_ptr<gpu::EmulatedDriver> driver;
+  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<Runner> gpu;
+
+  explicit Pair(const gpu::EmulatedHost& host = {}) : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
+    const RunnerOptions options{.max_chunk_tokens = 128, .max_batch = 4};
+    cpu = test::Loaded::open(test::source_dir() + "/lib/model/mc-tiny", "bf16", 1, options);
+    auto opened = gpu::Device::open(driver, 0);
+    REQUIRE_OK(opened);
+    device = std::move(*opened);
+    auto runner = Runner::open(cpu->model, cpu->parallel, options, device.get());
+    REQUIRE_OK(runner);
+    gpu = std::make_unique<Runner>(std::move(*runner));
+  }
+  const ModelConfig& config() const { return cpu->model.config(); }
+  LocalPages pages(int64_t tokens) const {
+    auto pages = LocalPages::allocate(cpu->runner.layout(), tokens);
+    REQUIRE_OK(pages);
+    return std::move(*pages);
+  }
+};
+
+std::vector<uint32_t> some_tokens(size_t count) {
+  Rng rng(7);
+  std::vector<uint32_t> out(count);
+  for (uint32_t& token : out) token = static_cast<uint32_t>(20 + rng.below(1900));
+  return out;
+}
+
+Result<std::vector<float>> prefill(Runner& runner, LocalPages& pages, std::span<const uint32_t> tokens,
+                                   const attn::Plan& plan, size_t start = 0) {
+  std::vector<float> logits(runner.model().config().vocab);
+  PrefillChunk chunk;
+  chunk.tokens = tokens;
+  chunk.start = static_cast<int64_t>(start);
+  chunk.pages = pages.pages();
+  chunk.plan = &plan;
+  chunk.logits = logits;
+  MC_CHECK(runner.prefill(chunk));
+  return logits;
+}
+
+/// The largest difference as a share of the range of `want`.
+double share(const std::vector<float>& got, const std::vector<float>& want) {
+  const auto [low, high] = std::minmax_element(want.begin(), want.end());
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::abs(double{got[i]} - want[i]));
+  return worst / (*high - *low);
+}
+
+constexpr double kShareMax = 0.03;  // bf16 has 8 bits, and roundings add up over 6 layers
+
+}  // namespace
+
+TEST_CASE("model/device: prefill, a chunk over pages of the CPU and decode steps on emu agree with the CPU's logits") {
+  Pair pair;
+  const auto tokens = some_tokens(70);
+  const attn::Plan plan = test::moba_plan(pair.cpu->model, 64, 1, 1);  // the own block alone: the gate runs at 64
+  LocalPages cpu_pages = pair.pages(80), gpu_pages = pair.pages(80);
+
+  // The first chunk by the CPU into both: the second starts over pages that the device has not seen.
+  for (LocalPages* pages : {&cpu_pages, &gpu_pages})
+    REQUIRE_OK(prefill(pair.cpu->runner, *pages, std::span(tokens).first(64), plan));
+  auto cpu = prefill(pair.cpu->runner, cpu_pages, std::span(tokens).subspan(64), plan, 64);
+  auto gpu = prefill(*pair.gpu, gpu_pages, std::span(tokens).subspan(64), plan, 64);
+  REQUIRE_OK(cpu);
+  REQUIRE_OK(gpu);
+  CHECK(share(*gpu, *cpu) < kShareMax);
+
+  std::vector<float> cpu_logits(pair.config().vocab), gpu_logits(pair.config().vocab);
+  for (int64_t position = 70; position < 72; ++position) {
+    const DecodeRow on_cpu{100, position, cpu_pages.pages(), &plan, nullptr};
+    const DecodeRow on_gpu{100, position, gpu_pages.pages(), &plan, nullptr};
+    REQUIRE_OK(pair.cpu->runner.decode({&on_cpu, 1}, cpu_logits));
+    REQUIRE_OK(pair.gpu->decode({&on_gpu, 1}, gpu_logits));
+    CHECK(share(gpu_logits, cpu_logits) < kShareMax);
+  }
+}
+
+TEST_CASE("model/device: a page that emu fills is sealed by the definition of lib/attn, bit for bit") {
+  Pair pair;
+  const auto tokens = some_tokens(40);
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  LocalPages pages = pair.pages(64);
+  REQUIRE_OK(prefill(*pair.gpu, pages, tokens, plan));
+  const ExtentLayout layout = pair.cpu->runner.layout();
+  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+    std::vector<std::byte> extent(pages.page(0).begin() + static_cast<ptrdiff_t>(layout.layer_offset(layer)),
+                                  pages.page(0).begin() + static_cast<ptrdiff_t>(layout.layer_offset(layer + 1)));
+    const std::vector<std::byte> stored = extent;
+    attn::seal(layout, extent.data(), 40);
+    CHECK(extent == stored);
+  }
+}
+
+TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
+  auto driver = std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.memory_bytes = size_t{4} << 20});
+  auto small = gpu::Device::open(driver, 0);
+  REQUIRE_OK(small);
+  const std::string tiny = test::source_dir() + "/lib/model/mc-tiny";
+  auto loaded = test::Loaded::open(tiny, "bf16");
+  const auto full = Runner::open(loaded->model, loaded->parallel, {}, small->get());
+  REQUIRE_FALSE(full.has_value());
+  CHECK(full.error().mc == err::kDeviceMemory);
+  CHECK_MESSAGE(full.error().what.find("weights needs") != std::string::npos, full.error().what);
+
+  auto device = gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(), 0);
+  REQUIRE_OK(device);
+  const auto blocks = Runner::open(loaded->model, loaded->parallel, {.block_tokens = 32}, device->get());
+  REQUIRE_FALSE(blocks.has_value());
+  CHECK(blocks.error().mc == err::kDeviceUnusable);
+  CHECK(blocks.error().what.find("pages of 32 tokens") != std::string::npos);
+  auto wide = test::Loaded::open(tiny, "f32");
+  const auto f32 = Runner::open(wide->model, wide->parallel, {}, device->get());
+  REQUIRE_FALSE(f32.has_value());
+  CHECK(f32.error().what.find("compute type f32") != std::string::npos);
+  auto whole = test::Loaded::open(tiny, "bf16", 1, {}, "int8");
+  const auto int8 = Runner::open(whole->model, whole->parallel, {}, device->get());
+  REQUIRE_FALSE(int8.has_value());
+  CHECK(int8.error().mc == err::kDeviceUnusable);
+  CHECK_MESSAGE(int8.error().what.find("q, k and v") != std::string::npos, int8.error().what);
+}
+
+TEST_CASE("model/device: a GPU that dies in mid-prefill fails the chunk with its reason") {
+  const uint64_t loading = Pair().driver->gpu().operations();  // copies of weights; the fault strikes behind them
+  gpu::EmulatedHost host{.fault = gpu::Status::ecc_uncorrectable, .fault_seed = test::seed()};
+  host.fault_within = static_cast<uint32_t>(loading + 40);
+  while (Rng(host.fault_seed).fork("fault").below(host.fault_within) < loading) ++host.fault_seed;
+  Pair dying(host);
+  LocalPages pages = dying.pages(64);
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(dying.config().layers)};
+  const auto failed = prefill(*dying.gpu, pages, some_tokens(5), plan);
+  CAPTURE(host.fault_seed);
+  REQUIRE_FALSE(failed.has_value());
+  CHECK(failed.error().mc == err::kDeviceFailed);
+  CHECK_MESSAGE(failed.error().what.find("uncorrectable ECC error") != std::string::npos, failed.error().what);
+}
