@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attn/attn.h"
+#include "gpu/devices.h"
 #include "ops/ops.h"
 #include "sched/policy.h"
 #include "transports/transports.h"
@@ -21,6 +22,11 @@ std::vector<std::string_view> transport_names() {
   std::vector<std::string_view> names;
   for (const xfer::TransportEntry* entry : xfer::transports()) names.emplace_back(entry->scheme);
   return names;
+}
+
+Result<void> check_device(std::string_view value) {
+  MC_CHECK(gpu::parse_device(value));
+  return {};
 }
 
 std::vector<std::string_view> kernel_names() {

@@ -1,5 +1,5 @@
 // Flags whose values are the rows of a table, so that a new row is at once a value of its flag: policies and admissions
-// (sched), transports, and the kernels of attention and of the other operators.
+// (sched), transports, devices, and the kernels of attention and of the other operators.
 #pragma once
 
 #include <string_view>
@@ -22,6 +22,13 @@ inline constexpr Flag kTransport{.name = "transport",
                                  .help = "how KV moves: shm on one host, else rdma where a device is usable, else tcp",
                                  .choices = "auto",
                                  .table = transport_names};
+/// MC1002 for a text that is no row of gpu::device_rows().
+Result<void> check_device(std::string_view value);
+inline constexpr Flag kDevice{.name = "device",
+                              .value = "D",
+                              .fallback = "auto",
+                              .help = "auto and cpu: the CPU; cuda:N: GPU number N; emu: the GPU path in the emulator",
+                              .check = check_device};
 inline constexpr Flag kKernels{.name = "kernels",
                                .kind = FlagKind::choice,
                                .value = "V",

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "host/choice_flags.h"
 #include "host/daemon_flags.h"
 #include "model/find.h"
 #include "product/flags.h"
@@ -49,8 +50,17 @@ Result<model::ModelOptions> model_options(const cli::Args& args) {
   return options;
 }
 
+Result<gpu::DeviceChoice> device_choice(const cli::Args& args) {
+  return args.has(flags::kDevice) ? gpu::parse_device(args.text(flags::kDevice)) : gpu::DeviceChoice{};
+}
+
 Result<Engine> open_engine(const cli::Args& args) {
   Engine engine;
+  MC_TRY(choice, device_choice(args));
+  if (choice.kind != gpu::DeviceKind::cpu) {
+    MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
+    engine.device = std::move(device);
+  }
   MC_TRY(directory, model::find_model(args.text(flags::kModel)));
   engine.directory = directory;
   engine.served_name = served_name(directory);
@@ -59,8 +69,9 @@ Result<Engine> open_engine(const cli::Args& args) {
   engine.parallel = std::make_unique<Parallel>(thread_count(args));
   const std::string& dtype = args.text(flags::kDtype);
   if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
-    return user_error(err::kBadValue, "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
-                                          "; K and V have the compute type",
+    return user_error(err::kBadValue,
+                      "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
+                          "; K and V have the compute type",
                       "--kv-dtype", "leave --kv-dtype out, or give both flags one type");
   MC_TRY(options, model_options(args));
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));

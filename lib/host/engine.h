@@ -7,6 +7,7 @@
 #include "attn/attn.h"
 #include "base/cli.h"
 #include "base/parallel.h"
+#include "gpu/devices.h"
 #include "model/model.h"
 
 namespace mc::host {
@@ -15,6 +16,7 @@ struct Engine {
   std::string directory, served_name;
   std::unique_ptr<Parallel> parallel;
   std::unique_ptr<model::Model> model;
+  std::unique_ptr<gpu::Device> device;   // of --device; null: the CPU
   attn::Plan prefill_plan, decode_plan;  // what the flags mean for this model
   uint32_t block_tokens = 64;
 };
@@ -26,7 +28,9 @@ struct PipelinePart {
 Result<PipelinePart> pipeline_part(const cli::Args& args);
 /// The options that --dtype, --weight-dtype and --pipeline ask for.
 Result<model::ModelOptions> model_options(const cli::Args& args);
-/// Loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
+/// The device that --device names; the CPU without the flag.
+Result<gpu::DeviceChoice> device_choice(const cli::Args& args);
+/// Opens --device, and loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
 /// --threads: auto is one per core.
 int thread_count(const cli::Args& args);

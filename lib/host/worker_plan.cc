@@ -172,6 +172,11 @@ Result<uint64_t> WorkerPlan::check_model_fits() const {
 Result<void> WorkerPlan::plan_model() {
   MC_TRY(profile, runner_profile(args_));
   if (profile) return plan_costed(*std::move(profile));
+  MC_TRY(device, device_choice(args_));
+  if (device.kind != gpu::DeviceKind::cpu)
+    return user_error(err::kDeviceUnusable,
+                      "a node serves on the CPU alone yet, and --device names " + gpu::to_string(device), "--device",
+                      "leave --device out; 'once' runs one prompt on " + gpu::to_string(device));
   MC_TRY(weight_bytes, check_model_fits());
   if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
   MC_TRY(engine, open_engine(args_));

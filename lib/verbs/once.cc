@@ -50,6 +50,7 @@ constexpr const Flag* kPrefillFlags[] = {
     &flags::kDecodeAttention,
     &flags::kBlockTokens,
     &flags::kThreads,
+    &flags::kDevice,
     &flags::kKernels,
     &flags::kConfig,
     &flags::kSeed,
@@ -68,10 +69,11 @@ constexpr const Flag* kDecodeFlags[] = {
     &flags::kDtype,       &flags::kWeightDtype,
     &flags::kAttention,   &flags::kDecodeAttention,
     &flags::kBlockTokens, &flags::kThreads,
-    &flags::kKernels,     &flags::kConfig,
-    &flags::kSeed,        &flags::kLogLevel,
-    &flags::kLogFormat,   &flags::kJson,
-    &flags::kOutput,      &flags::kPrintConfig,
+    &flags::kDevice,      &flags::kKernels,
+    &flags::kConfig,      &flags::kSeed,
+    &flags::kLogLevel,    &flags::kLogFormat,
+    &flags::kJson,        &flags::kOutput,
+    &flags::kPrintConfig,
 };
 
 Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
@@ -363,7 +365,8 @@ Result<int> prefill_once(const cli::Args& args) {
                              {.block_tokens = engine.block_tokens,
                               .max_chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(chunk, engine.block_tokens)),
                               .max_batch = 1,
-                              .kernels = args.text(flags::kKernels)}));
+                              .kernels = args.text(flags::kKernels)},
+                             engine.device.get()));
   if (chunk == 0 || chunk % engine.block_tokens != 0)
     return user_error(err::kBadValue,
                       "--chunk-tokens " + std::to_string(chunk) + " is not a multiple of --block-tokens " +
@@ -444,7 +447,8 @@ Result<int> decode_once(const cli::Args& args) {
                                      {.block_tokens = engine.block_tokens,
                                       .max_chunk_tokens = engine.block_tokens,
                                       .max_batch = 1,
-                                      .kernels = args.text(flags::kKernels)}));
+                                      .kernels = args.text(flags::kKernels)},
+                                     engine.device.get()));
   MC_TRY(request, carried_request(args, prologue, engine, made_with));
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));

@@ -18,7 +18,7 @@ constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8200",
 
 constexpr auto kFlags = flags::join(
     flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags, host::kDiskFlags,
-    flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kKernels),
+    flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kDevice, &flags::kKernels),
     host::kWorkerFlags);
 
 }  // namespace

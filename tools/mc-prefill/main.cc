@@ -19,7 +19,7 @@ constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100",
 constexpr auto kFlags = flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags,
                                     host::kModelFlags, host::kDiskFlags,
                                     flags::list(&flags::kChunkTokens, &flags::kCost, &flags::kRunner, &flags::kPipeline,
-                                                &flags::kThreads, &flags::kKernels),
+                                                &flags::kThreads, &flags::kDevice, &flags::kKernels),
                                     host::kWorkerFlags);
 
 }  // namespace

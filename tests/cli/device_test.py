@@ -1,0 +1,78 @@
+"""--device of the one-shot verbs: the GPU path in the emulator gives the CPU's greedy text, and a device that cannot
+be used is refused by name. The cases are small because the emulator runs every instruction of every thread."""
+
+import json
+import os
+import tempfile
+import unittest
+
+import cluster
+
+GREEDY = ["--temperature", "0", "--ignore-eos", "--dtype", "bf16", "--threads", "1"]
+PASSKEY = "The pass key is 48213. Remember it. " + "The grass is green. The sky is blue. " * 4 + "The pass key is"
+IDS = ",".join(str(5 + i * 7 % 900) for i in range(135))  # two whole blocks of 64 and a tail
+
+
+def answer(device, *words, tool="mc-prefill", **kwargs):
+    code, out, err = cluster.run(tool, "once", "--device", device, *GREEDY, "--json", *words, **kwargs)
+    assert code == 0, f"{device} {words}: exit {code}: {err}"
+    return json.loads(out.splitlines()[-1])["output_ids"]
+
+
+class Equality(unittest.TestCase):
+    def equal(self, *words):
+        on_cpu, on_emu = answer("cpu", *words), answer("emu", *words)
+        self.assertEqual(on_cpu, on_emu, words)
+        return on_emu
+
+    def test_a_greedy_answer_on_emu_is_the_cpu_s_over_full_attention(self):
+        self.assertEqual(len(self.equal("-p", PASSKEY, "-n", "5", "--attention", "full")), 5)
+
+    def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
+        plan = "moba:block=64,top_k=2,full_last=1"
+        self.equal("--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
+
+    def test_kv_that_emu_wrote_is_continued_on_the_cpu_and_the_other_way_round(self):
+        want = answer("cpu", "-p", PASSKEY, "-n", "4")
+        with tempfile.TemporaryDirectory(prefix="mct-device-") as folder:
+            for first, second in (("emu", "cpu"), ("cpu", "emu")):
+                path = os.path.join(folder, first + ".mckv")
+                code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, "-p", PASSKEY, "-n", "4",
+                                           "--kv-out", path)
+                self.assertEqual(code, 0, err)
+                self.assertEqual(answer(second, "--kv-in", path, "-n", "4", tool="mc-decode"), want, first)
+
+
+class BadInput(unittest.TestCase):
+    def refused(self, number, says, *words):
+        code, _, err = cluster.run(*words)
+        self.assertNotEqual(code, 0, words)
+        self.assertIn(f"error {number} ", err, words)
+        for text in says:
+            self.assertIn(text, err)
+
+    def test_a_text_that_names_no_device_is_refused_with_the_names(self):
+        for text in ("gpu", "cuda", "cuda:x", "emu:1"):
+            words = ("mc-prefill", "once", "--device", text, "-p", "x")
+            self.refused("MC1002", ("auto, cpu, cuda:N, emu",), *words)
+
+    def test_a_gpu_that_is_not_there_is_named_with_the_next_step(self):
+        code, _, err = cluster.run("mc-prefill", "once", "--device", "cuda:1000", "-p", "x")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
+        self.assertIn("next:", err)
+
+    def test_a_compute_type_that_a_gpu_does_not_serve_is_named(self):
+        says = "emu does not serve the compute type f32 yet"
+        self.refused("MC7002", (says,), "mc-prefill", "once", "--device", "emu", "--dtype", "f32", "-p", "x")
+
+    def test_a_node_says_that_it_serves_on_the_cpu_alone(self):
+        for tool in ("mc-prefill", "mc-decode"):
+            self.refused("MC7002", ("a node serves on the CPU alone yet", "--device"), tool, "--device", "emu",
+                         "--conductor", "tcp://127.0.0.1:1")
+
+
+if __name__ == "__main__":
+    for program in ("mc-prefill", "mc-decode"):
+        cluster.program(program)
+    unittest.main()
