@@ -14,7 +14,7 @@ constexpr uint32_t kCountMax = (1u << 20) - 1;
 
 /// The barrier at an address of a CTA, after its checks.
 Mbarrier& find_mbarrier_of(Cta& cta, uint32_t address) {
-  for (Mbarrier& barrier : cta.mbarriers) {
+  for (Mbarrier& barrier : cta.bulk.mbarriers) {
     if (barrier.address != address) continue;
     if (cta.grid.options.checks && !cta.order.ordered(running_warp().agent, running().bit(), barrier.init))
       fail("barrier", "an mbarrier is used without order after its init");
@@ -31,7 +31,7 @@ void arrive(Cta& cta, Mbarrier& barrier) {
   if (barrier.pending == 0) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
   cta.order.release(running_warp().agent, running().bit(), barrier.open);
   --barrier.pending;
-  cta.try_complete(static_cast<uint32_t>(&barrier - cta.mbarriers.data()));
+  cta.bulk.try_complete(static_cast<uint32_t>(&barrier - cta.bulk.mbarriers.data()));
 }
 
 /// The lane acquires the last complete phase; once all lanes of its warp have, the warp does.
@@ -94,7 +94,7 @@ void mbarrier_init(uint32_t address, uint32_t arrivals, const Where& where) {
   const uint32_t count = mutated(arrivals);
   shared_bytes(address, 8, 8);
   if (count < 1 || count > kCountMax) fail("barrier", "an mbarrier for " + std::to_string(count) + " arrivals");
-  if (cta.mbarriers.size() == kMbarriersMax)
+  if (cta.bulk.mbarriers.size() == kMbarriersMax)
     fail("barrier", "more than 32 mbarriers of a CTA: the emulator has no room for them");
   if (const Conflict found = cta.shadow.reserve(running_warp().agent, running().bit(), address)) fail(found);
   Mbarrier barrier;
@@ -103,12 +103,12 @@ void mbarrier_init(uint32_t address, uint32_t arrivals, const Where& where) {
   barrier.open = barrier.done = cta.order.view();
   barrier.init = cta.order.now(running_warp().agent, running().bit());
   barrier.waited.assign(cta.warps.size(), 0);
-  cta.mbarriers.push_back(std::move(barrier));
+  cta.bulk.mbarriers.push_back(std::move(barrier));
 }
 
 void mbarrier_init_fence(const Where& where) {
   if (!begin(Instruction::mbarrier_init_fence, where)) return;
-  for (Mbarrier& barrier : running_cta().mbarriers)
+  for (Mbarrier& barrier : running_cta().bulk.mbarriers)
     if (barrier.init.agent == running_warp().agent && (barrier.init.lanes & running().bit()) != 0)
       barrier.fenced = true;
 }
@@ -184,42 +184,42 @@ void load_tensor(uint32_t to, const void* map_at, const Coordinates& at, uint32_
                                                           static_cast<uint32_t>(bytes.size()), Proxy::async))
         fail(found);
     cta.grid.report.counters.async_bytes += bytes.size();
-    target.bulk.push_back({.to = to,
-                           .barrier = static_cast<uint32_t>(&barrier - target.mbarriers.data()),
-                           .swizzled = map.swizzled != 0,
-                           .bytes = bytes});
+    target.bulk.pending.push_back({.to = to,
+                                   .barrier = static_cast<uint32_t>(&barrier - target.bulk.mbarriers.data()),
+                                   .swizzled = map.swizzled != 0,
+                                   .bytes = bytes});
   }
 }
 
-void Cta::try_complete(uint32_t index) {
+void BulkEngine::try_complete(uint32_t index) {
   MC_ASSERT_LT(index, mbarriers.size());
   Mbarrier& barrier = mbarriers[index];
   MC_ASSERT_LE(barrier.pending, barrier.expected);
   if (barrier.pending > 0 || barrier.bytes != 0) return;
-  order.complete(barrier_agent(index), barrier.phase, barrier.open);
+  cta.order.complete(cta.barrier_agent(index), barrier.phase, barrier.open);
   barrier.done = barrier.open;
-  barrier.open = order.view();
+  barrier.open = cta.order.view();
   ++barrier.phase;
   barrier.pending = barrier.expected;
   std::fill(barrier.waited.begin(), barrier.waited.end(), 0u);
-  for (Warp& warp : warps) {
+  for (Warp& warp : cta.warps) {
     warp.ready |= warp.at_mbarrier;
     warp.at_mbarrier = 0;
   }
 }
 
-void Cta::complete_bulk(size_t index) {
-  MC_ASSERT_LT(index, bulk.size());
-  const BulkCopy copy = std::move(bulk[index]);
-  bulk.erase(bulk.begin() + static_cast<std::ptrdiff_t>(index));
+void BulkEngine::complete(size_t index) {
+  MC_ASSERT_LT(index, pending.size());
+  const BulkCopy copy = std::move(pending[index]);
+  pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(index));
   const auto bytes = static_cast<uint32_t>(copy.bytes.size());
   for (uint32_t at = 0; at < bytes; at += 16) {
     uint32_t to = copy.to + at;
     if (copy.swizzled) to ^= to >> 3 & 0x70;
-    std::memcpy(shared.data() + to, copy.bytes.data() + at, std::min(16u, bytes - at));
+    std::memcpy(cta.shared.data() + to, copy.bytes.data() + at, std::min(16u, bytes - at));
   }
   Mbarrier& barrier = mbarriers[copy.barrier];
-  if (grid.options.checks) shadow.end_bulk(barrier_agent(copy.barrier), barrier.phase, copy.to, bytes);
+  if (cta.grid.options.checks) cta.shadow.end_bulk(cta.barrier_agent(copy.barrier), barrier.phase, copy.to, bytes);
   barrier.bytes -= bytes;
   try_complete(copy.barrier);
 }

@@ -52,13 +52,13 @@ Flow change_registers(Warp& w, uint32_t, void* const* operands) {
     fail("registers", std::string(o.increase ? "inc" : "dec") + " to " + std::to_string(o.registers) +
                           " registers, the warp has " + std::to_string(w.registers));
   if (!o.increase) {
-    w.cta.free_registers += w.registers - o.registers;
+    w.cta.free_registers.count += w.registers - o.registers;
     w.registers = o.registers;
-    w.cta.hand_out_registers();
+    w.cta.free_registers.hand_out(w.cta.warps);
     return Flow::next;
   }
   w.wanted_registers = o.registers;
-  w.cta.hand_out_registers();
+  w.cta.free_registers.hand_out(w.cta.warps);
   return w.wanted_registers == 0 ? Flow::next : Flow::sleep;
 }
 
@@ -79,11 +79,11 @@ void Cluster::try_complete() {
     }
 }
 
-void Cta::hand_out_registers() {
+void FreeRegisters::hand_out(std::deque<Warp>& warps) {
   for (Warp& warp : warps) {
     MC_ASSERT(warp.wanted_registers == 0 || warp.wanted_registers >= warp.registers);
-    if (warp.wanted_registers == 0 || warp.wanted_registers - warp.registers > free_registers) continue;
-    free_registers -= warp.wanted_registers - warp.registers;
+    if (warp.wanted_registers == 0 || warp.wanted_registers - warp.registers > count) continue;
+    count -= warp.wanted_registers - warp.registers;
     warp.registers = warp.wanted_registers;
     warp.wanted_registers = 0;
     warp.ready |= warp.alive;

@@ -179,6 +179,28 @@ struct BulkCopy {
   std::vector<std::byte> bytes;
 };
 
+/// The mbarriers of a CTA and the bulk copies into its shared memory, which complete on them.
+struct BulkEngine {
+  explicit BulkEngine(Cta& cta) : cta(cta) {}
+
+  Cta& cta;
+  std::vector<Mbarrier> mbarriers;  // by number
+  std::vector<BulkCopy> pending;
+
+  /// Ends one of the pending copies.
+  void complete(size_t number);
+  /// Ends the phase of a barrier if nothing is missing.
+  void try_complete(uint32_t barrier);
+};
+
+/// The registers of a CTA that no warp has.
+struct FreeRegisters {
+  uint32_t count = 0;  // of a warp's threads
+
+  /// Gives registers to warps that wait for them.
+  void hand_out(std::deque<Warp>& warps);
+};
+
 /// A thread block.
 struct Cta {
   Cta(Cluster& cluster, uint32_t rank, uint32_t number);
@@ -196,8 +218,7 @@ struct Cta {
   Shadow shadow;
   std::deque<Warp> warps;
   NamedBarrier barriers[16];
-  std::vector<Mbarrier> mbarriers;  // by number
-  std::vector<BulkCopy> bulk;
+  BulkEngine bulk{*this};
   struct Issue {
     Where where;
     uint64_t a = 0, b = 0;
@@ -210,15 +231,9 @@ struct Cta {
   std::vector<Acquired> acquired;
   std::vector<Event> grid_waits;  // griddepcontrol.wait
   std::vector<Event> remote;      // accesses of other CTAs to its shared memory
-  uint32_t free_registers = 0;    // of a warp's threads
-  bool spins = false;             // a lane gave up its turn to wait for another CTA
+  FreeRegisters free_registers;
+  bool spins = false;  // a lane gave up its turn to wait for another CTA
 
-  /// Ends one of the pending bulk copies.
-  void complete_bulk(size_t number);
-  /// Ends the phase of a barrier if nothing is missing.
-  void try_complete(uint32_t barrier);
-  /// Gives registers to warps that wait for them.
-  void hand_out_registers();
   bool exited() const;
   uint32_t barrier_agent(uint32_t barrier) const { return rank * kMbarriersMax + barrier; }
 

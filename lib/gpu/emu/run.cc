@@ -369,7 +369,7 @@ Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
   MC_ASSERT_LT(rank, grid.launch.cluster);
   // The registers that the launch gives each thread: what fits, by 8, and at most 255 of them usable.
   const uint32_t each = std::min(kRegisters / grid.launch.block / 8 * 8, 256u);
-  free_registers = kRegisters / kLanes - count * each;
+  free_registers.count = kRegisters / kLanes - count * each;
   for (uint32_t i = 0; i < count; ++i) {
     warps.emplace_back(*this, i);
     warps.back().registers = each;
@@ -420,17 +420,17 @@ void Cta::run_warp(Warp& warp) {
 
 Cta::Step Cta::step() {
   const bool all_exited = exited();
-  if (all_exited && bulk.empty()) return Step::over;
+  if (all_exited && bulk.pending.empty()) return Step::over;
   if (all_exited) return Step::stuck;
   // Bulk copies end as early or as late as the seed wants, or when nothing else can run.
-  if (!bulk.empty() && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
-    complete_bulk(grid.rng.below(bulk.size()));
+  if (!bulk.pending.empty() && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
+    bulk.complete(grid.rng.below(bulk.pending.size()));
   if (Warp* warp = pick(); warp != nullptr) {
     run_warp(*warp);
     return Step::moved;
   }
-  if (bulk.empty()) return Step::stuck;
-  complete_bulk(grid.rng.below(bulk.size()));
+  if (bulk.pending.empty()) return Step::stuck;
+  bulk.complete(grid.rng.below(bulk.pending.size()));
   return Step::moved;
 }
 
