@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <bitset>
 #include <vector>
 
 #include "base/assert.h"
@@ -42,11 +43,34 @@ constexpr Range kLate[] = {
     {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
 };
 
-bool is_late(char32_t c) {
-  const Range* range = std::lower_bound(std::begin(kLate), std::end(kLate), c,
-                                        [](const Range& r, char32_t value) { return r.last < value; });
-  return range != std::end(kLate) && range->first <= c;
+/// Characters that the tables of StripAccents see otherwise than those of Unicode 14.
+struct OtherMark {
+  char32_t first, last;
+  bool is_mark;
+};
+#include "unicode/recent.inc"
+
+template <class Rows>
+auto find_row(const Rows& rows, char32_t c) {
+  const auto row = std::lower_bound(std::begin(rows), std::end(rows), c,
+                                    [](const auto& r, char32_t value) { return r.last < value; });
+  return row != std::end(rows) && row->first <= c ? &*row : nullptr;
 }
+
+bool is_late(char32_t c) {
+  return find_row(kLate, c) != nullptr;
+}
+
+// The 128-character blocks with a recent character, which spare most characters the search.
+constexpr char32_t kRecentEnd = std::end(kRecent)[-1].last + 1;
+constexpr unsigned kBlockBits = 7;
+using RecentBlocks = std::bitset<(kRecentEnd >> kBlockBits) + 1>;
+const RecentBlocks kRecentBlocks = [] {
+  RecentBlocks blocks;
+  for (const RecentRange& range : kRecent)
+    for (char32_t block = range.first >> kBlockBits; block <= range.last >> kBlockBits; ++block) blocks.set(block);
+  return blocks;
+}();
 
 int combining_class(char32_t c) {
   if (is_late(c)) return 0;
@@ -124,7 +148,10 @@ std::string lowercase(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const CodePoint c = decode_utf8(text.substr(at));
     at += c.bytes;
-    append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
+    if (const RecentRange* row = c.value < 0x80 ? nullptr : find_row(kRecentLower, c.value))
+      append_utf8(out, row->stand_in + (c.value - row->first));
+    else
+      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.value))));
     if (c.value == 0x130) append_utf8(out, 0x307);  // the only character whose lower case is two characters
   }
   return out;
@@ -137,12 +164,42 @@ bool is_space(char32_t c) {
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
 
+std::span<const RecentRange> recent_ranges() {
+  return kRecent;
+}
+
+const RecentRange* recent_range(char32_t c) {
+  if (c >= kRecentEnd || !kRecentBlocks[c >> kBlockBits]) return nullptr;
+  return find_row(kRecent, c);
+}
+
+std::string_view Graphemes::next() {
+  const auto known = [](char32_t c) {
+    const RecentRange* range = recent_range(c);
+    return static_cast<utf8proc_int32_t>(range ? range->stand_in : c);
+  };
+  size_t end = 0;
+  utf8proc_int32_t before = 0, state = 0;
+  while (end < rest_.size()) {
+    const CodePoint c = decode_utf8(rest_.substr(end));
+    const utf8proc_int32_t after = known(c.value);
+    if (end > 0 && utf8proc_grapheme_break_stateful(before, after, &state)) break;
+    before = after;
+    end += c.bytes;
+  }
+  const std::string_view out = rest_.substr(0, end);
+  rest_.remove_prefix(end);
+  return out;
+}
+
 bool is_mark(char32_t c) {
+  if (const OtherMark* row = find_row(kOtherMarks, c)) return row->is_mark;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
 }
 
 bool is_word(char32_t c) {
+  if (const RecentRange* range = recent_range(c)) c = range->stand_in;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,14 +15,37 @@ enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 /// in the length of any text; utf8proc's own reordering of combining marks is quadratic, and texts come from users.
 std::string normalize(std::string_view text, NormalForm form);
 /// The text in lower case by the unconditional mappings of each character (no final sigma), as Rust's
-/// char::to_lowercase gives it.
+/// char::to_lowercase gives it (Unicode 17).
 std::string lowercase(std::string_view text);
+
+/// Characters [first, last] whose category Unicode 16 knows and the libraries' tables (Unicode 14) do not. Hugging
+/// Face's tokenizers and tiktoken have Unicode 16. `stand_in` is an older character of the same category and the same
+/// size in UTF-8, a Han character for Han characters. Whoever asks a library for a property asks for the stand-in's.
+struct RecentRange {
+  char32_t first, last, stand_in;
+};
+/// In order.
+std::span<const RecentRange> recent_ranges();
+/// The range that holds `c`; null for a character that the libraries know.
+const RecentRange* recent_range(char32_t c);
+
+/// The extended grapheme clusters of a text, one after the other, by the rules of Unicode 14.
+class Graphemes {
+ public:
+  /// `text` is valid UTF-8 and outlives the object.
+  explicit Graphemes(std::string_view text) : rest_(text) {}
+  /// Empty at the end.
+  std::string_view next();
+
+ private:
+  std::string_view rest_;
+};
 
 /// Unicode's property White_Space.
 bool is_space(char32_t c);
 /// The class \w of UTS #18: letters, marks, decimal digits, connectors, joiners.
 bool is_word(char32_t c);
-/// Category M*.
+/// The marks that Hugging Face's StripAccents removes: category M* by the tables of Unicode 9.
 bool is_mark(char32_t c);
 /// The categories that Python's str methods use.
 bool is_letter(char32_t c);     // L*

@@ -84,3 +84,48 @@ TEST_CASE("unicode/unicode: half a million combining marks out of order are put 
 TEST_CASE("unicode/unicode: lower case is per character") {
   CHECK(lowercase("ABC \u00c9\u0130\u03a3") == "abc \u00e9i\u0307\u03c3");
 }
+
+TEST_CASE("unicode/unicode: lower case, marks and word characters are those of Hugging Face's versions of Unicode") {
+  CHECK(lowercase("\u1c89\ua7cb\ua7dc\U00010d50\U00010d65\U00016ea0") ==
+        "\u1c8a\u0264\u019b\U00010d70\U00010d85\U00016ebb");
+  CHECK(is_mark(0x300));
+  CHECK_FALSE(is_mark(0x898));  // a mark since Unicode 14
+  CHECK(is_mark(0x1cf2));       // a letter since Unicode 12
+  CHECK(is_word(0x1e4d0));
+  CHECK(is_word(0x31350));
+  CHECK_FALSE(is_word(0x1fae8));
+}
+
+TEST_CASE("unicode/unicode: a stand-in is a known character of the same size") {
+  char32_t before = 0;
+  for (const RecentRange& range : recent_ranges()) {
+    CHECK(range.first > before);
+    CHECK(range.last >= range.first);
+    before = range.last;
+    std::string first, last, stand_in;
+    append_utf8(first, range.first);
+    append_utf8(last, range.last);
+    append_utf8(stand_in, range.stand_in);
+    CHECK(first.size() == stand_in.size());
+    CHECK(last.size() == stand_in.size());
+    CHECK(recent_range(range.stand_in) == nullptr);
+    CHECK(recent_range(range.first) == &range);
+    CHECK(recent_range(range.last) == &range);
+  }
+  CHECK(recent_range('a') == nullptr);
+  CHECK(recent_range(0x10FFFF) == nullptr);
+}
+
+TEST_CASE("unicode/unicode: graphemes keep marks, joined emoji, line ends and syllables whole") {
+  const auto graphemes = [](std::string_view text) {
+    std::string out;
+    Graphemes parts(text);
+    for (std::string_view part = parts.next(); !part.empty(); part = parts.next()) out += "[" + std::string(part) + "]";
+    return out;
+  };
+  CHECK(graphemes("") == "");
+  CHECK(graphemes("ab\r\nc") == "[a][b][\r\n][c]");
+  CHECK(graphemes("e\u0301x\u0897") == "[e\u0301][x\u0897]");
+  CHECK(graphemes("\U0001F468\u200d\U0001F469\U0001F642") == "[\U0001F468\u200d\U0001F469][\U0001F642]");
+  CHECK(graphemes("\u1112\u1161\u11ab\u1112") == "[\u1112\u1161\u11ab][\u1112]");
+}
