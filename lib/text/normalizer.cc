@@ -19,9 +19,11 @@ Result<std::string> replace(const Regex& regex, std::string_view text, std::stri
   std::string out;
   out.reserve(text.size());
   Regex::Cursor cursor(0, static_cast<uint32_t>(text.size()));
+  std::string buffer;
+  const std::string_view subject = regex.subject(text, buffer);
   while (!cursor.done) {
     spans.clear();
-    MC_CHECK(regex.split_some(text, cursor, kSpansAtOnce, spans, work));
+    MC_CHECK(regex.split_some(subject, cursor, kSpansAtOnce, spans, work));
     for (const Span& span : spans) out += span.match ? content : text.substr(span.begin, span.end - span.begin);
     if (out.size() > bytes_max) return too_long(bytes_max);
     MC_CHECK(work.check(0));

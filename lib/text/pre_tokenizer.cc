@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace mc::text {
 namespace {
 
@@ -97,8 +99,17 @@ Result<PreTokenizer> PreTokenizer::build(const TokenizerSpec& spec) {
   return out;
 }
 
+/// Regex::subject() of the step. A rewritten text is new in each batch.
+std::string_view PreTokenizer::subject(size_t step, std::string_view text, bool is_rewritten, Batch& batch) const {
+  Subject& known = batch.subjects[step];
+  if (is_rewritten || !known.view) known.view = steps_[step].regex->subject(text, known.buffer);
+  MC_ASSERT_EQ(known.view->size(), text.size());
+  return *known.view;
+}
+
 Result<std::string_view> PreTokenizer::run(size_t from, std::string_view text, bool first, Batch& batch,
                                            Work& work) const {
+  bool is_rewritten = false;
   for (size_t i = from; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     if (step.spec.kind != PreStep::Kind::split) {
@@ -108,13 +119,15 @@ Result<std::string_view> PreTokenizer::run(size_t from, std::string_view text, b
         write_marks(step.spec, first, text, batch.words, batch.other);
       batch.rewritten.swap(batch.other);
       text = batch.rewritten;
+      is_rewritten = true;
     }
     if (!step.regex) continue;
     const bool marks = step.spec.kind == PreStep::Kind::metaspace;
     batch.next.clear();
+    const std::string_view seen = subject(i, text, is_rewritten, batch);
     for (const Span& word : batch.words) {
       const size_t begin = batch.next.size();
-      MC_CHECK(step.regex->split(text, word.begin, word.end, batch.next, work));
+      MC_CHECK(step.regex->split(seen, word.begin, word.end, batch.next, work));
       apply(marks ? SplitBehavior::merged_with_next : step.spec.behavior, step.spec.invert, batch.next, begin);
     }
     batch.words.swap(batch.next);
@@ -126,7 +139,7 @@ Result<void> PreTokenizer::split(std::string_view text, bool first, Work& work, 
   constexpr size_t kWordsAtOnce = 4096;
   if (text.empty()) return {};
   const auto end = static_cast<uint32_t>(text.size());
-  Batch batch;
+  Batch batch(steps_.size());
   // Isolated and removed pieces do not depend on their neighbours, so the first step may work in batches.
   const bool is_cut =
       !steps_.empty() && steps_[0].spec.kind == PreStep::Kind::split &&
@@ -137,9 +150,10 @@ Result<void> PreTokenizer::split(std::string_view text, bool first, Work& work, 
     return sink(source, batch.words);
   }
   Regex::Cursor cursor(0, end);
+  const std::string_view seen = subject(0, text, false, batch);
   while (!cursor.done) {
     batch.words.clear();
-    MC_CHECK(steps_[0].regex->split_some(text, cursor, kWordsAtOnce, batch.words, work));
+    MC_CHECK(steps_[0].regex->split_some(seen, cursor, kWordsAtOnce, batch.words, work));
     apply(steps_[0].spec.behavior, steps_[0].spec.invert, batch.words, 0);
     if (batch.words.empty()) continue;
     MC_TRY(source, run(1, text, first, batch, work));

@@ -37,11 +37,19 @@ class PreTokenizer {
     PreStep spec;
     std::optional<Regex> regex;  // for a split, and for a metaspace that cuts before its marks
   };
+  /// The text that no step has rewritten, as a step's pattern sees it; made once for all batches.
+  struct Subject {
+    std::string buffer;
+    std::optional<std::string_view> view;
+  };
   struct Batch {
     std::vector<Span> words, next;
-    std::string rewritten, other;  // a step reads one buffer and writes the other
+    std::string rewritten, other;   // a step reads one buffer and writes the other
+    std::vector<Subject> subjects;  // by step
+    explicit Batch(size_t steps) : subjects(steps) {}
   };
   PreTokenizer() = default;
+  std::string_view subject(size_t step, std::string_view text, bool is_rewritten, Batch& batch) const;
   /// Applies the steps from `step` on to the words of `batch`, which are ranges of `text`.
   Result<std::string_view> run(size_t step, std::string_view text, bool first, Batch& batch, Work& work) const;
 

@@ -5,8 +5,12 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "base/assert.h"
+#include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 namespace mc::text {
 namespace {
@@ -24,11 +28,12 @@ constexpr size_t kHeapKeptWindow = 1 << 16;  // after a longer subject the stack
 constexpr size_t kJitStackBytes = 1 << 20;
 
 // Members of a character class. Oniguruma's \s is Unicode's White_Space, PCRE2's adds U+180E; its \w is
-// UTS #18's (letters, marks, decimal digits, connectors, and the Alphabetic symbols), PCRE2 10.42's
-// lacks the marks.
+// UTS #18's (letters, marks, decimal digits, connectors, and the Alphabetic symbols) with the superscripts and
+// fractions of Latin-1, PCRE2 10.42's lacks the marks and the Alphabetic symbols.
 constexpr std::string_view kSpaceClass = "\\t-\\r\\x{85}\\p{Z}";
 constexpr std::string_view kWordClass =
-    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{"
+    "1f150}-\\x{1f169}\\x{1f170}-\\x{"
     "1f189}";
 
 Error refuse(size_t offset, std::string_view what) {
@@ -93,6 +98,69 @@ Result<std::string> translate(std::string_view pattern) {
   return out;
 }
 
+/// Characters that a pattern names, one by one or as a range.
+struct Named {
+  char32_t first = 0, last = 0;
+  bool holds(char32_t c) const { return first <= c && c <= last; }
+};
+
+/// The character that the pattern names at `at`, which moves behind it; 0 for a property, an escape and an operator.
+char32_t read_named(std::string_view pattern, size_t& at) {
+  const std::string_view rest = pattern.substr(at);
+  if (rest[0] != '\\') {
+    const unicode::CodePoint c = unicode::decode_utf8(rest);
+    at += c.bytes;
+    return c.value;
+  }
+  const size_t close = rest.starts_with("\\x{") ? rest.find('}') : std::string_view::npos;
+  at += close == std::string_view::npos ? std::min<size_t>(2, rest.size()) : close + 1;
+  if (close == std::string_view::npos) return 0;
+  uint32_t value = 0;
+  (void)std::from_chars(rest.data() + 3, rest.data() + close, value, 16);
+  return value;
+}
+
+std::vector<Named> named_characters(std::string_view pattern) {
+  std::vector<Named> out;
+  bool in_class = false;
+  for (size_t at = 0; at < pattern.size();) {
+    const char c = pattern[at];
+    const char32_t first = read_named(pattern, at);
+    if (c == '[' || c == ']') in_class = c == '[';
+    char32_t last = first;
+    if (in_class && at + 1 < pattern.size() && pattern[at] == '-' && pattern[at + 1] != ']')
+      last = read_named(pattern, ++at);
+    if (last >= unicode::recent_ranges().front().first) out.push_back({first, last});
+  }
+  return out;
+}
+
+/// By row of unicode::recent_ranges(): whether the characters may be matched as their stand-in. They may not where the
+/// pattern names some of them, or the stand-in alone.
+std::vector<bool> allowed_stand_ins(std::string_view pattern) {
+  const std::vector<Named> named = named_characters(pattern);
+  std::vector<bool> out;
+  for (const unicode::RecentRange& range : unicode::recent_ranges())
+    out.push_back(std::none_of(named.begin(), named.end(), [&](const Named& n) {
+      const bool all = n.holds(range.first) && n.holds(range.last);
+      const bool none = n.last < range.first || range.last < n.first;
+      return n.holds(range.stand_in) ? !all : !none;
+    }));
+  return out;
+}
+
+/// The first bytes of the characters in unicode::recent_ranges().
+std::array<bool, 256> recent_leads() {
+  std::array<bool, 256> out{};
+  for (const unicode::RecentRange& range : unicode::recent_ranges())
+    for (char32_t c : {range.first, range.last}) {
+      std::string spelt;
+      unicode::append_utf8(spelt, c);
+      out[static_cast<uint8_t>(spelt[0])] = true;
+    }
+  return out;
+}
+
 struct MatchDataFree {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -131,6 +199,7 @@ std::string pcre2_text(int code) {
 
 struct Regex::Program {
   pcre2_code* code = nullptr;
+  std::vector<bool> stand_ins;  // allowed_stand_ins()
   bool jit = false;  // false where the architecture or a kernel policy forbids it; matching is slower then, but right
   ~Program() { pcre2_code_free(code); }
   int attempt(PCRE2_SPTR subject, size_t end, size_t from, bool is_whole, size_t steps) const;
@@ -199,6 +268,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                                 &offset, context.get());
   if (program->code == nullptr)
     return Error{Code::unsupported, "text: pre-tokenizer pattern: " + pcre2_text(error) + ": " + std::string(pattern)};
+  program->stand_ins = allowed_stand_ins(translated);
   program->jit = pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
   return Regex(std::move(program));
 }
@@ -210,6 +280,31 @@ std::string Regex::quote(std::string_view literal) {
     out += c;
   }
   return out;
+}
+
+std::string_view Regex::subject(std::string_view text, std::string& buffer) const {
+  static const std::array<bool, 256> kLeads = recent_leads();
+  const auto ranges = unicode::recent_ranges();
+  bool is_changed = false;
+  std::string spelt;
+  for (size_t at = 0; at < text.size();) {
+    if (!kLeads[static_cast<uint8_t>(text[at])]) {
+      ++at;
+      continue;
+    }
+    const unicode::CodePoint c = unicode::decode_utf8(text.substr(at));
+    const unicode::RecentRange* range = unicode::recent_range(c.value);
+    if (range && program_->stand_ins[static_cast<size_t>(range - ranges.data())]) {
+      if (!is_changed) buffer = text;
+      is_changed = true;
+      spelt.clear();
+      unicode::append_utf8(spelt, range->stand_in);
+      MC_ASSERT_EQ(spelt.size(), c.bytes);
+      buffer.replace(at, c.bytes, spelt);
+    }
+    at += c.bytes;
+  }
+  return is_changed ? std::string_view(buffer) : text;
 }
 
 Result<void> Regex::split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,
@@ -259,7 +354,8 @@ Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, s
 Result<void> Regex::split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const {
   const EncodeLimits limits;
   Work work(end - begin, 1, limits);
-  return split(text, begin, end, out, work);
+  std::string buffer;
+  return split(subject(text, buffer), begin, end, out, work);
 }
 
 }  // namespace mc::text

@@ -1,6 +1,7 @@
 // Regular expressions of pre-tokenizers, run by PCRE2 with UTF and Unicode properties and its JIT. They were written
 // for Oniguruma (Ruby syntax); the two agree on what tokenizer.json files use. Where a construct means something else
-// in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it. Patterns come from untrusted files and subjects
+// in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it. Characters that PCRE2's tables of Unicode lack are
+// matched as an older character of their kind (subject()). Patterns come from untrusted files and subjects
 // from untrusted users: length, nesting and memory are bounded, and so is the processor time of all matches of one
 // text together (text/work.h). Matching beyond that bound fails, it never hangs. A match is first tried in a window of
 // a few bytes, which grows only when the match reaches the window's end. So a pattern that looks far ahead costs more
@@ -48,15 +49,20 @@ class Regex {
         : begin(range_begin), end(range_end), from(range_begin), last_end(range_begin) {}
   };
 
+  /// The text as the pattern is to see it, for the functions below: each character that PCRE2's tables lack becomes
+  /// its stand-in (unicode::recent_ranges()), unless the pattern itself names one of the two. Sizes and borders of
+  /// characters stay. The result is `text`, or `buffer` where something changes. Linear time.
+  std::string_view subject(std::string_view text, std::string& buffer) const;
+
   /// Cuts text[begin, end) into matches and what lies between them, in order and without gaps, and
-  /// appends them to `out`. The pattern sees nothing outside the range. `text` is valid UTF-8 and the
+  /// appends them to `out`. The pattern sees nothing outside the range. `text` is a subject() of valid UTF-8, and the
   /// range lies on character borders. Any thread. MC4028: the matches take too long;
   /// cancelled, timeout: by the limits of `work`.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out, Work& work) const;
   /// Goes on with a split: each call appends about `spans` pieces, until `cursor` is done.
   Result<void> split_some(std::string_view text, Cursor& cursor, size_t spans, std::vector<Span>& out,
                           Work& work) const;
-  /// Splits with a Work of its own.
+  /// Splits any valid UTF-8 with a Work of its own.
   Result<void> split(std::string_view text, uint32_t begin, uint32_t end, std::vector<Span>& out) const;
 
  private:

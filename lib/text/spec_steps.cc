@@ -155,7 +155,11 @@ Result<SplitBehavior> read_behavior(const Json& value, SplitBehavior fallback) {
 
 // The patterns of the pre-tokenizers that stand for a Split.
 constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";
-constexpr const char* kWhitespacePattern = R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)";
+// Whitespace has the \w of Rust's regex, which is unicode::is_word().
+constexpr const char* kWhitespacePattern = R"([\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9})"
+                                           R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}]+)"
+                                           R"(|[^\s\p{L}\p{M}\p{Nl}\p{Nd}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9})"
+                                           R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}]+)";
 
 constexpr const char* kMetaspaceMark = "\u2581";
 

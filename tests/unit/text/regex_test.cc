@@ -1,6 +1,7 @@
 #include "text/regex.h"
 
 #include "test.h"
+#include "unicode/utf8.h"
 
 using namespace mc;
 using namespace mc::text;
@@ -54,6 +55,63 @@ TEST_CASE("text/regex: space and word characters are Unicode's, as Oniguruma has
   CHECK(pieces("\\S+", "a\u2003b") == "[a]\u2003[b]");
   CHECK(pieces("\\w+", "e\u0301_1 \u24b6") == "[e\u0301_1] [\u24b6]");
   CHECK(pieces("(?i:'S)", "'s 'S '\u017f") == "['s] ['S] ['\u017f]");
+}
+
+TEST_CASE("text/regex: every class has the characters of Unicode 16 that Oniguruma's and Rust's have") {
+  // Count, and sum of c * (c + 1) modulo 2^64, of the characters that tokenizers 0.23.3 matches.
+  static constexpr struct {
+    const char* pattern;
+    size_t count;
+    uint64_t sum;
+  } kClasses[] = {
+      {R"(\p{L})", 141028, 2236563777264508},
+      {R"(\p{Lu})", 1858, 8621351473376},
+      {R"(\p{Ll})", 2258, 10179546929594},
+      {R"(\p{Lm})", 404, 1815493572930},
+      {R"(\p{Lo})", 136477, 2215945613552788},
+      {R"(\p{M})", 2501, 210569679274738},
+      {R"(\p{Mn})", 2020, 209112376029770},
+      {R"(\p{N})", 1911, 9773975787296},
+      {R"(\p{Nd})", 760, 3527310676470},
+      {R"(\p{P})", 855, 1821583414186},
+      {R"(\p{S})", 8514, 71952393576474},
+      {R"(\p{So})", 7376, 71296425642300},
+      {R"(\p{Z})", 19, 1195543178},
+      {R"(\s)", 25, 1195561670},
+      {R"(\w)", 144671, 2452860906249134},
+  };
+  std::string text;
+  for (char32_t c = 0; c < 0x110000; ++c)
+    if (c < 0xD800 || c >= 0xE000) unicode::append_utf8(text, c);
+  for (const auto& wanted : kClasses) {
+    CAPTURE(wanted.pattern);
+    auto regex = Regex::compile(std::string(wanted.pattern) + "+");
+    REQUIRE_OK(regex);
+    std::vector<Span> spans;
+    REQUIRE_OK(regex->split(text, 0, static_cast<uint32_t>(text.size()), spans));
+    size_t count = 0;
+    uint64_t sum = 0;
+    for (const Span& span : spans)
+      for (size_t at = span.begin; span.match && at < span.end; ++count) {
+        const unicode::CodePoint c = unicode::decode_utf8(std::string_view(text).substr(at));
+        sum += uint64_t{c.value} * (c.value + 1);
+        at += c.bytes;
+      }
+    CHECK(count == wanted.count);
+    CHECK(sum == wanted.sum);
+  }
+}
+
+TEST_CASE("text/regex: a recent character that the pattern names is matched as itself") {
+  CHECK(pieces("\\p{So}", "a\U0001FAE8b\U0001F642") == "a[\U0001FAE8]b[\U0001F642]");
+  CHECK(pieces("\U0001FAE8", "\U0001FAE8\U0001F600\U0001FAE9") == "[\U0001FAE8]\U0001F600\U0001FAE9");
+  CHECK(pieces("\U0001F600", "\U0001FAE8\U0001F600\U0001FAE9") == "\U0001FAE8[\U0001F600]\U0001FAE9");
+  CHECK(pieces("[\\x{1F600}-\\x{1F64F}]", "\U0001FAE8\U0001F600") == "\U0001FAE8[\U0001F600]");
+  CHECK(pieces("[\\x{1FA00}-\\x{1FAFF}]", "\U0001FAE8\U0001F600") == "[\U0001FAE8]\U0001F600");
+  CHECK(pieces("[\U0001F000-\U0001FFFF]+", "\U0001FAE8\U0001F600a") == "[\U0001FAE8\U0001F600]a");
+  CHECK(pieces("[\\x{31350}-\\x{323AF}]", "\U00020000\U00031350") == "\U00020000[\U00031350]");
+  CHECK(pieces("\\p{Han}+", "\U00020000\U00031350\U00011F04") == "[\U00020000\U00031350]\U00011F04");
+  CHECK(pieces("[^\\x00-\\x{7F}]+", "a\U0001FAE8\u00e9") == "a[\U0001FAE8\u00e9]");
 }
 
 TEST_CASE("text/regex: what PCRE2 would read differently is refused with its offset") {
