@@ -83,7 +83,7 @@ Result<Bpe> Bpe::build(const TokenizerSpec& spec) {
   else
     MC_CHECK(bpe.index_characters(spec, special, words));
   for (const VocabEntry& entry : spec.vocab) bpe.longest_token_ = std::max(bpe.longest_token_, entry.text.size());
-  MC_CHECK(bpe.index_merges(spec.merges));
+  MC_CHECK(bpe.index_merges(spec));
   bpe.find_expansions(spec, special);
   if (!bpe.takes_bytes_ && !affixes && !spec.ignore_merges) bpe.index_joins(spec);
   if (!affixes || spec.ignore_merges) MC_CHECK(bpe.index_words(words, spec.ignore_merges));
@@ -158,17 +158,19 @@ void Bpe::index_joins(const TokenizerSpec& spec) {
   }
 }
 
-Result<void> Bpe::index_merges(const std::vector<Merge>& merges) {
+Result<void> Bpe::index_merges(const TokenizerSpec& spec) {
+  const std::vector<Merge>& merges = spec.merges;
   pairs_.assign(std::bit_ceil(merges.size() * 2 + 16), {});
   pair_shift_ = 64 - std::countr_zero(pairs_.size());
-  for (uint32_t rank = 0; rank < merges.size(); ++rank) {
-    const uint64_t key = pair_key(merges[rank].left, merges[rank].right);
+  for (uint32_t i = 0; i < merges.size(); ++i) {
+    const uint64_t key = pair_key(merges[i].left, merges[i].right);
     size_t slot = pair_slot(key, pair_shift_);
     for (size_t probe = 0; pairs_[slot].key != UINT64_MAX && pairs_[slot].key != key; ++probe) {
       if (probe == kPairProbesMax) return Error{Code::invalid, "model.merges holds crafted pairs"};
       slot = (slot + 1) & (pairs_.size() - 1);
     }
-    pairs_[slot] = {key, rank, merges[rank].result};  // the last of equal merges holds, as in Hugging Face's
+    // The last of equal merges holds, as in Hugging Face's.
+    pairs_[slot] = {key, spec.rank_is_id ? merges[i].result : i, merges[i].result};
   }
   return {};
 }

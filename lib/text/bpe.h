@@ -76,7 +76,7 @@ class Bpe {
   Bpe() = default;
   void index_bytes(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
   Result<void> index_characters(const TokenizerSpec& spec, const std::vector<bool>& special, Words& words);
-  Result<void> index_merges(const std::vector<Merge>& merges);
+  Result<void> index_merges(const TokenizerSpec& spec);
   Result<void> index_words(const Words& words, bool all);
   void index_joins(const TokenizerSpec& spec);
   void find_expansions(const TokenizerSpec& spec, const std::vector<bool>& special);

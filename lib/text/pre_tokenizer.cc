@@ -91,7 +91,8 @@ Result<PreTokenizer> PreTokenizer::build(const TokenizerSpec& spec) {
   for (const PreStep& step : spec.pre) {
     std::optional<Regex> regex;
     if (step.kind == PreStep::Kind::split || (step.kind == PreStep::Kind::metaspace && step.split)) {
-      MC_TRY(compiled, Regex::compile(step.kind == PreStep::Kind::split ? step.pattern : Regex::quote(step.mark)));
+      const std::string pattern = step.kind == PreStep::Kind::split ? step.pattern : Regex::quote(step.mark);
+      MC_TRY(compiled, Regex::compile(pattern, step.syntax));
       regex = std::move(compiled);
     }
     out.steps_.push_back({step, std::move(regex)});

@@ -251,7 +251,7 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
-Result<Regex> Regex::compile(std::string_view pattern) {
+Result<Regex> Regex::compile(std::string_view pattern, PatternSyntax syntax) {
   if (pattern.size() > kPatternBytesMax)
     return refuse(
         0, "it has " + std::to_string(pattern.size()) + " bytes; the most is " + std::to_string(kPatternBytesMax));
@@ -261,10 +261,11 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   pcre2_set_parens_nest_limit(context.get(), kParensMax);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // MULTILINE because ^ and $ mean lines in Ruby's syntax.
-  constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  // MULTILINE because ^ and $ mean lines in Ruby's syntax. Without it $ also matches before a line feed at the end.
+  const uint32_t lines = syntax == PatternSyntax::ruby ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY;
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | lines;
   auto program = std::make_unique<Program>();
-  program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error,
+  program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error,
                                 &offset, context.get());
   if (program->code == nullptr)
     return Error{Code::unsupported, "text: pre-tokenizer pattern: " + pcre2_text(error) + ": " + std::string(pattern)};

@@ -1,11 +1,11 @@
 // Regular expressions of pre-tokenizers, run by PCRE2 with UTF and Unicode properties and its JIT. They were written
-// for Oniguruma (Ruby syntax); the two agree on what tokenizer.json files use. Where a construct means something else
-// in PCRE2, compile() rewrites it (\s, \w, ^ and $) or refuses it. Characters that PCRE2's tables of Unicode lack are
-// matched as an older character of their kind (subject()). Patterns come from untrusted files and subjects
-// from untrusted users: length, nesting and memory are bounded, and so is the processor time of all matches of one
-// text together (text/work.h). Matching beyond that bound fails, it never hangs. A match is first tried in a window of
-// a few bytes, which grows only when the match reaches the window's end. So a pattern that looks far ahead costs more
-// for each match.
+// for Oniguruma (Ruby syntax) or for Rust's regex; they agree on what tokenizer files use, except that $ is a line's
+// end for the first and the text's end for the second. Where a construct means something else in PCRE2, compile()
+// rewrites it (\s, \w, ^ and $) or refuses it. Characters that PCRE2's tables of Unicode lack are matched as an older
+// character of their kind (subject()). Patterns come from untrusted files and subjects from untrusted users: length,
+// nesting and memory are bounded, and so is the processor time of all matches of one text together (text/work.h).
+// Matching beyond that bound fails, it never hangs. A match is first tried in a window of a few bytes, which grows only
+// when the match reaches the window's end. So a pattern that looks far ahead costs more for each match.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/spec.h"
 #include "text/work.h"
 
 namespace mc::text {
@@ -30,7 +31,7 @@ struct Span {
 class Regex {
  public:
   /// unsupported: not a valid pattern, or one that PCRE2 reads differently; names the offset.
-  static Result<Regex> compile(std::string_view pattern);
+  static Result<Regex> compile(std::string_view pattern, PatternSyntax syntax = PatternSyntax::ruby);
   /// The pattern that matches exactly this text.
   static std::string quote(std::string_view literal);
 

@@ -1,8 +1,8 @@
 // The content of a model folder's tokenizer files as plain data, checked for form and bounds. The readers accept
 // byte-level BPE (GPT-2, Llama 3, Qwen) and BPE over characters (SentencePiece's form with byte fallback: Llama 2,
-// Mistral). They refuse every other value by field and value. The readers are in spec.cc (model, added tokens, the
-// smaller files) and spec_steps.cc (the steps before and after the model). A further model type (Unigram) is one entry
-// in kModels in spec.cc and one more Model beside Bpe.
+// Mistral). They refuse every other value by field and value. The readers are in spec.cc
+// (model, added tokens, the smaller files), spec_steps.cc (the steps before and after the model), spec_ranks.cc
+// (tiktoken, tekken.json) and spec_gguf.cc.
 #pragma once
 
 #include <array>
@@ -38,6 +38,9 @@ struct NormalizerStep {
   bool right = false;
 };
 
+/// The syntax of a pattern: Oniguruma's (tokenizer.json, GGUF), or that of Rust's regex (tiktoken, tekken.json).
+enum class PatternSyntax : uint8_t { ruby, rust };
+
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 enum class PrependScheme : uint8_t { never, first, always };
@@ -51,6 +54,7 @@ struct PreStep {
   };
   Kind kind = Kind::split;
   std::string pattern = {};
+  PatternSyntax syntax = PatternSyntax::ruby;
   SplitBehavior behavior = SplitBehavior::isolated;
   bool invert = false;
   std::string mark = {};
@@ -84,6 +88,7 @@ struct TokenizerSpec {
   std::string source = "tokenizer.json";  // the file, for messages
   std::vector<VocabEntry> vocab;          // ids are unique
   std::vector<Merge> merges;              // by rank
+  bool rank_is_id = false;                // the rank of a merge is the id of its result instead
   bool ignore_merges = false;
   bool byte_fallback = false;          // a character without a token becomes the tokens <0xNN> of its bytes
   bool fuse_unk = false;               // neighbouring unknown characters become one unknown token
@@ -112,13 +117,21 @@ struct TokenizerConfig {
   std::string tool_template;      // the template named tool_use, for requests with tools; empty: none
 };
 
-/// The files' contents; an absent file is empty text (tokenizer.json must be there).
+/// The files' contents; an absent file is empty text. One of tokenizer.json, tekken.json and a rank file must be there;
+/// the first of them counts.
 struct TokenizerFiles {
   std::string tokenizer;
+  std::string tekken;
+  std::string ranks;       // a tiktoken file
+  std::string ranks_name;  // its name without the folder
+  std::string ranks_side;  // tiktoken.json
   std::string config;
   std::string special_tokens_map;
   std::string chat_template;
 };
+
+/// The end of a tiktoken file's name.
+constexpr std::string_view kRanksSuffix = ".tiktoken";
 
 /// invalid, corrupt or unsupported; the text starts with "tokenizer.json: " and names the field.
 Result<TokenizerSpec> read_tokenizer_json(std::string_view text);

@@ -31,10 +31,6 @@ enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defi
 
 // The patterns of released models' tokenizer.json, by the name that converters give their pre-tokenizer.
 constexpr const char* kDigit = R"(\p{N})";
-constexpr const char* kLlama3 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+)"
-                                R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+)"
-                               R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
                                 R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                                 R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -50,10 +46,10 @@ constexpr PreRow kPreRows[] = {
     {"gpt-2", {kGpt2Pattern}, false, false, false},
     {"smollm", {kDigit, kGpt2Pattern}, false, false, false},
     {"starcoder", {kDigit, kGpt2Pattern}, false, false, false},
-    {"llama-bpe", {kLlama3}, false, true, true},
-    {"llama3", {kLlama3}, false, true, true},
-    {"qwen2", {kQwen2}, true, false, false},
-    {"deepseek-r1-qwen", {kQwen2}, true, false, false},
+    {"llama-bpe", {kLlama3Pattern}, false, true, true},
+    {"llama3", {kLlama3Pattern}, false, true, true},
+    {"qwen2", {kQwen2Pattern}, true, false, false},
+    {"deepseek-r1-qwen", {kQwen2Pattern}, true, false, false},
     {"tekken", {kTekken}, false, true, true},
 };
 

@@ -1,6 +1,6 @@
-// The tokenizer converts text to token ids and back, by the model's tokenizer.json. It first cuts out added tokens. It
-// then normalises the rest, cuts it into words with the pre-tokenizer, and encodes each word by BPE. Ids equal those
-// of Hugging Face's `tokenizers` (goldens under tests/golden/text).
+// The tokenizer converts text to token ids and back, by the model's files. It first cuts out added tokens. It
+// then normalises the rest, cuts it into words with the pre-tokenizer, and encodes each word by BPE. Ids
+// equal those of Hugging Face's `tokenizers` (goldens under tests/golden/text) and of tiktoken.
 //
 // Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only recognised in
 // the template's bytes. In a user's text, "<|eos|>" is seven ordinary characters. Parts are joined before they are cut
@@ -46,9 +46,10 @@ class Tokenizer {
   /// The longest text that encode() takes.
   static constexpr size_t kTextBytesMax = size_t{16} << 20;
 
-  /// Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json and
-  /// chat_template.jinja from the folder, or the metadata of a GGUF file. Nothing is executed or fetched.
-  ///   not_found    MC3001, the folder has no tokenizer.json, or the GGUF file no tokenizer
+  /// Reads tokenizer.json, tekken.json or the *.tiktoken file (spec_ranks.h) and, where present,
+  /// tokenizer_config.json, special_tokens_map.json and chat_template.jinja from the folder, or the metadata of a GGUF
+  /// file. Nothing is executed or fetched.
+  ///   not_found    MC3001, the folder has none of the three, or the GGUF file no tokenizer
   ///   invalid      MC3002, a file is malformed; the text names file and field
   ///   unsupported  MC3007, another kind of tokenizer; the text names field and value
   static Result<Tokenizer> open(const std::string& folder);

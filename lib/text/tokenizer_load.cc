@@ -1,28 +1,29 @@
 // The loader of a Tokenizer. It reads the files of a model folder, adds the configuration files' tokens to those of
-// tokenizer.json, and builds the tables.
+// the tokenizer's own file, and builds the tables.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "base/errors.h"
 #include "text/byte_level.h"
+#include "text/spec_ranks.h"
 #include "text/tokenizer_tables.h"
 
 namespace mc::text {
 namespace {
 
-/// Absent files are empty; `required` makes absence an error.
-Result<std::string> read_file(const std::string& path, bool required) {
+/// An absent file is empty.
+Result<std::string> read_file(const std::string& path) {
   constexpr size_t kFileBytesMax = size_t{256} << 20;
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
   if (!file) {
-    if (errno == ENOENT && !required) return std::string();
-    return errno == ENOENT ? user_error(err::kModelIncomplete, "text: there is no " + path)
-                           : Error{Code::io, "text: cannot open " + path + ": " + std::strerror(errno)};
+    if (errno == ENOENT) return std::string();
+    return Error{Code::io, "text: cannot open " + path + ": " + std::strerror(errno)};
   }
   std::string out;
   std::vector<char> buffer(1 << 16);
@@ -33,6 +34,22 @@ Result<std::string> read_file(const std::string& path, bool required) {
   }
   if (std::ferror(file.get())) return Error{Code::io, "text: cannot read " + path + ": " + std::strerror(errno)};
   return out;
+}
+
+/// The name of the only *.tiktoken file in the folder.
+Result<std::string> find_ranks(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (std::string name = at->path().filename().string(); name.ends_with(kRanksSuffix)) found.push_back(name);
+  if (found.empty())
+    return user_error(err::kModelIncomplete,
+                      "text: there is no tokenizer.json, tekken.json or *.tiktoken in " + folder);
+  std::sort(found.begin(), found.end());
+  if (found.size() > 1)
+    return user_error(err::kModelCorrupt, "text: " + folder + " has several rank files, " + found[0] + " and " +
+                                              found[1] + "; keep the model's");
+  return found[0];
 }
 
 /// Brings the configuration files' additions into the specification, as `transformers` does when it
@@ -94,8 +111,8 @@ class ConfigMerger {
     const bool taken = token.id < owner_.size() && owner_[token.id] != kNobody;
     if (in_vocab ? *in_vocab != token.id : taken)
       return Error{Code::invalid, "tokenizer_config.json: added_tokens_decoder says that id " +
-                                      std::to_string(token.id) + " is " + token.content +
-                                      "; tokenizer.json says otherwise"};
+                                      std::to_string(token.id) + " is " + token.content + "; " + spec_.source +
+                                      " says otherwise"};
     if (added_.insert(token.content, static_cast<uint32_t>(spec_.added.size())) != StringTable::Insert::done)
       return Error{Code::invalid, "tokenizer_config.json: added_tokens_decoder holds crafted contents"};
     note(token.id, kAdded);
@@ -197,21 +214,35 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& folder) {
   const struct {
     const char* name;
     std::string& text;
-    bool required;
-  } parts[] = {{"tokenizer.json", files.tokenizer, true},
-               {"tokenizer_config.json", files.config, false},
-               {"special_tokens_map.json", files.special_tokens_map, false},
-               {"chat_template.jinja", files.chat_template, false}};
+  } parts[] = {{"tokenizer.json", files.tokenizer},
+               {"tekken.json", files.tekken},
+               {"tiktoken.json", files.ranks_side},
+               {"tokenizer_config.json", files.config},
+               {"special_tokens_map.json", files.special_tokens_map},
+               {"chat_template.jinja", files.chat_template}};
+  // A folder may hold several forms of one tokenizer; only the first is read.
+  std::error_code error;
+  const bool has_json = std::filesystem::exists(folder + "/tokenizer.json", error);
+  const bool has_tekken = !has_json && std::filesystem::exists(folder + "/tekken.json", error);
   for (const auto& part : parts) {
-    MC_TRY(text, read_file(folder + "/" + part.name, part.required));
+    if (&part.text == &files.tekken && !has_tekken) continue;
+    MC_TRY(text, read_file(folder + "/" + part.name));
     part.text = std::move(text);
   }
+  if (has_json || has_tekken) return files;
+  MC_TRY(name, find_ranks(folder));
+  files.ranks_name = std::move(name);
+  MC_TRY(ranks, read_file(folder + "/" + files.ranks_name));
+  files.ranks = std::move(ranks);
   return files;
 }
 
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files) {
   MC_TRY(config, read_tokenizer_config(files));
-  MC_TRY(spec, read_tokenizer_json(files.tokenizer));
+  const bool has_json = !files.tokenizer.empty() || (files.tekken.empty() && files.ranks_name.empty());
+  MC_TRY(spec, has_json                ? read_tokenizer_json(files.tokenizer)
+               : !files.tekken.empty() ? read_tekken(files, config)
+                                       : read_ranks(files, config));
   MC_TRY(tables, build_tables(std::move(spec), std::move(config)));
   return std::unique_ptr<const TokenizerTables>(std::move(tables));
 }

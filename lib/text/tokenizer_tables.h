@@ -47,7 +47,7 @@ struct TokenizerTables {
   Result<void> encode_words(std::string_view text, bool first, Work& work, std::vector<uint32_t>& out) const;
 };
 
-/// The files of a folder; absent ones are empty. not_found: MC3001, there is no tokenizer.json.
+/// The files of a folder; absent ones are empty. not_found: MC3001, there is no tokenizer.
 Result<TokenizerFiles> read_tokenizer_files(const std::string& folder);
 /// Errors as those of Tokenizer::parse, without their numbers.
 Result<std::unique_ptr<const TokenizerTables>> load_tables(const TokenizerFiles& files);

@@ -4,6 +4,7 @@ First what they must do: KV as a byte stream through pipes and files, the same t
 Then every bad input: an exit code, a number and a message that names the thing.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -252,6 +253,22 @@ class BadModels(Once):
         self.assertEqual(decoded, printed)
         says = ("the model takes token ids only", "tokenizer.json", "--prompt-ids")
         self.refused("MC3007", 1, "mc-prefill", "once", "-m", path, "-p", "text", says=says)
+
+    def test_a_model_with_a_rank_file_takes_text(self):
+        path = self.model("ranks")
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            os.remove(os.path.join(path, name))
+        with open(os.path.join(path, "bytes.tiktoken"), "wb") as file:
+            file.writelines(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
+        words = ["mc-prefill", "once", "-m", path, "-n", "8", "--json", *GREEDY]
+        says = ("no encoding is known by the name 'bytes'", "tiktoken.json")
+        self.refused("MC3007", 1, *words, "-p", "text", says=says)
+        with open(os.path.join(path, "tiktoken.json"), "w", encoding="utf-8") as file:
+            json.dump({"pat_str": "[a-z]+|[^a-z]+", "special_tokens": {}}, file)
+        of_text = last_json(self.made(*words, "-p", "a word"))
+        of_ids = last_json(self.made(*words, "--prompt-ids", ",".join(map(str, b"a word"))))
+        self.assertEqual(of_text["output_ids"], of_ids["output_ids"])
+        self.assertEqual(of_text["prompt_tokens"], 6)
 
     def test_a_cluster_without_a_tokenizer_serves_token_ids(self):
         path = self.model("only-ids-served")
