@@ -223,7 +223,7 @@ bool Bpe::has_all_bytes() const {
   return true;
 }
 
-void Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const {
+Result<void> Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const {
   MC_ASSERT(!word.empty());
   if (const auto id = words_.find(word))
     out.push_back(*id);
@@ -231,6 +231,7 @@ void Bpe::encode(std::string_view word, Work& work, std::vector<uint32_t>& out) 
     merge_word(word, work, out);
   else
     encode_characters(word, work, out);
+  return {};
 }
 
 /// The token of one character, whose spelling includes its affixes.

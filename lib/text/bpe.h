@@ -47,7 +47,7 @@ class Bpe {
 
   /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text. A long word may remain
   /// incomplete when the bounds of `work` are reached. Work::check() then fails.
-  void encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
+  Result<void> encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
   /// Whether every character without a token becomes the tokens of its bytes.
   bool has_all_bytes() const;
 

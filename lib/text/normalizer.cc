@@ -60,6 +60,27 @@ std::string without_accents(std::string_view text) {
   return out;
 }
 
+/// SentencePiece's first step for translation models, as in the tokenizers crate: control characters vanish, other
+/// white space and marks of direction become spaces.
+std::string filtered(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const unicode::CodePoint c = unicode::decode_utf8(text.substr(at));
+    const auto within = [v = c.value](char32_t low, char32_t high) { return v >= low && v <= high; };
+    const char32_t v = c.value;
+    const bool vanishes = within(0x1, 0x8) || v == 0xB || within(0xE, 0x1F) || v == 0x7F || v == 0x8F || v == 0x9F;
+    const bool is_space = within(0x9, 0xA) || within(0xC, 0xD) || v == 0x1680 || within(0x200B, 0x200F) ||
+                          within(0x2028, 0x2029) || v == 0x2581 || v == 0xFEFF || v == 0xFFFD;
+    if (is_space)
+      out += ' ';
+    else if (!vanishes)
+      out += text.substr(at, c.bytes);
+    at += c.bytes;
+  }
+  return out;
+}
+
 /// Moves the ranges by `shift` bytes and cuts them to [0, size).
 void move_ranges(std::vector<UserRange>& user, std::ptrdiff_t shift, size_t size) {
   const auto moved = [&](size_t at) {
@@ -80,7 +101,12 @@ Result<Normalizer> Normalizer::build(const TokenizerSpec& spec) {
       MC_TRY(compiled, Regex::compile(step.pattern));
       regex = std::move(compiled);
     }
-    out.steps_.push_back({step, std::move(regex)});
+    std::optional<Charsmap> charsmap;
+    if (step.kind == NormalizerStep::Kind::charsmap) {
+      MC_TRY(read, Charsmap::read(step.content));
+      charsmap = std::move(read);
+    }
+    out.steps_.push_back({step, std::move(regex), std::move(charsmap)});
   }
   return out;
 }
@@ -104,6 +130,8 @@ Result<std::string> Normalizer::run(const Step& step, std::string_view text, siz
     case NormalizerStep::Kind::prepend:
       if (!text.empty()) out.append(step.spec.content).append(text);
       break;
+    case NormalizerStep::Kind::nmt: out = filtered(text); break;
+    case NormalizerStep::Kind::charsmap: out = step.charsmap->apply(text, bytes_max); break;
     case NormalizerStep::Kind::replace: return replace(*step.regex, text, step.spec.content, bytes_max, work);
   }
   if (out.size() > bytes_max) return too_long(bytes_max);

@@ -1,6 +1,6 @@
 // The normalizer of a tokenizer changes a text before it is cut into words: a chain of Unicode forms, lower-casing,
-// stripping, a prefix and replacements. It keeps the ranges of bytes that a user wrote. Where a step mixes a user's
-// characters with others (an accent on a template's letter), the whole text counts as the user's.
+// stripping, a prefix, replacements and SentencePiece's maps. It keeps the ranges of bytes that a user wrote. Where a
+// step mixes a user's characters with others (an accent on a template's letter), the whole text counts as the user's.
 #pragma once
 
 #include <optional>
@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "text/added_tokens.h"
+#include "text/charsmap.h"
 #include "text/regex.h"
 #include "text/spec.h"
 #include "text/work.h"
@@ -33,6 +34,7 @@ class Normalizer {
   struct Step {
     NormalizerStep spec;
     std::optional<Regex> regex;
+    std::optional<Charsmap> charsmap;
   };
   static Result<std::string> run(const Step& step, std::string_view text, size_t bytes_max, Work& work);
   static Result<bool> carry(const Step& step, std::string_view text, std::string_view result, size_t bytes_max,

@@ -1,6 +1,7 @@
 #include "text/spec.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/json.h"
 #include "text/spec_fields.h"
@@ -99,11 +100,43 @@ Result<void> read_bpe(const Json& model, TokenizerSpec& spec, StringTable& ids) 
   return read_merges(model["merges"], spec, ids);
 }
 
+/// Unigram: tokens in the order of their ids, each with its score.
+Result<void> read_unigram(const Json& model, TokenizerSpec& spec, StringTable& ids) {
+  const Json& vocab = model["vocab"];
+  if (!vocab.is_array() || vocab.size() == 0 || vocab.size() > kTokenIdEnd)
+    return bad("model.vocab must be an array of 1 to " + std::to_string(kTokenIdEnd) + " tokens with scores");
+  MC_TRY(byte_fallback, read_flag("model", model, "byte_fallback", false));
+  spec.byte_fallback = byte_fallback;
+  spec.unigram = true;
+  spec.fuse_unk = true;
+  spec.vocab.reserve(vocab.size());
+  ids.reserve(vocab.size());
+  for (uint32_t id = 0; id < vocab.size(); ++id) {
+    const Json& row = vocab[id];
+    const std::string field = "model.vocab[" + std::to_string(id) + "]";
+    if (!row.is_array() || row.size() != 2 || !row[0].is_string() || !std::isfinite(row[1].as_double(NAN)))
+      return bad(field + " " + shown(row) + " must be a token and a finite score");
+    const std::string_view text = row[size_t{0}].as_string();
+    if (text.size() > kTokenBytesMax)
+      return bad(field + " has " + std::to_string(text.size()) + " bytes; tokens have at most " +
+                 std::to_string(kTokenBytesMax));
+    if (!text.empty() && ids.insert(text, id) != StringTable::Insert::done)
+      return bad(field + ": token " + std::string(text) + " occurs twice");
+    spec.vocab.push_back({std::string(text), id});
+    spec.scores.push_back(row[1].as_double(0));
+  }
+  MC_TRY(unknown, read_id("model.unk_id", model["unk_id"]));
+  if (unknown >= spec.vocab.size() || spec.vocab[unknown].text.empty())
+    return bad("model.unk_id is " + std::to_string(unknown) + ", which is no token of model.vocab");
+  spec.unk_token = spec.vocab[unknown].text;
+  return {};
+}
+
 struct ModelKind {
   std::string_view type;
   Result<void> (*read)(const Json& model, TokenizerSpec& spec, StringTable& ids);
 };
-constexpr ModelKind kModels[] = {{"BPE", read_bpe}};
+constexpr ModelKind kModels[] = {{"BPE", read_bpe}, {"Unigram", read_unigram}};
 
 Result<void> read_model(const Json& root, TokenizerSpec& spec, StringTable& ids) {
   const Json* model = root.find("model");
@@ -113,7 +146,7 @@ Result<void> read_model(const Json& root, TokenizerSpec& spec, StringTable& ids)
   const Json type = model->has("type") ? (*model)["type"] : Json(model->has("merges") ? "BPE" : "");
   for (const ModelKind& kind : kModels)
     if (type == Json(kind.type)) return kind.read(*model, spec, ids);
-  return unsupported("model.type", type, "\"BPE\"");
+  return unsupported("model.type", type, "\"BPE\", \"Unigram\"");
 }
 
 // --- added tokens ----------------------------------------------------------------------------------

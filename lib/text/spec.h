@@ -1,6 +1,6 @@
 // The content of a model folder's tokenizer files as plain data, checked for form and bounds. The readers accept
 // byte-level BPE (GPT-2, Llama 3, Qwen) and BPE over characters (SentencePiece's form with byte fallback: Llama 2,
-// Mistral). They refuse every other value by field and value. The readers are in spec.cc
+// Mistral), and Unigram (T5, XLM-R). They refuse every other value by field and value. The readers are in spec.cc
 // (model, added tokens, the smaller files), spec_steps.cc (the steps before and after the model), spec_ranks.cc
 // (tiktoken, tekken.json) and spec_gguf.cc.
 #pragma once
@@ -28,12 +28,12 @@ struct AddedToken {
 };
 
 struct NormalizerStep {
-  enum class Kind : uint8_t { form, lowercase, prepend, replace, strip, strip_accents };
+  enum class Kind : uint8_t { form, lowercase, prepend, replace, strip, strip_accents, nmt, charsmap };
   Kind kind = Kind::form;
   unicode::NormalForm form = unicode::NormalForm::nfc;
   std::string pattern = {};  // replace: a regular expression
   size_t literal_bytes = 0;  // replace: size of the only text that the pattern matches; 0: it matches several texts
-  std::string content = {};  // prepend, replace
+  std::string content = {};  // prepend, replace; charsmap: SentencePiece's binary map (charsmap.h)
   bool left = false;         // strip: white space at the start, at the end
   bool right = false;
 };
@@ -90,6 +90,8 @@ struct TokenizerSpec {
   std::vector<Merge> merges;              // by rank
   bool rank_is_id = false;                // the rank of a merge is the id of its result instead
   bool ignore_merges = false;
+  bool unigram = false;                // the model is Unigram, and has no merges
+  std::vector<double> scores = {};     // Unigram: by place in `vocab`, finite
   bool byte_fallback = false;          // a character without a token becomes the tokens <0xNN> of its bytes
   bool fuse_unk = false;               // neighbouring unknown characters become one unknown token
   std::string unk_token = {};          // empty: unknown characters vanish

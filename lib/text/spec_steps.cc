@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "text/base64.h"
 #include "text/regex.h"
 #include "text/spec_fields.h"
 #include "unicode/utf8.h"
@@ -108,6 +109,14 @@ Result<void> read_normalizer_step(const Json& step, TokenizerSpec& spec) {
     out.kind = Kind::lowercase;
   } else if (type == "StripAccents") {
     out.kind = Kind::strip_accents;
+  } else if (type == "Nmt") {
+    out.kind = Kind::nmt;
+  } else if (type == "Precompiled") {
+    auto map = step["precompiled_charsmap"].is_string() ? decode_base64(step["precompiled_charsmap"].as_string())
+                                                        : std::nullopt;
+    if (!map) return bad("normalizer.precompiled_charsmap must be base64");
+    out.kind = Kind::charsmap;
+    out.content = std::move(*map);
   } else if (type == "Strip") {
     MC_TRY(left, read_flag("normalizer", step, "strip_left", true));
     MC_TRY(right, read_flag("normalizer", step, "strip_right", true));
@@ -127,7 +136,7 @@ Result<void> read_normalizer_step(const Json& step, TokenizerSpec& spec) {
     out.content = std::move(content);
   } else {
     return unsupported("normalizer.type", step["type"],
-                       "NFC NFD NFKC NFKD Lowercase Strip StripAccents Prepend Replace Sequence");
+                       "NFC NFD NFKC NFKD Lowercase Strip StripAccents Prepend Replace Precompiled Nmt Sequence");
   }
   spec.normalizer.push_back(std::move(out));
   return {};
@@ -251,8 +260,8 @@ Result<void> read_pre_tokenizer(const Json& node, TokenizerSpec& spec) {
   });
   const bool deletes = std::any_of(spec.normalizer.begin(), spec.normalizer.end(), [](const NormalizerStep& step) {
     using Kind = NormalizerStep::Kind;
-    return step.kind == Kind::strip || step.kind == Kind::strip_accents ||
-           (step.kind == Kind::replace && step.content.empty());
+    return step.kind == Kind::strip || step.kind == Kind::strip_accents || step.kind == Kind::nmt ||
+           step.kind == Kind::charsmap || (step.kind == Kind::replace && step.content.empty());
   });
   if (first && deletes)
     return unsupported("pre_tokenizer.prepend_scheme", Json("first"),

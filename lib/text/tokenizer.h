@@ -1,5 +1,5 @@
 // The tokenizer converts text to token ids and back, by the model's files. It first cuts out added tokens. It
-// then normalises the rest, cuts it into words with the pre-tokenizer, and encodes each word by BPE. Ids
+// then normalises the rest, cuts it into words with the pre-tokenizer, and encodes each word by BPE or Unigram. Ids
 // equal those of Hugging Face's `tokenizers` (goldens under tests/golden/text) and of tiktoken.
 //
 // Control tokens: a prompt is a list of parts, the template's and the user's. Special tokens are only recognised in

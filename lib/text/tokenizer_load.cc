@@ -177,6 +177,8 @@ size_t shrinking(const NormalizerStep& step) {
       if (step.literal_bytes == 0 || step.content.empty()) return 0;
       return (step.literal_bytes + step.content.size() - 1) / step.content.size();
     case Kind::strip:
+    case Kind::nmt:
+    case Kind::charsmap:
     case Kind::strip_accents: return 0;
   }
   return 0;
@@ -185,7 +187,7 @@ size_t shrinking(const NormalizerStep& step) {
 /// Most bytes of a text that one token can stand for: each token covers at most its own spelling of the normalised
 /// text, each byte of that comes from at most shrinking() bytes of the step before, and nothing else is dropped. 0: no
 /// bound is known.
-size_t most_bytes_per_token(const TokenizerSpec& spec, const Bpe& bpe) {
+size_t most_bytes_per_token(const TokenizerSpec& spec, const Model& model) {
   size_t most = 4;  // an unknown character
   for (const VocabEntry& entry : spec.vocab) {
     const auto bytes = spec.byte_level ? bytes_spelt(entry.text) : std::nullopt;
@@ -196,7 +198,7 @@ size_t most_bytes_per_token(const TokenizerSpec& spec, const Bpe& bpe) {
     most = std::max(most, token.content.size());
   }
   const bool drops_unknown = spec.unk_token.empty() || spec.fuse_unk;
-  if (drops_unknown && !bpe.has_all_bytes()) return 0;
+  if (drops_unknown && !std::visit([](const auto& m) { return m.has_all_bytes(); }, model)) return 0;
   for (const PreStep& step : spec.pre)
     if (step.kind == PreStep::Kind::split && step.behavior == SplitBehavior::removed) return 0;
   for (const NormalizerStep& step : spec.normalizer) {
@@ -205,6 +207,15 @@ size_t most_bytes_per_token(const TokenizerSpec& spec, const Bpe& bpe) {
     most *= times;
   }
   return most;
+}
+
+Result<Model> build_model(const TokenizerSpec& spec) {
+  if (spec.unigram) {
+    MC_TRY(unigram, Unigram::build(spec));
+    return Model(std::move(unigram));
+  }
+  MC_TRY(bpe, Bpe::build(spec));
+  return Model(std::move(bpe));
 }
 
 }  // namespace
@@ -254,23 +265,23 @@ Result<std::unique_ptr<TokenizerTables>> build_tables(TokenizerSpec spec, Tokeni
   MC_TRY(raw, tokens_of_pass(spec, false, normalizer));
   MC_TRY(normalized, tokens_of_pass(spec, true, normalizer));
   MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
-  auto built = Bpe::build(spec);
+  auto built = build_model(spec);
   if (!built) return within(spec.source, std::move(built).error());
-  Bpe bpe = std::move(*built);
+  Model model = std::move(*built);
   MC_TRY(decoder, Decoder::build(spec));
   auto named = Vocabulary::build(spec, decoder);
   if (!named) return within(spec.source, std::move(named).error());
   Vocabulary vocabulary = std::move(*named);
-  const bool spell_words = spec.byte_level && !bpe.takes_bytes();
+  const bool spell_words = spec.byte_level && !std::visit([](const auto& m) { return m.takes_bytes(); }, model);
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
-  const size_t bytes_per_token = most_bytes_per_token(spec, bpe);
+  const size_t bytes_per_token = most_bytes_per_token(spec, model);
   return std::make_unique<TokenizerTables>(
       TokenizerTables{.config = std::move(config),
                       .raw_tokens = AddedTokenMatcher(std::move(raw)),
                       .normalized_tokens = AddedTokenMatcher(std::move(normalized)),
                       .normalizer = std::move(normalizer),
                       .pre_tokenizer = std::move(pre_tokenizer),
-                      .bpe = std::move(bpe),
+                      .model = std::move(model),
                       .decoder = std::move(decoder),
                       .spell_words = spell_words,
                       .prefix = spec.prefix,

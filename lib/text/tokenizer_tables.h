@@ -1,4 +1,4 @@
-// The tables of a Tokenizer and the steps of encoding: added tokens, normalizer, words, BPE. The loader makes the
+// The tables of a Tokenizer and the steps of encoding: added tokens, normalizer, words, model. The loader makes the
 // tables from the files of a model folder, and they never change afterwards.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "text/added_tokens.h"
@@ -14,10 +15,14 @@
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/unigram.h"
 #include "text/vocabulary.h"
 #include "text/work.h"
 
 namespace mc::text {
+
+/// The words' tokens.
+using Model = std::variant<Bpe, Unigram>;
 
 struct TokenizerTables {
   TokenizerConfig config;
@@ -25,7 +30,7 @@ struct TokenizerTables {
   AddedTokenMatcher normalized_tokens;  // matched in the normalised text between those
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Bpe bpe;
+  Model model;
   Decoder decoder;
   bool spell_words = false;      // the model wants words in the byte alphabet
   std::vector<uint32_t> prefix;  // the tokens that add_special puts in front and behind

@@ -57,17 +57,49 @@ Refusal with_merges(const char* merges) {
 }  // namespace
 
 TEST_CASE("text/tokenizer_file: another kind of model is refused by field and value") {
-  CHECK_REFUSED(with_model("type", R"("Unigram")"), Code::unsupported, R"(model.type "Unigram" is not supported)");
   CHECK_REFUSED(with_model("type", R"("WordPiece")"), Code::unsupported, R"(model.type "WordPiece")");
   CHECK_REFUSED(with_model("dropout", "0.1"), Code::unsupported, "model.dropout 0.1");
-  CHECK_REFUSED(with("normalizer", R"({"type":"Precompiled"})"), Code::unsupported, R"(normalizer.type "Precompiled")");
+  CHECK_REFUSED(with("normalizer", R"({"type":"BertNormalizer"})"), Code::unsupported,
+                R"(normalizer.type "BertNormalizer")");
   CHECK_REFUSED(with("pre_tokenizer", R"({"type":"UnicodeScripts"})"), Code::unsupported,
                 R"(pre_tokenizer.type "UnicodeScripts")");
   CHECK_REFUSED(with("post_processor", R"({"type":"Unknown"})"), Code::unsupported, R"(post_processor.type "Unknown")");
   CHECK_REFUSED(with("decoder", R"({"type":"WordPiece"})"), Code::unsupported, R"(decoder.type "WordPiece")");
   CHECK_REFUSED(with("decoder", "null"), Code::unsupported, "decoder null");
-  CHECK(with_model("type", R"("Unigram")").mc == 3007);
+  CHECK(with_model("type", R"("WordPiece")").mc == 3007);
   CHECK(with_model("type", nullptr).what == "accepted");  // files from before the field existed
+}
+
+TEST_CASE("text/tokenizer_file: the vocabulary of a Unigram model is checked token by token") {
+  const auto unigram = [](const std::string& vocab, const std::string& unknown = "0") {
+    const std::string model = R"({"type":"Unigram","unk_id":)" + unknown + R"(,"vocab":)" + vocab + "}";
+    return with("model", model.c_str());
+  };
+  CHECK(unigram(R"([["<unk>",0],["<x>",0],["",0],["a",-1.5]])").what ==
+        "tokenizer.json: added_tokens[0]: <x> has id 1 "
+        "in model.vocab and 257 here");
+  const std::string added = R"(["a",0],["b",-1])";
+  CHECK(unigram("[" + added + "]").what == "accepted");
+  CHECK_REFUSED(unigram("[]"), Code::invalid, "model.vocab must be an array of 1 to 4194304 tokens with scores");
+  CHECK_REFUSED(unigram("{}"), Code::invalid, "model.vocab must be an array");
+  CHECK_REFUSED(unigram(R"([["a"]])"), Code::invalid, R"(model.vocab[0] ["a"] must be a token and a finite score)");
+  CHECK_REFUSED(unigram(R"([["a","0"]])"), Code::invalid, "must be a token and a finite score");
+  CHECK_REFUSED(unigram("[" + added + R"(,["a",-2]])"), Code::invalid, "model.vocab[2]: token a occurs twice");
+  CHECK_REFUSED(unigram("[" + added + "]", "2"), Code::invalid, "model.unk_id is 2, which is no token");
+  CHECK_REFUSED(unigram("[" + added + "]", "null"), Code::invalid, "model.unk_id must be an integer, it is null");
+  CHECK_REFUSED(unigram("[[\"" + std::string(5000, 'a') + "\",0]]"), Code::invalid, "model.vocab[0] has 5000 bytes");
+}
+
+TEST_CASE("text/tokenizer_file: a map of characters that is cut off or points outside itself is refused or ignored") {
+  const auto map = [](const std::string& base64) {
+    return with("normalizer", (R"({"type":"Precompiled","precompiled_charsmap":")" + base64 + "\"}").c_str());
+  };
+  CHECK_REFUSED(map("?"), Code::invalid, "normalizer.precompiled_charsmap must be base64");
+  CHECK_REFUSED(map(""), Code::corrupt, "normalizer.precompiled_charsmap has 0 bytes");
+  CHECK_REFUSED(map("BQAAAAAAAAAA"), Code::corrupt, "has an array of 5 bytes in 5");
+  CHECK_REFUSED(map("CAAAAAAAAAA="), Code::corrupt, "has an array of 8 bytes in 4");
+  CHECK_REFUSED(map("BAAAAAAAAAD/"), Code::corrupt, "has a text that is not UTF-8");
+  CHECK(map("BAAAAAAAAAA=").what == "accepted");
 }
 
 TEST_CASE("text/tokenizer_file: missing parts are named") {
