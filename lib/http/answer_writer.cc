@@ -63,8 +63,9 @@ AnswerWriter::State AnswerWriter::apply(Command& command) {
 AnswerWriter::State AnswerWriter::respond(Response response) {
   if (is_stream_) return State::cut_off;  // a second answer ends the stream, without the mark of completeness
   const bool bodyless = response.status == 204 || response.status == 304;
+  if (response.held) output_.hold(std::move(response.held));
   append_head(response.status, std::move(response.headers), bodyless ? Framing::none : Framing::length,
-              response.body.size());
+              head_only_ && response.body.empty() ? response.get_bytes : response.body.size());
   if (!head_only_ && !bodyless) append_counted(response.body);
   return State::complete;
 }

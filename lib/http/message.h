@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,8 @@ struct Response {
   int status = 200;
   Headers headers;
   std::string body;
+  size_t get_bytes = 0;  // Content-Length of an answer to HEAD whose body was left empty: the body that GET would have
+  std::shared_ptr<const void> held = {};  // let go once the client has taken the whole answer, or is gone
 };
 
 /// The reason phrase: "Not Found" for 404; "Status" for codes outside the table.

@@ -1,13 +1,11 @@
 #include "http/output.h"
 
-#include <utility>
-
 #include "base/assert.h"
 
 namespace mc::http::detail {
 namespace {
 constexpr size_t kKeepBytes = size_t{4} << 10;    // capacity that an idle connection keeps
-constexpr size_t kWrittenMax = size_t{64} << 10;  // written bytes that are kept in front of unsent ones
+constexpr size_t kWrittenMax = size_t{64} << 10;  // fewer written bytes are kept in front of unsent ones
 }  // namespace
 
 void Output::on_written(size_t count, TimePoint now) {
@@ -15,9 +13,11 @@ void Output::on_written(size_t count, TimePoint now) {
   written_ += count;
   progress_ = now;
   if (!is_empty()) {
-    if (written_ >= kWrittenMax) bytes_.erase(0, std::exchange(written_, 0));
+    // Half of the bytes at least, so that a long answer is moved as often as its length doubles.
+    if (written_ >= kWrittenMax && written_ >= bytes_.size() - written_) bytes_.erase(0, std::exchange(written_, 0));
     return;
   }
+  held_.clear();
   written_ = 0;
   if (bytes_.capacity() > kKeepBytes)
     std::string().swap(bytes_);

@@ -1,8 +1,11 @@
 // The bytes of one connection that wait until the client takes them (private to lib/http).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -15,6 +18,8 @@ class Output {
   void append(std::string_view bytes) { bytes_ += bytes; }
   std::string_view unsent() const { return std::string_view(bytes_).substr(written_); }
   bool is_empty() const { return written_ == bytes_.size(); }
+  /// Keeps something alive until the bytes that wait now are written, or the connection ends.
+  void hold(std::shared_ptr<const void> thing) { held_.push_back(std::move(thing)); }
   /// `count` bytes of unsent() were written. After the last byte, memory beyond a small amount is freed.
   void on_written(size_t count, TimePoint now);
   /// Whether the client has taken no byte for longer than `limit` although bytes wait. The loop asks a few times a
@@ -24,6 +29,7 @@ class Output {
  private:
   std::string bytes_;
   size_t written_ = 0;  // bytes of bytes_ that are written
+  std::vector<std::shared_ptr<const void>> held_;
   TimePoint progress_;  // the last time at which the client took a byte, or nothing was unsent
 };
 
