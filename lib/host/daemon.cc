@@ -10,12 +10,16 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/units.h"
+#include "host/conductor_flags.h"
+#include "host/daemon_flags.h"
 #include "product/doors.h"
 #include "product/flags.h"
 
 namespace mc::host {
 namespace {
-constexpr int kPortTries = 100;  // the default port, else the next free one up to +99
+constexpr int kPortTries = 100;                    // the default port, else the next free one up to +99
+constexpr size_t kPageBodyMax = size_t{64} << 10;  // of a request for a page; no page takes a body
 }  // namespace
 
 namespace {
@@ -105,7 +109,8 @@ void reload_page_lock(const cli::Args& args, door::PageLock& lock) {
 
 Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
                                                        const door::PageLock& lock, Metrics& metrics,
-                                                       const Heartbeat& heartbeat, const DescriptorPlan& descriptors) {
+                                                       const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
+                                                       uint64_t value_bytes) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
   pages->lock_ = &lock;
@@ -117,13 +122,38 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
     p->handle(request, out);
   };
-  http::ServerOptions options = server_options(args, &metrics, descriptors);
-  options.limits.body_bytes = size_t{64} << 10;  // no page takes one
-  MC_TRY(server, http::Server::open(options, handler));
+  if (value_bytes > 0) {
+    pages->store_ = std::make_unique<door::StoreApi>(
+        lock, node::ValueLimits{.memory_bytes = value_bytes, .lease_max = args.duration(flags::kLeaseTime)});
+    MC_CHECK(pages->load_keys(args));
+  }
+  const auto with_limits = [p = pages.get()](http::ServerOptions options) {
+    options.limits.body_bytes = p->store_ ? p->store_->body_bytes_max() : kPageBodyMax;
+    options.refuse_head = [p](const http::Request& head) { return p->refuse_head(head); };
+    return options;
+  };
+  MC_TRY(server, http::Server::open(with_limits(server_options(args, &metrics, descriptors)), handler));
   pages->server_ = std::move(server);
-  MC_TRY(socket, http::Server::open(socket_options(socket_path, descriptors), handler));
+  MC_TRY(socket, http::Server::open(with_limits(socket_options(socket_path, descriptors)), handler));
   pages->socket_ = std::move(socket);
   return pages;
+}
+
+Result<void> StatusPages::load_keys(const cli::Args& args) {
+  if (!store_ || !args.present(flags::kApiKeys)) return {};
+  MC_TRY(keys, door::ApiKeys::open(args.text(flags::kApiKeys)));
+  store_->set_keys(std::make_shared<const door::ApiKeys>(std::move(keys)));
+  return {};
+}
+
+/// A request without its key, or with a body that nothing takes, ends before its body is read.
+std::optional<http::Response> StatusPages::refuse_head(const http::Request& head) const {
+  const auto found = http::find_route(http::worker_routes(), head.method, head.path);
+  const auto* match = std::get_if<http::RouteMatch>(&found);
+  if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
+  const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, kPageBodyMax);
+  if (length && http::find_header(head.headers, "transfer-encoding").empty()) return std::nullopt;
+  return http::error_response(err::kBodyTooLarge, "this path takes no body");
 }
 
 std::string StatusPages::address() const {
@@ -132,6 +162,7 @@ std::string StatusPages::address() const {
 }
 
 void StatusPages::update(std::string unready, bool has_tenants) {
+  if (store_) store_->update(*metrics_);
   const std::lock_guard lock(mutex_);
   unready_ = std::move(unready);
   has_tenants_ = has_tenants;
@@ -165,6 +196,9 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::blocks: return list_blocks(request, out);
+    case http::Route::store:
+      if (store_) return store_->handle(request, std::get<http::RouteMatch>(found).rest, out);
+      return out.respond(http::error_response(err::kNotFound, "this node has no store of values: mc-cache nodes have"));
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

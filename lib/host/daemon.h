@@ -4,12 +4,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/cli.h"
 #include "base/json.h"
 #include "base/metrics.h"
 #include "door/bearer.h"
+#include "door/store_api.h"
 #include "host/limits.h"
 #include "host/signals.h"
 #include "http/route.h"
@@ -35,15 +37,16 @@ class Readiness {
   bool announced_ = false;
 };
 
-/// /livez /readyz /health /version /metrics /blocks of a worker, by HTTP and by a Unix socket. The control loop updates
-/// what they say.
+/// /livez /readyz /health /version /metrics /blocks of a worker and /v1/store of a cache node, by HTTP and by a Unix
+/// socket. The control loop updates what they say.
 class StatusPages {
  public:
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
-  /// outlive the pages.
+  /// outlive the pages. `value_bytes`: memory of the store of values; 0 = the node has none.
   static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
                                                    const door::PageLock& lock, Metrics& metrics,
-                                                   const Heartbeat& heartbeat, const DescriptorPlan& descriptors);
+                                                   const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
+                                                   uint64_t value_bytes);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
@@ -52,9 +55,12 @@ class StatusPages {
   /// answer later on another thread.
   using BlockLister = std::function<void(const http::Request& request, const http::Responder& out)>;
   void list_blocks_with(BlockLister lister);
+  /// Reads --api-keys for the store; on failure the keys stay as they were.
+  Result<void> load_keys(const cli::Args& args);
 
  private:
   StatusPages() = default;
+  std::optional<http::Response> refuse_head(const http::Request& head) const;
   void handle(const http::Request& request, const http::Responder& out);
   void list_blocks(const http::Request& request, const http::Responder& out);
   bool is_locked();
@@ -67,6 +73,7 @@ class StatusPages {
   const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;
   std::string host_;
+  std::unique_ptr<door::StoreApi> store_;          // null: the node has none
   std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
 };
 

@@ -15,6 +15,7 @@
 #include "host/memory_plan.h"
 #include "host/model_compute.h"
 #include "host/profile.h"
+#include "host/store_flags.h"
 #include "kv/eviction.h"
 #include "model/find.h"
 #include "model/runner.h"
@@ -127,7 +128,13 @@ Result<void> WorkerPlan::add_slots() {
 
 Result<void> WorkerPlan::plan_cache() {
   const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
-  arena_bytes_ = round_up(bytes, kSlabBytes);
+  value_bytes_ = args_.size(flags::kValues).of(bytes);
+  if (value_bytes_ > 0 && value_bytes_ >= bytes)
+    return user_error(
+        err::kBadValue,
+        "values of " + format_bytes(value_bytes_) + " leave no memory for KV blocks of --dram " + format_bytes(bytes),
+        "--values", "give a share such as 10%, or a larger --dram");
+  arena_bytes_ = round_up(bytes - value_bytes_, kSlabBytes);
   cache_.segment_bytes = arena_bytes_;
   cache_.slab_bytes = kSlabBytes;
   return check_memory();
@@ -135,9 +142,11 @@ Result<void> WorkerPlan::plan_cache() {
 
 Result<void> WorkerPlan::check_memory() const {
   const uint64_t free = mem::available_bytes();
-  if (arena_bytes_ <= free) return {};
+  if (arena_bytes_ + value_bytes_ <= free) return {};
   return user_error(err::kNotEnoughMemory,
-                    "the KV pool needs " + format_bytes(arena_bytes_) + ", " + format_bytes(free) + " are free",
+                    "the KV pool needs " + format_bytes(arena_bytes_) +
+                        (value_bytes_ > 0 ? " and the store of values " + format_bytes(value_bytes_) : "") + ", " +
+                        format_bytes(free) + " are free",
                     role_ == wire::Role::cache ? "--dram" : "--kv-mem",
                     "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
 }

@@ -36,6 +36,8 @@ class WorkerPlan {
   /// --name, else the role.
   std::string title() const { return options.name.empty() ? std::string(wire::to_string(role_)) : options.name; }
   uint64_t arena_bytes() const { return arena_bytes_; }
+  /// Memory of the store of values, which the KV buffer leaves free of --dram; 0 = the node has no such store.
+  uint64_t value_bytes() const { return value_bytes_; }
   /// Null in a cache node and with --runner costed.
   const Engine* engine() const { return engine_.get(); }
   /// With --runner costed: how fast a modelled network carries the bytes that really move.
@@ -66,7 +68,7 @@ class WorkerPlan {
   std::unique_ptr<Engine> engine_;
   std::optional<costed::CostedOptions> costed_;  // with --runner costed
   uint32_t block_tokens_ = 0;
-  uint64_t arena_bytes_ = 0;
+  uint64_t arena_bytes_ = 0, value_bytes_ = 0;
 };
 
 }  // namespace mc::host

@@ -55,8 +55,8 @@ class WorkerProcess {
   Result<void> open_machine() {
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
-    MC_TRY(pages,
-           StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_, descriptors_));
+    MC_TRY(pages, StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_,
+                                    descriptors_, plan_.value_bytes()));
     pages_ = std::move(pages);
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();
@@ -182,6 +182,8 @@ class WorkerProcess {
         if (auto reopened = log_reopen(); !reopened) log_warn("log not reopened", {{"why", reopened.error().what}});
         planes_.reload_keys();
         reload_page_lock(args_, *lock_);
+        if (auto loaded = pages_->load_keys(args_); !loaded)
+          log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(loaded.error())}});
       } else if (*signal == SIGUSR1) {
         dump();
       } else if (const Duration most = args_.duration(flags::kDrainTimeout);

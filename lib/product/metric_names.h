@@ -134,6 +134,17 @@ inline constexpr MetricFamily kSsdLost{"mc_ssd_lost", MetricKind::gauge, "",
                                        "1 while the node goes on without its disk, which failed."};
 inline constexpr MetricFamily kSsdPromoted{"mc_ssd_promoted_total", MetricKind::counter, "",
                                            "Blocks from disk that stayed in memory because a second reader came."};
+inline constexpr MetricFamily kStoreValues{"mc_store_values", MetricKind::gauge, "",
+                                           "Values in the store of a cache node."};
+inline constexpr MetricFamily kStoreBytes{
+    "mc_store_bytes", MetricKind::gauge, "state",
+    "Memory of the store of values, by state (used, held = pinned or leased, capacity)."};
+inline constexpr MetricFamily kStorePuts{"mc_store_puts_total", MetricKind::counter, "outcome",
+                                         "Values put, by outcome (created, replaced, rejected = no room)."};
+inline constexpr MetricFamily kStoreGets{"mc_store_gets_total", MetricKind::counter, "outcome",
+                                         "Gets of values, by outcome (hit, miss)."};
+inline constexpr MetricFamily kStoreEnded{"mc_store_ended_total", MetricKind::counter, "reason",
+                                          "Values that left the store, by reason (evicted, expired, removed)."};
 inline constexpr MetricFamily kXferBytes{"mc_xfer_bytes_total", MetricKind::counter, "transport,direction,peer_role",
                                          "Bytes moved by the transfer engine."};
 inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histogram, "transport",
@@ -258,6 +269,11 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kSsdFailures,
                                                &kSsdLost,
                                                &kSsdPromoted,
+                                               &kStoreValues,
+                                               &kStoreBytes,
+                                               &kStorePuts,
+                                               &kStoreGets,
+                                               &kStoreEnded,
                                                &kXferBytes,
                                                &kXferSeconds,
                                                &kXferExposed,

@@ -4,6 +4,7 @@
 #include "base/cli.h"
 #include "product/doors.h"
 #include "product/flags.h"
+#include "verbs/store_verbs.h"
 
 namespace mc::flags {
 
@@ -17,17 +18,19 @@ inline constexpr Flag kListLimit{.name = "limit",
                                  .kind = FlagKind::count,
                                  .value = "N",
                                  .fallback = "20",
-                                 .help = "most blocks in memory to list, and as many of those on disk alone",
+                                 .help = "most blocks in memory to list, as many on disk alone, or most keys",
                                  .check = check_between<0, 100'000>};
 
 }  // namespace mc::flags
 
 namespace mc::verbs {
 
-inline constexpr const Flag* kListFlags[] = {&flags::kListSort, &flags::kListLimit, &flags::kAdminKeyFile,
-                                             &flags::kJson};
+inline constexpr const Flag* kListFlags[] = {&flags::kListSort,   &flags::kListLimit, &flags::kListKeys,
+                                             &flags::kKeyPrefix,  &flags::kTenant,    &flags::kAdminKeyFile,
+                                             &flags::kApiKeyFile, &flags::kApiKey,    &flags::kJson};
 
 /// Asks the conductor of this run directory where the node is, then the node. MC2101 when one of them does not answer.
+/// With --keys it lists the values of the node instead.
 Result<int> list_blocks(const cli::Args& args);
 
 }  // namespace mc::verbs

@@ -1,7 +1,9 @@
-// mc-cache: a node of memory and disk for KV blocks; and a look into .mckv streams.
+// mc-cache: a node of memory and disk for KV blocks and opaque values, the verbs on its values, and a look into .mckv
+// streams.
 
 #include "base/cli.h"
 #include "host/disk_flags.h"
+#include "host/store_flags.h"
 #include "host/worker_flags.h"
 #include "host/worker_process.h"
 #include "mc_version.h"
@@ -9,6 +11,7 @@
 #include "verbs/cache_list.h"
 #include "verbs/fsck.h"
 #include "verbs/inspect.h"
+#include "verbs/store_verbs.h"
 
 using namespace mc;
 
@@ -17,12 +20,18 @@ namespace {
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8300",
                                     "address of metrics and health; a busy default moves to the next free port");
 
-constexpr auto kFlags = flags::join(flags::list(&flags::kDram), host::kDiskFlags,
+constexpr auto kFlags = flags::join(flags::list(&flags::kDram), host::kStoreFlags, host::kDiskFlags,
                                     flags::list(&flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kWorkerFlags);
 constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
 constexpr cli::Positional kListArgs[] = {
     {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};
+constexpr cli::Positional kPutArgs[] = {kListArgs[0],
+                                        {.name = "KEY", .help = "1 to 1024 bytes of text"},
+                                        {.name = "FILE", .help = "the value, at most 64 MiB; - is stdin"}};
+constexpr cli::Positional kGetArgs[] = {kListArgs[0], kPutArgs[1]};
+constexpr cli::Positional kKeysArgs[] = {kListArgs[0], {.name = "KEY", .help = "one or more keys", .max = -1}};
+constexpr cli::Positional kMoveArgs[] = {kListArgs[0], kPutArgs[1], {.name = "TO", .help = "the new key"}};
 constexpr cli::Positional kFsckArgs[] = {{.name = "DIR", .help = "directory of --ssd, which no node uses now"}};
 
 }  // namespace
@@ -42,9 +51,49 @@ int main(int argc, char** argv) {
                               .summary = "check every block in a directory of --ssd: checksums, identity, layout",
                               .args = kFsckArgs,
                               .flags = verbs::kFsckFlags,
-                              .example = "mc-cache fsck kv --repair"}};
+                              .example = "mc-cache fsck kv --repair"},
+                             {.name = "put",
+                              .summary = "put a file under a key into a cache node",
+                              .args = kPutArgs,
+                              .flags = verbs::kPutFlags,
+                              .example = "mc-cache put c0 notes/today notes.txt --ttl 24h"},
+                             {.name = "get",
+                              .summary = "write the value of a key to stdout",
+                              .args = kGetArgs,
+                              .flags = verbs::kGetFlags,
+                              .example = "mc-cache get c0 notes/today > notes.txt"},
+                             {.name = "exist",
+                              .summary = "say whether keys have values; exit 1 when one has none",
+                              .args = kKeysArgs,
+                              .flags = verbs::kKeyFlags,
+                              .example = "mc-cache exist c0 notes/today"},
+                             {.name = "rm",
+                              .summary = "remove values",
+                              .args = kKeysArgs,
+                              .flags = verbs::kKeyFlags,
+                              .example = "mc-cache rm c0 notes/today"},
+                             {.name = "pin",
+                              .summary = "keep values from eviction for a time",
+                              .args = kKeysArgs,
+                              .flags = verbs::kPinFlags,
+                              .example = "mc-cache pin c0 notes/today --for 1h"},
+                             {.name = "unpin",
+                              .summary = "let values be evicted again",
+                              .args = kKeysArgs,
+                              .flags = verbs::kKeyFlags,
+                              .example = "mc-cache unpin c0 notes/today"},
+                             {.name = "copy",
+                              .summary = "give the value of a key a second key",
+                              .args = kMoveArgs,
+                              .flags = verbs::kMoveFlags,
+                              .example = "mc-cache copy c0 notes/today notes/kept"},
+                             {.name = "move",
+                              .summary = "give the value of a key another key",
+                              .args = kMoveArgs,
+                              .flags = verbs::kMoveFlags,
+                              .example = "mc-cache move c0 notes/today notes/old"}};
   const cli::Program program{.name = "mc-cache",
-                             .summary = "a node of memory and disk for KV blocks",
+                             .summary = "a node of memory and disk for KV blocks and values",
                              .flags = kFlags,
                              .verbs = verbs,
                              .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-cache inspect -",
@@ -54,6 +103,7 @@ int main(int argc, char** argv) {
     if (args.verb() == "inspect") return verbs::inspect_stream(args);
     if (args.verb() == "ls") return verbs::list_blocks(args);
     if (args.verb() == "fsck") return verbs::fsck_store(args);
+    if (!args.verb().empty()) return verbs::use_values(args);
     return host::serve_worker(wire::Role::cache, args);
   });
 }

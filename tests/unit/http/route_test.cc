@@ -68,8 +68,13 @@ TEST_CASE("http/route: no table names a method and path twice, and workers serve
     for (const RouteEntry& entry : table) CHECK(seen.insert({entry.method, entry.path}).second);
   }
   for (const RouteEntry& entry : worker_routes())
-    if (entry.route != Route::blocks) CHECK(match(entry.method, entry.path).route == entry.route);
-  CHECK(refusal(Method::get, "/blocks").status == 404);  // the workers' alone
+    if (entry.route != Route::blocks && entry.route != Route::store)
+      CHECK(match(entry.method, entry.path).route == entry.route);
+  for (const char* path : {"/blocks", "/v1/store/a"})  // the workers' alone
+    CHECK(refusal(Method::get, path).status == 404);
+  const auto value = find_route(worker_routes(), Method::put, "/v1/store/a/b");
+  REQUIRE(std::holds_alternative<RouteMatch>(value));
+  CHECK(std::get<RouteMatch>(value).rest == "a/b");
   for (const char* path : {"/cluster", "/admin/drain", "/requests/x", "/v1/models"})  // the conductor's alone
     for (const Method method : {Method::get, Method::post})
       CHECK(std::get<Response>(find_route(worker_routes(), method, path)).status == 404);

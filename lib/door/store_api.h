@@ -1,0 +1,70 @@
+// The HTTP door of a cache node's store of values (node/value_store.h); store_request.h has the requests. Calls come
+// from the threads of the HTTP servers. A mutex guards the state machine, which is held for the time of a look-up,
+// while bytes are copied and summed outside it. The node's control loop takes no part, so a large value delays no
+// heartbeat.
+//
+// Two kinds of clients may call: one with the API key of a tenant (--api-keys), for the values of that tenant; and one
+// that the page lock admits (the Unix socket, the admin key, --insecure pages), for the tenant that its query names.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/metrics.h"
+#include "door/api_keys.h"
+#include "door/bearer.h"
+#include "door/store_request.h"
+#include "http/server.h"
+#include "node/value_store.h"
+
+namespace mc::door {
+
+class StoreApi {
+ public:
+  /// Bytes of answers that clients have not taken yet, beyond which a get is told to come again.
+  static constexpr uint64_t kAnswersMax = uint64_t{256} << 20;
+
+  /// `lock` and `clock` outlive it.
+  StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock = SystemClock::instance());
+  /// null: no tenant has a key.
+  void set_keys(std::shared_ptr<const ApiKeys> keys);
+  /// The refusal of a request without its key; for ServerOptions::refuse_head.
+  std::optional<http::Response> refuse_head(const http::Request& head) const;
+  /// Answers at once. `key` is "" for a listing or a batch.
+  void handle(const http::Request& request, std::string_view key, const http::Responder& out);
+  /// Removes what has expired, and sets the metrics. A few times a second.
+  void update(Metrics& metrics);
+  /// The largest body of a request: a value, or a batch of that size and its line.
+  size_t body_bytes_max() const { return static_cast<size_t>(limits_.value_bytes_max) + kStoreBatchLineMax; }
+
+ private:
+  struct Outcome;
+  Result<std::string> tenant_of(const http::Request& request) const;
+  Result<http::Response> answer(const http::Request& request, std::string_view key);
+  Result<http::Response> answer_one(const std::string& tenant, const StoreOp& op);
+  Result<http::Response> answer_batch(const std::string& tenant, std::string_view body);
+  Result<http::Response> list(const std::string& tenant, const StoreListing& listing);
+  Result<Outcome> perform(const std::string& tenant, const StoreOp& op);
+  Result<Outcome> put(const std::string& tenant, const StoreOp& op);
+  Result<Outcome> get(const std::string& tenant, const StoreOp& op);
+  Result<void> append_value(const std::string& tenant, const StoreOp& op, const node::ValueBytes& value,
+                            std::string& to);
+  std::shared_ptr<const void> reserve(uint64_t bytes);
+
+  const PageLock& lock_;
+  const node::ValueLimits limits_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;             // of the three below
+  std::shared_ptr<const ApiKeys> keys_;  // the keys themselves do not change
+  node::ValueStore store_;
+  node::ValueStore::Stats told_;                      // the counts that the metrics have
+  std::shared_ptr<std::atomic<uint64_t>> answering_;  // bytes of answers under way; a count, ordered with nothing
+};
+
+}  // namespace mc::door

@@ -1,0 +1,312 @@
+#include "node/value_store.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/copy_crc.h"
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/units.h"
+
+namespace mc::node {
+namespace {
+
+/// A key for messages. Keys may be long.
+std::string shown(std::string_view name) {
+  constexpr size_t kShownMax = 100;
+  return "\"" + std::string(name.substr(0, kShownMax)) + (name.size() > kShownMax ? "...\"" : "\"");
+}
+
+std::string exact(uint64_t bytes) {
+  return std::to_string(bytes) + " bytes";
+}
+
+/// The time that is left of something that ends at `end`.
+Duration left(TimePoint end, TimePoint now) {
+  if (end == kNever) return Duration::max();
+  return end > now ? end - now : Duration{};
+}
+
+}  // namespace
+
+ValueBytes::ValueBytes(std::string_view bytes)
+    : size_(bytes.size()),
+      memory_(new std::byte[bytes.size()]),
+      crc_(copy_crc32c(memory_.get(), reinterpret_cast<const std::byte*>(bytes.data()), bytes.size())) {}
+
+Result<void> check_value_key(std::string_view name) {
+  if (name.empty() || name.size() > kValueKeyBytesMax)
+    return user_error(err::kInvalidField,
+                      "a key of " + std::to_string(name.size()) + " bytes; keys have 1 to " +
+                          std::to_string(kValueKeyBytesMax) + " bytes",
+                      "key");
+  const auto fault = [](size_t at, const char* what) {
+    return user_error(err::kInvalidField,
+                      "byte " + std::to_string(at) + " of the key is " + what + "; keys are UTF-8 text", "key");
+  };
+  if (const auto at = find_invalid_utf8(name)) return fault(*at, "no UTF-8");
+  for (size_t i = 0; i < name.size(); ++i)
+    if (static_cast<uint8_t>(name[i]) < 0x20 || name[i] == 0x7f) return fault(i, "a control character");
+  return {};
+}
+
+ValueStore::ValueStore(const ValueLimits& limits) : limits_(limits) {
+  MC_ASSERT(limits_.value_bytes_max > 0 && limits_.lease_max >= Duration{});
+}
+
+uint64_t ValueStore::cost(const ValueKey& key, const ValueBytes& value) {
+  return value.size() + key.tenant.size() + key.name.size() + kValueOverheadBytes;
+}
+
+Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
+  const Place place = entries_.find(key);
+  if (place != entries_.end()) return place;
+  return user_error(err::kNotFound, "there is no value " + shown(key.name), "key",
+                    "mc-cache ls NODE --keys lists the keys; a value may have been evicted or its time to live over");
+}
+
+/// Whether a value may be put under the key.
+Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
+  MC_CHECK(check_value_key(key.name));
+  const auto old = entries_.find(key);
+  if (old == entries_.end() || replaces) return {};
+  return user_error(err::kInvalidField,
+                    shown(key.name) + " has another value, of " + std::to_string(old->second.value->size()) + " bytes",
+                    "key", "ask for the replacement (replace=true, or put --replace), or remove the value first");
+}
+
+/// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
+/// ones count as not evictable.
+Result<void> ValueStore::check_room(uint64_t need, uint64_t given_back, uint64_t idle_kept) {
+  MC_ASSERT_LE(used_, limits_.memory_bytes);
+  MC_ASSERT_LE(given_back, used_);
+  MC_ASSERT_LE(idle_kept, idle_bytes_);
+  const uint64_t free = limits_.memory_bytes - used_ + given_back, evictable = idle_bytes_ - idle_kept;
+  if (need <= free + evictable) return {};
+  ++stats_.rejected;
+  return user_error(err::kNotEnoughMemory,
+                    "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) + "; " +
+                        exact(free) + " are free, " + exact(evictable) + " can be evicted, and " + exact(held_bytes()) +
+                        " are pinned or leased",
+                    "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
+}
+
+void ValueStore::evict_for(uint64_t need) {
+  while (limits_.memory_bytes - used_ < need) {
+    MC_ASSERT(!idle_.empty());  // check_room has counted them
+    const Place place = idle_.begin()->second;
+    MC_ASSERT(!is_held(place->second));
+    erase(place);
+    ++stats_.evicted;
+  }
+}
+
+// ---- the tables ------------------------------------------------------------------------------
+
+void ValueStore::index(Place place) {
+  const Entry& entry = place->second;
+  bool fresh;
+  if (is_held(entry)) {
+    fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
+  } else {
+    fresh = idle_.emplace(entry.order, place).second;
+    idle_bytes_ += cost(place->first, *entry.value);
+  }
+  if (entry.expires != kNever) expiring_.emplace(std::pair(entry.expires, entry.order), place);
+  MC_ASSERT(fresh);
+}
+
+void ValueStore::unindex(Place place) {
+  const Entry& entry = place->second;
+  if (idle_.erase(entry.order) > 0)
+    idle_bytes_ -= cost(place->first, *entry.value);
+  else
+    MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
+  if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
+}
+
+void ValueStore::erase(Place place) {
+  unindex(place);
+  const uint64_t bytes = cost(place->first, *place->second.value);
+  MC_ASSERT_LE(bytes, used_);
+  used_ -= bytes;
+  entries_.erase(place);
+}
+
+ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
+  entry.order = ++order_;
+  used_ += cost(key, *entry.value);
+  MC_ASSERT_LE(used_, limits_.memory_bytes);
+  const auto [place, fresh] = entries_.emplace(key, std::move(entry));
+  MC_ASSERT(fresh);
+  index(place);
+  return place;
+}
+
+void ValueStore::expire(TimePoint now) {
+  now_ = std::max(now_, now);
+  while (!expiring_.empty() && expiring_.begin()->first.first <= now_) {
+    erase(expiring_.begin()->second);
+    ++stats_.expired;
+  }
+  while (!held_.empty() && held_.begin()->first.first <= now_) {
+    const Place place = held_.begin()->second;
+    held_.erase(held_.begin());
+    MC_ASSERT(!is_held(place->second));
+    idle_.emplace(place->second.order, place);
+    idle_bytes_ += cost(place->first, *place->second.value);
+  }
+}
+
+ValueInfo ValueStore::info_of(const ValueKey& key, const Entry& entry) const {
+  ValueInfo info{.name = key.name, .bytes = entry.value->size(), .uses = entry.uses, .crc = entry.value->crc()};
+  if (entry.expires != kNever) info.ttl = left(entry.expires, now_);
+  info.pin = left(entry.pinned, now_);
+  info.lease = left(entry.leased, now_);
+  return info;
+}
+
+// ---- calls -----------------------------------------------------------------------------------
+
+Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue value, const ValueTerms& terms,
+                                              TimePoint now) {
+  MC_ASSERT(value != nullptr && terms.ttl > Duration{} && terms.pin >= Duration{});
+  expire(now);
+  if (value->size() > limits_.value_bytes_max)
+    return user_error(
+        err::kBodyTooLarge,
+        "a value of " + exact(value->size()) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
+        "key", "cut the value into parts");
+  const Place old = entries_.find(key);
+  const bool exists = old != entries_.end();
+  if (exists && !terms.replaces && old->second.value->view() == value->view()) return PutResult::unchanged;
+  MC_CHECK(check_free(key, terms.replaces));
+  const uint64_t need = cost(key, *value), given_back = exists ? cost(key, *old->second.value) : 0;
+  MC_CHECK(check_room(need, given_back, exists && !is_held(old->second) ? given_back : 0));
+  if (exists) erase(old);
+  evict_for(need);
+  insert(key, {.value = std::move(value),
+               .expires = after(now_, terms.ttl),
+               .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{}});
+  ++(exists ? stats_.replaced : stats_.created);
+  return exists ? PutResult::replaced : PutResult::created;
+}
+
+Result<ValueStore::Found> ValueStore::get(const ValueKey& key, Duration lease, TimePoint now) {
+  MC_ASSERT(lease >= Duration{});
+  expire(now);
+  const auto found = at(key);
+  ++(found ? stats_.hits : stats_.misses);
+  MC_TRY(place, found);
+  unindex(place);
+  Entry& entry = place->second;
+  entry.order = ++order_;
+  ++entry.uses;
+  if (lease > Duration{}) entry.leased = std::max(entry.leased, after(now_, std::min(lease, limits_.lease_max)));
+  index(place);
+  return Found{entry.value, info_of(key, entry)};
+}
+
+Result<ValueInfo> ValueStore::find(const ValueKey& key, TimePoint now) {
+  expire(now);
+  MC_TRY(place, at(key));
+  return info_of(key, place->second);
+}
+
+Result<void> ValueStore::remove(const ValueKey& key, TimePoint now) {
+  expire(now);
+  MC_TRY(place, at(key));
+  erase(place);
+  ++stats_.removed;
+  return {};
+}
+
+Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now) {
+  MC_ASSERT(time >= Duration{});
+  expire(now);
+  MC_TRY(place, at(key));
+  unindex(place);
+  place->second.pinned = time > Duration{} ? after(now_, time) : TimePoint{};
+  index(place);
+  return {};
+}
+
+Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now) {
+  expire(now);
+  MC_TRY(source, at(from));
+  if (from == to) return PutResult::unchanged;
+  const Place old = entries_.find(to);
+  const bool exists = old != entries_.end();
+  if (exists && !replaces && old->second.value->view() == source->second.value->view()) return PutResult::unchanged;
+  MC_CHECK(check_free(to, replaces));
+  // The source becomes the most recently used, so it is the last to be evicted, and the check leaves it out.
+  unindex(source);
+  source->second.order = ++order_;
+  index(source);
+  const uint64_t need = cost(to, *source->second.value), given_back = exists ? cost(to, *old->second.value) : 0;
+  const uint64_t source_idle = is_held(source->second) ? 0 : cost(from, *source->second.value);
+  MC_CHECK(check_room(need, given_back, source_idle + (exists && !is_held(old->second) ? given_back : 0)));
+  Entry entry{.value = source->second.value, .expires = source->second.expires};
+  if (exists) erase(old);
+  evict_for(need);
+  insert(to, std::move(entry));
+  ++(exists ? stats_.replaced : stats_.created);
+  return exists ? PutResult::replaced : PutResult::created;
+}
+
+Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now) {
+  expire(now);
+  MC_TRY(source, at(from));
+  if (from == to) return PutResult::unchanged;
+  MC_CHECK(check_free(to, replaces));
+  const Place old = entries_.find(to);
+  const bool exists = old != entries_.end();
+  const uint64_t need = cost(to, *source->second.value), old_bytes = exists ? cost(to, *old->second.value) : 0;
+  const uint64_t source_bytes = cost(from, *source->second.value);
+  const uint64_t idle_kept =
+      (is_held(source->second) ? 0 : source_bytes) + (exists && !is_held(old->second) ? old_bytes : 0);
+  MC_CHECK(check_room(need, source_bytes + old_bytes, idle_kept));
+  Entry entry = source->second;
+  if (exists) erase(old);
+  erase(source);
+  evict_for(need);
+  insert(to, std::move(entry));
+  if (exists) ++stats_.replaced;
+  return exists ? PutResult::replaced : PutResult::created;
+}
+
+ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view prefix, std::string_view after,
+                                     size_t limit, TimePoint now) {
+  expire(now);
+  Listing out;
+  const ValueKey first{tenant, std::string(std::max(prefix, after))};
+  for (auto place = entries_.lower_bound(first); place != entries_.end(); ++place) {
+    const ValueKey& key = place->first;
+    if (key.tenant != tenant || !key.name.starts_with(prefix)) break;
+    if (key.name == after) continue;
+    out.more = out.values.size() == limit;
+    if (out.more) break;
+    out.values.push_back(info_of(key, place->second));
+  }
+  MC_ASSERT_LE(out.values.size(), limit);
+  return out;
+}
+
+void ValueStore::check() const {
+  uint64_t used = 0, idle = 0, ending = 0;
+  for (const auto& [key, entry] : entries_) {
+    const uint64_t bytes = cost(key, *entry.value);
+    used += bytes;
+    if (idle_.contains(entry.order)) idle += bytes;
+    MC_ASSERT_EQ(idle_.contains(entry.order), !held_.contains({entry.held_until(), entry.order}));
+    ending += entry.expires != kNever;
+    MC_ASSERT(entry.expires > now_ && entry.order <= order_);
+  }
+  MC_ASSERT_EQ(used, used_);
+  MC_ASSERT_EQ(idle, idle_bytes_);
+  MC_ASSERT_EQ(idle_.size() + held_.size(), entries_.size());
+  MC_ASSERT_EQ(ending, expiring_.size());
+  MC_ASSERT_LE(used_, limits_.memory_bytes);
+}
+
+}  // namespace mc::node

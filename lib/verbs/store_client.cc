@@ -1,0 +1,156 @@
+#include "verbs/store_client.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "base/copy_crc.h"
+#include "base/errors.h"
+#include "base/units.h"
+#include "door/store_request.h"
+#include "verbs/ask.h"
+
+namespace mc::verbs {
+namespace {
+
+constexpr size_t kAnswerMax = (size_t{64} << 20) + door::kStoreBatchLineMax;
+
+uint32_t sum(std::string_view bytes) {
+  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+}
+
+/// Every byte that a path or a query could read otherwise as %XX (RFC 3986, section 2.1).
+std::string escaped(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+                       c == '.' || c == '_' || c == '~';
+    if (plain) {
+      out += c;
+    } else {
+      const auto byte = static_cast<uint8_t>(c);
+      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return out;
+}
+
+std::string time_text(Duration time) {
+  return std::to_string(time.count()) + "ns";
+}
+
+Error damaged(std::string_view key, const std::string& place) {
+  return user_error(err::kChecksum, "the value of " + std::string(key) + " does not match its checksum", place,
+                    "get it again; if that fails too, put it again");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoreClient>> StoreClient::open(std::string place, Options options) {
+  MC_TRY(client, http::Client::open(place, {.body_bytes_max = kAnswerMax}));
+  return std::unique_ptr<StoreClient>(new StoreClient(std::move(place), std::move(options), std::move(client)));
+}
+
+/// The error that the node sent, with the node's next step.
+Error StoreClient::told(const Json& error, int status, const std::string& target) const {
+  Error out = told_error(Json::object({{"error", error}}), status, place_ + target);
+  if (const std::string_view next = error["next"].as_string(); !next.empty()) out.next = std::string(next);
+  return out;
+}
+
+/// The answer below 300; an error for every other one.
+Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_view key, const Query& query,
+                                              std::string body, http::Headers headers) {
+  std::string target = "/v1/store" + (key.empty() ? "" : "/" + escaped(key));
+  char mark = '?';
+  const auto add = [&](std::string_view name, std::string_view value) {
+    target += std::exchange(mark, '&') + std::string(name) + "=" + escaped(value);
+  };
+  if (!options_.tenant.empty()) add("tenant", options_.tenant);
+  for (const auto& [name, value] : query) add(name, value);
+  headers.insert(headers.end(), options_.headers.begin(), options_.headers.end());
+  std::optional<http::ClientOutcome> outcome;
+  const TimePoint deadline = SystemClock::instance().now() + options_.timeout;
+  client_->start({method, target, std::move(headers), std::move(body), deadline},
+                 {{}, {}, [&](http::ClientOutcome&& ended) { outcome = std::move(ended); }});
+  client_->run();
+  MC_ASSERT(outcome.has_value());
+  if (!outcome->status)
+    return user_error(err::kPeerUnreachable, "no answer: " + outcome->status.error().what, place_ + target,
+                      "mc-conductor ps lists the nodes and their addresses");
+  if (outcome->http_status < 300) return std::move(*outcome);
+  const auto json = Json::parse(outcome->body);
+  if (!json && outcome->http_status == 404)  // the answer to HEAD has no body
+    return user_error(err::kNotFound, "there is no value " + std::string(key), place_ + target);
+  return told(json ? (*json)["error"] : Json(), outcome->http_status, target);
+}
+
+Result<std::string> StoreClient::put(std::string_view key, std::string_view value, const node::ValueTerms& terms) {
+  Query query;
+  if (terms.ttl < Duration::max()) query.emplace_back("ttl", time_text(terms.ttl));
+  if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
+  if (terms.replaces) query.emplace_back("replace", "true");
+  MC_TRY(outcome, call(http::Method::put, key, query, std::string(value),
+                       {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}));
+  MC_TRY(json, Json::parse(outcome.body));
+  return std::string(json["outcome"].as_string());
+}
+
+Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
+  Query query;
+  if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
+  MC_TRY(outcome, call(http::Method::get, key, query, {}));
+  MC_TRY(crc, door::parse_crc(http::find_header(outcome.headers, door::kStoreCrcHeader)));
+  if (crc != sum(outcome.body)) return damaged(key, place_);
+  return std::move(outcome.body);
+}
+
+Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {
+  const auto outcome = call(http::Method::head, key, {}, {});
+  if (!outcome && outcome.error().mc == err::kNotFound) return std::optional<uint64_t>();
+  if (!outcome) return outcome.error();
+  MC_TRY(bytes, parse_u64(http::find_header(outcome->headers, "content-length")));
+  return std::optional(bytes);
+}
+
+Result<void> StoreClient::remove(std::string_view key) {
+  MC_CHECK(call(http::Method::del, key, {}, {}));
+  return {};
+}
+
+Result<void> StoreClient::pin(std::string_view key, Duration time) {
+  MC_CHECK(call(http::Method::post, key, {{"op", "pin"}, {"for", time_text(time)}}, {}));
+  return {};
+}
+
+Result<void> StoreClient::unpin(std::string_view key) {
+  MC_CHECK(call(http::Method::post, key, {{"op", "unpin"}}, {}));
+  return {};
+}
+
+Result<std::string> StoreClient::relocate(std::string_view op, std::string_view from, std::string_view to,
+                                          bool replaces) {
+  MC_TRY(outcome,
+         call(http::Method::post, from,
+              {{"op", std::string(op)}, {"to", std::string(to)}, {"replace", replaces ? "true" : "false"}}, {}));
+  MC_TRY(json, Json::parse(outcome.body));
+  return std::string(json["outcome"].as_string());
+}
+
+Result<std::string> StoreClient::copy(std::string_view from, std::string_view to, bool replaces) {
+  return relocate("copy", from, to, replaces);
+}
+
+Result<std::string> StoreClient::move(std::string_view from, std::string_view to, bool replaces) {
+  return relocate("move", from, to, replaces);
+}
+
+Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, size_t limit) {
+  Query query{{"limit", std::to_string(limit)}};
+  if (!prefix.empty()) query.emplace_back("prefix", prefix);
+  if (!after.empty()) query.emplace_back("after", after);
+  MC_TRY(outcome, call(http::Method::get, {}, query, {}));
+  return Json::parse(outcome.body);
+}
+
+}  // namespace mc::verbs

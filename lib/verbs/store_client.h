@@ -1,0 +1,64 @@
+// A C++ client of the store of values on a cache node, over its HTTP door (door/store_request.h). One client has one
+// connection at a time, and one thread uses it. Values are summed here when they leave and when they arrive, so a value
+// that was damaged anywhere between is an error and never other bytes.
+//
+//   MC_TRY(place, place_of("c0"));
+//   MC_TRY(store, StoreClient::open(place));
+//   MC_CHECK(store->put("models/a/notes", text, {.ttl = 10min}));
+//   MC_TRY(text, store->get("models/a/notes"));
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "http/client.h"
+#include "node/value_store.h"
+
+namespace mc::verbs {
+
+class StoreClient {
+ public:
+  struct Options {
+    http::Headers headers;   // of every request: the API key
+    std::string tenant;      // "" = the key's own, or the default tenant
+    Duration timeout = 30s;  // of a call
+  };
+
+  /// `place`: see place_of(). MC2101 when the name has no address; nothing is sent yet.
+  static Result<std::unique_ptr<StoreClient>> open(std::string place, Options options);
+
+  /// "created", "replaced" or "unchanged". Errors keep the number and the next step that the node sent.
+  Result<std::string> put(std::string_view key, std::string_view value, const node::ValueTerms& terms);
+  Result<std::string> get(std::string_view key, Duration lease = {});
+  /// Size of the value; nothing when there is none.
+  Result<std::optional<uint64_t>> exist(std::string_view key);
+  Result<void> remove(std::string_view key);
+  Result<void> pin(std::string_view key, Duration time);
+  Result<void> unpin(std::string_view key);
+  Result<std::string> copy(std::string_view from, std::string_view to, bool replaces);
+  Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
+  /// One page of keys: "values", "more" and totals, as GET /v1/store answers.
+  Result<Json> list(std::string_view prefix, std::string_view after, size_t limit);
+
+ private:
+  using Query = std::vector<std::pair<std::string_view, std::string>>;
+
+  StoreClient(std::string place, Options options, std::unique_ptr<http::Client> client)
+      : place_(std::move(place)), options_(std::move(options)), client_(std::move(client)) {}
+  Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
+                                   http::Headers headers = {});
+  Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
+  Error told(const Json& error, int status, const std::string& target) const;
+
+  std::string place_;
+  Options options_;
+  std::unique_ptr<http::Client> client_;
+};
+
+}  // namespace mc::verbs

@@ -1,0 +1,180 @@
+#include "verbs/store_verbs.h"
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/exit.h"
+#include "base/fd.h"
+#include "base/units.h"
+#include "verbs/cache_list.h"
+#include "verbs/node_place.h"
+#include "verbs/store_client.h"
+
+namespace mc::verbs {
+namespace {
+
+constexpr size_t kFileMax = size_t{64} << 20;
+
+Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args) {
+  MC_TRY(place, place_of(args.positional_one("NODE")));
+  StoreClient::Options options;
+  MC_TRY(headers, key_headers(args));
+  options.headers = std::move(headers);
+  if (args.present(flags::kTenant)) options.tenant = args.text(flags::kTenant);
+  return StoreClient::open(std::move(place), std::move(options));
+}
+
+/// The duration of a flag that may be "none".
+Duration time_or(const cli::Args& args, const Flag& flag, Duration none) {
+  return args.present(flag) ? args.duration(flag) : none;
+}
+
+/// One line: the key and an outcome.
+Result<void> say(const cli::Args& args, const std::string& key, std::string_view outcome) {
+  if (args.on(flags::kJson)) return write_all(1, Json::object({{"key", key}, {"outcome", outcome}}).dump() + "\n");
+  return write_all(1, key + " " + std::string(outcome) + "\n");
+}
+
+Result<std::string> read_value(const std::string& path) {
+  if (path == "-") return read_to_end(0, kFileMax);
+  auto value = read_file(path, kFileMax);
+  if (!value) return as_user_error(err::kFileAccess, std::move(value).error());
+  return value;
+}
+
+Result<int> put_value(const cli::Args& args, StoreClient& store) {
+  MC_TRY(value, read_value(args.positional_one("FILE")));
+  const std::string key = args.positional_one("KEY");
+  const node::ValueTerms terms{.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
+                               .pin = time_or(args, flags::kPutPin, {}),
+                               .replaces = args.on(flags::kReplace)};
+  MC_TRY(outcome, store.put(key, value, terms));
+  MC_CHECK(say(args, key, outcome + " " + std::to_string(value.size()) + " bytes"));
+  return 0;
+}
+
+Result<int> get_value(const cli::Args& args, StoreClient& store) {
+  MC_TRY(value, store.get(args.positional_one("KEY"), time_or(args, flags::kLease, {})));
+  MC_CHECK(write_all(1, value));
+  return 0;
+}
+
+Result<int> exist_values(const cli::Args& args, StoreClient& store) {
+  int exit_code = 0;
+  for (const std::string& key : args.positional("KEY")) {
+    MC_TRY(bytes, store.exist(key));
+    if (!bytes) exit_code = kExitFailed;
+    MC_CHECK(say(args, key, bytes ? std::to_string(*bytes) + " bytes" : "absent"));
+  }
+  return exit_code;
+}
+
+Result<int> remove_values(const cli::Args& args, StoreClient& store) {
+  for (const std::string& key : args.positional("KEY")) {
+    MC_CHECK(store.remove(key));
+    MC_CHECK(say(args, key, "removed"));
+  }
+  return 0;
+}
+
+Result<int> pin_values(const cli::Args& args, StoreClient& store) {
+  for (const std::string& key : args.positional("KEY")) {
+    MC_CHECK(store.pin(key, args.duration(flags::kPinFor)));
+    MC_CHECK(say(args, key, "pinned for " + format_duration(args.duration(flags::kPinFor))));
+  }
+  return 0;
+}
+
+Result<int> unpin_values(const cli::Args& args, StoreClient& store) {
+  for (const std::string& key : args.positional("KEY")) {
+    MC_CHECK(store.unpin(key));
+    MC_CHECK(say(args, key, "unpinned"));
+  }
+  return 0;
+}
+
+Result<int> copy_value(const cli::Args& args, StoreClient& store) {
+  const std::string to = args.positional_one("TO");
+  MC_TRY(outcome, store.copy(args.positional_one("KEY"), to, args.on(flags::kReplace)));
+  MC_CHECK(say(args, to, outcome));
+  return 0;
+}
+
+Result<int> move_value(const cli::Args& args, StoreClient& store) {
+  const std::string to = args.positional_one("TO");
+  MC_TRY(outcome, store.move(args.positional_one("KEY"), to, args.on(flags::kReplace)));
+  MC_CHECK(say(args, to, outcome));
+  return 0;
+}
+
+struct StoreVerbEntry {
+  std::string_view name;
+  Result<int> (*run)(const cli::Args& args, StoreClient& store);
+};
+constexpr std::array<StoreVerbEntry, 8> kStoreVerbs = {{{"put", put_value},
+                                                        {"get", get_value},
+                                                        {"exist", exist_values},
+                                                        {"rm", remove_values},
+                                                        {"pin", pin_values},
+                                                        {"unpin", unpin_values},
+                                                        {"copy", copy_value},
+                                                        {"move", move_value}}};
+
+std::string row_text(const Json& value) {
+  const auto time = [&](const char* name) {
+    return value.has(name) ? human_duration(from_seconds(value[name].as_double() / 1e3)) : std::string("-");
+  };
+  char line[120];
+  const std::string pin = value["pinned"].as_bool() && !value.has("pin_ms") ? "forever" : time("pin_ms");
+  std::snprintf(line, sizeof line, "%11lld  %8s  %5lld  %8s  %8s  ", static_cast<long long>(value["bytes"].as_int()),
+                std::string(value["crc32c"].as_string()).c_str(), static_cast<long long>(value["uses"].as_int()),
+                time("ttl_ms").c_str(), pin.c_str());
+  return line + std::string(value["key"].as_string()) + "\n";
+}
+
+}  // namespace
+
+Result<int> use_values(const cli::Args& args) {
+  MC_TRY(store, open_store(args));
+  for (const StoreVerbEntry& entry : kStoreVerbs)
+    if (entry.name == args.verb()) return entry.run(args, *store);
+  MC_ASSERT(false);  // the parser takes the verbs of the program alone
+}
+
+Result<int> list_values(const cli::Args& args) {
+  constexpr size_t kPage = 1000;  // keys that the node lists at once
+  MC_TRY(store, open_store(args));
+  const std::string prefix = args.present(flags::kKeyPrefix) ? args.text(flags::kKeyPrefix) : "";
+  size_t left = static_cast<size_t>(args.count(flags::kListLimit)), listed = 0;
+  std::string after;
+  Json page;
+  if (!args.on(flags::kJson)) MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  KEY\n"));
+  do {
+    MC_TRY(next, store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage)));
+    page = std::move(next);
+    std::string out;
+    for (const Json& value : page["values"].items()) {
+      if (left == 0) break;
+      --left, ++listed;
+      after = std::string(value["key"].as_string());
+      out += args.on(flags::kJson) ? value.dump() + "\n" : row_text(value);
+    }
+    MC_CHECK(write_all(1, out));
+  } while (page["more"].as_bool() && left > 0);
+  if (args.on(flags::kJson)) {
+    Json end = Json::object({{"type", "end"}, {"values", listed}, {"more", page["more"].as_bool()}});
+    for (const char* name : {"tenant", "used_bytes", "held_bytes", "capacity_bytes"}) end.set(name, page[name]);
+    MC_CHECK(write_all(1, end.dump() + "\n"));
+    return 0;
+  }
+  const auto bytes = [&](const char* name) { return human_bytes(static_cast<uint64_t>(page[name].as_int())); };
+  MC_CHECK(write_all(1, std::to_string(listed) + (page["more"].as_bool() ? " values, more are there; " : " values; ") +
+                            bytes("used_bytes") + " of " + bytes("capacity_bytes") + " used by all tenants, " +
+                            bytes("held_bytes") + " pinned or leased\n"));
+  return 0;
+}
+
+}  // namespace mc::verbs

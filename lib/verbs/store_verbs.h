@@ -1,0 +1,71 @@
+// The verbs of mc-cache on the values of a cache node: put, get, exist, rm, pin, unpin, copy, move, and ls --keys.
+#pragma once
+
+#include "base/cli.h"
+#include "base/cli_flags.h"
+#include "product/doors.h"
+#include "product/flags.h"
+#include "verbs/client_key.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kListKeys{
+    .name = "keys", .kind = FlagKind::boolean, .help = "list the values of a cache node", .one_shot = true};
+inline constexpr Flag kKeyPrefix{
+    .name = "prefix", .value = "P", .help = "only keys that begin with P", .one_shot = true};
+inline constexpr Flag kTenant{
+    .name = "tenant", .value = "T", .help = "tenant whose values these are; needs the admin key or the socket"};
+inline constexpr Flag kTimeToLive{.name = "ttl",
+                                  .kind = FlagKind::duration,
+                                  .value = "T",
+                                  .fallback = "none",
+                                  .help = "time after which the value is removed, pinned or not",
+                                  .choices = "none",
+                                  .one_shot = true};
+inline constexpr Flag kPutPin{.name = "pin",
+                              .kind = FlagKind::duration,
+                              .value = "T",
+                              .fallback = "none",
+                              .help = "time in which the value is not evicted",
+                              .choices = "none",
+                              .one_shot = true};
+inline constexpr Flag kReplace{.name = "replace",
+                               .kind = FlagKind::boolean,
+                               .help = "replace the value that the key has already",
+                               .one_shot = true};
+inline constexpr Flag kLease{.name = "lease",
+                             .kind = FlagKind::duration,
+                             .value = "T",
+                             .fallback = "none",
+                             .help = "keep the value from eviction for T, at most the node's --lease-time",
+                             .choices = "none",
+                             .one_shot = true};
+inline constexpr Flag kPinFor{.name = "for",
+                              .kind = FlagKind::duration,
+                              .value = "T",
+                              .fallback = "1h",
+                              .help = "time in which the values are not evicted",
+                              .one_shot = true};
+
+}  // namespace mc::flags
+
+namespace mc::verbs {
+
+inline constexpr const Flag* kKeyFlags[] = {&flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
+                                            &flags::kApiKey, &flags::kJson};
+inline constexpr const Flag* kPutFlags[] = {&flags::kTimeToLive, &flags::kPutPin,       &flags::kReplace,
+                                            &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile,
+                                            &flags::kApiKey,     &flags::kJson};
+inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
+                                            &flags::kApiKey};
+inline constexpr const Flag* kPinFlags[] = {&flags::kPinFor,     &flags::kTenant, &flags::kAdminKeyFile,
+                                            &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+inline constexpr const Flag* kMoveFlags[] = {&flags::kReplace,    &flags::kTenant, &flags::kAdminKeyFile,
+                                             &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+
+/// The verb of `args` on the values of its NODE. Exit 1 when a key has no value.
+Result<int> use_values(const cli::Args& args);
+/// mc-cache ls NODE --keys.
+Result<int> list_values(const cli::Args& args);
+
+}  // namespace mc::verbs

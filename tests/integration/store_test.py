@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Values in a cache node: the verbs of mc-cache and the HTTP door put, get, list, pin and remove them, within memory,
+for their tenant alone."""
+
+import http.client
+import json
+import os
+import tempfile
+import unittest
+
+import cluster
+from cluster import Cluster, run, until
+
+KEYS = """[tenant.one]
+keys = ["sk-one-1111"]
+[tenant.two]
+keys = ["sk-two-2222"]
+"""
+
+
+def private_file(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+        file.write(text)
+    return path
+
+
+class Store(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="mct-store-")
+        cls.c = Cluster()
+        cls.c.start("conductor")
+        keys = private_file(cls.folder.name, "keys.toml", KEYS)
+        process = cls.c.start("c0", "--dram", "32MiB", "--values", "2MiB", "--api-keys", keys)
+        cls.port = int(process.wait_ready()["http"].rsplit(":", 1)[1])
+        cls.c.wait_nodes()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.c.close()
+        cls.folder.cleanup()
+
+    def setUp(self):
+        for row in self.list():
+            self.verb("rm", row["key"])
+
+    def verb(self, name, *words, stdin=None):
+        """A verb on c0: (exit code, stdout bytes, stderr)."""
+        return run("mc-cache", name, "c0", *words, stdin=stdin, env=self.c.env)
+
+    def put(self, key, value, *flags):
+        return self.verb("put", key, "-", *flags, stdin=value)
+
+    def list(self, *flags):
+        code, out, err = self.verb("ls", "--keys", "--limit", "1000", "--json", *flags)
+        self.assertEqual(code, 0, err)
+        *rows, end = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual((end["type"], end["values"]), ("end", len(rows)))
+        return rows
+
+    def ask(self, method, path, body=None, key=None):
+        """(status, headers, body) of the node's HTTP port."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def test_a_value_of_any_bytes_comes_back_and_is_gone_after_rm(self):
+        value = bytes(range(256)) * 2000
+        code, out, err = self.put("dir/a key", value)
+        self.assertEqual((code, out), (0, b"dir/a key created 512000 bytes\n"), err)
+        self.assertEqual(self.verb("get", "dir/a key")[:2], (0, value))
+        self.assertEqual(self.verb("exist", "dir/a key")[:2], (0, b"dir/a key 512000 bytes\n"))
+        self.assertEqual(self.verb("rm", "dir/a key")[0], 0)
+        code, out, err = self.verb("get", "dir/a key")
+        self.assertEqual((code, out), (1, b""))
+        self.assertIn("MC4007", err)
+        self.assertEqual(self.verb("exist", "dir/a key", "other")[:2], (1, b"dir/a key absent\nother absent\n"))
+
+    def test_a_put_replaces_only_when_it_is_told_to(self):
+        self.assertEqual(self.put("k", b"one")[0], 0)
+        code, _, err = self.put("k", b"two")
+        self.assertEqual(code, 1)
+        self.assertIn("--replace", err)
+        self.assertEqual(self.put("k", b"one")[1], b"k unchanged 3 bytes\n")
+        self.assertEqual(self.put("k", b"two", "--replace")[1], b"k replaced 3 bytes\n")
+        self.assertEqual(self.verb("get", "k")[1], b"two")
+
+    def test_a_full_store_evicts_what_is_not_pinned_and_then_refuses_with_numbers(self):
+        value = b"x" * 500_000
+        for n in range(4):
+            self.assertEqual(self.put(f"k{n}", value, *(["--pin", "1h"] if n < 3 else []))[0], 0)
+        self.assertEqual(self.put("k4", value)[0], 0)  # in place of k3
+        self.assertEqual([row["key"] for row in self.list()], ["k0", "k1", "k2", "k4"])
+        self.assertEqual(self.verb("pin", "k4", "--for", "1h")[0], 0)
+        code, _, err = self.put("k5", value)
+        self.assertEqual(code, 1)
+        self.assertIn("MC5003", err)
+        self.assertIn("2MiB", err)
+        self.assertIn("unpin or remove values", err)
+        self.assertEqual(self.verb("unpin", "k0")[0], 0)
+        self.assertEqual(self.put("k5", value)[0], 0)
+        self.assertEqual([row["key"] for row in self.list()], ["k1", "k2", "k4", "k5"])
+
+    def test_a_value_ends_with_its_time_to_live(self):
+        self.put("short", b"x", "--ttl", "1s", "--pin", "1h")
+        self.put("long", b"x", "--ttl", "1h")
+        until(lambda: [row["key"] for row in self.list()] == ["long"], 30, "short has expired")
+        self.assertEqual(self.verb("get", "short")[0], 1)
+
+    def test_copy_and_move_give_a_value_other_keys(self):
+        self.put("a", b"value")
+        self.assertEqual(self.verb("copy", "a", "b")[1], b"b created\n")
+        self.assertEqual(self.verb("move", "a", "c")[1], b"c created\n")
+        self.assertEqual([row["key"] for row in self.list()], ["b", "c"])
+        self.assertEqual(self.verb("get", "c")[1], b"value")
+        self.assertEqual(self.verb("move", "b", "c")[0], 1)
+        self.assertEqual(self.verb("move", "b", "c", "--replace")[1], b"c replaced\n")
+
+    def test_ls_lists_the_keys_of_a_prefix_and_the_totals(self):
+        for key in ("a/1", "a/2", "b"):
+            self.put(key, b"x" * 10)
+        self.assertEqual([row["key"] for row in self.list("--prefix", "a/")], ["a/1", "a/2"])
+        code, out, _ = self.verb("ls", "--keys", "--limit", "2")
+        self.assertEqual(code, 0)
+        self.assertIn(b"a/2\n2 values, more are there", out)
+
+    def test_the_http_door_needs_a_key_and_shows_a_tenant_its_own_values_alone(self):
+        self.assertEqual(self.ask("PUT", "/v1/store/k", b"x")[0], 401)
+        self.assertEqual(self.ask("PUT", "/v1/store/k", b"one", "sk-one-1111")[0], 201)
+        self.assertEqual(self.ask("GET", "/v1/store/k", key="sk-two-2222")[0], 404)
+        self.assertEqual(self.ask("PUT", "/v1/store/k", b"two", "sk-two-2222")[0], 201)
+        status, headers, body = self.ask("GET", "/v1/store/k", key="sk-one-1111")
+        self.assertEqual((status, body), (200, b"one"))
+        self.assertEqual(len(headers["x-mc-crc32c"]), 8)
+        self.assertEqual(self.ask("GET", "/v1/store/k?tenant=one", key="sk-two-2222")[0], 403)
+        self.assertEqual(self.verb("get", "k", "--tenant", "two")[1], b"two")  # the operator, over the socket
+        self.assertEqual(self.verb("get", "k")[0], 1)
+        file = private_file(self.folder.name, "one.key", "sk-one-1111\n")
+        url = f"http://127.0.0.1:{self.port}"
+        self.assertEqual(run("mc-cache", "get", url, "k", "--api-key-file", file)[1], b"one")
+        self.assertEqual(run("mc-cache", "get", url, "k")[0], 1)
+        for tenant in ("one", "two"):
+            self.verb("rm", "k", "--tenant", tenant)
+
+    def test_a_large_body_is_refused_before_it_is_read_where_nothing_takes_one(self):
+        for path, key in (("/v1/store/k", None), ("/metrics", None)):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            headers = {"Content-Length": str(60 << 20), "Expect": "100-continue"}
+            connection.putrequest("PUT" if path.startswith("/v1") else "GET", path)
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            self.assertIn(connection.getresponse().status, (401, 413))
+            connection.close()
+
+    def test_metrics_count_values_and_what_became_of_them(self):
+        self.put("m", b"x" * 1000)
+        until(lambda: self.c.metric("c0", "mc_store_values") >= 1, 10, "the value is counted")
+        self.assertEqual(self.c.metric("c0", "mc_store_bytes", 'state="capacity"'), 2 << 20)
+        self.assertGreater(self.c.metric("c0", "mc_store_bytes", 'state="used"'), 1000)
+
+
+class Alone(unittest.TestCase):
+    def test_a_node_that_is_no_cache_says_who_has_a_store(self):
+        with Cluster("1p1d") as c:
+            code, _, err = run("mc-cache", "get", "p0", "k", env=c.env)
+            self.assertEqual(code, 1)
+            self.assertIn("mc-cache nodes have", err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

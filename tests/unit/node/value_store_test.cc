@@ -1,0 +1,220 @@
+#include "node/value_store.h"
+
+#include "base/errors.h"
+#include "test.h"
+
+using namespace mc;
+using namespace mc::node;
+
+namespace value_store_test {
+
+SharedValue value_of(std::string_view text) {
+  return std::make_shared<const ValueBytes>(text);
+}
+
+ValueKey key(std::string name, std::string tenant = "t") {
+  return {std::move(tenant), std::move(name)};
+}
+
+/// Memory that holds exactly `count` values of 1,000 bytes under keys of one letter, for a tenant of one letter.
+ValueLimits room_for(uint64_t count) {
+  return {.memory_bytes = count * (1000 + 2 + kValueOverheadBytes), .value_bytes_max = 5000, .lease_max = 10s};
+}
+
+const std::string kThousand(1000, 'x');
+
+struct Fixture {
+  explicit Fixture(uint64_t count = 3) : store(room_for(count)) {}
+  ~Fixture() { store.check(); }
+
+  Result<ValueStore::PutResult> put(const std::string& name, const ValueTerms& terms = {}) {
+    return store.put(key(name), value_of(kThousand), terms, now);
+  }
+  bool has(const std::string& name, const std::string& tenant = "t") {
+    return store.find(key(name, tenant), now).has_value();
+  }
+
+  ValueStore store;
+  TimePoint now{100s};
+};
+
+TEST_CASE("node/value_store: a value comes back with its bytes and checksum, and a removed one does not") {
+  Fixture f;
+  CHECK(*f.store.put(key("a"), value_of("123456789"), {}, f.now) == ValueStore::PutResult::created);
+  const auto found = f.store.get(key("a"), {}, f.now);
+  REQUIRE_OK(found);
+  CHECK(found->value->view() == "123456789");
+  CHECK(found->info.crc == 0xe3069283);
+  CHECK(found->info.uses == 1);
+  REQUIRE_OK(f.store.remove(key("a"), f.now));
+  CHECK(f.store.get(key("a"), {}, f.now).error().mc == err::kNotFound);
+  CHECK(f.store.remove(key("a"), f.now).error().mc == err::kNotFound);
+  CHECK(f.store.used_bytes() == 0);
+  CHECK(found->value->view() == "123456789");  // a reader keeps the bytes
+}
+
+TEST_CASE("node/value_store: an empty value is a value") {
+  Fixture f;
+  REQUIRE_OK(f.store.put(key("a"), value_of(""), {}, f.now));
+  CHECK(f.store.get(key("a"), {}, f.now)->value->size() == 0);
+}
+
+TEST_CASE("node/value_store: a put changes no other value unless it may replace it") {
+  Fixture f;
+  REQUIRE_OK(f.store.put(key("a"), value_of("one"), {}, f.now));
+  CHECK(*f.store.put(key("a"), value_of("one"), {}, f.now) == ValueStore::PutResult::unchanged);
+  CHECK(f.store.put(key("a"), value_of("two"), {}, f.now).error().mc == err::kInvalidField);
+  CHECK(f.store.get(key("a"), {}, f.now)->value->view() == "one");
+  CHECK(*f.store.put(key("a"), value_of("two"), {.replaces = true}, f.now) == ValueStore::PutResult::replaced);
+  CHECK(f.store.get(key("a"), {}, f.now)->value->view() == "two");
+  CHECK(f.store.count() == 1);
+}
+
+TEST_CASE("node/value_store: the least recently used value is evicted first") {
+  Fixture f;
+  for (const char* name : {"a", "b", "c"}) REQUIRE_OK(f.put(name));
+  REQUIRE_OK(f.store.get(key("a"), {}, f.now));
+  REQUIRE_OK(f.store.find(key("b"), f.now));  // a look is no use
+  REQUIRE_OK(f.put("d"));
+  CHECK(f.has("a"));
+  CHECK(!f.has("b"));
+  CHECK(f.has("c"));
+  CHECK(f.store.stats().evicted == 1);
+}
+
+TEST_CASE("node/value_store: pinned values are never evicted, and a put without room names what is held") {
+  Fixture f;
+  REQUIRE_OK(f.put("a", {.pin = 5s}));
+  REQUIRE_OK(f.put("b"));
+  REQUIRE_OK(f.put("c"));
+  REQUIRE_OK(f.store.pin(key("b"), 20s, f.now));
+  REQUIRE_OK(f.put("d"));  // in place of c
+  CHECK(!f.has("c"));
+  REQUIRE_OK(f.store.pin(key("d"), 20s, f.now));
+  const auto refused = f.put("e");
+  REQUIRE(!refused);
+  CHECK(refused.error().mc == err::kNotEnoughMemory);
+  CHECK(refused.error().what.find("0 bytes are free, 0 bytes can be evicted") != std::string::npos);
+  CHECK(!refused.error().next.empty());
+  for (const char* name : {"a", "b", "d"}) CHECK(f.has(name));
+  f.now += 5s;  // the pin of a ends
+  REQUIRE_OK(f.put("e"));
+  CHECK(!f.has("a"));
+  REQUIRE_OK(f.store.pin(key("b"), {}, f.now));  // unpinned
+  REQUIRE_OK(f.put("f"));
+  CHECK(!f.has("b"));
+}
+
+TEST_CASE("node/value_store: a value that can never fit evicts nothing") {
+  Fixture f(3);
+  REQUIRE_OK(f.put("a"));
+  REQUIRE_OK(f.put("b"));
+  CHECK(f.store.put(key("z"), value_of(std::string(5000, 'x')), {}, f.now).error().mc == err::kNotEnoughMemory);
+  CHECK(f.store.put(key("z"), value_of(std::string(5001, 'x')), {}, f.now).error().mc == err::kBodyTooLarge);
+  CHECK(f.has("a"));
+  CHECK(f.has("b"));
+}
+
+TEST_CASE("node/value_store: a replacement may use the room of the value that it replaces") {
+  Fixture f;
+  for (const char* name : {"a", "b", "c"}) REQUIRE_OK(f.put(name, {.pin = 1s}));
+  CHECK(!f.store.put(key("a"), value_of(std::string(1001, 'y')), {.replaces = true}, f.now));
+  CHECK(f.store.get(key("a"), {}, f.now)->value->view() == kThousand);
+  REQUIRE_OK(f.store.put(key("a"), value_of(std::string(1000, 'y')), {.replaces = true}, f.now));
+  CHECK(f.store.get(key("a"), {}, f.now)->value->view() == std::string(1000, 'y'));
+}
+
+TEST_CASE("node/value_store: a value ends with its time to live, pinned or not, and time never runs backwards") {
+  Fixture f;
+  REQUIRE_OK(f.put("a", {.ttl = 2s}));
+  REQUIRE_OK(f.put("b", {.ttl = 2s, .pin = std::chrono::hours(1)}));
+  f.now += 2s - 1ns;
+  CHECK(f.has("a"));
+  f.now += 1ns;
+  CHECK(!f.has("a"));
+  CHECK(!f.has("b"));
+  CHECK(f.store.stats().expired == 2);
+  CHECK(f.store.used_bytes() == 0);
+  REQUIRE_OK(f.put("c", {.ttl = 2s}));
+  f.now -= 50s;  // a caller whose clock was read long ago
+  CHECK(f.has("c"));
+  f.now += 52s;
+  CHECK(!f.has("c"));
+}
+
+TEST_CASE("node/value_store: a lease keeps a value from eviction, at most as long as the node allows") {
+  Fixture f;
+  for (const char* name : {"a", "b", "c"}) REQUIRE_OK(f.put(name));
+  CHECK(f.store.get(key("a"), std::chrono::hours(1), f.now)->info.lease == 10s);
+  REQUIRE_OK(f.put("d"));
+  REQUIRE_OK(f.put("e"));
+  REQUIRE_OK(f.put("f"));
+  CHECK(f.has("a"));
+  f.now += 10s;
+  REQUIRE_OK(f.put("g"));
+  CHECK(!f.has("a"));
+}
+
+TEST_CASE("node/value_store: no call shows a tenant the keys of another one") {
+  Fixture f;
+  REQUIRE_OK(f.put("a"));
+  CHECK(!f.has("a", "u"));
+  CHECK(!f.store.remove(key("a", "u"), f.now));
+  CHECK(!f.store.pin(key("a", "u"), 1s, f.now));
+  CHECK(!f.store.copy(key("a", "u"), key("b", "u"), false, f.now));
+  CHECK(f.store.list("u", "", "", 10, f.now).values.empty());
+  REQUIRE_OK(f.store.put(key("a", "u"), value_of("other"), {}, f.now));
+  CHECK(f.store.get(key("a"), {}, f.now)->value->view() == kThousand);
+}
+
+TEST_CASE("node/value_store: a copy never costs its source, and a move keeps the pin") {
+  Fixture f(2);
+  REQUIRE_OK(f.put("a", {.ttl = 30s}));
+  REQUIRE_OK(f.put("b"));
+  REQUIRE_OK(f.store.copy(key("a"), key("c"), false, f.now));  // a was the oldest, but b goes
+  CHECK(f.has("a"));
+  CHECK(!f.has("b"));
+  CHECK(f.store.find(key("c"), f.now)->ttl == 30s);
+  REQUIRE_OK(f.store.pin(key("c"), 10s, f.now));
+  CHECK(!f.store.copy(key("a"), key("d"), false, f.now));  // no room beside both
+  REQUIRE_OK(f.store.move(key("c"), key("d"), false, f.now));
+  CHECK(!f.has("c"));
+  CHECK(f.store.find(key("d"), f.now)->pin == 10s);
+  CHECK(f.store.move(key("a"), key("d"), false, f.now).error().mc == err::kInvalidField);
+  CHECK(*f.store.move(key("a"), key("d"), true, f.now) == ValueStore::PutResult::replaced);
+  CHECK(f.store.count() == 1);
+  CHECK(*f.store.copy(key("d"), key("d"), false, f.now) == ValueStore::PutResult::unchanged);
+}
+
+TEST_CASE("node/value_store: a listing has one tenant's keys of a prefix in their order, in pages") {
+  Fixture f(20);
+  for (const char* name : {"b/2", "a", "b/1", "b/3", "c"}) REQUIRE_OK(f.put(name));
+  const auto names = [&](const char* prefix, const char* after, size_t limit, bool more) {
+    const auto found = f.store.list("t", prefix, after, limit, f.now);
+    CHECK(found.more == more);
+    std::string out;
+    for (const ValueInfo& info : found.values) out += info.name + " ";
+    return out;
+  };
+  CHECK(names("", "", 10, false) == "a b/1 b/2 b/3 c ");
+  CHECK(names("b/", "", 2, true) == "b/1 b/2 ");
+  CHECK(names("b/", "b/2", 2, false) == "b/3 ");
+  CHECK(names("b/", "b/3", 2, false) == "");
+  CHECK(names("b/", "a", 10, false) == "b/1 b/2 b/3 ");
+  CHECK(names("z", "", 10, false) == "");
+}
+
+TEST_CASE("node/value_store: a key is 1 to 1024 bytes of UTF-8 without control characters") {
+  CHECK(check_value_key("a/b c\xc3\xa9\xf0\x9f\x98\x80"));
+  CHECK(check_value_key(std::string(1024, 'k')));
+  for (const std::string& bad : {std::string(), std::string(1025, 'k'), std::string("a\nb"), std::string("a\0b", 3),
+                                 std::string("\x7f"), std::string("\xc3"), std::string("\xed\xa0\x80")})
+    CHECK(check_value_key(bad).error().mc == err::kInvalidField);
+  Fixture f;
+  CHECK(!f.store.put(key("\xff"), value_of("x"), {}, f.now));
+  REQUIRE_OK(f.put("a"));
+  CHECK(!f.store.copy(key("a"), key(""), false, f.now));
+  CHECK(!f.store.move(key("a"), key("a\tb"), false, f.now));
+}
+
+}  // namespace value_store_test
