@@ -153,4 +153,62 @@ Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, 
   return Json::parse(outcome.body);
 }
 
+/// The result of each operation; `answered` gets the answer, whose values begin behind its first line.
+Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::string& answered) {
+  const size_t count = ops.size();
+  std::string body = Json::object({{"ops", std::move(ops)}}).dump() + "\n" + values;
+  MC_TRY(outcome, call(http::Method::post, {}, {}, std::move(body)));
+  const size_t line_end = outcome.body.find('\n');
+  MC_TRY(json, Json::parse(std::string_view(outcome.body).substr(0, line_end)));
+  const std::span<const Json> results = json["results"].items();
+  if (line_end == std::string::npos || results.size() != count)
+    return user_error(err::kPeerGarbage,
+                      "the answer to a batch of " + std::to_string(count) + " operations has " +
+                          std::to_string(results.size()) + " results",
+                      place_);
+  answered = outcome.body.substr(line_end + 1);
+  return std::vector<Json>(results.begin(), results.end());
+}
+
+Result<void> StoreClient::put_all(std::vector<Item>& items, const node::ValueTerms& terms) {
+  Json ops = Json::array();
+  std::string values, answered;
+  for (const Item& item : items) {
+    Json op = Json::object({{"op", "put"}, {"key", item.key}, {"bytes", item.value.size()}});
+    op.set("crc32c", door::crc_text(sum(item.value))).set("replace", terms.replaces);
+    if (terms.ttl < Duration::max()) op.set("ttl", time_text(terms.ttl));
+    if (terms.pin > Duration{}) op.set("pin", time_text(terms.pin));
+    ops.push(std::move(op));
+    values += item.value;
+  }
+  MC_TRY(results, batch(std::move(ops), std::move(values), answered));
+  for (size_t i = 0; i < items.size(); ++i)
+    if (const Json* error = results[i].find("error"))
+      items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
+  return {};
+}
+
+Result<void> StoreClient::get_all(std::vector<Item>& items) {
+  Json ops = Json::array();
+  for (const Item& item : items) ops.push(Json::object({{"op", "get"}, {"key", item.key}}));
+  std::string answered;
+  MC_TRY(results, batch(std::move(ops), {}, answered));
+  std::string_view rest = answered;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (const Json* error = results[i].find("error")) {
+      items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
+      continue;
+    }
+    const auto bytes = static_cast<uint64_t>(results[i]["bytes"].as_int());
+    if (bytes > rest.size())
+      return user_error(err::kPeerGarbage, "the answer to a batch ends in the value of " + items[i].key, place_);
+    items[i].value = std::string(rest.substr(0, static_cast<size_t>(bytes)));
+    rest.remove_prefix(items[i].value.size());
+    const auto crc = door::parse_crc(results[i]["crc32c"].as_string());
+    if (!crc || *crc != sum(items[i].value)) items[i].error = damaged(items[i].key, place_);
+  }
+  if (!rest.empty()) return user_error(err::kPeerGarbage, "the answer to a batch has bytes behind its values", place_);
+  return {};
+}
+
 }  // namespace mc::verbs

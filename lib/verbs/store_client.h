@@ -29,6 +29,12 @@ class StoreClient {
     std::string tenant;      // "" = the key's own, or the default tenant
     Duration timeout = 30s;  // of a call
   };
+  /// One operation of a batch: a put of `value`, or a get that fills it.
+  struct Item {
+    std::string key;
+    std::string value;
+    std::optional<Error> error;
+  };
 
   /// `place`: see place_of(). MC2101 when the name has no address; nothing is sent yet.
   static Result<std::unique_ptr<StoreClient>> open(std::string place, Options options);
@@ -45,6 +51,9 @@ class StoreClient {
   Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
   /// One page of keys: "values", "more" and totals, as GET /v1/store answers.
   Result<Json> list(std::string_view prefix, std::string_view after, size_t limit);
+  /// One round trip for all items; each has an error of its own. Fails only when the batch was not answered.
+  Result<void> put_all(std::vector<Item>& items, const node::ValueTerms& terms);
+  Result<void> get_all(std::vector<Item>& items);
 
  private:
   using Query = std::vector<std::pair<std::string_view, std::string>>;
@@ -54,6 +63,7 @@ class StoreClient {
   Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
                                    http::Headers headers = {});
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
+  Result<std::vector<Json>> batch(Json ops, std::string values, std::string& answered);
   Error told(const Json& error, int status, const std::string& target) const;
 
   std::string place_;

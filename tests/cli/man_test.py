@@ -47,6 +47,7 @@ FAMILIES = {
     "mc-bench-gpu": ["gpu"],
     "mc-bench-xfer": ["xfer"],
     "mc-bench-disk": ["disk"],
+    "mc-bench-kv": ["kv"],
     "mc-bench-doctor": ["doctor"],
     "mc-bench-plot": ["plot"],
 }

@@ -18,6 +18,7 @@ constexpr cli::Positional kModelArgs[] = {
     {.name = "FILE", .help = "the model to inspect: a GGUF file or a directory; without it that of -m", .min = 0}};
 constexpr cli::Positional kXferArgs[] = {
     {.name = "PEER", .help = "host of a --server, or one of its URIs; without it both ends run here", .min = 0}};
+constexpr cli::Positional kKvArgs[] = {{.name = "NODE", .help = "a cache node's id, or http://HOST:PORT"}};
 constexpr cli::Positional kDiskArgs[] = {
     {.name = "DIR", .help = "folder on the disk to measure; without it this one", .min = 0}};
 constexpr cli::Positional kDoctorArgs[] = {
@@ -127,6 +128,12 @@ const Verb kVerbs[] = {
       .flags = kDiskFlags,
       .example = "mc-bench disk --rw write,randread --bs 256KiB --jobs 1,8 -t 2s"},
      measure_disk},
+    {{.name = "kv",
+      .summary = "time put, get and exist of values in a cache node",
+      .args = kKvArgs,
+      .flags = kKvFlags,
+      .example = "mc-bench kv c0 --op put,get --value 64KiB,1MiB --clients 1,4"},
+     measure_values},
     {{.name = "doctor",
       .summary = "say which transports work here and to peers, why others do not, and what to do",
       .args = kDoctorArgs,

@@ -47,6 +47,9 @@ Result<int> xfer(const cli::Args& args);
 extern const cli::FlagList kDiskFlags;
 Result<int> measure_disk(const cli::Args& args);
 
+extern const cli::FlagList kKvFlags;
+Result<int> measure_values(const cli::Args& args);
+
 extern const cli::FlagList kDoctorFlags;
 Result<int> doctor(const cli::Args& args);
 
