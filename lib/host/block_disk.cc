@@ -78,7 +78,7 @@ Result<void> check_directory(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
     if (name.starts_with("super.") || name.starts_with("seg.")) return {};
-    if (name != "lock") other = name;
+    if (name != "lock" && name != "lost+found") other = name;  // a fresh ext4 file system has the latter
   }
   if (other.empty()) return {};  // new, empty, or not there: the store makes it
   return user_error(err::kFileAccess, directory + " is not a block store and has other files, such as " + other,

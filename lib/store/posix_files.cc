@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".part";  // end of the name of a file that create() has not finished
 constexpr size_t kZeroBytes = size_t{1} << 20;
+constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;  // the files hold the prompts of all users
 
 bool is_unfinished(std::string_view name) {
   return name.ends_with(kUnfinished);
@@ -33,25 +35,73 @@ std::string holder_of(int lock) {
   return pid.empty() ? "another process" : "process " + pid;
 }
 
+Error not_private(const std::string& directory, const std::string& what, const std::string& next) {
+  return user_error(err::kFileAccess, directory + " " + what, "directory of a block store", next);
+}
+
+/// Opens the directory itself, no link to it. A user who can write into it could plant blocks with right checksums, and
+/// a user who can read it could read the prompts of others: it must belong to this user alone.
+Result<Fd> open_private(const std::string& directory) {
+  Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!fd && ::lstat(directory.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
+    return not_private(directory, "is a symbolic link", "name the directory that the link points to");
+  if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + directory));
+  if (::fstat(fd.get(), &status) != 0) return as_user_error(err::kFileAccess, errno_error("stat " + directory));
+  if (status.st_uid != ::geteuid())
+    return not_private(directory,
+                       "belongs to user " + std::to_string(status.st_uid) + ", and this process runs as user " +
+                           std::to_string(::geteuid()),
+                       "run the program as the owner of the directory, or name another directory");
+  if ((status.st_mode & 077) != 0) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(status.st_mode & 07777));
+    return not_private(directory, std::string("has mode ") + mode + " and is open to other users",
+                       "chmod 700 " + directory);
+  }
+  return fd;
+}
+
+/// Why the file is no file of this user's alone; "" = it is one. A second name of it may lie outside the directory.
+std::string objection(const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) return " is no regular file";
+  if (status.st_uid != ::geteuid()) return " belongs to user " + std::to_string(status.st_uid);
+  if (status.st_nlink != 1) return " has " + std::to_string(status.st_nlink) + " names (hard links)";
+  return "";
+}
+
 }  // namespace
 
 Error PosixFiles::failed(const std::string& what) const {
   return errno_error(directory_ + "/" + what);
 }
 
-Result<void> PosixFiles::enter(const std::string& directory) {
-  directory_ = directory;
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  directory_fd_ = Fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory_fd_) return as_user_error(err::kFileAccess, errno_error("open " + directory));
-  lock_ = Fd(::openat(directory_fd_.get(), "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!lock_) return as_user_error(err::kFileAccess, failed("lock"));
+Result<void> PosixFiles::take_lock() {
+  // A link named "lock" would make this process truncate the file behind the link.
+  const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  lock_ = Fd(::openat(directory_fd_.get(), "lock", flags, kFileMode));
+  struct stat status {};
+  if (!lock_ || ::fstat(lock_.get(), &status) != 0) return as_user_error(err::kFileAccess, failed("lock"));
+  if (const std::string what = objection(status); !what.empty())
+    return not_private(directory_ + "/lock", what.substr(1), "remove that file; the store makes its own");
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
-    return user_error(err::kStoreBusy, directory + " is in use by " + holder_of(lock_.get()));
+    return user_error(err::kStoreBusy, directory_ + " is in use by " + holder_of(lock_.get()));
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0)
     errno = 0;  // the number is for people; the lock holds without it
+  return {};
+}
+
+Result<void> PosixFiles::enter(const std::string& directory) {
+  directory_ = directory;
+  while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();  // "link/" would follow the link
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(directory_).parent_path(), error);
+  if (::mkdir(directory_.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
+    return as_user_error(err::kFileAccess, errno_error("make " + directory_));
+  MC_TRY(opened, open_private(directory_));
+  directory_fd_ = std::move(opened);
+  MC_CHECK(take_lock());
   MC_TRY(names, list());
   for (const std::string& name : names)
     if (is_unfinished(name)) ::unlinkat(directory_fd_.get(), name.c_str(), 0);
@@ -85,7 +135,8 @@ Result<FileId> PosixFiles::open(const std::string& name) {
   if (!fd && errno == EINVAL) fd = Fd(::openat(directory_fd_.get(), name.c_str(), flags));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return failed(name);
-  if (!S_ISREG(status.st_mode)) return Error{Code::invalid, directory_ + "/" + name + " is no regular file"};
+  if (const std::string what = objection(status); !what.empty())
+    return Error{Code::invalid, directory_ + "/" + name + what};
   return keep(std::move(fd), static_cast<uint64_t>(status.st_size));
 }
 
@@ -94,7 +145,7 @@ Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
   if (::faccessat(directory_fd_.get(), name.c_str(), F_OK, 0) == 0)
     return Error{Code::invalid, directory_ + "/" + name + " is there already"};
   ::unlinkat(directory_fd_.get(), unfinished.c_str(), 0);
-  const Fd made(::openat(directory_fd_.get(), unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  const Fd made(::openat(directory_fd_.get(), unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
   if (!made) return failed(name);
   const auto fail = [&] {
     const Error error = failed(name + ": " + std::to_string(bytes) + " bytes");

@@ -19,7 +19,8 @@ class PosixFiles : public Disk {
   uint64_t size(FileId file) const override;
 
  protected:
-  /// Makes the directory when it is not there and locks it. busy: another store has it, and the pid it wrote.
+  /// Makes the directory with mode 0700 when it is not there, then locks it. MC5005: it is a link, belongs to another
+  /// user or is open to other users. busy: another store has it, and the pid it wrote.
   Result<void> enter(const std::string& directory);
   int fd(FileId file) const;
   /// The operation by system calls in this thread. Sets io.error.
@@ -30,6 +31,7 @@ class PosixFiles : public Disk {
     Fd fd;
     uint64_t bytes = 0;
   };
+  Result<void> take_lock();
   Result<FileId> keep(Fd fd, uint64_t bytes);
   Error failed(const std::string& what) const;
 

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The directory of --ssd: it belongs to the user of the node alone, and no link in it leads out of it.
+
+Attackers here are other users of the host. One of them reads the directory, which holds everybody's prompts, plants
+blocks in it, takes its lock, or puts links into a directory that is then named to a node or to fsck.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import unittest
+
+import cluster
+from cluster import run
+
+NOBODY = 65534
+
+
+def needs_root(test):
+    return unittest.skipUnless(os.geteuid() == 0, "only root can give files to another user")(test)
+
+
+class Directory(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="mct-attack-", dir=cluster.BUILD)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.kv = os.path.join(self.folder, "kv")
+        self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
+        os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
+
+    def start(self, directory):
+        return run("mc-cache", "--dram", "8MiB", "--check", "--ssd", f"{directory}:16MiB", env=self.env)
+
+    def make(self):
+        code, _, err = self.start(self.kv)
+        self.assertEqual(code, 0, err)
+
+    def refused(self, *words, directory=None):
+        """A node and fsck, with and without --repair, all refuse the directory and name each of `words`."""
+        directory = directory or self.kv
+        answers = [self.start(directory)]
+        answers += [run("mc-cache", "fsck", directory, *flags, env=self.env) for flags in ([], ["--repair"])]
+        for code, _, err in answers:
+            self.assertNotEqual(code, 0)
+            for word in words:
+                self.assertIn(word, err)
+
+    def test_a_new_directory_and_all_its_files_are_closed_to_other_users(self):
+        before = os.umask(0)
+        self.addCleanup(os.umask, before)
+        self.make()
+        self.assertEqual(stat.S_IMODE(os.stat(self.kv).st_mode), 0o700)
+        modes = {name: stat.S_IMODE(os.stat(f"{self.kv}/{name}").st_mode) for name in os.listdir(self.kv)}
+        self.assertIn("lock", modes)
+        self.assertIn("super.a", modes)
+        self.assertEqual(set(modes.values()), {0o600}, modes)
+
+    def test_a_directory_that_others_may_enter_is_refused_with_its_mode_and_the_command_that_closes_it(self):
+        self.make()
+        for mode in (0o755, 0o701, 0o770):
+            os.chmod(self.kv, mode)
+            self.refused("MC5005", f"{mode:04o}", f"chmod 700 {self.kv}")
+        os.chmod(self.kv, 0o700)
+        self.make()
+
+    def test_a_link_to_a_directory_is_refused_with_and_without_a_slash_behind_it(self):
+        self.make()
+        link = os.path.join(self.folder, "link")
+        os.symlink(self.kv, link)
+        self.refused("MC5005", "symbolic link", directory=link)
+        self.refused("MC5005", "symbolic link", directory=link + "/")
+
+    def test_a_lock_that_is_a_link_does_not_overwrite_the_file_behind_it(self):
+        self.make()
+        victim = os.path.join(self.folder, "victim")
+        with open(victim, "w") as file:
+            file.write("years of work")
+        for link in (os.symlink, os.link):
+            os.remove(f"{self.kv}/lock")
+            link(victim, f"{self.kv}/lock")
+            self.refused("MC5005", "lock")
+            with open(victim) as file:
+                self.assertEqual(file.read(), "years of work")
+
+    def test_a_lock_that_is_a_fifo_does_not_hang_the_start(self):
+        self.make()
+        os.remove(f"{self.kv}/lock")
+        os.mkfifo(f"{self.kv}/lock")
+        self.refused("MC5005", "no regular file")
+
+    def test_a_segment_with_a_second_name_outside_of_the_directory_is_refused(self):
+        self.make()
+        os.link(f"{self.kv}/seg.000000", f"{self.folder}/outside")
+        self.refused("MC5005", "seg.000000", "hard links")
+
+    @needs_root
+    def test_a_directory_of_another_user_is_refused_even_by_root(self):
+        self.make()
+        for name in os.listdir(self.kv):
+            os.chown(f"{self.kv}/{name}", NOBODY, NOBODY)
+        os.chown(self.kv, NOBODY, NOBODY)
+        self.refused("MC5005", f"belongs to user {NOBODY}")
+
+    @needs_root
+    def test_a_segment_of_another_user_is_refused(self):
+        self.make()
+        os.chown(f"{self.kv}/seg.000000", NOBODY, NOBODY)
+        self.refused("MC5005", f"seg.000000 belongs to user {NOBODY}")
+
+    @needs_root
+    def test_another_user_cannot_take_the_lock(self):
+        self.make()
+        os.chmod(self.folder, 0o755)
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            try:
+                fcntl.flock(os.open(f"{self.kv}/lock", os.O_RDONLY), fcntl.LOCK_EX)
+                os._exit(0)
+            except PermissionError:
+                os._exit(13)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 13)
+
+    def test_the_root_of_a_fresh_file_system_is_accepted(self):
+        os.mkdir(self.kv, 0o700)
+        os.mkdir(f"{self.kv}/lost+found", 0o700)
+        self.make()
+        self.assertEqual(run("mc-cache", "fsck", self.kv, env=self.env)[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
