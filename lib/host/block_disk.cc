@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <new>
+#include <system_error>
 
 #include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/thread_limit.h"
+#include "base/units.h"
 #include "node/disk_block.h"
 
 namespace mc::host {
@@ -39,6 +43,12 @@ const ExtentLayout& layout_of(const node::DiskWrite& write) {
 }
 const ExtentLayout& layout_of(const node::DiskLoad& load) {
   return load.layout;
+}
+
+/// Text of an operation that found no memory for the block's value.
+template <class T>
+std::string no_memory(const T& operation) {
+  return "no memory for the " + format_bytes(node::disk_value_bytes(layout_of(operation))) + " of a block";
 }
 
 /// Calls `work` with one part of the batch after the other, each of values that fit into kBatchBytesMax together.
@@ -101,13 +111,22 @@ Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& optio
     return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
                          within(options.directory, std::move(opened).error()));
   MC_TRY(ready, EventFd::open());
-  return std::unique_ptr<BlockDisk>(new BlockDisk(std::move(*opened), disk->kind, std::move(ready)));
+  std::unique_ptr<BlockDisk> out(new BlockDisk(std::move(*opened), disk->kind, std::move(ready)));
+  MC_CHECK(out->start());
+  return out;
 }
 
 BlockDisk::BlockDisk(std::unique_ptr<store::Store> store, std::string kind, EventFd ready)
-    : store_(std::move(store)), kind_(std::move(kind)), ready_fd_(std::move(ready)) {
-  writer_ = std::thread([this] { write_all(); });
-  reader_ = std::thread([this] { read_all(); });
+    : store_(std::move(store)), kind_(std::move(kind)), ready_fd_(std::move(ready)) {}
+
+Result<void> BlockDisk::start() {
+  try {
+    writer_ = std::thread([this] { write_all(); });
+    reader_ = std::thread([this] { read_all(); });
+  } catch (const std::system_error& error) {
+    return thread_limit_error(error.code().value());  // the destructor ends the one that runs
+  }
+  return {};
 }
 
 BlockDisk::~BlockDisk() {
@@ -117,8 +136,8 @@ BlockDisk::~BlockDisk() {
   }
   wake_writer_.notify_all();
   wake_reader_.notify_all();
-  writer_.join();
-  reader_.join();
+  if (writer_.joinable()) writer_.join();
+  if (reader_.joinable()) reader_.join();
 }
 
 // ---- the loop's side -------------------------------------------------------------------------
@@ -184,7 +203,7 @@ void BlockDisk::write_all() {
       drops.swap(drops_);
       if (batch.empty() && drops.empty()) return;  // stopping, and everything was written
     }
-    in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) { write_batch(part); });
+    in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) { write_part(part); });
     const std::vector<Id128> ids(drops.begin(), drops.end());
     // Behind the writes: each of these drops was ordered after the writes of its block, for write() takes out older
     // ones. A lost drop only means a block that comes back.
@@ -195,7 +214,19 @@ void BlockDisk::write_all() {
   }
 }
 
-void BlockDisk::write_batch(std::span<const Write> batch) {
+void BlockDisk::write_part(std::span<const Write> part) {
+  std::vector<node::DiskWritten> done;
+  try {
+    done = write_batch(part);
+  } catch (const std::bad_alloc&) {
+    done.clear();
+    for (const Write& write : part) done.push_back({write.action.op, Code::no_space, no_memory(write.action)});
+  }
+  for (node::DiskWritten& written : done) give(std::move(written));
+}
+
+std::vector<node::DiskWritten> BlockDisk::write_batch(std::span<const Write> batch) {
+  std::vector<node::DiskWritten> out;
   std::vector<Value> values;
   std::vector<store::Put> puts;
   std::vector<Code> codes(batch.size(), Code::ok);
@@ -213,8 +244,9 @@ void BlockDisk::write_batch(std::span<const Write> batch) {
   const Result<void> done = store_->put(puts, store::Level::durable);
   for (size_t i = 0; i < batch.size(); ++i) {
     const bool failed = codes[i] == Code::ok && !done;
-    give(node::DiskWritten{batch[i].action.op, failed ? done.error().code : codes[i], failed ? done.error().what : ""});
+    out.push_back({batch[i].action.op, failed ? done.error().code : codes[i], failed ? done.error().what : ""});
   }
+  return out;
 }
 
 void BlockDisk::report_evictions() {
@@ -239,22 +271,22 @@ void BlockDisk::read_all() {
       batch.swap(loads_);
       if (stopping_ && batch.empty()) return;
     }
-    in_parts(std::span<const Load>(batch), [this](std::span<const Load> part) { load_batch(part); });
+    in_parts(std::span<const Load>(batch), [this](std::span<const Load> part) { load_part(part); });
     if (listed) continue;
     const size_t end = std::min(found.size(), next + kFoundAtOnce);
     listed = end == found.size();
-    find_some(std::span(found).subspan(next, end - next), listed);
+    give(find_some(std::span(found).subspan(next, end - next), listed));
     next = end;
   }
 }
 
-void BlockDisk::find_some(std::span<const Id128> ids, bool last) {
+node::DiskFound BlockDisk::find_some(std::span<const Id128> ids, bool last) {
+  node::DiskFound found;
+  found.last = last;
   std::vector<Page> fronts(ids.size());
   std::vector<store::Get> gets;
   for (size_t i = 0; i < ids.size(); ++i) gets.push_back({.id = ids[i], .room = fronts[i].bytes});
   store_->peek(gets);
-  node::DiskFound found;
-  found.last = last;
   for (const store::Get& get : gets) {
     if (get.code != Code::ok) continue;
     auto block = node::parse_disk_front(get.room);
@@ -262,10 +294,23 @@ void BlockDisk::find_some(std::span<const Id128> ids, bool last) {
     if (block && block->hash == get.id && node::disk_value_bytes(block->layout) == get.bytes)
       found.blocks.push_back(std::move(*block));
   }
-  give(std::move(found));
+  return found;
 }
 
-void BlockDisk::load_batch(std::span<const Load> batch) {
+void BlockDisk::load_part(std::span<const Load> part) {
+  std::vector<node::DiskLoaded> done;
+  try {
+    done = load_batch(part);
+  } catch (const std::bad_alloc&) {
+    done.clear();
+    for (const Load& load : part) done.push_back({load.action.op, Code::no_space, no_memory(load.action), {}});
+  }
+  for (node::DiskLoaded& loaded : done) give(std::move(loaded));
+  report_evictions();  // blocks whose bytes were wrong
+}
+
+std::vector<node::DiskLoaded> BlockDisk::load_batch(std::span<const Load> batch) {
+  std::vector<node::DiskLoaded> out;
   std::vector<Value> values;
   std::vector<store::Get> gets;
   values.reserve(batch.size());
@@ -290,9 +335,9 @@ void BlockDisk::load_batch(std::span<const Load> batch) {
         done.code = Code::corrupt, useless = true;
     }
     if (useless) drop({{batch[i].action.hash}});  // before the answer, which may lead to a new write of the block
-    give(std::move(done));
+    out.push_back(std::move(done));
   }
-  report_evictions();  // blocks whose bytes were wrong
+  return out;
 }
 
 }  // namespace mc::host

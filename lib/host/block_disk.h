@@ -53,11 +53,16 @@ class BlockDisk final : public node::BlockDisk {
   };
 
   BlockDisk(std::unique_ptr<store::Store> store, std::string kind, EventFd ready);
+  /// MC5006 when the system starts no thread.
+  Result<void> start();
   void write_all();
-  void write_batch(std::span<const Write> batch);
+  /// Answers every operation of the part, with no_space where memory for the values is short.
+  void write_part(std::span<const Write> part);
+  std::vector<node::DiskWritten> write_batch(std::span<const Write> batch);
   void read_all();
-  void load_batch(std::span<const Load> batch);
-  void find_some(std::span<const Id128> ids, bool last);
+  void load_part(std::span<const Load> part);
+  std::vector<node::DiskLoaded> load_batch(std::span<const Load> batch);
+  node::DiskFound find_some(std::span<const Id128> ids, bool last);
   void report_evictions();
   void give(node::Event event);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -201,7 +202,7 @@ void PosixFiles::transfer(Io& io) const {
     return;
   }
   MC_ASSERT_LE(io.parts.size(), kPartsMax);
-  std::vector<iovec> rest;  // after a short transfer
+  std::array<iovec, kPartsMax> rest;  // after a short transfer; no allocation can fail here
   std::span<const iovec> parts = io.parts;
   for (uint64_t at = io.offset; !parts.empty();) {
     const auto offset = static_cast<off_t>(at);
@@ -219,10 +220,10 @@ void PosixFiles::transfer(Io& io) const {
     while (whole < parts.size() && left >= parts[whole].iov_len) left -= parts[whole++].iov_len;
     parts = parts.subspan(whole);
     if (parts.empty()) return;
-    rest.assign(parts.begin(), parts.end());
+    std::copy(parts.begin(), parts.end(), rest.begin());  // to the front, also where the parts are in `rest`
     rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + left;
     rest.front().iov_len -= left;
-    parts = rest;
+    parts = std::span(rest).first(parts.size());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 
 #include "base/assert.h"
 #include "base/copy_crc.h"
@@ -179,7 +180,13 @@ Result<void> Store::commit(std::vector<Item> items, bool durable) {
   mine.items = std::move(items);
   mine.durable = durable;
   for (const Item& item : mine.items) mine.pages += wire::store_pages(item.entry.bytes);
-  parts_->queue.run(mine, [parts = parts_.get()](std::span<Commit* const> round) { parts->write_round(round); });
+  parts_->queue.run(mine, [parts = parts_.get()](std::span<Commit* const> round) {
+    try {
+      parts->write_round(round);
+    } catch (const std::bad_alloc&) {  // others wait for the end of this round
+      for (Commit* commit : round) commit->result = Error{Code::no_space, "store: no memory for a group of blocks"};
+    }
+  });
   return std::move(mine.result);
 }
 
@@ -200,12 +207,18 @@ void Store::read(std::span<Get> gets, bool whole) {
   ids.reserve(gets.size());
   for (const Get& get : gets) ids.push_back(get.id);
   std::vector<std::optional<Place>> places(gets.size());
-  parts_->index.hold(ids, places, whole);
-
   std::vector<PageBuffer> copies(gets.size());  // for room that is not aligned
   std::vector<iovec> memory(gets.size());
   std::vector<Io> reads;
   reads.reserve(gets.size());
+  // Released also when memory runs out: a file that stays held is never reused.
+  struct Held {
+    Index& index;
+    std::span<const std::optional<Place>> places;
+    ~Held() { index.release(places); }
+  } const held{parts_->index, places};
+  parts_->index.hold(ids, places, whole);
+
   for (size_t i = 0; i < gets.size(); ++i) {
     Get& get = gets[i];
     get.bytes = places[i] ? places[i]->bytes : 0;
@@ -240,7 +253,6 @@ void Store::read(std::span<Get> gets, bool whole) {
     get.code = Code::corrupt;
     if (parts_->index.forget(get.id, place)) ++parts_->corrupt_blocks;
   });
-  parts_->index.release(places);
 }
 
 std::optional<uint32_t> Store::find(const Id128& id) const {

@@ -3,6 +3,9 @@
 #include "host/block_disk.h"
 
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -129,6 +132,56 @@ TEST_CASE("host/disk: a block comes back byte for byte with its checksums, in th
     CHECK(std::memcmp(page.bytes, back.bytes, layout().page_bytes()) == 0);
   }
 }
+
+TEST_CASE("host/disk: too few threads for the disk end the start in words, however many there are" *
+          doctest::skip(::geteuid() != 0)) {
+  for (const std::string io : {"memory", "threads"}) {
+    const int enough = io == "memory" ? 2 : 18;  // a writer, a reader, and the threads of the disk
+    for (const int room : {0, 1, enough - 1, enough}) {
+      CAPTURE(io);
+      CAPTURE(room);
+      Folder folder;
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        // Root has no limit, and a user's threads are counted together: the child becomes a user of its own.
+        const auto user = static_cast<uid_t>(50'000 + ::getpid() % 10'000);
+        const rlimit limit{static_cast<rlim_t>(room) + 1, static_cast<rlim_t>(room) + 1};
+        if (::chown(folder.path.c_str(), user, user) != 0 || ::setrlimit(RLIMIT_NPROC, &limit) != 0) ::_exit(4);
+        if (::chdir(folder.path.c_str()) != 0 || ::setuid(user) != 0) ::_exit(4);
+        const auto disk = BlockDisk::open({.directory = "kv", .capacity_bytes = 16 << 20, .io = io});
+        ::_exit(disk ? 0 : disk.error().mc == err::kSystemLimit ? 1 : 3);
+      }
+      int status = 0;
+      REQUIRE(::waitpid(pid, &status, 0) == pid);
+      REQUIRE(WIFEXITED(status));
+      CHECK(WEXITSTATUS(status) == (room < enough ? 1 : 0));
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose allocators end the process instead
+TEST_CASE("host/disk: a block that finds no memory fails alone with no_space") {
+  Folder folder;
+  DiskBench b(folder.path);
+  ExtentLayout huge = layout();
+  huge.layers = 1 << 20, huge.kv_heads = 1 << 10, huge.head_dim = 1 << 10;
+  REQUIRE(huge.page_bytes() > uint64_t{1} << 47);  // more than a process can have
+  PageBytes page;
+  node::DiskBlock block = block_of(1, page);
+  block.layout = huge;
+  b.disk->write({.op = 7, .block = block}, {page.bytes, huge.page_bytes()});
+  const auto written = b.wait_for<node::DiskWritten>();
+  CHECK(written.op == 7);
+  CHECK(written.code == Code::no_space);
+  CHECK(written.what.find("no memory") == 0);
+  b.disk->load({.op = 8, .hash = hash_of(1), .layout = huge}, {page.bytes, huge.page_bytes()});
+  const auto loaded = b.wait_for<node::DiskLoaded>();
+  CHECK(loaded.op == 8);
+  CHECK(loaded.code == Code::no_space);
+  REQUIRE(b.write(2, page) == Code::ok);
+  CHECK(b.load(2, page).code == Code::ok);
+}
+#endif
 
 TEST_CASE("host/disk: a page that does not match its checksums is not written") {
   Folder folder;
