@@ -19,7 +19,10 @@ namespace {
 constexpr size_t kFoundAtOnce = 256;                     // blocks of one DiskFound: 1 MiB of fronts
 constexpr size_t kQueueMax = 4096;                       // the machine bounds what is under way far below this
 constexpr uint64_t kBatchBytesMax = uint64_t{64} << 20;  // memory for values of each thread, or one value
-constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{64} << 20;
+// Segments of a new store: 16 of a small one. Each is an open file, so a large store has larger ones, not more of them.
+constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentUsual = uint64_t{64} << 20;
+constexpr uint64_t kSegmentMost = uint64_t{1} << 30, kSegmentsUsual = 1024;
+constexpr uint64_t kFilesBeside = 16;  // directory, lock, superblocks, rings, and a segment that is being made
 
 struct alignas(store::kPageBytes) Page {
   std::byte bytes[store::kPageBytes];
@@ -95,7 +98,26 @@ Result<void> check_directory(const std::string& directory) {
                     "--ssd", "name an empty directory, or one that does not exist yet");
 }
 
+uint64_t new_segment_bytes(uint64_t capacity_bytes) {
+  const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, kSegmentUsual);
+  return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+}
+
 }  // namespace
+
+uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes) {
+  uint64_t segments = 0, segment_bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (!entry.path().filename().string().starts_with("seg.")) continue;
+    ++segments;
+    std::error_code unsized;
+    // The largest: one that was cut short is removed when the store is opened.
+    if (const uint64_t bytes = entry.file_size(unsized); !unsized) segment_bytes = std::max(segment_bytes, bytes);
+  }
+  if (segment_bytes == 0) segment_bytes = new_segment_bytes(capacity_bytes);
+  return std::max(segments, capacity_bytes / segment_bytes) + kFilesBeside;
+}
 
 Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& options) {
   MC_CHECK(check_directory(options.directory));
@@ -103,8 +125,7 @@ Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& optio
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   store::Options settings;
   settings.capacity_bytes = options.capacity_bytes;
-  settings.segment_bytes =
-      std::clamp(options.capacity_bytes / 16, kSegmentLeast, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+  settings.segment_bytes = new_segment_bytes(options.capacity_bytes);
   settings.report_evictions = true;
   auto opened = store::Store::open(std::move(disk->disk), settings);
   if (!opened)

@@ -24,6 +24,10 @@ struct BlockDiskOptions {
   std::string io = "auto";  // kind of the store's disk
 };
 
+/// Files that a block disk may have open: its segments, which stay open, and a few more. A directory that has segments
+/// already keeps their size.
+uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes);
+
 class BlockDisk final : public node::BlockDisk {
  public:
   /// Errors have a number and name the directory: it is in use, of another format, damaged, not writable, or full.

@@ -29,10 +29,10 @@ void touch_stack() {
 
 }  // namespace
 
-Result<DescriptorPlan> prepare_process(bool has_data_plane) {
+Result<DescriptorPlan> prepare_process(bool has_data_plane, uint64_t disk_files) {
   MC_CHECK(log_to_thread());
   MC_TRY(limit, raise_descriptor_limit());
-  MC_TRY(plan, plan_descriptors(limit, has_data_plane));
+  MC_TRY(plan, plan_descriptors(limit, has_data_plane, disk_files));
   MC_CHECK(keep_memory_reserve(kReserveBytes));
   touch_stack();
   return plan;

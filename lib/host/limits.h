@@ -12,7 +12,7 @@ namespace mc::host {
 /// Every daemon calls this first, once its signals are blocked and before it starts threads: log lines get a thread,
 /// the limit on descriptors is raised and divided, memory gets a reserve. MC5003 and MC5006 when the machine gives
 /// too little to run at all.
-Result<DescriptorPlan> prepare_process(bool has_data_plane);
+Result<DescriptorPlan> prepare_process(bool has_data_plane, uint64_t disk_files = 0);
 
 /// Connections that the HTTP door and the operators' socket may each have; with those that are told that there are too
 /// many, they stay within the plan's share.

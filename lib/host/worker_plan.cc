@@ -59,6 +59,12 @@ Result<void> WorkerPlan::make() {
   return role_ == wire::Role::cache ? plan_cache() : plan_model();
 }
 
+uint64_t WorkerPlan::disk_files() const {
+  if (!args_.present(flags::kSsd)) return 0;
+  const auto place = parse_ssd(args_.text(flags::kSsd));
+  return place ? block_disk_files(place->directory, place->bytes) : 0;  // open_disk() reports the error
+}
+
 Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
   if (!args_.present(flags::kSsd)) return std::unique_ptr<BlockDisk>();
   if (options.stages > 1)

@@ -30,6 +30,8 @@ class WorkerPlan {
   Result<std::unique_ptr<node::Compute>> open_compute(std::byte* pool);
   /// The disk of --ssd; null without it. Errors name the directory and the next step.
   Result<std::unique_ptr<BlockDisk>> open_disk();
+  /// Files that the block store of --ssd may have open; 0 without one.
+  uint64_t disk_files() const;
   std::unique_ptr<node::Worker> make_machine() const;
 
   wire::Role role() const { return role_; }

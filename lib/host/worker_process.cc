@@ -31,7 +31,7 @@ class WorkerProcess {
   Result<int> serve() {
     MC_TRY(signals, Signals::open());
     signals_ = std::make_unique<Signals>(std::move(signals));
-    MC_TRY(descriptors, prepare_process(true));
+    MC_TRY(descriptors, prepare_process(true, plan_.disk_files()));
     descriptors_ = descriptors;
     if (args_.on(flags::kDieWithParent)) die_with_parent();
     MC_CHECK(plan_.make());

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kAtRest = 48;   // measured: 25 (conductor) and 46 (worker) with three peers
 constexpr uint64_t kShareMin = 8;  // connections that are left to each kind of peer, or the process does not start
+constexpr uint64_t kUsual = 4096;  // the least limit that is advised
 constexpr uint64_t kHttpMax = 10'000;
 constexpr uint64_t kControlMax = 4'096;
 constexpr uint64_t kDataMax = 16'384;
@@ -29,15 +30,20 @@ Result<uint64_t> raise_descriptor_limit() {
   return static_cast<uint64_t>(limit.rlim_cur);
 }
 
-Result<DescriptorPlan> plan_descriptors(uint64_t limit, bool has_data_plane) {
+Result<DescriptorPlan> plan_descriptors(uint64_t limit, bool has_data_plane, uint64_t disk_files) {
   const uint64_t kinds = has_data_plane ? 3 : 2;
-  const uint64_t needed = kAtRest + (kinds + 1) * kShareMin;
-  if (limit < needed)
-    return user_error(
-        err::kSystemLimit,
-        "at most " + std::to_string(limit) + " files may be open, at least " + std::to_string(needed) + " are needed",
-        "ulimit -Hn", "raise the hard limit on open files: ulimit -n " + std::to_string(4096));
-  const uint64_t free = limit - kAtRest;
+  const uint64_t needed = kAtRest + disk_files + (kinds + 1) * kShareMin;
+  if (limit < needed) {
+    std::string what =
+        "at most " + std::to_string(limit) + " files may be open, at least " + std::to_string(needed) + " are needed";
+    std::string next = "raise the hard limit on open files: ulimit -n " + std::to_string(std::max(needed * 2, kUsual));
+    if (disk_files > 0) {
+      what += ", " + std::to_string(disk_files) + " of them by the block store of --ssd";
+      next += ", or give --ssd a smaller SIZE";
+    }
+    return user_error(err::kSystemLimit, std::move(what), "ulimit -Hn", std::move(next));
+  }
+  const uint64_t free = limit - kAtRest - disk_files;
   DescriptorPlan plan{.limit = limit};
   plan.control = std::clamp(free / 8, kShareMin, kControlMax);
   if (has_data_plane) plan.data = std::clamp(free / 4, kShareMin, kDataMax);

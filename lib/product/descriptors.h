@@ -19,8 +19,9 @@ struct DescriptorPlan {
 /// Raises the soft limit on open files to the hard one, for this process and the programs it starts.
 /// Returns the limit that holds now.
 Result<uint64_t> raise_descriptor_limit();
-/// Divides `limit`. The process itself keeps what it has at rest and a quarter of the remainder: connections
-/// that it makes, files, programs that it starts. MC5006 where too little remains.
-Result<DescriptorPlan> plan_descriptors(uint64_t limit, bool has_data_plane);
+/// Divides `limit`. The process itself keeps what it has at rest, the `disk_files` that its block store may have open,
+/// and a quarter of the remainder: connections that it makes, files, programs that it starts. MC5006 where too little
+/// remains.
+Result<DescriptorPlan> plan_descriptors(uint64_t limit, bool has_data_plane, uint64_t disk_files);
 
 }  // namespace mc

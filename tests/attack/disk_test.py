@@ -7,8 +7,10 @@ blocks in it, takes its lock, or puts links into a directory that is then named 
 
 import fcntl
 import os
+import resource
 import shutil
 import stat
+import subprocess
 import tempfile
 import unittest
 
@@ -130,6 +132,18 @@ class Directory(unittest.TestCase):
         os.mkdir(f"{self.kv}/lost+found", 0o700)
         self.make()
         self.assertEqual(run("mc-cache", "fsck", self.kv, env=self.env)[0], 0)
+
+    def test_a_disk_with_more_segments_than_files_may_be_open_is_refused_before_it_is_made(self):
+        words = [cluster.program("mc-cache"), "--dram", "8MiB", "--check", "--ssd", f"{self.kv}:16GiB"]
+
+        def limited():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60, preexec_fn=limited)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("MC5006", done.stderr)
+        self.assertIn("at most 300 files may be open, at least 352 are needed, 272 of them", done.stderr)
+        self.assertFalse(os.path.exists(self.kv))
 
 
 if __name__ == "__main__":

@@ -133,6 +133,20 @@ TEST_CASE("host/disk: a block comes back byte for byte with its checksums, in th
   }
 }
 
+TEST_CASE("host/disk: the files of a disk are counted, and grow in size before they grow in number") {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  Folder folder;
+  const std::string place = folder.path + "/kv";
+  CHECK(host::block_disk_files(place, kGiB / 16) == 16 + 16);  // 16 of 4 MiB, and a few beside
+  CHECK(host::block_disk_files(place, 16 * kGiB) == 256 + 16);
+  CHECK(host::block_disk_files(place, 64 * kGiB) == 1024 + 16);
+  CHECK(host::block_disk_files(place, 1024 * kGiB) == 1024 + 16);
+  CHECK(host::block_disk_files(place, 4096 * kGiB) == 4096 + 16);  // the format ends at 1 GiB
+  // A disk of 32 MiB has segments of 2 MiB, and keeps them when it grows.
+  DiskBench b(folder.path);
+  CHECK(host::block_disk_files(place, kGiB) == 512 + 16);
+}
+
 TEST_CASE("host/disk: too few threads for the disk end the start in words, however many there are" *
           doctest::skip(::geteuid() != 0)) {
   for (const std::string io : {"memory", "threads"}) {
