@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/model_file.h"
 
 namespace mc::gguf {
 namespace {
@@ -60,17 +60,10 @@ void File::release() {
 }
 
 Result<Header> File::map(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO must not make it wait
-  if (!fd) {
-    const Error error = errno_error("open " + path);
-    return user_error(error.code == Code::not_found ? err::kModelIncomplete : err::kFileAccess, error.what);
-  }
-  struct stat status;
-  if (fstat(fd.get(), &status) != 0) return as_user_error(err::kFileAccess, errno_error("stat " + path));
-  if (!S_ISREG(status.st_mode)) return user_error(err::kModelCorrupt, path + ": is not a regular file");
-  const auto bytes = static_cast<size_t>(status.st_size);
+  MC_TRY(file, open_model_file(path));
+  const size_t bytes = file.bytes;
   if (bytes == 0) return user_error(err::kModelCorrupt, path + ": is empty");
-  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
   if (address == MAP_FAILED) return as_user_error(err::kFileAccess, errno_error("mmap " + path));
   mappings_.push_back({address, bytes});
   paths_.push_back(path);

@@ -7,9 +7,9 @@
 #include <cstdio>
 
 #include "base/errors.h"
-#include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/model_file.h"
 #include "model/config_gguf.h"
 #include "model/config_reader.h"
 
@@ -317,10 +317,10 @@ Result<ModelConfig> read_config(const std::string& directory) {
   const std::string config_path = directory + "/config.json", generation_path = directory + "/generation_config.json";
   if (access(config_path.c_str(), F_OK) != 0)
     return user_error(err::kModelIncomplete, directory + " has no config.json");
-  MC_TRY(config, read_file(config_path, kConfigBytesMax));
+  MC_TRY(config, read_model_file(config_path, kConfigBytesMax));
   std::string generation;
   if (access(generation_path.c_str(), F_OK) == 0) {
-    MC_TRY(text, read_file(generation_path, kConfigBytesMax));
+    MC_TRY(text, read_model_file(generation_path, kConfigBytesMax));
     generation = std::move(text);
   }
   return parse_config(config, generation, directory);

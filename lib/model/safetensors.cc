@@ -1,8 +1,6 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,9 +9,9 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/fd.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/model_file.h"
 #include "model/config_gguf.h"
 #include "model/weights_gguf.h"
 
@@ -185,17 +183,10 @@ void WeightFiles::release() {
 
 Result<void> WeightFiles::add_file(const std::string& directory, const std::string& file) {
   const std::string path = directory + "/" + file;
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) {
-    const Error error = errno_error("open " + path);
-    return user_error(error.code == Code::not_found ? err::kModelIncomplete : err::kFileAccess, error.what);
-  }
-  struct stat status;
-  if (fstat(fd.get(), &status) != 0) return as_user_error(err::kFileAccess, errno_error("stat " + path));
-  if (!S_ISREG(status.st_mode)) return damaged(path, "is not a regular file");
-  const auto bytes = static_cast<uint64_t>(status.st_size);
+  MC_TRY(opened, open_model_file(path));
+  const uint64_t bytes = opened.bytes;
   if (bytes < 8) return damaged(path, "is " + std::to_string(bytes) + " bytes long: no safetensors header");
-  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
   if (address == MAP_FAILED) return as_user_error(err::kFileAccess, errno_error("mmap " + path));
   mappings_.push_back({address, bytes});
   const auto* data = static_cast<const std::byte*>(address);
@@ -209,7 +200,7 @@ Result<void> WeightFiles::add_file(const std::string& directory, const std::stri
 }
 
 Result<void> WeightFiles::open_shards(const std::string& directory, const std::string& index_path) {
-  MC_TRY(text, read_file(index_path, kHeaderBytesMax));
+  MC_TRY(text, read_model_file(index_path, kHeaderBytesMax));
   const auto json = Json::parse(text, {.bytes = kHeaderBytesMax, .depth = 8, .values = kTensorsMax * 4});
   if (!json) return damaged(index_path, json.error().what);
   const Json& map = (*json)["weight_map"];

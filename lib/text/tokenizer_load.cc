@@ -1,12 +1,10 @@
 // The loader of a Tokenizer. It reads the files of a model folder, adds the configuration files' tokens to those of
 // the tokenizer's own file, and builds the tables.
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/model_file.h"
 #include "text/byte_level.h"
 #include "text/spec_ranks.h"
 #include "text/tokenizer_tables.h"
@@ -14,26 +12,13 @@
 namespace mc::text {
 namespace {
 
+constexpr size_t kFileBytesMax = size_t{256} << 20;
+
 /// An absent file is empty.
-Result<std::string> read_file(const std::string& path) {
-  constexpr size_t kFileBytesMax = size_t{256} << 20;
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
-  if (!file) {
-    if (errno == ENOENT) return std::string();
-    return Error{Code::io, "text: cannot open " + path + ": " + std::strerror(errno)};
-  }
-  std::string out;
-  std::vector<char> buffer(1 << 16);
-  while (const size_t count = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
-    out.append(buffer.data(), count);
-    if (out.size() > kFileBytesMax)
-      return Error{Code::invalid, "text: " + path + " is larger than " + std::to_string(kFileBytesMax) + " bytes"};
-  }
-  if (std::ferror(file.get())) return Error{Code::io, "text: cannot read " + path + ": " + std::strerror(errno)};
-  return out;
+Result<std::string> read_part(const std::string& path) {
+  auto text = read_model_file(path, kFileBytesMax);
+  if (!text && text.error().code == Code::not_found) return std::string();
+  return text;
 }
 
 /// The name of the only *.tiktoken file in the folder.
@@ -237,13 +222,13 @@ Result<TokenizerFiles> read_tokenizer_files(const std::string& folder) {
   const bool has_tekken = !has_json && std::filesystem::exists(folder + "/tekken.json", error);
   for (const auto& part : parts) {
     if (&part.text == &files.tekken && !has_tekken) continue;
-    MC_TRY(text, read_file(folder + "/" + part.name));
+    MC_TRY(text, read_part(folder + "/" + part.name));
     part.text = std::move(text);
   }
   if (has_json || has_tekken) return files;
   MC_TRY(name, find_ranks(folder));
   files.ranks_name = std::move(name);
-  MC_TRY(ranks, read_file(folder + "/" + files.ranks_name));
+  MC_TRY(ranks, read_part(folder + "/" + files.ranks_name));
   files.ranks = std::move(ranks);
   return files;
 }
