@@ -60,12 +60,17 @@ class Disk {
   virtual void run(std::span<Io> ios, const std::function<void(Io&)>& ended) = 0;
 };
 
+enum class Access : uint8_t {
+  read_write,
+  read_only,  // nothing on the disk changes: nothing is made, removed or written
+};
+
 struct DiskEntry {
   const char* name;
   const char* summary;
-  /// Takes `directory`, made when it is not there, for this process alone. unsupported: this machine has no such kind.
-  /// busy: another process has it.
-  Result<std::unique_ptr<Disk>> (*open)(const std::string& directory);
+  /// Takes `directory`, made when it is not there, for this process alone; with read_only it must be there, and other
+  /// readers may have it too. unsupported: this machine has no such kind. busy: another process has it.
+  Result<std::unique_ptr<Disk>> (*open)(const std::string& directory, Access access);
 };
 
 /// In the order in which "auto" tries them.
@@ -77,7 +82,7 @@ struct OpenedDisk {
   std::string kind;  // name of the entry
 };
 /// `kind` is "auto" or the name of an entry.
-Result<OpenedDisk> open_disk(std::string_view kind, const std::string& directory);
+Result<OpenedDisk> open_disk(std::string_view kind, const std::string& directory, Access access = Access::read_write);
 /// The values of --disk-io.
 std::vector<std::string> disk_names();
 

@@ -81,7 +81,9 @@ void MemoryDisk::run(std::span<Io> ios, const std::function<void(Io&)>& ended) {
 const DiskEntry kDiskMemory = {
     .name = "memory",
     .summary = "no disk: the store's own speed",
-    .open = [](const std::string&) -> Result<std::unique_ptr<Disk>> { return std::unique_ptr<Disk>(new MemoryDisk()); },
+    .open = [](const std::string&, Access) -> Result<std::unique_ptr<Disk>> {
+      return std::unique_ptr<Disk>(new MemoryDisk());
+    },
 };
 
 }  // namespace mc::store

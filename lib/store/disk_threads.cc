@@ -13,9 +13,9 @@ namespace {
 
 class ThreadsDisk final : public PosixFiles {
  public:
-  static Result<std::unique_ptr<Disk>> make(const std::string& directory) {
+  static Result<std::unique_ptr<Disk>> make(const std::string& directory, Access access) {
     auto disk = std::make_unique<ThreadsDisk>();
-    MC_CHECK(disk->enter(directory));
+    MC_CHECK(disk->enter(directory, access));
     MC_CHECK(disk->start());
     return std::unique_ptr<Disk>(std::move(disk));
   }

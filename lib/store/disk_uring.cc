@@ -43,7 +43,7 @@ class DiskRing {
 
 class UringDisk final : public PosixFiles {
  public:
-  static Result<std::unique_ptr<Disk>> make(const std::string& directory) {
+  static Result<std::unique_ptr<Disk>> make(const std::string& directory, Access access) {
     auto ring = std::make_unique<DiskRing>();
     if (const int error = ring->open(); error != 0)
       return Error{Code::unsupported, std::string("store: no io_uring: ") + std::strerror(error)};
@@ -51,7 +51,7 @@ class UringDisk final : public PosixFiles {
       return Error{Code::unsupported, "store: this kernel's io_uring knows no vectored reads and writes"};
     auto disk = std::make_unique<UringDisk>();
     disk->idle_.push_back(std::move(ring));
-    MC_CHECK(disk->enter(directory));
+    MC_CHECK(disk->enter(directory, access));
     return std::unique_ptr<Disk>(std::move(disk));
   }
 

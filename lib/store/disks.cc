@@ -33,11 +33,11 @@ Error io_error(std::string_view file, const Io& io) {
   return errno_error(what, io.error);
 }
 
-Result<OpenedDisk> open_disk(std::string_view kind, const std::string& directory) {
+Result<OpenedDisk> open_disk(std::string_view kind, const std::string& directory, Access access) {
   std::string why;
   for (const DiskEntry* entry : disks()) {
     if (kind != "auto" && kind != entry->name) continue;
-    auto opened = entry->open(directory);
+    auto opened = entry->open(directory, access);
     if (opened) return OpenedDisk{std::move(*opened), entry->name};
     if (kind != "auto" || opened.error().code != Code::unsupported) return std::move(opened).error();
     why = opened.error().what;

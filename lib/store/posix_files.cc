@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -28,12 +31,15 @@ bool is_unfinished(std::string_view name) {
   return name.ends_with(kUnfinished);
 }
 
-/// The pid that the holder of the lock wrote into it; "another process" when it wrote none.
+/// The pid that the holder of the lock wrote into it. "another process" when it wrote none, or that process has ended:
+/// a reader holds the lock and writes nothing.
 std::string holder_of(int lock) {
   char text[32] = {};
   const ssize_t got = ::pread(lock, text, sizeof text - 1, 0);
   const std::string pid(text, got > 0 ? std::strspn(text, "0123456789") : 0);
-  return pid.empty() ? "another process" : "process " + pid;
+  const long number = pid.empty() ? 0 : std::strtol(pid.c_str(), nullptr, 10);
+  const bool lives = number > 0 && number <= INT_MAX && (::kill(static_cast<pid_t>(number), 0) == 0 || errno != ESRCH);
+  return lives ? "process " + pid : "another process";
 }
 
 Error not_private(const std::string& directory, const std::string& what, const std::string& next) {
@@ -79,30 +85,37 @@ Error PosixFiles::failed(const std::string& what) const {
 
 Result<void> PosixFiles::take_lock() {
   // A link named "lock" would make this process truncate the file behind the link.
-  const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const bool reads = access_ == Access::read_only;
+  const int flags = (reads ? O_RDONLY : O_RDWR | O_CREAT) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   lock_ = Fd(::openat(directory_fd_.get(), "lock", flags, kFileMode));
+  if (!lock_ && reads && errno == ENOENT) return {};  // a store that is in use has one
   struct stat status {};
   if (!lock_ || ::fstat(lock_.get(), &status) != 0) return as_user_error(err::kFileAccess, failed("lock"));
   if (const std::string what = objection(status); !what.empty())
     return not_private(directory_ + "/lock", what.substr(1), "remove that file; the store makes its own");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+  if (::flock(lock_.get(), (reads ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
     return user_error(err::kStoreBusy, directory_ + " is in use by " + holder_of(lock_.get()));
+  if (reads) return {};
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(lock_.get(), 0) != 0 || ::pwrite(lock_.get(), pid.data(), pid.size(), 0) < 0)
     errno = 0;  // the number is for people; the lock holds without it
   return {};
 }
 
-Result<void> PosixFiles::enter(const std::string& directory) {
+Result<void> PosixFiles::enter(const std::string& directory, Access access) {
+  access_ = access;
   directory_ = directory;
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();  // "link/" would follow the link
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(directory_).parent_path(), error);
-  if (::mkdir(directory_.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
-    return as_user_error(err::kFileAccess, errno_error("make " + directory_));
+  if (access == Access::read_write) {
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(directory_).parent_path(), error);
+    if (::mkdir(directory_.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
+      return as_user_error(err::kFileAccess, errno_error("make " + directory_));
+  }
   MC_TRY(opened, open_private(directory_));
   directory_fd_ = std::move(opened);
   MC_CHECK(take_lock());
+  if (access == Access::read_only) return {};
   MC_TRY(names, list());
   for (const std::string& name : names)
     if (is_unfinished(name)) ::unlinkat(directory_fd_.get(), name.c_str(), 0);
@@ -131,7 +144,8 @@ Result<FileId> PosixFiles::keep(Fd fd, uint64_t bytes) {
 }
 
 Result<FileId> PosixFiles::open(const std::string& name) {
-  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  // A FIFO in the place of a segment must not make a reader wait.
+  const int flags = (access_ == Access::read_only ? O_RDONLY | O_NONBLOCK : O_RDWR) | O_CLOEXEC | O_NOFOLLOW;
   Fd fd(::openat(directory_fd_.get(), name.c_str(), flags | O_DIRECT));
   if (!fd && errno == EINVAL) fd = Fd(::openat(directory_fd_.get(), name.c_str(), flags));
   struct stat status {};
@@ -142,6 +156,7 @@ Result<FileId> PosixFiles::open(const std::string& name) {
 }
 
 Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
+  MC_ASSERT(access_ == Access::read_write);
   const std::string unfinished = name + std::string(kUnfinished);
   if (::faccessat(directory_fd_.get(), name.c_str(), F_OK, 0) == 0)
     return Error{Code::invalid, directory_ + "/" + name + " is there already"};
@@ -176,6 +191,7 @@ Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
 }
 
 Result<void> PosixFiles::remove(const std::string& name, FileId file) {
+  MC_ASSERT(access_ == Access::read_write);
   if (::unlinkat(directory_fd_.get(), name.c_str(), 0) != 0 || ::fsync(directory_fd_.get()) != 0) return failed(name);
   const std::lock_guard lock(mutex_);
   files_[file].fd.reset();

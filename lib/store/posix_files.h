@@ -21,7 +21,8 @@ class PosixFiles : public Disk {
  protected:
   /// Makes the directory with mode 0700 when it is not there, then locks it. MC5005: it is a link, belongs to another
   /// user or is open to other users. busy: another store has it, and the pid it wrote.
-  Result<void> enter(const std::string& directory);
+  /// With read_only nothing is made, and the lock is shared with other readers.
+  Result<void> enter(const std::string& directory, Access access);
   int fd(FileId file) const;
   /// The operation by system calls in this thread. Sets io.error.
   void transfer(Io& io) const;
@@ -36,6 +37,7 @@ class PosixFiles : public Disk {
   Error failed(const std::string& what) const;
 
   std::string directory_;
+  Access access_ = Access::read_write;
   Fd directory_fd_, lock_;
   mutable std::mutex mutex_;  // of files_
   std::deque<File> files_;

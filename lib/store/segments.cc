@@ -32,7 +32,7 @@ Result<std::vector<Segment>> Segments::open(std::vector<std::string>& damaged) {
     next_name_ = std::max(next_name_, number + 1);
     if (const uint64_t bytes = disk_.size(file); bytes != segment_bytes_) {
       damaged.push_back(name + ": " + std::to_string(bytes) + " bytes, not " + std::to_string(segment_bytes_));
-      MC_CHECK(disk_.remove(name, file));
+      if (access_ == Access::read_write) MC_CHECK(disk_.remove(name, file));
       continue;
     }
     out.push_back({.name = name, .file = file});
@@ -72,6 +72,7 @@ Result<Segment> Segments::create(const std::string& name) const {
 }
 
 Result<void> Segments::erase(const Segment& segment, bool keep) {
+  if (access_ == Access::read_only) return {};
   Result<void> erased;
   if (keep) {
     PageBuffer zero;

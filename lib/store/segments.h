@@ -12,9 +12,11 @@ namespace mc::store {
 
 class Segments {
  public:
-  Segments(Disk& disk, uint64_t segment_bytes) : disk_(disk), segment_bytes_(segment_bytes) {}
+  Segments(Disk& disk, uint64_t segment_bytes, Access access)
+      : disk_(disk), segment_bytes_(segment_bytes), access_(access) {}
 
-  /// Opens every segment file of the disk. A file of another size is removed, and its name is in `damaged`.
+  /// Opens every segment file of the disk. A file of another size is removed, unless only
+  /// reading is allowed, and its name is in `damaged`.
   Result<std::vector<Segment>> open(std::vector<std::string>& damaged);
   void add_free(Segment segment);
   /// Sealed ones are added in the order of their sequence.
@@ -30,6 +32,7 @@ class Segments {
   Result<Segment> create(const std::string& name) const;
   /// Makes a segment free that has a header: it is gone for good before this returns, and cannot come back between
   /// newer segments after a restart. `keep` = false removes the file as well.
+  /// With read_only the segment is left out, and its file stays.
   Result<void> erase(const Segment& segment, bool keep);
   /// The oldest sealed segment. Its blocks were forgotten or moved.
   Result<void> erase_oldest(bool keep);
@@ -41,6 +44,7 @@ class Segments {
  private:
   Disk& disk_;
   const uint64_t segment_bytes_;
+  const Access access_;
   std::deque<Segment> free_, sealed_;
   size_t total_ = 0;
   uint32_t next_name_ = 0;

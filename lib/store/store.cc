@@ -48,13 +48,14 @@ Result<wire::StoreSuper> new_super(const Options& options) {
 }  // namespace
 
 struct Store::Parts {
-  Parts(std::unique_ptr<Disk> opened, const wire::StoreSuper& super, size_t segments_max)
+  Parts(std::unique_ptr<Disk> opened, const wire::StoreSuper& super, size_t segments_max, Access access_wanted)
       : disk(std::move(opened)),
+        access(access_wanted),
         segment_bytes(super.segment_bytes),
         pages(static_cast<uint32_t>(super.segment_bytes / kPageBytes)),
         reader{*disk, store_word(super.store), super.epoch, pages},
         log(*disk, store_word(super.store), super.epoch, pages),
-        segments(*disk, super.segment_bytes),
+        segments(*disk, super.segment_bytes, access),
         writer(log, segments, index, reader, *disk, segments_max) {}
 
   /// Header, one page of table and tail leave so many pages of a segment to values.
@@ -63,6 +64,7 @@ struct Store::Parts {
   void write_round(std::span<Commit* const> round);
 
   std::unique_ptr<Disk> disk;
+  const Access access;
   const uint64_t segment_bytes;
   const uint32_t pages;  // of a segment
   SegmentReader reader;
@@ -110,15 +112,16 @@ void Store::Parts::write_round(std::span<Commit* const> round) {
 Store::Store(std::unique_ptr<Parts> parts, Restart restart) : parts_(std::move(parts)), restart_(std::move(restart)) {}
 
 Store::~Store() {
+  if (parts_->access == Access::read_only) return;
   const std::lock_guard lock(parts_->writing);
   (void)parts_->writer.finish();  // what is not durable yet was never promised
 }
 
 Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Disk> disk, const Options& options) {
   MC_TRY(fresh, new_super(options));
-  MC_TRY(super, open_superblocks(*disk, fresh));
+  MC_TRY(super, open_superblocks(*disk, fresh, options.access));
   const size_t segments_max = std::max(options.capacity_bytes / super.segment_bytes, uint64_t{Writer::kSegmentsMin});
-  auto parts = std::make_unique<Parts>(std::move(disk), super, segments_max);
+  auto parts = std::make_unique<Parts>(std::move(disk), super, segments_max, options.access);
   MC_TRY(recovered, recover(parts->reader, parts->segments, parts->index));
   Restart restart{.epoch = super.epoch,
                   .blocks = parts->index.count(),
@@ -127,7 +130,8 @@ Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Disk> disk, const Opt
                   .damaged = std::move(recovered.damaged)};
   if (options.report_evictions) parts->index.keep_forgotten();
   parts->log.start_after(recovered.number);
-  MC_CHECK(parts->writer.start(std::move(recovered.active), recovered.sequence));
+  if (options.access == Access::read_write)
+    MC_CHECK(parts->writer.start(std::move(recovered.active), recovered.sequence));
   return std::unique_ptr<Store>(new Store(std::move(parts), std::move(restart)));
 }
 
@@ -176,6 +180,7 @@ Result<void> Store::drop(std::span<const Id128> ids, Level level) {
 }
 
 Result<void> Store::commit(std::vector<Item> items, bool durable) {
+  MC_ASSERT(parts_->access == Access::read_write);
   Commit mine;
   mine.items = std::move(items);
   mine.durable = durable;
@@ -265,11 +270,13 @@ void Store::for_each(const std::function<void(const Id128&, uint32_t)>& visit) c
 }
 
 Result<void> Store::flush() {
+  MC_ASSERT(parts_->access == Access::read_write);
   const std::lock_guard lock(parts_->writing);
   return parts_->writer.flush();
 }
 
 Result<bool> Store::maintain() {
+  MC_ASSERT(parts_->access == Access::read_write);
   {
     const std::lock_guard lock(parts_->writing);
     if (!parts_->writer.wants_segment()) return false;
@@ -292,6 +299,7 @@ Result<bool> Store::prepare() {
 }
 
 Result<void> Store::grow() {
+  MC_ASSERT(parts_->access == Access::read_write);
   std::string name;
   {
     const std::lock_guard lock(parts_->writing);

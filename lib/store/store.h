@@ -29,6 +29,8 @@ struct Options {
   uint64_t segment_bytes = 0;     // of a new store; 0 = 1/256 of the capacity, within 16 MiB and 1 GiB
   Id128 id;                       // of a new store; zero = draw one
   bool report_evictions = false;  // the owner calls take_evicted()
+  /// As the disk was opened. read_only: get(), peek(), find() and for_each() alone.
+  Access access = Access::read_write;
 };
 
 enum class Level : uint8_t {

@@ -114,12 +114,15 @@ Result<int> fsck_store(const cli::Args& args) {
   if (!std::filesystem::exists(directory + "/super.a") && !std::filesystem::exists(directory + "/super.b"))
     return user_error(err::kFileAccess, directory + " has no block store", "DIR",
                       "name the directory of a node's --ssd DIR:SIZE");
-  auto disk = store::open_disk("auto", directory);
+  const bool repairs = args.on(flags::kRepair);
+  const store::Access access = repairs ? store::Access::read_write : store::Access::read_only;
+  auto disk = store::open_disk("auto", directory, access);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
-  auto store = store::Store::open(std::move(disk->disk), {.capacity_bytes = present_bytes(directory)});
+  const store::Options options{.capacity_bytes = present_bytes(directory), .access = access};
+  auto store = store::Store::open(std::move(disk->disk), options);
   if (!store) return as_user_error(err::kFileAccess, within(directory, std::move(store).error()));
   const Findings findings = read_all_blocks(**store);
-  const bool repair = args.on(flags::kRepair) && !findings.damaged.empty();
+  const bool repair = repairs && !findings.damaged.empty();
   if (repair) {
     std::vector<Id128> ids;
     for (const auto& damage : findings.damaged) ids.push_back(damage.id);
@@ -129,7 +132,7 @@ Result<int> fsck_store(const cli::Args& args) {
   const bool json = args.on(flags::kJson);
   MC_CHECK(
       write_all(1, json ? json_of(findings, restart, repair).dump() + "\n" : report_text(findings, restart, repair)));
-  return findings.damaged.empty() || repair ? 0 : 1;
+  return (findings.damaged.empty() && restart.damaged.empty()) || repairs ? 0 : 1;
 }
 
 }  // namespace mc::verbs

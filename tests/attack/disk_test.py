@@ -127,6 +127,38 @@ class Directory(unittest.TestCase):
                 os._exit(13)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 13)
 
+    def seen(self):
+        """Name, size, time of the last change and content of every file of the store."""
+        out = {}
+        for name in sorted(os.listdir(self.kv)):
+            path = os.path.join(self.kv, name)
+            status = os.stat(path)
+            with open(path, "rb") as file:
+                out[name] = (status.st_size, status.st_mtime_ns, hash(file.read()))
+        return out
+
+    def test_fsck_without_repair_changes_nothing_in_a_sound_store_or_a_damaged_one(self):
+        self.make()
+        cut = f"{self.kv}/seg.000001"
+
+        def damage():
+            os.truncate(cut, 5000)
+            os.truncate(f"{self.kv}/super.b", 10)
+            with open(f"{self.kv}/seg.000009.part", "w") as file:
+                file.write("x")
+
+        for change, expected in ((lambda: None, 0), (damage, 1)):
+            change()
+            before = self.seen()
+            code, out, err = run("mc-cache", "fsck", self.kv, env=self.env)
+            self.assertEqual(code, expected, err)
+            self.assertEqual(self.seen(), before)
+        self.assertIn(b"seg.000001: 5000 bytes", out)
+        self.assertEqual(run("mc-cache", "fsck", self.kv, "--repair", env=self.env)[0], 0)
+        self.assertNotEqual(self.seen(), before)
+        self.assertFalse(os.path.exists(cut))
+        self.assertEqual(run("mc-cache", "fsck", self.kv, env=self.env)[0], 0)
+
     def test_the_root_of_a_fresh_file_system_is_accepted(self):
         os.mkdir(self.kv, 0o700)
         os.mkdir(f"{self.kv}/lost+found", 0o700)

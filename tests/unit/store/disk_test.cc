@@ -24,7 +24,7 @@ constexpr uint64_t kFile = 64 * kPageBytes;
 
 /// Null: this machine has no such kind.
 std::unique_ptr<Disk> open_kind(const DiskEntry& entry, const std::string& folder) {
-  auto disk = entry.open(folder);
+  auto disk = entry.open(folder, Access::read_write);
   if (!disk && disk.error().code == Code::unsupported) {
     MESSAGE(disk.error().what);
     return nullptr;
