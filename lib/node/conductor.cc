@@ -77,7 +77,10 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
     for (const auto& name : members_.silent(now)) lose(name, why, now, out);
     copies_.end_late(board_, now);
   }
-  if (members_changed_) bound_held(now);
+  if (members_changed_) {
+    bound_held(now);
+    place_parked(now, out);
+  }
   if (line_.wants_round(now)) serve_held(now, out);
   if (breakers_.has_changes()) tell_breakers(out);
 }
@@ -178,7 +181,6 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
                                    static_cast<uint32_t>(options_.dead_after / 1ms), !options_.tenants.empty()}});
   members_.broadcast(out);
-  place_parked(now, out);
 }
 
 void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
@@ -219,7 +221,7 @@ void Conductor::bound_held(TimePoint now) {
     line_.set_has_nodes(id, has_nodes);
     if (has_nodes)
       r.parked_until = kNever;
-    else if (r.parked_until == kNever)
+    else
       park(r, now);
   }
 }
@@ -379,7 +381,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   const Turn turn = idle_only ? line_.turn_of(r.submit.req, placement) : Turn::go;
   if (turn == Turn::wait) return false;
   if (turn == Turn::wait_for_nodes) {  // a request that ran already also waits for a decode node
-    if (r.parked_until == kNever) park(r, now);
+    park(r, now);
     line_.set_has_nodes(r.submit.req, false);
     return false;
   }
@@ -566,8 +568,9 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   (void)place(r, now, out);
 }
 
-// The request waits until a node comes back.
+// The request waits until a node comes back. A search for a place that finds none does not prolong the wait.
 void Conductor::park(Request& r, TimePoint now) {
+  if (r.parked_until != kNever) return;
   r.parked_until = std::min(r.deadline, after(now, options_.park_max));
   flights_.watch(r);
 }

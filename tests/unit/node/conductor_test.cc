@@ -206,6 +206,52 @@ TEST_CASE("node/conductor: an orphan waits for a node to come back and fails by 
   CHECK(b.conductor.idle());
 }
 
+TEST_CASE("node/conductor: the end of a drain places the requests that no node could take again") {
+  for (const std::string drained : {"p0", "d0"}) {
+    INFO(drained);
+    Bench b;
+    start(b);
+    b.submit("r");
+    b.first_token("r", 1, 10);
+    Actions out;
+    REQUIRE(b.conductor.drain(drained, true, out));
+    const Actions parked = b.give(Received{"d0", instance(2), wire::Preempted{"r", 1}});
+    CHECK(Bench::replies(parked).empty());
+    CHECK(Bench::sent<wire::PrefillStart>(parked, "p0").empty());
+    REQUIRE(b.conductor.drain(drained, false, out));
+    const auto again = Bench::sent<wire::PrefillStart>(b.give(Tick{}), "p0");
+    REQUIRE(again.size() == 1);
+    CHECK(again[0].spec.attempt == 2);
+    CHECK(again[0].spec.resumed == 1);
+  }
+}
+
+TEST_CASE("node/conductor: a request waits for its pinned node once, however often other nodes come") {
+  ConductorOptions o = Bench::options();
+  o.dead_after = std::chrono::hours(1);
+  Bench b(o);
+  start(b);
+  b.hello(wire::Role::decode, "d1", 3);
+  Submit pinned;
+  pinned.req = "r";
+  pinned.ids.assign(100, 7);
+  pinned.stopping.max_tokens = 10;
+  pinned.deadline = 100s;
+  pinned.pin_decode = "d0";
+  b.give(pinned);
+  b.first_token("r", 1, 10);
+  Actions out;
+  REQUIRE(b.conductor.drain("d0", true, out));
+  b.give(Received{"d0", instance(2), wire::Preempted{"r", 1}});
+  b.now += 6s;
+  CHECK(Bench::replies(b.hello(wire::Role::decode, "d2", 4)).empty());
+  b.now += o.park_max - 6s;
+  const auto replies = Bench::replies(b.give(Tick{}));
+  REQUIRE(replies.size() == 1);
+  CHECK(replies[0].kind == Reply::Kind::failed);
+  CHECK(replies[0].reason == Reason::no_decode);
+}
+
 TEST_CASE("node/conductor: at its deadline a request ends, naming the stage, and both workers are told") {
   Bench b;
   start(b);
