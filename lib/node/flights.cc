@@ -116,11 +116,11 @@ void Flights::depart(Request& r, Attempt attempt, TimePoint now) {
   for (const sched::Part& part : parts_of(r)) books_.breakers.placed(part, r.submit.req);
 }
 
-// The prefill node has finished its part, or is lost.
-void Flights::end_prefill(Request& r, TimePoint now) {
+// The prefill node has finished its part. Otherwise the attempt ends before that.
+void Flights::end_prefill(Request& r, TimePoint now, bool finished) {
   sched::Booking& booking = r.attempt.booking;
   const bool queued = booking.queued;
-  books_.board.end_prefill(booking, now);
+  books_.board.end_prefill(booking, now, finished);
   if (!queued) return;
   if (!r.submit.no_cache)
     books_.members.index().settle_pending(static_cast<kv::NodeOrdinal>(booking.prefill), r.blocks.hashes);
@@ -129,7 +129,7 @@ void Flights::end_prefill(Request& r, TimePoint now) {
 
 void Flights::unplace(Request& r, TimePoint now) {
   MC_ASSERT(r.is_placed());
-  end_prefill(r, now);
+  end_prefill(r, now, false);
   if (!books_.breakers.empty())
     for (const sched::Part& part : parts_of(r)) books_.breakers.left(part, r.submit.req);
   books_.board.end(r.attempt.booking, now);
@@ -206,7 +206,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   }
   r->attempt.first_token_at = now;
   if (!books_.breakers.empty()) books_.breakers.succeeded({r->attempt.prefill, ""});
-  end_prefill(*r, now);
+  end_prefill(*r, now, true);
   r->attempt.first_token = true;
   books_.board.arrive(r->attempt.booking);
   if (r->answer.empty()) {

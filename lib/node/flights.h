@@ -149,7 +149,7 @@ class Flights {
  private:
   static TimePoint due_of(const Request& r, bool held);
   void learn_prefill(const Request& r, const wire::PrefillReport& report);
-  void end_prefill(Request& r, TimePoint now);
+  void end_prefill(Request& r, TimePoint now, bool finished);
   void give(Request& r, AnswerTokens::Token token, Finish finish, TimePoint now, Actions& out);
   Reply refusal(const Refusal& why, RequestStage stage, Reply::Kind kind);
   void end(Request& r, Reply reply, TimePoint now, Actions& out);

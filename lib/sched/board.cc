@@ -144,6 +144,7 @@ void Board::place(Booking& booking, TimePoint now) {
   ++prefill.unfinished;
   prefill.queued_s += booking.prefill_s;
   prefill.busy_until = after(std::max(prefill.busy_until, now), from_seconds(booking.prefill_s));
+  booking.ends = prefill.busy_until;
   Node& decode = at(booking.decode);
   MC_ASSERT(decode.decode >= 0);
   ++decode.rows;
@@ -152,7 +153,7 @@ void Board::place(Booking& booking, TimePoint now) {
   show(prefill), show(decode);
 }
 
-void Board::end_prefill(Booking& booking, TimePoint now) {
+void Board::end_prefill(Booking& booking, TimePoint now, bool finished) {
   MC_ASSERT(booking.placed || (!booking.queued && booking.source < 0));
   if (booking.source >= 0) end_transfer(booking.source);
   booking.source = -1;
@@ -163,7 +164,14 @@ void Board::end_prefill(Booking& booking, TimePoint now) {
   --node.unfinished;
   ++node.ended_prefills;
   node.queued_s = node.unfinished == 0 ? 0 : std::max(0.0, node.queued_s - booking.prefill_s);
-  node.busy_until = node.unfinished == 0 ? kIdle : after(now, from_seconds(node.queued_s));
+  if (node.unfinished == 0) {
+    node.busy_until = kIdle;
+  } else if (finished) {  // the next prefill begins now
+    node.busy_until = after(now, from_seconds(node.queued_s));
+  } else {  // only the part of the queue that was predicted for this request is free again
+    const Duration rest = std::clamp(booking.ends - now, Duration(0), from_seconds(booking.prefill_s));
+    node.busy_until = std::max(now, node.busy_until - rest);
+  }
   show(node);
 }
 
@@ -196,7 +204,7 @@ void Board::grow(int slot, uint64_t tokens) {
 void Board::end(Booking& booking, TimePoint now, uint64_t grown) {
   if (!booking.placed) return;
   MC_ASSERT(grown == 0 || booking.arrived);
-  end_prefill(booking, now);
+  end_prefill(booking, now, false);
   booking.tokens += grown;
   Node& node = at(booking.decode);
   MC_ASSERT(node.rows > 0 && node.kv_tokens >= booking.tokens);

@@ -45,6 +45,7 @@ struct Booking {
   uint64_t tokens = 0;            // tokens of the context
   bool placed = false;            // the board sets this field and the following ones
   bool queued = false;            // the first token has not arrived
+  TimePoint ends{};               // predicted end of prefill, when the request was placed
   bool arrived = false;           // the KV counts as present on the decode node
 };
 
@@ -68,8 +69,9 @@ class Board {
   // ---- books ----
   /// `booking` has the nodes, the predicted seconds of prefill, and the tokens of the context.
   void place(Booking& booking, TimePoint now);
-  /// The prefill is over or its node is gone: the request leaves the queue and the link of its source.
-  void end_prefill(Booking& booking, TimePoint now);
+  /// The request leaves the queue and the link of its source. `finished`: its prefill is over. Otherwise the request
+  /// was cancelled or has failed, and the prefill that runs on the node may be another one.
+  void end_prefill(Booking& booking, TimePoint now, bool finished = true);
   void arrive(Booking& booking);
   void add_tokens(Booking& booking, uint64_t tokens);
   /// Counts `tokens` new tokens on a decode node. The caller adds up the part of each row for end().

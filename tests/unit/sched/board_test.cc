@@ -59,6 +59,22 @@ TEST_CASE("sched/board: a placed request counts at its two nodes until each has 
   CHECK_FALSE(b.placed);
 }
 
+TEST_CASE("sched/board: a request that leaves a queue takes only its own predicted part of the queue with it") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  Booking runs = booking(2, 0, 20, 100), waits = booking(2, 0, 1, 10), last = booking(2, 0, 10, 10);
+  board.place(runs, kStart);
+  board.place(waits, kStart);
+  board.end(waits, kStart + 19s);  // the client of the waiting request went
+  CHECK(board.queue_s(2, kStart + 19s) == doctest::Approx(1));
+  board.place(last, kStart + 19s);
+  CHECK(board.queue_s(2, kStart + 19s) == doctest::Approx(11));
+  board.end(runs, kStart + 19s);  // 19 of its 20 seconds are over
+  CHECK(board.queue_s(2, kStart + 19s) == doctest::Approx(10));
+  board.end_prefill(last, kStart + 25s);
+  CHECK(board.queue_s(2, kStart + 25s) == 0);
+}
+
 TEST_CASE("sched/board: tokens counted by node and tokens counted by request come to the same books") {
   Board one_by_one, at_once;
   one_by_one.set_members(two_and_two(), 64, 4096);
