@@ -159,6 +159,11 @@ void Flights::blame(Request& r, const Failure& failure, TimePoint now) {
   books_.breakers.failed(part, r.submit.req, a.placed_at, now);
 }
 
+// A breaker that closes makes room for held requests.
+void Flights::succeed(const sched::Part& part) {
+  if (!books_.breakers.empty() && books_.breakers.succeeded(part)) books_.line.room_changed();
+}
+
 void Flights::cancel_workers(const Request& r, CancelReason reason, Actions& out) {
   if (!r.is_placed()) return;
   const Attempt& a = r.attempt;
@@ -205,7 +210,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
     if (r->attempt.number == 1) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
   }
   r->attempt.first_token_at = now;
-  if (!books_.breakers.empty()) books_.breakers.succeeded({r->attempt.prefill, ""});
+  succeed({r->attempt.prefill, ""});
   end_prefill(*r, now, true);
   r->attempt.first_token = true;
   books_.board.arrive(r->attempt.booking);
@@ -228,9 +233,9 @@ void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimeP
   for (const auto& row : tokens.rows) {
     Request* r = find(row.req, row.attempt);
     if (!r || event.instance != r->attempt.decode_instance) continue;
-    if (!r->attempt.handed_over && !books_.breakers.empty()) {
-      books_.breakers.succeeded(r->pair());
-      books_.breakers.succeeded({"", r->attempt.decode});
+    if (!r->attempt.handed_over) {
+      succeed(r->pair());
+      succeed({"", r->attempt.decode});
     }
     r->attempt.handed_over = true;
     give(*r, {row.index, row.token, row.logprobs}, finish_named(row.finish_reason), now, out);

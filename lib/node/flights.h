@@ -148,6 +148,7 @@ class Flights {
 
  private:
   static TimePoint due_of(const Request& r, bool held);
+  void succeed(const sched::Part& part);
   void learn_prefill(const Request& r, const wire::PrefillReport& report);
   void end_prefill(Request& r, TimePoint now, bool finished);
   void give(Request& r, AnswerTokens::Token token, Finish finish, TimePoint now, Actions& out);

@@ -21,12 +21,14 @@ void Breakers::placed(const Part& part, const RequestId& req) {
     it->second.probe = req;
 }
 
-void Breakers::succeeded(const Part& part) {
+bool Breakers::succeeded(const Part& part) {
   const auto it = entries_.find(part);
-  if (it == entries_.end()) return;
-  if (it->second.state != BreakerState::closed) changes_.push_back({part, BreakerState::closed, 0, {}});
+  if (it == entries_.end()) return false;
+  const bool closes = it->second.state != BreakerState::closed;
+  if (closes) changes_.push_back({part, BreakerState::closed, 0, {}});
   entries_.erase(it);
   plan();
+  return closes;
 }
 
 void Breakers::failed(const Part& part, const RequestId& req, TimePoint placed_at, TimePoint now) {

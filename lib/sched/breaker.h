@@ -70,7 +70,8 @@ class Breakers {
 
   /// A request was placed on the part. It becomes the probe when the part waits for one.
   void placed(const Part& part, const RequestId& req);
-  void succeeded(const Part& part);
+  /// True: the part may take requests again that it could not take before.
+  bool succeeded(const Part& part);
   /// `placed_at`: the time at which the failed request was placed.
   void failed(const Part& part, const RequestId& req, TimePoint placed_at, TimePoint now);
   /// The request ended without a result for the part.

@@ -242,4 +242,24 @@ TEST_CASE("node/breaker: held requests wait for a busy pair that works rather th
   CHECK(b.pair("second") == "p1 d0");
 }
 
+TEST_CASE("node/breaker: a held request that waits for a pair runs there when the pair's breaker closes") {
+  ConductorOptions options;
+  options.hold = ConductorOptions::Hold::on;
+  options.hold_lead = 1us;
+  Bench b({"p0", "p1", "d0"}, options);
+  CHECK(b.submit("early", "p0", "d0") == "p0 d0");
+  wire::FirstToken f;
+  f.req = "early", f.attempt = 1, f.token = 1;
+  b.give(Received{"p0", instance("p0"), f});
+  b.open("p0", "d0");
+  CHECK(b.submit("first") == "p1 d0");
+  b.at["second"] = {};
+  CHECK(b.submit("second") == " ");
+  wire::Tokens t;  // not the last token: "early" keeps its place on the decode node
+  t.rows.push_back({"early", 1, 1, 2, {}, ""});
+  b.give(Received{"d0", instance("d0"), t});
+  REQUIRE(b.state("p0", "d0") == kClosed);
+  CHECK(b.pair("second") == "p0 d0");
+}
+
 }  // namespace breaker_test
