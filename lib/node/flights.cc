@@ -210,6 +210,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
     if (r->attempt.number == 1) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
   }
   r->attempt.first_token_at = now;
+  if (r->answer.empty()) r->answer_began = now;
   succeed({r->attempt.prefill, ""});
   end_prefill(*r, now, true);
   r->attempt.first_token = true;
@@ -283,7 +284,9 @@ void Flights::finish(Request& r, Finish finish, TimePoint now, Actions& out) {
     ++stats_.cancelled;  // the length that the answer would have reached is unknown
   } else {
     ++stats_.finished;
-    books_.board.answered(static_cast<uint32_t>(r.answer.size()), to_seconds(now - r.attempt.first_token_at));
+    // A request that is stopped before its first token tells nothing of the lengths of answers.
+    if (r.answer_began != kNever)
+      books_.board.answered(static_cast<uint32_t>(r.answer.size()), to_seconds(now - r.answer_began));
   }
   end(r, std::move(reply), now, out);
 }

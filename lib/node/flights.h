@@ -56,6 +56,7 @@ struct Request {
   TimePoint expires = kNever;       // held: from this time on the TTFT bound cannot be met
   TimePoint parked_until = kNever;  // end of the wait for a node
   TimePoint timer = kNever;         // time of the request's next check, or earlier
+  TimePoint answer_began = kNever;  // time of the answer's first token, of whichever attempt
   double work_s = 0;                // predicted seconds of prefill when it was held
   RequestBlocks blocks;
   AnswerTokens answer;

@@ -184,6 +184,28 @@ TEST_CASE("node/conductor: a decode node lost in mid-answer costs a second attem
   CHECK(again[0].decode == "d1");
 }
 
+TEST_CASE("node/conductor: the seconds of an answer are those since its first token, whichever attempt gave it") {
+  Bench b;
+  b.now = TimePoint{} + 1000s;
+  start(b);
+  b.hello(wire::Role::decode, "d1", 3);
+  Submit s;
+  s.req = "r", s.ids.assign(100, 7), s.stopping.max_tokens = 10, s.deadline = 100s, s.pin_prefill = "p0";
+  const std::string decode = Bench::sent<wire::PrefillStart>(b.give(s), "p0").at(0).decode;
+  const InstanceId its = instance(decode == "d0" ? 2 : 3);
+  b.first_token("r", 1, 10);
+  b.now += 500ms;
+  wire::Tokens t;
+  t.rows.push_back({"r", 1, 1, 11, {}, ""});
+  b.give(Received{decode, its, t});
+  b.now += 500ms;
+  REQUIRE(Bench::sent<wire::PrefillStart>(b.give(PeerLost{decode, its, "killed"}), "p0").size() == 1);
+  b.now += 1s;
+  b.give(ClientCancel{"r", CancelReason::stop});  // before the first token of the second attempt
+  REQUIRE(b.conductor.flights().stats().finished == 1);
+  CHECK(b.conductor.explain(s, b.now).snapshot.lengths->seconds() == doctest::Approx(2));
+}
+
 TEST_CASE("node/conductor: an orphan waits for a node to come back and fails by name when none does") {
   Bench b;
   start(b);
