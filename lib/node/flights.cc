@@ -215,11 +215,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   end_prefill(*r, now, true);
   r->attempt.first_token = true;
   books_.board.arrive(r->attempt.booking);
-  if (r->answer.empty()) {
-    r->summary.report = first.report;
-    stats_.cached_local += first.report.cached_local;
-    stats_.cached_remote += first.report.cached_remote;
-  }
+  if (r->answer.empty()) r->summary.report = first.report;
   r->attempt.embedding = first.embedding;
   const uint32_t index = static_cast<uint32_t>(r->answer.size());
   give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);
@@ -253,7 +249,9 @@ void Flights::give(Request& r, AnswerTokens::Token token, Finish finish, TimePoi
     reply.index = next->index;
     reply.token = next->token;
     reply.logprobs = std::move(next->logprobs);
-    if (reply.index == 0) {
+    if (reply.index == 0) {  // once for each request, as its prompt tokens
+      stats_.cached_local += r.summary.report.cached_local;
+      stats_.cached_remote += r.summary.report.cached_remote;
       reply.summary = r.summary;
       reply.prompt_logprobs = std::move(r.attempt.prompt_logprobs);
       reply.embedding = std::move(r.attempt.embedding);

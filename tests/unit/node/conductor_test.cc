@@ -149,6 +149,25 @@ TEST_CASE("node/conductor: asked to, the first token waits for the second, and a
   CHECK(start_again.back().spec.ids.size() == 100);
 }
 
+TEST_CASE("node/conductor: cached tokens count once for each request, however many attempts give a first token") {
+  ConductorOptions o = Bench::options();
+  o.sched.first_with_second = true;
+  Bench b(o);
+  start(b);
+  b.hello(wire::Role::decode, "d1", 3);
+  const std::string decode = Bench::sent<wire::PrefillStart>(b.submit("r"), "p0").at(0).decode;
+  wire::FirstToken f;
+  f.req = "r", f.attempt = 1, f.token = 10;
+  f.report.compute_ms = 5, f.report.cached_local = 64, f.report.cached_remote = 0;
+  b.give(Received{"p0", instance(1), f});
+  REQUIRE(Bench::sent<wire::PrefillStart>(b.give(PeerLost{decode, instance(decode == "d0" ? 2 : 3), "killed"}), "p0")
+              .size() == 1);
+  f.attempt = 2, f.finish_reason = "stop";
+  REQUIRE(Bench::replies(b.give(Received{"p0", instance(1), f})).size() == 2);
+  CHECK(b.conductor.flights().stats().cached_local == 64);
+  CHECK(b.conductor.flights().stats().prompt_tokens == 100);
+}
+
 TEST_CASE("node/conductor: two workers that differ in block size do not both get in, and both values are named") {
   Bench b;
   b.hello(wire::Role::prefill, "p0", 1, 64);
