@@ -65,10 +65,10 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* submit = std::get_if<Submit>(&event)) {
     on_submit(*submit, now, out);
   } else if (const auto* cancel = std::get_if<ClientCancel>(&event)) {
-    Request* r = flights_.find(cancel->req);
-    if (!r) return;
-    Flights::cancel_workers(*r, cancel->reason, out);
-    flights_.finish(*r, cancel->reason == CancelReason::stop ? Finish::stop : Finish::abort, now, out);
+    if (Request* r = flights_.find(cancel->req)) {
+      Flights::cancel_workers(*r, cancel->reason, out);
+      flights_.finish(*r, cancel->reason == CancelReason::stop ? Finish::stop : Finish::abort, now, out);
+    }
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     const Members::Node* node = members_.find(lost->node);
     if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
@@ -86,6 +86,7 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
 }
 
 TimePoint Conductor::next_wakeup() const {
+  if (members_changed_) return TimePoint{};
   return std::min({members_.next_wakeup(), line_.next_wakeup(), breakers_.next_wakeup(), copies_.next_wakeup(),
                    flights_.next_wakeup()});
 }

@@ -108,7 +108,8 @@ class Line {
   enum class Turn : uint8_t { go, wait, wait_for_nodes, refuse };
   Turn turn_of(const RequestId& id, const Placement& placement);
   void end_round(const Board& board, TimePoint now);
-  TimePoint next_wakeup() const { return fair_.empty() ? kNever : next_turn_; }
+  /// A time in the past when a change may give a request its turn now.
+  TimePoint next_wakeup() const { return fair_.empty() ? kNever : look_again_ ? TimePoint{} : next_turn_; }
 
   // ---- waiting for a prefix ----
   /// The node whose computation of the prefix the request waits for; null = none.

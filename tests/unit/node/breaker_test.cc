@@ -204,6 +204,16 @@ TEST_CASE("node/breaker: room, promises, deadlines and clients open nothing") {
   CHECK(b.conductor->breakers().empty());
 }
 
+TEST_CASE("node/breaker: the end of a back-off is reported at the next event, also when its request is unknown") {
+  Bench b({"p0", "p1", "d0"});
+  b.open("p0", "d0");
+  b.changes.clear();
+  b.now = b.conductor->breakers().next_wakeup();
+  b.give(ClientCancel{"nobody"});
+  REQUIRE(b.changes.size() == 1);
+  CHECK(b.changes[0].state == kHalfOpen);
+}
+
 TEST_CASE("node/breaker: a node whose computing fails is set aside alone, with all its pairs") {
   Bench b;
   for (int i = 0; i < 3; ++i) {

@@ -260,6 +260,7 @@ TEST_CASE("node/conductor: the end of a drain places the requests that no node c
     CHECK(Bench::replies(parked).empty());
     CHECK(Bench::sent<wire::PrefillStart>(parked, "p0").empty());
     REQUIRE(b.conductor.drain(drained, false, out));
+    CHECK(b.conductor.next_wakeup() <= b.now);
     const auto again = Bench::sent<wire::PrefillStart>(b.give(Tick{}), "p0");
     REQUIRE(again.size() == 1);
     CHECK(again[0].spec.attempt == 2);
