@@ -196,7 +196,6 @@ void FairQueue::give_back(Entry& entry) {
   MC_ASSERT(entry.paid >= 0);
   t.virtual_tokens -= entry.paid;
   entry.paid = 0;
-  virtual_now_ = std::min(virtual_now_, t.virtual_tokens);  // the turn was not taken
 }
 
 void FairQueue::put_back(Entry entry) {

@@ -57,6 +57,41 @@ TEST_CASE("sched/fair: tenants with a backlog get tokens by weight, within one r
   }
 }
 
+TEST_CASE("sched/fair: a turn that is given back gives no new tenant the share of those that were served before") {
+  for (uint64_t run = 0; run < 50; ++run) {
+    Rng rng(test::seed() + run);
+    FairQueue queue({.age_s = 1e9});
+    const std::vector<Tenant> tenants = {
+        {.name = "served", .weight = 0.1 + 4 * rng.uniform()}, {.name = "last", .priority = 1}, {.name = "new"}};
+    queue.set_tenants(tenants);
+    uint64_t id = 0;
+    double largest = 0;
+    const auto push = [&](uint32_t tenant) {
+      const double tokens = 1 + static_cast<double>(rng.below(500));
+      largest = std::max(largest, tokens);
+      queue.push(entry(++id, tenant, tokens, 0));
+    };
+    push(2);
+    for (uint64_t n = 100 + rng.below(100); n > 0; --n) {
+      push(1);
+      REQUIRE(queue.pop(0)->tenant == 1);
+    }
+    const auto refused = queue.pop(0);  // a tenant of a later class, which has had no turn yet
+    REQUIRE(refused->tenant == 2);
+    queue.put_back(*refused);
+    std::map<uint32_t, double> served;
+    for (int i = 0; i < 200; ++i) {
+      while (queue.waiting(1) == 0) push(1);
+      while (queue.waiting(3) == 0) push(3);
+      const auto next = queue.pop(0);
+      served[next->tenant] += next->tokens;
+      const double share = served[3] - served[1] / queue.tenant(1).weight;
+      INFO("run " << run << " turn " << i);
+      REQUIRE(std::abs(share) <= 2 * (largest + largest / queue.tenant(1).weight));
+    }
+  }
+}
+
 TEST_CASE("sched/fair: whatever the classes and priorities, a request's turn comes in a bounded time") {
   for (uint64_t run = 0; run < 20; ++run) {
     Rng rng(test::seed() + run);
