@@ -14,7 +14,7 @@ import subprocess
 import sys
 import unittest
 
-from cluster import FULL, count  # noqa: F401  (tests take both from here)
+from cluster import FULL, count, is_sanitized  # noqa: F401  (tests take them from here)
 
 OTHER_UID = 65534  # "nobody" on Debian: any user that is neither root nor the one that runs the cluster
 
@@ -28,15 +28,6 @@ def seeded(name):
 def needs_second_user(test):
     """Decorator: skips where this process may not become another user."""
     return unittest.skipUnless(os.geteuid() == 0, "a second user needs root")(test)
-
-
-def is_sanitized():
-    """Were the programs under test built with a sanitizer?"""
-    cache = os.path.join(os.environ.get("MC_BUILD", "build"), "CMakeCache.txt")
-    if not os.path.exists(cache):
-        return False
-    with open(cache, encoding="utf-8") as lines:
-        return any(line.startswith("MC_SANITIZE:") and line.strip().partition("=")[2] for line in lines)
 
 
 def counts_memory(test):

@@ -28,6 +28,19 @@ LOGS = os.environ.get("MC_TEST_LOGS")
 START_S = 60  # a loaded two-core machine starts five processes in far less
 
 
+def is_sanitized():
+    """Were the programs under test built with a sanitizer?"""
+    cache = os.path.join(BUILD, "CMakeCache.txt")
+    if not os.path.exists(cache):
+        return False
+    with open(cache, encoding="utf-8") as lines:
+        return any(line.startswith("MC_SANITIZE:") and line.strip().partition("=")[2] for line in lines)
+
+
+# Programs compute ten times as long under ThreadSanitizer.
+ANSWER_S = 600 if is_sanitized() else 60
+
+
 def count(quick, full):
     """How often: `quick` in the tier that CI runs, `full` in scripts/test --full, which sets MC_TEST_FULL=1."""
     return full if FULL else quick
@@ -122,7 +135,7 @@ class Process:
 class SocketConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path, timeout=60):
+    def __init__(self, path, timeout=ANSWER_S):
         super().__init__("localhost", timeout=timeout)
         self.path = path
 
@@ -205,7 +218,7 @@ class Cluster:
             shutil.rmtree(self.dir, ignore_errors=True)
 
     # ---- asking ----
-    def request(self, method, path, body=None, headers=None, timeout=60):
+    def request(self, method, path, body=None, headers=None, timeout=ANSWER_S):
         """(status, headers, body bytes) of one call."""
         connection = http.client.HTTPConnection("127.0.0.1", self.url_port, timeout=timeout)
         try:
@@ -237,7 +250,7 @@ class Cluster:
         assert status == expect, f"HTTP {status}: {answer}"
         return answer
 
-    def stream(self, path, body, timeout=60):
+    def stream(self, path, body, timeout=ANSWER_S):
         """Yields the data of each event; "[DONE]" last. An aborted stream raises."""
         connection = http.client.HTTPConnection("127.0.0.1", self.url_port, timeout=timeout)
         connection.request("POST", path, json.dumps(dict(body, stream=True)).encode())
