@@ -32,8 +32,8 @@ Result<std::string> find_ranks(const std::string& folder) {
                       "text: there is no tokenizer.json, tekken.json or *.tiktoken in " + folder);
   std::sort(found.begin(), found.end());
   if (found.size() > 1)
-    return user_error(err::kModelCorrupt, "text: " + folder + " has several rank files, " + found[0] + " and " +
-                                              found[1] + "; keep the model's");
+    return Error{Code::invalid, "text: " + folder + " has several rank files, " + found[0] + " and " + found[1] +
+                                    "; keep the model's"};
   return found[0];
 }
 
