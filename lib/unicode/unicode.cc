@@ -58,7 +58,7 @@ auto find_row(const Rows& rows, char32_t c) {
 }
 
 bool is_late(char32_t c) {
-  return find_row(kLate, c) != nullptr;
+  return find_row(kLate, c) != nullptr || recent_range(c) != nullptr;
 }
 
 // The 128-character blocks with a recent character, which spare most characters the search.

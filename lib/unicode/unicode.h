@@ -11,14 +11,15 @@ namespace mc::unicode {
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 
 /// The normal form of a text by the tables of Unicode 9, which the crate behind Hugging Face's tokenizers has.
-/// Characters of later versions (utf8proc has Unicode 14) are neither changed, moved nor composed. The time is linear
-/// in the length of any text; utf8proc's own reordering of combining marks is quadratic, and texts come from users.
+/// Characters of later versions (utf8proc 2.8 has Unicode 15) are neither changed, moved nor composed. The time is
+/// linear in the length of any text; utf8proc's own reordering of combining marks is quadratic, and texts come from
+/// users.
 std::string normalize(std::string_view text, NormalForm form);
 /// The text in lower case by the unconditional mappings of each character (no final sigma), as Rust's
 /// char::to_lowercase gives it (Unicode 17).
 std::string lowercase(std::string_view text);
 
-/// Characters [first, last] whose category Unicode 16 knows and the libraries' tables (Unicode 14) do not. Hugging
+/// Characters [first, last] whose category Unicode 16 knows and PCRE2's tables (Unicode 14) do not. Hugging
 /// Face's tokenizers and tiktoken have Unicode 16. `stand_in` is an older character of the same category and the same
 /// size in UTF-8, a Han character for Han characters. Whoever asks a library for a property asks for the stand-in's.
 struct RecentRange {
