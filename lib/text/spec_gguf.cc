@@ -21,10 +21,11 @@ constexpr const char* kTypes = "tokenizer.ggml.token_type";
 constexpr const char* kMerges = "tokenizer.ggml.merges";
 constexpr const char* kTemplate = "tokenizer.chat_template";
 constexpr size_t kTemplateBytesMax = size_t{16} << 20;
-constexpr uint64_t kMergesMax = kTokenIdEnd;           // like the tokens that they make
-constexpr size_t kTextBytesMax = size_t{64} << 20;     // of all tokens
-constexpr uint64_t kMergeWorkMax = uint64_t{1} << 32;  // squares of the tokens' bytes: all 2^22 may have 32
-constexpr const char* kMark = "\u2581";                // SentencePiece's space
+constexpr uint64_t kMergesMax = kTokenIdEnd;               // like the tokens that they make
+constexpr size_t kTextBytesMax = size_t{64} << 20;         // of all tokens
+constexpr uint64_t kMergeWorkMax = uint64_t{1} << 32;      // squares of the tokens' bytes: all 2^22 may have 32
+constexpr uint64_t kCharsmapBytesMax = uint64_t{4} << 20;  // released ones have 300 KB
+constexpr const char* kMark = "\u2581";                    // SentencePiece's space
 
 /// The numbers in tokenizer.ggml.token_type.
 enum class TokenType : uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
@@ -69,10 +70,16 @@ class GgufReader {
     if (!kind)
       return Error{Code::not_found, out_.spec.source + ": there is no tokenizer, because " + kKind + " is missing"};
     const std::string_view name = kind->text().value_or("");
-    const bool byte_level = name == "gpt2";
-    if (!byte_level && name != "llama") return foreign(kKind, "'gpt2' (byte-level BPE), 'llama' (SentencePiece)");
+    static constexpr std::pair<std::string_view, Result<void> (GgufReader::*)()> kKinds[] = {
+        {"gpt2", &GgufReader::read_byte_level},
+        {"llama", &GgufReader::read_sentence_piece},
+        {"t5", &GgufReader::read_unigram}};
+    const auto* row =
+        std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& k) { return k.first == name; });
+    if (row == std::end(kKinds))
+      return foreign(kKind, "'gpt2' (byte-level BPE), 'llama' (SentencePiece's BPE), 't5' (Unigram)");
     MC_CHECK(read_tokens());
-    MC_CHECK(byte_level ? read_byte_level() : read_sentence_piece());
+    MC_CHECK((this->*row->second)());
     MC_CHECK(read_special_ids());
     MC_CHECK(read_template());
     return std::move(out_);
@@ -214,6 +221,61 @@ class GgufReader {
     spec.decoder.push_back({.kind = DecoderStep::Kind::fuse});
     if (prefix.value_or(true)) spec.decoder.push_back({.kind = DecoderStep::Kind::strip, .content = " ", .start = 1});
     return make_merges();
+  }
+
+  /// SentencePiece's Unigram: scores, and its map of characters.
+  Result<void> read_unigram() {
+    TokenizerSpec& spec = out_.spec;
+    spec.unigram = true;
+    spec.fuse_unk = true;
+    const gguf::Value* value = header_.find(kScores);
+    const auto scores = one_for_each_token(value);
+    if (!scores)
+      return wrong(kScores, "is " + (value ? value->shown() : "missing") + "; it must have one number for each of " +
+                                std::to_string(tokens_.size()) + " tokens");
+    for (const VocabEntry& entry : spec.vocab) {
+      const double score = (*scores)[entry.id];
+      if (!std::isfinite(score))
+        return wrong(std::string(kScores) + "[" + std::to_string(entry.id) + "]", "is not a finite number");
+      spec.scores.push_back(score);
+      spec.byte_fallback |= types_[entry.id] == TokenType::byte;
+    }
+    const char* key = "tokenizer.ggml.unknown_token_id";
+    MC_TRY(unknown, file_.whole(key, 0, UINT32_MAX));
+    const uint64_t id = unknown.value_or(2);
+    if (id >= tokens_.size() || ids_.find(tokens_[id]) != id)
+      return wrong(key, "is " + std::to_string(id) + ", which is no token");
+    spec.unk_token = tokens_[id];
+    MC_CHECK(read_charsmap());
+    MC_TRY(trims, file_.flag("tokenizer.ggml.remove_extra_whitespaces"));
+    if (trims.value_or(false)) {
+      spec.normalizer.push_back({.kind = NormalizerStep::Kind::strip, .left = true, .right = true});
+      spec.normalizer.push_back({.kind = NormalizerStep::Kind::replace, .pattern = " {2,}", .content = " "});
+    }
+    MC_TRY(prefix, file_.flag("tokenizer.ggml.add_space_prefix"));
+    const PrependScheme scheme = prefix.value_or(true) ? PrependScheme::always : PrependScheme::never;
+    spec.pre.push_back({.kind = PreStep::Kind::metaspace, .mark = kMark, .prepend = scheme, .split = false});
+    spec.decoder.push_back({.kind = DecoderStep::Kind::metaspace, .content = kMark, .prepend = scheme});
+    if (spec.byte_fallback) spec.decoder.push_back({.kind = DecoderStep::Kind::byte_fallback});
+    return {};
+  }
+
+  Result<void> read_charsmap() {
+    const char* key = "tokenizer.ggml.precompiled_charsmap";
+    const gguf::Value* value = header_.find(key);
+    if (!value) return {};
+    const auto bytes = value->count() <= kCharsmapBytesMax ? value->numbers() : std::nullopt;
+    if (!bytes)
+      return wrong(key, "is " + value->shown() + "; it must be an array of at most " +
+                            std::to_string(kCharsmapBytesMax) + " bytes");
+    std::string map;
+    for (double byte : *bytes) {
+      if (!(byte >= -128 && byte <= 255) || byte != std::floor(byte))
+        return wrong(key, "holds a number that is no byte");
+      map.push_back(static_cast<char>(static_cast<int>(byte) & 0xFF));
+    }
+    out_.spec.normalizer.push_back({.kind = NormalizerStep::Kind::charsmap, .content = std::move(map)});
+    return {};
   }
 
   /// Every way to cut a token into two tokens is a merge. Merges are applied by the score of the token they make; among

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "gguf_writer.h"
 #include "test.h"
+#include "text/base64.h"
 #include "text/text.h"
 
 namespace tokenizer_golden_test {
@@ -219,6 +220,42 @@ TEST_CASE("text/tokenizer: SentencePiece's tokens and scores in a GGUF file give
     CHECK(tokenizer->encode(row["text"].as_string()).value() == ids_of(row["ids"]));
   }
   CHECK(tokenizer->decode(tokenizer->encode("Hello  world \u4e2d").value()) == "Hello  world \u4e2d");
+}
+
+TEST_CASE("text/tokenizer: a Unigram vocabulary with its map of characters in a GGUF file gives Hugging Face's ids") {
+  const Json spec = read_lines(golden_dir() + "unigram/tokenizer.json")[0];
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  for (const Json& row : spec["model"]["vocab"].items()) {
+    tokens.emplace_back(row[size_t{0}].as_string());
+    scores.push_back(static_cast<float>(row[1].as_double()));
+  }
+  std::vector<int32_t> types(tokens.size(), 1);
+  types[0] = 2;
+  types[1] = types[2] = 3;
+  test::GgufWriter writer;
+  writer.text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", tokens);
+  writer.numbers<float>("tokenizer.ggml.scores", gguf::ValueType::f32, scores);
+  writer.numbers<int32_t>("tokenizer.ggml.token_type", gguf::ValueType::i32, types);
+  writer.whole("tokenizer.ggml.unknown_token_id", 0).whole("tokenizer.ggml.bos_token_id", 1);
+  writer.whole("tokenizer.ggml.eos_token_id", 2);
+  auto broken = writer;
+  for (const Json& variant : read_lines(golden_dir() + "unigram/variants.jsonl")) {
+    if (variant["name"] != Json("map of characters")) continue;
+    const auto map = decode_base64(variant["change"]["normalizer"]["precompiled_charsmap"].as_string());
+    REQUIRE(map.has_value());
+    writer.numbers<int8_t>("tokenizer.ggml.precompiled_charsmap", gguf::ValueType::i8,
+                           std::vector<int8_t>(map->begin(), map->end()));
+    const auto tokenizer = open_gguf(writer);
+    REQUIRE_OK(tokenizer);
+    for (const Json& row : variant["cases"].items()) {
+      INFO("text: " << row["text"].dump());
+      const auto wanted = ids_of(row.has("plain") ? row["plain"] : row["ids"]);
+      CHECK(tokenizer->encode(row["text"].as_string(), {.add_special = false}).value() == wanted);
+    }
+  }
+  broken.numbers<int32_t>("tokenizer.ggml.precompiled_charsmap", gguf::ValueType::i32, {1, 256});
+  CHECK(refusal(broken).find("precompiled_charsmap holds a number that is no byte") != std::string::npos);
 }
 
 TEST_CASE("text/tokenizer: a GGUF file whose tokenizer is absent, foreign or contradictory is refused by key") {
