@@ -19,7 +19,9 @@ namespace {
 constexpr Flag kGolden{
     .name = "golden",
     .value = "FILE",
-    .help = "JSON lines with text, and ids (with special tokens) or plain (without); exit 4 when any differ"};
+    .help =
+        "JSON lines with text, and ids (with special tokens) or plain (without), and the decoded text where it "
+        "is not the text; exit 4 when any differ"};
 constexpr Flag kTokRepeats{.name = "repeats",
                            .letter = 'r',
                            .kind = FlagKind::count,
@@ -37,6 +39,7 @@ constexpr size_t kDocumentBytes = 64 << 10;
 struct Document {
   std::string text;
   std::optional<std::vector<uint32_t>> ids;
+  std::optional<std::string> decoded;  // the text of the ids
   bool add_special = false;
 };
 
@@ -52,7 +55,7 @@ Result<void> read_corpus(const std::string& path, std::vector<Document>& out) {
       if (end <= begin) end = begin + kDocumentBytes;
       while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;
     }
-    out.push_back({text.substr(begin, end - begin), std::nullopt, false});
+    out.push_back({text.substr(begin, end - begin), std::nullopt, std::nullopt, false});
     begin = end;
   }
   return {};
@@ -74,16 +77,38 @@ Result<void> read_golden(const std::string& path, std::vector<Document>& out) {
     std::vector<uint32_t> wanted;
     wanted.reserve(ids.size());
     for (const Json& id : ids.items()) wanted.push_back(static_cast<uint32_t>(id.as_int()));
-    out.push_back({std::string((*row)["text"].as_string()), std::move(wanted), !plain});
+    // Where the row has both, the decoded text is that of the ids with special tokens.
+    std::optional<std::string> decoded;
+    const Json& made = row->has("decoded") ? (*row)["decoded"] : (*row)["text"];
+    if (made.is_string() && !(plain && row->has("ids"))) decoded = made.as_string();
+    out.push_back({std::string((*row)["text"].as_string()), std::move(wanted), std::move(decoded), !plain});
   }
   return {};
 }
 
 struct Comparison {
+  static constexpr size_t kShown = 20;
   size_t compared = 0;
   size_t mismatches = 0;
-  std::string first;  // what the first one looks like
+  std::vector<std::string> shown;  // what the first of them look like
 };
+
+/// Where the ids differ from the wanted ones, or else the text of the ids; empty when they agree.
+std::string difference(const text::Tokenizer& tokenizer, const Document& document, const std::vector<uint32_t>& ids) {
+  if (ids != *document.ids) {
+    const auto at = std::mismatch(ids.begin(), ids.end(), document.ids->begin(), document.ids->end()).first;
+    std::string out = "after " + Json(tokenizer.decode(std::span(ids.begin(), at))).dump();
+    constexpr size_t kLongest = 200;
+    if (out.size() > kLongest) out = "after ..." + out.substr(out.size() - kLongest);
+    return "token " + std::to_string(at - ids.begin()) + ", " + out;
+  }
+  if (!document.decoded) return {};
+  const std::string decoded = tokenizer.decode(ids, false);
+  if (decoded == *document.decoded) return {};
+  const std::string& wanted = *document.decoded;
+  const auto at = std::mismatch(decoded.begin(), decoded.end(), wanted.begin(), wanted.end()).first;
+  return "the text of the ids, byte " + std::to_string(at - decoded.begin());
+}
 
 /// Tokens of all documents; compares where there are ids to compare with.
 Result<std::vector<std::vector<uint32_t>>> encode_all(const text::Tokenizer& tokenizer,
@@ -94,12 +119,9 @@ Result<std::vector<std::vector<uint32_t>>> encode_all(const text::Tokenizer& tok
     MC_TRY(ids, tokenizer.encode(document.text, {.add_special = document.add_special}));
     if (document.ids) {
       ++comparison.compared;
-      if (ids != *document.ids && comparison.mismatches++ == 0) {
-        const auto at = std::mismatch(ids.begin(), ids.end(), document.ids->begin(), document.ids->end()).first;
-        comparison.first = "text " + std::to_string(i) + ", token " + std::to_string(at - ids.begin()) + ", after " +
-                           Json(tokenizer.decode(std::span(ids.begin(), at))).dump();
-        if (comparison.first.size() > 300) comparison.first.erase(80, comparison.first.size() - 300);
-      }
+      const std::string found = difference(tokenizer, document, ids);
+      if (!found.empty() && comparison.mismatches++ < Comparison::kShown)
+        comparison.shown.push_back("text " + std::to_string(i) + ", " + found);
     }
     out.push_back(std::move(ids));
   }
@@ -160,7 +182,11 @@ Result<int> measure_tokenizer(const cli::Args& args) {
   result.set("decode_mb_per_s", megabytes / decode_s);
   result.set("decode_tokens_per_s", static_cast<double>(tokens) / decode_s);
   result.set("compared", comparison.compared).set("mismatches", comparison.mismatches);
-  if (comparison.mismatches > 0) result.set("first_mismatch", comparison.first);
+  if (comparison.mismatches > 0) {
+    Json shown = Json::array();
+    for (const std::string& text : comparison.shown) shown.push(text);
+    result.set("first_mismatch", comparison.shown.front()).set("differences", std::move(shown));
+  }
   Sink sink(args);
   Table table({"", "MB/s", "tokens/s"});
   table.add({"encode", fixed(megabytes / encode_s, 1), thousands(static_cast<uint64_t>(tokens / encode_s))});
@@ -172,7 +198,7 @@ Result<int> measure_tokenizer(const cli::Args& args) {
   if (comparison.compared > 0)
     MC_CHECK(sink.text(std::to_string(comparison.mismatches) + " of " + std::to_string(comparison.compared) +
                        " texts differ from " + args.text(kGolden) +
-                       (comparison.first.empty() ? "" : "; the first: " + comparison.first) + "\n"));
+                       (comparison.shown.empty() ? "" : "; the first: " + comparison.shown.front()) + "\n"));
   MC_CHECK(sink.line(result));
   MC_CHECK(sink.finish());
   return comparison.mismatches > 0 ? kExitGoalMissed : kExitOk;
