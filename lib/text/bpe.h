@@ -31,25 +31,23 @@
 #include "base/result.h"
 #include "text/spec.h"
 #include "text/string_table.h"
+#include "text/word_model.h"
 #include "text/work.h"
 
 namespace mc::text {
 
-class Bpe {
+class Bpe : public WordModel {
  public:
   /// invalid: the unknown token is missing, or the vocabulary's keys are crafted.
   static Result<Bpe> build(const TokenizerSpec& spec);
 
-  /// Whether encode() takes a byte-level word as plain bytes. Otherwise it takes words spelt in the byte alphabet.
-  bool takes_bytes() const { return takes_bytes_; }
-  /// The token of unknown characters.
-  std::optional<uint32_t> unknown() const { return unknown_ == kNone ? std::nullopt : std::optional(unknown_); }
-
-  /// Appends the ids of one non-empty word, which is, or spells, a part of valid UTF-8 text. A long word may remain
-  /// incomplete when the bounds of `work` are reached. Work::check() then fails.
-  Result<void> encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
-  /// Whether every character without a token becomes the tokens of its bytes.
-  bool has_all_bytes() const;
+  bool takes_bytes() const override { return takes_bytes_; }
+  std::optional<uint32_t> unknown() const override {
+    return unknown_ == kNone ? std::nullopt : std::optional(unknown_);
+  }
+  bool has_all_bytes() const override;
+  size_t searches() const override { return 0; }
+  Result<void> encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const override;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

@@ -29,14 +29,10 @@ err::Number number_of(const Error& error) {
 Result<void> TokenizerTables::encode_words(std::string_view text, bool first, Work& work,
                                            std::vector<uint32_t>& out) const {
   const auto sink = [&](std::string_view source, std::span<const Span> words) -> Result<void> {
-    const auto encode = [&](const auto& of_kind) -> Result<void> {
-      for (const Span& span : words) {
-        const std::string_view word = source.substr(span.begin, span.end - span.begin);
-        MC_CHECK(spell_words ? of_kind.encode(spell_bytes(word), work, out) : of_kind.encode(word, work, out));
-      }
-      return {};
-    };
-    MC_CHECK(std::visit(encode, model));
+    for (const Span& span : words) {
+      const std::string_view word = source.substr(span.begin, span.end - span.begin);
+      MC_CHECK(spell_words ? model->encode(spell_bytes(word), work, out) : model->encode(word, work, out));
+    }
     return work.check(out.size());
   };
   return pre_tokenizer.split(text, first, work, sink);
@@ -64,8 +60,7 @@ Result<void> TokenizerTables::encode_piece(std::string_view text, bool first, st
 Result<void> TokenizerTables::encode(std::string_view text, std::span<const UserRange> user, Work& work,
                                      std::vector<uint32_t>& out) const {
   constexpr size_t kPiecesUnchecked = 1024;
-  const size_t searches = std::holds_alternative<Unigram>(model) ? 1 : 0;
-  work.add_text(text.size(), normalizer.patterns() + pre_tokenizer.patterns() + searches);
+  work.add_text(text.size(), normalizer.patterns() + pre_tokenizer.patterns() + model->searches());
   std::vector<UserRange> inner;
   size_t pieces = 0;
   MC_CHECK(raw_tokens.split(text, 0, text.size(), user, work, [&](const Piece& piece) -> Result<void> {
@@ -210,7 +205,7 @@ std::optional<uint32_t> Tokenizer::eos_id() const {
   return tables_->eos;
 }
 std::optional<uint32_t> Tokenizer::unk_id() const {
-  return std::visit([](const auto& model) { return model.unknown(); }, tables_->model);
+  return tables_->model->unknown();
 }
 const TokenizerConfig& Tokenizer::config() const {
   return tables_->config;

@@ -5,9 +5,11 @@
 
 #include "base/errors.h"
 #include "base/model_file.h"
+#include "text/bpe.h"
 #include "text/byte_level.h"
 #include "text/spec_ranks.h"
 #include "text/tokenizer_tables.h"
+#include "text/unigram.h"
 
 namespace mc::text {
 namespace {
@@ -32,8 +34,8 @@ Result<std::string> find_ranks(const std::string& folder) {
                       "text: there is no tokenizer.json, tekken.json or *.tiktoken in " + folder);
   std::sort(found.begin(), found.end());
   if (found.size() > 1)
-    return Error{Code::invalid, "text: " + folder + " has several rank files, " + found[0] + " and " + found[1] +
-                                    "; keep the model's"};
+    return user_error(err::kModelCorrupt, "text: " + folder + " has several rank files, " + found[0] + " and " +
+                                              found[1] + "; keep the model's");
   return found[0];
 }
 
@@ -172,7 +174,7 @@ size_t shrinking(const NormalizerStep& step) {
 /// Most bytes of a text that one token can stand for: each token covers at most its own spelling of the normalised
 /// text, each byte of that comes from at most shrinking() bytes of the step before, and nothing else is dropped. 0: no
 /// bound is known.
-size_t most_bytes_per_token(const TokenizerSpec& spec, const Model& model) {
+size_t most_bytes_per_token(const TokenizerSpec& spec, const WordModel& model) {
   size_t most = 4;  // an unknown character
   for (const VocabEntry& entry : spec.vocab) {
     const auto bytes = spec.byte_level ? bytes_spelt(entry.text) : std::nullopt;
@@ -183,7 +185,7 @@ size_t most_bytes_per_token(const TokenizerSpec& spec, const Model& model) {
     most = std::max(most, token.content.size());
   }
   const bool drops_unknown = spec.unk_token.empty() || spec.fuse_unk;
-  if (drops_unknown && !std::visit([](const auto& m) { return m.has_all_bytes(); }, model)) return 0;
+  if (drops_unknown && !model.has_all_bytes()) return 0;
   for (const PreStep& step : spec.pre)
     if (step.kind == PreStep::Kind::split && step.behavior == SplitBehavior::removed) return 0;
   for (const NormalizerStep& step : spec.normalizer) {
@@ -194,13 +196,13 @@ size_t most_bytes_per_token(const TokenizerSpec& spec, const Model& model) {
   return most;
 }
 
-Result<Model> build_model(const TokenizerSpec& spec) {
+Result<std::unique_ptr<const WordModel>> build_model(const TokenizerSpec& spec) {
   if (spec.unigram) {
     MC_TRY(unigram, Unigram::build(spec));
-    return Model(std::move(unigram));
+    return std::unique_ptr<const WordModel>(std::make_unique<Unigram>(std::move(unigram)));
   }
   MC_TRY(bpe, Bpe::build(spec));
-  return Model(std::move(bpe));
+  return std::unique_ptr<const WordModel>(std::make_unique<Bpe>(std::move(bpe)));
 }
 
 }  // namespace
@@ -252,14 +254,14 @@ Result<std::unique_ptr<TokenizerTables>> build_tables(TokenizerSpec spec, Tokeni
   MC_TRY(pre_tokenizer, PreTokenizer::build(spec));
   auto built = build_model(spec);
   if (!built) return within(spec.source, std::move(built).error());
-  Model model = std::move(*built);
+  std::unique_ptr<const WordModel> model = std::move(*built);
   MC_TRY(decoder, Decoder::build(spec));
   auto named = Vocabulary::build(spec, decoder);
   if (!named) return within(spec.source, std::move(named).error());
   Vocabulary vocabulary = std::move(*named);
-  const bool spell_words = spec.byte_level && !std::visit([](const auto& m) { return m.takes_bytes(); }, model);
+  const bool spell_words = spec.byte_level && !model->takes_bytes();
   const auto bos = merger.id_of(config.bos_token), eos = merger.id_of(config.eos_token);
-  const size_t bytes_per_token = most_bytes_per_token(spec, model);
+  const size_t bytes_per_token = most_bytes_per_token(spec, *model);
   return std::make_unique<TokenizerTables>(
       TokenizerTables{.config = std::move(config),
                       .raw_tokens = AddedTokenMatcher(std::move(raw)),

@@ -7,22 +7,17 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "text/unigram.h"
 #include "text/vocabulary.h"
+#include "text/word_model.h"
 #include "text/work.h"
 
 namespace mc::text {
-
-/// The words' tokens.
-using Model = std::variant<Bpe, Unigram>;
 
 struct TokenizerTables {
   TokenizerConfig config;
@@ -30,7 +25,7 @@ struct TokenizerTables {
   AddedTokenMatcher normalized_tokens;  // matched in the normalised text between those
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Model model;
+  std::unique_ptr<const WordModel> model;
   Decoder decoder;
   bool spell_words = false;      // the model wants words in the byte alphabet
   std::vector<uint32_t> prefix;  // the tokens that add_special puts in front and behind

@@ -19,24 +19,21 @@
 #include "base/result.h"
 #include "text/spec.h"
 #include "text/string_table.h"
+#include "text/word_model.h"
 #include "text/work.h"
 
 namespace mc::text {
 
-class Unigram {
+class Unigram : public WordModel {
  public:
   /// invalid: the vocabulary is too large.
   static Result<Unigram> build(const TokenizerSpec& spec);
 
-  /// Words are text, also behind ByteLevel, which spells their bytes.
-  bool takes_bytes() const { return false; }
-  std::optional<uint32_t> unknown() const { return unknown_; }
-  /// Whether an unknown character always becomes the tokens of its bytes.
-  bool has_all_bytes() const;
-
-  /// Appends the ids of one non-empty word of valid UTF-8. MC4028: the search takes too long; cancelled, timeout: by
-  /// the limits.
-  Result<void> encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const;
+  bool takes_bytes() const override { return false; }
+  std::optional<uint32_t> unknown() const override { return unknown_; }
+  bool has_all_bytes() const override;
+  size_t searches() const override { return 1; }
+  Result<void> encode(std::string_view word, Work& work, std::vector<uint32_t>& out) const override;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
