@@ -119,7 +119,7 @@ void DiskDevice::later(const Process& process, Duration delay, std::function<voi
 void DiskDevice::start(const Process& process) {
   if (!process.worker || process.worker->disk().state() == node::DiskTier::State::none) return;
   Node& node = nodes_[process.name];
-  if (!node.files) node.files = store::kDiskMemory.open("").value();
+  if (!node.files) node.files = store::kDiskMemory.open("", store::Access::read_write).value();
   auto platter = std::make_unique<Platter>(*node.files, options_.faults, rng_);
   node.platter = platter.get();
   store::Options options;
