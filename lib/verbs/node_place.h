@@ -13,8 +13,8 @@ namespace mc::verbs {
 /// The JSON at a path of a server. MC2101 with the advice `next` when nothing answers there.
 Result<Json> get_json(const std::string& place, const std::string& path, const http::Headers& headers,
                       std::string_view next);
-/// A URL, "unix:PATH" and the path of a socket need no conductor. For the name of a node: its socket on this host, else its HTTP
-/// address, which the conductor of this run directory has.
+/// A URL, "unix:PATH" and the path of a socket need no conductor. For the name of a node: its socket on this host, else
+/// its HTTP address, which the conductor of this run directory has.
 Result<std::string> place_of(const std::string& node);
 
 }  // namespace mc::verbs
