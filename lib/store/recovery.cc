@@ -12,13 +12,22 @@ struct Found {
   wire::StoreGroup head;
 };
 
+/// A segment that the disk cannot read costs its blocks and not the store: its file goes, and a line says so.
+Result<void> give_up(const Segment& segment, const Error& error, Segments& segments, Recovered& out) {
+  out.damaged.push_back(segment.name + " is given up: " + error.what);
+  return segments.erase(segment, false);
+}
+
 /// The segments that hold groups, in the order of the log. Free ones go to `segments`.
 Result<std::vector<Found>> find_segments(const SegmentReader& reader, Segments& segments, Recovered& out) {
   MC_TRY(files, segments.open(out.damaged));
   std::vector<Found> found;
   for (Segment& file : files) {
     const auto head = reader.head(file);
-    if (!head && head.error().code != Code::not_found) return head.error();
+    if (!head && head.error().code != Code::not_found) {
+      MC_CHECK(give_up(file, head.error(), segments, out));
+      continue;
+    }
     if (!head) {
       segments.add_free(std::move(file));
       continue;
@@ -50,28 +59,27 @@ Result<Recovered> recover(const SegmentReader& reader, Segments& segments, Index
   // The last segment is read first: its headers say up to which group values need no check.
   uint64_t durable = 0;
   for (const Found& one : found) durable = std::max(durable, one.head.durable);
-  std::optional<SegmentContent> last;
+  Result<SegmentContent> last = SegmentContent();
   if (!found.empty()) {
-    MC_TRY(quick, reader.read(found.back().segment, UINT64_MAX, UINT64_MAX));
-    durable = std::max(durable, quick.durable);
-    MC_TRY(content, reader.read(found.back().segment, UINT64_MAX, durable));
-    last = std::move(content);
+    last = reader.read(found.back().segment, UINT64_MAX, UINT64_MAX);
+    durable = std::max(durable, last ? last->durable : 0);
+    if (last) last = reader.read(found.back().segment, UINT64_MAX, durable);
   }
   for (size_t i = 0; i < found.size(); ++i) {
     Segment& segment = found[i].segment;
     const bool is_last = i + 1 == found.size();
-    SegmentContent content;
-    if (is_last) {
-      content = std::move(*last);
-    } else {
-      MC_TRY(read, reader.read(segment, segment.end, durable));
-      content = std::move(read);
+    Result<SegmentContent> read = is_last ? std::move(last) : reader.read(segment, segment.end, durable);
+    out.sequence = segment.sequence;
+    if (!read) {
+      MC_CHECK(give_up(segment, read.error(), segments, out));
+      continue;
     }
+    SegmentContent content = std::move(*read);
     ++(content.sealed ? out.sealed : out.walked);
     out.entries += content.entries.size();
-    if (i == 0) index.reserve(content.entries.size() * found.size());  // segments are much alike
+    // Segments are much alike. A value takes a page, so no more fit, however many entries of drops the first has.
+    if (i == 0) index.reserve(std::min(content.entries.size(), size_t{reader.segment_pages}) * found.size());
     for (const wire::StoreEntry& entry : content.entries) index.apply_one(entry, segment.file);
-    out.sequence = segment.sequence;
     out.number = std::max({out.number, content.last, found[i].head.number - 1});
     if (const uint64_t promised = is_last ? 0 : found[i + 1].head.durable; out.number < promised)
       out.damaged.push_back(segment.name + ": groups " + std::to_string(out.number + 1) + " to " +

@@ -101,6 +101,42 @@ TEST_CASE("store: a write that fails goes to another segment, and the caller see
   CHECK((*again)->restart().damaged.empty());
 }
 
+TEST_CASE("store: a page that cannot be read costs at most the blocks of its segment when the store is opened") {
+  constexpr uint64_t kBlocks = 30, kBlocksOfSegment = 8;
+  DiskImage image;
+  {
+    Faults faults;
+    auto store = open_image({}, &faults);
+    REQUIRE_OK(store);
+    for (uint64_t n = 1; n <= kBlocks; ++n) REQUIRE_OK(put_one(**store, n));
+    store->reset();
+    image = faults.image;
+  }
+  uint64_t given_up = 0;
+  for (const auto& [bad, bytes] : image)
+    for (uint64_t page = 0; bad.starts_with("seg.") && page < bytes.size() / kPageBytes; ++page) {
+      CAPTURE(bad);
+      CAPTURE(page);
+      Faults faults;
+      faults.fail = [&, bad = bad](const Io& io, const std::string& name) {
+        const uint64_t at = page * kPageBytes;
+        const bool hit = io.offset <= at && at < io.offset + bytes_of(io.parts);
+        return io.op == Io::Op::read && name == bad && hit ? EIO : 0;
+      };
+      auto store = open_image(image, &faults);
+      REQUIRE_OK(store);
+      const auto& damaged = (*store)->restart().damaged;
+      given_up += !damaged.empty() && damaged[0].find(bad + " is given up") == 0;
+      uint64_t here = 0;
+      for (uint64_t n = 1; n <= kBlocks; ++n) here += get_one(**store, n) == Code::ok;
+      CHECK(here >= kBlocks - kBlocksOfSegment);
+      faults.fail = nullptr;
+      REQUIRE_OK(put_one(**store, 100));
+      CHECK(get_one(**store, 100) == Code::ok);
+    }
+  CHECK(given_up > 4);
+}
+
 TEST_CASE("store: a flush that fails is not tried again on that file") {
   std::vector<std::string> flushed;
   Faults faults;
