@@ -5,6 +5,9 @@
 namespace mc::store {
 namespace {
 
+/// No store counts so far. The numbers in a header are not to be trusted, and those behind them must not wrap.
+constexpr uint64_t kNumberMax = UINT64_MAX / 2;
+
 constexpr uint64_t offset_of(uint32_t page) {
   return uint64_t{page} * kPageBytes;
 }
@@ -21,7 +24,8 @@ Result<wire::StoreGroup> SegmentReader::head(const Segment& segment) const {
   MC_CHECK(read_pages(disk, segment.name, segment.file, 0, bytes));
   std::vector<wire::StoreEntry> entries;
   auto group = parse_store_group(page_of(bytes), 0, segment_pages, entries);
-  if (!group || group->store != store || group->sequence == 0 || group->epoch > epoch || group->previous_crc != 0)
+  if (!group || group->store != store || group->sequence == 0 || group->sequence > kNumberMax ||
+      group->number > kNumberMax || group->epoch > epoch || group->previous_crc != 0)
     return Error{Code::not_found, segment.name + " is free"};
   return group;
 }
