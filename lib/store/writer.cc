@@ -141,7 +141,8 @@ Result<void> Writer::take_back() {
   taking_back_ = false;
   if (!content) fault(content.error());
   if (!saved) fault(saved.error());
-  if (!content || !saved) counters_.evicted_blocks += index_.forget_file(segment.file);
+  // A walk that ended early leaves entries that recovery had found: the file is about to hold other blocks.
+  if (!content || !saved || !content->sealed) counters_.evicted_blocks += index_.forget_file(segment.file);
   index_.wait_unread(segment.file);
   return segments_.erase_oldest(segments_.total() <= segments_max_);
 }
