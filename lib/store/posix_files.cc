@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -163,16 +164,20 @@ Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
   ::unlinkat(directory_fd_.get(), unfinished.c_str(), 0);
   const Fd made(::openat(directory_fd_.get(), unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, kFileMode));
   if (!made) return failed(name);
+  std::optional<FileId> kept;
   const auto fail = [&] {
     const Error error = failed(name + ": " + std::to_string(bytes) + " bytes");
     ::unlinkat(directory_fd_.get(), unfinished.c_str(), 0);
+    const std::lock_guard lock(mutex_);
+    if (kept) files_[*kept].fd.reset();  // open, it would keep the space of the file
     return error;
   };
   // Allocated at once, so that a full disk shows now, then written: an extent that was never written is converted by
   // the first write to it, and then every flush waits for the file system's journal.
   if (::fallocate(made.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) return fail();
-  MC_TRY(id, open(unfinished));
   MC_TRY(zeros, mem::HostBuffer::allocate(std::min<uint64_t>(bytes, kZeroBytes), {.name = "zeros of the store"}));
+  MC_TRY(id, open(unfinished));
+  kept = id;
   for (uint64_t at = 0; at < bytes;) {
     const iovec part{zeros.data(), std::min<uint64_t>(zeros.size(), bytes - at)};
     Io write{.op = Io::Op::write, .file = id, .offset = at, .parts = {&part, 1}};
