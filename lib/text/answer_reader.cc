@@ -23,6 +23,13 @@ size_t without_blanks_behind(std::string_view text) {
   return last == std::string_view::npos ? 0 : last + 1;
 }
 
+/// The number of bytes of `text` that are certain: blanks at its end wait for what follows them, up to a bound, because
+/// every push reads all blanks that wait.
+size_t certain_bytes(std::string_view text) {
+  const size_t end = without_blanks_behind(text);
+  return text.size() - end > AnswerReader::kBlanksMax ? text.size() : end;
+}
+
 /// The number of bytes at the end of `text` with which `mark` may begin.
 size_t partial_mark(std::string_view text, std::string_view mark) {
   for (size_t size = std::min(text.size(), mark.size() - 1); size > 0; --size)
@@ -177,7 +184,8 @@ bool AnswerReader::begin(bool is_last) {
     phase_ = Phase::thinking;
     return true;
   }
-  if (options_.form.thinks && !is_last && may_become(text, kThinkStart)) return false;
+  const bool waits = !is_last && held_.size() - text.size() <= kBlanksMax;
+  if (options_.form.thinks && waits && may_become(text, kThinkStart)) return false;
   phase_ = Phase::body;
   return true;
 }
@@ -188,7 +196,9 @@ bool AnswerReader::think(bool is_last, std::vector<AnswerPart>& out) {
   const size_t end = held_.find(kThinkEnd);
   const bool has_ended = end != std::string::npos;
   size_t shown = has_ended ? end : held_.size() - (is_last ? 0 : partial_mark(held_, kThinkEnd));
-  if (!is_last || has_ended) shown = without_blanks_behind(std::string_view(held_).substr(0, shown));
+  const std::string_view text = std::string_view(held_).substr(0, shown);
+  if (has_ended) shown = without_blanks_behind(text);
+  if (!has_ended && !is_last) shown = certain_bytes(text);
   if (shown > 0) out.push_back({AnswerPart::Kind::reasoning, held_.substr(0, shown)});
   at_begin_ = at_begin_ && shown == 0;
   held_.erase(0, has_ended ? end + kThinkEnd.size() : shown);
@@ -219,7 +229,7 @@ bool AnswerReader::read_body(bool is_last, std::vector<AnswerPart>& out) {
     if (is_last) return false;  // flush() gives the rest
     // Blanks in front of a call belong to nothing, so they wait.
     const size_t certain = held_.size() - partial_mark(held_, mark());
-    const size_t shown = without_blanks_behind(std::string_view(held_).substr(0, certain));
+    const size_t shown = certain_bytes(std::string_view(held_).substr(0, certain));
     put_content(std::string_view(held_).substr(0, shown), out);
     held_.erase(0, shown);
     return false;
@@ -240,7 +250,7 @@ bool AnswerReader::read_bare(bool is_last, std::vector<AnswerPart>& out) {
   if (at_begin_ && calls_ > 0 && front < held_.size() && held_[front] == ';') ++front;
   front += blanks_in_front(std::string_view(held_).substr(front));
   const std::string_view text = std::string_view(held_).substr(std::min(front, held_.size()));
-  if (at_begin_ && !is_last && (text.empty() || may_become(text, kPythonTag))) return false;
+  if (at_begin_ && !is_last && front <= kBlanksMax && (text.empty() || may_become(text, kPythonTag))) return false;
   if (at_begin_ && text.starts_with(kPythonTag) && opening_ != kPythonTag) {
     opening_ = kPythonTag;
     held_.erase(0, held_.size() - text.size() + kPythonTag.size());

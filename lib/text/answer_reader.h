@@ -55,6 +55,8 @@ class AnswerReader {
  public:
   /// Calls are held back up to this size; longer ones are content.
   static constexpr size_t kCallBytesMax = size_t{1} << 20;
+  /// Blanks that may belong to a mark behind them are held back up to this size; more are part of the answer.
+  static constexpr size_t kBlanksMax = 4096;
   /// Each call that turns out to be none is read again as content, so behind this many of them no more are looked for.
   static constexpr size_t kGivenUpMax = 16;
 

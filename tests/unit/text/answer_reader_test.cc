@@ -1,6 +1,7 @@
 #include "text/answer_reader.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/clock.h"
 #include "base/json.h"
@@ -104,6 +105,31 @@ TEST_CASE("text: calls of Mistral's both forms are read") {
   for (const char* text : {"[TOOL_CALLS]", "[TOOL_CALLS]{\"a\":1}", "[TOOL_CALLS] [ARGS]{}", "[TOOL_CALLS]f[ARGS]",
                            "[TOOL_CALLS][{\"name\":\"f\"", "[TOOL_CALLS]f[ARGS][1]", "[1]"})
     CHECK(read(mistral, text) == Parts{content(text)});
+}
+
+TEST_CASE("text: blanks that wait for a mark are given out after 4 KiB, one by one as they come") {
+  constexpr size_t kCount = 20'000;
+  const AnswerReader::Options all[] = {options(CallForm::tagged),     options(CallForm::llama),
+                                       options(CallForm::mistral),    options(CallForm::tagged, true),
+                                       options(CallForm::none, true), options(CallForm::tagged, true, true)};
+  for (size_t form = 0; form < std::size(all); ++form)
+    for (const std::string start : {"", "x"}) {
+      CAPTURE(form);
+      CAPTURE(start);
+      AnswerReader reader(all[form]);
+      Parts out;
+      if (!start.empty()) reader.push(start, out);
+      for (size_t i = 0; i < kCount; ++i) reader.push(i % 7 == 0 ? "\n" : " ", out);
+      size_t given = 0;
+      for (const AnswerPart& part : out) given += part.text.size();
+      const bool drops = form == 5 && start.empty();  // reasoning begins behind its blanks, so none is kept
+      CHECK(given + (drops ? kCount : 0) + AnswerReader::kBlanksMax >= kCount);
+      reader.push("y", out);
+      reader.flush(out);
+      given = 0;
+      for (const AnswerPart& part : out) given += part.text.size();
+      CHECK(given == start.size() + (drops ? 0 : kCount) + 1);
+    }
 }
 
 TEST_CASE("text: an answer of marks without calls is read once, not once from every mark") {
