@@ -154,7 +154,7 @@ class BeyondLoopback(Folder):
             port = int(mine.node("c0")["http"].rsplit(":", 1)[1])
             for path in ("/health", "/livez", "/readyz"):
                 until(lambda p=path: ask(port, "GET", p)[0] == 200, 20, path)
-            for path in ("/metrics", "/version"):
+            for path in ("/metrics", "/version", "/blocks"):
                 self.assertEqual(ask(port, "GET", path)[0], 403, path)
                 self.assertEqual(ask(port, "GET", path, Authorization="Bearer wrong-key")[0], 403, path)
                 self.assertEqual(ask(port, "GET", path, **bearer)[0], 200, path)
@@ -185,6 +185,15 @@ class OnLoopback(unittest.TestCase):
         self.assertEqual(c.post("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
         for path in ("/livez", "/version", "/metrics"):
             self.assertEqual(ask(worker_port("p0"), "GET", path)[0], 200, path)
+
+    def test_the_list_of_blocks_is_for_operators_on_loopback_too(self):
+        for name in ("p0", "d0"):
+            for query in ("", "?limit=1", "?sort=uses&limit=0"):
+                status, body = ask(worker_port(name), "GET", "/blocks" + query)
+                self.assertEqual(status, 403, body)
+                self.assertNotIn(b"memory_blocks", body)
+                wrong = ask(worker_port(name), "GET", "/blocks" + query, Authorization="Bearer mcadmin-wrong")
+                self.assertEqual(wrong[0], 403, wrong[1])
 
     @attack.needs_second_user
     def test_another_user_neither_sees_requests_nor_drains_nodes(self):
