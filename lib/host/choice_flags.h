@@ -27,7 +27,7 @@ Result<void> check_device(std::string_view value);
 inline constexpr Flag kDevice{.name = "device",
                               .value = "D",
                               .fallback = "auto",
-                              .help = "auto and cpu: the CPU; cuda:N: GPU number N; emu: the GPU path in the emulator",
+                              .help = "auto is cpu; cuda:N is a GPU, emu its emulator",
                               .check = check_device};
 inline constexpr Flag kKernels{.name = "kernels",
                                .kind = FlagKind::choice,

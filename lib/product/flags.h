@@ -64,7 +64,7 @@ inline constexpr Flag kTransferSpin{.name = "transfer-spin",
                                     .kind = FlagKind::duration,
                                     .value = "T",
                                     .fallback = "0s",
-                                    .help = "how long transfer threads poll before they sleep; 50us lowers latency",
+                                    .help = "how long transfer threads poll before they sleep",
                                     .check = check_transfer_spin};
 // Settings of the transfer engine for special networks. They are seldom needed, so --help lists only their names.
 inline constexpr Flag kTcpIo{.name = "tcp-io",
