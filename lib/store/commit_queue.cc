@@ -53,12 +53,11 @@ void CommitQueue::run(Commit& commit, const std::function<void(std::span<Commit*
   // Before any later round can begin: a round that took this word in the meantime would be set back.
   ended_[mine % kWords].store(mine, std::memory_order_release);
   const bool next = busy_ = !waiting_.empty();
+  // After every round, also where nobody waits: a word left 2^31 rounds behind would look like one ahead.
+  leading_.store(mine + 1, std::memory_order_release);
   lock.unlock();
   // The next leader goes first: the disk is idle until it writes.
-  if (next) {
-    leading_.store(mine + 1, std::memory_order_release);
-    wake(leading_, 1);
-  }
+  if (next) wake(leading_, 1);
   if (group.size() > 1) wake(ended_[mine % kWords], INT_MAX);
 }
 
