@@ -219,7 +219,8 @@ Result<Fd> open_output(const std::string& path) {
       return user_error(err::kUsage, "KV bytes do not go to a terminal; redirect stdout or name a file", "--kv-out");
     return Fd(::dup(1));
   }
-  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // The stream holds the prompt's ids and KV: only the user may read it.
+  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + path));
   return fd;
 }

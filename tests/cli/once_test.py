@@ -63,6 +63,11 @@ class Once(unittest.TestCase):
 
 
 class Streams(Once):
+    def test_a_stream_in_a_file_is_for_its_user_alone(self):
+        path = self.path("mine.mckv")
+        self.made("mc-prefill", "once", "--prompt-ids", IDS, "--kv-out", path, *GREEDY)
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+
     def test_text_is_printed_while_it_is_made(self):
         process = subprocess.Popen(
             [cluster.program("mc-prefill"), "once", "-p", "Once upon a time", "-n", "1500", "--ignore-eos"],
