@@ -51,9 +51,15 @@ function(mc_kernels library)
     endforeach()
   endif()
   set(table ${folder}/kernel_texts.cc)
-  string(JOIN "," joined ${ptx_files})
+  set(names "")
+  foreach(file ${ptx_files})
+    get_filename_component(name ${file} NAME_WE)
+    list(APPEND names ${name})
+  endforeach()
+  string(JOIN "," names ${names})
   add_custom_command(OUTPUT ${table} DEPENDS ${checked} ${CMAKE_CURRENT_SOURCE_DIR}/lib/kernel_texts.cmake
-    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${table} -DPTX=${joined} -P ${CMAKE_CURRENT_SOURCE_DIR}/lib/kernel_texts.cmake
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${table} -DFOLDER=${folder} -DNAMES=${names}
+      -P ${CMAKE_CURRENT_SOURCE_DIR}/lib/kernel_texts.cmake
     COMMENT "" VERBATIM)
   set_source_files_properties(${table} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${library} PRIVATE ${table})

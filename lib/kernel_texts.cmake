@@ -1,11 +1,10 @@
-# Writes the source file of kernel_texts(): the PTX files of the list PTX as string literals.
+# Writes the source file of kernel_texts(): the PTX files NAMES, a list with commas, of FOLDER as string literals.
 cmake_minimum_required(VERSION 3.25)
-string(REPLACE "," ";" files "${PTX}")
+string(REPLACE "," ";" names "${NAMES}")
 set(rows "")
-foreach(file ${files})
-  get_filename_component(name ${file} NAME_WE)
+foreach(name ${names})
   string(REGEX REPLACE "^.*_sm" "sm_" target ${name})
-  file(READ ${file} text)
+  file(READ "${FOLDER}/${name}.ptx" text)
   # Compilers take literals of 64 KiB and more; the driver wants the text in one piece.
   string(APPEND rows "    {\"${name}\", \"${target}\", R\"ptx(${text})ptx\"},\n")
 endforeach()
