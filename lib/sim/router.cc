@@ -111,11 +111,12 @@ void Router::park(uint32_t r, TimePoint now) {
 
 // ---- looking ---------------------------------------------------------------------------------
 
-/// The blocks at the front of its prompt that it may take from caches.
+/// The blocks at the front of its prompt that it may take from caches. The trace names a last block that is not full,
+/// too. Caches keep full blocks alone, also when the answer so far has filled that block.
 std::span<const uint32_t> Router::blocks_of(uint32_t r) const {
   const std::span<const uint32_t> all = blocks_.of(r);
-  const uint32_t count = kv::reusable_blocks(requests_[r].tokens, static_cast<uint32_t>(kTraceBlockTokens));
-  return all.first(std::min<size_t>(count, all.size()));
+  const uint64_t reusable = kv::reusable_blocks(requests_[r].tokens, static_cast<uint32_t>(kTraceBlockTokens));
+  return all.first(std::min<size_t>(all.size(), std::min(reusable, trace_[r].input_tokens / kTraceBlockTokens)));
 }
 
 sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
