@@ -363,8 +363,8 @@ void ClusterEngine::fail(const NodeFailure& failure) {
 void ClusterEngine::come_back(const NodeFailure& failure) {
   if (failure.role == 'd') return router_.set_decode_up(failure.index, true, now_);
   const uint32_t index = failure.index / (failure.role == 'p' ? options_.pipeline : 1);
-  nodes_[index].up = true;
   router_.set_prefill_up(index, true, now_);
+  nodes_[index].up = router_.is_up(index);
 }
 
 // ---- prefill ---------------------------------------------------------------------------------

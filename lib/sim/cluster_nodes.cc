@@ -9,8 +9,8 @@ namespace mc::sim {
 
 ClusterNodes::ClusterNodes(const ClusterOptions& options, uint32_t count)
     : options_(options),
-      up_(count, true),
-      decode_up_(options.shape.coupled > 0 ? 0 : options.shape.decode, true),
+      outages_(count),
+      decode_outages_(options.shape.coupled > 0 ? 0 : options.shape.decode),
       up_since_s_(count, -1e9) {}
 
 int ClusterNodes::slot_of_decode(uint32_t decode) const {
@@ -20,26 +20,31 @@ int ClusterNodes::slot_of_decode(uint32_t decode) const {
 uint32_t ClusterNodes::decode_of_slot(uint32_t slot) const {
   MC_ASSERT(!coupled());
   MC_ASSERT_LE(count(), slot);
-  MC_ASSERT_LT(slot - count(), decode_up_.size());
+  MC_ASSERT_LT(slot - count(), decode_outages_.size());
   return slot - count();
 }
 
 bool ClusterNodes::serves() const {
-  const auto any = [](const std::vector<bool>& up) { return std::find(up.begin(), up.end(), true) != up.end(); };
-  return any(up_) && (coupled() || any(decode_up_));
+  const auto any = [](const Outages& outages) { return std::find(outages.begin(), outages.end(), 0) != outages.end(); };
+  return any(outages_) && (coupled() || any(decode_outages_));
 }
 
-void ClusterNodes::set_up(uint32_t node, bool up, double now_s) {
-  MC_ASSERT_LT(node, up_.size());
-  if (up_[node] == up) return;
-  up_[node] = up;
-  if (up) up_since_s_[node] = now_s;
+bool ClusterNodes::change(uint32_t& outages, bool up) {
+  if (!up) return ++outages == 1;
+  return outages > 0 && --outages == 0;
 }
 
-void ClusterNodes::set_decode_up(uint32_t decode, bool up) {
+bool ClusterNodes::set_up(uint32_t node, bool up, double now_s) {
+  MC_ASSERT_LT(node, outages_.size());
+  const bool changed = change(outages_[node], up);
+  if (changed && up) up_since_s_[node] = now_s;
+  return changed;
+}
+
+bool ClusterNodes::set_decode_up(uint32_t decode, bool up) {
   MC_ASSERT(!coupled());
-  MC_ASSERT_LT(decode, decode_up_.size());
-  decode_up_[decode] = up;
+  MC_ASSERT_LT(decode, decode_outages_.size());
+  return change(decode_outages_[decode], up);
 }
 
 std::vector<sched::BoardMember> ClusterNodes::members() const {
@@ -53,16 +58,16 @@ std::vector<sched::BoardMember> ClusterNodes::members() const {
     m.announced = profile.cost;
     return m;
   };
-  for (uint32_t i = 0; i < up_.size(); ++i) {
-    if (!up_[i]) continue;
+  for (uint32_t i = 0; i < outages_.size(); ++i) {
+    if (!is_up(i)) continue;
     sched::BoardMember& m = add(coupled() ? "m" : "p", i, static_cast<int>(i));
     m.prefill = true, m.decode = coupled();
     m.readable = !coupled();
     m.since = TimePoint{} + from_seconds(up_since_s_[i]);
     m.announced.prefill_s_per_token /= options_.pipeline, m.announced.prefill_s_per_token2 /= options_.pipeline;
   }
-  for (uint32_t i = 0; i < decode_up_.size(); ++i)
-    if (decode_up_[i]) add("d", i, slot_of_decode(i)).decode = true;
+  for (uint32_t i = 0; i < decode_outages_.size(); ++i)
+    if (decode_outages_[i] == 0) add("d", i, slot_of_decode(i)).decode = true;
   return members;
 }
 

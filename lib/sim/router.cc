@@ -70,20 +70,18 @@ void Router::show_members(TimePoint now) {
 }
 
 void Router::set_prefill_up(uint32_t node, bool up, double now_s) {
-  if (nodes_.is_up(node) == up) return;
+  if (!nodes_.set_up(node, up, now_s)) return;
   const TimePoint now = time_of(now_s);
   if (!up) {
     for (Request& r : requests_)
       if (r.booking.source == static_cast<int>(node)) board_.forget_source(r.booking);
     copies_.end_of(node, board_, now);
   }
-  nodes_.set_up(node, up, now_s);
   show_members(now);
 }
 
 void Router::set_decode_up(uint32_t decode, bool up, double now_s) {
-  nodes_.set_decode_up(decode, up);
-  show_members(time_of(now_s));
+  if (nodes_.set_decode_up(decode, up)) show_members(time_of(now_s));
 }
 
 // A held request that has no node left waits for one, at most for kParkMax.

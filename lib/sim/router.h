@@ -56,9 +56,11 @@ class Router {
          TieredCaches& caches, uint32_t nodes, FillInflight inflight);
 
   // ---- members ----
-  /// No placed request may be on a node that leaves.
+  /// Begins or ends an outage of a node. Outages of one node may overlap (ClusterNodes::set_up). No placed request may
+  /// be on a node that leaves.
   void set_prefill_up(uint32_t node, bool up, double now_s);
   void set_decode_up(uint32_t decode, bool up, double now_s);
+  bool is_up(uint32_t node) const { return nodes_.is_up(node); }
 
   // ---- requests ----
   Answer submit(uint32_t r, double now_s);

@@ -74,6 +74,24 @@ TEST_CASE("sim/cluster_nodes: a node that comes back is new, and one that stays 
   CHECK(nodes.members()[1].since == first);
 }
 
+TEST_CASE("sim/cluster_nodes: a node is up when as many of its outages have ended as have begun") {
+  const Cluster c("2p1d");
+  ClusterNodes nodes(c.options, 2);
+  CHECK(nodes.set_up(0, false, 1));
+  CHECK_FALSE(nodes.set_up(0, false, 2));
+  CHECK_FALSE(nodes.set_up(0, true, 3));
+  CHECK_FALSE(nodes.is_up(0));
+  CHECK(nodes.set_up(0, true, 4));
+  CHECK(nodes.is_up(0));
+  CHECK(nodes.members()[0].since == TimePoint{} + 4s);
+  CHECK_FALSE(nodes.set_up(0, true, 5));
+  CHECK(nodes.set_up(0, false, 6));  // the end without an outage counts for nothing
+  CHECK(nodes.set_decode_up(0, false));
+  CHECK_FALSE(nodes.set_decode_up(0, false));
+  CHECK_FALSE(nodes.set_decode_up(0, true));
+  CHECK(nodes.set_decode_up(0, true));
+}
+
 TEST_CASE("sim/cluster_nodes: a group of prefill nodes announces the cost of a stage") {
   const Cluster c("1p1d", 4);
   const ClusterNodes nodes(c.options, 1);

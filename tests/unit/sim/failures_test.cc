@@ -28,4 +28,34 @@ TEST_CASE("sim/failures: a retry reuses only blocks of the prompt that are full"
   CHECK(run.requests[1].dram_tokens == 512);
 }
 
+TEST_CASE("sim/failures: of overlapping failures of a node the last recovery brings it back") {
+  struct Case {
+    const char* shape;
+    uint32_t pipeline;
+    std::initializer_list<const char*> failures;
+  };
+  const Case cases[] = {{"1p1d", 1, {"p0@1s-20s", "p0@2s-4s"}},
+                        {"1p1d", 1, {"p0@1s-4s", "p0@2s-20s"}},
+                        {"1p1d", 1, {"d0@1s-20s", "d0@2s-4s"}},
+                        {"1p1d", 1, {"d0@1s-4s", "d0@2s-20s"}},
+                        {"1m", 1, {"m0@1s-4s", "m0@2s-20s"}},
+                        {"2p1d", 2, {"p0@1s-20s", "p1@2s-4s"}}};
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.shape));
+    CAPTURE(std::string(*c.failures.begin()));
+    Bench b(c.shape);
+    b.options.pipeline = c.pipeline;
+    b.add(5, 0, 4), b.add(19, 0, 4), b.add(21, 0, 4);
+    add_failures(b, c.failures);
+    const ClusterRun run = b.run();
+    CHECK(run.requests[0].fate == Fate::rejected_node);
+    CHECK(run.requests[1].fate == Fate::rejected_node);
+    CHECK(run.requests[2].fate == Fate::served);
+  }
+  Bench b("1p1d");
+  b.add(30, 0, 4);
+  add_failures(b, {"p0@1s-20s", "p0@2s"});  // the second failure has no end
+  CHECK(b.run().requests[0].fate == Fate::rejected_node);
+}
+
 }  // namespace failures_test
