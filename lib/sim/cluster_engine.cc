@@ -85,7 +85,7 @@ ClusterRun ClusterEngine::run() {
     } else if (arrival == first) {
       arrive_request(next++);
     }
-    if (router_.wants_round(now_)) serve_held();
+    if (router_.wants_round(now_)) serve_waiting();
   }
   router_.end_held(now_, followed);  // admission refuses them on an idle cluster, too
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
@@ -142,7 +142,7 @@ void ClusterEngine::arrive_request(uint32_t r) {
 }
 
 void ClusterEngine::follow(uint32_t r, const Answer& answer) {
-  if (answer.what == Answer::What::held) return;
+  if (answer.what == Answer::What::waits) return;
   if (live_[r].attempt == 1) {
     run_.requests[r].predicted_ttft_s = static_cast<float>(answer.predicted_ttft_s);
     run_.requests[r].predicted_tbt_s = static_cast<float>(answer.predicted_tbt_s);
@@ -150,9 +150,9 @@ void ClusterEngine::follow(uint32_t r, const Answer& answer) {
   answer.what == Answer::What::placed ? dispatch(r, answer.route) : outcomes_.end(r, answer.fate, now_);
 }
 
-void ClusterEngine::serve_held() {
+void ClusterEngine::serve_waiting() {
   count_all_growth();
-  router_.serve_held(now_, [&](uint32_t r, const Answer& answer) { follow(r, answer); });
+  router_.serve_waiting(now_, [&](uint32_t r, const Answer& answer) { follow(r, answer); });
 }
 
 // Reports the tokens that the rows of a batch have made to the router.

@@ -64,7 +64,7 @@ class ClusterEngine {
   void arrive_request(uint32_t r);
   void follow(uint32_t r, const Answer& answer);
   void dispatch(uint32_t r, const Route& route);
-  void serve_held();
+  void serve_waiting();
   void leave(uint32_t r, uint64_t grown);
   void reject(uint32_t r, Fate fate);
   void finish(uint32_t r, double at_s);

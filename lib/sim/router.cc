@@ -10,8 +10,6 @@
 namespace mc::sim {
 namespace {
 
-constexpr Duration kParkMax = 10s;  // as node::ConductorOptions::park_max
-
 sched::LineOptions line_options(const ClusterOptions& options) {
   using Hold = sched::LineOptions::Hold;
   sched::LineOptions out;
@@ -84,27 +82,14 @@ void Router::set_decode_up(uint32_t decode, bool up, double now_s) {
   if (nodes_.set_decode_up(decode, up)) show_members(time_of(now_s));
 }
 
-// A held request that has no node left waits for one, at most for kParkMax.
+// A held request that has no node left waits for one, at most for Waits::kParkMax.
 void Router::bound_held(TimePoint now) {
   const bool has_nodes = nodes_.serves();
-  for (const uint32_t r : held()) {
+  for (const uint32_t r : waits_.held()) {
     line_.set_has_nodes(id_of(r), has_nodes);
-    if (!has_nodes) {
-      park(r, now);
-      continue;
-    }
-    held_.erase({requests_[r].due(), r});
-    requests_[r].parked_until = kNever;
-    held_.emplace(requests_[r].due(), r);
+    has_nodes ? waits_.unpark(r) : waits_.park(r, now);
   }
-}
-
-void Router::park(uint32_t r, TimePoint now) {
-  Request& request = requests_[r];
-  if (request.parked_until != kNever) return;
-  held_.erase({request.due(), r});
-  request.parked_until = now + kParkMax;
-  held_.emplace(request.due(), r);
+  waits_.recall();
 }
 
 // ---- looking ---------------------------------------------------------------------------------
@@ -206,21 +191,17 @@ Answer Router::hold(uint32_t r, TimePoint now) {
     request.expires = after(request.arrived, from_seconds(std::max(0.0, options.ttft_slo_s - request.work_s) + 1e-3));
   }
   line_.push(held_request(r));
-  request.held = true;
-  held_.emplace(request.due(), r);
+  waits_.hold(r, request.expires);
   return {};
 }
 
-void Router::unhold(uint32_t r) {
-  Request& request = requests_[r];
-  if (!request.held) return;
-  line_.erase(id_of(r));
-  held_.erase({request.due(), r});
-  request.held = false;
+void Router::end_wait(uint32_t r) {
+  if (waits_.holds(r)) line_.erase(id_of(r));
+  waits_.erase(r);
 }
 
 Answer Router::reject(uint32_t r, Fate fate, TimePoint now) {
-  unhold(r);
+  end_wait(r);
   close(r, true, to_seconds(now - TimePoint{}));
   return {.what = Answer::What::rejected, .fate = fate};
 }
@@ -228,24 +209,25 @@ Answer Router::reject(uint32_t r, Fate fate, TimePoint now) {
 void Router::end_due(double now_s, const Answered& answered) {
   const TimePoint now = time_of(now_s);
   if (copies_.size() > 0) copies_.end_late(board_, now);
-  while (!held_.empty() && held_.begin()->first <= now) {
-    const uint32_t r = held_.begin()->second;
-    const bool late = requests_[r].expires <= now;
-    answered(r, reject(r, late ? Fate::rejected_prefill : Fate::rejected_node, now));
+  while (const auto r = waits_.due(now)) {
+    const bool late = waits_.holds(*r) && requests_[*r].expires <= now;
+    answered(*r, reject(*r, late ? Fate::rejected_prefill : Fate::rejected_node, now));
   }
 }
 
 void Router::end_held(double now_s, const Answered& answered) {
-  for (const uint32_t r : held()) answered(r, reject(r, Fate::rejected_decode, time_of(now_s)));
+  for (const uint32_t r : waits_.held()) answered(r, reject(r, Fate::rejected_decode, time_of(now_s)));
 }
 
-void Router::serve_held(double now_s, const Answered& answered) {
+void Router::serve_waiting(double now_s, const Answered& answered) {
   const TimePoint now = time_of(now_s);
+  for (const uint32_t r : waits_.take_recalled())
+    if (const Answer answer = place(r, now, false); answer.what != Answer::What::waits) answered(r, answer);
   line_.begin_round(board_, now);
   while (const auto id = line_.take_turn(board_, now)) {
     const uint32_t r = request_of(*id);
     const Answer answer = place(r, now, true);
-    if (answer.what == Answer::What::held)
+    if (answer.what == Answer::What::waits)
       line_.put_back(*id, board_, now);
     else
       answered(r, answer);
@@ -255,18 +237,12 @@ void Router::serve_held(double now_s, const Answered& answered) {
 
 double Router::next_s() const {
   TimePoint next = line_.next_wakeup();
-  if (!held_.empty()) next = std::min(next, held_.begin()->first);
+  next = std::min(next, waits_.next_wakeup());
   if (copies_.size() > 0) next = std::min(next, copies_.next_wakeup());
   return next == kNever ? std::numeric_limits<double>::infinity() : to_seconds(next - TimePoint{});
 }
 
-std::vector<uint32_t> Router::held() const {
-  std::vector<uint32_t> out;
-  for (const auto& [due, r] : held_) out.push_back(r);
-  return out;
-}
-
-/// `idle_only` leaves out prefill nodes with a queue. The answer is `held` only then.
+/// `idle_only` leaves out prefill nodes with a queue. A request waits only then, or when it has run before.
 Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
   const sched::Snapshot& snapshot = look(r, now, idle_only);
   sched::Options options = options_for(r);
@@ -277,7 +253,7 @@ Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
   const Turn turn = idle_only ? line_.turn_of(id_of(r), placement_) : Turn::go;
   if (turn == Turn::wait) return {};
   if (turn == Turn::wait_for_nodes) {
-    park(r, now);
+    waits_.park(r, now);
     line_.set_has_nodes(id_of(r), false);
     return {};
   }
@@ -287,6 +263,9 @@ Answer Router::place(uint32_t r, TimePoint now, bool idle_only) {
     if (idle_only && waits_for_prefix(r, snapshot, chosen, now)) return {};
     out.what = Answer::What::placed;
     out.route = dispatch(r, snapshot, now);
+  } else if (placement_.reason != sched::NoPlace::predicted_slo_miss && requests_[r].dispatched) {
+    waits_.park(r, now);  // as a conductor does, so that the client keeps the answer so far
+    return {};
   } else if (placement_.reason != sched::NoPlace::predicted_slo_miss) {
     out = reject(r, Fate::rejected_node, now);
   } else {
@@ -312,7 +291,7 @@ bool Router::waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const
 Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint now) {
   const sched::Candidate& c = placement_.candidates[static_cast<size_t>(placement_.candidate)];
   Request& request = requests_[r];
-  unhold(r);
+  end_wait(r);
   held_count_ += !request.dispatched && now > request.arrived;
   Route out;
   out.node = board_.prefill_slot(c.node);
@@ -363,7 +342,7 @@ void Router::leave(uint32_t r, uint64_t grown, double now_s) {
 
 void Router::close(uint32_t r, bool rejected, double now_s) {
   Request& request = requests_[r];
-  MC_ASSERT(!request.booking.placed && !request.held);
+  MC_ASSERT(!request.booking.placed && !waits_.holds(r));
   if (!request.admitted) return;
   if (!rejected) charge(r, std::max<uint64_t>(1, trace_[r].output_tokens), now_s);
   request.admitted = false;

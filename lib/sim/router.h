@@ -4,18 +4,18 @@
 //   Board          the books: load and cost of each node, as policies see them     sched/board.h
 //   Line           requests that wait for their turn, and quotas                   sched/line.h
 //   CopyOrders     copies of hot prefixes under way                                sched/copies.h
+//   Waits          requests that wait for their turn or for a node, and how long   sim/waits.h
 //
 // The router has the information of a conductor: predictions at placing, first tokens, tokens and ends, of which the
 // engine (sim/cluster_engine.h) tells it. The progress of prefills and transfers is unknown to it.
 //
-// A request enters by submit(), and again by retry() after its node failed. It is then placed, held or rejected.
-// Held requests are placed or rejected by end_due() and serve_held(), which are to be called before and after each
+// A request enters by submit(), and again by retry() after its node failed. It is then placed or rejected, or it waits.
+// Waiting requests are placed or rejected by end_due() and serve_waiting(), which are to be called before and after each
 // event. A request that was placed ends by leave(), and then by close() or retry().
 #pragma once
 
 #include <functional>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -24,6 +24,7 @@
 #include "sim/cluster.h"
 #include "sim/cluster_nodes.h"
 #include "sim/tiers.h"
+#include "sim/waits.h"
 
 namespace mc::sim {
 
@@ -39,7 +40,7 @@ struct Route {
 
 /// The answer to a request that needs a place. Predicted times count from its arrival.
 struct Answer {
-  enum class What : uint8_t { placed, held, rejected } what = What::held;
+  enum class What : uint8_t { placed, waits, rejected } what = What::waits;
   Fate fate = Fate::unfinished;  // of a rejected one
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
   Route route;
@@ -64,14 +65,16 @@ class Router {
 
   // ---- requests ----
   Answer submit(uint32_t r, double now_s);
-  /// `tokens` are its prompt and its answer so far, of which the client has `made`.
+  /// `tokens` are its prompt and its answer so far, of which the client has `made`. The request waits when no node of a
+  /// role is up.
   Answer retry(uint32_t r, uint64_t tokens, uint64_t made, double now_s);
-  /// Rejects held requests that can no longer be served in time.
+  /// Rejects waiting requests that can no longer be served in time.
   void end_due(double now_s, const Answered& answered);
-  bool wants_round(double now_s) const { return line_.wants_round(time_of(now_s)); }
-  /// Gives turns to held requests. Requires that grow() was called for all tokens up to now.
-  void serve_held(double now_s, const Answered& answered);
-  /// The next time at which end_due() or serve_held() have work without an event; infinity = never.
+  bool wants_round(double now_s) const { return waits_.has_recalled() || line_.wants_round(time_of(now_s)); }
+  /// Places parked requests after a change of members, and gives turns to held ones. Requires that grow() was called
+  /// for all tokens up to now.
+  void serve_waiting(double now_s, const Answered& answered);
+  /// The next time at which end_due() or serve_waiting() have work without an event; infinity = never.
   double next_s() const;
   /// Rejects all held requests at the end of a run.
   void end_held(double now_s, const Answered& answered);
@@ -105,17 +108,15 @@ class Router {
   struct Request {
     sched::Booking booking;
     uint32_t tenant = 0;
-    bool admitted = false, dispatched = false, held = false;
+    bool admitted = false, dispatched = false;
     uint64_t tokens = 0, made = 0;  // prompt and answer so far; answer of earlier attempts
     uint64_t charged = 0;           // tokens of its answer
     double work_s = 0;              // of prefill, predicted when it was held
-    TimePoint arrived{}, expires = kNever, parked_until = kNever;
-    TimePoint due() const { return std::min(expires, parked_until); }
+    TimePoint arrived{}, expires = kNever;
   };
 
   static TimePoint time_of(double seconds) { return TimePoint{} + from_seconds(seconds); }
   std::span<const uint32_t> blocks_of(uint32_t r) const;
-  std::vector<uint32_t> held() const;
   void show_members(TimePoint now);
   void bound_held(TimePoint now);
   sched::Snapshot& look(uint32_t r, TimePoint now, bool idle_only);
@@ -127,8 +128,7 @@ class Router {
   bool waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const sched::Candidate& chosen, TimePoint now);
   Route dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint now);
   Answer reject(uint32_t r, Fate fate, TimePoint now);
-  void unhold(uint32_t r);
-  void park(uint32_t r, TimePoint now);
+  void end_wait(uint32_t r);
 
   const std::vector<TraceRequest>& trace_;
   const TraceBlocks& blocks_;
@@ -141,12 +141,12 @@ class Router {
   sched::CopyOrders copies_;
   Rng rng_;
   std::vector<Request> requests_;
-  std::set<std::pair<TimePoint, uint32_t>> held_;  // by the time at which each must end
-  sched::Placement placement_;                     // of the last decision: its memory is used again
-  std::vector<uint32_t> resident_, readable_;      // scratch: blocks of a prompt on each node
-  std::vector<kv::NodeMatch> matches_;             // scratch
-  std::vector<BlockHash> hashes_;                  // scratch
-  std::optional<TimePoint> inflight_at_;           // when the snapshot's was made
+  Waits waits_;
+  sched::Placement placement_;                 // of the last decision: its memory is used again
+  std::vector<uint32_t> resident_, readable_;  // scratch: blocks of a prompt on each node
+  std::vector<kv::NodeMatch> matches_;         // scratch
+  std::vector<BlockHash> hashes_;              // scratch
+  std::optional<TimePoint> inflight_at_;       // when the snapshot's was made
   uint64_t held_count_ = 0;
 };
 

@@ -58,4 +58,33 @@ TEST_CASE("sim/failures: of overlapping failures of a node the last recovery bri
   CHECK(b.run().requests[0].fate == Fate::rejected_node);
 }
 
+TEST_CASE("sim/failures: a request whose node failed waits ten seconds for another node, as under a conductor") {
+  for (const char* node : {"d0", "p0"}) {
+    for (const double down_s : {5.0, 9.5, 12.0}) {
+      CAPTURE(std::string(node));
+      CAPTURE(down_s);
+      Bench b("1p1d");
+      b.add(0, 0, 24, 400);
+      b.options.failures = {{.role = node[0], .index = 0, .at_s = 1, .back_s = 1 + down_s}};
+      const ClusterRun run = b.run();
+      const RequestRecord& r = run.requests[0];
+      CHECK(r.attempts == 2);
+      CHECK(r.fate == (down_s < 10 ? Fate::served : Fate::rejected_node));
+      if (down_s < 10)
+        CHECK(r.end_s > 1 + down_s);
+      else
+        CHECK(r.end_s == doctest::Approx(11));
+    }
+  }
+}
+
+TEST_CASE("sim/failures: every one of many requests that wait for a node is placed when it comes back") {
+  Bench b("2p1d");
+  for (int i = 0; i < 30; ++i) b.add(0.02 * i, 0, 4, 500);
+  add_failures(b, {"d0@3s-8s"});
+  const ClusterRun run = b.run();
+  for (const RequestRecord& r : run.requests) CHECK(r.fate == Fate::served);
+  CHECK(run.retried >= 30);
+}
+
 }  // namespace failures_test
