@@ -40,7 +40,7 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       run_(empty_run(trace.size())),
       outcomes_(options, run_.requests),
       live_(trace.size()),
-      nodes_(nodes_of(options)),
+      nodes_(nodes_of(options), Node(options.pipeline)),
       grown_(batches_of(options)),
       caches_(nodes_of(options), options.dram_blocks, options.ssd_blocks, blocks.unique()),
       links_(nodes_of(options) + batches_of(options), options.profile->net.bytes_per_s),
@@ -50,7 +50,6 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
   MC_ASSERT_EQ(trace.size(), blocks.size());
   const uint64_t seed = Rng(options.seed).fork("steps").next();
   for (size_t i = 0; i < grown_.size(); ++i) batches_.emplace_back(&profile_, profile_.kv_capacity_tokens, seed + i);
-  for (Node& node : nodes_) node.stage_free.resize(options.pipeline);
 }
 
 void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
@@ -305,9 +304,9 @@ void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   if (live.computing) run_.requests[r].prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
   if (live.computing && !coupled() && nodes_[live.node].up) {
     // The next request begins now, or when the first stage of a pipeline is free.
-    double& stage_free_s = nodes_[live.node].stage_free.front();
-    if (options_.pipeline == 1) stage_free_s = now_;
-    at(stage_free_s, Kind::pump, live.node);
+    Stages& stages = nodes_[live.node].stages;
+    if (!stages.is_pipeline()) stages.set_free(now_);
+    at(stages.free_s(), Kind::pump, live.node);
   }
   leave(r, more_made);
 }
@@ -344,7 +343,7 @@ void ClusterEngine::fail(const NodeFailure& failure) {
         victims.push_back({r, 0});
     node.queue.clear();
     node.running = UINT32_MAX;
-    std::fill(node.stage_free.begin(), node.stage_free.end(), now_);
+    node.stages.reset(now_);
   }
   if (failure.role != 'p') {
     Batch& batch = batches_[index];
@@ -407,7 +406,7 @@ void ClusterEngine::part_arrived(uint32_t r) {
 // Computes requests first in, first out among those whose prefix is here, as the live prefill node does.
 void ClusterEngine::pump(uint32_t index) {
   Node& node = nodes_[index];
-  while (node.up && node.stage_free.front() <= now_) {
+  while (node.up && node.stages.free_s() <= now_) {
     const auto ready =
         std::find_if(node.queue.begin(), node.queue.end(), [&](uint32_t r) { return live_[r].missing == 0; });
     if (ready == node.queue.end()) return;
@@ -415,28 +414,6 @@ void ClusterEngine::pump(uint32_t index) {
     node.queue.erase(ready);
     start(index, r);
   }
-}
-
-// Returns the time at which the last stage is done with the last chunk (arXiv:2407.00079, 5.1). A stage that is free
-// takes the next request.
-double ClusterEngine::pipeline(Node& node, const Live& live) {
-  const double stages = static_cast<double>(node.stage_free.size());
-  const double chunk_bytes =
-      static_cast<double>(profile_.chunk_tokens) * static_cast<double>(profile_.activation_bytes_per_token);
-  const double hop_s = profile_.net.seconds(chunk_bytes);
-  double end_s = 0;
-  for (uint64_t begin = live.reused; begin < live.tokens; begin += profile_.chunk_tokens) {
-    const uint64_t end = std::min(live.tokens, begin + profile_.chunk_tokens);
-    double work_s = profile_.chunk_s + profile_.chunk_compute_s(static_cast<double>(begin), static_cast<double>(end));
-    if (begin == live.reused) work_s += profile_.fixed_s();
-    double before_s = now_;
-    for (double& free_s : node.stage_free) {
-      free_s = std::max(free_s, before_s) + work_s / stages;
-      before_s = free_s + hop_s;
-      end_s = free_s;
-    }
-  }
-  return end_s;
 }
 
 void ClusterEngine::start(uint32_t index, uint32_t r) {
@@ -448,8 +425,8 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
   record.queue_s = now_ - live.arrived_s;
   const double tokens = static_cast<double>(live.tokens), reused = static_cast<double>(live.reused);
   double gpu_s = 0;
-  if (options_.pipeline > 1) {
-    live.work_s = pipeline(node, live) - now_;
+  if (node.stages.is_pipeline()) {  // a stage that is free takes the next request
+    live.work_s = node.stages.compute(profile_, live.reused, live.tokens, now_) - now_;
     gpu_s = profile_.prefill_s(tokens, reused);
   } else {
     live.work_s = profile_.prefill_s(tokens, reused);
@@ -457,7 +434,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
       live.work_s = profile_.overlapped_s(profile_.load.seconds(kv_bytes(profile_, live.reused)), live.work_s);
     gpu_s = live.work_s;
-    node.stage_free.front() = now_ + live.work_s;
+    node.stages.set_free(now_ + live.work_s);
   }
   record.prefill_s += gpu_s;
   run_.prefill_busy_s += gpu_s;
@@ -466,8 +443,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     send_on(r, bytes, bytes / live.work_s);
   }
   at(now_ + live.work_s, Kind::prefill_done, r, live_[r].attempt);
-  if (options_.pipeline > 1 && node.stage_free.front() < now_ + live.work_s)
-    at(node.stage_free.front(), Kind::pump, index);
+  if (node.stages.free_s() < now_ + live.work_s) at(node.stages.free_s(), Kind::pump, index);
 }
 
 void ClusterEngine::first_token(uint32_t r) {

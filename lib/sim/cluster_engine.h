@@ -13,6 +13,7 @@
 #include "sim/outcomes.h"
 #include "sim/router.h"
 #include "sim/sampler.h"
+#include "sim/stages.h"
 #include "sim/tiers.h"
 
 namespace mc::sim {
@@ -43,8 +44,9 @@ class ClusterEngine {
   };
 
   struct Node {  // prefill, or coupled
+    explicit Node(uint32_t stage_count) : stages(stage_count) {}
     std::deque<uint32_t> queue;
-    std::vector<double> stage_free;
+    Stages stages;
     double ssd_free_s = 0;
     bool up = true;
     // coupled
@@ -91,7 +93,6 @@ class ClusterEngine {
   void part_arrived(uint32_t r);
   void pump(uint32_t node);
   void start(uint32_t node, uint32_t r);
-  double pipeline(Node& node, const Live& live);
   void first_token(uint32_t r);
   void prefill_done(uint32_t r);
   void transfer_over(uint32_t transfer);
