@@ -1,6 +1,8 @@
 #include "sim/cluster_engine.h"
 
 #include <algorithm>
+#include <optional>
+#include <unordered_map>
 
 #include "base/assert.h"
 
@@ -308,7 +310,41 @@ void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
     if (!stages.is_pipeline()) stages.set_free(now_);
     at(stages.free_s(), Kind::pump, live.node);
   }
+  const bool ends_early = live.placed && !live.computed;
   leave(r, more_made);
+  if (ends_early) pass_on_blocks(r);
+}
+
+// The blocks that the prefill was to make will not come from it. The next request of the node that has such a block
+// makes it, even if it was to reuse the block.
+void ClusterEngine::pass_on_blocks(uint32_t r) {
+  const uint32_t node = live_[r].node;
+  std::unordered_map<uint32_t, uint32_t> maker_of;  // of each block that is still to come
+  const auto make = [&](uint32_t other) {
+    for (const uint32_t block : kept_blocks(other)) maker_of.try_emplace(block, other);
+  };
+  for (const uint32_t other : active_)
+    if (live_[other].node == node && live_[other].computing) make(other);
+  for (const uint32_t other : nodes_[node].queue) {
+    RequestRecord& record = run_.requests[other];
+    const uint32_t local_tokens = record.dram_tokens + record.ssd_tokens;
+    const auto reused = kept_blocks(other).first(local_tokens / kTraceBlockTokens);
+    const auto lost = std::find_if(reused.begin(), reused.end(), [&](uint32_t block) {
+      return !caches_.is_readable(node, block) && !maker_of.contains(block);
+    });
+    const auto kept_tokens = static_cast<uint32_t>((lost - reused.begin()) * static_cast<int64_t>(kTraceBlockTokens));
+    if (record.remote_tokens > 0)
+      record.remote_tokens += local_tokens - kept_tokens;  // its source has the whole prefix
+    else
+      live_[other].reused = kept_tokens;
+    record.ssd_tokens = std::min(record.ssd_tokens, kept_tokens);
+    record.dram_tokens = kept_tokens - record.ssd_tokens;
+    make(other);
+  }
+  for (const uint32_t block : kept_blocks(r)) {
+    const auto maker = maker_of.find(block);
+    caches_.pass_on(node, block, maker == maker_of.end() ? std::nullopt : std::optional(maker->second));
+  }
 }
 
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {

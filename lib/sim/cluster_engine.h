@@ -86,6 +86,7 @@ class ClusterEngine {
   void fail(const NodeFailure& failure);
   void come_back(const NodeFailure& failure);
   void abandon(uint32_t r, uint64_t more_made);
+  void pass_on_blocks(uint32_t r);
   void retry(uint32_t r, uint64_t more_made);
 
   // ---- prefill ----

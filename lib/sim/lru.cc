@@ -36,6 +36,9 @@ uint32_t Lru::use(uint32_t block) {
     gone = ring_[slot].block;
     slots_.erase(gone);
     unlink(slot);
+  } else if (!unused_.empty()) {
+    slot = unused_.back();
+    unused_.pop_back();
   } else {
     ring_.push_back({});
   }
@@ -43,6 +46,15 @@ uint32_t Lru::use(uint32_t block) {
   slots_.emplace(block, slot);
   push_newest(slot);
   return gone;
+}
+
+void Lru::erase(uint32_t block) {
+  const auto known = slots_.find(block);
+  if (known == slots_.end()) return;
+  unlink(known->second);
+  unused_.push_back(known->second);
+  slots_.erase(known);
+  MC_ASSERT_EQ(ring_.size(), slots_.size() + unused_.size() + 1);
 }
 
 NodeCaches::NodeCaches(uint32_t node_count, uint64_t capacity, uint32_t unique_blocks)

@@ -23,6 +23,8 @@ class Lru {
   bool holds(uint32_t block) const { return slots_.contains(block); }
   /// Makes `block` the most recent, inserting it if absent; returns the evicted block, or kNone.
   uint32_t use(uint32_t block);
+  /// Forgets `block` if it is there.
+  void erase(uint32_t block);
   size_t size() const { return slots_.size(); }
 
  private:
@@ -34,6 +36,7 @@ class Lru {
 
   uint64_t capacity_;
   std::vector<Slot> ring_;                        // [0] is both ends: its `older` is the newest
+  std::vector<uint32_t> unused_;                  // slots of erased blocks
   std::unordered_map<uint32_t, uint32_t> slots_;  // looked up only, never walked
 };
 

@@ -89,6 +89,19 @@ void TieredCaches::settle(uint32_t node, std::span<const uint32_t> blocks) {
   for (const uint32_t block : blocks) pending_[block * words_ + word] &= ~bit;
 }
 
+void TieredCaches::pass_on(uint32_t node, uint32_t block, std::optional<uint32_t> heir) {
+  if (!is_pending(node, block)) return;
+  if (heir) {
+    makers_[block] = *heir;
+    return;
+  }
+  const size_t word = block * words_ + node / 64;
+  const uint64_t bit = uint64_t{1} << (node % 64);
+  held_[word] &= ~bit, pending_[word] &= ~bit;
+  dram_[node].erase(block);
+  ssd_[node].erase(block);
+}
+
 void TieredCaches::drop(uint32_t node) {
   const size_t word = node / 64;
   const uint64_t bit = uint64_t{1} << (node % 64);

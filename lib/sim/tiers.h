@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,10 @@ class TieredCaches {
       each(block);
     }
   }
+  /// The request that makes a pending block was given up. The block comes from the request `heir`; without one the node
+  /// forgets it. A block that is not pending stays as it is.
+  void pass_on(uint32_t node, uint32_t block, std::optional<uint32_t> heir);
+  bool is_readable(uint32_t node, uint32_t block) const { return holds(node, block) && !is_pending(node, block); }
   /// The node forgets everything.
   void drop(uint32_t node);
   /// The request that last began to make the block; UINT32_MAX before the first.
@@ -47,6 +52,9 @@ class TieredCaches {
   bool holds(uint32_t node, uint32_t block) const { return held_[block * words_ + node / 64] >> (node % 64) & 1; }
 
  private:
+  bool is_pending(uint32_t node, uint32_t block) const {
+    return pending_[block * words_ + node / 64] >> (node % 64) & 1;
+  }
   /// Makes the block the node's latest and evicts what has no room. True: the block was not there.
   bool touch(uint32_t node, uint32_t block);
 

@@ -87,4 +87,33 @@ TEST_CASE("sim/failures: every one of many requests that wait for a node is plac
   CHECK(run.retried >= 30);
 }
 
+TEST_CASE("sim/failures: the blocks of a prefill that was given up are computed again") {
+  Bench b("1p2d");
+  b.add(0, 0, 24);
+  add_failures(b, {"d0@0.5s-0.55s", "d1@0.6s-0.65s"});
+  const ClusterRun run = b.run();
+  REQUIRE(run.requests[0].fate == Fate::served);
+  REQUIRE(run.requests[0].attempts > 1);
+  CHECK(run.requests[0].dram_tokens == 0);
+  Bench whole("1p1d");
+  whole.add(0, 0, 24);
+  CHECK(run.requests[0].prefill_s >= whole.run().requests[0].prefill_s + 0.4);
+}
+
+TEST_CASE("sim/failures: a request that counted on the blocks of a prefill that was given up computes them") {
+  Bench b("1p2d");
+  b.add(0, 20, 4);    // on d0, computing when it dies
+  b.add(0.1, 20, 4);  // on d1, behind it
+  add_failures(b, {"d0@0.5s"});
+  const ClusterRun run = b.run();
+  const RequestRecord &first = run.requests[0], &behind = run.requests[1];
+  REQUIRE((first.fate == Fate::served && behind.fate == Fate::served));
+  REQUIRE(first.attempts + behind.attempts == 3);
+  const RequestRecord& retried = first.attempts == 2 ? first : behind;
+  const RequestRecord& other = first.attempts == 2 ? behind : first;
+  REQUIRE(&retried == &first);
+  CHECK(other.dram_tokens == 0);
+  CHECK(retried.dram_tokens == 20 * 512);  // which the other one has computed meanwhile
+}
+
 }  // namespace failures_test

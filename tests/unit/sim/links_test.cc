@@ -108,3 +108,28 @@ TEST_CASE("sim/tiers: blocks are readable when settled, move to SSD, and are gon
   caches.match(first, resident, readable);
   CHECK(resident[0] == 0);
 }
+
+TEST_CASE("sim/tiers: a pending block whose maker was given up comes from its heir, or is forgotten") {
+  TieredCaches caches(2, 3, 2, 10);
+  const std::vector<uint32_t> blocks = {0, 1, 2};
+  std::vector<uint32_t> resident(2), readable(2);
+  caches.use(0, {blocks.data(), 1}, 6);
+  caches.settle(0, {blocks.data(), 1});
+  caches.use(0, blocks, 7);
+  caches.pass_on(0, 0, std::nullopt);  // it is not pending
+  caches.pass_on(0, 1, 9);
+  caches.pass_on(0, 2, std::nullopt);
+  caches.match(blocks, resident, readable);
+  CHECK(resident[0] == 2);
+  CHECK(readable[0] == 1);
+  CHECK(caches.is_readable(0, 0));
+  CHECK_FALSE(caches.is_readable(0, 1));
+  CHECK(caches.maker(1) == 9);
+  CHECK_FALSE(caches.holds(0, 2));
+  const std::vector<uint32_t> other = {5};
+  caches.use(0, other, 8);  // in the room of the forgotten block
+  CHECK(caches.on_ssd(0, blocks) == 1);
+  caches.use(0, blocks, 10);
+  CHECK(caches.maker(2) == 10);
+  CHECK(caches.maker(1) == 9);
+}

@@ -41,6 +41,22 @@ TEST_CASE("sim/lru: the block unused for longest goes, and a use renews") {
   CHECK_FALSE(lru.holds(2));
 }
 
+TEST_CASE("sim/lru: erased blocks leave their room to others, as in a list") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  Lru lru(6);
+  SlowLru slow{6, {}};
+  for (int round = 0; round < 2000; ++round) {
+    const auto block = static_cast<uint32_t>(rng.below(12));
+    if (rng.chance(0.4))
+      lru.erase(block), slow.blocks.remove(block);
+    else
+      lru.use(block), slow.use(block);
+    REQUIRE(lru.size() == slow.blocks.size());
+    for (uint32_t b = 0; b < 12; ++b) REQUIRE(lru.holds(b) == (slow.match({b}) == 1));
+  }
+}
+
 TEST_CASE("sim/lru: a prompt longer than the cache leaves its head") {
   NodeCaches caches(1, 2, 5);
   const std::vector<uint32_t> prompt = {0, 1, 2, 3, 4};
