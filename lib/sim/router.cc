@@ -51,8 +51,7 @@ Router::Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks
       copies_(options.replicate),
       rng_(options.seed),
       requests_(trace.size()),
-      resident_(nodes),
-      readable_(nodes) {
+      found_(nodes) {
   line_.tenants().set_tenants(options.tenants);
   for (uint32_t r = 0; r < trace.size(); ++r) requests_[r].tenant = line_.tenants().find(trace[r].tenant);
   show_members(TimePoint{});
@@ -61,7 +60,14 @@ Router::Router(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks
 // ---- members ---------------------------------------------------------------------------------
 
 void Router::show_members(TimePoint now) {
-  board_.set_members(nodes_.members(), kTraceBlockTokens, kTraceBlockTokens * options_.profile->kv_bytes_per_token);
+  const uint64_t block_bytes = kTraceBlockTokens * options_.profile->kv_bytes_per_token;
+  const std::vector<sched::BoardMember> members = nodes_.members();
+  board_.set_members(members, kTraceBlockTokens, block_bytes);
+  if (caches_.has_ssd())
+    for (const sched::BoardMember& member : members)
+      if (member.prefill)
+        board_.reads_disk(static_cast<int>(member.slot),
+                          options_.profile->ssd_read.seconds(static_cast<double>(block_bytes)));
   inflight_at_.reset();
   line_.room_changed();
   bound_held(now);
@@ -103,11 +109,14 @@ std::span<const uint32_t> Router::blocks_of(uint32_t r) const {
 }
 
 sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
-  caches_.match(blocks_of(r), resident_, readable_);
+  caches_.match(blocks_of(r), found_);
   matches_.clear();
   for (uint32_t i = 0; i < nodes_.count(); ++i)
-    if (resident_[i] > 0)
-      matches_.push_back({.node = static_cast<kv::NodeOrdinal>(i), .resident = readable_[i], .expected = resident_[i]});
+    if (found_.resident[i] > 0)
+      matches_.push_back({.node = static_cast<kv::NodeOrdinal>(i),
+                          .resident = found_.readable[i],
+                          .expected = found_.resident[i],
+                          .on_disk = found_.on_ssd[i]});
   sched::Board::Ask ask;
   ask.tokens = static_cast<uint32_t>(requests_[r].tokens);
   ask.matches = matches_;  // the length of the answer is unknown
@@ -283,7 +292,7 @@ bool Router::waits_for_prefix(uint32_t r, const sched::Snapshot& snapshot, const
   if (const NodeId* name = line_.prefix_node(id, now)) {
     const int slot = board_.find(*name);
     const size_t node = static_cast<size_t>(slot);
-    if (slot >= 0 && resident_[node] > readable_[node]) return line_.keep_waiting(id, board_), true;
+    if (slot >= 0 && found_.resident[node] > found_.readable[node]) return line_.keep_waiting(id, board_), true;
   }
   return line_.wait_for_prefix(id, snapshot, chosen, board_, now).has_value();
 }
@@ -306,7 +315,7 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
   if (c.holder >= 0 && c.fetch_blocks > 0) {
     booking.source = out.holder = static_cast<int>(board_.holder_slot(static_cast<size_t>(c.holder)));
     out.fetch_blocks = c.fetch_blocks;
-    out.source_computes = readable_[static_cast<size_t>(out.holder)] < c.local_blocks + c.fetch_blocks;
+    out.source_computes = found_.readable[static_cast<size_t>(out.holder)] < c.local_blocks + c.fetch_blocks;
   }
   const bool first = !request.dispatched;
   request.dispatched = true;

@@ -143,7 +143,7 @@ class Router {
   std::vector<Request> requests_;
   Waits waits_;
   sched::Placement placement_;                 // of the last decision: its memory is used again
-  std::vector<uint32_t> resident_, readable_;  // scratch: blocks of a prompt on each node
+  CacheMatch found_;                           // scratch: blocks of a prompt on each node
   std::vector<kv::NodeMatch> matches_;         // scratch
   std::vector<BlockHash> hashes_;              // scratch
   std::optional<TimePoint> inflight_at_;       // when the snapshot's was made

@@ -13,17 +13,18 @@ TieredCaches::TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t s
   ssd_.assign(node_count, Lru(std::max<uint64_t>(ssd_blocks, 1)));
   held_.resize(size_t{unique_blocks} * words_);
   pending_.resize(size_t{unique_blocks} * words_);
+  if (has_ssd()) on_ssd_.resize(size_t{unique_blocks} * words_);
   makers_.assign(unique_blocks, UINT32_MAX);
   alive_.resize(words_), alive_readable_.resize(words_);
 }
 
-void TieredCaches::match(std::span<const uint32_t> blocks, std::span<uint32_t> resident, std::span<uint32_t> readable) {
+void TieredCaches::match(std::span<const uint32_t> blocks, CacheMatch& out) {
   const size_t nodes = dram_.size();
-  MC_ASSERT_EQ(resident.size(), nodes);
-  MC_ASSERT_EQ(readable.size(), nodes);
+  MC_ASSERT_EQ(out.resident.size(), nodes);
   std::fill(alive_.begin(), alive_.end(), ~uint64_t{0});
   if (nodes % 64 != 0) alive_.back() = (uint64_t{1} << (nodes % 64)) - 1;
   alive_readable_ = alive_;
+  if (has_ssd()) std::fill(out.on_ssd.begin(), out.on_ssd.end(), 0);
   const auto record = [](std::span<uint32_t> counts, size_t word, uint64_t gone, size_t count) {
     for (; gone != 0; gone &= gone - 1)
       counts[word * 64 + static_cast<size_t>(std::countr_zero(gone))] = static_cast<uint32_t>(count);
@@ -32,23 +33,26 @@ void TieredCaches::match(std::span<const uint32_t> blocks, std::span<uint32_t> r
     uint64_t any = 0;
     for (size_t w = 0; w < words_; ++w) {
       const uint64_t have = held_[blocks[k] * words_ + w], wait = pending_[blocks[k] * words_ + w];
-      record(resident, w, alive_[w] & ~have, k);
-      record(readable, w, alive_readable_[w] & ~(have & ~wait), k);
+      record(out.resident, w, alive_[w] & ~have, k);
+      record(out.readable, w, alive_readable_[w] & ~(have & ~wait), k);
       any |= alive_[w] &= have;
       alive_readable_[w] &= have & ~wait;
+      if (!has_ssd()) continue;
+      for (uint64_t bits = alive_readable_[w] & on_ssd_[blocks[k] * words_ + w]; bits != 0; bits &= bits - 1)
+        ++out.on_ssd[w * 64 + static_cast<size_t>(std::countr_zero(bits))];
     }
     if (any == 0) return;
   }
   for (size_t w = 0; w < words_; ++w) {
-    record(resident, w, alive_[w], blocks.size());
-    record(readable, w, alive_readable_[w], blocks.size());
+    record(out.resident, w, alive_[w], blocks.size());
+    record(out.readable, w, alive_readable_[w], blocks.size());
   }
 }
 
 uint32_t TieredCaches::on_ssd(uint32_t node, std::span<const uint32_t> blocks) const {
-  if (ssd_capacity_ == 0) return 0;
+  if (!has_ssd()) return 0;
   return static_cast<uint32_t>(
-      std::count_if(blocks.begin(), blocks.end(), [&](uint32_t b) { return !dram_[node].holds(b); }));
+      std::count_if(blocks.begin(), blocks.end(), [&](uint32_t b) { return is_on_ssd(node, b); }));
 }
 
 bool TieredCaches::touch(uint32_t node, uint32_t block) {
@@ -57,10 +61,15 @@ bool TieredCaches::touch(uint32_t node, uint32_t block) {
   uint64_t& held = held_[block * words_ + word];
   const bool fresh = (held & bit) == 0;
   held |= bit;
+  if (has_ssd()) on_ssd_[block * words_ + word] &= ~bit;
   uint32_t gone = dram_[node].use(block);
   if (gone == Lru::kNone) return fresh;
-  if (ssd_capacity_ > 0) gone = ssd_[node].use(gone);
-  if (gone == Lru::kNone || dram_[node].holds(gone)) return fresh;
+  if (has_ssd()) {
+    on_ssd_[gone * words_ + word] |= bit;
+    gone = ssd_[node].use(gone);
+    if (gone == Lru::kNone || dram_[node].holds(gone)) return fresh;
+    on_ssd_[gone * words_ + word] &= ~bit;
+  }
   held_[gone * words_ + word] &= ~bit;
   pending_[gone * words_ + word] &= ~bit;
   if (!copied_.empty()) copied_[gone * words_ + word] &= ~bit;
@@ -98,6 +107,7 @@ void TieredCaches::pass_on(uint32_t node, uint32_t block, std::optional<uint32_t
   const size_t word = block * words_ + node / 64;
   const uint64_t bit = uint64_t{1} << (node % 64);
   held_[word] &= ~bit, pending_[word] &= ~bit;
+  if (has_ssd()) on_ssd_[word] &= ~bit;
   dram_[node].erase(block);
   ssd_[node].erase(block);
 }
@@ -106,6 +116,7 @@ void TieredCaches::drop(uint32_t node) {
   const size_t word = node / 64;
   const uint64_t bit = uint64_t{1} << (node % 64);
   for (size_t i = word; i < held_.size(); i += words_) held_[i] &= ~bit, pending_[i] &= ~bit;
+  for (size_t i = word; i < on_ssd_.size(); i += words_) on_ssd_[i] &= ~bit;
   for (size_t i = word; i < copied_.size(); i += words_) copied_[i] &= ~bit;
   dram_[node] = Lru(std::max<uint64_t>(dram_capacity_, 1));
   ssd_[node] = Lru(std::max<uint64_t>(ssd_capacity_, 1));

@@ -13,14 +13,24 @@
 
 namespace mc::sim {
 
+/// The leading blocks of a prompt on each node.
+struct CacheMatch {
+  explicit CacheMatch(uint32_t nodes) : resident(nodes), readable(nodes), on_ssd(nodes) {}
+  std::vector<uint32_t> resident;  // with the pending ones
+  std::vector<uint32_t> readable;  // without them
+  std::vector<uint32_t> on_ssd;    // of the readable ones, those on SSD alone
+};
+
 class TieredCaches {
  public:
   /// Blocks of each node; kUnlimitedBlocks never evicts, 0 keeps nothing.
   TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t ssd_blocks, uint32_t unique_blocks);
 
-  /// Writes the number of leading blocks of the prompt on each node: with the pending ones, and the readable ones
-  /// alone.
-  void match(std::span<const uint32_t> blocks, std::span<uint32_t> resident, std::span<uint32_t> readable);
+  void match(std::span<const uint32_t> blocks, CacheMatch& out);
+  bool has_ssd() const { return ssd_capacity_ > 0; }
+  bool is_on_ssd(uint32_t node, uint32_t block) const {
+    return has_ssd() && on_ssd_[block * words_ + node / 64] >> (node % 64) & 1;
+  }
   /// How many of the blocks the node holds on SSD only.
   uint32_t on_ssd(uint32_t node, std::span<const uint32_t> blocks) const;
   /// Touches or inserts all blocks from the last to the first; new ones are pending, made by `request`.
@@ -62,6 +72,7 @@ class TieredCaches {
   size_t words_;
   std::vector<Lru> dram_, ssd_;
   std::vector<uint64_t> held_, pending_;  // unique_blocks x words_: bit i of a block's words = node i
+  std::vector<uint64_t> on_ssd_;          // likewise: blocks on SSD alone; empty without SSD
   std::vector<uint64_t> copied_;          // likewise; empty before the first copy
   std::vector<uint32_t> makers_;
   std::vector<uint64_t> alive_, alive_readable_;  // scratch of match()

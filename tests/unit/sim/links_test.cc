@@ -89,46 +89,48 @@ TEST_CASE("sim/links: whatever starts when, transfers end in order, and links ca
 
 TEST_CASE("sim/tiers: blocks are readable when settled, move to SSD, and are gone with the node") {
   TieredCaches caches(2, 3, 2, 10);
-  std::vector<uint32_t> resident(2), readable(2);
+  CacheMatch found(2);
   const std::vector<uint32_t> first = {0, 1, 2}, second = {3, 4};
   caches.use(0, first, 7);
-  caches.match(first, resident, readable);
-  CHECK(resident == std::vector<uint32_t>{3, 0});
-  CHECK(readable == std::vector<uint32_t>{0, 0});
+  caches.match(first, found);
+  CHECK(found.resident == std::vector<uint32_t>{3, 0});
+  CHECK(found.readable == std::vector<uint32_t>{0, 0});
   CHECK(caches.maker(2) == 7);
   caches.settle(0, first);
-  caches.match(first, resident, readable);
-  CHECK(readable == std::vector<uint32_t>{3, 0});
+  caches.match(first, found);
+  CHECK(found.readable == std::vector<uint32_t>{3, 0});
   caches.use(0, second, 8);  // 2 and 1 were used before 0: they go to SSD
-  caches.match(first, resident, readable);
-  CHECK(resident[0] == 3);
+  caches.match(first, found);
+  CHECK(found.resident[0] == 3);
   CHECK(caches.on_ssd(0, first) == 2);
+  CHECK(found.on_ssd == std::vector<uint32_t>{2, 0});
+  CHECK((!caches.is_on_ssd(0, 0) && caches.is_on_ssd(0, 1)));
   CHECK(caches.replicas(0) == 1);
   caches.drop(0);
-  caches.match(first, resident, readable);
-  CHECK(resident[0] == 0);
+  caches.match(first, found);
+  CHECK(found.resident[0] == 0);
 }
 
 TEST_CASE("sim/tiers: a pending block whose maker was given up comes from its heir, or is forgotten") {
   TieredCaches caches(2, 3, 2, 10);
   const std::vector<uint32_t> blocks = {0, 1, 2};
-  std::vector<uint32_t> resident(2), readable(2);
+  CacheMatch found(2);
   caches.use(0, {blocks.data(), 1}, 6);
   caches.settle(0, {blocks.data(), 1});
   caches.use(0, blocks, 7);
   caches.pass_on(0, 0, std::nullopt);  // it is not pending
   caches.pass_on(0, 1, 9);
   caches.pass_on(0, 2, std::nullopt);
-  caches.match(blocks, resident, readable);
-  CHECK(resident[0] == 2);
-  CHECK(readable[0] == 1);
+  caches.match(blocks, found);
+  CHECK(found.resident[0] == 2);
+  CHECK(found.readable[0] == 1);
   CHECK(caches.is_readable(0, 0));
   CHECK_FALSE(caches.is_readable(0, 1));
   CHECK(caches.maker(1) == 9);
   CHECK_FALSE(caches.holds(0, 2));
   const std::vector<uint32_t> other = {5};
   caches.use(0, other, 8);  // in the room of the forgotten block
-  CHECK(caches.on_ssd(0, blocks) == 1);
+  CHECK(caches.on_ssd(0, blocks) == 0);
   caches.use(0, blocks, 10);
   CHECK(caches.maker(2) == 10);
   CHECK(caches.maker(1) == 9);
