@@ -219,11 +219,11 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   live.active_at = static_cast<uint32_t>(active_.size() - 1);
   Node& node = nodes_[route.node];
   node.queue.push_back(r);
-  if (ssd_blocks > 0) {
+  const double read_s = node.disk.begin(caches_, route.node, blocks.first(route.local_blocks),
+                                        kv_bytes(profile_, record.ssd_tokens), profile_.ssd_read, now_);
+  if (read_s > now_) {
     ++live.missing;
-    node.ssd_free_s =
-        std::max(now_, node.ssd_free_s) + profile_.ssd_read.seconds(kv_bytes(profile_, record.ssd_tokens));
-    at(node.ssd_free_s, Kind::ssd_read, r, live.attempt);
+    at(read_s, Kind::ssd_read, r, live.attempt);
   }
   if (route.holder >= 0) {
     ++run_.fetches;
@@ -380,6 +380,7 @@ void ClusterEngine::fail(const NodeFailure& failure) {
     node.queue.clear();
     node.running = UINT32_MAX;
     node.stages.reset(now_);
+    node.disk = {};
   }
   if (failure.role != 'p') {
     Batch& batch = batches_[index];

@@ -9,6 +9,7 @@
 #include "sim/calendar.h"
 #include "sim/cluster.h"
 #include "sim/copy_log.h"
+#include "sim/disk_reads.h"
 #include "sim/links.h"
 #include "sim/outcomes.h"
 #include "sim/router.h"
@@ -47,7 +48,7 @@ class ClusterEngine {
     explicit Node(uint32_t stage_count) : stages(stage_count) {}
     std::deque<uint32_t> queue;
     Stages stages;
-    double ssd_free_s = 0;
+    DiskReads disk;
     bool up = true;
     // coupled
     uint32_t running = UINT32_MAX;
