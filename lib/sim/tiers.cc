@@ -24,7 +24,8 @@ void TieredCaches::match(std::span<const uint32_t> blocks, CacheMatch& out) {
   std::fill(alive_.begin(), alive_.end(), ~uint64_t{0});
   if (nodes % 64 != 0) alive_.back() = (uint64_t{1} << (nodes % 64)) - 1;
   alive_readable_ = alive_;
-  if (has_ssd()) std::fill(out.on_ssd.begin(), out.on_ssd.end(), 0);
+  const bool ssd = has_ssd();
+  if (ssd) std::fill(out.on_ssd.begin(), out.on_ssd.end(), 0);
   const auto record = [](std::span<uint32_t> counts, size_t word, uint64_t gone, size_t count) {
     for (; gone != 0; gone &= gone - 1)
       counts[word * 64 + static_cast<size_t>(std::countr_zero(gone))] = static_cast<uint32_t>(count);
@@ -37,7 +38,7 @@ void TieredCaches::match(std::span<const uint32_t> blocks, CacheMatch& out) {
       record(out.readable, w, alive_readable_[w] & ~(have & ~wait), k);
       any |= alive_[w] &= have;
       alive_readable_[w] &= have & ~wait;
-      if (!has_ssd()) continue;
+      if (!ssd) continue;
       for (uint64_t bits = alive_readable_[w] & on_ssd_[blocks[k] * words_ + w]; bits != 0; bits &= bits - 1)
         ++out.on_ssd[w * 64 + static_cast<size_t>(std::countr_zero(bits))];
     }

@@ -37,6 +37,7 @@ void Waits::erase(uint32_t r) {
 }
 
 bool Waits::holds(uint32_t r) const {
+  if (held_ == 0) return false;
   const auto at = waits_.find(r);
   return at != waits_.end() && at->second.held;
 }
@@ -55,11 +56,6 @@ std::vector<uint32_t> Waits::take_recalled() {
       if (!wait.held) out.push_back(r);
   recalled_ = false;
   return out;
-}
-
-std::optional<uint32_t> Waits::due(TimePoint now) const {
-  if (ends_.empty() || ends_.begin()->first > now) return std::nullopt;
-  return ends_.begin()->second;
 }
 
 }  // namespace mc::sim

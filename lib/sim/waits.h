@@ -38,7 +38,9 @@ class Waits {
   std::vector<uint32_t> take_recalled();
 
   /// A request whose time has come.
-  std::optional<uint32_t> due(TimePoint now) const;
+  std::optional<uint32_t> due(TimePoint now) const {
+    return next_wakeup() <= now ? std::optional(ends_.begin()->second) : std::nullopt;
+  }
   TimePoint next_wakeup() const { return ends_.empty() ? kNever : ends_.begin()->first; }
 
  private:
