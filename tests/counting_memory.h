@@ -2,25 +2,17 @@
 #pragma once
 
 #include <atomic>
-#include <cstdlib>
-#include <new>
+
+#include "replaced_memory.h"
 
 namespace mc::test {
 
 /// Allocations of all threads since the start.
 inline std::atomic<long> g_allocations{0};
 
-}  // namespace mc::test
+inline bool may_allocate() {
+  g_allocations.fetch_add(1, std::memory_order_relaxed);  // a count alone
+  return true;
+}
 
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  mc::test::g_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* at = std::malloc(bytes > 0 ? bytes : 1);
-  if (at == nullptr) throw std::bad_alloc();
-  return at;
-}
-[[gnu::noinline]] void operator delete(void* at) noexcept {
-  std::free(at);
-}
-[[gnu::noinline]] void operator delete(void* at, size_t) noexcept {
-  std::free(at);
-}
+}  // namespace mc::test

@@ -2,9 +2,9 @@
 // includes it.
 #pragma once
 
-#include <cstdlib>
 #include <new>
 
+#include "replaced_memory.h"
 #include "test.h"
 
 namespace mc::test {
@@ -12,11 +12,11 @@ namespace mc::test {
 /// Allocations of this thread that still succeed; negative = all.
 inline thread_local long t_allocations_left = -1;
 
-inline bool allocation_fails() {
-  if (t_allocations_left < 0) return false;
-  if (t_allocations_left == 0) return true;
+inline bool may_allocate() {
+  if (t_allocations_left < 0) return true;
+  if (t_allocations_left == 0) return false;
   --t_allocations_left;
-  return false;
+  return true;
 }
 
 /// Runs `work` with a failure at its first allocation, at its second, and so on until it has enough.
@@ -38,15 +38,3 @@ long with_each_allocation_failing(Work work) {
 }
 
 }  // namespace mc::test
-
-void* operator new(size_t bytes) {
-  void* at = mc::test::allocation_fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
-  if (at == nullptr) throw std::bad_alloc();
-  return at;
-}
-[[gnu::noinline]] void operator delete(void* at) noexcept {
-  std::free(at);
-}
-[[gnu::noinline]] void operator delete(void* at, size_t) noexcept {
-  std::free(at);
-}

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <new>
 #include <vector>
 
 #include "base/parallel.h"
@@ -117,6 +118,20 @@ struct DecodeNode {
 };
 
 }  // namespace
+
+TEST_CASE("host/steady_decode: every form of operator new is counted, and its operator delete frees the memory") {
+  constexpr std::align_val_t kLine{64};
+  const long before = test::g_allocations;
+  ::operator delete(::operator new(100));
+  ::operator delete(::operator new(100, std::nothrow));
+  ::operator delete(::operator new(100, kLine), kLine);
+  ::operator delete(::operator new(100, kLine, std::nothrow), kLine);
+  ::operator delete[](::operator new[](100));
+  ::operator delete[](::operator new[](100, std::nothrow));
+  ::operator delete[](::operator new[](100, kLine), kLine);
+  ::operator delete[](::operator new[](100, kLine, std::nothrow), kLine);
+  CHECK_EQ(test::g_allocations - before, 8);
+}
 
 TEST_CASE("host/steady_decode: a step in which no block fills allocates nothing, in machine and compute") {
   for (const bool penalties : {false, true}) {
