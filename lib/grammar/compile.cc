@@ -87,6 +87,7 @@ Grammar::Grammar(std::unique_ptr<const Automaton> automaton, std::vector<std::st
     : automaton_(std::move(automaton)), literals_(std::move(literals)) {
   for (const Node& node : automaton_->nodes)
     bytes_ += sizeof(Node) + node.bytes.capacity() * sizeof(ByteEdge) + node.jumps.capacity() * sizeof(Jump);
+  for (const std::string& literal : literals_) bytes_ += sizeof literal + literal.capacity();
 }
 Grammar::~Grammar() = default;
 

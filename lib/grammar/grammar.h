@@ -50,7 +50,7 @@ class Grammar {
   const Automaton& automaton() const { return *automaton_; }
   /// The texts that the grammar asks for literally. A special token that is part of one may be drawn.
   std::span<const std::string> literals() const { return literals_; }
-  /// The memory of the automaton, about.
+  /// The memory of the automaton and of the literals, about.
   size_t bytes() const { return bytes_; }
 
  private:
@@ -172,30 +172,48 @@ class MaskStore {
  public:
   using Key = std::array<uint32_t, 4>;  // node, need, room, levels left
   LocalMask* find(const Key& key);
-  /// The pointer is valid until the next call of keep().
+  /// The pointer is valid until the next call of keep(), lend() or clear().
   LocalMask* keep(const Key& key, LocalMask mask);
+  /// A mask that is not kept. The pointer is valid until the next call of lend().
+  LocalMask* lend(LocalMask mask) { return &(lent_ = std::move(mask)); }
+  void clear() { masks_.clear(), bytes_ = 0; }
   size_t bytes() const { return bytes_; }
+  /// The bytes that a kept mask takes, about.
+  static size_t bytes_of(const LocalMask& mask);
   static constexpr size_t kBytesMax = size_t{64} << 20;
 
  private:
   std::map<Key, LocalMask> masks_;
+  LocalMask lent_;
   size_t bytes_ = 0;
+};
+
+/// The memory that several grammars and their masks share.
+class MaskMemory {
+ public:
+  virtual ~MaskMemory() = default;
+  /// Makes room for a mask of so many bytes, and may clear the masks of any grammar for it. False: there is no room, so
+  /// the mask must not be kept.
+  virtual bool make_room_for_mask(size_t bytes) = 0;
 };
 
 /// The masks of one grammar with one vocabulary. One thread.
 class Masks {
  public:
-  /// `vocabulary` and `shared` outlive this; `shared` holds the masks of the rules that all grammars have, for this
-  /// vocabulary.
-  Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared);
+  /// `vocabulary`, `shared` and `memory` outlive this; `shared` holds the masks of the rules that all grammars have,
+  /// for this vocabulary. Without `memory` each grammar has MaskStore::kBytesMax for its own masks.
+  Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared,
+        MaskMemory* memory = nullptr);
 
   const Grammar& grammar() const { return *grammar_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   /// The special tokens that the grammar may ask for.
   std::span<const Vocabulary::Special* const> specials() const { return specials_; }
   const LocalMask& local(const Place& place, uint32_t depth);
-  /// The memory of the grammar and its masks, about.
-  size_t bytes() const { return grammar_->bytes() + own_.bytes(); }
+  /// The memory of the grammar's own masks, about. The grammar itself takes Grammar::bytes() more.
+  size_t bytes() const { return own_.bytes(); }
+  /// Frees the grammar's own masks, which are computed again when they are needed.
+  void clear() { own_.clear(); }
 
  private:
   LocalMask compute(const MaskStore::Key& key) const;
@@ -203,6 +221,7 @@ class Masks {
   std::shared_ptr<const Grammar> grammar_;
   const Vocabulary& vocabulary_;
   MaskStore& shared_;
+  MaskMemory* const memory_;
   MaskStore own_;
   std::vector<const Vocabulary::Special*> specials_;
 };

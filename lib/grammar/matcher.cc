@@ -110,15 +110,20 @@ LocalMask* MaskStore::find(const Key& key) {
   return it == masks_.end() ? nullptr : &it->second;
 }
 
+size_t MaskStore::bytes_of(const LocalMask& mask) {
+  return 8 * mask.bits.capacity() + 4 * (mask.ids.capacity() + mask.exits.capacity()) + 200;
+}
+
 LocalMask* MaskStore::keep(const Key& key, LocalMask mask) {
-  const size_t bytes = 8 * mask.bits.size() + 4 * (mask.ids.size() + mask.exits.size()) + 200;
-  if (bytes_ + bytes > kBytesMax) masks_.clear(), bytes_ = 0;
+  const size_t bytes = bytes_of(mask);
+  if (bytes_ + bytes > kBytesMax) clear();
   bytes_ += bytes;
   return &masks_.insert_or_assign(key, std::move(mask)).first->second;
 }
 
-Masks::Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared)
-    : grammar_(std::move(grammar)), vocabulary_(vocabulary), shared_(shared) {
+Masks::Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared,
+             MaskMemory* memory)
+    : grammar_(std::move(grammar)), vocabulary_(vocabulary), shared_(shared), memory_(memory) {
   for (const Vocabulary::Special& special : vocabulary_.specials()) {
     const auto asked = [&](const std::string& text) { return text.find(special.text) != std::string::npos; };
     if (specials_.size() < kSpecialsMax && std::any_of(grammar_->literals().begin(), grammar_->literals().end(), asked))
@@ -136,7 +141,10 @@ const LocalMask& Masks::local(const Place& place, uint32_t depth) {
   const MaskStore::Key key = {place.node, need, room, std::min(kLevelsMax - depth, levels + kLevelsATokenMax)};
   MaskStore& store = place.node < grammar_->automaton().prelude.end ? shared_ : own_;
   if (const LocalMask* known = store.find(key)) return *known;
-  return *store.keep(key, compute(key));
+  LocalMask mask = compute(key);
+  if (memory_ && &store == &own_ && !memory_->make_room_for_mask(MaskStore::bytes_of(mask)))
+    return *shared_.lend(std::move(mask));
+  return *store.keep(key, std::move(mask));
 }
 
 LocalMask Masks::compute(const MaskStore::Key& key) const {
@@ -159,6 +167,7 @@ LocalMask Masks::compute(const MaskStore::Key& key) const {
     for (const uint32_t id : mask.ids) allow(mask.bits, id);
     mask.ids = {};
   }
+  mask.ids.shrink_to_fit(), mask.exits.shrink_to_fit();
   return mask;
 }
 

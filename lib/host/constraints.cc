@@ -1,16 +1,46 @@
 #include "host/constraints.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "text/text.h"
 
 namespace mc::host {
 namespace {
 
-constexpr size_t kGrammarsMax = 32;  // kept compiled, with their masks
+constexpr size_t kGrammarsMax = 32;  // kept compiled for later requests, with their masks
 
 }  // namespace
+
+/// The compiled grammars of this worker. A grammar that an answer uses stays, because dropping it would free nothing.
+/// Its masks may go at any time.
+class Constraints::Cache final : public grammar::MaskMemory {
+ public:
+  Cache(grammar::Vocabulary vocabulary, size_t bytes_max) : vocabulary_(std::move(vocabulary)), bytes_max_(bytes_max) {}
+
+  Result<std::shared_ptr<grammar::Masks>> masks_of(const std::string& text);
+  bool make_room_for_mask(size_t bytes) override { return make_room(0, bytes); }
+  size_t kept() const { return known_.size(); }
+  size_t bytes() const;
+
+ private:
+  struct Known {
+    std::shared_ptr<grammar::Masks> masks;
+    size_t bytes = 0;  // of the text and the grammar
+    uint64_t used = 0;
+    bool is_idle() const { return masks.use_count() == 1; }
+  };
+  bool make_room(size_t grammar_bytes, size_t mask_bytes);
+
+  const grammar::Vocabulary vocabulary_;
+  grammar::MaskStore shared_;
+  std::map<std::string, Known> known_;
+  uint64_t uses_ = 0;
+  const size_t bytes_max_;
+};
 
 Constraint::Constraint(std::shared_ptr<grammar::Masks> masks, std::vector<uint32_t> end_ids)
     : masks_(std::move(masks)), end_ids_(std::move(end_ids)), matcher_(*masks_) {
@@ -42,7 +72,6 @@ Result<std::span<const uint64_t>> Constraint::allowed() {
 
 Constraints Constraints::open(const std::string& model_directory, size_t vocab, size_t bytes_max) {
   Constraints out;
-  out.bytes_max_ = bytes_max;
   const auto tokenizer = text::Tokenizer::open(model_directory);
   if (!tokenizer) {
     out.missing_ = "this worker has no tokenizer, so it cannot force the form of an answer: " + tokenizer.error().what;
@@ -54,43 +83,77 @@ Constraints Constraints::open(const std::string& model_directory, size_t vocab, 
     texts[id] = tokenizer->token_bytes(id);
     special[id] = tokenizer->is_special(id);
   }
-  out.words_ = std::make_shared<Words>(Words{grammar::Vocabulary::build(texts, special), {}});
-  MC_ASSERT_EQ(out.words_->vocabulary.size(), vocab);
+  auto vocabulary = grammar::Vocabulary::build(texts, special);
+  MC_ASSERT_EQ(vocabulary.size(), vocab);
+  out.cache_ = std::make_shared<Cache>(std::move(vocabulary), bytes_max);
   return out;
 }
 
-Result<std::shared_ptr<grammar::Masks>> Constraints::masks_of(const std::string& text) {
-  const auto known = known_.find(text);
-  if (known != known_.end()) {
+size_t Constraints::kept() const {
+  return cache_ ? cache_->kept() : 0;
+}
+
+size_t Constraints::bytes() const {
+  return cache_ ? cache_->bytes() : 0;
+}
+
+Result<std::shared_ptr<grammar::Masks>> Constraints::Cache::masks_of(const std::string& text) {
+  if (const auto known = known_.find(text); known != known_.end()) {
     known->second.used = ++uses_;
-    auto masks = known->second.masks;
-    make_room();
-    return masks;
+    return known->second.masks;
   }
   MC_TRY(grammar, grammar::Grammar::compile(text));
-  MC_CHECK(words_->vocabulary.check(*grammar));
-  auto masks = std::make_shared<grammar::Masks>(std::move(grammar), words_->vocabulary, words_->shared);
-  known_[text] = {masks, ++uses_};
-  make_room();
+  MC_CHECK(vocabulary_.check(*grammar));
+  const size_t bytes = text.size() + grammar->bytes(), most = bytes_max_ / 2;
+  if (bytes > most)
+    return user_error(err::kSchemaUnsupported, "the compiled grammar has " + std::to_string(bytes) +
+                                                   " bytes, and at most " + std::to_string(most) + " are supported");
+  if (!make_room(bytes, 0))
+    return Error{Code::busy, "the compiled grammar has " + std::to_string(bytes) + " bytes, and of " +
+                                 std::to_string(most) + " bytes for grammars the answers under way leave too few; " +
+                                 "retry when one of them has ended"};
+  auto masks = std::make_shared<grammar::Masks>(std::move(grammar), vocabulary_, shared_, this);
+  known_[text] = {masks, bytes, ++uses_};
   return masks;
 }
 
-void Constraints::make_room() {
+size_t Constraints::Cache::bytes() const {
   size_t bytes = 0;
-  for (const auto& [text, known] : known_) bytes += text.size() + known.masks->bytes();
-  while (known_.size() > 1 && (bytes > bytes_max_ || known_.size() > kGrammarsMax)) {
-    const auto oldest = std::min_element(known_.begin(), known_.end(),
-                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
-    bytes -= oldest->first.size() + oldest->second.masks->bytes();
-    known_.erase(oldest);
+  for (const auto& [text, known] : known_) bytes += known.bytes + known.masks->bytes();
+  return bytes;
+}
+
+/// Drops the idle grammars that were used longest ago, then the masks of the others, until a grammar or a mask of these
+/// bytes fits. False: it does not fit.
+bool Constraints::Cache::make_room(size_t grammar_bytes, size_t mask_bytes) {
+  for (;;) {
+    size_t grammars = grammar_bytes, masks = mask_bytes;
+    auto idle = known_.end(), masked = known_.end();  // those used longest ago
+    for (auto it = known_.begin(); it != known_.end(); ++it) {
+      const Known& known = it->second;
+      grammars += known.bytes, masks += known.masks->bytes();
+      const auto is_older = [&](auto other) { return other == known_.end() || known.used < other->second.used; };
+      if (known.is_idle() && is_older(idle)) idle = it;
+      if (known.masks->bytes() > 0 && is_older(masked)) masked = it;
+    }
+    const bool is_full = grammars > bytes_max_ / 2 || grammars + masks > bytes_max_;
+    const bool are_many = grammar_bytes > 0 && known_.size() >= kGrammarsMax;
+    if (idle != known_.end() && (is_full || are_many))
+      known_.erase(idle);
+    else if (!is_full)
+      return true;
+    else if (grammars > bytes_max_ / 2 || masked == known_.end())
+      return false;
+    else
+      masked->second.masks->clear();
   }
 }
 
 Result<std::unique_ptr<Constraint>> Constraints::begin(const wire::Sampling& sampling,
                                                        std::span<const uint32_t> answer) {
   MC_ASSERT(!sampling.grammar.empty());
-  if (!words_) return Error{Code::unsupported, missing_};
-  MC_TRY(masks, masks_of(sampling.grammar));
+  if (!cache_) return Error{Code::unsupported, missing_};
+  MC_TRY(masks, cache_->masks_of(sampling.grammar));
   auto out = std::make_unique<Constraint>(std::move(masks), sampling.end_ids);
   for (const uint32_t token : answer) MC_CHECK(out->accept(token));
   return out;

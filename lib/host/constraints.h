@@ -4,9 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,34 +39,22 @@ class Constraints {
   static constexpr size_t kBytesMax = size_t{256} << 20;
 
   /// Reads the tokenizer of the model. A folder without one gives constraints that refuse each request with the reason.
-  /// Grammars and their masks are kept up to `bytes_max`, without those that all grammars share.
+  /// Grammars and their masks never take more than `bytes_max`, without the masks that all grammars share. The grammars
+  /// alone take at most half of it, so that the masks have room.
   static Constraints open(const std::string& model_directory, size_t vocab, size_t bytes_max = kBytesMax);
 
   /// The constraint of an answer that has these tokens. unsupported: there is no tokenizer, or it cannot spell the
-  /// grammar. MC4029 for a bad grammar.
+  /// grammar. MC4029 for a bad grammar. busy: the grammars of the answers under way leave no room for this one.
   Result<std::unique_ptr<Constraint>> begin(const wire::Sampling& sampling, std::span<const uint32_t> answer);
-  /// Grammars that are kept now.
-  size_t kept() const { return known_.size(); }
+  /// Grammars that are kept now, or used by answers.
+  size_t kept() const;
+  /// The memory of grammars and masks now, about.
+  size_t bytes() const;
 
  private:
-  struct Known {
-    std::shared_ptr<grammar::Masks> masks;
-    uint64_t used = 0;
-  };
-  /// At addresses that do not change when the constraints are moved.
-  struct Words {
-    grammar::Vocabulary vocabulary;
-    grammar::MaskStore shared;
-  };
-  Result<std::shared_ptr<grammar::Masks>> masks_of(const std::string& text);
-  /// Drops grammars that were used longest ago until the others, with their masks, have room.
-  void make_room();
-
-  std::shared_ptr<Words> words_;
-  std::string missing_;  // why there are no words
-  std::map<std::string, Known> known_;
-  uint64_t uses_ = 0;
-  size_t bytes_max_ = kBytesMax;
+  class Cache;
+  std::shared_ptr<Cache> cache_;  // constraints of answers have its address
+  std::string missing_;           // why there is no cache
 };
 
 }  // namespace mc::host

@@ -246,6 +246,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     const auto allowed = allowed_after(sequence, row.token);
     if (!allowed) {  // this row alone ends, not the step
       out.refused = allowed.error().what;
+      out.refused_code = allowed.error().code == Code::busy ? Code::busy : Code::invalid;
       continue;
     }
     const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
@@ -266,8 +267,11 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     if (run.history.size() < run.prompt_tokens)
       return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
                                       std::to_string(run.history.size()) + " came"};
-    // A grammar's refusal is the request's fault: every other worker would refuse it as well.
-    const auto refusal = [](const Error& error) { return Error{Code::invalid, error.what}; };
+    // A refused grammar is the request's fault, because every other worker would refuse the grammar as well. Memory
+    // that other answers take is not.
+    const auto refusal = [](const Error& error) {
+      return Error{error.code == Code::busy ? Code::busy : Code::invalid, error.what};
+    };
     auto begun = constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens));
     if (!begun) return refusal(begun.error());
     constraint = std::move(*begun);

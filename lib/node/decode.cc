@@ -439,7 +439,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       continue;
     }
     if (!row.refused.empty()) {
-      fail(r, {RequestStage::decode, Reason::invalid, false}, row.refused, out);
+      fail(r, {RequestStage::decode, reason_of(row.refused_code), row.refused_code == Code::busy}, row.refused, out);
       continue;
     }
     if (told == tokens.rows.size()) tokens.rows.emplace_back();

@@ -102,7 +102,8 @@ struct StepRow {
   SampledToken sampled;
   std::vector<uint32_t> sealed_crcs;  // one for each layer when this row filled its last page, else empty
   std::vector<uint32_t> rotten;       // as in ChunkDone: the row was not computed
-  std::string refused;                // why no token can be drawn for this row, whatever the attempt; else ""
+  std::string refused;                // why no token can be drawn for this row; else ""
+  Code refused_code = Code::invalid;  // busy: another attempt may succeed
 };
 
 /// The rows of a step and their results in equal order. One buffer goes from the role to the compute and back, so that

@@ -1,7 +1,9 @@
 #include "host/constraints.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/errors.h"
 #include "base/rng.h"
 #include "model/find.h"
 #include "test.h"
@@ -77,10 +79,12 @@ TEST_CASE("host: a token that breaks the grammar and an answer that cannot end a
   CHECK(over.error().what.find("none of 0 tokens may end it") != std::string::npos);
 }
 
-TEST_CASE("host: grammars with their masks are kept up to a bound in bytes, the last used ones") {
+TEST_CASE("host: the last used grammars are kept, at most 32 and within the bound in bytes") {
   const std::string directory = model::find_model("mc-tiny").value();
-  Constraints narrow = Constraints::open(directory, kVocab, 1), wide = Constraints::open(directory, kVocab);
-  size_t most = 0;
+  Constraints wide = Constraints::open(directory, kVocab);
+  REQUIRE_OK(wide.begin(forced(), {}));
+  const size_t one = wide.bytes();
+  Constraints narrow = Constraints::open(directory, kVocab, 3 * one);
   for (int i = 0; i < 5; ++i) {
     wire::Sampling sampling = forced();
     sampling.grammar = R"({"schema":{"const":)" + std::to_string(i) + "}}";
@@ -89,16 +93,76 @@ TEST_CASE("host: grammars with their masks are kept up to a bound in bytes, the 
       REQUIRE_OK(begun);
       CHECK((*begun)->allowed().has_value());
     }
-    most = std::max(most, narrow.kept());
   }
-  CHECK(most == 1);
-  CHECK(wide.kept() == 5);
+  CHECK(narrow.kept() == 1);
+  CHECK(wide.kept() == 6);
   for (int i = 0; i < 40; ++i) {
     wire::Sampling sampling = forced();
     sampling.grammar = R"({"text":")" + std::string(static_cast<size_t>(i) + 1, 'a') + "\"}";
     REQUIRE_OK(wide.begin(sampling, {}));
   }
   CHECK(wide.kept() == 32);
+}
+
+/// A grammar whose masks take more than itself, when the answer has come to its end.
+wire::Sampling forced_text(int number) {
+  wire::Sampling sampling = forced();
+  Rng rng(static_cast<uint64_t>(number));
+  std::string text;
+  while (text.size() < 1000) text += static_cast<char>('a' + rng.below(26));
+  sampling.grammar = "{\"text\":\"" + text + "\"}";
+  return sampling;
+}
+
+TEST_CASE("host: grammars and masks stay below the bound after every token of several answers") {
+  const std::string directory = model::find_model("mc-tiny").value();
+  constexpr int kAnswers = 4;
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  Constraints wide = Constraints::open(directory, kVocab);
+  std::vector<std::unique_ptr<Constraint>> free, bound;
+  for (int i = 0; i < kAnswers; ++i) free.push_back(wide.begin(forced_text(i), {}).value());
+  const size_t grammars = wide.bytes();
+  const size_t most = 2 * grammars + 4096;
+  Constraints narrow = Constraints::open(directory, kVocab, most);
+  for (int i = 0; i < kAnswers; ++i) bound.push_back(narrow.begin(forced_text(i), {}).value());
+  for (bool any = true; std::exchange(any, false);) {
+    for (size_t i = 0; i < kAnswers; ++i) {
+      const auto expected = free[i]->allowed(), got = bound[i]->allowed();
+      REQUIRE_OK(expected);
+      REQUIRE_OK(got);
+      REQUIRE(std::ranges::equal(*expected, *got));
+      CHECK_LE(narrow.bytes(), most);
+      if (grammar::is_allowed(*expected, kEnd)) continue;
+      const uint32_t next = random_allowed(*expected, rng);
+      REQUIRE_OK(free[i]->accept(next));
+      REQUIRE_OK(bound[i]->accept(next));
+      any = true;
+    }
+  }
+  CHECK_GT(wide.bytes(), most);  // else the bound was not tested
+}
+
+TEST_CASE("host: a grammar for which the running answers leave no room is busy until one of them ends") {
+  const std::string directory = model::find_model("mc-tiny").value();
+  Constraints measured = Constraints::open(directory, kVocab);
+  REQUIRE_OK(measured.begin(forced_text(0), {}));
+  Constraints narrow = Constraints::open(directory, kVocab, 5 * measured.bytes());
+  auto first = narrow.begin(forced_text(0), {});
+  const auto second = narrow.begin(forced_text(1), {}), again = narrow.begin(forced_text(1), {});
+  REQUIRE_OK(first);
+  REQUIRE_OK(second);
+  REQUIRE_OK(again);  // of a grammar that is there already
+  const auto third = narrow.begin(forced_text(2), {});
+  REQUIRE_FALSE(third.has_value());
+  CHECK(third.error().code == Code::busy);
+  CHECK(third.error().what.find("retry when one of them has ended") != std::string::npos);
+  first->reset();
+  REQUIRE_OK(narrow.begin(forced_text(2), {}));
+  Constraints tiny = Constraints::open(directory, kVocab, measured.bytes());
+  const auto alone = tiny.begin(forced_text(0), {});
+  REQUIRE_FALSE(alone.has_value());
+  CHECK(alone.error().mc == err::kSchemaUnsupported);
 }
 
 }  // namespace
