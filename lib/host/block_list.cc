@@ -1,28 +1,26 @@
 #include "host/block_list.h"
 
 #include <algorithm>
-#include <vector>
+#include <tuple>
+#include <utility>
 
+#include "base/errors.h"
+#include "base/json.h"
 #include "base/units.h"
 
 namespace mc::host {
 namespace {
 
-constexpr size_t kLimitMost = 10'000;  // the control loop makes the list, and heartbeats wait meanwhile
+constexpr size_t kLimitMost = 10'000;  // the rows of a list are in memory at once
 
-struct Row {
-  const node::Shelf* shelf = nullptr;
-  kv::PageIndex page = kv::kNoPage;
-};
-
-Json memory_row(const Row& row, const node::DiskTier& disk) {
-  const kv::Pool& pool = row.shelf->pool;
-  const kv::BlockMeta& meta = pool.meta(row.page);
+Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const node::DiskTier& disk) {
+  const kv::Pool& pool = shelf.pool;
+  const kv::BlockMeta& meta = pool.meta(page);
   Json out = Json::object({{"id", meta.hash.hex()}, {"tier", "host"}});
   out.set("parent", meta.parent.is_zero() ? "" : meta.parent.hex()).set("namespace", meta.name_space.hex());
-  out.set("first_position", meta.first_position).set("tokens", row.shelf->layout.block_tokens);
-  out.set("bytes", row.shelf->layout.page_bytes()).set("uses", pool.use(row.page).use_count);
-  out.set("pins", pool.pins(row.page)).set("leases", pool.leases(row.page));
+  out.set("first_position", meta.first_position).set("tokens", shelf.layout.block_tokens);
+  out.set("bytes", shelf.layout.page_bytes()).set("uses", pool.use(page).use_count);
+  out.set("pins", pool.pins(page)).set("leases", pool.leases(page));
   return std::move(out.set("on_disk", disk.has(meta.hash)));
 }
 
@@ -32,24 +30,35 @@ Json disk_row(const kv::ResidentBlock& block) {
   return std::move(out.set("first_position", block.first_position).set("on_disk", true));
 }
 
-/// Puts the first `limit` rows in order. The others may come in any.
-void sort_rows(std::vector<Row>& rows, BlockQuery::Sort sort, size_t limit) {
-  const auto key = [sort](const Row& row) -> uint64_t {
-    const kv::Use& use = row.shelf->pool.use(row.page);
-    switch (sort) {
-      case BlockQuery::Sort::uses: return UINT64_MAX - use.use_count;
-      case BlockQuery::Sort::recent: return UINT64_MAX - use.last_use;
-      case BlockQuery::Sort::position: return use.first_position;
-    }
-    return 0;
-  };
-  const auto end = rows.begin() + static_cast<std::ptrdiff_t>(std::min(limit, rows.size()));
-  std::partial_sort(rows.begin(), end, rows.end(), [&](const Row& a, const Row& b) {
-    const uint64_t left = key(a), right = key(b);
-    if (left != right) return left < right;
-    return a.shelf->number != b.shelf->number ? a.shelf->number < b.shelf->number : a.page < b.page;
-  });
+uint64_t key_of(BlockQuery::Sort sort, const kv::Use& use) {
+  switch (sort) {
+    case BlockQuery::Sort::uses: return UINT64_MAX - use.use_count;
+    case BlockQuery::Sort::recent: return UINT64_MAX - use.last_use;
+    case BlockQuery::Sort::position: return use.first_position;
+  }
+  return 0;
 }
+
+/// Keeps the first `limit` rows in any order. The vector is cut when it has twice as many, so that a row costs the same
+/// however many there are.
+template <class Row, class Less>
+void cut(std::vector<Row>& rows, size_t limit, Less less, bool at_once = false) {
+  if (rows.size() <= limit || (!at_once && rows.size() < 2 * limit)) return;
+  const auto end = rows.begin() + static_cast<std::ptrdiff_t>(limit);
+  std::nth_element(rows.begin(), end, rows.end(), less);
+  rows.erase(end, rows.end());
+}
+
+template <class Row, class Less>
+void sort_first(std::vector<Row>& rows, size_t limit, Less less) {
+  cut(rows, limit, less, true);
+  std::sort(rows.begin(), rows.end(), less);
+}
+
+constexpr auto comes_first = [](const auto& a, const auto& b) {
+  return std::tie(a.key, a.shelf, a.page) < std::tie(b.key, b.shelf, b.page);
+};
+constexpr auto has_lower_name = [](const kv::ResidentBlock& a, const kv::ResidentBlock& b) { return a.hash < b.hash; };
 
 }  // namespace
 
@@ -76,29 +85,132 @@ Result<BlockQuery> parse_block_query(std::string_view query) {
   return out;
 }
 
-Json list_blocks(const node::Worker& worker, const BlockQuery& query) {
-  std::vector<Row> rows;
+// ---- one list --------------------------------------------------------------------------------
+
+bool BlockListing::step(const ListedNode& node) {
+  switch (phase_) {
+    case Phase::memory: look_at_memory(node); break;
+    case Phase::disk: look_at_disk(node); break;
+    case Phase::memory_rows: write_memory_rows(node); break;
+    case Phase::disk_rows: write_disk_rows(); break;
+    case Phase::over: return true;
+  }
+  if (phase_ == Phase::over) write_totals(node);
+  return phase_ == Phase::over;
+}
+
+void BlockListing::look_at_memory(const ListedNode& node) {
+  for (size_t looks = 0; looks < kLooksAStep; ++looks) {
+    while (shelf_ < node.shelves.size() && at_ >= node.shelves[shelf_]->pool.end_page()) ++shelf_, at_ = 0;
+    if (shelf_ == node.shelves.size()) {
+      sort_first(rows_, query_.limit, comes_first);
+      phase_ = Phase::disk, at_ = 0, buckets_ = node.disk.buckets();
+      return;
+    }
+    const kv::Pool& pool = node.shelves[shelf_]->pool;
+    const auto page = static_cast<kv::PageIndex>(at_++);
+    if (pool.state(page) != kv::PageState::cached) continue;
+    rows_.push_back({key_of(query_.sort, pool.use(page)), shelf_, page, pool.meta(page).hash});
+    cut(rows_, query_.limit, comes_first);
+  }
+}
+
+void BlockListing::look_at_disk(const ListedNode& node) {
+  if (buckets_ != node.disk.buckets()) {  // the table has grown, and its blocks have moved
+    disk_rows_.clear();
+    on_disk_alone_ = 0, at_ = 0, buckets_ = node.disk.buckets();
+  }
+  const auto look = [&](const kv::ResidentBlock& block) {
+    const bool is_here = std::any_of(node.shelves.begin(), node.shelves.end(), [&](const node::Shelf* shelf) {
+      return shelf->pool.find(block.hash) != kv::kNoPage;
+    });
+    if (is_here) return;
+    ++on_disk_alone_;
+    disk_rows_.push_back(block);
+    cut(disk_rows_, query_.limit, has_lower_name);
+  };
+  for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_) node.disk.look_at_bucket(at_, look);
+  if (at_ < buckets_) return;
+  sort_first(disk_rows_, query_.limit, has_lower_name);
+  text_ = Json::object({{"node", node.name}}).dump();
+  text_.back() = ',';
+  text_ += "\"blocks\":[";
+  phase_ = Phase::memory_rows, at_ = 0;
+}
+
+void BlockListing::write_row(const std::string& row) {
+  if (text_.back() != '[') text_ += ',';
+  text_ += row;
+}
+
+void BlockListing::write_memory_rows(const ListedNode& node) {
+  for (const size_t end = std::min(rows_.size(), at_ + kRowsAStep); at_ < end; ++at_) {
+    const Row& row = rows_[at_];
+    const node::Shelf& shelf = *node.shelves[row.shelf];
+    if (shelf.pool.find(row.hash) == row.page) write_row(memory_row(shelf, row.page, node.disk).dump());
+  }
+  if (at_ == rows_.size()) phase_ = Phase::disk_rows, at_ = 0;
+}
+
+void BlockListing::write_disk_rows() {
+  for (const size_t end = std::min(disk_rows_.size(), at_ + kRowsAStep); at_ < end; ++at_)
+    write_row(disk_row(disk_rows_[at_]).dump());
+  if (at_ == disk_rows_.size()) phase_ = Phase::over;
+}
+
+void BlockListing::write_totals(const ListedNode& node) {
   uint64_t in_memory = 0, bytes = 0;
-  for (const node::Shelf* shelf : worker.shelves()) {
-    for (const kv::ResidentBlock& block : shelf->pool.snapshot()) rows.push_back({shelf, shelf->pool.find(block.hash)});
+  for (const node::Shelf* shelf : node.shelves) {
     in_memory += shelf->pool.counts().cached;
     bytes += shelf->pool.counts().cached * shelf->layout.page_bytes();
   }
-  sort_rows(rows, query.sort, query.limit);
-  Json blocks = Json::array();
-  for (size_t i = 0; i < std::min(rows.size(), query.limit); ++i) blocks.push(memory_row(rows[i], worker.disk()));
-  uint64_t on_disk_alone = 0;
-  for (const kv::ResidentBlock& block : worker.disk().snapshot()) {
-    const bool here = std::any_of(worker.shelves().begin(), worker.shelves().end(), [&](const node::Shelf* shelf) {
-      return shelf->pool.find(block.hash) != kv::kNoPage;
-    });
-    if (!here && ++on_disk_alone <= query.limit) blocks.push(disk_row(block));
+  wire::Load load;
+  node.disk.fill_load(load);
+  Json totals = Json::object({{"memory_blocks", in_memory}, {"memory_bytes", bytes}});
+  totals.set("disk_blocks", load.disk_blocks).set("disk_bytes", load.disk_bytes);
+  totals.set("disk_capacity_bytes", load.disk_capacity_bytes);
+  totals.set("disk_only_blocks", on_disk_alone_).set("disk_lost", load.disk_lost);
+  text_ += "]," + totals.dump().substr(1);
+}
+
+// ---- the calls -------------------------------------------------------------------------------
+
+void BlockLister::answer(const http::Request& request, const http::Responder& out) {
+  const auto query = parse_block_query(request.query);
+  if (!query) return out.respond(http::error_response(err::kBadRequest, query.error().what));
+  bool is_full = false, begins = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_full = waiting_.size() >= kWaitingMax;
+    if (!is_full) waiting_.push_back({*query, out}), begins = !std::exchange(is_busy_, true);
   }
-  const wire::Load load = worker.load();
-  Json out = Json::object({{"node", worker.name()}, {"blocks", std::move(blocks)}});
-  out.set("memory_blocks", in_memory).set("memory_bytes", bytes).set("disk_blocks", load.disk_blocks);
-  out.set("disk_bytes", load.disk_bytes).set("disk_capacity_bytes", load.disk_capacity_bytes);
-  return std::move(out.set("disk_only_blocks", on_disk_alone).set("disk_lost", load.disk_lost));
+  if (is_full) {
+    http::Response refused =
+        http::error_response(err::kQueueFull, std::to_string(kWaitingMax) + " lists of blocks wait already");
+    refused.headers.push_back({"Retry-After", "1"});
+    return out.respond(std::move(refused));
+  }
+  if (begins) loop_.post([this](TimePoint, node::Actions&) { go_on(); });
+}
+
+/// False: no call waits.
+bool BlockLister::begin_next() {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return is_busy_ = false;
+  listing_.emplace(waiting_.front().query);
+  out_ = std::move(waiting_.front().out);
+  waiting_.pop_front();
+  return true;
+}
+
+/// One step of one list. The loop handles the events of the node between two steps.
+void BlockLister::go_on() {
+  if (!listing_ && !begin_next()) return;
+  if (listing_->step({worker_.name(), worker_.shelves(), worker_.disk()})) {
+    out_->respond({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()});
+    listing_.reset(), out_.reset();
+  }
+  loop_.post([this](TimePoint, node::Actions&) { go_on(); });
 }
 
 }  // namespace mc::host

@@ -77,15 +77,9 @@ class WorkerProcess {
     parts.heartbeat = &heartbeat_;
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    pages_->list_blocks_with([this](const http::Request& request, const http::Responder& out) {
-      const auto query = parse_block_query(request.query);
-      if (!query) return out.respond(http::error_response(err::kBadRequest, query.error().what));
-      loop_->post([this, query = *query, out](TimePoint, node::Actions&) {
-        out.respond({.status = 200,
-                     .headers = {{"Content-Type", "application/json"}},
-                     .body = list_blocks(*worker_, query).dump()});
-      });
-    });
+    lister_ = std::make_unique<BlockLister>(*worker_, *loop_);
+    pages_->list_blocks_with(
+        [this](const http::Request& request, const http::Responder& out) { lister_->answer(request, out); });
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
     return {};
@@ -233,6 +227,7 @@ class WorkerProcess {
   std::unique_ptr<WorkerMetrics> meters_;
   std::unique_ptr<door::PageLock> lock_;
   std::unique_ptr<StatusPages> pages_;
+  std::unique_ptr<BlockLister> lister_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<Readiness> readiness_;
   WorkerWatch watch_;

@@ -122,6 +122,8 @@ class Pool {
   // -- looking ------------------------------------------------------------------------------------
   const Counts& counts() const { return counts_; }
   uint32_t available() const { return counts_.free + counts_.evictable; }
+  /// One past the last page, retired ones included.
+  PageIndex end_page() const { return static_cast<PageIndex>(pages_.size()); }
   PageState state(PageIndex page) const { return at(page).state; }
   /// Description of a cached or draining page.
   const BlockMeta& meta(PageIndex page) const;

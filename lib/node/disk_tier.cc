@@ -55,6 +55,11 @@ std::vector<kv::ResidentBlock> DiskTier::snapshot() const {
   return out;
 }
 
+void DiskTier::look_at_bucket(size_t bucket, const std::function<void(const kv::ResidentBlock&)>& look) const {
+  for (auto at = entries_.begin(bucket); at != entries_.end(bucket); ++at)
+    look({at->first, at->second.parent, at->second.first_position, kv::Tier::disk});
+}
+
 void DiskTier::add(const BlockHash& hash, const Entry& entry) {
   MC_ASSERT(state_ == State::on);
   if (!entries_.emplace(hash, entry).second) return;

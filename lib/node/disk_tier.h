@@ -56,6 +56,9 @@ class DiskTier {
   uint32_t match(const kv::Pool& pool, std::span<const BlockHash> hashes) const;
   /// All blocks on disk, sorted by hash.
   std::vector<kv::ResidentBlock> snapshot() const;
+  /// All blocks on disk are in so many buckets. A block stays in its bucket until the number changes.
+  size_t buckets() const { return entries_.bucket_count(); }
+  void look_at_bucket(size_t bucket, const std::function<void(const kv::ResidentBlock&)>& look) const;
 
   // ---- loads ----
   /// Brings the blocks of `hashes` that are on disk into memory behind the leading run that is there, and pins them

@@ -14,7 +14,6 @@
 
 #include "base/copy_crc.h"
 #include "base/errors.h"
-#include "host/block_list.h"
 #include "host/disk_flags.h"
 #include "test.h"
 
@@ -310,17 +309,6 @@ TEST_CASE("host/disk: --ssd takes a directory and a size, and says what is wrong
   CHECK(place->bytes == uint64_t{64} << 30);
   for (const char* wrong : {"", "kv", ":64GiB", "kv:", "kv:some", "kv:50%", "kv:1MiB"})
     CHECK_FALSE(host::parse_ssd(wrong).has_value());
-}
-
-TEST_CASE("host/disk: the query of a list of blocks is checked") {
-  const auto query = host::parse_block_query("sort=recent&limit=7");
-  REQUIRE_OK(query);
-  CHECK(query->sort == host::BlockQuery::Sort::recent);
-  CHECK(query->limit == 7);
-  CHECK(host::parse_block_query("")->limit == 1000);
-  CHECK(host::parse_block_query("limit=100000")->limit == 10000);  // the list is made between two heartbeats
-  for (const char* wrong : {"sort=size", "limit=", "limit=-1", "x", "sort=uses&&"})
-    CHECK_FALSE(host::parse_block_query(wrong).has_value());
 }
 
 }  // namespace block_disk_test
