@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/thread_limit.h"
 #include "base/units.h"
 #include "node/disk_block.h"
@@ -228,11 +229,28 @@ void BlockDisk::write_all() {
     const std::vector<Id128> ids(drops.begin(), drops.end());
     // Behind the writes: each of these drops was ordered after the writes of its block, for write() takes out older
     // ones. A lost drop only means a block that comes back.
-    if (!ids.empty()) (void)store_->drop(ids, store::Level::written);
-    // Space is made while nothing waits for it.
-    if (auto more = store_->maintain(); more && *more) (void)store_->maintain();
+    if (!ids.empty())
+      if (const auto done = store_->drop(ids, store::Level::written); !done)
+        report_upkeep(node::DiskUpkeepFailed::Work::drop, done.error());
+    make_room();
     report_evictions();
   }
+}
+
+/// Makes space ahead, while nothing waits for it.
+void BlockDisk::make_room() {
+  for (int round = 0; round < 2; ++round) {
+    const auto more = store_->maintain();
+    if (!more) return report_upkeep(node::DiskUpkeepFailed::Work::maintain, more.error());
+    if (!*more) return;
+  }
+}
+
+void BlockDisk::report_upkeep(node::DiskUpkeepFailed::Work work, const Error& error) {
+  const bool is_drop = work == node::DiskUpkeepFailed::Work::drop;
+  const std::string what = (is_drop ? "forgetting blocks failed: " : "making room ahead failed: ") + error.what;
+  log_warn("disk upkeep failed", {{"operation", is_drop ? "drop" : "maintain"}, {"why", error.what}});
+  give(node::DiskUpkeepFailed{work, what});
 }
 
 void BlockDisk::write_part(std::span<const Write> part) {

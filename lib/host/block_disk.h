@@ -67,6 +67,8 @@ class BlockDisk final : public node::BlockDisk {
   void load_part(std::span<const Load> part);
   std::vector<node::DiskLoaded> load_batch(std::span<const Load> batch);
   node::DiskFound find_some(std::span<const Id128> ids, bool last);
+  void make_room();
+  void report_upkeep(node::DiskUpkeepFailed::Work work, const Error& error);
   void report_evictions();
   void give(node::Event event);
 

@@ -75,6 +75,8 @@ void WorkerMetrics::update_disk(const wire::Load& load) {
   count(metric::kSsdMoved, {"read"}, s.loaded_bytes);
   count(metric::kSsdFailures, {"write"}, s.write_failures);
   count(metric::kSsdFailures, {"read"}, s.load_failures);
+  count(metric::kSsdFailures, {"drop"}, s.drop_failures);
+  count(metric::kSsdFailures, {"maintain"}, s.maintain_failures);
   count(metric::kSsdPromoted, {}, s.promoted_blocks);
 }
 

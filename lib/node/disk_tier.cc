@@ -34,6 +34,8 @@ bool DiskTier::on_event(const Event& event, const Usable& usable, TimePoint now,
     on_found(*found, usable);
   else if (const auto* evicted = std::get_if<DiskEvicted>(&event))
     on_evicted(*evicted);
+  else if (const auto* failed = std::get_if<DiskUpkeepFailed>(&event))
+    on_upkeep_failed(*failed);
   else
     return false;
   return true;
@@ -96,17 +98,16 @@ void DiskTier::erase(const BlockHash& hash, kv::Removal reason) {
   entries_.erase(at);
 }
 
-void DiskTier::drop(std::span<const BlockHash> hashes, kv::Removal reason, Actions& out) {
-  if (state_ != State::on) return;
-  for (const BlockHash& hash : hashes) erase(hash, reason);
-  out.push_back(DiskDrop{{hashes.begin(), hashes.end()}});
-}
-
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
   for (const BlockHash& hash : evicted.hashes) {
     stats_.evicted_blocks += has(hash);
     erase(hash, kv::Removal::evicted);
   }
+}
+
+void DiskTier::on_upkeep_failed(const DiskUpkeepFailed& failed) {
+  ++(failed.work == DiskUpkeepFailed::Work::drop ? stats_.drop_failures : stats_.maintain_failures);
+  if (state_ == State::on) trouble_ = "disk: " + failed.what;
 }
 
 // A disk that fails again and again would cost every request its time-out.

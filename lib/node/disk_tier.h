@@ -43,6 +43,7 @@ class DiskTier {
   struct Stats {
     uint64_t written_blocks = 0, written_bytes = 0, write_failures = 0;
     uint64_t loaded_blocks = 0, loaded_bytes = 0, load_failures = 0;
+    uint64_t drop_failures = 0, maintain_failures = 0;
     uint64_t checksum_failures = 0, evicted_blocks = 0, found_blocks = 0, foreign_blocks = 0, promoted_blocks = 0;
   };
   using LoadId = uint64_t;
@@ -78,8 +79,6 @@ class DiskTier {
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
   /// Begins writes of cold blocks where a shelf is filling up.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  /// Forgets blocks on request, in memory of the tier and on disk.
-  void drop(std::span<const BlockHash> hashes, kv::Removal reason, Actions& out);
 
   // ---- looking ----
   void fill_load(wire::Load& load) const;
@@ -129,6 +128,7 @@ class DiskTier {
   void on_written(const DiskWritten& done, TimePoint now, Actions& out);
   void on_loaded(const DiskLoaded& done, TimePoint now, Actions& out);
   void on_evicted(const DiskEvicted& evicted);
+  void on_upkeep_failed(const DiskUpkeepFailed& failed);
   void add(const BlockHash& hash, const Entry& entry);
   void erase(const BlockHash& hash, kv::Removal reason);
   bool has_other(const NamespaceId& ns, const BlockHash& hash) const;

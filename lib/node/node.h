@@ -7,7 +7,8 @@
 //   KV       ReadDone                        ->   Read, CancelRead
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, JoinBatch, RunStep, LeaveBatch
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
-//            DiskLoaded, DiskEvicted
+//            DiskLoaded, DiskEvicted,
+//            DiskUpkeepFailed
 //   time     Tick (at or after next_wakeup)
 //   client   Submit, ClientCancel            ->   Reply (conductor only), SendTokens (decode only)
 //   log                                           BreakerChanged (conductor only)
@@ -158,6 +159,14 @@ struct DiskEvicted {
   std::vector<BlockHash> hashes;
 };
 
+/// The disk failed at work that no block waits for. drop: forgotten blocks may come back at the next start. maintain:
+/// room was not made ahead.
+struct DiskUpkeepFailed {
+  enum class Work : uint8_t { drop, maintain };
+  Work work = Work::drop;
+  std::string what;
+};
+
 struct Tick {};
 
 /// An error of the process outside the role, for the operators. It becomes the node's last error. Workers only.
@@ -193,8 +202,9 @@ struct ClientCancel {
   CancelReason reason = CancelReason::client_gone;
 };
 
-using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
-                                  ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted>;
+using EventVariant =
+    std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel,
+                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------

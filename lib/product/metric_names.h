@@ -129,7 +129,7 @@ inline constexpr MetricFamily kSsdBytes{"mc_ssd_bytes", MetricKind::gauge, "stat
 inline constexpr MetricFamily kSsdMoved{"mc_ssd_moved_bytes_total", MetricKind::counter, "direction",
                                         "Bytes written to and read from the tier on disk."};
 inline constexpr MetricFamily kSsdFailures{"mc_ssd_failures_total", MetricKind::counter, "operation",
-                                           "Writes and reads of blocks on disk that failed."};
+                                           "Operations on disk that failed (write, read, drop, maintain)."};
 inline constexpr MetricFamily kSsdLost{"mc_ssd_lost", MetricKind::gauge, "",
                                        "1 while the node goes on without its disk, which failed."};
 inline constexpr MetricFamily kSsdPromoted{"mc_ssd_promoted_total", MetricKind::counter, "",

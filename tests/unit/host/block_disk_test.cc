@@ -132,6 +132,26 @@ TEST_CASE("host/disk: a block comes back byte for byte with its checksums, in th
   }
 }
 
+TEST_CASE("host/disk: a segment that cannot be made ahead is reported") {
+  Folder folder;
+  PageBytes page;
+  DiskBench b(folder.path);
+  b.wait_for<node::DiskFound>();
+  std::filesystem::remove_all(folder.path + "/kv");  // open files stay, and no new one can be made
+  std::optional<node::DiskUpkeepFailed> failed;
+  for (uint8_t n = 1; n < 255 && !failed; ++n) {
+    b.disk->write({.op = n, .block = block_of(n, page)}, {page.bytes, layout().page_bytes()});
+    for (bool is_written = false; !is_written;) {
+      const node::Event event = b.wait();
+      is_written = std::holds_alternative<node::DiskWritten>(event);
+      if (const auto* upkeep = std::get_if<node::DiskUpkeepFailed>(&event)) failed = *upkeep;
+    }
+  }
+  if (!failed) failed = b.wait_for<node::DiskUpkeepFailed>();  // it comes behind the writes
+  CHECK(failed->work == node::DiskUpkeepFailed::Work::maintain);
+  CHECK(failed->what.starts_with("making room ahead failed: "));
+}
+
 TEST_CASE("host/disk: the files of a disk are counted, and grow in size before they grow in number") {
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   Folder folder;

@@ -426,4 +426,15 @@ TEST_CASE("node/disk: the front of a value gives the block back, and no damaged 
   CHECK_FALSE(parse_disk_front(std::span(front).first(100)).has_value());
 }
 
+TEST_CASE("node/disk_tier: a failure to drop or to make room is counted and told, and the disk stays") {
+  TierBench b;
+  using Work = DiskUpkeepFailed::Work;
+  for (int i = 0; i < 20; ++i) CHECK(b.tier.on_event(DiskUpkeepFailed{Work::maintain, "no room"}, {}, b.now, b.out));
+  CHECK(b.tier.on_event(DiskUpkeepFailed{Work::drop, "forgetting blocks failed"}, {}, b.now, b.out));
+  CHECK(b.tier.stats().maintain_failures == 20);
+  CHECK(b.tier.stats().drop_failures == 1);
+  CHECK(b.tier.take_trouble() == "disk: forgetting blocks failed");
+  CHECK(b.tier.state() == DiskTier::State::on);
+}
+
 }  // namespace disk_tier_test
