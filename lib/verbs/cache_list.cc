@@ -40,8 +40,8 @@ std::string list_text(const Json& list) {
 
 Result<int> list_blocks(const cli::Args& args) {
   if (args.on(flags::kListKeys)) return list_values(args);
-  MC_TRY(place, place_of(args.positional_one("NODE")));
   MC_TRY(headers, key_headers(args));
+  MC_TRY(place, place_of(args.positional_one("NODE"), !headers.empty()));
   const std::string path =
       "/blocks?sort=" + args.text(flags::kListSort) + "&limit=" + std::to_string(args.count(flags::kListLimit));
   MC_TRY(list, get_json(place, path, headers, "start the node, or name it as mc-conductor ps does"));

@@ -30,7 +30,7 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
                     std::string(message.as_string("HTTP " + std::to_string(response->status))), place + path);
 }
 
-Result<std::string> place_of(const std::string& name) {
+Result<std::string> place_of(const std::string& name, bool has_key) {
   if (name.starts_with("unix:") || name.find("://") != std::string::npos) return name;
   if (name.find('/') != std::string::npos) return "unix:" + name;
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
@@ -44,7 +44,12 @@ Result<std::string> place_of(const std::string& name) {
     if (node["id"].as_string() != name) continue;
     const std::string instance(node["instance"].as_string());
     const std::string socket = directory + "/node-" + instance.substr(0, kInstanceDigits) + ".http";
-    return ::access(socket.c_str(), R_OK | W_OK) == 0 ? "unix:" + socket : std::string(node["url"].as_string());
+    if (::access(socket.c_str(), R_OK | W_OK) == 0) return "unix:" + socket;
+    const std::string url(node["url"].as_string());
+    if (has_key)
+      return user_error(err::kUnauthorized, "the key was not sent, because " + url + " is only what the node announced",
+                        name, "name the node by its address where you trust it: " + url + " in place of " + name);
+    return url;
   }
   return user_error(err::kNotFound, "no node is called " + name + "; there are: " + known, "NODE",
                     "mc-conductor ps lists the nodes");

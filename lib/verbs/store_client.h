@@ -2,7 +2,7 @@
 // connection at a time, and one thread uses it. Values are summed here when they leave and when they arrive, so a value
 // that was damaged anywhere between is an error and never other bytes.
 //
-//   MC_TRY(place, place_of("c0"));
+//   MC_TRY(place, place_of("c0", false));
 //   MC_TRY(store, StoreClient::open(place));
 //   MC_CHECK(store->put("models/a/notes", text, {.ttl = 10min}));
 //   MC_TRY(text, store->get("models/a/notes"));

@@ -19,9 +19,9 @@ namespace {
 constexpr size_t kFileMax = size_t{64} << 20;
 
 Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args) {
-  MC_TRY(place, place_of(args.positional_one("NODE")));
   StoreClient::Options options;
   MC_TRY(headers, key_headers(args));
+  MC_TRY(place, place_of(args.positional_one("NODE"), !headers.empty()));
   options.headers = std::move(headers);
   if (args.present(flags::kTenant)) options.tenant = args.text(flags::kTenant);
   return StoreClient::open(std::move(place), std::move(options));
