@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/fd.h"
+#include "verbs/foreign_text.h"
 
 namespace mc::verbs {
 namespace {
@@ -16,10 +17,10 @@ Result<void> write_event(std::string_view data, bool& ends_line) {
     return told_error(event, 500, std::string((*error)["param"].as_string("the stream")));
   const Json& choice = event["choices"][0];
   const Json& delta = choice["delta"];
-  MC_CHECK(write_all(2, delta["reasoning_content"].as_string()));
+  MC_CHECK(write_foreign(2, delta["reasoning_content"].as_string()));
   const std::string_view text = delta.is_object() ? delta["content"].as_string() : choice["text"].as_string();
   if (!text.empty()) ends_line = text.ends_with('\n');
-  return write_all(1, text);
+  return write_foreign(1, text);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "model/generate.h"
 #include "product/flags.h"
 #include "text/text.h"
+#include "verbs/foreign_text.h"
 #include "verbs/once_flags.h"
 #include "wire/mckv.h"
 
@@ -179,7 +180,7 @@ Result<void> print_result(const cli::Args& args, const std::vector<uint32_t>& pr
     line = (prints_as_it_comes(args) ? "" : text) + "\n";
   }
   const std::string& path = args.text(flags::kOutput);
-  if (path == "-") return write_all(1, line);
+  if (path == "-") return write_foreign(1, line);
   if (auto written = write_file_atomic(path, line); !written)
     return as_user_error(err::kFileAccess, std::move(written).error());
   return {};
@@ -203,7 +204,7 @@ struct AnswerText {
   void add(const std::string& more) {
     text += more;
     // The last write reports a closed pipe.
-    if (is_printed && !more.empty()) (void)write_all(1, more);
+    if (is_printed && !more.empty()) (void)write_foreign(1, more);
   }
 };
 

@@ -10,6 +10,7 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "verbs/cache_list.h"
+#include "verbs/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
 
@@ -58,7 +59,7 @@ Result<int> put_value(const cli::Args& args, StoreClient& store) {
 
 Result<int> get_value(const cli::Args& args, StoreClient& store) {
   MC_TRY(value, store.get(args.positional_one("KEY"), time_or(args, flags::kLease, {})));
-  MC_CHECK(write_all(1, value));
+  MC_CHECK(write_foreign(1, value));
   return 0;
 }
 
