@@ -1,6 +1,7 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/assert.h"
@@ -127,31 +128,39 @@ void Builder::string_character(NodeId from, NodeId to) {
   wide_character(from, to);
 }
 
-// The failure function of Knuth, Morris and Pratt, as nodes: place k has seen k bytes of the mark. A mark begins with
-// ASCII, so it never begins inside a character.
+// The automaton of Knuth, Morris and Pratt: at place k the last k bytes are the first k of the mark. Most bytes lead
+// back to place 0. The other edges are at most two for each byte of the mark, whatever the mark is.
 void Builder::until(NodeId from, std::string_view mark, NodeId to) {
   MC_ASSERT(!mark.empty());
-  std::vector<NodeId> seen = {node()};
+  std::vector<NodeId> seen;
+  for (size_t i = 0; i < mark.size(); ++i) seen.push_back(node());
+  seen.push_back(to);
   jump(from, seen[0]);
-  for (size_t i = 1; i < mark.size(); ++i) seen.push_back(node());
-  const auto fallback = [&](size_t length, char byte) {
-    std::string text(mark.substr(0, length));
-    text += byte;
-    size_t keep = std::min(text.size(), mark.size());
-    while (keep > 0 && !text.ends_with(mark.substr(0, keep))) --keep;
-    return keep;
-  };
+  wide_character(seen[0], seen[0]);
+  const std::vector<ByteEdge> wide = out_.nodes[seen[0]].bytes;
+  std::vector<std::map<uint8_t, size_t>> forward(mark.size());  // bytes that do not lead to place 0
+  size_t back = 0;  // the place that the bytes before place k lead to without the first of them
   for (size_t k = 0; k < mark.size(); ++k) {
-    for (int byte = 0; byte < 0x80; ++byte) {
-      const char c = static_cast<char>(byte);
-      if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F) continue;
-      const size_t next = fallback(k, c);
-      out_.nodes[seen[k]].bytes.push_back(
-          {static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), next == mark.size() ? to : seen[next]});
+    const auto next = static_cast<uint8_t>(mark[k]);
+    if (k > 0) {
+      forward[k] = forward[back];
+      const auto at = forward[back].find(next);
+      back = at == forward[back].end() ? 0 : at->second;
+      out_.nodes[seen[k]].bytes = wide;
     }
-    wide_character(seen[k], seen[0]);
+    forward[k][next] = k + 1;
+    for (const auto& [low, high] : {std::pair(int{'\t'}, int{'\n'}), std::pair(0x20, 0x7E)}) {
+      int begin = low;
+      for (auto at = forward[k].lower_bound(static_cast<uint8_t>(low)); at != forward[k].end() && at->first <= high;
+           ++at) {
+        if (begin < at->first) bytes(seen[k], static_cast<uint8_t>(begin), at->first - 1, seen[0]);
+        bytes(seen[k], at->first, at->first, seen[at->second]);
+        begin = at->first + 1;
+      }
+      if (begin <= high) bytes(seen[k], static_cast<uint8_t>(begin), static_cast<uint8_t>(high), seen[0]);
+    }
+    out_.needed.set(next);
   }
-  for (const char c : mark) out_.needed.set(static_cast<uint8_t>(c));
 }
 
 // ---- the rules of every grammar ------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Builder {
   void escape(NodeId from, NodeId to);
   /// A character of a string, escapes included, that needs no counting.
   void string_character(NodeId from, NodeId to);
-  /// Any text up to the first `mark`.
+  /// Any text up to the first `mark`, whose bytes are printable ASCII, tabs and line feeds.
   void until(NodeId from, std::string_view mark, NodeId to);
 
   const Prelude& prelude() const { return out_.prelude; }

@@ -1,4 +1,5 @@
 // From the text of a grammar to its automaton.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -13,6 +14,11 @@ namespace {
 
 constexpr int kNestingMax = 8;
 constexpr size_t kPartsMax = 512;
+
+bool is_mark(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= 0x20 && c <= 0x7E) || c == '\t' || c == '\n'; });
+}
 
 class Compiler {
  public:
@@ -54,10 +60,10 @@ class Compiler {
       literals.emplace_back(text->as_string());
       if (std::string_view(name) == "text")
         builder.text(from, text->as_string(), to);
-      else if (static_cast<uint8_t>(text->as_string()[0]) < 0x80)
+      else if (is_mark(text->as_string()))
         builder.until(from, text->as_string(), to);
       else
-        return refuse("a mark must begin with ASCII");
+        return refuse("a mark has other bytes than printable ASCII, tabs and line feeds");
       return {};
     }
     const Json& parts = grammar.has("seq") ? grammar["seq"] : grammar["any"];

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/rng.h"
 #include "forced.h"
 #include "grammar/automaton.h"
 
@@ -155,6 +156,35 @@ TEST_CASE("grammar: free text up to a mark is followed by what the grammar asks 
   CHECK(takes(grammar, "\xC3\xA9</think>yes"));
   CHECK_FALSE(takes(grammar, "yes"));
   CHECK_FALSE(takes(grammar, "a</think>no"));
+}
+
+TEST_CASE("grammar: free text ends at the first occurrence of a mark that overlaps itself") {
+  Rng rng(mc::test::seed());
+  INFO("seed " << mc::test::seed());
+  const auto random_text = [&](size_t most) {
+    std::string out;
+    for (size_t size = 1 + rng.below(most); out.size() < size;) out += static_cast<char>('a' + rng.below(2));
+    return out;
+  };
+  for (int round = 0; round < 200; ++round) {
+    const std::string mark = random_text(6), text = random_text(16);
+    INFO(mark << " in " << text);
+    const bool ends_at_mark = text.find(mark) != std::string::npos && text.find(mark) + mark.size() == text.size();
+    CHECK(takes("{\"until\":\"" + mark + "\"}", text) == ends_at_mark);
+  }
+}
+
+TEST_CASE("grammar: a mark of 40000 bytes takes less than 300 bytes of memory for each of its own") {
+  for (const char* unit : {"a", "ab\\n", "aab"}) {
+    std::string mark;
+    while (mark.size() < 40'000) mark += unit;
+    const auto grammar = Grammar::compile("{\"until\":\"" + mark + "x\"}");
+    REQUIRE_OK(grammar);
+    CHECK((*grammar)->bytes() < 300 * mark.size());
+  }
+  const auto wide = Grammar::compile("{\"until\":\"<\xC3\xA9>\"}");
+  REQUIRE_FALSE(wide.has_value());
+  CHECK(wide.error().what.find("printable ASCII") != std::string::npos);
 }
 
 TEST_CASE("grammar: a vocabulary that lacks a needed byte is named with the byte") {
