@@ -9,6 +9,7 @@ import functools
 import glob
 import os
 import random
+import resource
 import socket
 import subprocess
 import sys
@@ -66,6 +67,19 @@ def as_other_user(script, *arguments, timeout=60):
 def dial(port, host="127.0.0.1", timeout=10):
     """A connected TCP socket whose calls end after `timeout` seconds."""
     return socket.create_connection((host, port), timeout)
+
+
+def resident(pid):
+    """Bytes of memory of its own that a process has in use."""
+    with open(f"/proc/{pid}/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def leave_memory(pid, room):
+    """Lowers the limit on a process's address space to what it has now and `room` bytes."""
+    with open(f"/proc/{pid}/status") as lines:
+        size = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize"))
+    resource.prlimit(pid, resource.RLIMIT_AS, (size + room, size + room))
 
 
 def listeners(pid):

@@ -439,9 +439,7 @@ class Memory(Exhaust):
     def test_a_conductor_at_its_limit_fails_requests_alone(self):
         c = self.cluster()
         process = self.conductor(c)
-        with open(f"/proc/{process.popen.pid}/status") as lines:
-            size = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmSize"))
-        resource.prlimit(process.popen.pid, resource.RLIMIT_AS, (size + self.ROOM, size + self.ROOM))
+        attack.leave_memory(process.popen.pid, self.ROOM)
         for path, body in self.bodies():
             answers = []
 
