@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""The HTTP port of a worker, and the store of values behind that of mc-cache, under hostile requests: no program ends
+or grows, health is answered throughout, and what is wrong is refused by a status."""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import unittest
+
+import attack
+from cluster import Cluster, until
+from exhaust_test import Client, port_of
+from liar import Attacked, Liar, throw_http
+
+KEY = "sk-tenant-one"
+KEYS = f'[tenant.one]\nkeys = ["{KEY}"]\n'
+GRACE_S = 15  # a generous ceiling on a crowded machine; the median is printed
+WORKERS = ("p0", "d0", "c0")
+SLOW = attack.count(40, 400)
+
+
+def request(method, target, body=b"", *fields):
+    """A request whose length is right."""
+    head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+    if body and not fields:
+        head += f"Content-Length: {len(body)}\r\n"
+    return "".join([head, *(field + "\r\n" for field in fields), "\r\n"]).encode() + body
+
+
+def batch(*ops, values=b""):
+    return json.dumps({"ops": ops}).encode() + b"\n" + values
+
+
+def chunked(method, target, body):
+    return request(method, target, body, "Transfer-Encoding: chunked")
+
+
+def seeds():
+    """Requests that are right."""
+    put = {"op": "put", "key": "b", "bytes": 5, "ttl": "10m", "replace": True}
+    return [
+        *(request("GET", page) for page in ("/livez", "/readyz", "/version", "/metrics", "/blocks?limit=5", "/none")),
+        request("PUT", "/v1/store/a?ttl=1m&pin=1s&replace=true", b"x" * 500),
+        chunked("PUT", "/v1/store/c?replace=1", b"3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\nTrailer: 1\r\n\r\n"),
+        request("GET", "/v1/store/a?lease=1s"),
+        request("GET", "/v1/store?prefix=a&after=&limit=3"),
+        request("POST", "/v1/store/a?op=copy&to=d&replace=true", b"", "Content-Length: 0"),
+        request("POST", "/v1/store", batch(put, {"op": "get", "key": "a"}, {"op": "pin", "key": "b", "for": "1s"},
+                                           values=b"hello")),
+        request("DELETE", "/v1/store/d"),
+    ]
+
+
+def wrong():
+    """(request, statuses) of requests that are wrong in one way each. 0: the connection closes without an answer."""
+    put, post = "/v1/store/k", "/v1/store"
+    bad, large, unknown = (400,), (400, 413), (405, 501)
+    keys = ["%00", "%0a", "%ff%fe", "%", "%zz", "k" * 1025, "%c0%af"]
+    queries = ["ttl=0s", "ttl=-1s", "ttl=1e400d", "ttl=nan", "ttl=" + "9" * 400 + "s", "pin=400d", "replace=2", "a",
+               "=", "ttl=1s&ttl=2s", "tenant=", "tenant=%00", "tenant=" + "t" * 5000, "x=y", "%ff=1"]
+    listings = ["limit=-1", "limit=0", "limit=1e9", "limit=18446744073709551616", "prefix=%ff", "after=%00"]
+    batches = [b"", b"{}", b"[" * 100_000, b'{"ops":' + b"[" * 50_000, b'{"ops":{}}\n', b'{"ops":[1]}\n', b"\xff\xfe\n"]
+    batches += [batch(*[{"op": "get", "key": "k"}] * 1025), batch({"op": "put", "key": "k", "bytes": 2**63 - 1})]
+    batches += [batch({"op": "put", "key": "k", "bytes": -1})]
+    batches += [batch({"op": "put", "key": "k", "bytes": 9}, values=b"x")]
+    batches += [batch({"op": "get", "key": ["k"]}), batch({"op": "none", "key": "k"}), b'{"ops":[]' + b" " * (5 << 20)]
+    fields = [("Content-Length: 3", "Content-Length: 4"), ("Content-Length: 3", "Transfer-Encoding: chunked")]
+    fields += [("Content-Length: -1",), ("Content-Length: 0x10",), ("Content-Length: 18446744073709551616",)]
+    chunks = [b"ffffffffffffffff\r\n", b"fffffffffffffffff\r\n", b"-1\r\n", b"3\nabc\n0\n\n", b"3\r\nabcd\r\n0\r\n\r\n"]
+    chunks += [b"1;" + b"x" * 100_000, b"0\r\n" + b"T: 1\r\n" * 20_000]
+    return [
+        *((request("PUT", f"/v1/store/{key}", b"x"), (400, 414)) for key in keys),
+        *((request("PUT", f"{put}?{query}", b"x"), (400, 403)) for query in queries),
+        *((request("GET", f"{post}?{query}"), bad) for query in listings),
+        *((request("POST", post, body), large) for body in batches if body),
+        *((request("PUT", put, b"abc", *each), large) for each in fields),
+        *((chunked("PUT", put, body), (400, 413, 431)) for body in chunks),
+        (request("PUT", put, b"abc", "Transfer-Encoding: gzip"), (400, 501)),
+        (request("PUT", put, b"x", "Content-Length: 9999999999"), (413,)),
+        (request("PUT", put, b"abc", "Content-Length: 3", "x-mc-crc32c: 00000000"), bad),
+        (request("PUT", put, b"abc", "Content-Length: 3", "x-mc-crc32c: " + "z" * 9000), bad),
+        (request("GET", "/livez", b"", "X: " + "y" * 100_000), (400, 431)),
+        (request("GET", "/livez", b"", *["X: y"] * 5_000), (400, 431)),
+        (request("GET", "/" + "v" * 100_000), (400, 414, 431)),
+        *((request(method, "/livez"), unknown + bad) for method in ("BREW", "TRACE", "CONNECT", "PATCH", "x" * 300)),
+        (b"GET /livez HTTP/9.9\r\n\r\n", (400, 505)),
+        (b"GET  /livez\r\n\r\n", bad),
+        (b"\0" * 100, bad),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"r" * 300, bad),  # TLS
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 405, 501, 505)),  # HTTP/2
+    ]
+
+
+class Slow(threading.Thread):
+    """Clients that send what they have a byte at a time, and read nothing."""
+
+    def __init__(self, port, texts):
+        super().__init__(daemon=True)
+        self.clients = [(attack.dial(port), text) for text in texts]
+        self.end = threading.Event()
+        self.start()
+
+    def run(self):
+        at = 0
+        while not self.end.wait(0.02):
+            for client, text in self.clients:
+                try:
+                    client.sendall(text[at : at + 1])
+                except OSError:
+                    pass  # thrown out
+            at += 1
+
+    def close(self):
+        self.end.set()
+        self.join()
+        for client, _ in self.clients:
+            client.close()
+
+
+class WorkerHttp(Attacked):
+    def make_cluster(self):
+        folder = tempfile.mkdtemp(prefix="mct-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        keys = os.path.join(folder, "keys.toml")
+        with open(keys, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(KEYS)
+        c = Cluster(roles=["conductor", "p0", "d0"])
+        try:
+            c.start("c0", "--dram", "32MiB", "--values", "2MiB", "--api-keys", keys)
+            self.ports = {name: port_of(c.processes[name].wait_ready()["http"]) for name in WORKERS}
+            c.wait_nodes()
+        except BaseException:
+            c.close()
+            raise
+        self.took = []
+        self.health = [Client(port) for port in self.ports.values()]
+        for one in self.health:
+            self.addCleanup(one.close)
+        return c
+
+    def check_health(self):
+        for one in self.health:
+            began = time.monotonic()
+            self.assertEqual(one.status("/livez"), 200)
+            self.took.append(time.monotonic() - began)
+
+    def check_after(self):
+        self.check_health()
+        took = sorted(self.took)
+        middle = took[len(took) // 2]
+        print(f"livez: median {middle * 1e3:.1f} ms, most {took[-1] * 1e3:.1f} ms of {len(took)}", flush=True)
+        self.assertLess(max(self.took), GRACE_S)
+        super().check_after()
+
+    def test_hostile_requests_get_an_answer_or_a_closed_connection_while_health_is_answered(self):
+        liar, sent = Liar(self.random, ["a", "b"]), attack.count(400, 34_000)
+        for name, port in self.ports.items():
+            thrown = 0
+
+            def check(data):
+                nonlocal thrown
+                thrown += 1
+                self.alive(name, data)
+                if thrown % 20 == 0:
+                    self.check_health()
+
+            self.assertGreater(throw_http(port, seeds(), liar, sent, check), sent * 0.3)
+        self.check_after()
+
+    def status_of(self, port, data):
+        """The status of the answer to these bytes; 0 when the connection closes without an answer."""
+        with attack.dial(port, timeout=60) as client:
+            try:
+                client.sendall(data)
+                client.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # refused before the last byte; the answer is there
+            answer = b""
+            try:
+                while b"\r\n" not in answer and (piece := client.recv(4096)):
+                    answer += piece
+            except ConnectionError:
+                pass
+        return int(answer.split(b" ")[1]) if answer else 0
+
+    def test_each_wrong_request_to_the_store_is_refused_by_a_status(self):
+        for data, statuses in wrong():
+            with self.subTest(data[:80]):
+                self.assertIn(self.status_of(self.ports["c0"], data), statuses)
+            self.alive("c0", data)
+            self.check_health()
+        self.assertEqual(self.status_of(self.ports["c0"], request("PUT", "/v1/store/k", b"abc")), 201)
+        self.check_after()
+
+    def test_slow_clients_keep_nobody_out(self):
+        shapes = [
+            request("GET", "/livez", b"", "X: " + "y" * 8000),
+            request("PUT", "/v1/store/slow", b"x", "Content-Length: 60000"),
+            chunked("PUT", "/v1/store/slow", b"fff\r\n" + b"x" * 4095),
+            b"G" * 8000,
+        ]
+        for port in self.ports.values():
+            slow = Slow(port, shapes * (SLOW // len(shapes)))
+            self.addCleanup(slow.close)
+            # Clients that ask and read no answer.
+            unread = [attack.dial(port) for _ in range(SLOW // 4)]
+            for one in unread:
+                one.setblocking(False)
+                try:
+                    one.send(request("GET", "/version") * 2000)
+                except OSError:
+                    pass
+            for _ in range(20):
+                self.check_health()
+                fresh = Client(port)
+                self.assertEqual(fresh.status("/livez"), 200)
+                fresh.close()
+            for one in unread:
+                one.close()
+            slow.close()
+        self.check_after()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
