@@ -23,6 +23,10 @@ class Constraints::Cache final : public grammar::MaskMemory {
 
   Result<std::shared_ptr<grammar::Masks>> masks_of(const std::string& text);
   bool make_room_for_mask(size_t bytes) override { return make_room(0, bytes); }
+  void forget() {
+    std::erase_if(known_, [](const auto& entry) { return entry.second.is_idle(); });
+    for (auto& [text, known] : known_) known.masks->clear();
+  }
   size_t kept() const { return known_.size(); }
   size_t bytes() const;
 
@@ -87,6 +91,10 @@ Constraints Constraints::open(const std::string& model_directory, size_t vocab, 
   MC_ASSERT_EQ(vocabulary.size(), vocab);
   out.cache_ = std::make_shared<Cache>(std::move(vocabulary), bytes_max);
   return out;
+}
+
+void Constraints::forget() {
+  if (cache_) cache_->forget();
 }
 
 size_t Constraints::kept() const {

@@ -46,6 +46,8 @@ class Constraints {
   /// The constraint of an answer that has these tokens. unsupported: there is no tokenizer, or it cannot spell the
   /// grammar. MC4029 for a bad grammar. busy: the grammars of the answers under way leave no room for this one.
   Result<std::unique_ptr<Constraint>> begin(const wire::Sampling& sampling, std::span<const uint32_t> answer);
+  /// Drops the grammars that no answer uses, and the masks of the others. Constraints that have begun go on.
+  void forget();
   /// Grammars that are kept now, or used by answers.
   size_t kept() const;
   /// The memory of grammars and masks now, about.

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/memory_reserve.h"
 
 namespace mc::host {
 
@@ -217,7 +219,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     node::StepRow& out = step.out[i];
     out.sealed_crcs.clear();
     out.rotten.clear();
-    out.refused.clear();
+    out.refusal.reset();
     MC_ASSERT_EQ(row.position, sequence.told.position);
     if (!sequence.plan) return sequence.plan.error();
     if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
@@ -245,8 +247,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     MC_ASSERT_LE(told.prompt_tokens, told.position);
     const auto allowed = allowed_after(sequence, row.token);
     if (!allowed) {  // this row alone ends, not the step
-      out.refused = allowed.error().what;
-      out.refused_code = allowed.error().code == Code::busy ? Code::busy : Code::invalid;
+      out.refusal = allowed.error();
       continue;
     }
     const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
@@ -267,16 +268,17 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     if (run.history.size() < run.prompt_tokens)
       return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
                                       std::to_string(run.history.size()) + " came"};
-    // A refused grammar is the request's fault, because every other worker would refuse the grammar as well. Memory
-    // that other answers take is not.
-    const auto refusal = [](const Error& error) {
-      return Error{error.code == Code::busy ? Code::busy : Code::invalid, error.what};
-    };
-    auto begun = constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens));
-    if (!begun) return refusal(begun.error());
-    constraint = std::move(*begun);
-    const auto mask = constraint->allowed();
-    if (!mask) return refusal(mask.error());
+    const auto mask = within_memory([&]() -> Result<std::span<const uint64_t>> {
+      MC_TRY(begun, constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens)));
+      constraint = std::move(begun);
+      return constraint->allowed();
+    });
+    if (!mask) {
+      // A refused grammar is the request's fault, because every other worker would refuse it as well. A lack of memory
+      // is not.
+      const Code code = mask.error().code;
+      return Error{code == Code::busy || code == Code::no_space ? code : Code::invalid, mask.error().what};
+    }
     allowed = *mask;
   }
   return draw(logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned, allowed);
@@ -285,14 +287,29 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
 Result<std::span<const uint64_t>> ModelCompute::allowed_after(Sequence& sequence, uint32_t token) {
   const node::JoinBatch& told = sequence.told;
   if (told.sampling.grammar.empty()) return std::span<const uint64_t>();
-  if (sequence.constraint) {
-    MC_CHECK(sequence.constraint->accept(token));
-  } else {
-    MC_ASSERT_LE(told.prompt_tokens, told.history.size());
-    MC_TRY(begun, constraints_.begin(told.sampling, std::span(told.history).subspan(told.prompt_tokens)));
-    sequence.constraint = std::move(begun);
+  auto allowed = within_memory([&]() -> Result<std::span<const uint64_t>> {
+    if (sequence.constraint) {
+      MC_CHECK(sequence.constraint->accept(token));
+    } else {
+      MC_ASSERT_LE(told.prompt_tokens, told.history.size());
+      MC_TRY(begun, constraints_.begin(told.sampling, std::span(told.history).subspan(told.prompt_tokens)));
+      sequence.constraint = std::move(begun);
+    }
+    return sequence.constraint->allowed();
+  });
+  if (!allowed) sequence.constraint.reset();  // it may have stopped half-way
+  return allowed;
+}
+
+template <class Work>
+Result<std::span<const uint64_t>> ModelCompute::within_memory(Work work) {
+  try {
+    const FailsAlone alone;
+    return work();
+  } catch (const std::bad_alloc&) {
+    constraints_.forget();
   }
-  return sequence.constraint->allowed();
+  return Error{Code::no_space, "the worker has not enough memory for the grammar of the answer"};
 }
 
 Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,

@@ -438,8 +438,10 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       on_rotten(r, row.rotten, out);
       continue;
     }
-    if (!row.refused.empty()) {
-      fail(r, {RequestStage::decode, reason_of(row.refused_code), row.refused_code == Code::busy}, row.refused, out);
+    if (row.refusal) {
+      const Code code = row.refusal->code;
+      const bool is_short = code == Code::busy || code == Code::no_space;  // else the fault is the request's
+      fail(r, {RequestStage::decode, is_short ? reason_of(code) : Reason::invalid, is_short}, row.refusal->what, out);
       continue;
     }
     if (told == tokens.rows.size()) tokens.rows.emplace_back();

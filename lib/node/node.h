@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -103,8 +104,7 @@ struct StepRow {
   SampledToken sampled;
   std::vector<uint32_t> sealed_crcs;  // one for each layer when this row filled its last page, else empty
   std::vector<uint32_t> rotten;       // as in ChunkDone: the row was not computed
-  std::string refused;                // why no token can be drawn for this row; else ""
-  Code refused_code = Code::invalid;  // busy: another attempt may succeed
+  std::optional<Error> refusal;       // why no token is drawn for this row
 };
 
 /// The rows of a step and their results in equal order. One buffer goes from the role to the compute and back, so that

@@ -107,18 +107,20 @@ TEST_CASE("node/decode: an offer waits for pages in order of arrival, and ends w
   CHECK(b.machine.idle());
 }
 
-TEST_CASE("node/decode: a row that its grammar refuses ends as the request's fault") {
-  DecodeBench b(8);
-  const auto runs = all<RunStep>(b.join(spec_of("r", ids_of(1, 10), 5)));
-  REQUIRE(runs.size() == 1);
-  StepRow refused;
-  refused.refused = "no token follows the grammar";
-  runs[0].rows->out.assign(1, refused);
-  const auto failed = sent<wire::Failed>(b.give(StepDone{runs[0].run, Code::ok, "", runs[0].rows, 0s}), kTo);
-  REQUIRE(failed.size() == 1);
-  CHECK(failed[0].code == "invalid");
-  CHECK_FALSE(failed[0].retryable);
-  CHECK(b.machine.idle());
+TEST_CASE("node/decode: a row that its grammar refuses is the request's fault, and a lack of memory is not") {
+  for (const Code code : {Code::invalid, Code::no_space, Code::busy}) {
+    DecodeBench b(8);
+    const auto runs = all<RunStep>(b.join(spec_of("r", ids_of(1, 10), 5)));
+    REQUIRE(runs.size() == 1);
+    StepRow refused;
+    refused.refusal = Error{code, "no token follows the grammar"};
+    runs[0].rows->out.assign(1, refused);
+    const auto failed = sent<wire::Failed>(b.give(StepDone{runs[0].run, Code::ok, "", runs[0].rows, 0s}), kTo);
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0].code == to_string(reason_of(code)));
+    CHECK(failed[0].retryable == (code != Code::invalid));
+    CHECK(b.machine.idle());
+  }
 }
 
 TEST_CASE("node/decode: a row whose grammar finds no memory ends as busy, for another node to try") {
