@@ -144,7 +144,7 @@ struct HubOptions {
   bool local_keys = false;        // the keys come from local_key_set
   bool insecure = false;          // consent to tcp without keys that count there
   Duration heartbeat = 200ms;     // silence after which a heartbeat is sent
-  Duration dead_after = 900ms;    // silence after which a peer is dead
+  Duration dead_after = 2900ms;   // silence after which a peer is dead; a process that ends breaks its connection
   Duration broken_grace = 300ms;  // silence after which a peer is dead once its connection broke
   Duration handshake = 3s;        // time from the connection to a valid message; later is LinkFailed
   Duration reconnect = 100ms;     // pauses between connections grow from half of it to 50 times it, jittered

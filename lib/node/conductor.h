@@ -29,7 +29,7 @@ struct ConductorOptions {
   const sched::Policy* policy = nullptr;
   sched::Options sched;  // fetch rule and the SLO of every request
   Duration heartbeat = 200ms;
-  Duration dead_after = 1s;
+  Duration dead_after = 3s;
   Duration deadline_max = std::chrono::hours(1);
   Duration park_max = 10s;  // longest wait of a request for a node to come back
   uint32_t attempts_max = 4;

@@ -24,7 +24,7 @@ namespace mc::node {
 struct MembersOptions {
   std::string model;          // name of the served model, for messages
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
-  Duration heartbeat = 200ms, dead_after = 1s;
+  Duration heartbeat = 200ms, dead_after = 3s;
 };
 
 class Members {

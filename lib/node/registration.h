@@ -73,7 +73,7 @@ class Registration {
   TimePoint hello_at_{};  // time of the next Hello while absent or asked
   TimePoint beat_at_ = kNever;
   TimePoint heard_at_{};
-  Duration beat_every_ = 200ms, dead_after_ = 1s;
+  Duration beat_every_ = 200ms, dead_after_ = 3s;
   bool has_tenants_ = false;
   bool left_ = false;
   std::optional<wire::Refused> refused_;

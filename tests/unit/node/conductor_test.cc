@@ -188,6 +188,21 @@ TEST_CASE("node/conductor: a live node keeps its name against a newcomer, a sile
   CHECK(Bench::sent<wire::Welcome>(b.hello(wire::Role::prefill, "p0", 7), "p0").size() == 1);
 }
 
+TEST_CASE("node/conductor: a node that sends nothing for 3 s leaves the cluster, and not before") {
+  Bench b;
+  start(b);
+  const size_t all = b.conductor.nodes(b.now).size();
+  REQUIRE(all > 1);
+  b.now += 2900ms;
+  b.give(Received{"p0", instance(1), wire::Heartbeat{}});
+  b.give(Tick{});
+  CHECK(b.conductor.nodes(b.now).size() == all);
+  b.now += 200ms;
+  b.give(Tick{});
+  REQUIRE(b.conductor.nodes(b.now).size() == 1);
+  CHECK(b.conductor.nodes(b.now)[0].name == "p0");
+}
+
 TEST_CASE("node/conductor: a decode node lost in mid-answer costs a second attempt that carries the tokens so far") {
   Bench b;
   start(b);
