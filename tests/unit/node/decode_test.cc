@@ -123,20 +123,6 @@ TEST_CASE("node/decode: a row that its grammar refuses is the request's fault, a
   }
 }
 
-TEST_CASE("node/decode: a row whose grammar finds no memory ends as busy, for another node to try") {
-  DecodeBench b(8);
-  const auto runs = all<RunStep>(b.join(spec_of("r", ids_of(1, 10), 5)));
-  REQUIRE(runs.size() == 1);
-  StepRow refused;
-  refused.refused = "the answers under way leave too few bytes";
-  refused.refused_code = Code::busy;
-  runs[0].rows->out.assign(1, refused);
-  const auto failed = sent<wire::Failed>(b.give(StepDone{runs[0].run, Code::ok, "", runs[0].rows, 0s}), kTo);
-  REQUIRE(failed.size() == 1);
-  CHECK(failed[0].code == "busy");
-  CHECK(failed[0].retryable);
-}
-
 TEST_CASE("node/decode: extents announced beyond the prompt end the request, and nothing is read") {
   for (int lie = 0; lie < 4; ++lie) {
     CAPTURE(lie);
