@@ -31,7 +31,8 @@ NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::st
   if (conductor_ != 0 && link == conductor_) return NodeId(node::kConductor);
   const auto it = names_.find(instance);
   if (it != names_.end()) return it->second;
-  // Only the link we dialled leads to the conductor, whatever somebody who dialled us says.
+  // Only the link we dialled leads to the conductor, whatever somebody who dialled us says. No link leads to operators.
+  if (claimed == node::kOperators) return NodeId("?");
   return conductor_ != 0 && claimed == node::kConductor ? NodeId("?") : claimed;
 }
 

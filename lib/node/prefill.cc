@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/handover.h"
 #include "node/miss_reasons.h"
 #include "wire/notify.h"
 
@@ -43,7 +44,7 @@ Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
 void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   const bool by_conductor = event.from == kConductor;
   if (const auto* start = std::get_if<wire::PrefillStart>(&event.message)) {
-    if (by_conductor) on_start(*start, now, out);
+    if (by_conductor || event.from == kOperators) on_start(event.from, *start, now, out);
   } else if (const auto* accept = std::get_if<wire::KvAccept>(&event.message)) {
     Request* r = requests_.find(accept->req, accept->attempt);
     if (!r || event.instance != r->decode_instance || r->accepted) return;
@@ -77,7 +78,7 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   pump(now, out);
 }
 
-void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& out) {
+void Prefill::on_start(const NodeId& from, const wire::PrefillStart& start, TimePoint now, Actions& out) {
   const wire::RequestSpec& spec = start.spec;
   if (Request* older = requests_.find(spec.req)) {
     if (older->spec.attempt >= spec.attempt) return;  // a repeated or late message
@@ -85,6 +86,8 @@ void Prefill::on_start(const wire::PrefillStart& start, TimePoint now, Actions& 
   }
   auto r = std::make_shared<Request>();
   r->spec = spec;
+  r->alone = from == kOperators;
+  MC_ASSERT(!r->alone || (start.decode.empty() && spec.stopping.max_tokens == 1));
   r->decode = start.decode;
   r->decode_instance = start.decode_instance;
   if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack the blocks that the leader fetched
@@ -134,14 +137,14 @@ void Prefill::check_start(Request& r, Actions& out) {
 
 void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out) {
   Request* r = requests_.find(refuse.req, refuse.attempt);
-  if (!r || event.instance != r->decode_instance) return;
+  if (!r || r->alone || event.instance != r->decode_instance) return;
   const Reason cause = reason_named(refuse.reason);
   wire::Failed failed = report_of(r->spec.req, r->spec.attempt, {RequestStage::accept, cause, true},
                                   "decode node " + r->decode + " refused: " + std::string(to_string(cause)));
   failed.predicted_ms = refuse.predicted_ms;
   failed.allowed_ms = refuse.allowed_ms;
   ++stats_.failed;
-  to_conductor(std::move(failed), out);
+  report(*r, std::move(failed), out);
   end(*r, out);
 }
 
@@ -156,10 +159,9 @@ void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, Ti
 void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out) {
   Request* r = requests_.find(cancel.req);
   if (!r || r->spec.attempt > cancel.attempt) return;
-  const bool by_conductor = event.from == kConductor;
-  if (!by_conductor && event.instance != r->decode_instance) return;
-  if (by_conductor && r->offered)
-    send(r->decode, r->decode_instance, wire::Cancel{r->spec.req, r->spec.attempt, cancel.reason}, out);
+  const bool by_client = event.from == (r->alone ? kOperators : kConductor);
+  if (!by_client && (r->alone || event.instance != r->decode_instance)) return;
+  if (by_client) handover::cancel(*r, cancel.reason, out);
   end(*r, out);
 }
 
@@ -200,7 +202,8 @@ void Prefill::drop_all(TimePoint, Actions& out) {
   copies_.drop_all(out);
   const auto all = requests_.all();
   for (const auto& [id, r] : all) {
-    if (r->offered) send(r->decode, r->decode_instance, wire::Cancel{id, r->spec.attempt, "failed"}, out);
+    if (r->alone) continue;
+    handover::cancel(*r, "failed", out);
     end(*r, out);
   }
 }
@@ -245,7 +248,8 @@ void Prefill::pump(TimePoint now, Actions& out) {
   for (const auto& r : queue) {
     if (r->phase == Phase::ended) continue;
     if (r->phase == Phase::queued && pipeline_.leads() && !stages_here(*r, now, out)) continue;
-    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !peers().has(r->decode, r->decode_instance);
+    const bool partner_here = r->alone || peers().has(r->decode, r->decode_instance);
+    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !partner_here;
     if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
     prepare(*r, now, out);
     preparing[r->decode_instance] += r->phase == Phase::preparing;
@@ -277,15 +281,10 @@ void Prefill::pump(TimePoint now, Actions& out) {
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
-  if (!peers().has(r.decode, r.decode_instance))
+  if (!r.alone && !peers().has(r.decode, r.decode_instance))
     return fail(r, {RequestStage::accept, Reason::peer_lost, true},
                 "decode node " + r.decode + " is not in the cluster", out);
-  r.phase = Phase::preparing;
-  r.prepare_at = now;
-  r.offered = true;
-  wire::RequestSpec spec = r.spec;
-  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.deadline - now) / 1ms));
-  send(r.decode, r.decode_instance, wire::KvOffer{std::move(spec)}, out);
+  handover::offer(r, now, out);
   disk_.hit(shelf_->pool, r.reusable_hashes());
   // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.
   const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
@@ -293,12 +292,17 @@ void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.sources, r.deadline, &r.pages}, now, out);
 }
 
+void Prefill::report(const Request& r, wire::Message message, Actions& out) const {
+  if (!r.alone) return to_conductor(std::move(message), out);
+  send(NodeId(kOperators), options_.instance, std::move(message), out);
+}
+
 void Prefill::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
   last_error_ = message;
   ++stats_.failed;
-  to_conductor(report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
-  if (r.offered) send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
+  report(r, report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
+  handover::cancel(r, "failed", out);
   end(r, out);
 }
 
@@ -343,8 +347,8 @@ void Prefill::role_check() const {
 
 // ---- computing and handing over ----------------------------------------------------------------
 
-/// Pins the cached prefix, allocates pages for the rest, and leases all of them. False when the pool cannot give the
-/// pages yet.
+/// Pins the cached prefix, allocates pages for the rest, and leases all of them to the decode node. False when the pool
+/// cannot give the pages yet.
 bool Prefill::take_pages(Request& r) {
   // Another request may have found one of the pinned blocks corrupt. From that block on, the prompt is computed again.
   const auto held = r.pages.all();
@@ -356,6 +360,8 @@ bool Prefill::take_pages(Request& r) {
   const uint32_t shared = r.pages.size();
   const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
   if (!r.pages.allocate(shelf_->pool, own)) return false;
+  r.prefix_blocks = shared;
+  if (r.alone) return true;
   const std::vector<kv::PageIndex> pages(r.pages.all().begin(), r.pages.all().end());
   const auto lease = shelf_->leases.grant(r.decode_instance.hex(), pages, after(r.deadline, prefill_.grace));
   if (!lease) {  // the limit of leases is reached: wait until some end
@@ -363,7 +369,6 @@ bool Prefill::take_pages(Request& r) {
     return false;
   }
   r.page_lease = *lease;
-  r.prefix_blocks = shared;
   return true;
 }
 
@@ -388,26 +393,12 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   stats_.local_tokens += (r.prefix_blocks - r.remote_blocks) * bt;
   stats_.disk_tokens += r.disk_blocks * bt;
   stats_.computed_tokens += r.tokens() - r.next;
-  announce_prefix(r, out);
-  run_chunk(r, out);
-  return true;
-}
-
-void Prefill::announce_prefix(const Request& r, Actions& out) const {
   for (uint32_t stage = 1; stage < prefill_.stages && r.prefix_blocks > 0; ++stage)
     if (const wire::Peer* member = pipeline_.member(stage))
       send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
-  for (uint32_t layer = 0; layer < pipeline_.own_layers().end; ++layer) {
-    std::vector<wire::ReadyExtent> extents;
-    for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
-      const kv::BlockMeta& meta = shelf_->pool.meta(r.pages[block]);
-      extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(layer),
-                         meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]});
-    }
-    if (extents.empty()) continue;
-    out.push_back(
-        SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, layer, r.decode_has, std::move(extents)}});
-  }
+  handover::announce_prefix(r, *shelf_, pipeline_.own_layers(), out);
+  run_chunk(r, out);
+  return true;
 }
 
 void Prefill::run_chunk(Request& r, Actions& out) {
@@ -432,18 +423,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
 }
 
 void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
-  if (r.phase != Phase::computing || done.run != r.run) return;
-  std::vector<wire::ReadyExtent> extents;
-  const auto end = done.first_block + static_cast<uint32_t>(done.crcs.size());
-  for (uint32_t block = done.first_block; block < end; ++block) {
-    const uint32_t crc = done.crcs[block - done.first_block];
-    if (r.seal(block, done.layer, crc))
-      extents.push_back({shelf_->page_offset(r.pages[block]) + options_.layout.layer_offset(done.layer), crc});
-  }
-  if (extents.empty()) return;
-  const uint32_t first = end - static_cast<uint32_t>(extents.size());
-  out.push_back(
-      SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, done.layer, first, std::move(extents)}});
+  if (r.phase == Phase::computing && done.run == r.run) handover::announce_layer(r, *shelf_, done, out);
 }
 
 void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
@@ -459,7 +439,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   ++stats_.chunks;
   if (pipeline_.leads()) return hand_on(r, done, now, out);
   const uint32_t bt = options_.layout.block_tokens;
-  if (!done.prompt_logprobs.empty()) to_conductor(r.prompt_logprobs(r.next, done.prompt_logprobs), out);
+  if (!done.prompt_logprobs.empty()) report(r, r.prompt_logprobs(r.next, done.prompt_logprobs), out);
   publish(r, r.next / bt, r.run_end / bt);
   r.next = r.run_end;
   if (r.next < r.tokens()) return run_chunk(r, out);
@@ -493,16 +473,16 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
     finish = Finish::length;
   first.finish_reason = to_string(finish);
   flush_events(now, out);  // requests that are held for these blocks find them in the index when the token arrives
-  to_conductor(std::move(first), out);
+  report(r, std::move(first), out);
   if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;
   r.computed_at = now;
   if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
-    send(r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, "finished"}, out);
+    handover::cancel(r, "finished", out);
     ++stats_.finished;
     return end(r, out);
   }
-  send(r.decode, r.decode_instance, wire::KvComplete{r.spec.req, r.spec.attempt, r.tokens(), sampled.token}, out);
+  handover::complete(r, sampled.token, out);
 }
 
 // ---- leader of a pipeline ----------------------------------------------------------------------
@@ -562,7 +542,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   if (*stage + 1 == prefill_.stages) {
     chunk.sampled = {done.token, done.logprobs, done.embedding};
     const uint32_t first = chunk.first_block * options_.layout.block_tokens;
-    if (!done.prompt_logprobs.empty()) to_conductor(r->prompt_logprobs(first, done.prompt_logprobs), out);
+    if (!done.prompt_logprobs.empty()) report(*r, r->prompt_logprobs(first, done.prompt_logprobs), out);
   }
   ChunkFlow::told(chunk, *stage);
   std::optional<SampledToken> last;

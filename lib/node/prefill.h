@@ -13,6 +13,10 @@
 // Each layer is announced to the decode node as soon as it is sealed, so the transfer overlaps the compute (Mooncake,
 // "Layer-wise Prefill"). The request's pages stay leased to the decode node until its KvDone or the deadline.
 //
+// Operators may ask this node alone, without a conductor (kOperators as the sender). Such a request passes through the
+// same states without a decode node (node/handover.h). It ends with its first token, and the loss of a conductor does
+// not end it.
+//
 // With `stages` above 1 this node leads a pipeline (node/pipeline.h). The leader computes the first layers of a chunk,
 // hands the chunk on, and computes the next chunk while later stages work. The blocks of a chunk are published when the
 // last stage has finished it. When a member is lost, every request under way and all cached blocks are lost too. Until
@@ -80,14 +84,16 @@ class Prefill final : public Worker {
   using RequestPtr = PrefillRequests::Ptr;
 
   // ---- from arrival to end ----
-  void on_start(const wire::PrefillStart& start, TimePoint now, Actions& out);
+  void on_start(const NodeId& from, const wire::PrefillStart& start, TimePoint now, Actions& out);
   void check_start(Request& r, Actions& out);
   void on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out);
   void on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out);
   void on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out);
   void pump(TimePoint now, Actions& out);
   void prepare(Request& r, TimePoint now, Actions& out);
-  /// Reports the failure to the conductor and the decode node, then ends the request.
+  /// To the conductor, or to the operators if they asked.
+  void report(const Request& r, wire::Message message, Actions& out) const;
+  /// Reports the failure to the client and the decode node, then ends the request.
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
   /// Releases the pages as soon as no run uses them.
@@ -97,7 +103,6 @@ class Prefill final : public Worker {
   // ---- computing and handing over ----
   bool take_pages(Request& r);
   bool start_compute(Request& r, TimePoint now, Actions& out);
-  void announce_prefix(const Request& r, Actions& out) const;
   void run_chunk(Request& r, Actions& out);
   void on_layer(Request& r, const LayerDone& done, Actions& out);
   void on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out);

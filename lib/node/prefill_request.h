@@ -18,6 +18,7 @@ struct PrefillRequest {
   enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
 
   wire::RequestSpec spec;
+  bool alone = false;  // operators ask this node: the request ends with its first token and has no decode node
   NodeId decode;
   InstanceId decode_instance;
   std::vector<wire::Source> sources;

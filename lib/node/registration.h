@@ -16,6 +16,9 @@
 namespace mc::node {
 
 inline constexpr std::string_view kConductor = "conductor";
+/// The operators of a node, who ask it without a conductor. They are in the node's own process, and no peer may take
+/// this name.
+inline constexpr std::string_view kOperators = "#operators";
 
 class Registration {
  public:

@@ -30,6 +30,12 @@ struct PrefillBench : Bench<Prefill, PrefillOptions> {
     done.sampled.token = 7;
     return give(done);
   }
+  /// Operators ask this node alone.
+  Actions ask(const std::string& req, std::vector<uint32_t> ids) {
+    wire::PrefillStart start;
+    start.spec = spec_of(req, std::move(ids), 1);
+    return give(Received{NodeId(kOperators), InstanceId{}, std::move(start)});
+  }
   /// One request from start to KvDone.
   void serve(const std::string& req, const std::vector<uint32_t>& ids) {
     start(spec_of(req, ids));
@@ -381,6 +387,75 @@ TEST_CASE("node/prefill: a request that waits with a block which another finds r
   REQUIRE(third.size() == 1);
   CHECK(third[0].start == 64);
   CHECK(third[0].prefix_crcs == std::vector<uint32_t>{10, 11});
+}
+
+TEST_CASE("node/prefill: operators get a first token without a decode node, and its blocks serve the next prompt") {
+  PrefillBench b(10, 128);
+  const auto first = b.ask("#operators-1", ids_of(1, 3 * 64 + 1));
+  auto runs = all<RunChunk>(first);
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].start == 0);
+  CHECK(sent<wire::KvOffer>(first, "").empty());
+  LayerDone layer{runs[0].run, 0, 0, {1, 2}};
+  CHECK(all<SendNotify>(b.give(layer)).empty());
+  runs = all<RunChunk>(b.computed(runs[0].run));
+  REQUIRE(runs.size() == 1);
+  const auto told = b.computed(runs[0].run);
+  const auto tokens = sent<wire::FirstToken>(told, std::string(kOperators));
+  REQUIRE(tokens.size() == 1);
+  CHECK(tokens[0].token == 7);
+  CHECK(tokens[0].report.cached_local == 0);
+  CHECK(tokens[0].report.chunks == 2);
+  CHECK(all<Send>(told).size() == 1 + sent<wire::BlockEvents>(told, std::string(kConductor)).size());
+  CHECK(b.machine.idle());
+
+  const auto again = all<RunChunk>(b.ask("#operators-2", ids_of(1, 3 * 64 + 1)));
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].start == 3 * 64);
+  const auto second = sent<wire::FirstToken>(b.computed(again[0].run), std::string(kOperators));
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].report.cached_local == 3 * 64);
+  CHECK(b.machine.idle());
+  b.serve("cluster", ids_of(1, 3 * 64 + 1));  // and a request of the conductor
+}
+
+TEST_CASE("node/prefill: what operators ask survives the loss of the conductor and is refused by name to them alone") {
+  PrefillBench b(4);
+  const auto runs = all<RunChunk>(b.ask("#operators-1", ids_of(1, 100)));
+  REQUIRE(runs.size() == 1);
+  b.start(spec_of("r", ids_of(2, 100)));
+  b.give(PeerLost{std::string(kConductor), instance(kConductorNumber), "killed"});
+  CHECK(b.machine.request_count() == 1);
+  CHECK_FALSE(b.machine.registration().is_member());
+  CHECK(sent<wire::FirstToken>(b.computed(runs[0].run), std::string(kOperators)).size() == 1);
+  const auto refused = b.ask("#operators-2", ids_of(1, 5 * 64));
+  const auto failed = sent<wire::Failed>(refused, std::string(kOperators));
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].code == "no_space");
+  CHECK(sent<wire::Failed>(refused, std::string(kConductor)).empty());
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/prefill: only operators cancel what they asked, and its deadline ends it") {
+  PrefillBench b(10);
+  const auto runs = all<RunChunk>(b.ask("#operators-1", ids_of(1, 100)));
+  REQUIRE(runs.size() == 1);
+  b.from_conductor(wire::Cancel{"#operators-1", 1, "client_gone"});
+  b.from("d0", 2, wire::Cancel{"#operators-1", 1, "client_gone"});
+  b.give(Received{"stranger", InstanceId{}, wire::KvRefuse{"#operators-1", 1, "draining", 0, 0}});
+  CHECK(b.machine.request_count() == 1);
+  CHECK(
+      all<CancelRun>(b.give(Received{NodeId(kOperators), InstanceId{}, wire::Cancel{"#operators-1", 1, "client_gone"}}))
+          .size() == 1);
+  CHECK(b.machine.request_count() == 0);
+  b.computed(runs[0].run);
+  CHECK(b.machine.idle());
+
+  REQUIRE(all<RunChunk>(b.ask("#operators-2", ids_of(1, 100))).size() == 1);
+  std::vector<wire::Failed> failed;
+  for (int i = 0; i < 80 && failed.empty(); ++i) failed = sent<wire::Failed>(b.wait(1s), std::string(kOperators));
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].code == "timeout");
 }
 
 }  // namespace prefill_test
