@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/assert.h"
@@ -42,6 +43,10 @@ void remove_half_written(const std::string& path) {
     if (::time(nullptr) - info.st_mtime >= kInTheMaking) ::unlink(temporary.c_str());
   }
   ::closedir(listing);
+}
+
+http::Response no_prompts() {
+  return http::error_response(err::kNotFound, "this node computes no prompts: ask an mc-prefill node");
 }
 
 }  // namespace
@@ -110,7 +115,7 @@ void reload_page_lock(const cli::Args& args, door::PageLock& lock) {
 Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
                                                        const door::PageLock& lock, Metrics& metrics,
                                                        const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
-                                                       uint64_t value_bytes) {
+                                                       const Bodies& bodies) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
   pages->lock_ = &lock;
@@ -122,13 +127,16 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
     p->handle(request, out);
   };
-  if (value_bytes > 0) {
+  pages->prompt_bytes_ = bodies.prompt_bytes;
+  if (bodies.value_bytes > 0) {
     pages->store_ = std::make_unique<door::StoreApi>(
-        lock, node::ValueLimits{.memory_bytes = value_bytes, .lease_max = args.duration(flags::kLeaseTime)});
+        lock, node::ValueLimits{.memory_bytes = bodies.value_bytes, .lease_max = args.duration(flags::kLeaseTime)});
     MC_CHECK(pages->load_keys(args));
   }
   const auto with_limits = [p = pages.get()](http::ServerOptions options) {
-    options.limits.body_bytes = p->store_ ? p->store_->body_bytes_max() : kPageBodyMax;
+    options.limits.body_bytes =
+        std::max({p->store_ ? p->store_->body_bytes_max() : size_t{0}, p->prompt_bytes_, kPageBodyMax});
+    options.deadline_header = "x-mc-deadline-ms";
     options.refuse_head = [p](const http::Request& head) { return p->refuse_head(head); };
     return options;
   };
@@ -151,6 +159,10 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
   const auto found = http::find_route(http::worker_routes(), head.method, head.path);
   const auto* match = std::get_if<http::RouteMatch>(&found);
   if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
+  if (match && match->route == http::Route::prefill) {
+    if (!lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
+    return prompt_bytes_ > 0 ? std::nullopt : std::optional(no_prompts());
+  }
   const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, kPageBodyMax);
   if (length && http::find_header(head.headers, "transfer-encoding").empty()) return std::nullopt;
   return http::error_response(err::kBodyTooLarge, "this path takes no body");
@@ -168,15 +180,15 @@ void StatusPages::update(std::string unready, bool has_tenants) {
   has_tenants_ = has_tenants;
 }
 
-void StatusPages::list_blocks_with(BlockLister lister) {
+void StatusPages::answer_with(LoopAnswers answers) {
   const std::lock_guard lock(mutex_);
-  lister_ = std::move(lister);
+  loop_ = std::move(answers);
 }
 
-void StatusPages::list_blocks(const http::Request& request, const http::Responder& out) {
-  const std::lock_guard lock(mutex_);  // until the lister has returned: its owner may take it away and go
-  if (!lister_) return out.respond({.status = 503, .headers = {}, .body = "starting or stopping"});
-  lister_(request, out);
+void StatusPages::ask_loop(Answer LoopAnswers::*answer, const http::Request& request, const http::Responder& out) {
+  const std::lock_guard lock(mutex_);  // until the answer has returned: its owner may take it away and go
+  if (!(loop_.*answer)) return out.respond({.status = 503, .headers = {}, .body = "starting or stopping"});
+  (loop_.*answer)(request, out);
 }
 
 /// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
@@ -191,11 +203,14 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
   const bool is_counted = route == http::Route::metrics || route == http::Route::version;
-  const bool for_operators = route == http::Route::blocks || (is_counted && is_locked());
+  const bool for_operators =
+      route == http::Route::blocks || route == http::Route::prefill || (is_counted && is_locked());
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
-    case http::Route::blocks: return list_blocks(request, out);
+    case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, request, out);
+    case http::Route::prefill:
+      return prompt_bytes_ > 0 ? ask_loop(&LoopAnswers::prefill, request, out) : out.respond(no_prompts());
     case http::Route::store:
       if (store_) return store_->handle(request, std::get<http::RouteMatch>(found).rest, out);
       return out.respond(http::error_response(err::kNotFound, "this node has no store of values: mc-cache nodes have"));

@@ -37,24 +37,31 @@ class Readiness {
   bool announced_ = false;
 };
 
-/// /livez /readyz /health /version /metrics /blocks of a worker and /v1/store of a cache node, by HTTP and by a Unix
-/// socket. The control loop updates what they say.
+/// /livez /readyz /health /version /metrics /blocks of a worker, /prefill of a prefill node and /v1/store of a cache
+/// node, by HTTP and by a Unix socket. The control loop updates what they say.
 class StatusPages {
  public:
+  struct Bodies {
+    uint64_t value_bytes = 0;  // memory of the store of values; 0 = the node has none
+    size_t prompt_bytes = 0;   // longest body of /prefill; 0 = the node computes no prompts
+  };
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
-  /// outlive the pages. `value_bytes`: memory of the store of values; 0 = the node has none.
+  /// outlive the pages.
   static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
                                                    const door::PageLock& lock, Metrics& metrics,
                                                    const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
-                                                   uint64_t value_bytes);
+                                                   const Bodies& bodies);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
   void update(std::string unready, bool has_tenants);
-  /// The answer to /blocks; an empty one takes it away. It is called on a thread of the server, returns at once and may
-  /// answer later on another thread.
-  using BlockLister = std::function<void(const http::Request& request, const http::Responder& out)>;
-  void list_blocks_with(BlockLister lister);
+  /// The control loop's answers to /blocks and /prefill; empty ones take them away. They are called on a thread of the
+  /// server, return at once and may answer later on another thread.
+  using Answer = std::function<void(const http::Request& request, const http::Responder& out)>;
+  struct LoopAnswers {
+    Answer blocks, prefill;
+  };
+  void answer_with(LoopAnswers answers);
   /// Reads --api-keys for the store; on failure the keys stay as they were.
   Result<void> load_keys(const cli::Args& args);
 
@@ -62,13 +69,14 @@ class StatusPages {
   StatusPages() = default;
   std::optional<http::Response> refuse_head(const http::Request& head) const;
   void handle(const http::Request& request, const http::Responder& out);
-  void list_blocks(const http::Request& request, const http::Responder& out);
+  void ask_loop(Answer LoopAnswers::*answer, const http::Request& request, const http::Responder& out);
   bool is_locked();
 
   std::mutex mutex_;
   std::string unready_ = "starting";  // guarded by mutex_
   bool has_tenants_ = false;          // guarded by mutex_
-  BlockLister lister_;                // guarded by mutex_
+  LoopAnswers loop_;                  // guarded by mutex_
+  size_t prompt_bytes_ = 0;
   Metrics* metrics_ = nullptr;
   const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "node/worker.h"
 
 namespace mc::host {
 namespace {
@@ -174,7 +175,10 @@ void Loop::perform_on_disk(const node::Action& action) {
 
 void Loop::perform(node::Actions actions) {
   for (auto& action : actions) {
-    if (auto* send = std::get_if<node::Send>(&action)) {
+    if (auto* send = std::get_if<node::Send>(&action); send && send->to == node::kOperators) {
+      MC_ASSERT(parts_.on_operators);
+      parts_.on_operators(send->message);
+    } else if (send) {
       parts_.links->send(*send);
     } else if (auto* tokens = std::get_if<node::SendTokens>(&action)) {
       node::Send message{std::move(tokens->to), tokens->instance, std::move(*tokens->tokens)};

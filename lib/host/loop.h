@@ -20,14 +20,15 @@ class Loop final : public node::MachineLoop {
   struct Parts {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
-    node::KvPlane* data = nullptr;                     // null: the conductor moves no KV
-    node::BlockDisk* disk = nullptr;                   // null: a node without --ssd
-    std::byte* pages = nullptr;                        // the KV buffer; of a node with a disk
-    node::Compute* compute = nullptr;                  // null: conductor and cache compute nothing
-    node::PagePlace place;                             // of the machine's pages
-    std::function<void(size_t tokens)> on_compute;     // of each chunk or step; workers only
-    std::function<void(const node::Reply&)> on_reply;  // conductor only
-    std::function<void()> after_events;                // after each round: status, readiness
+    node::KvPlane* data = nullptr;                           // null: the conductor moves no KV
+    node::BlockDisk* disk = nullptr;                         // null: a node without --ssd
+    std::byte* pages = nullptr;                              // the KV buffer; of a node with a disk
+    node::Compute* compute = nullptr;                        // null: conductor and cache compute nothing
+    node::PagePlace place;                                   // of the machine's pages
+    std::function<void(size_t tokens)> on_compute;           // of each chunk or step; workers only
+    std::function<void(const node::Reply&)> on_reply;        // conductor only
+    std::function<void(const wire::Message&)> on_operators;  // messages to node::kOperators; prefill nodes only
+    std::function<void()> after_events;                      // after each round: status, readiness
     int signal_fd = -1;
     std::function<void()> on_signal;  // signal_fd is readable
     Heartbeat* heartbeat = nullptr;   // may be null; outlives the loop

@@ -40,6 +40,8 @@ class WorkerPlan {
   uint64_t arena_bytes() const { return arena_bytes_; }
   /// Memory of the store of values, which the KV buffer leaves free of --dram; 0 = the node has no such store.
   uint64_t value_bytes() const { return value_bytes_; }
+  /// Number of token ids; 0 in a cache node.
+  uint32_t vocab() const { return engine_ ? engine_->model->config().vocab : costed_ ? costed_->vocab : 0; }
   /// Null in a cache node and with --runner costed.
   const Engine* engine() const { return engine_.get(); }
   /// With --runner costed: how fast a modelled network carries the bytes that really move.

@@ -9,6 +9,7 @@
 #include "host/daemon.h"
 #include "host/daemon_flags.h"
 #include "host/loop.h"
+#include "host/prefill_asks.h"
 #include "host/shutdown.h"
 #include "host/worker_metrics.h"
 #include "host/worker_plan.h"
@@ -25,7 +26,7 @@ class WorkerProcess {
   WorkerProcess(wire::Role role, const cli::Args& args) : args_(args), plan_(role, args) {}
 
   ~WorkerProcess() {
-    if (pages_) pages_->list_blocks_with({});  // it uses the loop, which ends first
+    if (pages_) pages_->answer_with({});  // they use the loop, which ends first
   }
 
   Result<int> serve() {
@@ -56,7 +57,7 @@ class WorkerProcess {
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
     MC_TRY(pages, StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_,
-                                    descriptors_, plan_.value_bytes()));
+                                    descriptors_, {plan_.value_bytes(), asked_node().body_bytes_max()}));
     pages_ = std::move(pages);
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();
@@ -75,14 +76,28 @@ class WorkerProcess {
     parts.signal_fd = signals_->fd();
     parts.on_signal = [this] { on_signal(); };
     parts.heartbeat = &heartbeat_;
+    parts.on_operators = [this](const wire::Message& message) { asks_->answer(message); };
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
     lister_ = std::make_unique<BlockLister>(*worker_, *loop_);
-    pages_->list_blocks_with(
-        [this](const http::Request& request, const http::Responder& out) { lister_->answer(request, out); });
+    asks_ = std::make_unique<PrefillAsks>(*loop_, *worker_, asked_node());
+    answer_pages();
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
     return {};
+  }
+
+  /// A node that computes no prompts has no room for one.
+  AskedNode asked_node() const {
+    if (plan_.role() != wire::Role::prefill) return {};
+    return {plan_.title(), plan_.options.model, plan_.options.kv, plan_.options.context_tokens, plan_.vocab()};
+  }
+
+  void answer_pages() {
+    StatusPages::LoopAnswers answers;
+    answers.blocks = [this](const http::Request& request, const http::Responder& out) { lister_->answer(request, out); };
+    answers.prefill = [this](const http::Request& request, const http::Responder& out) { asks_->ask(request, out); };
+    pages_->answer_with(std::move(answers));
   }
 
   bool json() const { return args_.on(flags::kJson); }
@@ -139,6 +154,7 @@ class WorkerProcess {
     // The pages that tell of tenants are locked before a request of one can come.
     if (now < at_.status && !news.tenants_changed) return;
     at_.status = now + 100ms;
+    loop_->apply([this](TimePoint at, node::Actions& out) { asks_->drop_gone(at, out); });
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
       at_.check = now + 1s;
@@ -229,6 +245,7 @@ class WorkerProcess {
   std::unique_ptr<StatusPages> pages_;
   std::unique_ptr<BlockLister> lister_;
   std::unique_ptr<Loop> loop_;
+  std::unique_ptr<PrefillAsks> asks_;
   std::unique_ptr<Readiness> readiness_;
   WorkerWatch watch_;
   Shutdown shutdown_;

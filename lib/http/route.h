@@ -26,6 +26,7 @@ enum class Route : uint8_t {
   version,
   metrics,
   blocks,
+  prefill,
   store,  // rest: the key of a value, or "" for all values
   cluster,
   request,      // rest: the request's id, or "" for the list

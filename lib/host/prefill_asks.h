@@ -1,0 +1,74 @@
+// Prompts that operators ask of one prefill node alone: POST /prefill and mc-prefill ask. The node computes the prompt
+// as it does for a conductor, and needs neither a conductor nor a decode node. It answers with the first token.
+//
+//   {"prompt": [5, 17, 9], "model": "mc-tiny", "logprobs": 5, "no_cache": false}      only "prompt" is required
+//   {"node": "p0", "prompt_tokens": 3, "cached_tokens": 0, "computed_tokens": 3, "token": 12, "logprob": -0.8, ...}
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "http/server.h"
+#include "node/services.h"
+#include "node/worker.h"
+
+namespace mc::host {
+
+/// The node that is asked.
+struct AskedNode {
+  std::string title;  // name of the node until a conductor has named it
+  std::string model;
+  kv::Namespace kv;
+  uint32_t context_tokens = 0;
+  uint32_t vocab = 0;
+
+  /// Bytes of the longest body; 0 for a node that computes no prompts.
+  size_t body_bytes_max() const;
+};
+
+struct PrefillAsk {
+  std::vector<uint32_t> ids;
+  uint32_t logprobs = 5;  // number of most likely first tokens in the answer
+  bool no_cache = false;  // neither uses nor leaves cached blocks
+
+  /// Everything in `body` is checked. MC4002 names the field, MC4005 is a prompt beyond the context, MC4006 another
+  /// model than the node's.
+  static Result<PrefillAsk> parse(std::string_view body, const AskedNode& node);
+};
+/// The remaining time of a request at `now`, counted from its first byte: x-mc-deadline-ms, else a minute. MC4016 when
+/// it is over.
+Result<Duration> ask_time_left(const http::Request& request, TimePoint now);
+
+class PrefillAsks {
+ public:
+  /// `loop` and `worker` outlive the object. `loop` gives the messages to node::kOperators to answer().
+  PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNode node)
+      : loop_(loop), worker_(worker), node_(std::move(node)) {}
+
+  /// Reads the request and gives it to the node. A thread of the server, which has checked the lock.
+  void ask(const http::Request& request, const http::Responder& out);
+  /// Answers the request that the message ends. Loop thread.
+  void answer(const wire::Message& message);
+  /// Cancels the requests whose clients have left. Loop thread.
+  void drop_gone(TimePoint now, node::Actions& out);
+
+ private:
+  struct Waiting {
+    http::Responder out;
+    TimePoint received;
+    size_t prompt_tokens = 0;
+  };
+  Json result(const wire::FirstToken& first, const Waiting& waiting) const;
+
+  node::MachineLoop& loop_;
+  node::Worker& worker_;
+  const AskedNode node_;
+  std::map<RequestId, Waiting> waiting_;  // the loop's thread
+  uint64_t count_ = 0;                    // the loop's thread
+};
+
+}  // namespace mc::host
