@@ -20,12 +20,12 @@
 #include "text/text.h"
 #include "verbs/foreign_text.h"
 #include "verbs/once_flags.h"
+#include "verbs/prompt.h"
 #include "wire/mckv.h"
 
 namespace mc::verbs {
 namespace {
 
-constexpr size_t kPromptBytesMax = size_t{64} << 20;
 constexpr uint64_t kAnswerTokensMax = uint64_t{1} << 30;  // far beyond any context, far below an int32_t
 
 constexpr const Flag* kPrefillFlags[] = {
@@ -76,39 +76,6 @@ constexpr const Flag* kDecodeFlags[] = {
     &flags::kJson,        &flags::kOutput,
     &flags::kPrintConfig,
 };
-
-Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
-  std::vector<uint32_t> ids;
-  for (const auto& word : words) {
-    auto id = parse_count(word);
-    if (!id || *id >= vocab)
-      return user_error(err::kBadValue, "token id " + word + " is not a number below " + std::to_string(vocab),
-                        "--prompt-ids");
-    ids.push_back(static_cast<uint32_t>(*id));
-  }
-  return ids;
-}
-
-Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tokenizer& tokenizer, uint32_t vocab) {
-  const int given = args.given(flags::kPrompt) + args.given(flags::kPromptFile) + args.given(flags::kPromptIds);
-  if (given != 1) return user_error(err::kUsage, "give exactly one of -p TEXT, -f FILE and --prompt-ids");
-  if (args.given(flags::kPromptIds)) {
-    MC_TRY(ids, parse_ids(args.list(flags::kPromptIds), vocab));
-    if (ids.empty())
-      return user_error(err::kBadValue, "the prompt has no tokens", "--prompt-ids", "give at least one token id");
-    return ids;
-  }
-  std::string text = args.text(flags::kPrompt);
-  if (args.given(flags::kPromptFile)) {
-    auto file = read_file(args.text(flags::kPromptFile), kPromptBytesMax);
-    if (!file) return as_user_error(err::kFileAccess, std::move(file).error());
-    text = std::move(*file);
-  }
-  auto ids = tokenizer.encode(text);
-  if (!ids) return as_user_error(err::kInputNotUtf8, std::move(ids).error());
-  if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens", "-p, -f", "give some text");
-  return std::move(*ids);
-}
 
 Result<uint64_t> answer_tokens(const cli::Args& args) {
   const uint64_t count = args.count(flags::kTokens);
@@ -360,7 +327,7 @@ Result<int> prefill_once(const cli::Args& args) {
   MC_TRY(engine, host::open_engine(args));
   MC_TRY(tokenizer, text::Tokenizer::open_or_ids(engine.directory));
   const auto& config = engine.model->config();
-  MC_TRY(prompt, read_prompt(args, tokenizer, config.vocab));
+  MC_TRY(prompt, read_prompt(args, &tokenizer, config.vocab));
   const uint64_t chunk = args.count(flags::kChunkTokens);
   MC_TRY(runner,
          model::Runner::open(*engine.model, *engine.parallel,

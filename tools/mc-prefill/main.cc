@@ -8,13 +8,13 @@
 #include "mc_version.h"
 #include "product/flags.h"
 #include "verbs/once.h"
+#include "verbs/prefill_ask.h"
 
 using namespace mc;
 
 namespace {
 
-constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100",
-                                    "address of metrics and health; a busy default moves to the next free port");
+constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100", "pages of the node; a busy default moves up");
 
 constexpr auto kFlags = flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags,
                                     host::kModelFlags, host::kDiskFlags,
@@ -22,13 +22,21 @@ constexpr auto kFlags = flags::join(flags::list(&flags::kModel, &flags::kConduct
                                                 &flags::kThreads, &flags::kDevice, &flags::kKernels),
                                     host::kWorkerFlags);
 
+constexpr cli::Positional kAskArgs[] = {
+    {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const cli::Verb verbs[] = {{.name = "once",
                               .summary = "run one prompt to text in this process, or to a .mckv stream",
                               .flags = verbs::kPrefillOnceFlags,
-                              .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"}};
+                              .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"},
+                             {.name = "ask",
+                              .summary = "give one live prefill node a prompt, without a conductor",
+                              .args = kAskArgs,
+                              .flags = verbs::kPrefillAskFlags,
+                              .example = "mc-prefill ask p0 -p 'Once upon a time'"}};
   const cli::Program program{.name = "mc-prefill",
                              .summary = "turns prompts into KV blocks and the first token",
                              .flags = kFlags,
@@ -37,6 +45,7 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
+    if (args.verb() == "ask") return verbs::prefill_ask(args);
     return args.verb() == "once" ? verbs::prefill_once(args) : host::serve_worker(wire::Role::prefill, args);
   });
 }
