@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "verbs/foreign_text.h"
@@ -44,6 +45,7 @@ Error unreachable(const std::string& place, const std::string& path, Error error
 
 Result<void> stream_answer(const std::string& place, const std::string& path, http::Headers headers, Json body,
                            TimePoint deadline) {
+  MC_ASSERT(path.starts_with('/') && deadline != kNever);
   MC_TRY(client, http::Client::open(place));
   headers.push_back({"Content-Type", "application/json"});
   std::optional<Error> fault;
@@ -58,6 +60,7 @@ Result<void> stream_answer(const std::string& place, const std::string& path, ht
   client->start({http::Method::post, path, std::move(headers), body.set("stream", true).dump(), deadline},
                 {{}, event, done});
   client->run();
+  MC_ASSERT(outcome.has_value());  // run() returns when every call has ended
   if (fault) return std::move(*fault);
   if (!outcome->status) return unreachable(place, path, std::move(outcome->status).error());
   if (outcome->http_status >= 300) {

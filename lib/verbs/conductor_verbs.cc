@@ -137,7 +137,7 @@ Result<std::string> conductor_place(const cli::Args& args) {
 
 Result<Json> ask(const cli::Args& args, http::Method method, const std::string& path, std::string body,
                  TimePoint deadline) {
-  MC_ASSERT(path.starts_with('/'));
+  MC_ASSERT(path.starts_with('/') && deadline != kNever);
   MC_TRY(place, conductor_place(args));
   const std::string url = place + path;
   MC_TRY(headers, key_headers(args));
@@ -241,6 +241,7 @@ Result<int> ps(const cli::Args& args) {
 
 /// Sleeps without spinning: a timer descriptor and a deadline.
 void pause_until(TimePoint when) {
+  MC_ASSERT(when != kNever);
   Fd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
   (void)wait_fd(timer.get(), POLLIN /* an unarmed timer never fires: this waits for the deadline */, when);
 }

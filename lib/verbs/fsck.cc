@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -43,6 +44,8 @@ std::string objection(const Id128& id, std::span<const std::byte> value, Finding
     return "the value has " + std::to_string(value.size()) + " bytes, its layout " +
            std::to_string(node::disk_value_bytes(block->layout));
   const auto page = value.subspan(node::kDiskFrontBytes);
+  MC_ASSERT_EQ(page.size(), block->layout.page_bytes());
+  MC_ASSERT_EQ(block->layer_crcs.size(), block->layout.layers);
   for (uint32_t layer = 0; layer < block->layout.layers; ++layer) {
     const auto extent = page.subspan(block->layout.layer_offset(layer), block->layout.layer_bytes());
     if (sum_crc32c(extent) != block->layer_crcs[layer]) return "layer " + std::to_string(layer) + " fails its checksum";
@@ -61,9 +64,12 @@ Findings read_all_blocks(store::Store& store) {
   Findings findings;
   std::vector<Page> room;
   for (const auto& [id, bytes] : blocks) {
+    MC_ASSERT(bytes > 0);  // the format of the store has no empty values
     room.resize((bytes + sizeof(Page) - 1) / sizeof(Page));
     store::Get get{.id = id, .room = {room.front().bytes, room.size() * sizeof(Page)}};
     store.get({&get, 1});
+    MC_ASSERT(get.code != Code::no_space);  // the index has the size of the value
+    MC_ASSERT(get.code != Code::ok || get.bytes == bytes);
     ++findings.blocks;
     findings.bytes += bytes;
     std::string what = get.code == Code::ok        ? objection(id, get.room.first(get.bytes), findings)
@@ -71,6 +77,8 @@ Findings read_all_blocks(store::Store& store) {
                                                    : "the disk does not give the value";
     if (!what.empty()) findings.damaged.push_back({id, std::move(what)});
   }
+  MC_ASSERT_EQ(findings.blocks, blocks.size());
+  MC_ASSERT_LE(findings.damaged.size(), findings.blocks);
   return findings;
 }
 

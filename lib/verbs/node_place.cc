@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/errors.h"
 #include "ctl/ctl.h"
@@ -18,6 +19,7 @@ constexpr size_t kInstanceDigits = 12;  // of an instance in the name of its soc
 
 Result<Json> get_json(const std::string& place, const std::string& path, const http::Headers& headers,
                       std::string_view next) {
+  MC_ASSERT(path.starts_with('/') && !next.empty());
   const TimePoint deadline = SystemClock::instance().now() + 10s;
   auto response = http::fetch(http::Method::get, place, path, headers, "", deadline);
   if (!response)

@@ -108,6 +108,7 @@ Json with_text(const Json& answer, const AskModel& model) {
 Result<int> prefill_ask(const cli::Args& args) {
   MC_TRY(model, open_model(args));
   MC_TRY(ids, read_prompt(args, model.tokenizer ? &*model.tokenizer : nullptr, UINT32_MAX));
+  MC_ASSERT(!ids.empty());
   MC_TRY(place, place_of(args.positional_one("NODE")));
   Json prompt = Json::array();
   for (const uint32_t id : ids) prompt.push(id);

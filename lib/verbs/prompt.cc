@@ -34,6 +34,7 @@ Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tok
       return user_error(err::kBadValue, "the prompt has no tokens", "--prompt-ids", "give at least one token id");
     return ids;
   }
+  MC_ASSERT(args.given(flags::kPrompt) != args.given(flags::kPromptFile));
   std::string text = args.text(flags::kPrompt);
   if (args.given(flags::kPromptFile)) {
     auto file = read_file(args.text(flags::kPromptFile), kPromptBytesMax);

@@ -36,6 +36,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string time_text(Duration time) {
+  MC_ASSERT(time >= Duration{});  // flags take no other
   return std::to_string(time.count()) + "ns";
 }
 
@@ -146,6 +147,7 @@ Result<std::string> StoreClient::move(std::string_view from, std::string_view to
 }
 
 Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, size_t limit) {
+  MC_ASSERT(limit > 0);
   Query query{{"limit", std::to_string(limit)}};
   if (!prefix.empty()) query.emplace_back("prefix", prefix);
   if (!after.empty()) query.emplace_back("after", after);
@@ -155,6 +157,7 @@ Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, 
 
 /// The result of each operation; `answered` gets the answer, whose values begin behind its first line.
 Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::string& answered) {
+  MC_ASSERT(ops.is_array());
   const size_t count = ops.size();
   std::string body = Json::object({{"ops", std::move(ops)}}).dump() + "\n" + values;
   MC_TRY(outcome, call(http::Method::post, {}, {}, std::move(body)));
@@ -166,6 +169,7 @@ Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::
                       "the answer to a batch of " + std::to_string(count) + " operations has " +
                           std::to_string(results.size()) + " results",
                       place_);
+  MC_ASSERT_LT(line_end, outcome.body.size());
   answered = outcome.body.substr(line_end + 1);
   return std::vector<Json>(results.begin(), results.end());
 }
@@ -182,6 +186,7 @@ Result<void> StoreClient::put_all(std::vector<Item>& items, const node::ValueTer
     values += item.value;
   }
   MC_TRY(results, batch(std::move(ops), std::move(values), answered));
+  MC_ASSERT_EQ(results.size(), items.size());
   for (size_t i = 0; i < items.size(); ++i)
     if (const Json* error = results[i].find("error"))
       items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
@@ -193,6 +198,7 @@ Result<void> StoreClient::get_all(std::vector<Item>& items) {
   for (const Item& item : items) ops.push(Json::object({{"op", "get"}, {"key", item.key}}));
   std::string answered;
   MC_TRY(results, batch(std::move(ops), {}, answered));
+  MC_ASSERT_EQ(results.size(), items.size());
   std::string_view rest = answered;
   for (size_t i = 0; i < items.size(); ++i) {
     if (const Json* error = results[i].find("error")) {

@@ -163,6 +163,7 @@ Result<int> list_values(const cli::Args& args) {
       after = std::string(value["key"].as_string());
       out += args.on(flags::kJson) ? value.dump() + "\n" : row_text(value);
     }
+    MC_ASSERT_EQ(listed + left, static_cast<size_t>(args.count(flags::kListLimit)));
     MC_CHECK(write_all(1, out));
   } while (page["more"].as_bool() && left > 0);
   if (args.on(flags::kJson)) {
