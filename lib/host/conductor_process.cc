@@ -82,6 +82,7 @@ class ConductorProcess {
   /// Requests under way keep their tenant. A file that cannot be read changes nothing.
   void reload_api_keys() {
     if (!settings_.api_keys) return;
+    MC_ASSERT(args_.present(flags::kApiKeys));
     auto keys = door::ApiKeys::open(args_.text(flags::kApiKeys));
     if (!keys) return log_warn("API keys not reloaded, the old ones stay", {{"why", one_line(keys.error())}});
     conductor_->tenants().set(keys->tenants());
@@ -91,6 +92,7 @@ class ConductorProcess {
   }
 
   Result<void> open_http(std::string socket_path) {
+    MC_ASSERT(conductor_ && frontend_ && !loop_);
     Loop::Parts parts;
     parts.machine = conductor_.get();
     parts.links = &control_.links();
@@ -133,6 +135,7 @@ class ConductorProcess {
                          {"http", doors_->address()}});
     if (!local_) readiness_->announce("conductor", doors_->address(), control_.uri());
     loop_->run();
+    MC_ASSERT(shutdown_.asked() || !shutdown_.outcome());  // nothing else stops the loop
     notify_service_manager("STOPPING=1");
     frontend_->fail_all();
     doors_->stop();
@@ -168,6 +171,7 @@ class ConductorProcess {
   }
 
   bool local_ready() const {
+    MC_ASSERT(local_.has_value());
     const auto nodes = conductor_->nodes(SystemClock::instance().now());
     return nodes.size() >= local_->shape().nodes();
   }

@@ -36,6 +36,7 @@ class WorkerProcess {
     descriptors_ = descriptors;
     if (args_.on(flags::kDieWithParent)) die_with_parent();
     MC_CHECK(plan_.make());
+    MC_ASSERT(plan_.arena_bytes() > 0);
     MC_CHECK(planes_.open(args_, descriptors_, plan_.arena_bytes(), plan_.title(), plan_.options));
     MC_TRY(compute, plan_.open_compute(planes_.pool()));
     compute_ = std::move(compute);
@@ -54,6 +55,7 @@ class WorkerProcess {
 
  private:
   Result<void> open_machine() {
+    MC_ASSERT((compute_ == nullptr) == (plan_.role() == wire::Role::cache));
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
     MC_TRY(pages, StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_,
@@ -169,6 +171,7 @@ class WorkerProcess {
 
   void leave() {
     loop_->apply([this](TimePoint now, node::Actions& out) { worker_->leave(now, out); });
+    MC_ASSERT(worker_->registration().has_left());
   }
 
   Error refusal(const wire::Refused& refused) const {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 
 namespace mc::host {
@@ -29,6 +30,7 @@ const wire::Refused* WorkerWatch::refusal(const node::Registration& registration
     return nullptr;
   }
   if (refused_since_ == kNever) refused_since_ = now;
+  MC_ASSERT(refused_since_ <= now);
   return refused->mc != err::kNameTaken || now - refused_since_ > kNamePatience ? refused : nullptr;
 }
 
