@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "verbs/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_verbs.h"
 
@@ -46,7 +47,7 @@ Result<int> list_blocks(const cli::Args& args) {
       "/blocks?sort=" + args.text(flags::kListSort) + "&limit=" + std::to_string(args.count(flags::kListLimit));
   MC_TRY(list, get_json(place, path, headers, "start the node, or name it as mc-conductor ps does"));
   if (!args.on(flags::kJson)) {
-    MC_CHECK(write_all(1, list_text(list)));
+    MC_CHECK(write_foreign(1, list_text(list)));
     return 0;
   }
   std::string out;

@@ -12,6 +12,7 @@
 #include "http/client.h"
 #include "model/find.h"
 #include "verbs/ask.h"
+#include "verbs/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/prompt.h"
 #include "wire/miss.h"
@@ -41,10 +42,9 @@ Result<AskModel> open_model(const cli::Args& args) {
   return model;
 }
 
-Result<Json> ask(const cli::Args& args, const std::string& place, const Json& body) {
+Result<Json> ask(const cli::Args& args, const std::string& place, http::Headers headers, const Json& body) {
   constexpr const char* kPath = "/prefill";
   const Duration time = args.duration(flags::kAskTimeout);
-  MC_TRY(headers, key_headers(args));
   headers.push_back({"Content-Type", "application/json"});
   headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
   const TimePoint deadline = SystemClock::instance().now() + time + 1s;  // the node's own error comes first
@@ -109,19 +109,23 @@ Result<int> prefill_ask(const cli::Args& args) {
   MC_TRY(model, open_model(args));
   MC_TRY(ids, read_prompt(args, model.tokenizer ? &*model.tokenizer : nullptr, UINT32_MAX));
   MC_ASSERT(!ids.empty());
-  MC_TRY(place, place_of(args.positional_one("NODE")));
+  MC_TRY(headers, key_headers(args));
+  MC_TRY(place, place_of(args.positional_one("NODE"), !headers.empty()));
   Json prompt = Json::array();
   for (const uint32_t id : ids) prompt.push(id);
   Json body = Json::object({{"prompt", std::move(prompt)}, {"logprobs", args.count(flags::kTopTokens)}});
   if (!model.name.empty()) body.set("model", model.name);
   if (args.on(flags::kNoCache)) body.set("no_cache", true);
-  MC_TRY(answer, ask(args, place, body));
+  MC_TRY(answer, ask(args, place, std::move(headers), body));
   for (const char* key : {"token", "prompt_tokens", "cached_tokens", "computed_tokens"})
     if (answer[key].as_int(-1) < 0 || answer[key].as_int() > UINT32_MAX)
       return user_error(err::kPeerGarbage, "the answer has no " + std::string(key), place,
                         "compare the versions of the node and of this program");
   const Json shown = with_text(answer, model);
-  MC_CHECK(write_all(1, args.on(flags::kJson) ? shown.dump() + "\n" : answer_text(shown)));
+  if (args.on(flags::kJson))
+    MC_CHECK(write_all(1, shown.dump() + "\n"));
+  else
+    MC_CHECK(write_foreign(1, answer_text(shown)));
   return 0;
 }
 

@@ -167,8 +167,8 @@ class KvTarget {
  public:
   static Result<std::unique_ptr<KvTarget>> open(const cli::Args& args) {
     auto target = std::make_unique<KvTarget>();
-    MC_TRY(place, verbs::place_of(args.positional_one("NODE")));
     MC_TRY(headers, verbs::key_headers(args));
+    MC_TRY(place, verbs::place_of(args.positional_one("NODE"), !headers.empty()));
     target->place_ = std::move(place);
     target->headers_ = std::move(headers);
     return target;
