@@ -268,7 +268,7 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     if (run.history.size() < run.prompt_tokens)
       return Error{Code::invalid, "the grammar needs " + std::to_string(run.prompt_tokens) + " tokens, " +
                                       std::to_string(run.history.size()) + " came"};
-    const auto mask = within_memory([&]() -> Result<std::span<const uint64_t>> {
+    const auto mask = within_memory(true, [&]() -> Result<std::span<const uint64_t>> {
       MC_TRY(begun, constraints_.begin(run.sampling, std::span(run.history).subspan(run.prompt_tokens)));
       constraint = std::move(begun);
       return constraint->allowed();
@@ -287,7 +287,7 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
 Result<std::span<const uint64_t>> ModelCompute::allowed_after(Sequence& sequence, uint32_t token) {
   const node::JoinBatch& told = sequence.told;
   if (told.sampling.grammar.empty()) return std::span<const uint64_t>();
-  auto allowed = within_memory([&]() -> Result<std::span<const uint64_t>> {
+  auto allowed = within_memory(!sequence.constraint, [&]() -> Result<std::span<const uint64_t>> {
     if (sequence.constraint) {
       MC_CHECK(sequence.constraint->accept(token));
     } else {
@@ -302,13 +302,16 @@ Result<std::span<const uint64_t>> ModelCompute::allowed_after(Sequence& sequence
 }
 
 template <class Work>
-Result<std::span<const uint64_t>> ModelCompute::within_memory(Work work) {
-  try {
-    const FailsAlone alone;
-    return work();
-  } catch (const std::bad_alloc&) {
-    constraints_.forget();
+Result<std::span<const uint64_t>> ModelCompute::within_memory(bool begins, Work work) {
+  // While memory is short, the room that is left is the reserve, which belongs to the control loop.
+  if (!begins || !memory_is_short()) {
+    try {
+      const FailsAlone alone;
+      return work();
+    } catch (const std::bad_alloc&) {
+    }
   }
+  constraints_.forget();
   return Error{Code::no_space, "the worker has not enough memory for the grammar of the answer"};
 }
 

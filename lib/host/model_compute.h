@@ -81,10 +81,11 @@ class ModelCompute final : public node::Compute {
                                   std::span<const uint32_t> banned, std::span<const uint64_t> allowed);
   /// The tokens that the grammar allows behind the row's token; empty without a grammar.
   Result<std::span<const uint64_t>> allowed_after(Sequence& sequence, uint32_t token);
-  /// Runs work that takes as much memory as a client's grammar determines. no_space: there was not enough, and the
-  /// grammars that were kept for later requests are dropped.
+  /// Runs work that takes as much memory as a client's grammar determines. `begins`: the grammar of an answer is
+  /// prepared, which needs most. no_space: there was not enough, and the grammars that were kept for later requests are
+  /// dropped.
   template <class Work>
-  Result<std::span<const uint64_t>> within_memory(Work work);
+  Result<std::span<const uint64_t>> within_memory(bool begins, Work work);
   std::span<float> activations(uint32_t slot, size_t tokens) const;
   std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
 
