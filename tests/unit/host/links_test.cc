@@ -92,6 +92,20 @@ TEST_CASE("host/links: a process that dials a worker and calls itself the conduc
   CHECK(ack->instance == instance(1));
 }
 
+TEST_CASE("host/links: a process that dials a worker and calls itself the operators is not believed") {
+  auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
+  REQUIRE_OK(worker);
+  auto stranger = ctl::Hub::open(options(std::string(node::kOperators), 3));
+  REQUIRE_OK(stranger);
+  const auto link = link_up(*stranger, (*worker)->bound().front());
+  const wire::Message cancel = wire::Cancel{"r", 1, "deadline"};
+  REQUIRE_OK(stranger->send(link, wire::type_name(cancel), wire::encode(cancel), instance(2)));
+  const auto lie = receive(**worker);
+  REQUIRE(lie.has_value());
+  CHECK(lie->instance == instance(3));
+  CHECK(lie->from != node::kOperators);
+}
+
 TEST_CASE("host/links: a body that is no message is dropped and counted, and the next one arrives") {
   auto worker = Links::open(options("p0", 2), *parse_uri("tcp://127.0.0.1:1"));
   REQUIRE_OK(worker);

@@ -123,6 +123,36 @@ TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node a
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/stage: a pipeline computes what operators ask of its leader, and announces it to nobody") {
+  LeaderBench b;
+  wire::PrefillStart start;
+  start.spec = spec_of("#operators-1", std::vector<uint32_t>(2 * kChunk, 5), 1);
+  const auto first = all<RunChunk>(b.give(Received{NodeId(kOperators), InstanceId{}, std::move(start)}));
+  REQUIRE(first.size() == 1);
+  const Actions handed = b.computed(first[0]);
+  const auto runs = sent<wire::StageRun>(handed, "me.1");
+  const auto second = all<RunChunk>(handed);
+  REQUIRE(runs.size() == 1);
+  REQUIRE(second.size() == 1);
+  CHECK(runs[0].decode.empty());
+  CHECK(all<SendNotify>(handed).empty());
+  REQUIRE(sent<wire::StageRun>(b.computed(second[0]), "me.1").size() == 1);
+  b.staged(first[0].run);
+  const auto told = sent<wire::FirstToken>(b.staged(second[0].run, 9), std::string(kOperators));
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].token == 9);
+  CHECK(b.machine.idle());
+
+  StageBench stage;
+  wire::StageRun run = StageBench::run_of(9);
+  run.decode = runs[0].decode, run.decode_instance = runs[0].decode_instance, run.decode_has = runs[0].decode_has;
+  const auto reads = all<Read>(stage.from("p0", 1, run));
+  REQUIRE(reads.size() == 1);
+  const auto computing = all<RunChunk>(stage.give(ReadDone{reads[0].read, Code::ok, ""}));
+  REQUIRE(computing.size() == 1);
+  CHECK(all<SendNotify>(stage.give(LayerDone{computing[0].run, 1, 0, {21, 22}})).empty());
+}
+
 TEST_CASE("node/stage: what does not fit its pages is refused with the numbers") {
   StageBench b;
   auto far = StageBench::run_of(1);
