@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "ctl/ctl.h"
 #include "host/conductor_process.h"
+#include "verbs/ask.h"
 
 namespace mc::verbs {
 namespace {
@@ -27,9 +28,7 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, place + path);
   if (response->status < 300) return json;
-  const Json& message = (*json)["error"]["message"];
-  return user_error(response->status == 401 ? err::kUnauthorized : err::kBadRequest,
-                    std::string(message.as_string("HTTP " + std::to_string(response->status))), place + path);
+  return told_error(*json, response->status, place + path);
 }
 
 Result<std::string> place_of(const std::string& name, bool has_key) {
@@ -53,8 +52,8 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
                         name, "name the node by its address where you trust it: " + url + " in place of " + name);
     return url;
   }
-  return user_error(err::kNotFound, "no node is called " + name + "; there are: " + known, "NODE",
-                    "mc-conductor ps lists the nodes");
+  return user_error(err::kNotFound, "no node is called " + name + "; there are: " + (known.empty() ? "none" : known),
+                    "NODE", "mc-conductor ps lists the nodes");
 }
 
 }  // namespace mc::verbs

@@ -112,6 +112,9 @@ class InACluster(unittest.TestCase):
             code, err = refused(c, c.node("p0")["url"], [5, 17, 9])
             self.assertEqual(code, 1, err)
             self.assertIn("MC4026", err)
+            code, _, err = run("mc-cache", "ls", c.node("p0")["url"], env=c.env)
+            self.assertEqual(code, 1, err)
+            self.assertIn("MC4026", err)
         with tempfile.TemporaryDirectory() as folder:
             key = os.path.join(folder, "admin.key")
             self.assertEqual(run("mc-conductor", "keygen", "--admin", "-o", key)[0], 0)
