@@ -156,6 +156,10 @@ Result<int> list_values(const cli::Args& args) {
   do {
     MC_TRY(next, store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage)));
     page = std::move(next);
+    if (page["more"].as_bool() && page["values"].size() == 0)
+      return user_error(err::kPeerGarbage,
+                        "the node says that more keys are there, and lists none behind \"" + after + "\"",
+                        args.positional_one("NODE"), "compare the versions of the node and of this program");
     std::string out;
     for (const Json& value : page["values"].items()) {
       if (left == 0) break;

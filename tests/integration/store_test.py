@@ -3,9 +3,11 @@
 for their tenant alone."""
 
 import http.client
+import http.server
 import json
 import os
 import tempfile
+import threading
 import unittest
 
 import cluster
@@ -23,6 +25,35 @@ def private_file(folder, name, text):
     with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
         file.write(text)
     return path
+
+
+class Endless(http.server.BaseHTTPRequestHandler):
+    """A node that always has more keys and never lists one."""
+
+    def do_GET(self):
+        body = b'{"values": [], "more": true}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Stranger(unittest.TestCase):
+    def test_a_listing_that_never_goes_on_is_an_error(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), Endless) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                url = f"http://127.0.0.1:{server.server_port}"
+                code, _, err = run("mc-cache", "ls", url, "--keys", timeout=30)
+            finally:
+                server.shutdown()
+                thread.join()
+        self.assertEqual(code, 3, err)
+        self.assertRegex(err, 'MC2106 .*lists none behind ""')
 
 
 class Store(unittest.TestCase):
