@@ -13,7 +13,11 @@ namespace {
 /// Writes what one event of the stream adds; the error that it tells, if any.
 Result<void> write_event(std::string_view data, bool& ends_line) {
   if (data == "[DONE]") return {};
-  MC_TRY(event, Json::parse(data));
+  const auto read = Json::parse(data);
+  if (!read)
+    return user_error(err::kPeerGarbage, "an event of the stream is not JSON: " + read.error().what, "the stream",
+                      "read the log of the server");
+  const Json& event = *read;
   if (const Json* error = event.find("error"))
     return told_error(event, 500, std::string((*error)["param"].as_string("the stream")));
   const Json& choice = event["choices"][0];

@@ -40,6 +40,15 @@ std::string time_text(Duration time) {
   return std::to_string(time.count()) + "ns";
 }
 
+constexpr std::string_view kCompareVersions = "compare the versions of the node and of this program";
+
+Result<Json> read_json(std::string_view text, const std::string& place) {
+  auto json = Json::parse(text);
+  if (json) return json;
+  return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, place,
+                    std::string(kCompareVersions));
+}
+
 Error damaged(std::string_view key, const std::string& place) {
   return user_error(err::kChecksum, "the value of " + std::string(key) + " does not match its checksum", place,
                     "get it again; if that fails too, put it again");
@@ -93,7 +102,7 @@ Result<std::string> StoreClient::put(std::string_view key, std::string_view valu
   if (terms.replaces) query.emplace_back("replace", "true");
   MC_TRY(outcome, call(http::Method::put, key, query, std::string(value),
                        {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}));
-  MC_TRY(json, Json::parse(outcome.body));
+  MC_TRY(json, read_json(outcome.body, place_));
   return std::string(json["outcome"].as_string());
 }
 
@@ -101,8 +110,13 @@ Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
   Query query;
   if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
   MC_TRY(outcome, call(http::Method::get, key, query, {}));
-  MC_TRY(crc, door::parse_crc(http::find_header(outcome.headers, door::kStoreCrcHeader)));
-  if (crc != sum(outcome.body)) return damaged(key, place_);
+  const auto crc = door::parse_crc(http::find_header(outcome.headers, door::kStoreCrcHeader));
+  if (!crc)
+    return user_error(err::kPeerGarbage,
+                      "the value of " + std::to_string(outcome.body.size()) +
+                          " bytes came without its checksum, the header " + std::string(door::kStoreCrcHeader),
+                      place_, std::string(kCompareVersions));
+  if (*crc != sum(outcome.body)) return damaged(key, place_);
   return std::move(outcome.body);
 }
 
@@ -110,8 +124,10 @@ Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {
   const auto outcome = call(http::Method::head, key, {}, {});
   if (!outcome && outcome.error().mc == err::kNotFound) return std::optional<uint64_t>();
   if (!outcome) return outcome.error();
-  MC_TRY(bytes, parse_u64(http::find_header(outcome->headers, "content-length")));
-  return std::optional(bytes);
+  const auto bytes = parse_u64(http::find_header(outcome->headers, "content-length"));
+  if (bytes) return std::optional(*bytes);
+  return user_error(err::kPeerGarbage, "the answer has no size of " + std::string(key), place_,
+                    std::string(kCompareVersions));
 }
 
 Result<void> StoreClient::remove(std::string_view key) {
@@ -134,7 +150,7 @@ Result<std::string> StoreClient::relocate(std::string_view op, std::string_view 
   MC_TRY(outcome,
          call(http::Method::post, from,
               {{"op", std::string(op)}, {"to", std::string(to)}, {"replace", replaces ? "true" : "false"}}, {}));
-  MC_TRY(json, Json::parse(outcome.body));
+  MC_TRY(json, read_json(outcome.body, place_));
   return std::string(json["outcome"].as_string());
 }
 
@@ -152,7 +168,7 @@ Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, 
   if (!prefix.empty()) query.emplace_back("prefix", prefix);
   if (!after.empty()) query.emplace_back("after", after);
   MC_TRY(outcome, call(http::Method::get, {}, query, {}));
-  return Json::parse(outcome.body);
+  return read_json(outcome.body, place_);
 }
 
 /// The result of each operation; `answered` gets the answer, whose values begin behind its first line.
@@ -162,7 +178,7 @@ Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::
   std::string body = Json::object({{"ops", std::move(ops)}}).dump() + "\n" + values;
   MC_TRY(outcome, call(http::Method::post, {}, {}, std::move(body)));
   const size_t line_end = outcome.body.find('\n');
-  MC_TRY(json, Json::parse(std::string_view(outcome.body).substr(0, line_end)));
+  MC_TRY(json, read_json(std::string_view(outcome.body).substr(0, line_end), place_));
   const std::span<const Json> results = json["results"].items();
   if (line_end == std::string::npos || results.size() != count)
     return user_error(err::kPeerGarbage,

@@ -30,8 +30,14 @@ def private_file(folder, name, text):
 class Endless(http.server.BaseHTTPRequestHandler):
     """A node that always has more keys and never lists one."""
 
+    def do_PUT(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(b"hello")
+
     def do_GET(self):
-        body = b'{"values": [], "more": true}'
+        self.answer(b'{"values": [], "more": true}')
+
+    def answer(self, body):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -42,18 +48,30 @@ class Endless(http.server.BaseHTTPRequestHandler):
 
 
 class Stranger(unittest.TestCase):
-    def test_a_listing_that_never_goes_on_is_an_error(self):
-        with http.server.HTTPServer(("127.0.0.1", 0), Endless) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            try:
-                url = f"http://127.0.0.1:{server.server_port}"
-                code, _, err = run("mc-cache", "ls", url, "--keys", timeout=30)
-            finally:
-                server.shutdown()
-                thread.join()
+    """A server that is no cache node."""
+
+    def setUp(self):
+        server = http.server.HTTPServer(("127.0.0.1", 0), Endless)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+
+    def garbage(self, verb, *words):
+        code, out, err = run("mc-cache", verb, self.url, *words, stdin=b"value", timeout=30)
         self.assertEqual(code, 3, err)
-        self.assertRegex(err, 'MC2106 .*lists none behind ""')
+        self.assertIn("MC2106", err)
+        self.assertIn(self.url, err)
+        return err
+
+    def test_a_listing_that_never_goes_on_is_an_error(self):
+        self.assertIn('lists none behind ""', self.garbage("ls", "--keys"))
+
+    def test_an_answer_that_is_no_answer_of_a_node_is_an_error_with_its_place(self):
+        self.assertIn("the answer is not JSON", self.garbage("put", "k", "-"))
+        self.assertIn("28 bytes came without its checksum, the header x-mc-crc32c", self.garbage("get", "k"))
 
 
 class Store(unittest.TestCase):
