@@ -199,10 +199,14 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
     Result<void> appended;
     if (done && done->value) {
       if (values.size() + done->value->size() > limits_.value_bytes_max) {
-        appended = user_error(err::kBodyTooLarge, "the values of this batch are more than one answer holds", "key",
-                              "get the rest in another batch");
+        appended = user_error(err::kBodyTooLarge,
+                              "the values of this batch are more than the " +
+                                  std::to_string(limits_.value_bytes_max >> 20) + " MiB that one answer holds",
+                              "key", "get the rest in another batch");
       } else if (held.push_back(reserve(done->value->size())); !held.back()) {
-        appended = user_error(err::kQueueFull, "answers of other clients fill the memory for answers");
+        appended = user_error(err::kQueueFull,
+                              "answers of " + std::to_string(kAnswersMax >> 20) + " MiB wait for slow readers", "key",
+                              "get the value again in a moment");
       } else {
         appended = append_value(tenant, op, *done->value, values);
       }
