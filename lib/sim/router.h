@@ -10,8 +10,8 @@
 // engine (sim/cluster_engine.h) tells it. The progress of prefills and transfers is unknown to it.
 //
 // A request enters by submit(), and again by retry() after its node failed. It is then placed or rejected, or it waits.
-// Waiting requests are placed or rejected by end_due() and serve_waiting(), which are to be called before and after each
-// event. A request that was placed ends by leave(), and then by close() or retry().
+// Waiting requests are placed or rejected by end_due() and serve_waiting(), which are to be called before and after
+// each event. A request that was placed ends by leave(), and then by close() or retry().
 #pragma once
 
 #include <functional>
