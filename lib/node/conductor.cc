@@ -1,6 +1,7 @@
 #include "node/conductor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "node/stage.h"
@@ -461,7 +462,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   spec.stopping = r.submit.stopping;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (r.deadline - now) / 1ms));
   const bool checks_again = !options_.sched.admission || options_.sched.admission->checks_again;
-  spec.tbt_slo_ms = number > 1 || !checks_again ? 0 : 1e3 * options_for(r).tbt_slo_s;
+  spec.tbt_slo_ms = checks_again ? 1e3 * options_for(r).tbt_slo_s : 0;
   spec.no_cache = r.submit.no_cache;
   if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // otherwise the client has received them
   start.decode = decode.name;
@@ -520,13 +521,13 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
   const NodeId avoid = refused || event.instance == a.decode_instance ? a.decode : a.prefill;
   flights_.blame(*r, failure, now);
   Flights::cancel_workers(*r, CancelReason::superseded, out);
-  if (refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty() && a.number >= 2) {
+  const bool breaks_promise = refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty();
+  if (breaks_promise && std::exchange(r->was_refused, true)) {
     // A decode node checks TBT alone.
     const Miss miss{
         .bound = sched::Bound::tbt, .predicted_s = message.predicted_ms * 1e-3, .allowed_s = message.allowed_ms * 1e-3};
     return flights_.reject(*r, RequestStage::accept,
-                           {Reason::predicted_slo_miss, miss.text() + " on " + a.decode + ", after its prefill", miss},
-                           now, out);
+                           {Reason::predicted_slo_miss, miss.text() + " on " + a.decode, miss}, now, out);
   }
   Refusal why{reason_of(failure), message.message};
   if (failure.retryable && failure.cause != Reason::too_long)

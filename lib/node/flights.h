@@ -62,6 +62,7 @@ struct Request {
   AnswerTokens answer;
   Attempt attempt;
   uint32_t failures = 0;
+  bool was_refused = false;            // by a decode node, for the bound of TBT; a second refusal rejects it
   NodeId avoid;                        // node of the last failure
   std::vector<sched::Part> failed_on;  // pairs that failed this request
   RequestSummary summary;

@@ -483,6 +483,38 @@ TEST_CASE("node/conductor: a stream whose decode node dies goes on at a node tha
   CHECK(again[0].decode == "d1");
 }
 
+TEST_CASE("node/conductor: a request that two decode nodes refuse for its bound of TBT is rejected") {
+  for (const bool fails_first : {false, true}) {
+    CAPTURE(fails_first);
+    Bench b;
+    b.cost.decode_s = 1e-3;
+    start(b);
+    b.hello(wire::Role::decode, "d1", 3);
+    Submit s;
+    s.req = "r", s.ids.assign(100, 7), s.stopping.max_tokens = 10, s.deadline = 100s, s.tbt_slo_s = 0.01;
+    auto starts = Bench::sent<wire::PrefillStart>(b.give(s), "p0");
+    REQUIRE(starts.size() == 1);
+    CHECK(starts[0].spec.tbt_slo_ms == 10);
+    const auto answer = [&](const char* stage, const char* code) {
+      const wire::RequestSpec spec = starts.at(0).spec;
+      wire::Failed failed{"r", spec.attempt, stage, code, "", true, 12, spec.tbt_slo_ms};
+      const auto out = b.give(Received{"p0", instance(1), failed});
+      starts = Bench::sent<wire::PrefillStart>(out, "p0");
+      return Bench::replies(out);
+    };
+    if (fails_first) CHECK(answer("prefill", "internal").empty());  // a failure is not a refusal
+    const std::string first = starts.at(0).decode;
+    CHECK(answer("accept", "predicted_slo_miss").empty());
+    REQUIRE(starts.size() == 1);
+    CHECK(starts[0].decode != first);
+    CHECK(starts[0].spec.tbt_slo_ms == 10);
+    const auto replies = answer("accept", "predicted_slo_miss");
+    REQUIRE(replies.size() == 1);
+    CHECK(replies[0].kind == Reply::Kind::rejected);
+    CHECK(replies[0].bound == sched::Bound::tbt);
+  }
+}
+
 TEST_CASE("node/conductor: a prefill that told probabilities of its prompt teaches nothing of others") {
   Bench b;
   start(b);

@@ -537,7 +537,7 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   start(b);
   s.req = "late", b.tokens["late"] = 100;
   b.give(s);
-  for (int i = 1; i <= 2; ++i) {  // its decode node refuses it after its prefill
+  for (int i = 1; i <= 2; ++i) {  // its decode node refuses it before its prefill
     REQUIRE(b.attempt["late"] == static_cast<uint32_t>(i));
     wire::Failed f;
     f.req = "late", f.attempt = static_cast<uint32_t>(i), f.stage = "accept", f.code = "predicted_slo_miss";
@@ -548,7 +548,7 @@ TEST_CASE("node/hold: whoever is turned away is so as its tenant, and work that 
   CHECK(b.reply("late")->kind == Reply::Kind::rejected);
   CHECK(b.reply("late")->bound == sched::Bound::tbt);
   CHECK(b.reply("late")->stage == RequestStage::accept);
-  CHECK(b.reply("late")->message == "predicted TBT 9.0 ms, allowed 4.0 ms on d0, after its prefill");
+  CHECK(b.reply("late")->message == "predicted TBT 9.0 ms, allowed 4.0 ms on d0");
   CHECK(b.conductor.flights().stats().missed.at(sched::Bound::tbt) == 1);
   CHECK(b.conductor.tenants().statuses(b.now)[1].level == 900);
   CHECK(b.conductor.tenants().statuses(b.now)[1].tokens == 100);

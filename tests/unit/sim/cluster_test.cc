@@ -241,3 +241,18 @@ TEST_CASE("sim/cluster: held requests wait as long as before the live machines, 
     CHECK(model.ttft_s.p50 == doctest::Approx(machines.ttft_s.p50).epsilon(0.1));
   }
 }
+
+TEST_CASE("sim/cluster: admission baseline rejects for TBT in the model after prefill, and in the machines before") {
+  Bench b("4p1d");
+  b.options.sched.admission = sched::find_admission("baseline");
+  b.options.sched.tbt_slo_s = 0.04;
+  for (int i = 0; i < 150; ++i) b.add(0.25 * i, 0, 6, 400);
+  const auto model = figures_of(b.trace, b.options, b.run());
+  const auto run = run_machines(b.trace, TraceBlocks(b.trace), b.options);
+  REQUIRE_MESSAGE(run.has_value(), run.error().what);
+  const auto machines = figures_of(b.trace, b.options, *run);
+  CHECK(model.rejected_after > 10);
+  CHECK(machines.rejected_after == 0);
+  CHECK(static_cast<double>(machines.rejected_decode) ==
+        doctest::Approx(static_cast<double>(model.rejected_after)).epsilon(0.1));
+}
