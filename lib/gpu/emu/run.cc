@@ -367,9 +367,9 @@ Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
       shadow(order, static_cast<uint32_t>(shared.size()), grid.options.strict) {
   const uint32_t count = grid.launch.block / kLanes;
   MC_ASSERT_LT(rank, grid.launch.cluster);
-  // The registers that the launch gives each thread: what fits, by 8, and at most 255 of them usable.
+  // The registers that the launch gives each thread: what fits, by 8, and at most 255 of them usable. The pool of
+  // setmaxnreg is what the launch gave to the CTA (9.7.19.5): none of it is free before a warp gives some back.
   const uint32_t each = std::min(kRegisters / grid.launch.block / 8 * 8, 256u);
-  free_registers.count = kRegisters / kLanes - count * each;
   for (uint32_t i = 0; i < count; ++i) {
     warps.emplace_back(*this, i);
     warps.back().registers = each;

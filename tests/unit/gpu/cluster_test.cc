@@ -320,6 +320,9 @@ TEST_CASE("gpu/cluster: setmaxnreg moves registers between warpgroups, within th
         "");
   CHECK(rule_of(body(number(std::integral_constant<int, 40>{}), number(std::integral_constant<int, 240>{})), three) ==
         "deadlock");
+  // 12 warps of 168: what the launch did not give to the CTA, 32 registers of a warp's threads, is not in its pool.
+  CHECK(rule_of(body(number(std::integral_constant<int, 32>{}), number(std::integral_constant<int, 240>{})), three) ==
+        "deadlock");
   CHECK(rule_of(body(number(std::integral_constant<int, 20>{}), number(std::integral_constant<int, 240>{})), three)
             .find("registers") != std::string::npos);
   CHECK(rule_of(body(number(std::integral_constant<int, 24>{}), number(std::integral_constant<int, 160>{})), three)
