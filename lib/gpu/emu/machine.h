@@ -160,6 +160,7 @@ struct Warp {
 struct NamedBarrier {
   uint32_t expected = 0, arrived = 0;  // warps
   uint32_t warps = 0;                  // that wait
+  uint32_t here = 0;                   // warps that have arrived
   View released;
 };
 

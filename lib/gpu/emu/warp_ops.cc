@@ -32,8 +32,12 @@ Flow arrive_at_barrier(Warp& w, uint32_t lanes, void* const* operands) {
   if (barrier.arrived == 0) {
     barrier.expected = threads / kLanes;
     barrier.released = cta.order.view();
-    barrier.warps = 0;
+    barrier.warps = barrier.here = 0;
   }
+  if (barrier.here >> w.number & 1)
+    fail("barrier", "warp " + std::to_string(w.number) + " arrives twice at barrier " + std::to_string(id) +
+                        " before it is over");
+  barrier.here |= 1u << w.number;
   if (barrier.expected != threads / kLanes)
     fail("barrier", "warps name different counts of threads at barrier " + std::to_string(id));
   cta.order.sync_warp(w.agent);

@@ -197,6 +197,23 @@ TEST_CASE("gpu/rules: a barrier is reached by all warps that it counts") {
             {.threads = 96}) != "");
 }
 
+TEST_CASE("gpu/rules: a warp does not arrive at a barrier twice in place of another one") {
+  const auto arrives = [](bool twice) {
+    return [twice](const Args&) {
+      if (tid() < 32) {
+        ptx::barrier_arrive<1, 64>();
+        if (twice) ptx::barrier_arrive<1, 64>();  // the second warp comes later
+        ptx::barrier_sync<2, 64>();
+      } else {
+        ptx::barrier_sync<2, 64>();
+        ptx::barrier_sync<1, 64>();
+      }
+    };
+  };
+  CHECK(rule_of(arrives(false), {.threads = 64}) == "");
+  CHECK(rule_of(arrives(true), {.threads = 64}) == "barrier");
+}
+
 TEST_CASE("gpu/rules: lanes of a warp do not wait in different collectives") {
   const Body two_places = [](const Args&) {
     if (tid() < 16)
