@@ -20,6 +20,12 @@
 namespace mc::host {
 namespace {
 
+/// The loop's answers to the operators of the node.
+struct Operators {
+  BlockLister blocks;
+  PrefillAsks prompts;
+};
+
 // Everything a worker process owns, in the order it is built; destroyed in reverse.
 class WorkerProcess {
  public:
@@ -78,11 +84,10 @@ class WorkerProcess {
     parts.signal_fd = signals_->fd();
     parts.on_signal = [this] { on_signal(); };
     parts.heartbeat = &heartbeat_;
-    parts.on_operators = [this](const wire::Message& message) { asks_->answer(message); };
+    parts.on_operators = [this](const wire::Message& message) { operators_->prompts.answer(message); };
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    lister_ = std::make_unique<BlockLister>(*worker_, *loop_);
-    asks_ = std::make_unique<PrefillAsks>(*loop_, *worker_, asked_node());
+    operators_.reset(new Operators{{*worker_, *loop_}, {*loop_, *worker_, asked_node()}});
     answer_pages();
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
@@ -97,8 +102,8 @@ class WorkerProcess {
 
   void answer_pages() {
     StatusPages::LoopAnswers answers;
-    answers.blocks = [this](const http::Request& request, const http::Responder& out) { lister_->answer(request, out); };
-    answers.prefill = [this](const http::Request& request, const http::Responder& out) { asks_->ask(request, out); };
+    answers.blocks = [o = operators_.get()](const auto& request, const auto& out) { o->blocks.answer(request, out); };
+    answers.prefill = [o = operators_.get()](const auto& request, const auto& out) { o->prompts.ask(request, out); };
     pages_->answer_with(std::move(answers));
   }
 
@@ -156,7 +161,7 @@ class WorkerProcess {
     // The pages that tell of tenants are locked before a request of one can come.
     if (now < at_.status && !news.tenants_changed) return;
     at_.status = now + 100ms;
-    loop_->apply([this](TimePoint at, node::Actions& out) { asks_->drop_gone(at, out); });
+    loop_->apply([this](TimePoint at, node::Actions& out) { operators_->prompts.drop_gone(at, out); });
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
       at_.check = now + 1s;
@@ -246,9 +251,8 @@ class WorkerProcess {
   std::unique_ptr<WorkerMetrics> meters_;
   std::unique_ptr<door::PageLock> lock_;
   std::unique_ptr<StatusPages> pages_;
-  std::unique_ptr<BlockLister> lister_;
   std::unique_ptr<Loop> loop_;
-  std::unique_ptr<PrefillAsks> asks_;
+  std::unique_ptr<Operators> operators_;
   std::unique_ptr<Readiness> readiness_;
   WorkerWatch watch_;
   Shutdown shutdown_;
