@@ -149,7 +149,7 @@ class Health(threading.Thread):
         self.start()
 
     def run(self):
-        while not self.end.wait(0.005):
+        while not self.end.wait(0.01):
             began = time.monotonic()
             try:
                 status = self.client.status()
@@ -177,6 +177,7 @@ class Schemas(Attacked):
         with open(os.path.join(model, "chat_template.jinja"), "w", encoding="utf-8") as file:
             file.write(TEMPLATE)
         c = Cluster()
+        c.env["MALLOC_ARENA_MAX"] = "1"  # each arena keeps memory, and chance decides which threads use which
         try:
             c.start("conductor", "-m", model)
             c.start("p0", "-m", model)
@@ -193,32 +194,42 @@ class Schemas(Attacked):
         self.addCleanup(self.health.close)
         self.ends = {}
 
-    def ask(self, what, **fields):
-        """One chat whose answer must have a form; lone surrogates are sent as bytes that are no UTF-8."""
+    def requests(self, **fields):
+        """A chat whose answer must have a form; lone surrogates also go as bytes that are no UTF-8."""
         body = {"messages": [{"role": "user", "content": "?"}], "max_tokens": 3, **fields}
         for data in {json.dumps(body).encode(), json.dumps(body, ensure_ascii=False).encode(errors="surrogatepass")}:
-            data = data.replace(json.dumps(DEEPEST).encode(), b'{"not":' * 10_000 + b"{}" + b"}" * 10_000)
-            began = time.monotonic()
-            status, _, answer = self.cluster.request("POST", "/v1/chat/completions", data)
-            took = time.monotonic() - began
-            self.ends[status] = max(self.ends.get(status, 0), took)
-            self.alive(None, data)
-            self.assertIsNone(self.health.wrong, data[:300])
-            self.assertIn(status, (200, 400, 413), (what, answer[:500], data[:500]))
-            self.assertLess(took, GRACE_S, data[:500])
-            if status != 200:
-                error = json.loads(answer)["error"]
-                self.assertTrue(error["message"], data[:500])
-                self.assertLess(len(error["message"]), 2000, data[:500])
+            yield data.replace(json.dumps(DEEPEST).encode(), b'{"not":' * 10_000 + b"{}" + b"}" * 10_000)
 
-    def form(self, schema):
-        strict = self.random.random() < 0.5
-        self.ask("a schema", response_format={
-            "type": "json_schema", "json_schema": {"name": "s", "strict": strict, "schema": schema}})
+    def forms(self, *kinds):
+        """The requests whose answers must have the schemas of these kinds."""
+        for kind in kinds:
+            for schema in kind():
+                form = {"name": "s", "strict": self.random.random() < 0.5, "schema": schema}
+                yield from self.requests(response_format={"type": "json_schema", "json_schema": form})
 
-    def rounds(self, one_round):
-        for _ in range(2):  # then each arena of the allocator has its size
-            one_round()
+    def ask(self, data):
+        began = time.monotonic()
+        status, _, answer = self.cluster.request("POST", "/v1/chat/completions", data)
+        took = time.monotonic() - began
+        self.ends[status] = max(self.ends.get(status, 0), took)
+        self.alive(None, data)
+        self.assertIsNone(self.health.wrong, data[:300])
+        self.assertIn(status, (200, 400, 413), (answer[:500], data[:500]))
+        self.assertLess(took, GRACE_S, data[:500])
+        if status != 200:
+            error = json.loads(answer)["error"]
+            self.assertTrue(error["message"], data[:500])
+            self.assertLess(len(error["message"]), 2000, data[:500])
+
+    def check_rounds(self, requests):
+        """Asks all of it several times. From then on no process grows."""
+        requests = list(requests)
+
+        def one_round():
+            for data in requests:
+                self.ask(data)
+
+        one_round()  # then the allocator keeps what the largest request took
         self.cluster.wait_quiet(20)
         after = {name: attack.resident(p.popen.pid) for name, p in self.cluster.processes.items()}
         for name, bytes_then in after.items():
@@ -234,26 +245,13 @@ class Schemas(Attacked):
         self.check_after()
 
     def test_hostile_schemas_are_refused_or_served_within_their_bound(self):
-        def one_round():
-            for kind in (deep, wide, recursive, listed, odd):
-                for schema in kind():
-                    self.form(schema)
-
-        self.rounds(one_round)
+        self.check_rounds(self.forms(deep, wide, recursive, listed, odd))
 
     def test_hostile_patterns_and_bounds_are_refused_or_served_within_their_bound(self):
-        def one_round():
-            for schema in strings():
-                self.form(schema)
-
-        self.rounds(one_round)
+        self.check_rounds(self.forms(strings))
 
     def test_hostile_tools_are_refused_or_served_within_their_bound(self):
-        def one_round():
-            for declared, choice in tools():
-                self.ask("tools", tools=declared, tool_choice=choice)
-
-        self.rounds(one_round)
+        self.check_rounds(d for declared, choice in tools() for d in self.requests(tools=declared, tool_choice=choice))
 
 
 if __name__ == "__main__":
