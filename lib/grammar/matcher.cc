@@ -117,8 +117,9 @@ size_t MaskStore::bytes_of(const LocalMask& mask) {
 LocalMask* MaskStore::keep(const Key& key, LocalMask mask) {
   const size_t bytes = bytes_of(mask);
   if (bytes_ + bytes > kBytesMax) clear();
-  bytes_ += bytes;
-  return &masks_.insert_or_assign(key, std::move(mask)).first->second;
+  LocalMask* kept = &masks_.insert_or_assign(key, std::move(mask)).first->second;
+  bytes_ += bytes;  // of what is kept: the insertion may find no memory
+  return kept;
 }
 
 Masks::Masks(std::shared_ptr<const Grammar> grammar, const Vocabulary& vocabulary, MaskStore& shared,
