@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/assert.h"
+#include "base/foreign_text.h"
 
 namespace mc {
 namespace {
@@ -75,12 +76,12 @@ Error as_user_error(err::Number number, Error error) {
 }
 
 std::string format_error(std::string_view program, const Error& error) {
-  const std::string name(program);
+  const std::string name(program), what = show_controls(error.what);  // a server may have told it
   const ErrorInfo* info = find_error(error.mc);
-  if (!info) return name + ": error: " + error.what + "\n";
-  std::string out = name + ": error " + name_of(*info) + ": " + error.what + "\n";
-  if (!error.where.empty()) out += "  where: " + error.where + "\n";
-  out += "  next:  " + (error.next.empty() ? std::string(info->next) : error.next);
+  if (!info) return name + ": error: " + what + "\n";
+  std::string out = name + ": error " + name_of(*info) + ": " + what + "\n";
+  if (!error.where.empty()) out += "  where: " + show_controls(error.where) + "\n";
+  out += "  next:  " + (error.next.empty() ? std::string(info->next) : show_controls(error.next));
   return out + "; details: " + name + " help MC" + std::to_string(info->number) + "\n";
 }
 

@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 
 namespace mc::verbs {
 namespace {

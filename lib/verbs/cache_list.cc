@@ -6,7 +6,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/units.h"
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_verbs.h"
 

@@ -12,6 +12,7 @@
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "base/json.h"
 #include "base/secret_file.h"
 #include "ctl/ctl.h"
@@ -21,6 +22,7 @@
 #include "node/node.h"
 #include "verbs/ask.h"
 #include "verbs/client_key.h"
+#include "wire/codec.h"
 #include "wire/miss.h"
 
 namespace mc {
@@ -147,6 +149,8 @@ Result<Json> ask(const cli::Args& args, http::Method method, const std::string& 
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, url);
   if (response->status >= 300) return told_error(*json, response->status, url);
+  // Nodes choose some of these texts. JSON escapes them when it is printed.
+  if (!(args.has(flags::kJson) && wants_json(args)) && ::isatty(1) == 1) return show_controls_in(*json);
   return std::move(*json);
 }
 
@@ -267,8 +271,8 @@ Result<int> wait(const cli::Args& args) {
             if (const std::string why(n[key].as_string()); !why.empty()) others += ", " + why;
           continue;
         }
-        p += n["role"].as_string() == "prefill", d += n["role"].as_string() == "decode";
-        c += n["role"].as_string() == "cache";
+        const auto role = wire::role_from(n["role"].as_string());
+        p += role == wire::Role::prefill, d += role == wire::Role::decode, c += role == wire::Role::cache;
       }
       if (p >= want_p && d >= want_d && c >= want_c) return 0;
       last =
@@ -298,15 +302,15 @@ Result<int64_t> requests_on(const cli::Args& args, const std::string& name, Time
 Result<int> drain(const cli::Args& args, bool on) {
   const bool waits = on && args.on(flags::kDrainWait);
   const TimePoint deadline = on ? soon(args.duration(flags::kTimeout)) : kNever;
-  const auto tell = [&](const std::string& node, const char* state) {
+  const auto tell = [&](const std::string& node, const char* state, const char* is) {
     const std::string json = Json::object({{"node", node}, {"state", state}}).dump();
-    const std::string text = node + " is " + (std::string(state) == "drain" ? "draining" : state);
+    const std::string text = node + " is " + is;
     return write_all(1, (wants_json(args) ? json : text) + "\n");
   };
   for (const std::string& node : args.positional("NODE")) {
     const std::string body = Json::object({{"node", node}}).dump();
     MC_TRY(answer, ask(args, http::Method::post, on ? "/admin/drain" : "/admin/undrain", body, soon(5s)));
-    MC_CHECK(tell(node, on ? "drain" : "ready"));
+    MC_CHECK(on ? tell(node, "drain", "draining") : tell(node, "ready", "ready"));
   }
   for (const std::string& node : waits ? args.positional("NODE") : std::vector<std::string>()) {
     for (;;) {
@@ -317,7 +321,7 @@ Result<int> drain(const cli::Args& args, bool on) {
                           "--timeout", "wait longer; mc-conductor why lists them, and undrain takes the drain back");
       pause_until(soon(100ms));
     }
-    MC_CHECK(tell(node, "drained"));
+    MC_CHECK(tell(node, "drained", "drained"));
   }
   return 0;
 }

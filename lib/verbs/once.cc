@@ -18,7 +18,7 @@
 #include "model/generate.h"
 #include "product/flags.h"
 #include "text/text.h"
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 #include "verbs/once_flags.h"
 #include "verbs/prompt.h"
 #include "wire/mckv.h"

@@ -12,7 +12,7 @@
 #include "http/client.h"
 #include "model/find.h"
 #include "verbs/ask.h"
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/prompt.h"
 #include "wire/miss.h"

@@ -10,7 +10,7 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "verbs/cache_list.h"
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
 
@@ -158,7 +158,7 @@ Result<int> list_values(const cli::Args& args) {
     page = std::move(next);
     if (page["more"].as_bool() && page["values"].size() == 0)
       return user_error(err::kPeerGarbage,
-                        "the node says that more keys are there, and lists none behind \"" + after + "\"",
+                        "the node reports more keys after \"" + after + "\" but lists none",
                         args.positional_one("NODE"), "compare the versions of the node and of this program");
     std::string out;
     for (const Json& value : page["values"].items()) {
@@ -168,7 +168,7 @@ Result<int> list_values(const cli::Args& args) {
       out += args.on(flags::kJson) ? value.dump() + "\n" : row_text(value);
     }
     MC_ASSERT_EQ(listed + left, static_cast<size_t>(args.count(flags::kListLimit)));
-    MC_CHECK(write_all(1, out));
+    MC_CHECK(write_foreign(1, out));
   } while (page["more"].as_bool() && left > 0);
   if (args.on(flags::kJson)) {
     Json end = Json::object({{"type", "end"}, {"values", listed}, {"more", page["more"].as_bool()}});

@@ -5,14 +5,17 @@
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/result.h"
 
-namespace mc::verbs {
+namespace mc {
 
 /// The text with every control character but line feed and tab, and every byte that is not UTF-8, as \xNN or \uNNNN.
 std::string show_controls(std::string_view text);
-/// Writes text with its controls shown when `fd` is a terminal, and as it is to a pipe or a file. `text` ends with a
+/// The value with all its strings and names shown so.
+Json show_controls_in(const Json& value);
+/// On a terminal, replaces control characters by escapes. A pipe or a file gets the bytes unchanged. `text` ends with a
 /// whole character.
 Result<void> write_foreign(int fd, std::string_view text);
 
-}  // namespace mc::verbs
+}  // namespace mc

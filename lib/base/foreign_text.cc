@@ -1,4 +1,4 @@
-#include "verbs/foreign_text.h"
+#include "base/foreign_text.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 
-namespace mc::verbs {
+namespace mc {
 namespace {
 
 void append_escape(std::string& out, const char* format, unsigned value) {
@@ -43,9 +43,22 @@ std::string show_controls(std::string_view text) {
   return out;
 }
 
+Json show_controls_in(const Json& value) {
+  if (value.is_string()) return show_controls(value.as_string());
+  if (value.is_array()) {
+    Json out = Json::array();
+    for (const Json& item : value.items()) out.push(show_controls_in(item));
+    return out;
+  }
+  if (!value.is_object()) return value;
+  Json out = Json::object();
+  for (const JsonMember& member : value.members()) out.set(show_controls(member.key), show_controls_in(member.value));
+  return out;
+}
+
 Result<void> write_foreign(int fd, std::string_view text) {
   if (::isatty(fd) != 1) return write_all(fd, text);
   return write_all(fd, show_controls(text));
 }
 
-}  // namespace mc::verbs
+}  // namespace mc
