@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/copy_crc.h"
@@ -102,6 +103,12 @@ Result<void> check_directory(const std::string& directory) {
 uint64_t new_segment_bytes(uint64_t capacity_bytes) {
   const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, kSegmentUsual);
   return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+}
+
+/// Code::ok for a success.
+template <class T>
+Error error_of(const Result<T>& result) {
+  return result ? Error{Code::ok, ""} : result.error();
 }
 
 }  // namespace
@@ -229,9 +236,8 @@ void BlockDisk::write_all() {
     const std::vector<Id128> ids(drops.begin(), drops.end());
     // Behind the writes: each of these drops was ordered after the writes of its block, for write() takes out older
     // ones. A lost drop only means a block that comes back.
-    if (!ids.empty())
-      if (const auto done = store_->drop(ids, store::Level::written); !done)
-        report_upkeep(node::DiskUpkeepFailed::Work::drop, done.error());
+    using Work = node::DiskUpkeepFailed::Work;
+    if (!ids.empty()) report_upkeep(Work::drop, error_of(store_->drop(ids, store::Level::written)));
     make_room();
     report_evictions();
   }
@@ -241,16 +247,24 @@ void BlockDisk::write_all() {
 void BlockDisk::make_room() {
   for (int round = 0; round < 2; ++round) {
     const auto more = store_->maintain();
-    if (!more) return report_upkeep(node::DiskUpkeepFailed::Work::maintain, more.error());
-    if (!*more) return;
+    report_upkeep(node::DiskUpkeepFailed::Work::maintain, error_of(more));
+    if (!more || !*more) return;
   }
 }
 
-void BlockDisk::report_upkeep(node::DiskUpkeepFailed::Work work, const Error& error) {
+/// Each failure is counted. The log has the first one, and the success that ends them, because work is tried again with
+/// every batch.
+void BlockDisk::report_upkeep(node::DiskUpkeepFailed::Work work, const Error& outcome) {
   const bool is_drop = work == node::DiskUpkeepFailed::Work::drop;
-  const std::string what = (is_drop ? "forgetting blocks failed: " : "making room ahead failed: ") + error.what;
-  log_warn("disk upkeep failed", {{"operation", is_drop ? "drop" : "maintain"}, {"why", error.what}});
-  give(node::DiskUpkeepFailed{work, what});
+  const char* operation = is_drop ? "drop" : "maintain";
+  const bool failed_before = std::exchange(upkeep_fails_[is_drop], outcome.code != Code::ok);
+  if (outcome.code == Code::ok) {
+    if (failed_before) log_info("disk upkeep works again", {{"operation", operation}});
+    return;
+  }
+  if (!failed_before) log_warn("disk upkeep failed", {{"operation", operation}, {"why", outcome.what}});
+  give(node::DiskUpkeepFailed{
+      work, (is_drop ? "forgetting blocks failed: " : "freeing disk space in advance failed: ") + outcome.what});
 }
 
 void BlockDisk::write_part(std::span<const Write> part) {

@@ -68,7 +68,7 @@ class BlockDisk final : public node::BlockDisk {
   std::vector<node::DiskLoaded> load_batch(std::span<const Load> batch);
   node::DiskFound find_some(std::span<const Id128> ids, bool last);
   void make_room();
-  void report_upkeep(node::DiskUpkeepFailed::Work work, const Error& error);
+  void report_upkeep(node::DiskUpkeepFailed::Work work, const Error& outcome);
   void report_evictions();
   void give(node::Event event);
 
@@ -83,6 +83,7 @@ class BlockDisk final : public node::BlockDisk {
   std::vector<node::Event> ready_;  // oldest first, from ready_next_ on
   size_t ready_next_ = 0;
   bool stopping_ = false;
+  bool upkeep_fails_[2] = {};  // the writer's thread: maintain and drop failed when they were last tried
   std::thread writer_, reader_;
 };
 

@@ -149,7 +149,7 @@ TEST_CASE("host/disk: a segment that cannot be made ahead is reported") {
   }
   if (!failed) failed = b.wait_for<node::DiskUpkeepFailed>();  // it comes behind the writes
   CHECK(failed->work == node::DiskUpkeepFailed::Work::maintain);
-  CHECK(failed->what.starts_with("making room ahead failed: "));
+  CHECK(failed->what.starts_with("freeing disk space in advance failed: "));
 }
 
 TEST_CASE("host/disk: the files of a disk are counted, and grow in size before they grow in number") {
