@@ -1,6 +1,6 @@
 // The messages of a prefill node to the decode node of a request: the offer, the extents that are ready to read, the
-// end. A request that operators ask of the prefill node alone has no decode node. It counts as accepted at once, by a
-// partner that needs none of its blocks, and these functions send nothing for it.
+// end. A request that operators ask of the prefill node alone has no decode node. It is accepted at once, and
+// these functions send no message for it.
 #pragma once
 
 #include <string>

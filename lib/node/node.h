@@ -159,8 +159,8 @@ struct DiskEvicted {
   std::vector<BlockHash> hashes;
 };
 
-/// The disk failed at work that no block waits for. drop: forgotten blocks may come back at the next start. maintain:
-/// room was not made ahead.
+/// Background work of the disk failed. drop: forgotten blocks may come back at the next start. maintain: no space was
+/// freed in advance.
 struct DiskUpkeepFailed {
   enum class Work : uint8_t { drop, maintain };
   Work work = Work::drop;

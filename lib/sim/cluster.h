@@ -85,7 +85,7 @@ enum class Fate : uint8_t {
   rejected_prefill,  // TTFT bound, before any work
   rejected_decode,   // TBT bound, before any work
   rejected_after,    // TBT bound, when its prefill was done
-  rejected_node,     // no node of a role was there, for a retry not within ten seconds
+  rejected_node,     // no node of a role was up; a retried request waits ten seconds for one
   rejected_length,   // longer than the context, with its answer
   rejected_quota,    // its tenant had used up its quota
 };

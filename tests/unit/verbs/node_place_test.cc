@@ -60,7 +60,7 @@ TEST_CASE("verbs/node_place: an address that only the node announced gets no key
   const auto refused = place_of("c0", true);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().mc == err::kUnauthorized);
-  CHECK(refused.error().what.find("http://192.0.2.7:8003 is only what the node announced") != std::string::npos);
+  CHECK(refused.error().what.find("the node announced http://192.0.2.7:8003, ") != std::string::npos);
   CHECK(refused.error().next.find("name the node by its address") != std::string::npos);
   const auto without = place_of("c0", false);
   REQUIRE_OK(without);
