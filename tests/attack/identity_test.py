@@ -99,7 +99,7 @@ class Squatters(unittest.TestCase):
             names = self.names() - before
             sockets = glob.glob(folder + "/data-*")
             victim = attack.children(cluster.processes["conductor"].popen.pid)[0]
-            process, said = stranger_stays("squat", 6, *names)
+            process, said = stranger_stays("squat", 300, *names)
             self.assertEqual(said, "squatting\n")
             os.kill(victim, 9)
             with self.assertRaises((AssertionError, OSError)):
@@ -116,7 +116,7 @@ class Squatters(unittest.TestCase):
     @attack.needs_second_user
     def test_a_dialler_says_nothing_to_another_users_socket(self):
         name = f"mc-squat-{os.getpid()}"
-        process, said = stranger_stays("squat", 4, name)
+        process, said = stranger_stays("squat", 300, name)
         self.assertEqual(said, "squatting\n")
         until(lambda: name in self.names(), 10, "the name is bound")
         words = ["mc-bench", "xfer", f"shm://{name}", "--op", "read", "--size", "64KiB", "--time", "0.1s"]

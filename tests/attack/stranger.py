@@ -3,13 +3,14 @@ and of the shm socket, and prints what it got as one line of JSON. Python standa
 
     stranger.py read PORTS INSTANCES GUESSES      of each (comma-separated; none or guess): dial, claim, read 4 KiB
     stranger.py claim PORTS INSTANCES             of each: dial, claim with a newer descriptor; stay until stdin ends
-    stranger.py squat SECONDS NAME...             bind abstract shm names, count what dialers send
+    stranger.py squat SECONDS NAME...             until stdin ends: bind abstract shm names, count what dialers send
     stranger.py bind PATH...                      try to bind sockets at these paths
 """
 
 import itertools
 import json
 import os
+import select
 import socket
 import struct
 import sys
@@ -105,11 +106,12 @@ def claim(port, instance, kept):
 
 
 def squat(seconds, names):
-    """Binds every abstract name that comes free; (bound, bytes and descriptors that dialers sent)."""
+    """Binds every abstract name that comes free, until the test closes stdin or the seconds have passed; (bound, bytes
+    and descriptors that dialers sent)."""
     listeners, bound, sent, passed = {}, 0, 0, 0
     end = time.monotonic() + seconds
     print("squatting", flush=True)
-    while time.monotonic() < end:
+    while time.monotonic() < end and not select.select([sys.stdin], [], [], 0.01)[0]:
         for name in names:
             if name in listeners:
                 continue
