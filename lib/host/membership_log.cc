@@ -28,8 +28,9 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
   }
   for (const auto& [instance, before] : known_) {
     if (now.contains(instance)) continue;
-    const auto told = std::ranges::find(lost, instance, &node::Members::Lost::instance);
-    out.push_back({Kind::left, before.name, before.role, before.state, told == lost.end() ? "" : told->why});
+    // A node that was silent and came back is lost a second time under the same instance: the newest reason counts.
+    const auto told = std::find_if(lost.rbegin(), lost.rend(), [&](const auto& l) { return l.instance == instance; });
+    out.push_back({Kind::left, before.name, before.role, before.state, told == lost.rend() ? "" : told->why});
   }
   known_ = std::move(now);
   return out;

@@ -38,6 +38,15 @@ TEST_CASE("host/membership_log: each change of membership is one line") {
         std::vector<Change>{{Kind::left, "p0", kPrefill, NodeState::ready, "no heartbeat for 3000 ms"}});
 }
 
+TEST_CASE("host/membership_log: a node that came back and is lost again is told with the newest reason") {
+  MembershipLog log;
+  (void)log.changes({status("p0", 1)}, {});
+  const auto instance = status("p0", 1).instance;
+  const auto changes = log.changes({}, {{instance, "silent for 2903 ms"}, {instance, "connection closed"}});
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0].detail == "connection closed");
+}
+
 TEST_CASE("host/membership_log: a restarted node leaves and joins though its name is the same") {
   MembershipLog log;
   (void)log.changes({status("p0", 1)}, {});
