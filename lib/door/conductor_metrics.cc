@@ -115,8 +115,9 @@ void ConductorMetrics::update(const node::Conductor& conductor, const http::Serv
   count(metric::kVllmPrefixQueries, {}, s.prompt_tokens);
   count(metric::kVllmPrefixHits, {}, s.cached_local);
   count(metric::kVllmExternalHits, {}, s.cached_remote);
-  count(metric::kVllmPromptTokensBySource, {"cached"}, s.cached_local);
-  count(metric::kVllmPromptTokensBySource, {"transferred"}, s.cached_remote);
+  count(metric::kVllmPromptTokensBySource, {"local_compute"}, s.computed);
+  count(metric::kVllmPromptTokensBySource, {"local_cache_hit"}, s.cached_local);
+  count(metric::kVllmPromptTokensBySource, {"external_kv_transfer"}, s.cached_remote);
   count(metric::kFallback, {"retry"}, s.retried);
   count(metric::kReplication, {}, conductor.copies().stats().blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);

@@ -250,8 +250,10 @@ void Flights::give(Request& r, AnswerTokens::Token token, Finish finish, TimePoi
     reply.token = next->token;
     reply.logprobs = std::move(next->logprobs);
     if (reply.index == 0) {  // once for each request, as its prompt tokens
-      stats_.cached_local += r.summary.report.cached_local;
-      stats_.cached_remote += r.summary.report.cached_remote;
+      const uint64_t local = r.summary.report.cached_local, remote = r.summary.report.cached_remote;
+      stats_.cached_local += local;
+      stats_.cached_remote += remote;
+      stats_.computed += r.submit.ids.size() - std::min<uint64_t>(r.submit.ids.size(), local + remote);
       reply.summary = r.summary;
       reply.prompt_logprobs = std::move(r.attempt.prompt_logprobs);
       reply.embedding = std::move(r.attempt.embedding);

@@ -131,7 +131,8 @@ class Flights {
   /// Each submitted request is unfinished, or has ended as one of finished, failed, rejected and cancelled.
   struct Stats {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
-    uint64_t prompt_tokens = 0, cached_local = 0, cached_remote = 0, answer_tokens = 0;
+    uint64_t prompt_tokens = 0, answer_tokens = 0;
+    uint64_t computed = 0, cached_local = 0, cached_remote = 0;  // prompt tokens of requests with a first token
     /// Requests rejected because a bound was predicted to be missed.
     std::map<sched::Bound, uint64_t> missed = {{sched::Bound::ttft, 0}, {sched::Bound::tbt, 0}, {sched::Bound::kv, 0}};
     uint64_t set_aside = 0;                   // times that a breaker opened
