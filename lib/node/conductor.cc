@@ -192,6 +192,7 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   const auto orphans = flights_.on_node(name);
   for (const auto& [id, stage] : orphans) {
     Request& r = *flights_.find(id);
+    r.summary.failed.push_back({r.attempt.prefill, r.attempt.decode, stage, Reason::peer_lost});
     Flights::cancel_workers(r, CancelReason::superseded, out);
     flights_.unplace(r, now);
   }

@@ -216,6 +216,14 @@ TEST_CASE("node/conductor: a decode node lost in mid-answer costs a second attem
   CHECK(again[0].spec.resumed == 2);
   CHECK(again[0].spec.ids.size() == 102);
   CHECK(again[0].decode == "d1");
+  wire::Tokens last;
+  last.rows.push_back({"r", 2, 2, 12, {}, "stop"});
+  const auto replies = Bench::replies(b.give(Received{"d1", instance(3), last}));
+  const auto end = std::ranges::find(replies, Reply::Kind::finished, &Reply::kind);
+  REQUIRE(end != replies.end());
+  REQUIRE(end->summary.failed.size() == 1);  // mc-conductor why lists it
+  CHECK(end->summary.failed[0].decode == "d0");
+  CHECK(end->summary.failed[0].reason == Reason::peer_lost);
 }
 
 TEST_CASE("node/conductor: the seconds of an answer are those since its first token, whichever attempt gave it") {
