@@ -1,38 +1,67 @@
 #include "host/calibrate.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "model/generate.h"
 
 namespace mc::host {
 
-Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
+namespace {
+
+Result<attn::Plan> full_plan(const model::Runner& runner) {
+  const auto& config = runner.model().config();
+  return attn::resolve(attn::PlanText{.automatic = false}, config.attention, static_cast<int32_t>(config.layers),
+                       static_cast<int32_t>(runner.options().block_tokens));
+}
+
+int64_t longest_prompt(const model::Runner& runner) {
+  return std::min<int64_t>({256, runner.options().max_chunk_tokens, runner.model().config().max_positions - 8});
+}
+
+/// The two best times of one length. A best time that another pass comes near is the machine's own time. The first pass
+/// pays for cold caches, so three passes are needed at least.
+struct Best {
+  double first = 1e9, second = 1e9;
+  int passes = 0;
+  bool settled() const { return passes >= 3 && second <= 1.05 * first; }
+  void add(double seconds) {
+    ++passes;
+    if (seconds < first)
+      second = first, first = seconds;
+    else
+      second = std::min(second, seconds);
+  }
+};
+
+}  // namespace
+
+Result<void> measure_prefill(model::Runner& runner, Duration budget, sched::Cost& cost) {
   MC_ASSERT(budget > Duration(0));
-  sched::Cost cost;
   const Clock& clock = SystemClock::instance();
   const TimePoint end = clock.now() + budget;
   const auto& config = runner.model().config();
-  const int64_t longest = std::min<int64_t>({256, runner.options().max_chunk_tokens, config.max_positions - 8});
-  MC_TRY(pages, model::LocalPages::allocate(runner.layout(), longest + 8));
-  MC_TRY(plan, attn::resolve(attn::PlanText{.automatic = false}, config.attention, static_cast<int32_t>(config.layers),
-                             static_cast<int32_t>(runner.options().block_tokens)));
+  const int64_t longest = longest_prompt(runner);
+  MC_TRY(pages, model::LocalPages::allocate(runner.layout(), longest));
+  MC_TRY(plan, full_plan(runner));
   std::vector<uint32_t> tokens(static_cast<size_t>(longest));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>((i * 7919 + 3) % config.vocab);
   // A pipeline's stage is measured by its layers: a full pipeline finishes a prompt in little more than that.
   const LayerRange held = runner.model().held();
   std::vector<float> activations(runner.model().whole() ? 0 : 2 * tokens.size() * config.hidden);
-  std::vector<sched::PrefillSample> prefills;
-  // All processes of a host start at once and disturb each other: the best of many short passes, alternating,
-  // is what the machine can do, where one pass of each was up to half too slow.
+  const std::array<int64_t, 2> lengths{std::min<int64_t>(64, longest), longest};
+  std::array<Best, 2> best;
+  // All processes of a host start at once and disturb each other: the best of short passes that alternate is what the
+  // machine can do. One pass of each length was up to half too slow.
   constexpr int kRounds = 6;
-  const TimePoint prefills_end = end - budget / 4;
   for (int i = 0; i < 2 * kRounds; ++i) {
-    const int64_t length = i % 2 == 0 ? std::min<int64_t>(64, longest) : longest;
-    if (clock.now() > prefills_end && prefills.size() >= 2) break;
+    const size_t which = i % 2;
+    if (i >= 2 && (clock.now() > end || (best[0].settled() && best[1].settled()))) break;
+    if (best[which].settled()) continue;
     const TimePoint began = clock.now();
     model::PrefillChunk chunk;
-    chunk.tokens = std::span(tokens).first(static_cast<size_t>(length));
+    chunk.tokens = std::span(tokens).first(static_cast<size_t>(lengths[which]));
     chunk.pages = pages.pages();
     chunk.plan = &plan;
     chunk.first_layer = held.first, chunk.end_layer = held.end;
@@ -42,28 +71,36 @@ Result<sched::Cost> measure_cost(model::Runner& runner, Duration budget) {
     if (held.first > 0) chunk.activations_in = in.first(stream);
     if (held.end < config.layers) chunk.activations_out = after.first(stream);
     MC_CHECK(runner.prefill(chunk));
-    prefills.push_back({static_cast<double>(length), 0, to_seconds(clock.now() - began)});
+    best[which].add(to_seconds(clock.now() - began));
   }
-  // The first pass of each length pays for cold caches; the best of each is what counts.
-  std::sort(prefills.begin(), prefills.end(),
-            [](auto& a, auto& b) { return a.tokens != b.tokens ? a.tokens < b.tokens : a.seconds < b.seconds; });
-  prefills.erase(std::unique(prefills.begin(), prefills.end(), [](auto& a, auto& b) { return a.tokens == b.tokens; }),
-                 prefills.end());
-  sched::fit_prefill(prefills, cost);
-  if (!runner.model().whole()) return cost;  // it decodes nothing
-  std::vector<float> logits(2 * size_t{config.vocab});
-  double best_s = 1e9;
-  for (int i = 0; i < 8; ++i) {
-    const model::DecodeRow row{tokens[0], longest + i, pages.pages(), &plan};
+  std::vector<sched::PrefillSample> samples;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    if (i == 0 || lengths[i] != lengths[0]) samples.push_back({static_cast<double>(lengths[i]), 0, best[i].first});
+  sched::fit_prefill(samples, cost);
+  return {};
+}
+
+Result<void> measure_decode(model::Runner& runner, Duration budget, sched::Cost& cost) {
+  MC_ASSERT(budget > Duration(0));
+  MC_ASSERT(runner.model().whole());
+  const Clock& clock = SystemClock::instance();
+  const TimePoint end = clock.now() + budget;
+  constexpr int kSteps = 8;
+  const int64_t context = longest_prompt(runner);
+  MC_TRY(pages, model::LocalPages::allocate(runner.layout(), context + kSteps));
+  MC_TRY(plan, full_plan(runner));
+  std::vector<float> logits(runner.model().config().vocab);
+  Best best;
+  for (int i = 0; i < kSteps && (i == 0 || clock.now() <= end); ++i) {
+    const model::DecodeRow row{3, context + i, pages.pages(), &plan};
     const TimePoint began = clock.now();
-    MC_CHECK(runner.decode({&row, 1}, std::span(logits).first(config.vocab)));
-    best_s = std::min(best_s, to_seconds(clock.now() - began));
-    if (clock.now() > end) break;
+    MC_CHECK(runner.decode({&row, 1}, logits));
+    best.add(to_seconds(clock.now() - began));
   }
   // One point cannot tell a step's constant part from its rows; online observation corrects the sum.
-  cost.decode_s = 0.8 * best_s;
-  cost.decode_s_per_row = 0.2 * best_s;
-  return cost;
+  cost.decode_s = 0.8 * best.first;
+  cost.decode_s_per_row = 0.2 * best.first;
+  return {};
 }
 
 }  // namespace mc::host

@@ -305,7 +305,12 @@ Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const 
     const model::RunnerOptions one{
         .block_tokens = engine_->block_tokens, .max_chunk_tokens = 256, .max_batch = 1, .kernels = kernels};
     MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, one));
-    return measure_cost(runner, 500ms);
+    sched::Cost measured;
+    if (role_ == wire::Role::decode)
+      MC_CHECK(measure_decode(runner, 500ms, measured));
+    else
+      MC_CHECK(measure_prefill(runner, 500ms, measured));
+    return measured;
   }
   MC_TRY(profile, open_profile(args_.text(flags::kCost)));
   sched::Cost cost = profile.cost;
