@@ -96,7 +96,9 @@ TEST_CASE("rdma/xfer: lies about ports, keys and paths end that connection only"
 
 TEST_CASE(
     "rdma/xfer: a peer that offers queue pairs it does not have never becomes one, and its paths are taken down") {
-  Pair pair("rdma", size_t{1} << 20, on("rxe1"), on("rxe0"));
+  Options holder = on("rxe1");
+  holder.connect_timeout = 2s;
+  Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
   RawSocket raw = join(pair.holder->uris()[0]);
   raw.send(FrameType::nics, wire::encode(one_nic()));
   raw.send(FrameType::path_offer, wire::encode(offer()));
