@@ -446,7 +446,7 @@ class Interrupts(Scratch):
         return [line.decode() for line in out] + rest.decode().splitlines(keepends=True)
 
     def test_rows_come_one_by_one(self):
-        words = ["attn", "--phase", "decode", "-n", "1024-65536+64", "-r", 3, "--attention", "full"]
+        words = ["attn", "--phase", "decode", "-n", "1024-16384+16", "-r", 3, "--attention", "full"]
         out = self.interrupted(*words, lines=3)
         self.assertIn("GB/s read", out[0])
         self.assertRegex(out[1], r"^point +attention +kernels ")
@@ -457,7 +457,7 @@ class Interrupts(Scratch):
         path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20000)])
         policies = ",".join(["random", "load", "kv-centric"] * 300)
         for words in (
-            ["attn", "--phase", "decode", "-n", "1024-65536+64", "-r", 3, "--attention", "full"],
+            ["attn", "--phase", "decode", "-n", "1024-16384+16", "-r", 3, "--attention", "full"],
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "4096x4096"],
             ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
