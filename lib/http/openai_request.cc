@@ -299,13 +299,14 @@ std::string read_content(const Json& content, std::string& out) {
   if (!content.is_array()) return "must be a string or a list of parts";
   for (const Json& part : content.items()) {
     const std::string_view type = part["type"].as_string();
-    if (type != "text") {
+    if (type != "text" && type != "refusal") {
       if (!part.is_object() || type.empty()) return "must be a string or a list of parts with a type";
       return "has a part of type \"" + std::string(type.substr(0, 40)) + "\"; only text is supported";
     }
-    if (!part["text"].is_string()) return "has a text part without text";
+    const Json& text = part[type];
+    if (!text.is_string()) return "has a " + std::string(type) + " part without " + std::string(type);
     if (&part != content.items().data()) out += '\n';
-    out += part["text"].as_string();
+    out += text.as_string();
   }
   return {};
 }
@@ -332,6 +333,8 @@ void read_messages(Fields& f, std::vector<ChatMessage>& out) {
     if (const Json& content = item["content"]; !content.is_null()) {
       if (const std::string wrong = read_content(content, message.content); !wrong.empty())
         return f.fail(at + ".content", wrong);
+    } else if (const Json& refusal = item["refusal"]; message.role == "assistant" && refusal.is_string()) {
+      message.content = refusal.as_string();
     } else if (!may_lack_content) {
       return f.fail(at + ".content", "is required");
     }

@@ -200,6 +200,12 @@ class Chat(unittest.TestCase):
         )
         self.assertEqual(answer.choices[0].message.content, chat().choices[0].message.content)
 
+    def test_a_refusal_in_the_conversation_goes_back_as_text(self):
+        refused = [*USER, {"role": "assistant", "content": None, "refusal": "No."}, *USER]
+        told = [*USER, {"role": "assistant", "content": "No."}, *USER]
+        first, second = (client.chat.completions.create(messages=m, **GREEDY) for m in (refused, told))
+        self.assertEqual(first.choices[0].message.content, second.choices[0].message.content)
+
     def test_parameters_that_clients_send_to_openai_alone_are_ignored(self):
         answer = chat(user="me", metadata={"a": "b"}, store=False, service_tier="auto", parallel_tool_calls=True)
         self.assertEqual(answer.choices[0].message.content, chat().choices[0].message.content)

@@ -314,6 +314,19 @@ TEST_CASE("http/openai: chat messages take text and text parts; other parts are 
   CHECK(bad_chat("{}").param == "messages");
 }
 
+TEST_CASE("http/openai: a refusal that an assistant gave goes back as its text") {
+  const auto content = [](std::string_view message) {
+    const auto request = parse_chat(R"({"messages":[)" + std::string(message) + "]}", {}, {});
+    return request ? request->messages[0].content : "refused: " + refused(request).param;
+  };
+  CHECK(content(R"({"role":"assistant","content":null,"refusal":"no"})") == "no");
+  CHECK(content(R"({"role":"assistant","content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"}]})") ==
+        "a\nb");
+  CHECK(content(R"({"role":"assistant","content":"yes","refusal":null})") == "yes");
+  CHECK(content(R"({"role":"assistant","content":null})") == "refused: messages[0].content");
+  CHECK(content(R"({"role":"user","content":null,"refusal":"no"})") == "refused: messages[0].content");
+}
+
 TEST_CASE("http/openai: chat features beyond us are refused by name") {
   for (const auto& [field, name] :
        std::initializer_list<std::pair<const char*, const char*>>{{R"("tools":[{"type":"function"}])", "tools"},
