@@ -345,29 +345,58 @@ void read_messages(Fields& f, std::vector<ChatMessage>& out) {
   }
 }
 
+const Json* tool_named(const Json& tools, std::string_view name) {
+  for (const Json& tool : tools.items())
+    if (tool["function"]["name"].as_string() == name) return &tool;
+  return nullptr;
+}
+
+/// Reads a tool_choice of type allowed_tools, which keeps some tools and a mode.
+void read_allowed_tools(Fields& f, const Json& allowed, GenerateRequest& out) {
+  const std::string_view mode = allowed["mode"].as_string();
+  if (mode != "auto" && mode != "required")
+    return f.fail("tool_choice", "needs the allowed_tools.mode auto or required");
+  Json kept = Json::array();
+  for (const Json& wanted : allowed["tools"].items()) {
+    const std::string name(wanted["function"]["name"].as_string());
+    const Json* tool = tool_named(out.tools, name);
+    if (!tool) return f.fail("tool_choice", "allows \"" + name.substr(0, 64) + "\", which is none of the tools");
+    if (!tool_named(kept, name)) kept.push(*tool);
+  }
+  if (kept.size() == 0) return f.fail("tool_choice", "needs a list allowed_tools.tools of at least one tool");
+  out.tools = std::move(kept);
+  if (mode == "required") out.tool_choice = ToolChoice::required;
+}
+
+void read_tool_choice(Fields& f, const Json& choice, GenerateRequest& out) {
+  const std::string_view text = choice.as_string(), type = choice["type"].as_string();
+  if (text == "none")
+    out.tools = Json(), out.tool_choice = ToolChoice::none;
+  else if (text == "required")
+    out.tool_choice = ToolChoice::required;
+  else if (type == "function")
+    out.tool_choice = ToolChoice::named, out.tool_name = choice["function"]["name"].as_string();
+  else if (type == "allowed_tools")
+    read_allowed_tools(f, choice["allowed_tools"], out);
+  else if (text != "auto")
+    f.fail("tool_choice",
+           "must be none, auto, required, {\"type\":\"function\",\"function\":{\"name\":...}} or "
+           "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":...,\"tools\":[...]}}");
+}
+
 void read_tools(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
   if (const Json* tools = f.array("tools"); tools && tools->size() > 0) {
     if (!limits.has_tools) return f.fail_unsupported("tools", "this model's chat template does not support tools");
+    for (size_t i = 0; i < tools->size(); ++i)
+      if (const std::string_view type = (*tools)[i]["type"].as_string(); !type.empty() && type != "function")
+        return f.fail("tools[" + std::to_string(i) + "].type",
+                      "must be function, not \"" + std::string(type.substr(0, 40)) + "\"");
     out.tools = *tools;
   }
-  if (const Json* choice = f.take("tool_choice")) {
-    const std::string_view text = choice->as_string();
-    if (text == "none")
-      out.tools = Json(), out.tool_choice = ToolChoice::none;
-    else if (text == "required")
-      out.tool_choice = ToolChoice::required;
-    else if (choice->is_object())
-      out.tool_choice = ToolChoice::named, out.tool_name = (*choice)["function"]["name"].as_string();
-    else if (text != "auto")
-      return f.fail("tool_choice",
-                    "must be none, auto, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
-  }
+  if (const Json* choice = f.take("tool_choice")) read_tool_choice(f, *choice, out);
   if (out.tool_choice != ToolChoice::required && out.tool_choice != ToolChoice::named) return;
   if (out.tools.size() == 0) return f.fail("tool_choice", "needs tools");
-  const auto tools = out.tools.items();
-  if (out.tool_choice == ToolChoice::named && std::none_of(tools.begin(), tools.end(), [&](const Json& tool) {
-        return tool["function"]["name"].as_string() == out.tool_name;
-      }))
+  if (out.tool_choice == ToolChoice::named && !tool_named(out.tools, out.tool_name))
     f.fail("tool_choice", "names \"" + out.tool_name.substr(0, 64) + "\", which is none of the tools");
 }
 

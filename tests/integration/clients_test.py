@@ -243,6 +243,14 @@ class Forms(unittest.TestCase):
         answer = client.chat.completions.create(messages=[*USER, choice.message, *results], tools=TOOLS, **GREEDY)
         self.assertEqual(answer.choices[0].finish_reason, "length")
 
+    def test_allowed_tools_leave_the_other_tools_uncalled(self):
+        for name in ("sum", "double"):
+            allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+            choice = {"type": "allowed_tools", "allowed_tools": allowed}
+            calls = chat(tools=TOOLS, tool_choice=choice, max_tokens=200, extra_body={}).choices[0].message.tool_calls
+            self.check_calls(calls)
+            self.assertEqual({call.function.name for call in calls}, {name})
+
     def test_streamed_tool_calls_add_up_to_the_whole_ones(self):
         for seed in range(3):
             fields = {"temperature": 1, "seed": seed, "max_tokens": 200, "extra_body": {}}
@@ -333,6 +341,7 @@ class Errors(unittest.TestCase):
             ({"messages": []}, "messages"),
             ({"messages": [{"role": "user", "content": [picture]}]}, "messages"),
             ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
+            ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools"),
         ):
             with self.subTest(param=param), self.assertRaises(openai.BadRequestError) as caught:
                 client.chat.completions.create(**{"messages": USER, **GREEDY, **fields})

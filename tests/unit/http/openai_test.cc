@@ -343,6 +343,38 @@ TEST_CASE("http/openai: chat features beyond us are refused by name") {
   CHECK(chat(R"(,"tools":[],"tool_choice":"none","modalities":["text"])").tools.is_null());
 }
 
+TEST_CASE("http/openai: allowed tools keep their tools and their mode") {
+  const auto ask = [](const std::string& allowed) {
+    return R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}},)"
+           R"({"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":)" +
+           allowed + "}}";
+  };
+  for (const char* mode : {"auto", "required"}) {
+    const auto request = parse_chat(
+        ask(R"({"mode":")" + std::string(mode) +
+            R"(","tools":[{"function":{"name":"g"}},{"function":{"name":"g"}}]})"),
+        {}, {.has_tools = true});
+    REQUIRE_OK(request);
+    REQUIRE(request->tools.size() == 1);
+    CHECK(request->tools[0]["function"]["name"].as_string() == "g");
+    CHECK((request->tool_choice == ToolChoice::required) == (mode == std::string_view("required")));
+  }
+  for (const char* wrong : {R"({"mode":"auto","tools":[]})", R"({"mode":"auto"})", R"({"tools":[{}]})", "7",
+                            R"({"mode":"auto","tools":[{"function":{"name":"h"}}]})"}) {
+    INFO(wrong);
+    const auto request = parse_chat(ask(wrong), {}, {.has_tools = true});
+    CHECK(refused(request).param == "tool_choice");
+  }
+}
+
+TEST_CASE("http/openai: tools that are no functions are refused by their type") {
+  const auto request = parse_chat(
+      R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"custom","custom":{"name":"f"}}]})", {},
+      {.has_tools = true});
+  CHECK(refused(request).param == "tools[0].type");
+  CHECK(contains(refused(request).message, "\"custom\""));
+}
+
 TEST_CASE("http/openai: forms of an answer are read, and what contradicts them is refused by name") {
   const GenerateRequest schema = chat(
       R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":{"type":"null"}}})");
