@@ -124,8 +124,8 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   pages->host_ = at.host;
   if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
   if (!is_loopback(at.host) && !lock.has_key()) warn_no_lock(Door::pages, at.text());
-  const auto handler = [p = pages.get()](const http::Request& request, const http::Responder& out) {
-    p->handle(request, out);
+  const auto handler = [p = pages.get()](http::Request request, const http::Responder& out) {
+    p->handle(std::move(request), out);
   };
   pages->prompt_bytes_ = bodies.prompt_bytes;
   if (bodies.value_bytes > 0) {
@@ -181,14 +181,14 @@ void StatusPages::update(std::string unready, bool has_tenants) {
 }
 
 void StatusPages::answer_with(LoopAnswers answers) {
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(answers_mutex_);
   loop_ = std::move(answers);
 }
 
-void StatusPages::ask_loop(Answer LoopAnswers::*answer, const http::Request& request, const http::Responder& out) {
-  const std::lock_guard lock(mutex_);  // until the answer has returned: its owner may take it away and go
+void StatusPages::ask_loop(Answer LoopAnswers::*answer, http::Request request, const http::Responder& out) {
+  const std::shared_lock lock(answers_mutex_);  // until the answer has returned: its owner may take it away and go
   if (!(loop_.*answer)) return out.respond({.status = 503, .headers = {}, .body = "starting or stopping"});
-  (loop_.*answer)(request, out);
+  (loop_.*answer)(std::move(request), out);
 }
 
 /// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
@@ -198,7 +198,7 @@ bool StatusPages::is_locked() {
   return has_tenants_;
 }
 
-void StatusPages::handle(const http::Request& request, const http::Responder& out) {
+void StatusPages::handle(http::Request request, const http::Responder& out) {
   const auto found = http::find_route(http::worker_routes(), request.method, request.path);
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
@@ -208,9 +208,10 @@ void StatusPages::handle(const http::Request& request, const http::Responder& ou
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
-    case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, request, out);
+    case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, std::move(request), out);
     case http::Route::prefill:
-      return prompt_bytes_ > 0 ? ask_loop(&LoopAnswers::prefill, request, out) : out.respond(no_prompts());
+      if (prompt_bytes_ == 0) return out.respond(no_prompts());
+      return ask_loop(&LoopAnswers::prefill, std::move(request), out);
     case http::Route::store:
       if (store_) return store_->handle(request, std::get<http::RouteMatch>(found).rest, out);
       return out.respond(http::error_response(err::kNotFound, "this node has no store of values: mc-cache nodes have"));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 
 #include "base/cli.h"
@@ -55,12 +56,13 @@ class StatusPages {
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
   void update(std::string unready, bool has_tenants);
-  /// The control loop's answers to /blocks and /prefill; empty ones take them away. They are called on a thread of the
-  /// server, return at once and may answer later on another thread.
-  using Answer = std::function<void(const http::Request& request, const http::Responder& out)>;
+  /// The control loop's answers to /blocks and /prefill. They are called on a thread of a server, return soon and may
+  /// answer later on another thread.
+  using Answer = std::function<void(http::Request request, const http::Responder& out)>;
   struct LoopAnswers {
     Answer blocks, prefill;
   };
+  /// Empty answers take the earlier ones away, and none of those is running any more on return.
   void answer_with(LoopAnswers answers);
   /// Reads --api-keys for the store; on failure the keys stay as they were.
   Result<void> load_keys(const cli::Args& args);
@@ -68,14 +70,16 @@ class StatusPages {
  private:
   StatusPages() = default;
   std::optional<http::Response> refuse_head(const http::Request& head) const;
-  void handle(const http::Request& request, const http::Responder& out);
-  void ask_loop(Answer LoopAnswers::*answer, const http::Request& request, const http::Responder& out);
+  void handle(http::Request request, const http::Responder& out);
+  void ask_loop(Answer LoopAnswers::*answer, http::Request request, const http::Responder& out);
   bool is_locked();
 
   std::mutex mutex_;
   std::string unready_ = "starting";  // guarded by mutex_
   bool has_tenants_ = false;          // guarded by mutex_
-  LoopAnswers loop_;                  // guarded by mutex_
+  // A lock of their own: the control loop takes mutex_ several times a second and waits for no answer that runs.
+  std::shared_mutex answers_mutex_;  // shared by the answers that run
+  LoopAnswers loop_;                 // guarded by answers_mutex_
   size_t prompt_bytes_ = 0;
   Metrics* metrics_ = nullptr;
   const door::PageLock* lock_ = nullptr;

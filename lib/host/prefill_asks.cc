@@ -1,10 +1,14 @@
 #include "host/prefill_asks.h"
 
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/units.h"
 #include "door/misses.h"
 #include "node/failure.h"
@@ -14,6 +18,9 @@ namespace {
 
 constexpr size_t kBytesPerId = 12;               // a uint32_t in decimal, a comma and a space
 constexpr size_t kOtherBytes = size_t{4} << 10;  // of a body, beside the ids
+constexpr size_t kOtherValues = 64;              // in a body, beside the ids
+/// A body up to this size is read by the thread of the HTTP server. It takes less than a millisecond.
+constexpr size_t kInlineBytes = size_t{32} << 10;
 constexpr uint64_t kLogprobsMax = 20;
 constexpr Duration kTime = std::chrono::minutes(1);
 constexpr Duration kTimeMax = std::chrono::hours(1);
@@ -26,6 +33,11 @@ Result<uint32_t> read_id(const Json& value, size_t place, uint32_t vocab) {
                     "give token ids; mc-prefill ask -p makes them from text");
 }
 
+Error late_ask(Duration time) {
+  return user_error(err::kDeadlineExceeded, "deadline of " + std::to_string(time / 1ms) + " ms passed in stage body",
+                    "stage body", "raise --timeout");
+}
+
 }  // namespace
 
 size_t AskedNode::body_bytes_max() const {
@@ -34,8 +46,14 @@ size_t AskedNode::body_bytes_max() const {
 
 Result<PrefillAsk> PrefillAsk::parse(std::string_view body, const AskedNode& node) {
   MC_ASSERT(node.vocab > 0 && node.context_tokens > 0);
-  const size_t bytes = node.body_bytes_max();
-  auto json = Json::parse(body, {.bytes = bytes, .depth = 4, .values = bytes / 2});  // a value is followed by a comma
+  const size_t values = size_t{node.context_tokens} + kOtherValues;
+  // A value costs 40 bytes of memory. All values but the last of an array or object are followed by a comma.
+  if (const auto commas = std::count(body.begin(), body.end(), ','); static_cast<size_t>(commas) >= values)
+    return user_error(err::kContextLength,
+                      "prompt of about " + std::to_string(commas + 1) + " tokens, this node holds " +
+                          std::to_string(node.context_tokens),
+                      "prompt", "shorten the prompt, or raise --kv-mem of the node");
+  auto json = Json::parse(body, {.bytes = node.body_bytes_max(), .depth = 4, .values = values});
   if (!json) return user_error(err::kInvalidField, "the body is not JSON: " + json.error().what, "body");
   for (const JsonMember& member : json->members())
     if (member.key != "prompt" && member.key != "model" && member.key != "logprobs" && member.key != "no_cache")
@@ -86,30 +104,80 @@ Result<Duration> ask_time_left(const http::Request& request, TimePoint now) {
   }
   const Duration left = time - (now - request.received);
   if (left >= 1ms) return left;
-  return user_error(err::kDeadlineExceeded, "deadline of " + std::to_string(time / 1ms) + " ms passed in stage body",
-                    "stage body", "raise --timeout");
+  return late_ask(time);
 }
 
-void PrefillAsks::ask(const http::Request& request, const http::Responder& out) {
-  auto asked = PrefillAsk::parse(request.body, node_);
-  if (!asked) return out.respond(http::error_response(asked.error()));
-  const auto left = ask_time_left(request, SystemClock::instance().now());
+PrefillAsks::PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNode node)
+    : loop_(loop), worker_(worker), node_(std::move(node)) {
+  if (node_.vocab > 0) pool_.emplace(door::DoorPool::Options{});
+}
+
+void PrefillAsks::ask(http::Request request, const http::Responder& out) {
+  MC_ASSERT(pool_.has_value());
+  if (request.body.size() > kInlineBytes) return put_in_pool(std::move(request), out);
+  take(request, out, nullptr);
+}
+
+void PrefillAsks::put_in_pool(http::Request request, const http::Responder& out) {
+  const TimePoint now = SystemClock::instance().now();
+  const auto left = ask_time_left(request, now);
   if (!left) return out.respond(http::error_response(left.error()));
+  door::DoorPool::Job job;
+  job.owner = door::client_of(request.peer);
+  job.bytes = request.body.size();
+  job.deadline = after(now, *left);
+  job.end = [out, time = job.deadline - request.received](door::DoorPool::End end) {
+    const bool is_late = end == door::DoorPool::End::late;
+    out.respond(http::error_response(is_late ? late_ask(time) : user_error(err::kDraining, "the node is stopping")));
+  };
+  job.run = [this, out, asked = std::make_shared<const http::Request>(std::move(request))](
+                const door::DoorPool::TicketPtr& ticket) { take(*asked, out, ticket); };
+  switch (pool_->submit(std::move(job))) {
+    case door::DoorPool::Admission::taken: return;
+    case door::DoorPool::Admission::stopping:
+      return out.respond(http::error_response(err::kDraining, "the node is stopping"));
+    case door::DoorPool::Admission::full: break;
+  }
+  http::Response full = http::error_response(err::kQueueFull, "the queue of large prompts is full");
+  full.headers.push_back({"Retry-After", "1"});
+  out.respond(std::move(full));
+}
+
+/// Reads a request and gives it to the loop. When memory runs out, only this request fails. `ticket` is null on the
+/// server's thread.
+void PrefillAsks::take(const http::Request& request, const http::Responder& out,
+                       const door::DoorPool::TicketPtr& ticket) {
+  try {
+    const FailsAlone alone;
+    auto read_start = read(request);
+    if (!read_start) return out.respond(http::error_response(read_start.error()));
+    if (ticket && !ticket->settle()) return;  // the pool has answered
+    loop_.post([this, start = std::move(*read_start), out, received = request.received](
+                   TimePoint now, node::Actions& actions) mutable {
+      start.spec.req = std::string(node::kOperators) + "-" + std::to_string(++count_);
+      waiting_[start.spec.req] = {out, received, start.spec.ids.size()};
+      worker_.handle(node::Received{NodeId(node::kOperators), InstanceId{}, std::move(start)}, now, actions);
+    });
+    return;
+  } catch (const std::bad_alloc&) {
+    log_warn("prompt refused: not enough memory");
+  }
+  out.respond(http::error_response(err::kNotEnoughMemory, "there is not enough memory for this prompt; retry"));
+}
+
+Result<wire::PrefillStart> PrefillAsks::read(const http::Request& request) const {
+  MC_TRY(asked, PrefillAsk::parse(request.body, node_));
+  MC_TRY(left, ask_time_left(request, SystemClock::instance().now()));
   wire::PrefillStart start;
   start.spec.prefill_attention = start.spec.decode_attention = node_.kv.attention;
   start.spec.ns = node_.kv.id();
-  start.spec.ids = std::move(asked->ids);
-  start.spec.no_cache = asked->no_cache;
+  start.spec.ids = std::move(asked.ids);
+  start.spec.no_cache = asked.no_cache;
   start.spec.sampling.temperature = 0;
-  start.spec.sampling.logprobs = static_cast<int32_t>(asked->logprobs);
+  start.spec.sampling.logprobs = static_cast<int32_t>(asked.logprobs);
   start.spec.stopping.max_tokens = 1;
-  start.spec.deadline_ms = static_cast<uint64_t>(*left / 1ms);
-  loop_.post([this, start = std::move(start), out, received = request.received](TimePoint now,
-                                                                                node::Actions& actions) mutable {
-    start.spec.req = std::string(node::kOperators) + "-" + std::to_string(++count_);
-    waiting_[start.spec.req] = {out, received, start.spec.ids.size()};
-    worker_.handle(node::Received{NodeId(node::kOperators), InstanceId{}, std::move(start)}, now, actions);
-  });
+  start.spec.deadline_ms = static_cast<uint64_t>(left / 1ms);
+  return start;
 }
 
 Json PrefillAsks::result(const wire::FirstToken& first, const Waiting& waiting) const {

@@ -6,12 +6,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "door/door_pool.h"
 #include "http/server.h"
 #include "node/services.h"
 #include "node/worker.h"
@@ -36,7 +38,7 @@ struct PrefillAsk {
   bool no_cache = false;  // neither uses nor leaves cached blocks
 
   /// Everything in `body` is checked. MC4002 names the field, MC4005 is a prompt beyond the context, MC4006 another
-  /// model than the node's.
+  /// model than the node's. A body with many more values than the context has tokens is MC4005 before it is parsed.
   static Result<PrefillAsk> parse(std::string_view body, const AskedNode& node);
 };
 /// The remaining time of a request at `now`, counted from its first byte: x-mc-deadline-ms, else a minute. MC4016 when
@@ -46,11 +48,11 @@ Result<Duration> ask_time_left(const http::Request& request, TimePoint now);
 class PrefillAsks {
  public:
   /// `loop` and `worker` outlive the object. `loop` gives the messages to node::kOperators to answer().
-  PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNode node)
-      : loop_(loop), worker_(worker), node_(std::move(node)) {}
+  PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNode node);
 
-  /// Reads the request and gives it to the node. A thread of the server, which has checked the lock.
-  void ask(const http::Request& request, const http::Responder& out);
+  /// Reads the request and gives it to the node. A thread of the server, which has checked the lock. A large body is
+  /// read by a pool, because probes of health wait for the server's thread.
+  void ask(http::Request request, const http::Responder& out);
   /// Answers the request that the message ends. Loop thread.
   void answer(const wire::Message& message);
   /// Cancels the requests whose clients have left. Loop thread.
@@ -62,6 +64,9 @@ class PrefillAsks {
     TimePoint received;
     size_t prompt_tokens = 0;
   };
+  void put_in_pool(http::Request request, const http::Responder& out);
+  void take(const http::Request& request, const http::Responder& out, const door::DoorPool::TicketPtr& ticket);
+  Result<wire::PrefillStart> read(const http::Request& request) const;
   Json result(const wire::FirstToken& first, const Waiting& waiting) const;
 
   node::MachineLoop& loop_;
@@ -69,6 +74,7 @@ class PrefillAsks {
   const AskedNode node_;
   std::map<RequestId, Waiting> waiting_;  // the loop's thread
   uint64_t count_ = 0;                    // the loop's thread
+  std::optional<door::DoorPool> pool_;    // of a node that computes prompts; last: its threads use the members above
 };
 
 }  // namespace mc::host

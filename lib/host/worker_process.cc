@@ -103,7 +103,9 @@ class WorkerProcess {
   void answer_pages() {
     StatusPages::LoopAnswers answers;
     answers.blocks = [o = operators_.get()](const auto& request, const auto& out) { o->blocks.answer(request, out); };
-    answers.prefill = [o = operators_.get()](const auto& request, const auto& out) { o->prompts.ask(request, out); };
+    answers.prefill = [o = operators_.get()](auto request, const auto& out) {
+      o->prompts.ask(std::move(request), out);
+    };
     pages_->answer_with(std::move(answers));
   }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The HTTP port of a worker, and the store of values behind that of mc-cache, under hostile requests: no program ends
-or grows, health is answered throughout, and what is wrong is refused by a status."""
+"""The HTTP port of a worker, the store of values behind that of mc-cache, and the prompts behind that of mc-prefill,
+under hostile requests: no program ends or grows, health is answered throughout, and what is wrong is refused by a
+status."""
 
 import json
 import os
@@ -20,6 +21,7 @@ KEY = "sk-tenant-one"
 KEYS = f'[tenant.one]\nkeys = ["{KEY}"]\n'
 GRACE_S = 15  # a generous ceiling on a crowded machine; the median is printed
 WORKERS = ("p0", "d0", "c0")
+CONTEXT = 8192  # tokens, of mc-tiny
 SLOW = attack.count(40, 400)
 
 
@@ -33,6 +35,10 @@ def request(method, target, body=b"", *fields):
 
 def batch(*ops, values=b""):
     return json.dumps({"ops": ops}).encode() + b"\n" + values
+
+
+def prompt_of(ids, **fields):
+    return json.dumps({"prompt": ids, **fields}, separators=(",", ":")).encode()
 
 
 def chunked(method, target, body):
@@ -52,6 +58,9 @@ def seeds():
         request("POST", "/v1/store", batch(put, {"op": "get", "key": "a"}, {"op": "pin", "key": "b", "for": "1s"},
                                            values=b"hello")),
         request("DELETE", "/v1/store/d"),
+        request("POST", "/prefill", prompt_of([5, 17, 9])),
+        request("POST", "/prefill", prompt_of([1] * 200, model="mc-tiny", logprobs=20, no_cache=True)),
+        chunked("POST", "/prefill", b"12\r\n" + prompt_of([5, 6]) + b"\r\n0\r\n\r\n"),
     ]
 
 
@@ -95,6 +104,26 @@ def wrong():
     ]
 
 
+def wrong_prompts():
+    """(request, statuses) of prompts that are wrong in one way each."""
+    bad, large = (400,), (400, 413)
+    bodies = [b"{}", b"[]", b"\xff\xfe", b"[" * 60_000, b'{"prompt":' + b"[" * 60_000, b"," * 90_000, prompt_of([])]
+    bodies += [prompt_of(ids) for ids in ("text", [1.5], [-1], [2**32], [2**64], [[1]], [None], {"1": 1}, 7)]
+    bodies += [prompt_of([1], **{key: value}) for key, value in (
+        ("logprobs", 21), ("logprobs", -1), ("logprobs", 1e300), ("no_cache", 1), ("none", 1), ("x" * 3000, 1))]
+    bodies += [b'{"prompt":[1],"prompt":[1]}', b'{"prompt":[1' + b",1" * 40_000, prompt_of([1] * (CONTEXT + 1))]
+    deadlines = ["0", "-1", "3600001", "1e3", "9" * 400, "soon"]
+    return [
+        *((request("POST", "/prefill", body), bad) for body in bodies),
+        (request("POST", "/prefill", prompt_of([1], model="other")), (404,)),
+        (request("POST", "/prefill", prompt_of([1] * 500_000)), large),
+        (request("POST", "/prefill", b"", "Content-Length: 9999999999"), large),
+        *((request("POST", "/prefill", b'{"prompt":[1]}', "Content-Length: 14", f"x-mc-deadline-ms: {ms}"), bad)
+          for ms in deadlines),
+        (request("GET", "/prefill"), (405,)),
+    ]
+
+
 class Slow(threading.Thread):
     """Clients that send what they have a byte at a time, and read nothing."""
 
@@ -128,8 +157,12 @@ class WorkerHttp(Attacked):
         keys = os.path.join(folder, "keys.toml")
         with open(keys, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(KEYS)
-        c = Cluster(roles=["conductor", "p0", "d0"])
+        admin = os.path.join(folder, "admin")
+        with open(admin, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(KEY + "\n")
+        c = Cluster(roles=["conductor", "d0"])
         try:
+            c.start("p0", "--admin-key-file", admin)
             c.start("c0", "--dram", "32MiB", "--values", "2MiB", "--api-keys", keys)
             self.ports = {name: port_of(c.processes[name].wait_ready()["http"]) for name in WORKERS}
             c.wait_nodes()
@@ -194,6 +227,42 @@ class WorkerHttp(Attacked):
             self.alive("c0", data)
             self.check_health()
         self.assertEqual(self.status_of(self.ports["c0"], request("PUT", "/v1/store/k", b"abc")), 201)
+        self.check_after()
+
+    def test_each_wrong_prompt_is_refused_by_a_status(self):
+        for data, statuses in wrong_prompts():
+            with self.subTest(data[:120]):
+                self.assertIn(self.status_of(self.ports["p0"], data), statuses)
+            self.alive("p0", data)
+            self.check_health()
+        self.assertEqual(self.status_of(self.ports["p0"], request("POST", "/prefill", prompt_of([5, 17, 9]))), 200)
+        self.check_after()
+
+    def test_health_is_answered_beside_the_largest_prompts(self):
+        deadline = "x-mc-deadline-ms: 20"
+        right = prompt_of([1] * CONTEXT)  # more than the server's thread reads itself
+        wrong = prompt_of([1] * CONTEXT + [-1] * 30)
+        statuses, end = [], threading.Event()
+
+        def send(body):
+            while not end.is_set():
+                data = request("POST", "/prefill", body, f"Content-Length: {len(body)}", deadline)
+                statuses.append(self.status_of(self.ports["p0"], data))
+
+        threads = [threading.Thread(target=send, args=(body,)) for body in (right, wrong) * 3]
+        until(lambda: self.health[0].status("/readyz") == 200, GRACE_S, "the node is ready")
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(attack.count(100, 2000)):
+                self.check_health()
+                self.assertEqual(self.health[0].status("/readyz"), 200)
+        finally:
+            end.set()
+            for thread in threads:
+                thread.join()
+        self.assertGreater(len(statuses), len(threads))
+        self.assertLessEqual(set(statuses), {200, 400, 429, 503, 504})
         self.check_after()
 
     def test_slow_clients_keep_nobody_out(self):

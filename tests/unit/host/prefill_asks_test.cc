@@ -2,8 +2,14 @@
 
 #include "host/prefill_asks.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "base/errors.h"
+#include "node/decode.h"
 #include "test.h"
+#include "unit/http/raw_client.h"
+#include "unit/node/bench.h"
 
 namespace prefill_asks_test {
 
@@ -28,6 +34,31 @@ http::Request request_with(std::string deadline_ms) {
   request.received = TimePoint{} + 3600s;
   if (!deadline_ms.empty()) request.headers.push_back({"x-mc-deadline-ms", std::move(deadline_ms)});
   return request;
+}
+
+/// Notes the threads that give it tasks, and runs none.
+struct NotingLoop final : node::MachineLoop {
+  void post(Task task) override {
+    const std::lock_guard lock(mutex);
+    tasks.push_back(std::move(task));
+    threads.push_back(std::this_thread::get_id());
+  }
+  void deliver(const node::Event&) override {}
+  std::vector<std::thread::id> seen() {
+    const std::lock_guard lock(mutex);
+    return threads;
+  }
+  std::mutex mutex;
+  std::vector<Task> tasks;               // guarded by mutex
+  std::vector<std::thread::id> threads;  // guarded by mutex
+};
+
+std::string post_of(size_t ids) {
+  std::string body = "{\"prompt\":[1";
+  for (size_t i = 1; i < ids; ++i) body += ",1";
+  body += "]}";
+  return "POST /prefill HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+         body;
 }
 
 }  // namespace
@@ -58,6 +89,43 @@ TEST_CASE("host/prefill_asks: a body that the node cannot take is refused with t
   CHECK(number_of(PrefillAsk::parse(R"({"prompt":[1],"model":7})", node)) == err::kModelNotFound);
   CHECK(number_of(PrefillAsk::parse(R"({"prompt":[1,2,3,4,5]})", node)) == err::kContextLength);
   REQUIRE_OK(PrefillAsk::parse(R"({"prompt":[1,2,3,4]})", node));
+}
+
+TEST_CASE("host/prefill_asks: a body with more values than a prompt may have is refused before it is parsed") {
+  std::string body = "{\"prompt\":[1";
+  for (int i = 0; i < 200; ++i) body += ",1";  // no end
+  const auto ask = PrefillAsk::parse(body, node_of(100));
+  CHECK(number_of(ask) == err::kContextLength);
+  CHECK(ask.error().what == "prompt of about 201 tokens, this node holds 100");
+  body.resize(body.size() - 2 * 100);
+  CHECK(number_of(PrefillAsk::parse(body, node_of(100))) == err::kInvalidField);
+}
+
+TEST_CASE("host/prefill_asks: a large body is read by another thread than the server's, and a small one by that one") {
+  node::bench::Bench<node::Decode, node::DecodeOptions> b(wire::Role::decode, 4, {});
+  NotingLoop loop;
+  PrefillAsks asks(loop, b.machine, node_of(100'000));
+  std::atomic<std::thread::id> handler;
+  auto server = http::Server::open({}, [&](http::Request request, const http::Responder& out) {
+    handler = std::this_thread::get_id();
+    asks.ask(std::move(request), out);
+  });
+  REQUIRE_OK(server);
+  test::RawClient small((*server)->port()), large((*server)->port());
+  const TimePoint deadline = test::patience();
+  const auto wait_for = [&](size_t tasks) {
+    while (loop.seen().size() < tasks && SystemClock::instance().now() < deadline) std::this_thread::yield();
+    REQUIRE(loop.seen().size() == tasks);
+  };
+  small.send(post_of(3));
+  wait_for(1);
+  CHECK(loop.seen()[0] == handler.load());
+  large.send(post_of(60'000));
+  wait_for(2);
+  CHECK(loop.seen()[1] != handler.load());
+  test::RawClient wrong((*server)->port());
+  wrong.send(post_of(100'001));
+  CHECK(wrong.read_response().starts_with("HTTP/1.1 400 "));
 }
 
 TEST_CASE("host/prefill_asks: the longest prompt fits the body that the door takes") {
