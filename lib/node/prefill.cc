@@ -130,6 +130,12 @@ void Prefill::check_start(Request& r, Actions& out) {
                   "prompt needs " + std::to_string(blocks) + " pages, the pool has " +
                       std::to_string(options_.page_count) + "; raise --kv-mem");
   if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
+  // The members of a pipeline come from the conductor alone, and operators do not wait for one.
+  if (const std::string missing = r.alone ? pipeline_.missing() : ""; !missing.empty())
+    return refuse(Reason::peer_lost, true,
+                  "this node leads a pipeline of " + std::to_string(pipeline_.stages()) +
+                      " stages and gets the others from the conductor, which lists no stage " +
+                      missing.substr(name().size() + 1) + "; start the conductor and the stages");
   if (requests_.queue().size() >= prefill_.queue_max)
     return refuse(Reason::queue_full, true,
                   std::to_string(requests_.queue().size()) + " requests wait on this node, its limit");

@@ -123,6 +123,20 @@ TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node a
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/stage: a leader without members refuses what operators ask at once with the stage that is missing") {
+  Prefill leader(LeaderBench::worker_options(wire::Role::prefill, 32, 2, 0), LeaderBench::options(2));
+  wire::PrefillStart start;
+  start.spec = spec_of("#operators-1", std::vector<uint32_t>(kChunk, 5), 1);
+  Actions out;
+  leader.handle(Received{NodeId(kOperators), InstanceId{}, std::move(start)}, TimePoint{} + 1s, out);
+  const auto failed = sent<wire::Failed>(out, std::string(kOperators));
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].code == "peer_lost");
+  CHECK(failed[0].message.find("lists no stage 1;") != std::string::npos);
+  CHECK(failed[0].message.find("start the conductor and the stages") != std::string::npos);
+  CHECK(leader.idle());
+}
+
 TEST_CASE("node/stage: a pipeline computes what operators ask of its leader, and announces it to nobody") {
   LeaderBench b;
   wire::PrefillStart start;
