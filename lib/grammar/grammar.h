@@ -195,6 +195,12 @@ class MaskMemory {
   /// Makes room for a mask of so many bytes, and may clear the masks of any grammar for it. False: there is no room, so
   /// the mask must not be kept.
   virtual bool make_room_for_mask(size_t bytes) = 0;
+  /// The number of the next use of masks. Numbers grow.
+  uint64_t count_use() { return ++uses_; }
+  uint64_t uses() const { return uses_; }
+
+ private:
+  uint64_t uses_ = 0;
 };
 
 /// The masks of one grammar with one vocabulary. One thread.
@@ -214,6 +220,14 @@ class Masks {
   size_t bytes() const { return own_.bytes(); }
   /// Frees the grammar's own masks, which are computed again when they are needed.
   void clear() { own_.clear(); }
+  /// Notes that an answer uses the masks.
+  void note_use() {
+    if (memory_) used_ = memory_->count_use();
+  }
+  /// The number of the last use.
+  uint64_t used() const { return used_; }
+  /// Masks that were computed so far.
+  uint64_t computed() const { return computed_; }
 
  private:
   LocalMask compute(const MaskStore::Key& key) const;
@@ -223,6 +237,7 @@ class Masks {
   MaskStore& shared_;
   MaskMemory* const memory_;
   MaskStore own_;
+  uint64_t used_ = 0, computed_ = 0;
   std::vector<const Vocabulary::Special*> specials_;
 };
 

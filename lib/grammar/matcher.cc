@@ -143,6 +143,7 @@ const LocalMask& Masks::local(const Place& place, uint32_t depth) {
   MaskStore& store = place.node < grammar_->automaton().prelude.end ? shared_ : own_;
   if (const LocalMask* known = store.find(key)) return *known;
   LocalMask mask = compute(key);
+  ++computed_;
   if (memory_ && &store == &own_ && !memory_->make_room_for_mask(MaskStore::bytes_of(mask)))
     return *shared_.lend(std::move(mask));
   return *store.keep(key, std::move(mask));
@@ -199,6 +200,7 @@ void Matcher::fill(std::vector<uint64_t>& allowed) {
   const Trie trie = vocabulary.nodes();
   MC_ASSERT(allowed.size() * 64 >= vocabulary.size());
   std::fill(allowed.begin(), allowed.end(), 0);
+  masks_.note_use();
   std::vector<int32_t> path;
   const auto add = [&](const Vocabulary::Node& node) {
     for (const uint32_t id : vocabulary.tokens_at(node)) allow(allowed, id);

@@ -29,20 +29,20 @@ class Constraints::Cache final : public grammar::MaskMemory {
   }
   size_t kept() const { return known_.size(); }
   size_t bytes() const;
+  uint64_t computed_masks() const;
 
  private:
   struct Known {
     std::shared_ptr<grammar::Masks> masks;
     size_t bytes = 0;  // of the text and the grammar
-    uint64_t used = 0;
     bool is_idle() const { return masks.use_count() == 1; }
+    size_t answers() const { return static_cast<size_t>(masks.use_count()) - 1; }
   };
   bool make_room(size_t grammar_bytes, size_t mask_bytes);
 
   const grammar::Vocabulary vocabulary_;
   grammar::MaskStore shared_;
   std::map<std::string, Known> known_;
-  uint64_t uses_ = 0;
   const size_t bytes_max_;
 };
 
@@ -101,13 +101,17 @@ size_t Constraints::kept() const {
   return cache_ ? cache_->kept() : 0;
 }
 
+uint64_t Constraints::computed_masks() const {
+  return cache_ ? cache_->computed_masks() : 0;
+}
+
 size_t Constraints::bytes() const {
   return cache_ ? cache_->bytes() : 0;
 }
 
 Result<std::shared_ptr<grammar::Masks>> Constraints::Cache::masks_of(const std::string& text) {
   if (const auto known = known_.find(text); known != known_.end()) {
-    known->second.used = ++uses_;
+    known->second.masks->note_use();
     return known->second.masks;
   }
   MC_TRY(grammar, grammar::Grammar::compile(text));
@@ -121,8 +125,15 @@ Result<std::shared_ptr<grammar::Masks>> Constraints::Cache::masks_of(const std::
                                  std::to_string(most) + " bytes for grammars the answers under way leave too few; " +
                                  "retry when one of them has ended"};
   auto masks = std::make_shared<grammar::Masks>(std::move(grammar), vocabulary_, shared_, this);
-  known_[text] = {masks, bytes, ++uses_};
+  masks->note_use();
+  known_[text] = {masks, bytes};
   return masks;
+}
+
+uint64_t Constraints::Cache::computed_masks() const {
+  uint64_t computed = 0;
+  for (const auto& [text, known] : known_) computed += known.masks->computed();
+  return computed;
 }
 
 size_t Constraints::Cache::bytes() const {
@@ -133,16 +144,26 @@ size_t Constraints::Cache::bytes() const {
 
 /// Drops the idle grammars that were used longest ago, then the masks of the others, until a grammar or a mask of these
 /// bytes fits. False: it does not fit.
+///
+/// Answers take turns, so the masks that were used longest ago are of the answer whose turn comes next. Only masks
+/// that no answer has used for two turns are cleared by their age. Where all are in use the largest are cleared, which
+/// makes room for many tokens of the others.
 bool Constraints::Cache::make_room(size_t grammar_bytes, size_t mask_bytes) {
   for (;;) {
     size_t grammars = grammar_bytes, masks = mask_bytes;
-    auto idle = known_.end(), masked = known_.end();  // those used longest ago
+    size_t answers = 0;
+    auto idle = known_.end(), oldest = known_.end();  // those used longest ago
+    auto largest = known_.end();
     for (auto it = known_.begin(); it != known_.end(); ++it) {
       const Known& known = it->second;
-      grammars += known.bytes, masks += known.masks->bytes();
-      const auto is_older = [&](auto other) { return other == known_.end() || known.used < other->second.used; };
+      const size_t own = known.masks->bytes();
+      grammars += known.bytes, masks += own, answers += known.answers();
+      const auto is_older = [&](auto other) {
+        return other == known_.end() || known.masks->used() < other->second.masks->used();
+      };
       if (known.is_idle() && is_older(idle)) idle = it;
-      if (known.masks->bytes() > 0 && is_older(masked)) masked = it;
+      if (own > 0 && is_older(oldest)) oldest = it;
+      if (own > 0 && (largest == known_.end() || own > largest->second.masks->bytes())) largest = it;
     }
     const bool is_full = grammars > bytes_max_ / 2 || grammars + masks > bytes_max_;
     const bool are_many = grammar_bytes > 0 && known_.size() >= kGrammarsMax;
@@ -150,10 +171,12 @@ bool Constraints::Cache::make_room(size_t grammar_bytes, size_t mask_bytes) {
       known_.erase(idle);
     else if (!is_full)
       return true;
-    else if (grammars > bytes_max_ / 2 || masked == known_.end())
+    else if (grammars > bytes_max_ / 2 || oldest == known_.end())
       return false;
+    else if (uses() - oldest->second.masks->used() > 2 * answers)
+      oldest->second.masks->clear();
     else
-      masked->second.masks->clear();
+      largest->second.masks->clear();
   }
 }
 

@@ -50,6 +50,8 @@ class Constraints {
   void forget();
   /// Grammars that are kept now, or used by answers.
   size_t kept() const;
+  /// Masks that were computed for the grammars that are kept, for the first time or again.
+  uint64_t computed_masks() const;
   /// The memory of grammars and masks now, about.
   size_t bytes() const;
 

@@ -143,6 +143,82 @@ TEST_CASE("host: grammars and masks stay below the bound after every token of se
   CHECK_GT(wide.bytes(), most);  // else the bound was not tested
 }
 
+/// Goes on by a random one of the tokens that may follow.
+void draw(Constraint& constraint, Rng& rng) {
+  const auto mask = constraint.allowed();
+  REQUIRE_OK(mask);
+  REQUIRE_OK(constraint.accept(random_allowed(*mask, rng)));
+}
+
+/// A long list of eight long words: its answer comes to the same places again and again.
+wire::Sampling long_list(int number) {
+  wire::Sampling sampling = forced();
+  Rng rng(static_cast<uint64_t>(number));
+  std::string words;
+  for (int i = 0; i < 8; ++i) {
+    words += i == 0 ? "\"" : ",\"";
+    for (int letter = 0; letter < 30; ++letter) words += static_cast<char>('a' + rng.below(26));
+    words += '"';
+  }
+  sampling.grammar = "{\"schema\":{\"type\":\"array\",\"minItems\":10000,\"items\":{\"enum\":[" + words + "]}}}";
+  return sampling;
+}
+
+/// Bytes of a list's grammar, and of the masks that its answer comes to use.
+struct ListBytes {
+  size_t grammar = 0, masks = 0;
+};
+
+ListBytes measure_list(const std::string& directory, Rng& rng) {
+  Constraints measured = Constraints::open(directory, kVocab);
+  const auto one = measured.begin(long_list(0), {}).value();
+  const size_t grammar = measured.bytes();
+  for (int token = 0; token < 2000; ++token) draw(*one, rng);
+  CHECK_GT(measured.bytes(), 2 * grammar);
+  return {grammar, measured.bytes() - grammar};
+}
+
+TEST_CASE("host: an answer keeps its masks while answers that began later and draw no tokens hold the rest") {
+  const std::string directory = model::find_model("mc-tiny").value();
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  const ListBytes one = measure_list(directory, rng);
+  Constraints narrow = Constraints::open(directory, kVocab, 4 * one.grammar + 3 * one.masks);
+  std::vector<std::unique_ptr<Constraint>> answers;
+  for (int i = 0; i < 4; ++i) {
+    answers.push_back(narrow.begin(long_list(i), {}).value());
+    for (int token = 0; token < 2000; ++token) draw(*answers.back(), rng);
+  }
+  for (int token = 0; token < 2000; ++token) draw(*answers.front(), rng);
+  const uint64_t before = narrow.computed_masks();
+  for (int token = 0; token < 2000; ++token) draw(*answers.front(), rng);
+  CHECK_LE(narrow.computed_masks() - before, 40);
+}
+
+TEST_CASE("host: answers that take turns compute few masks again though the masks of all exceed the bound") {
+  constexpr int kAnswers = 8, kTurns = 2000;
+  const std::string directory = model::find_model("mc-tiny").value();
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  const ListBytes one = measure_list(directory, rng);
+  constexpr std::pair<size_t, double> kBounds[] = {{8, 0.1}, {6, 0.5}, {5, 0.7}};
+  for (const auto& [eighths, most_a_token] : kBounds) {
+    CAPTURE(eighths);
+    const size_t most = kAnswers * (one.grammar + one.masks * eighths / 8);
+    Constraints narrow = Constraints::open(directory, kVocab, most);
+    std::vector<std::unique_ptr<Constraint>> answers;
+    for (int i = 0; i < kAnswers; ++i) answers.push_back(narrow.begin(long_list(i), {}).value());
+    for (int turn = 0; turn < kTurns / 2; ++turn)
+      for (const auto& answer : answers) draw(*answer, rng);
+    const uint64_t before = narrow.computed_masks();
+    for (int turn = 0; turn < kTurns / 2; ++turn)
+      for (const auto& answer : answers) draw(*answer, rng);
+    CHECK_LE(narrow.bytes(), most);
+    const double again = static_cast<double>(narrow.computed_masks() - before) * 2 / kTurns / kAnswers;
+    CHECK_LE(again, most_a_token);
+  }
+}
+
 TEST_CASE("host: a grammar for which the running answers leave no room is busy until one of them ends") {
   const std::string directory = model::find_model("mc-tiny").value();
   Constraints measured = Constraints::open(directory, kVocab);
