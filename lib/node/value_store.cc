@@ -70,7 +70,7 @@ Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
   MC_CHECK(check_value_key(key.name));
   const auto old = entries_.find(key);
   if (old == entries_.end() || replaces) return {};
-  return user_error(err::kInvalidField,
+  return user_error(err::kValueDiffers,
                     shown(key.name) + " has another value, of " + std::to_string(old->second.value->size()) + " bytes",
                     "key", "ask for the replacement (replace=true, or put --replace), or remove the value first");
 }
@@ -84,7 +84,7 @@ Result<void> ValueStore::check_room(uint64_t need, uint64_t given_back, uint64_t
   const uint64_t free = limits_.memory_bytes - used_ + given_back, evictable = idle_bytes_ - idle_kept;
   if (need <= free + evictable) return {};
   ++stats_.rejected;
-  return user_error(err::kNotEnoughMemory,
+  return user_error(err::kStoreFull,
                     "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) + "; " +
                         exact(free) + " are free, " + exact(evictable) + " can be evicted, and " + exact(held_bytes()) +
                         " are pinned or leased",

@@ -95,8 +95,9 @@ class ValueStore {
     uint64_t evicted = 0, expired = 0, removed = 0, rejected = 0;
   };
 
-  /// `unchanged`: the key has the very same bytes, and neither its time to live nor its pin changes. Errors: MC4002 the
-  /// key has another value, or is no key; MC4004 the value is too large; MC5003 no room: too much is pinned or leased.
+  /// `unchanged`: the key has the very same bytes, and neither its time to live nor its pin changes. Errors: MC4030
+  /// the key has another value; MC4002 it is no key; MC4004 the value is too large; MC5008 no room: too much is pinned
+  /// or leased.
   Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now);
   /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value.
   Result<Found> get(const ValueKey& key, Duration lease, TimePoint now);

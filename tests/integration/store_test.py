@@ -149,7 +149,7 @@ class Store(unittest.TestCase):
         self.assertEqual(self.verb("pin", "k4", "--for", "1h")[0], 0)
         code, _, err = self.put("k5", value)
         self.assertEqual(code, 1)
-        self.assertIn("MC5003", err)
+        self.assertIn("MC5008", err)
         self.assertIn("2MiB", err)
         self.assertIn("unpin or remove values", err)
         self.assertEqual(self.verb("unpin", "k0")[0], 0)

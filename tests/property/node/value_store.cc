@@ -58,9 +58,9 @@ class World {
     const bool had = has(key);
     const auto done = store_.put(key, std::make_shared<const ValueBytes>(bytes), terms, now_);
     if (!done) {
-      CHECK((done.error().mc == err::kNotEnoughMemory || done.error().mc == err::kBodyTooLarge ||
-             (done.error().mc == err::kInvalidField && had && !terms.replaces)));
-      if (done.error().mc == err::kNotEnoughMemory) CHECK(has(key) == had);  // a refusal evicts nothing
+      CHECK((done.error().mc == err::kStoreFull || done.error().mc == err::kBodyTooLarge ||
+             (done.error().mc == err::kValueDiffers && had && !terms.replaces)));
+      if (done.error().mc == err::kStoreFull) CHECK(has(key) == had);  // a refusal evicts nothing
       return;
     }
     CHECK(bytes.size() <= 20'000);
@@ -99,7 +99,7 @@ class World {
     const bool replaces = rng_.chance(0.5), had_source = has(from), had_target = has(to);
     const auto done = copies ? store_.copy(from, to, replaces, now_) : store_.move(from, to, replaces, now_);
     if (!done) {
-      CHECK((!had_source || done.error().mc == err::kNotEnoughMemory || (had_target && !replaces)));
+      CHECK((!had_source || done.error().mc == err::kStoreFull || (had_target && !replaces)));
       CHECK(has(from) == had_source);
       return;
     }

@@ -118,8 +118,8 @@ TEST_CASE("door/store_api: a full store says what is needed, what is held and wh
   Door door(true, 100'000);
   CHECK(door.ask(Method::put, "/a?pin=1h", binary(90'000)).status == 201);
   const auto refused = door.ask(Method::put, "/b", binary(20'000));
-  CHECK(refused.status == 503);
-  CHECK(code_of(refused) == "not_enough_memory");
+  CHECK(refused.status == 507);
+  CHECK(code_of(refused) == "store_full");
   CHECK(json_of(refused)["error"]["message"].as_string().find("pinned or leased") != std::string_view::npos);
   CHECK(json_of(refused)["error"]["next"].as_string().starts_with("unpin or remove values"));
   CHECK(door.ask(Method::put, "/b", binary((512 << 10) + 1)).status == 413);

@@ -63,7 +63,7 @@ TEST_CASE("node/value_store: a put changes no other value unless it may replace 
   Fixture f;
   REQUIRE_OK(f.store.put(key("a"), value_of("one"), {}, f.now));
   CHECK(*f.store.put(key("a"), value_of("one"), {}, f.now) == ValueStore::PutResult::unchanged);
-  CHECK(f.store.put(key("a"), value_of("two"), {}, f.now).error().mc == err::kInvalidField);
+  CHECK(f.store.put(key("a"), value_of("two"), {}, f.now).error().mc == err::kValueDiffers);
   CHECK(f.store.get(key("a"), {}, f.now)->value->view() == "one");
   CHECK(*f.store.put(key("a"), value_of("two"), {.replaces = true}, f.now) == ValueStore::PutResult::replaced);
   CHECK(f.store.get(key("a"), {}, f.now)->value->view() == "two");
@@ -93,7 +93,7 @@ TEST_CASE("node/value_store: pinned values are never evicted, and a put without 
   REQUIRE_OK(f.store.pin(key("d"), 20s, f.now));
   const auto refused = f.put("e");
   REQUIRE(!refused);
-  CHECK(refused.error().mc == err::kNotEnoughMemory);
+  CHECK(refused.error().mc == err::kStoreFull);
   CHECK(refused.error().what.find("0 bytes are free, 0 bytes can be evicted") != std::string::npos);
   CHECK(!refused.error().next.empty());
   for (const char* name : {"a", "b", "d"}) CHECK(f.has(name));
@@ -109,7 +109,7 @@ TEST_CASE("node/value_store: a value that can never fit evicts nothing") {
   Fixture f(3);
   REQUIRE_OK(f.put("a"));
   REQUIRE_OK(f.put("b"));
-  CHECK(f.store.put(key("z"), value_of(std::string(5000, 'x')), {}, f.now).error().mc == err::kNotEnoughMemory);
+  CHECK(f.store.put(key("z"), value_of(std::string(5000, 'x')), {}, f.now).error().mc == err::kStoreFull);
   CHECK(f.store.put(key("z"), value_of(std::string(5001, 'x')), {}, f.now).error().mc == err::kBodyTooLarge);
   CHECK(f.has("a"));
   CHECK(f.has("b"));
@@ -180,7 +180,7 @@ TEST_CASE("node/value_store: a copy never costs its source, and a move keeps the
   REQUIRE_OK(f.store.move(key("c"), key("d"), false, f.now));
   CHECK(!f.has("c"));
   CHECK(f.store.find(key("d"), f.now)->pin == 10s);
-  CHECK(f.store.move(key("a"), key("d"), false, f.now).error().mc == err::kInvalidField);
+  CHECK(f.store.move(key("a"), key("d"), false, f.now).error().mc == err::kValueDiffers);
   CHECK(*f.store.move(key("a"), key("d"), true, f.now) == ValueStore::PutResult::replaced);
   CHECK(f.store.count() == 1);
   CHECK(*f.store.copy(key("d"), key("d"), false, f.now) == ValueStore::PutResult::unchanged);
