@@ -48,23 +48,28 @@ Result<wire::StoreSuper> new_super(const Options& options) {
 }  // namespace
 
 struct Store::Parts {
-  Parts(std::unique_ptr<Disk> opened, const wire::StoreSuper& super, size_t segments_max, Access access_wanted)
+  Parts(std::unique_ptr<Disk> opened, const wire::StoreSuper& super, size_t segments_most, const Options& options)
       : disk(std::move(opened)),
-        access(access_wanted),
+        access(options.access),
+        keeps_all(options.keeps_all),
+        segments_max(segments_most),
         segment_bytes(super.segment_bytes),
         pages(static_cast<uint32_t>(super.segment_bytes / kPageBytes)),
         reader{*disk, store_word(super.store), super.epoch, pages},
         log(*disk, store_word(super.store), super.epoch, pages),
         segments(*disk, super.segment_bytes, access),
-        writer(log, segments, index, reader, *disk, segments_max) {}
+        writer(log, segments, index, reader, *disk, {.segments_max = segments_max, .keeps_all = options.keeps_all}) {}
 
-  /// Header, one page of table and tail leave so many pages of a segment to values.
-  uint32_t group_pages_max() const { return pages - 3; }
+  /// Header, one page of table and tail leave so many pages of a segment to values. With keeps_all a group has at most
+  /// an eighth of a segment, so that the end of a segment that no group fits into is small.
+  uint32_t group_pages_max() const { return keeps_all ? std::max(pages / 8, 2u) : pages - 3; }
   /// The commits of one round: as few groups as they fit in, and one flush.
   void write_round(std::span<Commit* const> round);
 
   std::unique_ptr<Disk> disk;
   const Access access;
+  const bool keeps_all;
+  const size_t segments_max;
   const uint64_t segment_bytes;
   const uint32_t pages;  // of a segment
   SegmentReader reader;
@@ -120,8 +125,9 @@ Store::~Store() {
 Result<std::unique_ptr<Store>> Store::open(std::unique_ptr<Disk> disk, const Options& options) {
   MC_TRY(fresh, new_super(options));
   MC_TRY(super, open_superblocks(*disk, fresh, options.access));
-  const size_t segments_max = std::max(options.capacity_bytes / super.segment_bytes, uint64_t{Writer::kSegmentsMin});
-  auto parts = std::make_unique<Parts>(std::move(disk), super, segments_max, options.access);
+  const uint64_t least = options.keeps_all ? Writer::kSegmentsKept : Writer::kSegmentsMin;
+  const size_t segments_max = std::max(options.capacity_bytes / super.segment_bytes, least);
+  auto parts = std::make_unique<Parts>(std::move(disk), super, segments_max, options);
   MC_TRY(recovered, recover(parts->reader, parts->segments, parts->index));
   Restart restart{.epoch = super.epoch,
                   .blocks = parts->index.count(),
@@ -139,11 +145,31 @@ uint32_t Store::value_bytes_max() const {
   return static_cast<uint32_t>(parts_->group_pages_max() * kPageBytes);
 }
 
+uint64_t Store::room_bytes() const {
+  if (!parts_->keeps_all) return parts_->segments_max * parts_->segment_bytes;
+  return (parts_->segments_max - Writer::kSegmentsApart) * parts_->segment_bytes / 4 * 3;
+}
+
+uint64_t Store::used_bytes() const {
+  return parts_->index.live_bytes() + parts_->index.count() * 2 * kPageBytes;
+}
+
+/// Calls that run at the same time are checked one by one; room_bytes() leaves space for all of them.
+Result<void> Store::check_room(std::span<const Put> puts) const {
+  if (!parts_->keeps_all) return {};
+  uint64_t need = 0;
+  for (const Put& put : puts) need += put.bytes.size() + 2 * kPageBytes;
+  if (used_bytes() + need <= room_bytes()) return {};
+  return Error{Code::no_space, "store: " + std::to_string(need) + " bytes do not fit: " + std::to_string(used_bytes()) +
+                                   " of " + std::to_string(room_bytes()) + " are in use"};
+}
+
 Result<void> Store::put(std::span<const Put> puts, Level level) {
   for (const Put& put : puts)
     if (put.bytes.empty() || put.bytes.size() > value_bytes_max())
       return Error{Code::invalid, "store: a block of " + std::to_string(put.bytes.size()) + " bytes; 1 to " +
                                       std::to_string(value_bytes_max()) + " fit"};
+  MC_CHECK(check_room(puts));
   std::vector<Item> items;
   const uint32_t pages_max = std::min(kGroupPagesMax, parts_->group_pages_max());
   uint32_t pages = 0;

@@ -29,6 +29,9 @@ struct Options {
   uint64_t segment_bytes = 0;     // of a new store; 0 = 1/256 of the capacity, within 16 MiB and 1 GiB
   Id128 id;                       // of a new store; zero = draw one
   bool report_evictions = false;  // the owner calls take_evicted()
+  /// Blocks leave by drop() alone. A put beyond room_bytes() is refused with no_space, and space is made by moving what
+  /// is still there (the cleaner of a log-structured file system), which needs about a third of the capacity.
+  bool keeps_all = false;
   /// As the disk was opened. read_only: get(), peek(), find() and for_each() alone.
   Access access = Access::read_write;
 };
@@ -103,6 +106,10 @@ class Store {
   Result<bool> prepare();
 
   uint32_t value_bytes_max() const;
+  /// Bytes of blocks, each in whole pages, that a store with keeps_all takes altogether.
+  uint64_t room_bytes() const;
+  /// Bytes of the blocks that are there, each in whole pages and with a page for its place in a group.
+  uint64_t used_bytes() const;
   Stats stats() const;
   const Restart& restart() const { return restart_; }
 
@@ -111,6 +118,7 @@ class Store {
   Store(std::unique_ptr<Parts> parts, Restart restart);
   Result<void> commit(std::vector<struct Item> items, bool durable);
   Result<void> grow();
+  Result<void> check_room(std::span<const Put> puts) const;
   void read(std::span<Get> gets, bool whole);
 
   std::unique_ptr<Parts> parts_;

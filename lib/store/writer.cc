@@ -1,6 +1,7 @@
 #include "store/writer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
@@ -19,9 +20,16 @@ std::vector<Item*> pointers_to(std::span<Item> items) {
 
 }  // namespace
 
-Writer::Writer(Log& log, Segments& segments, Index& index, const SegmentReader& reader, Disk& disk, size_t segments_max)
-    : log_(log), segments_(segments), index_(index), reader_(reader), disk_(disk), segments_max_(segments_max) {
-  MC_ASSERT_LE(kSegmentsMin, segments_max);
+Writer::Writer(Log& log, Segments& segments, Index& index, const SegmentReader& reader, Disk& disk,
+               const Options& options)
+    : log_(log),
+      segments_(segments),
+      index_(index),
+      reader_(reader),
+      disk_(disk),
+      segments_max_(options.segments_max),
+      keeps_all_(options.keeps_all) {
+  MC_ASSERT_LE(keeps_all_ ? kSegmentsKept : kSegmentsMin, segments_max_);
 }
 
 void Writer::fault(const Error& error) {
@@ -42,6 +50,7 @@ Result<void> Writer::start(std::optional<std::pair<Segment, SegmentContent>> act
     segment.sequence = ++sequence_;
     log_.begin(std::move(segment));
   }
+  if (keeps_all_) segments_max_ = std::max(segments_max_, segments_.total());  // a smaller one forgets nothing
   while (segments_.total() > segments_max_ && segments_.oldest() != nullptr) MC_CHECK(take_back());
   // A full store takes nothing back before something is put.
   if (segments_.free_count() == 0 && may_grow()) MC_CHECK(make_room());
@@ -67,9 +76,10 @@ Result<void> Writer::write(std::span<Item* const> items, bool durable) {
 
 Result<void> Writer::place(std::span<Item* const> items) {
   // Blocks that are moved into the next segment may leave too little room in it; then the one after that takes none.
-  for (int turn = 0; !log_.fits(items); ++turn) {
+  for (size_t turn = 0; !log_.fits(items); ++turn) {
+    if (turn > segments_.total()) return Error{Code::no_space, "store: no segment has room for the group"};
     // Before the segment is sealed: blocks that are moved may go into what is left of it.
-    if (segments_.free_count() == 0 && !taking_back_) MC_CHECK(make_room());
+    MC_CHECK(keep_reserve());
     if (const auto sealed = log_.seal(); !sealed) fault(sealed.error());  // without a table it is only slower to read
     counters_.lost_groups += log_.unflushed();
     const bool moving = std::exchange(moving_, turn == 0);
@@ -100,8 +110,18 @@ Result<void> Writer::finish() {
   return log_.flush();
 }
 
+Result<void> Writer::keep_reserve() {
+  const size_t wanted = keeps_all_ ? kSegmentsApart - 1 : 1;
+  if (segments_.free_count() >= wanted || taking_back_) return {};
+  auto made = make_room();
+  // With keeps_all the last free segment is for blocks that are moved: without it no space could be made ever again.
+  if (made || segments_.free_count() < wanted) return made;
+  fault(made.error());
+  return {};
+}
+
 Result<void> Writer::next_segment() {
-  if (segments_.free_count() == 0 && !taking_back_) MC_CHECK(make_room());
+  MC_CHECK(keep_reserve());
   Segment segment;
   if (!segments_.take_free(segment)) return Error{Code::no_space, "store: no free segment"};
   Segment full = log_.segment();
@@ -110,8 +130,7 @@ Result<void> Writer::next_segment() {
   segment.sequence = ++sequence_;
   log_.begin(std::move(segment));
   // Room is made now, while the new segment is empty: blocks that are moved have a place.
-  if (segments_.free_count() == 0 && !taking_back_)
-    if (const auto made = make_room(); !made) fault(made.error());
+  if (const auto made = keep_reserve(); !made) fault(made.error());
   return {};
 }
 
@@ -127,7 +146,17 @@ Result<void> Writer::make_room() {
     if (segments_.oldest() == nullptr) return std::move(made).error();
     stop_growing();
   }
-  return take_back();
+  return keeps_all_ ? take_back_until_free() : take_back();
+}
+
+/// Every segment may be full of blocks that stay, so one turn may gain nothing. A round through all of them gains the
+/// space of everything that was dropped.
+Result<void> Writer::take_back_until_free() {
+  for (size_t turn = 0; turn < segments_.total(); ++turn) {
+    MC_CHECK(take_back());
+    if (segments_.free_count() >= kSegmentsApart - 1) return {};
+  }
+  return Error{Code::no_space, "store: all segments are full of blocks that stay"};
 }
 
 Result<void> Writer::take_back() {
@@ -135,12 +164,17 @@ Result<void> Writer::take_back() {
   if (oldest == nullptr) return Error{Code::no_space, "store: no segment can be reused"};
   const Segment segment = *oldest;
   taking_back_ = true;
+  const uint64_t lost_before = counters_.lost_groups;
   const auto content = reader_.read(segment, segment.end, UINT64_MAX);
   Result<void> saved;
   if (content) saved = save_read_blocks(segment, *content);
   taking_back_ = false;
   if (!content) fault(content.error());
   if (!saved) fault(saved.error());
+  // The segment stays as it is: blocks that were moved may not be durable, and others may be read later.
+  if (keeps_all_ && !content) return content.error();
+  if (keeps_all_ && !saved) return saved;
+  if (keeps_all_ && counters_.lost_groups != lost_before) return Error{Code::io, "store: moved blocks were lost"};
   // A walk that ended early leaves entries that recovery had found: the file is about to hold other blocks.
   if (!content || !saved || !content->sealed) counters_.evicted_blocks += index_.forget_file(segment.file);
   index_.wait_unread(segment.file);
@@ -149,6 +183,8 @@ Result<void> Writer::take_back() {
 
 Result<void> Writer::save_read_blocks(const Segment& segment, const SegmentContent& content) {
   uint32_t pages_left = moving_ ? reader_.segment_pages / 2 : 0;
+  // Moved groups are no smaller than new ones, or their headers would take more space than before.
+  const size_t move_bytes = keeps_all_ ? std::max(kMoveBytes, reader_.segment_pages / 8 * kPageBytes) : kMoveBytes;
   std::vector<Item> items;
   size_t bytes = 0;
   for (const wire::StoreEntry& entry : content.entries) {
@@ -157,9 +193,9 @@ Result<void> Writer::save_read_blocks(const Segment& segment, const SegmentConte
     const Index::Use use = index_.take_use(entry.id, place);
     if (use == Index::Use::elsewhere) continue;
     const uint32_t pages = wire::store_pages(entry.bytes);
-    if (use == Index::Use::read && pages <= pages_left) {
-      pages_left -= pages;
-      if (bytes + whole_pages(entry.bytes) > kMoveBytes || items.size() == wire::kStoreGroupEntriesMax) {
+    if (keeps_all_ || (use == Index::Use::read && pages <= pages_left)) {
+      pages_left -= std::min(pages, pages_left);
+      if (bytes + whole_pages(entry.bytes) > move_bytes || items.size() == wire::kStoreGroupEntriesMax) {
         MC_CHECK(move_blocks(segment, items));
         bytes = 0;
       }
@@ -192,10 +228,15 @@ Result<void> Writer::move_blocks(const Segment& segment, std::vector<Item>& item
                      .parts = {&parts[i], 1},
                      .tag = static_cast<uint32_t>(i)});
   std::vector<bool> sound(items.size());
+  int unread = 0;  // errno
   disk_.run(reads, [&](Io& io) {
     const Item& item = items[io.tag];
+    if (io.error != 0) unread = io.error;
     sound[io.tag] = io.error == 0 && sum_crc32c({item.value, item.entry.bytes}) == item.entry.crc;
   });
+  if (keeps_all_ && unread != 0)
+    return Error{Code::io,
+                 "store: blocks of " + segment.name + " cannot be read: " + std::string(std::strerror(unread))};
   std::vector<Item> good;
   std::vector<Place> from;
   for (size_t i = 0; i < items.size(); ++i) {
@@ -213,6 +254,7 @@ Result<void> Writer::move_blocks(const Segment& segment, std::vector<Item>& item
   // Without a place for them the blocks go, as if they had not been read.
   const bool room = log_.fits(pointers) || segments_.free_count() > 0;
   const Result<void> placed = room ? place(pointers) : Result<void>();
+  if (keeps_all_ && (!room || !placed)) return room ? placed : Error{Code::no_space, "store: no room to move blocks"};
   const bool moved = room && placed;
   if (moved) ++counters_.groups;
   for (size_t i = 0; i < good.size(); ++i) {

@@ -23,9 +23,15 @@ struct WriterCounters {
 
 class Writer {
  public:
-  /// All references outlive it. `segments_max` >= kSegmentsMin files.
-  Writer(Log& log, Segments& segments, Index& index, const SegmentReader& reader, Disk& disk, size_t segments_max);
-  static constexpr size_t kSegmentsMin = 4;  // being filled, free, and two with blocks
+  struct Options {
+    size_t segments_max = kSegmentsMin;
+    bool keeps_all = false;  // no block is forgotten for space; segments_max >= kSegmentsKept
+  };
+  /// All references outlive it.
+  Writer(Log& log, Segments& segments, Index& index, const SegmentReader& reader, Disk& disk, const Options& options);
+  static constexpr size_t kSegmentsMin = 4;    // being filled, free, and two with blocks
+  static constexpr size_t kSegmentsKept = 12;  // with keeps_all
+  static constexpr size_t kSegmentsApart = 3;  // of these: being filled, and free for blocks that are moved
 
   /// After recovery: goes on in `active`, or in a free segment. `sequence` is the highest in use.
   Result<void> start(std::optional<std::pair<Segment, SegmentContent>> active, uint64_t sequence);
@@ -56,6 +62,9 @@ class Writer {
   Result<void> flush_log();
   Result<void> next_segment();
   Result<void> make_room();
+  /// Makes room when fewer segments are free than moves need.
+  Result<void> keep_reserve();
+  Result<void> take_back_until_free();
   /// Moves blocks of `content` that were read, at most half a segment of them, and forgets the rest.
   Result<void> save_read_blocks(const Segment& segment, const SegmentContent& content);
   Result<void> move_blocks(const Segment& segment, std::vector<Item>& items);
@@ -67,6 +76,7 @@ class Writer {
   const SegmentReader& reader_;
   Disk& disk_;
   size_t segments_max_;
+  const bool keeps_all_;
   uint64_t sequence_ = 0;
   bool taking_back_ = false;
   bool moving_ = true;      // blocks that were read get another round

@@ -508,4 +508,48 @@ TEST_CASE("store: a put with a wrong checksum of the caller's is found when it i
   CHECK(get_one(**store, 2) == Code::corrupt);
 }
 
+TEST_CASE("store: with keeps_all nothing makes way, a full store refuses, and dropped space is found again") {
+  Options options{.capacity_bytes = 16 * kSegment, .segment_bytes = kSegment};
+  options.keeps_all = true;
+  Faults faults;
+  auto store = Store::open(std::make_unique<MemoryDisk>(DiskImage{}, &faults), options);
+  REQUIRE_OK(store);
+  uint64_t put = 0;
+  for (Result<void> done; done && put < 1000; put += done.has_value()) {
+    done = put_one(**store, put + 1);
+    if (!done) CHECK(done.error().code == Code::no_space);
+    if (done) (void)(*store)->maintain();
+  }
+  REQUIRE(put > 30);
+  REQUIRE(put < 1000);
+  for (uint64_t turn = 0; turn < 2000; ++turn) {
+    const uint64_t n = turn * 7 % put + 1;
+    const Id128 id = id_of(n);
+    REQUIRE_OK((*store)->drop({&id, 1}, Level::written));
+    REQUIRE_OK(put_one(**store, n));
+  }
+  CHECK((*store)->stats().moved_blocks > 100);
+  CHECK((*store)->stats().evicted_blocks == 0);
+  store->reset();
+  auto again = Store::open(std::make_unique<MemoryDisk>(faults.image), options);
+  REQUIRE_OK(again);
+  for (uint64_t n = 1; n <= put; ++n) CHECK(get_one(**again, n) == Code::ok);
+}
+
+TEST_CASE("store: with keeps_all a segment whose blocks cannot be read stays as it is, and loses nothing") {
+  Options options{.capacity_bytes = 16 * kSegment, .segment_bytes = kSegment};
+  options.keeps_all = true;
+  Faults faults;
+  auto store = Store::open(std::make_unique<MemoryDisk>(DiskImage{}, &faults), options);
+  REQUIRE_OK(store);
+  for (uint64_t n = 1; n <= 30; ++n) REQUIRE_OK(put_one(**store, n));
+  faults.fail = [](const Io& io, const std::string&) { return io.op == Io::Op::read ? EIO : 0; };
+  // Writes go on until no segment is free. Space that cannot be made is an error, and no block goes for it.
+  for (int turn = 0; turn < 500; ++turn)
+    if (!put_one(**store, 31)) break;
+  faults.fail = nullptr;
+  for (uint64_t n = 1; n <= 30; ++n) CHECK(get_one(**store, n) == Code::ok);
+  REQUIRE_OK(put_one(**store, 32));
+}
+
 }  // namespace store_faults
