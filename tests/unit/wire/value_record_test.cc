@@ -1,0 +1,63 @@
+#include "wire/value_record.h"
+
+#include "test.h"
+
+using namespace mc;
+using namespace mc::wire;
+
+namespace value_record_test {
+
+ValueRecord example() {
+  return {.tenant = "one",
+          .name = "models/a",
+          .number = 0x0102'0304'0506'0708,
+          .data = 7,
+          .bytes = 5000,
+          .crc = 0x9a71'bb4c,
+          .expires_ms = 1'700'000'000'000,
+          .pinned_ms = -1};
+}
+
+TEST_CASE("wire/value_record: a record is read back as it was written, with empty and with long texts") {
+  for (const auto& [tenant, name] :
+       {std::pair(std::string(), std::string()), std::pair(std::string("t"), std::string(1024, 'k'))}) {
+    ValueRecord record = example();
+    record.tenant = tenant, record.name = name;
+    const auto read = parse_value_record(encode(record));
+    REQUIRE_OK(read);
+    CHECK(*read == record);
+  }
+}
+
+TEST_CASE("wire/value_record: the bytes are those that the drawing shows") {
+  const auto bytes = encode(example());
+  REQUIRE(bytes.size() == 60 + 3 + 8);
+  const auto byte = [&](size_t at) { return static_cast<int>(bytes[at]); };
+  CHECK(byte(0) == 'M');
+  CHECK(byte(4) == 1);
+  CHECK(byte(6) == 3);
+  CHECK(byte(8) == 8);
+  CHECK(byte(12) == 8);
+  CHECK(byte(19) == 1);
+  CHECK(byte(20) == 7);
+  CHECK(byte(52) == 0x4c);
+  CHECK(byte(60) == 'o');
+  CHECK(byte(63) == 'm');
+}
+
+TEST_CASE("wire/value_record: one flipped bit, a cut and an addition are each refused") {
+  const auto bytes = encode(example());
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    auto bad = bytes;
+    bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    CAPTURE(bit);
+    CHECK(!parse_value_record(bad));
+  }
+  for (size_t size = 0; size < bytes.size(); ++size) CHECK(!parse_value_record(std::span(bytes).first(size)));
+  auto longer = bytes;
+  longer.push_back({});
+  CHECK(!parse_value_record(longer));
+  CHECK(!parse_value_record(std::vector<std::byte>(kValueRecordMax + 1)));
+}
+
+}  // namespace value_record_test
