@@ -1,6 +1,7 @@
 #include "node/value_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/copy_crc.h"
@@ -54,8 +55,22 @@ ValueStore::ValueStore(const ValueLimits& limits) : limits_(limits) {
   MC_ASSERT(limits_.value_bytes_max > 0 && limits_.lease_max >= Duration{});
 }
 
-uint64_t ValueStore::cost(const ValueKey& key, const ValueBytes& value) {
-  return value.size() + key.tenant.size() + key.name.size() + kValueOverheadBytes;
+uint64_t ValueStore::cost(const ValueKey& key, const Entry& entry) {
+  return (entry.value ? entry.bytes : 0) + index_cost(key);
+}
+
+uint64_t ValueStore::gain(const ValueKey& key, const Entry& entry) {
+  MC_ASSERT(entry.value != nullptr);
+  return entry.copy ? entry.bytes : cost(key, entry);
+}
+
+uint64_t ValueStore::idle_gain(Place place) const {
+  return idle_.contains(place->second.order) ? gain(place->first, place->second) : 0;
+}
+
+/// Bytes that are on disk alone are compared by the caller, who loads them first.
+bool ValueStore::is_same(const Entry& entry, const SharedValue& value) const {
+  return value != nullptr && entry.value != nullptr && entry.value->view() == value->view();
 }
 
 Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
@@ -71,8 +86,8 @@ Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
   const auto old = entries_.find(key);
   if (old == entries_.end() || replaces) return {};
   return user_error(err::kValueDiffers,
-                    shown(key.name) + " has another value, of " + std::to_string(old->second.value->size()) + " bytes",
-                    "key", "ask for the replacement (replace=true, or put --replace), or remove the value first");
+                    shown(key.name) + " has another value, of " + std::to_string(old->second.bytes) + " bytes", "key",
+                    "ask for the replacement (replace=true, or put --replace), or remove the value first");
 }
 
 /// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
@@ -95,9 +110,18 @@ void ValueStore::evict_for(uint64_t need) {
   while (limits_.memory_bytes - used_ < need) {
     MC_ASSERT(!idle_.empty());  // check_room has counted them
     const Place place = idle_.begin()->second;
-    MC_ASSERT(!is_held(place->second));
-    erase(place);
-    ++stats_.evicted;
+    Entry& entry = place->second;
+    MC_ASSERT(!is_held(entry));
+    if (!entry.copy) {
+      erase(place);
+      ++stats_.evicted;
+      continue;
+    }
+    unindex(place);
+    used_ -= entry.bytes;
+    entry.value = nullptr;
+    index(place);
+    ++stats_.demoted;
   }
 }
 
@@ -105,12 +129,14 @@ void ValueStore::evict_for(uint64_t need) {
 
 void ValueStore::index(Place place) {
   const Entry& entry = place->second;
-  bool fresh;
-  if (is_held(entry)) {
+  bool fresh = true;
+  if (!entry.value) {
+    MC_ASSERT(entry.copy.has_value());
+  } else if (is_held(entry)) {
     fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
   } else {
     fresh = idle_.emplace(entry.order, place).second;
-    idle_bytes_ += cost(place->first, *entry.value);
+    idle_bytes_ += gain(place->first, entry);
   }
   if (entry.expires != kNever) expiring_.emplace(std::pair(entry.expires, entry.order), place);
   MC_ASSERT(fresh);
@@ -119,15 +145,16 @@ void ValueStore::index(Place place) {
 void ValueStore::unindex(Place place) {
   const Entry& entry = place->second;
   if (idle_.erase(entry.order) > 0)
-    idle_bytes_ -= cost(place->first, *entry.value);
-  else
+    idle_bytes_ -= gain(place->first, entry);
+  else if (entry.value)
     MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
 
 void ValueStore::erase(Place place) {
   unindex(place);
-  const uint64_t bytes = cost(place->first, *place->second.value);
+  if (place->second.copy) unneeded_.push_back(*place->second.copy);
+  const uint64_t bytes = cost(place->first, place->second);
   MC_ASSERT_LE(bytes, used_);
   used_ -= bytes;
   entries_.erase(place);
@@ -135,7 +162,7 @@ void ValueStore::erase(Place place) {
 
 ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
   entry.order = ++order_;
-  used_ += cost(key, *entry.value);
+  used_ += cost(key, entry);
   MC_ASSERT_LE(used_, limits_.memory_bytes);
   const auto [place, fresh] = entries_.emplace(key, std::move(entry));
   MC_ASSERT(fresh);
@@ -154,40 +181,56 @@ void ValueStore::expire(TimePoint now) {
     held_.erase(held_.begin());
     MC_ASSERT(!is_held(place->second));
     idle_.emplace(place->second.order, place);
-    idle_bytes_ += cost(place->first, *place->second.value);
+    idle_bytes_ += gain(place->first, place->second);
   }
 }
 
 ValueInfo ValueStore::info_of(const ValueKey& key, const Entry& entry) const {
-  ValueInfo info{.name = key.name, .bytes = entry.value->size(), .uses = entry.uses, .crc = entry.value->crc()};
+  ValueInfo info{.name = key.name, .bytes = entry.bytes, .uses = entry.uses, .crc = entry.crc};
   if (entry.expires != kNever) info.ttl = left(entry.expires, now_);
   info.pin = left(entry.pinned, now_);
   info.lease = left(entry.leased, now_);
+  info.copy = entry.copy;
+  info.in_memory = entry.value != nullptr;
   return info;
 }
 
 // ---- calls -----------------------------------------------------------------------------------
 
-Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue value, const ValueTerms& terms,
-                                              TimePoint now) {
-  MC_ASSERT(value != nullptr && terms.ttl > Duration{} && terms.pin >= Duration{});
+Result<void> ValueStore::check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms,
+                                   TimePoint now) {
+  MC_ASSERT(terms.ttl > Duration{} && terms.pin >= Duration{});
   expire(now);
-  if (value->size() > limits_.value_bytes_max)
+  if (value.size() > limits_.value_bytes_max)
     return user_error(
         err::kBodyTooLarge,
-        "a value of " + exact(value->size()) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
+        "a value of " + exact(value.size()) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
         "key", "cut the value into parts");
+  return check_free(key, terms.replaces);
+}
+
+Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue value, const ValueTerms& terms,
+                                              TimePoint now, std::optional<DiskCopy> copy) {
+  MC_ASSERT(value != nullptr);
+  expire(now);
   const Place old = entries_.find(key);
   const bool exists = old != entries_.end();
-  if (exists && !terms.replaces && old->second.value->view() == value->view()) return PutResult::unchanged;
-  MC_CHECK(check_free(key, terms.replaces));
-  const uint64_t need = cost(key, *value), given_back = exists ? cost(key, *old->second.value) : 0;
-  MC_CHECK(check_room(need, given_back, exists && !is_held(old->second) ? given_back : 0));
+  if (exists && !terms.replaces && is_same(old->second, value)) return PutResult::unchanged;
+  MC_CHECK(check_put(key, *value, terms, now));
+  Entry entry{.value = value,
+              .bytes = value->size(),
+              .crc = value->crc(),
+              .copy = copy,
+              .expires = after(now_, terms.ttl),
+              .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{}};
+  const uint64_t given_back = exists ? cost(key, old->second) : 0, idle_kept = exists ? idle_gain(old) : 0;
+  if (copy && cost(key, entry) > limits_.memory_bytes - used_ + given_back + idle_bytes_ - idle_kept)
+    entry.value = nullptr;
+  const uint64_t need = cost(key, entry);
+  MC_CHECK(check_room(need, given_back, idle_kept));
   if (exists) erase(old);
   evict_for(need);
-  insert(key, {.value = std::move(value),
-               .expires = after(now_, terms.ttl),
-               .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{}});
+  insert(key, std::move(entry));
   ++(exists ? stats_.replaced : stats_.created);
   return exists ? PutResult::replaced : PutResult::created;
 }
@@ -213,6 +256,11 @@ Result<ValueInfo> ValueStore::find(const ValueKey& key, TimePoint now) {
   return info_of(key, place->second);
 }
 
+SharedValue ValueStore::bytes_of(const ValueKey& key) const {
+  const auto place = entries_.find(key);
+  return place == entries_.end() ? nullptr : place->second.value;
+}
+
 Result<void> ValueStore::remove(const ValueKey& key, TimePoint now) {
   expire(now);
   MC_TRY(place, at(key));
@@ -221,32 +269,93 @@ Result<void> ValueStore::remove(const ValueKey& key, TimePoint now) {
   return {};
 }
 
-Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now) {
+Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now, std::optional<DiskCopy> copy) {
   MC_ASSERT(time >= Duration{});
   expire(now);
   MC_TRY(place, at(key));
   unindex(place);
   place->second.pinned = time > Duration{} ? after(now_, time) : TimePoint{};
+  if (copy && place->second.copy) unneeded_.push_back(*place->second.copy);
+  if (copy) place->second.copy = copy;
   index(place);
   return {};
 }
 
-Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now) {
+Result<void> ValueStore::restore(const ValueKey& key, const ValueInfo& info, TimePoint now) {
+  MC_ASSERT(info.copy.has_value() && !entries_.contains(key));
+  expire(now);
+  const uint64_t need = index_cost(key);
+  MC_CHECK(check_room(need, 0, 0));
+  evict_for(need);
+  insert(key, {.value = nullptr,
+               .bytes = info.bytes,
+               .crc = info.crc,
+               .copy = info.copy,
+               .expires = info.ttl ? after(now_, *info.ttl) : kNever,
+               .pinned = info.pin > Duration{} ? after(now_, info.pin) : TimePoint{}});
+  return {};
+}
+
+bool ValueStore::attach(const ValueKey& key, const DiskCopy& copy, uint64_t bytes, uint32_t crc, TimePoint now) {
+  expire(now);
+  const Place place = entries_.find(key);
+  if (place == entries_.end() || place->second.bytes != bytes || place->second.crc != crc) return false;
+  unindex(place);
+  if (place->second.copy) unneeded_.push_back(*place->second.copy);
+  place->second.copy = copy;
+  index(place);
+  return true;
+}
+
+void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue value, TimePoint now) {
+  expire(now);
+  const Place place = entries_.find(key);
+  if (place == entries_.end() || place->second.copy != copy || place->second.value) return;
+  Entry& entry = place->second;
+  MC_ASSERT(value->size() == entry.bytes && value->crc() == entry.crc);
+  if (entry.bytes > limits_.memory_bytes - used_ + idle_bytes_) return;  // pinned and leased values leave no room
+  evict_for(entry.bytes);
+  unindex(place);
+  entry.value = std::move(value);
+  used_ += entry.bytes;
+  index(place);
+  ++stats_.promoted;
+}
+
+void ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) {
+  expire(now);
+  const Place place = entries_.find(key);
+  if (place == entries_.end() || place->second.copy != copy) return;
+  ++stats_.damaged;
+  if (!place->second.value) return erase(place);
+  unindex(place);
+  unneeded_.push_back(copy);
+  place->second.copy.reset();
+  index(place);
+}
+
+Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
+                                               std::optional<DiskCopy> copy) {
   expire(now);
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
   const Place old = entries_.find(to);
   const bool exists = old != entries_.end();
-  if (exists && !replaces && old->second.value->view() == source->second.value->view()) return PutResult::unchanged;
+  MC_ASSERT(copy || source->second.value);
+  if (exists && !replaces && is_same(old->second, source->second.value)) return PutResult::unchanged;
   MC_CHECK(check_free(to, replaces));
   // The source becomes the most recently used, so it is the last to be evicted, and the check leaves it out.
   unindex(source);
   source->second.order = ++order_;
   index(source);
-  const uint64_t need = cost(to, *source->second.value), given_back = exists ? cost(to, *old->second.value) : 0;
-  const uint64_t source_idle = is_held(source->second) ? 0 : cost(from, *source->second.value);
-  MC_CHECK(check_room(need, given_back, source_idle + (exists && !is_held(old->second) ? given_back : 0)));
-  Entry entry{.value = source->second.value, .expires = source->second.expires};
+  // A copy on disk needs no second place in memory.
+  Entry entry{.value = copy ? nullptr : source->second.value,
+              .bytes = source->second.bytes,
+              .crc = source->second.crc,
+              .copy = copy,
+              .expires = source->second.expires};
+  const uint64_t need = cost(to, entry), given_back = exists ? cost(to, old->second) : 0;
+  MC_CHECK(check_room(need, given_back, idle_gain(source) + (exists ? idle_gain(old) : 0)));
   if (exists) erase(old);
   evict_for(need);
   insert(to, std::move(entry));
@@ -254,19 +363,20 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   return exists ? PutResult::replaced : PutResult::created;
 }
 
-Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now) {
+Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
+                                               std::optional<DiskCopy> copy) {
   expire(now);
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
   MC_CHECK(check_free(to, replaces));
   const Place old = entries_.find(to);
   const bool exists = old != entries_.end();
-  const uint64_t need = cost(to, *source->second.value), old_bytes = exists ? cost(to, *old->second.value) : 0;
-  const uint64_t source_bytes = cost(from, *source->second.value);
-  const uint64_t idle_kept =
-      (is_held(source->second) ? 0 : source_bytes) + (exists && !is_held(old->second) ? old_bytes : 0);
-  MC_CHECK(check_room(need, source_bytes + old_bytes, idle_kept));
+  MC_ASSERT(copy || !source->second.copy);
+  const uint64_t need = cost(to, source->second), old_bytes = exists ? cost(to, old->second) : 0;
+  const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
+  MC_CHECK(check_room(need, cost(from, source->second) + old_bytes, idle_kept));
   Entry entry = source->second;
+  entry.copy = copy;
   if (exists) erase(old);
   erase(source);
   evict_for(need);
@@ -293,18 +403,21 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 }
 
 void ValueStore::check() const {
-  uint64_t used = 0, idle = 0, ending = 0;
+  uint64_t used = 0, idle = 0, ending = 0, in_memory = 0;
   for (const auto& [key, entry] : entries_) {
-    const uint64_t bytes = cost(key, *entry.value);
-    used += bytes;
-    if (idle_.contains(entry.order)) idle += bytes;
-    MC_ASSERT_EQ(idle_.contains(entry.order), !held_.contains({entry.held_until(), entry.order}));
+    used += cost(key, entry);
+    in_memory += entry.value != nullptr;
+    MC_ASSERT(entry.value ? entry.value->size() == entry.bytes : entry.copy.has_value());
+    if (idle_.contains(entry.order)) idle += gain(key, entry);
+    const bool is_held = held_.contains({entry.held_until(), entry.order});
+    MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
+    MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
     MC_ASSERT(entry.expires > now_ && entry.order <= order_);
   }
   MC_ASSERT_EQ(used, used_);
   MC_ASSERT_EQ(idle, idle_bytes_);
-  MC_ASSERT_EQ(idle_.size() + held_.size(), entries_.size());
+  MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
   MC_ASSERT_LE(used_, limits_.memory_bytes);
 }

@@ -7,6 +7,10 @@
 //           ^                 | evicted: the least recently used    | (never evicted)
 //           '-----------------+-------- removed, or its time to live is over
 //
+// A value may have a copy on disk (node/value_disk.h). Then it is not evicted but demoted: its bytes leave memory, and
+// its key, size and checksum stay. The caller reads the bytes and promotes the value when somebody gets it. The store
+// never waits for a disk: it says which copies are not needed any more, and the caller drops them.
+//
 // Memory is bounded. A value costs its bytes, its key and a fixed amount for the tables, and all values together cost
 // at most ValueLimits::memory_bytes. A put that does not fit evicts idle values, the least recently used first. It
 // evicts nothing when even that would not be enough.
@@ -61,11 +65,28 @@ struct ValueLimits {
 /// Memory that a value costs besides its bytes and its key.
 inline constexpr uint64_t kValueOverheadBytes = 512;
 
+/// How safe a value is when its put is acknowledged.
+enum class Durability : uint8_t {
+  d0,  // in memory: it ends with the process
+  d1,  // in memory, and written to disk at once afterwards
+  d2,  // on disk: it survives kill -9 and a power cut
+  d3,  // d2 on one more node
+};
+inline constexpr std::string_view kDurabilityNames[] = {"d0", "d1", "d2", "d3"};
+
+/// Where a value lies on disk.
+struct DiskCopy {
+  uint64_t number = 0;  // of its record
+  uint64_t data = 0;    // of its bytes
+  bool operator==(const DiskCopy&) const = default;
+};
+
 /// The wishes of a put.
 struct ValueTerms {
   Duration ttl = Duration::max();  // time to live; past it the value is gone, even when it is pinned
   Duration pin{};                  // the value is not evicted for so long
   bool replaces = false;           // an upsert: a value that the key has already is replaced
+  Durability durability = Durability::d0;
 };
 
 /// A value as list and get report it.
@@ -73,8 +94,10 @@ struct ValueInfo {
   std::string name;
   uint64_t bytes = 0, uses = 0;
   uint32_t crc = 0;
-  std::optional<Duration> ttl;  // left; nothing = it does not end
-  Duration pin{}, lease{};      // left
+  std::optional<Duration> ttl;   // left; nothing = it does not end
+  Duration pin{}, lease{};       // left
+  std::optional<DiskCopy> copy;  // on disk
+  bool in_memory = true;
 };
 
 class ValueStore {
@@ -83,7 +106,7 @@ class ValueStore {
 
   enum class PutResult : uint8_t { created, replaced, unchanged };
   struct Found {
-    SharedValue value;
+    SharedValue value;  // null: its bytes are on disk alone
     ValueInfo info;
   };
   struct Listing {
@@ -92,25 +115,47 @@ class ValueStore {
   };
   struct Stats {
     uint64_t created = 0, replaced = 0, hits = 0, misses = 0;
-    uint64_t evicted = 0, expired = 0, removed = 0, rejected = 0;
+    uint64_t evicted = 0, expired = 0, removed = 0, rejected = 0, damaged = 0;
+    uint64_t demoted = 0, promoted = 0;
   };
 
   /// `unchanged`: the key has the very same bytes, and neither its time to live nor its pin changes. Errors: MC4030
   /// the key has another value; MC4002 it is no key; MC4004 the value is too large; MC5008 no room: too much is pinned
   /// or leased.
-  Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now);
+  /// With a `copy` the value is on disk already, and stays out of memory when that has no room.
+  Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now,
+                        std::optional<DiskCopy> copy = {});
+  /// The errors of put() that do not depend on room: whether it is worth writing the value to disk.
+  Result<void> check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms, TimePoint now);
+  /// A value that an earlier process left on disk. MC5008: memory has no room for its key.
+  Result<void> restore(const ValueKey& key, const ValueInfo& info, TimePoint now);
+  /// The value has a copy on disk now, in place of an earlier one. False: it is gone, or the key has other bytes.
+  bool attach(const ValueKey& key, const DiskCopy& copy, uint64_t bytes, uint32_t crc, TimePoint now);
+  /// The bytes came from disk: they stay in memory if they find room there, and if the copy is still the value's.
+  void promote(const ValueKey& key, const DiskCopy& copy, SharedValue value, TimePoint now);
+  /// The copy on disk is damaged: without bytes in memory the value is gone.
+  void lose(const ValueKey& key, const DiskCopy& copy, TimePoint now);
+  /// Copies on disk that no value has any more, since the last call.
+  std::vector<DiskCopy> take_unneeded() { return std::exchange(unneeded_, {}); }
+  bool has_unneeded() const { return !unneeded_.empty(); }
   /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value.
   Result<Found> get(const ValueKey& key, Duration lease, TimePoint now);
   /// As get(), but it counts as no use.
   Result<ValueInfo> find(const ValueKey& key, TimePoint now);
+  /// null: the value is not in memory. It counts as no use.
+  SharedValue bytes_of(const ValueKey& key) const;
   Result<void> remove(const ValueKey& key, TimePoint now);
   /// The value is not evicted for so long from now on, in place of an earlier pin. A pin of 0 is none.
-  Result<void> pin(const ValueKey& key, Duration time, TimePoint now);
+  /// `copy`: the record of a value on disk with its new pin.
+  Result<void> pin(const ValueKey& key, Duration time, TimePoint now, std::optional<DiskCopy> copy = {});
   /// A second key for the bytes of the first. The copy lives as long as its source, and is not pinned. It costs memory
   /// as a value of its own. Errors are those of get() and put(); the source is not evicted for its copy.
-  Result<PutResult> copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now);
+  /// `copy` is that of the new key, which a value on disk needs.
+  Result<PutResult> copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
+                         std::optional<DiskCopy> copy = {});
   /// Another key for the value, which keeps its time to live, pin and lease.
-  Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now);
+  Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
+                         std::optional<DiskCopy> copy = {});
   /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`.
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, TimePoint now);
   /// Removes values whose time to live is over.
@@ -126,7 +171,10 @@ class ValueStore {
 
  private:
   struct Entry {
-    SharedValue value;
+    SharedValue value;  // null: on disk alone
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+    std::optional<DiskCopy> copy = {};
     TimePoint expires = kNever, pinned{}, leased{};
     uint64_t order = 0;  // grows with each use; one entry's alone
     uint64_t uses = 0;
@@ -136,7 +184,12 @@ class ValueStore {
   using Place = Entries::iterator;
   using ByTime = std::map<std::pair<TimePoint, uint64_t>, Place>;  // key: time, Entry::order
 
-  static uint64_t cost(const ValueKey& key, const ValueBytes& value);
+  static uint64_t index_cost(const ValueKey& key) { return key.tenant.size() + key.name.size() + kValueOverheadBytes; }
+  static uint64_t cost(const ValueKey& key, const Entry& entry);
+  /// Bytes that the eviction of the value frees.
+  static uint64_t gain(const ValueKey& key, const Entry& entry);
+  uint64_t idle_gain(Place place) const;
+  bool is_same(const Entry& entry, const SharedValue& value) const;
   bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
   Result<Place> at(const ValueKey& key);
   Result<void> check_free(const ValueKey& key, bool replaces);
@@ -152,9 +205,10 @@ class ValueStore {
   TimePoint now_{};  // the latest time that a call brought
   uint64_t order_ = 0;
   Entries entries_;
-  std::map<uint64_t, Place> idle_;  // by Entry::order: the least recently used first
+  std::map<uint64_t, Place> idle_;  // in memory, by Entry::order: the least recently used first
   ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
   uint64_t used_ = 0, idle_bytes_ = 0;
+  std::vector<DiskCopy> unneeded_;
   Stats stats_;
 };
 

@@ -1,0 +1,35 @@
+// The disk of a store of values, as the door of the store calls it. lib/host implements it over a block store.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "node/value_store.h"
+#include "wire/value_record.h"
+
+namespace mc::node {
+
+/// Any thread may call anything, and calls wait for the disk.
+class ValueDisk {
+ public:
+  virtual ~ValueDisk() = default;
+  /// A number that no record has.
+  virtual uint64_t new_number() = 0;
+  /// The records that an earlier process left, one for each key and none that has expired. They are given once.
+  virtual std::vector<wire::ValueRecord> take_found() = 0;
+  /// Durable when it returns. With `value` the bytes are written too, under record.data; without, they are there.
+  /// MC5008: the disk is full. MC5009: it failed. Then nothing of the record stays.
+  virtual Result<void> write(const wire::ValueRecord& record, const ValueBytes* value) = 0;
+  /// Removes the record of this number, every older one of its key, and bytes that no record has any more. An unknown
+  /// number is no error. With `durable` the records cannot come back after a power cut. MC5009.
+  virtual Result<void> drop(uint64_t number, bool durable) = 0;
+  /// Removes the record alone, durably: the value that the key had before stays.
+  virtual Result<void> take_back(uint64_t number) = 0;
+  /// The bytes of a value. MC6004: they are not what was written; MC5009: the disk failed; MC4007: they were dropped.
+  virtual Result<SharedValue> load(const DiskCopy& copy, uint64_t bytes, uint32_t crc) = 0;
+  virtual uint64_t used_bytes() const = 0;
+  virtual uint64_t capacity_bytes() const = 0;
+};
+
+}  // namespace mc::node
