@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
-#include "product/metric_names.h"
 
 namespace mc::door {
 namespace {
@@ -15,6 +14,7 @@ using PutResult = node::ValueStore::PutResult;
 
 constexpr std::string_view kPutResults[] = {"created", "replaced", "unchanged"};
 constexpr int kCreated = 201;
+constexpr int kDiskThreads = 32;  // calls that share a flush
 
 int64_t ms(Duration time) {
   return time / 1ms;
@@ -25,6 +25,8 @@ Json info_json(const node::ValueInfo& info) {
   Json out = Json::object({{"bytes", info.bytes}, {"crc32c", crc_text(info.crc)}, {"uses", info.uses}});
   if (info.ttl) out.set("ttl_ms", ms(*info.ttl));
   out.set("pinned", info.pin > Duration{});
+  out.set("durable", info.copy.has_value());
+  out.set("tier", info.in_memory ? "memory" : "disk");
   if (info.pin > Duration{} && info.pin < Duration::max()) out.set("pin_ms", ms(info.pin));
   if (info.lease > Duration{}) out.set("lease_ms", ms(info.lease));
   return out;
@@ -60,12 +62,19 @@ struct StoreApi::Outcome {
   node::SharedValue value;  // of a get
 };
 
-StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock)
+StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock,
+                   std::unique_ptr<node::ValueDisk> disk)
     : lock_(lock),
       limits_(limits),
-      clock_(clock),
-      store_(limits),
-      answering_(std::make_shared<std::atomic<uint64_t>>(0)) {}
+      values_(limits, std::move(disk), clock),
+      answering_(std::make_shared<std::atomic<uint64_t>>(0)) {
+  if (!values_.has_disk()) return;
+  DoorPool::Options options;
+  options.threads = kDiskThreads;
+  options.large_bytes = limits.value_bytes_max;
+  options.owner_share = 1;  // a node has few clients, and most are one program
+  pool_ = std::make_unique<DoorPool>(options);
+}
 
 void StoreApi::set_keys(std::shared_ptr<const ApiKeys> keys) {
   const std::lock_guard lock(mutex_);
@@ -100,16 +109,53 @@ std::optional<http::Response> StoreApi::refuse_head(const http::Request& head) c
   return http::error_response(tenant.error());
 }
 
+/// A listing and a value in memory need no disk, and neither does an answer to HEAD.
+bool StoreApi::waits_for_disk(const http::Request& request, std::string_view key) {
+  if (!values_.has_disk() || request.method == http::Method::head) return false;
+  if (request.method != http::Method::get) return true;
+  const auto tenant = tenant_of(request);
+  return !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
+}
+
 void StoreApi::handle(const http::Request& request, std::string_view key, const http::Responder& out) {
-  auto done = answer(request, key);
-  if (done) return out.respond(std::move(*done));
-  http::Response refused = http::error_response(done.error());
-  refused.body = Json::object({{"error", error_json(done.error())}}).dump();
-  if (done.error().mc == err::kQueueFull) refused.headers.push_back({"Retry-After", "1"});
+  if (waits_for_disk(request, key)) return submit(request, key, out);
+  Later later;
+  out.respond(answer_any(request, key, later));
+  MC_ASSERT(!later);
+}
+
+void StoreApi::submit(const http::Request& request, std::string_view key, const http::Responder& out) {
+  DoorPool::Job job;
+  job.owner = client_of(request.peer);
+  job.bytes = request.body.size();
+  job.run = [this, kept = std::make_shared<const http::Request>(request), key = std::string(key),
+             out](const DoorPool::TicketPtr& ticket) {
+    Later later;
+    http::Response response = answer_any(*kept, key, later);
+    if (ticket->settle()) out.respond(std::move(response));
+    if (later) later();
+    values_.drop_unneeded();
+  };
+  job.end = [out](DoorPool::End) { out.respond(http::error_response(err::kDraining, "the node is stopping")); };
+  const auto taken = pool_->submit(std::move(job));
+  if (taken == DoorPool::Admission::taken) return;
+  http::Response refused = taken == DoorPool::Admission::full
+                               ? http::error_response(err::kQueueFull, "too many calls wait for the disk")
+                               : http::error_response(err::kDraining, "the node is stopping");
+  refused.headers.push_back({"Retry-After", "1"});
   out.respond(std::move(refused));
 }
 
-Result<http::Response> StoreApi::answer(const http::Request& request, std::string_view key) {
+http::Response StoreApi::answer_any(const http::Request& request, std::string_view key, Later& later) {
+  auto done = answer(request, key, later);
+  if (done) return std::move(*done);
+  http::Response refused = http::error_response(done.error());
+  refused.body = Json::object({{"error", error_json(done.error())}}).dump();
+  if (done.error().mc == err::kQueueFull) refused.headers.push_back({"Retry-After", "1"});
+  return refused;
+}
+
+Result<http::Response> StoreApi::answer(const http::Request& request, std::string_view key, Later& later) {
   MC_TRY(tenant, tenant_of(request));
   if (key.empty() && request.method == http::Method::post) return answer_batch(tenant, request.body);
   if (key.empty()) {
@@ -117,11 +163,11 @@ Result<http::Response> StoreApi::answer(const http::Request& request, std::strin
     return list(tenant, listing);
   }
   MC_TRY(op, parse_store_op(request, key));
-  return answer_one(tenant, op);
+  return answer_one(tenant, op, later);
 }
 
-Result<http::Response> StoreApi::answer_one(const std::string& tenant, const StoreOp& op) {
-  MC_TRY(done, perform(tenant, op));
+Result<http::Response> StoreApi::answer_one(const std::string& tenant, const StoreOp& op, Later& later) {
+  MC_TRY(done, perform(tenant, op, &later));
   if (op.verb == StoreVerb::remove || op.verb == StoreVerb::pin || op.verb == StoreVerb::unpin)
     return http::Response{.status = 204, .headers = {}, .body = {}};
   if (op.verb != StoreVerb::get && op.verb != StoreVerb::exist) return json_response(done.status, done.json);
@@ -151,8 +197,7 @@ Result<void> StoreApi::append_value(const std::string& tenant, const StoreOp& op
   const std::span<const std::byte> copied{reinterpret_cast<const std::byte*>(to.data()) + before, value.size()};
   if (sum_crc32c(copied) == value.crc()) return {};
   to.resize(before);
-  const std::lock_guard lock(mutex_);
-  (void)store_.remove({tenant, op.key}, clock_.now());
+  (void)values_.remove({tenant, op.key});
   return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
                     "put the value again, and check the memory of the host");
 }
@@ -170,14 +215,10 @@ std::shared_ptr<const void> StoreApi::reserve(uint64_t bytes) {
 }
 
 Result<http::Response> StoreApi::list(const std::string& tenant, const StoreListing& listing) {
-  node::ValueStore::Listing found;
-  Json out = Json::object();
-  {
-    const std::lock_guard lock(mutex_);
-    found = store_.list(tenant, listing.prefix, listing.after, listing.limit, clock_.now());
-    out.set("capacity_bytes", limits_.memory_bytes).set("used_bytes", store_.used_bytes());
-    out.set("held_bytes", store_.held_bytes());
-  }
+  StoredValues::Totals totals;
+  const auto found = values_.list(tenant, listing.prefix, listing.after, listing.limit, totals);
+  Json out = Json::object({{"capacity_bytes", limits_.memory_bytes}, {"used_bytes", totals.used_bytes}});
+  out.set("held_bytes", totals.held_bytes);
   Json values = Json::array();
   for (const node::ValueInfo& info : found.values) {
     Json row = Json::object({{"key", info.name}});
@@ -195,7 +236,7 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
   std::vector<std::shared_ptr<const void>> held;
   std::string values;
   for (const StoreOp& op : ops) {
-    Result<Outcome> done = perform(tenant, op);
+    Result<Outcome> done = perform(tenant, op, nullptr);
     Result<void> appended;
     if (done && done->value) {
       if (values.size() + done->value->size() > limits_.value_bytes_max) {
@@ -229,71 +270,58 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
 
 // ---- operations ------------------------------------------------------------------------------
 
-Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp& op) {
+Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp& op, Later* later) {
   auto value = std::make_shared<const node::ValueBytes>(op.value);
   if (op.crc && *op.crc != value->crc()) return damaged(*op.crc, value->crc(), value->size());
   Json json = Json::object({{"bytes", value->size()}, {"crc32c", crc_text(value->crc())}});
-  const std::lock_guard lock(mutex_);
-  MC_TRY(done, store_.put({tenant, op.key}, std::move(value), op.terms, clock_.now()));
+  MC_TRY(done, values_.put({tenant, op.key}, std::move(value), op.terms, later));
   json.set("outcome", kPutResults[static_cast<size_t>(done)]);
   return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr};
 }
 
 Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op) {
-  const std::lock_guard lock(mutex_);
   if (op.verb == StoreVerb::exist) {
-    MC_TRY(info, store_.find({tenant, op.key}, clock_.now()));
+    MC_TRY(info, values_.find({tenant, op.key}));
     return Outcome{200, info_json(info), nullptr};
   }
-  MC_TRY(found, store_.get({tenant, op.key}, op.lease, clock_.now()));
+  MC_TRY(found, values_.get({tenant, op.key}, op.lease));
   return Outcome{200, info_json(found.info), std::move(found.value)};
 }
 
-Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const StoreOp& op) {
+Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const StoreOp& op, Later* later) {
   const node::ValueKey key{tenant, op.key};
   switch (op.verb) {
-    case StoreVerb::put: return put(tenant, op);
+    case StoreVerb::put: return put(tenant, op, later);
     case StoreVerb::get:
     case StoreVerb::exist: return get(tenant, op);
     default: break;
   }
-  const std::lock_guard lock(mutex_);
-  const TimePoint now = clock_.now();
   if (op.verb == StoreVerb::copy || op.verb == StoreVerb::move) {
     const node::ValueKey to{tenant, op.to};
-    MC_TRY(done, op.verb == StoreVerb::copy ? store_.copy(key, to, op.terms.replaces, now)
-                                            : store_.move(key, to, op.terms.replaces, now));
+    MC_TRY(done, op.verb == StoreVerb::copy ? values_.copy(key, to, op.terms.replaces)
+                                            : values_.move(key, to, op.terms.replaces));
     return Outcome{done == PutResult::created ? kCreated : 200,
                    Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr};
   }
   if (op.verb == StoreVerb::remove)
-    MC_CHECK(store_.remove(key, now));
+    MC_CHECK(values_.remove(key));
   else
-    MC_CHECK(store_.pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}, now));
+    MC_CHECK(values_.pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}));
   return Outcome{200, Json::object(), nullptr};
 }
 
 void StoreApi::update(Metrics& metrics) {
-  const std::lock_guard lock(mutex_);
-  store_.expire(clock_.now());
-  metrics.gauge(metric::kStoreValues).set(static_cast<double>(store_.count()));
-  metrics.gauge(metric::kStoreBytes, {"used"}).set(static_cast<double>(store_.used_bytes()));
-  metrics.gauge(metric::kStoreBytes, {"held"}).set(static_cast<double>(store_.held_bytes()));
-  metrics.gauge(metric::kStoreBytes, {"capacity"}).set(static_cast<double>(limits_.memory_bytes));
-  const node::ValueStore::Stats& now = store_.stats();
-  const auto count = [](metric::Counter counter, uint64_t total, uint64_t before) {
-    MC_ASSERT_LE(before, total);
-    counter.add(static_cast<double>(total - before));
-  };
-  count(metrics.counter(metric::kStorePuts, {"created"}), now.created, told_.created);
-  count(metrics.counter(metric::kStorePuts, {"replaced"}), now.replaced, told_.replaced);
-  count(metrics.counter(metric::kStorePuts, {"rejected"}), now.rejected, told_.rejected);
-  count(metrics.counter(metric::kStoreGets, {"hit"}), now.hits, told_.hits);
-  count(metrics.counter(metric::kStoreGets, {"miss"}), now.misses, told_.misses);
-  count(metrics.counter(metric::kStoreEnded, {"evicted"}), now.evicted, told_.evicted);
-  count(metrics.counter(metric::kStoreEnded, {"expired"}), now.expired, told_.expired);
-  count(metrics.counter(metric::kStoreEnded, {"removed"}), now.removed, told_.removed);
-  told_ = now;
+  if (values_.expire() && !dropping_.exchange(true)) {
+    DoorPool::Job job;
+    job.run = [this](const DoorPool::TicketPtr& ticket) {
+      (void)ticket->settle();
+      values_.drop_unneeded();
+      dropping_ = false;
+    };
+    job.end = [](DoorPool::End) {};
+    if (pool_->submit(std::move(job)) != DoorPool::Admission::taken) dropping_ = false;
+  }
+  values_.update(metrics);
 }
 
 }  // namespace mc::door

@@ -1,7 +1,7 @@
-// The HTTP door of a cache node's store of values (node/value_store.h); store_request.h has the requests. Calls come
+// The HTTP door of a cache node's store of values (stored_values.h); store_request.h has the requests. Calls come
 // from the threads of the HTTP servers. A mutex guards the state machine, which is held for the time of a look-up,
-// while bytes are copied and summed outside it. The node's control loop takes no part, so a large value delays no
-// heartbeat.
+// while bytes are copied and summed outside it. Requests that may wait for a disk run on threads of a pool, so that
+// their flushes are shared and neither the HTTP threads nor the node's control loop wait.
 //
 // Two kinds of clients may call: one with the API key of a tenant (--api-keys), for the values of that tenant; and one
 // that the page lock admits (the Unix socket, the admin key, --insecure pages), for the tenant that its query names.
@@ -19,7 +19,9 @@
 #include "base/metrics.h"
 #include "door/api_keys.h"
 #include "door/bearer.h"
+#include "door/door_pool.h"
 #include "door/store_request.h"
+#include "door/stored_values.h"
 #include "http/server.h"
 #include "node/value_store.h"
 
@@ -30,13 +32,14 @@ class StoreApi {
   /// Bytes of answers that clients have not taken yet, beyond which a get is told to come again.
   static constexpr uint64_t kAnswersMax = uint64_t{256} << 20;
 
-  /// `lock` and `clock` outlive it.
-  StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock = SystemClock::instance());
+  /// `lock` and `clock` outlive it. std::system_error when there is a disk and the system gives no threads.
+  StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock = SystemClock::instance(),
+           std::unique_ptr<node::ValueDisk> disk = nullptr);
   /// null: no tenant has a key.
   void set_keys(std::shared_ptr<const ApiKeys> keys);
   /// The refusal of a request without its key; for ServerOptions::refuse_head.
   std::optional<http::Response> refuse_head(const http::Request& head) const;
-  /// Answers at once. `key` is "" for a listing or a batch.
+  /// Answers at once, or on a thread of the pool. `key` is "" for a listing or a batch.
   void handle(const http::Request& request, std::string_view key, const http::Responder& out);
   /// Removes what has expired, and sets the metrics. A few times a second.
   void update(Metrics& metrics);
@@ -46,12 +49,16 @@ class StoreApi {
  private:
   struct Outcome;
   Result<std::string> tenant_of(const http::Request& request) const;
-  Result<http::Response> answer(const http::Request& request, std::string_view key);
-  Result<http::Response> answer_one(const std::string& tenant, const StoreOp& op);
+  using Later = StoredValues::Later;
+  bool waits_for_disk(const http::Request& request, std::string_view key);
+  void submit(const http::Request& request, std::string_view key, const http::Responder& out);
+  http::Response answer_any(const http::Request& request, std::string_view key, Later& later);
+  Result<http::Response> answer(const http::Request& request, std::string_view key, Later& later);
+  Result<http::Response> answer_one(const std::string& tenant, const StoreOp& op, Later& later);
   Result<http::Response> answer_batch(const std::string& tenant, std::string_view body);
   Result<http::Response> list(const std::string& tenant, const StoreListing& listing);
-  Result<Outcome> perform(const std::string& tenant, const StoreOp& op);
-  Result<Outcome> put(const std::string& tenant, const StoreOp& op);
+  Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Later* later);
+  Result<Outcome> put(const std::string& tenant, const StoreOp& op, Later* later);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op);
   Result<void> append_value(const std::string& tenant, const StoreOp& op, const node::ValueBytes& value,
                             std::string& to);
@@ -59,12 +66,12 @@ class StoreApi {
 
   const PageLock& lock_;
   const node::ValueLimits limits_;
-  const Clock& clock_;
-  mutable std::mutex mutex_;             // of the three below
-  std::shared_ptr<const ApiKeys> keys_;  // the keys themselves do not change
-  node::ValueStore store_;
-  node::ValueStore::Stats told_;                      // the counts that the metrics have
+  StoredValues values_;
+  mutable std::mutex mutex_;                          // of keys_
+  std::shared_ptr<const ApiKeys> keys_;               // the keys themselves do not change
   std::shared_ptr<std::atomic<uint64_t>> answering_;  // bytes of answers under way; a count, ordered with nothing
+  std::atomic<bool> dropping_{false};                 // a job of drop_unneeded() waits or runs
+  std::unique_ptr<DoorPool> pool_;                    // null without a disk; last: its threads use the rest
 };
 
 }  // namespace mc::door

@@ -79,6 +79,14 @@ class StoreFields {
     if (*text == "false" || *text == "0") return false;
     return bad_field(name, "is neither true nor false");
   }
+  Result<node::Durability> durability() {
+    const auto text = take("durability");
+    if (!text) return node::Durability::d0;
+    const auto found = std::find(std::begin(node::kDurabilityNames), std::end(node::kDurabilityNames), *text);
+    if (found != std::end(node::kDurabilityNames))
+      return static_cast<node::Durability>(found - std::begin(node::kDurabilityNames));
+    return bad_field("durability", "is not d0, d1, d2 or d3");
+  }
   /// Refuses what was not taken: a misspelt name would be without effect.
   Result<void> end() const {
     if (values_.empty()) return {};
@@ -95,7 +103,8 @@ Result<void> read_terms(StoreFields& fields, StoreOp& op) {
   if (op.verb == StoreVerb::put) {
     MC_TRY(ttl, fields.time("ttl", Duration::max()));
     MC_TRY(pin, fields.time("pin", Duration{}));
-    op.terms.ttl = ttl, op.terms.pin = pin;
+    MC_TRY(durability, fields.durability());
+    op.terms.ttl = ttl, op.terms.pin = pin, op.terms.durability = durability;
   } else if (op.verb == StoreVerb::get) {
     MC_TRY(lease, fields.time("lease", Duration{}));
     op.lease = lease;

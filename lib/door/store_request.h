@@ -2,7 +2,8 @@
 // of a batch. Everything here comes from outside: sizes and counts are bounded before anything is built,
 // and an error names the field.
 //
-//   PUT    /v1/store/KEY?ttl=10m&pin=1h&replace=true     body = the value; x-mc-crc32c: 8 hexadecimal digits
+//   PUT    /v1/store/KEY?ttl=10m&pin=1h&replace=true&durability=d2
+//                                                        body = the value; x-mc-crc32c: 8 hexadecimal digits
 //   GET    /v1/store/KEY?lease=10s                       HEAD: only whether it is there, and its size
 //   DELETE /v1/store/KEY
 //   POST   /v1/store/KEY?op=pin&for=1h | op=unpin | op=copy&to=KEY&replace=true | op=move&to=KEY

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/thread_limit.h"
 #include "base/units.h"
+#include "host/value_disk.h"
 #include "node/disk_block.h"
 
 namespace mc::host {
@@ -93,7 +94,7 @@ Result<void> check_directory(const std::string& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
     if (name.starts_with("super.") || name.starts_with("seg.")) return {};
-    if (name != "lock" && name != "lost+found") other = name;  // a fresh ext4 file system has the latter
+    if (name != "lock" && name != "lost+found" && name != kValuesFolder) other = name;  // ext4 makes lost+found
   }
   if (other.empty()) return {};  // new, empty, or not there: the store makes it
   return user_error(err::kFileAccess, directory + " is not a block store and has other files, such as " + other,

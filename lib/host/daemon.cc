@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <ctime>
+#include <system_error>
 
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/thread_limit.h"
 #include "base/units.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
@@ -115,7 +117,7 @@ void reload_page_lock(const cli::Args& args, door::PageLock& lock) {
 Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, const std::string& socket_path,
                                                        const door::PageLock& lock, Metrics& metrics,
                                                        const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
-                                                       const Bodies& bodies) {
+                                                       const Bodies& bodies, std::unique_ptr<node::ValueDisk> values) {
   auto pages = std::unique_ptr<StatusPages>(new StatusPages);
   pages->metrics_ = &metrics;
   pages->lock_ = &lock;
@@ -129,8 +131,12 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   };
   pages->prompt_bytes_ = bodies.prompt_bytes;
   if (bodies.value_bytes > 0) {
-    pages->store_ = std::make_unique<door::StoreApi>(
-        lock, node::ValueLimits{.memory_bytes = bodies.value_bytes, .lease_max = args.duration(flags::kLeaseTime)});
+    const node::ValueLimits limits{.memory_bytes = bodies.value_bytes, .lease_max = args.duration(flags::kLeaseTime)};
+    try {
+      pages->store_ = std::make_unique<door::StoreApi>(lock, limits, SystemClock::instance(), std::move(values));
+    } catch (const std::system_error& error) {
+      return thread_limit_error(error.code().value());
+    }
     MC_CHECK(pages->load_keys(args));
   }
   const auto with_limits = [p = pages.get()](http::ServerOptions options) {

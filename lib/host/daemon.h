@@ -46,12 +46,13 @@ class StatusPages {
     uint64_t value_bytes = 0;  // memory of the store of values; 0 = the node has none
     size_t prompt_bytes = 0;   // longest body of /prefill; 0 = the node computes no prompts
   };
+  /// `values`: the disk of the store of values, or null. MC5006 when the system starts no threads for it.
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
   /// outlive the pages.
   static Result<std::unique_ptr<StatusPages>> open(const cli::Args& args, const std::string& socket_path,
                                                    const door::PageLock& lock, Metrics& metrics,
                                                    const Heartbeat& heartbeat, const DescriptorPlan& descriptors,
-                                                   const Bodies& bodies);
+                                                   const Bodies& bodies, std::unique_ptr<node::ValueDisk> values);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.

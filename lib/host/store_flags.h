@@ -11,10 +11,16 @@ inline constexpr Flag kValues{.name = "values",
                               .fallback = "10%",
                               .help = "part of --dram for values of the store API; 0B = no such store"};
 
+inline constexpr Flag kValuesDisk{.name = "values-disk",
+                                  .kind = FlagKind::size,
+                                  .value = "SIZE",
+                                  .fallback = "10%",
+                                  .help = "part of --ssd for durable values, at least 16MiB; 0B = none"};
+
 }  // namespace mc::flags
 
 namespace mc::host {
 
-inline constexpr auto kStoreFlags = flags::list(&flags::kValues, &flags::kApiKeys);
+inline constexpr auto kStoreFlags = flags::list(&flags::kValues, &flags::kValuesDisk, &flags::kApiKeys);
 
 }  // namespace mc::host

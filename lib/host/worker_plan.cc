@@ -62,7 +62,35 @@ Result<void> WorkerPlan::make() {
 uint64_t WorkerPlan::disk_files() const {
   if (!args_.present(flags::kSsd)) return 0;
   const auto place = parse_ssd(args_.text(flags::kSsd));
-  return place ? block_disk_files(place->directory, place->bytes) : 0;  // open_disk() reports the error
+  if (!place) return 0;  // open_disk() reports the error
+  const auto values = value_disk_bytes(place->bytes);
+  return block_disk_files(place->directory, place->bytes) + (values ? value_disk_files(*values) : 0);
+}
+
+Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
+  if (role_ != wire::Role::cache) return uint64_t{0};
+  const uint64_t bytes = args_.size(flags::kValuesDisk).of(ssd_bytes);
+  if (bytes >= kValueDiskLeast && bytes < ssd_bytes) return bytes;
+  if (bytes == 0 || (bytes < kValueDiskLeast && !args_.present(flags::kValuesDisk))) return uint64_t{0};
+  return user_error(err::kBadValue,
+                    "durable values need " + format_bytes(kValueDiskLeast) + " or more, and less than all of --ssd; " +
+                        format_bytes(bytes) + " of " + format_bytes(ssd_bytes) + " were given",
+                    "--values-disk", "give a larger part, or 0B for no durable values");
+}
+
+Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
+  if (!args_.present(flags::kSsd) || value_bytes_ == 0) return std::unique_ptr<ValueDisk>();
+  MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
+  MC_TRY(bytes, value_disk_bytes(place.bytes));
+  if (bytes == 0) return std::unique_ptr<ValueDisk>();
+  const std::string directory = place.directory + "/" + std::string(kValuesFolder);
+  MC_TRY(disk, ValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
+  const store::Restart& restart = disk->restart();
+  for (const std::string& loss : restart.damaged)
+    log_warn("values on disk were lost", {{"directory", directory}, {"what", loss}});
+  log_info("disk of values opened",
+           {{"directory", directory}, {"bytes", bytes}, {"blocks", restart.blocks}, {"epoch", restart.epoch}});
+  return disk;
 }
 
 Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
@@ -71,6 +99,8 @@ Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
     return user_error(err::kBadValue, "--ssd keeps whole blocks, and a member of a pipeline has some of their layers",
                       "--ssd", "leave it out on the members of a pipeline; mc-cache --ssd serves the other nodes");
   MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
+  MC_TRY(values, value_disk_bytes(place.bytes));
+  place.bytes -= value_bytes_ > 0 ? values : 0;
   MC_TRY(disk, BlockDisk::open({.directory = place.directory, .capacity_bytes = place.bytes}));
   const uint64_t value_bytes = options.layout.layers > 0 ? node::disk_value_bytes(options.layout) : 0;
   if (value_bytes > disk->value_bytes_max())

@@ -11,6 +11,7 @@
 #include "costed/paced_plane.h"
 #include "host/block_disk.h"
 #include "host/engine.h"
+#include "host/value_disk.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
@@ -30,6 +31,8 @@ class WorkerPlan {
   Result<std::unique_ptr<node::Compute>> open_compute(std::byte* pool);
   /// The disk of --ssd; null without it. Errors name the directory and the next step.
   Result<std::unique_ptr<BlockDisk>> open_disk();
+  /// The disk of durable values, a part of --ssd; null where the node keeps none.
+  Result<std::unique_ptr<ValueDisk>> open_value_disk() const;
   /// Files that the block store of --ssd may have open; 0 without one.
   uint64_t disk_files() const;
   std::unique_ptr<node::Worker> make_machine() const;
@@ -51,6 +54,8 @@ class WorkerPlan {
   node::WorkerOptions options;
 
  private:
+  /// Bytes of --ssd for durable values; MC1002 when a part that was asked for is too small.
+  Result<uint64_t> value_disk_bytes(uint64_t ssd_bytes) const;
   Result<void> plan_pipeline();
   Result<void> add_slots();
   Result<void> plan_cache();

@@ -64,8 +64,10 @@ class WorkerProcess {
     MC_ASSERT((compute_ == nullptr) == (plan_.role() == wire::Role::cache));
     MC_TRY(lock, open_page_lock(args_));
     lock_ = std::move(lock);
-    MC_TRY(pages, StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_,
-                                    descriptors_, {plan_.value_bytes(), asked_node().body_bytes_max()}));
+    MC_TRY(values, plan_.open_value_disk());
+    MC_TRY(pages,
+           StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_, descriptors_,
+                             {plan_.value_bytes(), asked_node().body_bytes_max()}, std::move(values)));
     pages_ = std::move(pages);
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();

@@ -143,8 +143,13 @@ inline constexpr MetricFamily kStorePuts{"mc_store_puts_total", MetricKind::coun
                                          "Values put, by outcome (created, replaced, rejected = no room)."};
 inline constexpr MetricFamily kStoreGets{"mc_store_gets_total", MetricKind::counter, "outcome",
                                          "Gets of values, by outcome (hit, miss)."};
-inline constexpr MetricFamily kStoreEnded{"mc_store_ended_total", MetricKind::counter, "reason",
-                                          "Values that left the store, by reason (evicted, expired, removed)."};
+inline constexpr MetricFamily kStoreEnded{
+    "mc_store_ended_total", MetricKind::counter, "reason",
+    "Values that left the store, by reason (evicted, expired, removed, damaged)."};
+inline constexpr MetricFamily kStoreDisk{"mc_store_disk_bytes", MetricKind::gauge, "state",
+                                         "Disk of the store of values, by state (used, capacity)."};
+inline constexpr MetricFamily kStoreDiskOps{"mc_store_disk_total", MetricKind::counter, "operation",
+                                            "Values at the disk, by operation (written, loaded, failed)."};
 inline constexpr MetricFamily kXferBytes{"mc_xfer_bytes_total", MetricKind::counter, "transport,direction,peer_role",
                                          "Bytes moved by the transfer engine."};
 inline constexpr MetricFamily kXferSeconds{"mc_xfer_seconds", MetricKind::histogram, "transport",
@@ -274,6 +279,8 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kStorePuts,
                                                &kStoreGets,
                                                &kStoreEnded,
+                                               &kStoreDisk,
+                                               &kStoreDiskOps,
                                                &kXferBytes,
                                                &kXferSeconds,
                                                &kXferExposed,

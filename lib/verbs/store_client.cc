@@ -40,6 +40,10 @@ std::string time_text(Duration time) {
   return std::to_string(time.count()) + "ns";
 }
 
+std::string durability_name(const node::ValueTerms& terms) {
+  return std::string(node::kDurabilityNames[static_cast<size_t>(terms.durability)]);
+}
+
 constexpr std::string_view kCompareVersions = "compare the versions of the node and of this program";
 
 Result<Json> read_json(std::string_view text, const std::string& place) {
@@ -100,6 +104,7 @@ Result<std::string> StoreClient::put(std::string_view key, std::string_view valu
   if (terms.ttl < Duration::max()) query.emplace_back("ttl", time_text(terms.ttl));
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
   if (terms.replaces) query.emplace_back("replace", "true");
+  if (terms.durability != node::Durability::d0) query.emplace_back("durability", durability_name(terms));
   MC_TRY(outcome, call(http::Method::put, key, query, std::string(value),
                        {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}));
   MC_TRY(json, read_json(outcome.body, place_));
@@ -198,6 +203,7 @@ Result<void> StoreClient::put_all(std::vector<Item>& items, const node::ValueTer
     op.set("crc32c", door::crc_text(sum(item.value))).set("replace", terms.replaces);
     if (terms.ttl < Duration::max()) op.set("ttl", time_text(terms.ttl));
     if (terms.pin > Duration{}) op.set("pin", time_text(terms.pin));
+    if (terms.durability != node::Durability::d0) op.set("durability", durability_name(terms));
     ops.push(std::move(op));
     values += item.value;
   }

@@ -1,7 +1,9 @@
 #include "verbs/store_verbs.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <string>
 
 #include "base/assert.h"
@@ -51,7 +53,8 @@ Result<int> put_value(const cli::Args& args, StoreClient& store) {
   const std::string key = args.positional_one("KEY");
   const node::ValueTerms terms{.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
                                .pin = time_or(args, flags::kPutPin, {}),
-                               .replaces = args.on(flags::kReplace)};
+                               .replaces = args.on(flags::kReplace),
+                               .durability = durability_of(args)};
   MC_TRY(outcome, store.put(key, value, terms));
   MC_CHECK(say(args, key, outcome + " " + std::to_string(value.size()) + " bytes"));
   return 0;
@@ -137,6 +140,13 @@ std::string row_text(const Json& value) {
 }
 
 }  // namespace
+
+node::Durability durability_of(const cli::Args& args) {
+  const auto found =
+      std::find(std::begin(node::kDurabilityNames), std::end(node::kDurabilityNames), args.text(flags::kDurability));
+  MC_ASSERT(found != std::end(node::kDurabilityNames));  // the parser takes no other
+  return static_cast<node::Durability>(found - std::begin(node::kDurabilityNames));
+}
 
 Result<int> use_values(const cli::Args& args) {
   MC_TRY(store, open_store(args));

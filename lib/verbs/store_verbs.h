@@ -3,6 +3,7 @@
 
 #include "base/cli.h"
 #include "base/cli_flags.h"
+#include "node/value_store.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "verbs/client_key.h"
@@ -33,6 +34,13 @@ inline constexpr Flag kReplace{.name = "replace",
                                .kind = FlagKind::boolean,
                                .help = "replace the value that the key has already",
                                .one_shot = true};
+inline constexpr Flag kDurability{.name = "durability",
+                                  .kind = FlagKind::choice,
+                                  .value = "LEVEL",
+                                  .fallback = "d0",
+                                  .help = "d0 = in memory, d1 = soon on disk, d2 = on disk when it is acknowledged",
+                                  .choices = "d0|d1|d2|d3",
+                                  .one_shot = true};
 inline constexpr Flag kLease{.name = "lease",
                              .kind = FlagKind::duration,
                              .value = "T",
@@ -53,9 +61,11 @@ namespace mc::verbs {
 
 inline constexpr const Flag* kKeyFlags[] = {&flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
                                             &flags::kApiKey, &flags::kJson};
-inline constexpr const Flag* kPutFlags[] = {&flags::kTimeToLive, &flags::kPutPin,       &flags::kReplace,
-                                            &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile,
-                                            &flags::kApiKey,     &flags::kJson};
+inline constexpr const Flag* kPutFlags[] = {&flags::kTimeToLive, &flags::kPutPin, &flags::kReplace,
+                                            &flags::kDurability, &flags::kTenant, &flags::kAdminKeyFile,
+                                            &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+/// The level of --durability.
+node::Durability durability_of(const cli::Args& args);
 inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
                                             &flags::kApiKey};
 inline constexpr const Flag* kPinFlags[] = {&flags::kPinFor,     &flags::kTenant, &flags::kAdminKeyFile,

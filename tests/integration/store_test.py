@@ -227,5 +227,121 @@ class Alone(unittest.TestCase):
             self.assertIn("mc-cache nodes have", err)
 
 
+class Durable(unittest.TestCase):
+    """Values on a cache node with a disk, which is killed and started again."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="mct-durable-")
+        self.addCleanup(folder.cleanup)
+        self.disk = os.path.join(folder.name, "ssd")
+        self.c = Cluster()
+        self.addCleanup(self.c.close)
+        self.c.start("conductor")
+        self.start()
+
+    def start(self, killed=None):
+        flags = ("--dram", "64MiB", "--values", "4MiB", "--ssd", f"{self.disk}:256MiB", "--values-disk", "32MiB")
+        self.c.start("c0", *flags).wait_ready()
+        until(
+            lambda: any(n["id"] == "c0" and n["instance"] != killed for n in self.c.cluster()["nodes"]),
+            30,
+            "c0 is a member",
+        )
+
+    def restart(self, damage=lambda: None):
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        damage()
+        self.start(killed)
+
+    def verb(self, name, *words, code=0, stdin=None):
+        """A verb on c0: its output, or what it says of its error."""
+        got, out, err = run("mc-cache", name, "c0", *words, stdin=stdin, env=self.c.env)
+        self.assertEqual(got, code, err)
+        return err if code else out
+
+    def test_acknowledged_values_outlive_kill_9_and_removed_ones_do_not_come_back(self):
+        values = {f"k{i}": os.urandom(size) for i, size in enumerate([0, 1, 4096, 100_000, 3_000_000])}
+        for key, value in values.items():
+            self.verb("put", key, "-", "--durability", "d2", stdin=value)
+        self.verb("put", "removed", "-", "--durability", "d2", stdin=b"x")
+        self.verb("put", "pinned", "-", "--durability", "d2", "--ttl", "1h", stdin=b"y")
+        self.verb("pin", "pinned", "--for", "30m")
+        self.verb("put", "volatile", "-", stdin=b"z")
+        self.verb("move", "k3", "moved")
+        values["moved"] = values.pop("k3")
+        self.verb("rm", "removed")
+        self.restart()
+        for key, value in values.items():
+            self.assertEqual(self.verb("get", key), value)
+        self.assertIn("MC4007", self.verb("get", "removed", code=1))
+        self.assertIn("MC4007", self.verb("get", "volatile", code=1))
+        rows = [json.loads(line) for line in self.verb("ls", "--keys", "--json").splitlines()[:-1]]
+        self.assertEqual({row["key"] for row in rows}, {*values, "pinned"})
+        pinned = next(row for row in rows if row["key"] == "pinned")
+        self.assertTrue(pinned["durable"])
+        self.assertLessEqual(pinned["ttl_ms"], 3_600_000)
+        self.assertGreater(pinned["ttl_ms"], 3_000_000)
+        self.assertGreater(pinned["pin_ms"], 1_500_000)
+
+    def test_values_beyond_memory_go_to_disk_and_come_back(self):
+        values = {f"k{i}": os.urandom(1 << 20) for i in range(10)}
+        for key, value in values.items():
+            self.verb("put", key, "-", "--durability", "d1", stdin=value)
+        until(
+            lambda: self.verb("ls", "--keys", "--json").count(b'"durable":true') == len(values),
+            30,
+            "all values of level d1 are on disk",
+        )
+        self.assertGreater(self.verb("ls", "--keys", "--json").count(b'"tier":"disk"'), 5)
+        for key, value in values.items():
+            self.assertEqual(self.verb("get", key), value)
+
+    def test_a_damaged_value_is_an_error_and_never_wrong_bytes(self):
+        value = b"the value that is damaged " * 2000
+        self.verb("put", "k", "-", "--durability", "d2", stdin=value)
+        self.verb("put", "sound", "-", "--durability", "d2", stdin=b"sound")
+
+        def damage():
+            folder = os.path.join(self.disk, "values")
+            hits = 0
+            for name in os.listdir(folder):
+                path = os.path.join(folder, name)
+                with open(path, "r+b") as file:
+                    at = file.read().find(value[:1000])
+                    if at >= 0:
+                        file.seek(at + 500)
+                        file.write(b"!")
+                        hits += 1
+            self.assertEqual(hits, 1)
+
+        self.restart(damage)
+        self.assertIn("MC6004", self.verb("get", "k", code=1))
+        self.assertIn("MC4007", self.verb("get", "k", code=1))
+        self.assertEqual(self.verb("get", "sound"), b"sound")
+
+    def test_a_full_disk_has_an_error_of_its_own_and_keeps_what_it_acknowledged(self):
+        values = {}
+        for i in range(64):
+            value = os.urandom(2 << 20)
+            code, _, err = run(
+                "mc-cache", "put", "c0", f"k{i}", "-", "--durability", "d2", stdin=value, env=self.c.env
+            )
+            if code:
+                self.assertIn("MC5008", err)
+                self.assertIn("--values-disk", err)
+                break
+            values[f"k{i}"] = value
+        self.assertGreater(len(values), 5)
+        self.assertLess(len(values), 64)
+        self.restart()
+        for key, value in values.items():
+            self.assertEqual(self.verb("get", key), value)
+
+    def test_a_level_that_the_node_has_not_is_refused(self):
+        self.assertIn("MC4031", self.verb("put", "k", "-", "--durability", "d3", code=1, stdin=b"x"))
+        self.assertIn("MC4007", self.verb("get", "k", code=1))
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

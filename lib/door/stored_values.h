@@ -1,0 +1,91 @@
+// The values of a cache node in memory and on its disk: the calls behind the door of the store (store_api.h). Each call
+// brings the state machine (node/value_store.h) and the disk (node/value_disk.h) along together:
+//
+//   put at d2   write to disk -> put into memory -> answer         put at d1   put into memory -> answer -> write to
+//   disk get         in memory: answer                                  on disk alone: read -> check -> promote ->
+//   answer remove      drop from disk -> remove from memory -> answer     pin, copy, move: the new record, then memory
+//
+// Memory changes behind the disk, so a call that fails at the disk leaves the value that the key had. Two calls that
+// change one key run one after the other. Any thread may call anything. With a disk a call may wait for it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "node/value_disk.h"
+#include "node/value_store.h"
+
+namespace mc::door {
+
+class StoredValues {
+ public:
+  using PutResult = node::ValueStore::PutResult;
+  using Found = node::ValueStore::Found;
+  using Listing = node::ValueStore::Listing;
+  /// Work that is left when a call has been answered; empty: none.
+  using Later = std::function<void()>;
+  struct Totals {
+    uint64_t used_bytes = 0, held_bytes = 0;
+  };
+
+  /// `disk` null: values are in memory alone. `clock` outlives it.
+  StoredValues(const node::ValueLimits& limits, std::unique_ptr<node::ValueDisk> disk, const Clock& clock);
+
+  /// Errors: those of ValueStore::put(); MC4031 the node has no such level; MC5008, MC5009 of the disk. With `later`
+  /// null the value is on disk when the call returns, at d1 too.
+  Result<PutResult> put(const node::ValueKey& key, node::SharedValue value, const node::ValueTerms& terms,
+                        Later* later = nullptr);
+  /// Found::value is never null. MC6004: the bytes on disk are damaged, and the value is gone.
+  Result<Found> get(const node::ValueKey& key, Duration lease);
+  Result<node::ValueInfo> find(const node::ValueKey& key);
+  Result<void> remove(const node::ValueKey& key);
+  Result<void> pin(const node::ValueKey& key, Duration time);
+  Result<PutResult> copy(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
+  Result<PutResult> move(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
+  Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit,
+               Totals& totals);
+
+  bool has_disk() const { return disk_ != nullptr; }
+  /// Whether a get waits for no disk.
+  bool is_in_memory(const node::ValueKey& key);
+  /// Removes what has expired. True: drop_unneeded() has work.
+  bool expire();
+  /// Frees the disk of what memory has replaced or let expire.
+  void drop_unneeded();
+  void update(Metrics& metrics);
+
+ private:
+  class KeyLock;
+  void restore();
+  wire::ValueRecord record_of(const node::ValueKey& key, const node::ValueInfo& info);
+  Result<node::DiskCopy> write(const wire::ValueRecord& record, const node::ValueBytes* value);
+  Result<PutResult> put_durably(const node::ValueKey& key, const node::SharedValue& value,
+                                const node::ValueTerms& terms);
+  /// Writes a value that memory has, which may have left it meanwhile.
+  Result<void> persist(const node::ValueKey& key, const node::ValueInfo& info, const node::SharedValue& value);
+  Result<node::SharedValue> bytes_of(const node::ValueKey& key, const node::ValueInfo& info);
+  Result<bool> has_same(const node::ValueKey& key, const node::ValueInfo& info, const node::ValueBytes& value);
+  Result<void> check_levels(const node::ValueTerms& terms) const;
+  std::optional<node::ValueInfo> look(const node::ValueKey& key);
+
+  const Clock& clock_;
+  const uint64_t memory_bytes_;
+  const std::unique_ptr<node::ValueDisk> disk_;
+  std::atomic<uint64_t> written_{0}, loaded_{0}, failed_{0};  // counts, ordered with nothing
+  std::mutex mutex_;                                          // of the rest
+  std::condition_variable unlocked_;
+  std::set<node::ValueKey> locked_;  // keys that a call is changing
+  node::ValueStore store_;
+  node::ValueStore::Stats told_;  // the counts that the metrics have
+  uint64_t told_written_ = 0, told_loaded_ = 0, told_failed_ = 0;
+};
+
+}  // namespace mc::door

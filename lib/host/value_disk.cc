@@ -1,0 +1,292 @@
+#include "host/value_disk.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "store/pages.h"
+
+namespace mc::host {
+namespace {
+
+constexpr size_t kChunkMost = size_t{1} << 20;
+constexpr size_t kRecordsAtOnce = 256;
+// Segments of a new store. A small one has sixteen.
+constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{256} << 20, kSegmentsUsual = 64;
+
+enum class Kind : uint8_t { bytes = 1, record = 2 };
+
+/// The id of a block: 16 bytes of which the last eight name the block, and the first eight are spread over all values
+/// for the tables of the store.
+Id128 id_of(Kind kind, uint64_t number, uint64_t chunk) {
+  MC_ASSERT(number < (uint64_t{1} << 40) && chunk < (uint64_t{1} << 16));
+  const uint64_t name = static_cast<uint64_t>(kind) << 56 | chunk << 40 | number;
+  uint64_t spread = name * 0x9e37'79b9'7f4a'7c15;
+  spread ^= spread >> 32;
+  Id128 id;
+  std::memcpy(id.bytes.data(), &spread, sizeof spread);
+  std::memcpy(id.bytes.data() + sizeof spread, &name, sizeof name);
+  return id;
+}
+
+uint64_t name_of(const Id128& id) {
+  uint64_t name;
+  std::memcpy(&name, id.bytes.data() + sizeof name, sizeof name);
+  return name;
+}
+Kind kind_of(const Id128& id) {
+  return static_cast<Kind>(name_of(id) >> 56);
+}
+uint64_t number_of(const Id128& id) {
+  return name_of(id) & ((uint64_t{1} << 40) - 1);
+}
+
+uint64_t new_segment_bytes(uint64_t capacity_bytes) {
+  const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, uint64_t{16} << 20);
+  return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+}
+
+Error disk_error(std::string what, const Error& error) {
+  if (error.code == Code::no_space)
+    return user_error(err::kStoreFull, "the disk of the store of values is full: " + error.what, "durability",
+                      "remove values, or start the node with a larger --values-disk and --ssd");
+  return user_error(err::kValueDisk, std::move(what) + ": " + error.what, "durability");
+}
+
+/// A fault also fails the next durable call, which may have no part in it: groups before it were lost. The store has
+/// left the file of the fault by then, so the second attempt writes to another one.
+Result<void> twice(const std::function<Result<void>()>& call) {
+  auto done = call();
+  return done || done.error().code != Code::io ? done : call();
+}
+
+}  // namespace
+
+uint64_t value_disk_files(uint64_t capacity_bytes) {
+  constexpr uint64_t kFilesBeside = 16;  // directory, lock, superblocks, rings, and a segment that is being made
+  return capacity_bytes == 0 ? 0 : capacity_bytes / new_segment_bytes(capacity_bytes) + kFilesBeside;
+}
+
+Result<std::unique_ptr<ValueDisk>> ValueDisk::open(const Options& options) {
+  auto disk = store::open_disk(options.io, options.directory);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  auto opened = open(std::move(disk->disk), options.capacity_bytes, SystemClock::instance().unix_ms());
+  if (!opened)
+    return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
+                         within(options.directory, std::move(opened).error()));
+  return opened;
+}
+
+Result<std::unique_ptr<ValueDisk>> ValueDisk::open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,
+                                                   int64_t unix_ms) {
+  store::Options settings;
+  settings.capacity_bytes = capacity_bytes;
+  settings.segment_bytes = new_segment_bytes(capacity_bytes);
+  settings.keeps_all = true;
+  MC_TRY(opened, store::Store::open(std::move(disk), settings));
+  std::unique_ptr<ValueDisk> out(new ValueDisk(std::move(opened)));
+  out->recover(unix_ms);
+  return out;
+}
+
+ValueDisk::ValueDisk(std::unique_ptr<store::Store> store) : store_(std::move(store)) {}
+
+/// Fixed for a directory, because the size of its segments is.
+size_t ValueDisk::chunk_bytes() const {
+  return std::min<size_t>(kChunkMost, store_->value_bytes_max());
+}
+
+void ValueDisk::append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const {
+  for (uint64_t at = 0, chunk = 0; at < bytes; at += chunk_bytes(), ++chunk)
+    to.push_back(id_of(Kind::bytes, data, chunk));
+}
+
+// ---- the start -------------------------------------------------------------------------------
+
+std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids) {
+  std::vector<wire::ValueRecord> out;
+  store::PageBuffer memory;
+  const std::span<std::byte> room = memory.room(kRecordsAtOnce * store::kPageBytes);
+  for (size_t begin = 0; begin < ids.size(); begin += kRecordsAtOnce) {
+    const size_t count = std::min(kRecordsAtOnce, ids.size() - begin);
+    std::vector<store::Get> gets;
+    for (size_t i = 0; i < count; ++i)
+      gets.push_back({.id = ids[begin + i], .room = room.subspan(i * store::kPageBytes, store::kPageBytes)});
+    store_->get(gets);
+    for (const store::Get& get : gets) {
+      auto record = get.code == Code::ok ? wire::parse_value_record(get.room.first(get.bytes))
+                                         : Result<wire::ValueRecord>(Error{get.code, "it cannot be read"});
+      if (record && record->number == number_of(get.id))
+        out.push_back(std::move(*record));
+      else
+        log_warn("the record of a value was lost",
+                 {{"record", number_of(get.id)}, {"why", record ? "it has another number" : record.error().what}});
+    }
+  }
+  return out;
+}
+
+void ValueDisk::recover(int64_t unix_ms) {
+  std::vector<Id128> records, chunks;
+  uint64_t highest = 0;
+  store_->for_each([&](const Id128& id, uint32_t) {
+    highest = std::max(highest, number_of(id));
+    (kind_of(id) == Kind::record ? records : chunks).push_back(id);
+  });
+  number_ = highest;
+  std::map<node::ValueKey, wire::ValueRecord> newest;
+  for (wire::ValueRecord& record : read_records(std::move(records))) {
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
+    wire::ValueRecord& kept = newest[{record.tenant, record.name}];
+    if (record.number > kept.number) kept = std::move(record);
+  }
+  // A crash leaves older records of a key, and bytes whose record was not written. Times to live may be over.
+  std::vector<Id128> garbage;
+  for (auto& [key, record] : newest) {
+    const bool expired = record.expires_ms != 0 && record.expires_ms <= unix_ms;
+    const std::set<uint64_t> numbers = by_key_[key];
+    for (const uint64_t number : numbers) {
+      if (number == record.number && !expired) continue;
+      (void)forget(number, garbage);
+    }
+    if (!expired) found_.push_back(std::move(record));
+  }
+  for (const Id128& id : chunks)
+    if (!uses_.contains(number_of(id))) garbage.push_back(id);
+  if (garbage.empty()) return;
+  if (const auto done = store_->drop(garbage, store::Level::written); !done)
+    log_warn("remains of values stay on disk", {{"blocks", garbage.size()}, {"why", done.error().what}});
+}
+
+// ---- the tables ------------------------------------------------------------------------------
+
+void ValueDisk::add(uint64_t number, const Known& known) {
+  const bool fresh = records_.emplace(number, known).second;
+  MC_ASSERT(fresh);
+  by_key_[known.key].insert(number);
+  ++uses_[known.data];
+}
+
+/// Takes a record out of the tables, and appends the blocks that nothing needs any more.
+ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) {
+  const auto record = records_.find(number);
+  MC_ASSERT(record != records_.end());
+  Known known = std::move(record->second);
+  records_.erase(record);
+  const auto numbers = by_key_.find(known.key);
+  MC_ASSERT(numbers != by_key_.end());
+  numbers->second.erase(number);
+  if (numbers->second.empty()) by_key_.erase(numbers);
+  blocks.push_back(id_of(Kind::record, number, 0));
+  const auto uses = uses_.find(known.data);
+  MC_ASSERT(uses != uses_.end());
+  if (--uses->second > 0) return known;
+  uses_.erase(uses);
+  append_chunks(known.data, known.bytes, blocks);
+  return known;
+}
+
+// ---- calls -----------------------------------------------------------------------------------
+
+Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
+  MC_ASSERT_LE(record.number, number_.load(std::memory_order_relaxed));
+  const std::vector<std::byte> head = wire::encode(record);
+  std::vector<Id128> ids;
+  std::vector<store::Put> puts;
+  if (value != nullptr) {
+    MC_ASSERT_EQ(value->size(), record.bytes);
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(value->view()));
+    append_chunks(record.data, record.bytes, ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t at = i * chunk_bytes();
+      puts.push_back({.id = ids[i], .bytes = bytes.subspan(at, std::min(chunk_bytes(), bytes.size() - at))});
+    }
+  }
+  ids.push_back(id_of(Kind::record, record.number, 0));
+  puts.push_back({.id = ids.back(), .bytes = head});
+  {
+    const std::lock_guard lock(mutex_);
+    add(record.number, {{record.tenant, record.name},
+                        record.data,
+                        record.bytes});  // before the bytes are there, so that nobody drops bytes that it shares
+  }
+  const auto done = twice([&] { return store_->put(puts, store::Level::durable); });
+  make_room();
+  if (done) return {};
+  ids.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    (void)forget(record.number, ids);
+  }
+  // The record goes first, and a start drops bytes without a record.
+  (void)store_->drop(ids, store::Level::written);
+  return disk_error("the value was not written to disk", done.error());
+}
+
+Result<void> ValueDisk::drop(uint64_t number, bool durable) {
+  return drop_records(0, number, durable);
+}
+
+Result<void> ValueDisk::take_back(uint64_t number) {
+  return drop_records(number, number, true);
+}
+
+/// The records of one key from `least` to `number`.
+Result<void> ValueDisk::drop_records(uint64_t least, uint64_t number, bool durable) {
+  std::vector<Id128> ids;
+  std::vector<std::pair<uint64_t, Known>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto record = records_.find(number);
+    if (record == records_.end()) return {};
+    const std::set<uint64_t> numbers = by_key_.at(record->second.key);
+    for (const uint64_t older : numbers)
+      if (least <= older && older <= number) gone.emplace_back(older, forget(older, ids));
+  }
+  const auto done = twice([&] { return store_->drop(ids, durable ? store::Level::durable : store::Level::written); });
+  if (done) return {};
+  const std::lock_guard lock(mutex_);
+  for (const auto& [older, known] : gone) add(older, known);  // it can be tried again
+  return disk_error("the removal was not written to disk", done.error());
+}
+
+Result<node::SharedValue> ValueDisk::load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) {
+  std::vector<Id128> ids;
+  append_chunks(copy.data, bytes, ids);
+  store::PageBuffer memory;
+  const std::span<std::byte> room = memory.room(std::max<size_t>(static_cast<size_t>(bytes), 1));
+  std::vector<store::Get> gets;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const size_t at = i * chunk_bytes();
+    gets.push_back({.id = ids[i], .room = room.subspan(at, std::min(chunk_bytes(), room.size() - at))});
+  }
+  store_->get(gets);
+  for (size_t i = 0; i < gets.size(); ++i) {
+    if (gets[i].code == Code::ok && gets[i].bytes == std::min<uint64_t>(chunk_bytes(), bytes - i * chunk_bytes()))
+      continue;
+    if (gets[i].code == Code::io)
+      return user_error(err::kValueDisk, "the disk of the store of values cannot be read", "key");
+    const std::lock_guard lock(mutex_);
+    if (!records_.contains(copy.number)) return user_error(err::kNotFound, "the value was removed meanwhile", "key");
+    return user_error(err::kChecksum, "the value on disk is damaged", "key");
+  }
+  auto value = std::make_shared<const node::ValueBytes>(
+      std::string_view(reinterpret_cast<const char*>(room.data()), static_cast<size_t>(bytes)));
+  if (value->crc() != crc) return user_error(err::kChecksum, "the value on disk does not match its checksum", "key");
+  return node::SharedValue(std::move(value));
+}
+
+/// One thread makes segments or takes some back, while the others go on.
+void ValueDisk::make_room() {
+  const std::unique_lock lock(making_room_, std::try_to_lock);
+  if (!lock) return;
+  if (const auto more = store_->maintain(); !more)
+    log_warn("making room for values ahead failed", {{"why", more.error().what}});
+}
+
+}  // namespace mc::host
