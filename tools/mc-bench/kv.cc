@@ -22,6 +22,7 @@
 #include "verbs/client_key.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
+#include "verbs/store_verbs.h"
 
 namespace mc::bench {
 namespace {
@@ -66,8 +67,8 @@ constexpr Flag kKvTime{.name = "time",
                        .help = "how long each point runs, at least 1ms",
                        .check = check_measured_time};
 constexpr auto kKvFlagTable = flags::join(
-    flags::list(&kKvOp, &kKvValue, &kKvClients, &kKvBatch, &kKvKeys, &kKvZipf, &kKvTime, &flags::kAdminKeyFile,
-                &flags::kApiKeyFile, &flags::kApiKey, &flags::kSeed, &kFormat, &flags::kOutput),
+    flags::list(&kKvOp, &kKvValue, &kKvClients, &kKvBatch, &kKvKeys, &kKvZipf, &kKvTime, &flags::kDurability,
+                &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey, &flags::kSeed, &kFormat, &flags::kOutput),
     flags::kEveryRun);
 
 enum class KvOp : uint8_t { put, get, exist };
@@ -79,6 +80,8 @@ struct KvPoint {
   uint64_t keys = 1, seed = 0;
   double zipf = 0;
   Duration time{};
+  node::Durability durability = node::Durability::d0;
+  node::ValueTerms terms() const { return {.replaces = true, .durability = durability}; }
 };
 
 struct KvFigures {
@@ -132,13 +135,13 @@ Result<void> one_call(verbs::StoreClient& store, const KvPoint& point, const Key
     MC_TRY(bytes, store.exist(items[0].key));
     misses += !bytes;
   } else if (point.batch == 1 && point.op == KvOp::put) {
-    MC_CHECK(store.put(items[0].key, items[0].value, {.replaces = true}));
+    MC_CHECK(store.put(items[0].key, items[0].value, point.terms()));
   } else if (point.batch == 1) {
     const auto value = store.get(items[0].key);
     if (!value && value.error().mc != err::kNotFound) return value.error();
     misses += !value;
   } else {
-    MC_CHECK(point.op == KvOp::put ? store.put_all(items, {.replaces = true}) : store.get_all(items));
+    MC_CHECK(point.op == KvOp::put ? store.put_all(items, point.terms()) : store.get_all(items));
     for (const auto& item : items) {
       if (item.error && item.error->mc != err::kNotFound) return *item.error;
       misses += item.error.has_value();
@@ -179,7 +182,7 @@ class KvTarget {
     MC_TRY(store, connect());
     Rng rng(point.seed);
     for (uint64_t k = 0; k < point.keys; ++k)
-      MC_CHECK(store->put(key_of(point, k), value_of(point, rng), {.replaces = true}));
+      MC_CHECK(store->put(key_of(point, k), value_of(point, rng), point.terms()));
     return {};
   }
   Result<void> clear(const KvPoint& point) {
@@ -230,7 +233,8 @@ Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
   KvPoint point{.keys = args.count(kKvKeys),
                 .seed = args.count(flags::kSeed),
                 .zipf = args.number(kKvZipf),
-                .time = args.duration(kKvTime)};
+                .time = args.duration(kKvTime),
+                .durability = verbs::durability_of(args)};
   if (point.keys == 0 || point.keys > kKeysMax) return bad(kKvKeys, "1 to " + std::to_string(kKeysMax));
   if (!(point.zipf >= 0 && point.zipf <= 10)) return bad(kKvZipf, "0 to 10");
   std::vector<KvPoint> out;
@@ -256,6 +260,7 @@ Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
 Json describe(const KvPoint& point, const KvFigures& figures, double seconds) {
   Json out = Json::object({{"type", "point"}, {"op", kKvOpNames[static_cast<size_t>(point.op)]}});
   out.set("value_bytes", point.value_bytes).set("clients", point.clients).set("batch", point.batch);
+  out.set("durability", node::kDurabilityNames[static_cast<size_t>(point.durability)]);
   out.set("keys", point.keys).set("zipf", point.zipf).set("duration_s", seconds);
   const double rate = static_cast<double>(figures.values) / seconds;
   out.set("calls", figures.calls).set("values", figures.values).set("misses", figures.misses);
