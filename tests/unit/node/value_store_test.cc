@@ -217,4 +217,37 @@ TEST_CASE("node/value_store: a key is 1 to 1024 bytes of UTF-8 without control c
   CHECK(!f.store.move(key("a"), key("a\tb"), false, f.now));
 }
 
+TEST_CASE("node/value_store: a value with a copy on disk leaves memory before it is gone, and comes back by promote") {
+  ValueStore store({.memory_bytes = 10'000, .value_bytes_max = 8'000, .lease_max = 5s});
+  const TimePoint now{};
+  const ValueKey one{"t", "one"}, two{"t", "two"};
+  const SharedValue bytes = std::make_shared<const ValueBytes>(std::string(6000, 'x'));
+  REQUIRE_OK(store.put(one, bytes, {}, now, DiskCopy{1, 1}));
+  REQUIRE_OK(store.put(two, bytes, {}, now, DiskCopy{2, 2}));
+  store.check();
+  auto found = store.get(one, {}, now);
+  REQUIRE_OK(found);
+  CHECK(found->value == nullptr);
+  CHECK(!found->info.in_memory);
+  store.promote(one, {9, 9}, bytes, now);
+  CHECK(store.bytes_of(one) == nullptr);  // another copy than the value's
+  store.promote(one, {1, 1}, bytes, now);
+  CHECK(store.bytes_of(one) == bytes);
+  CHECK(store.bytes_of(two) == nullptr);
+  store.check();
+  CHECK(store.stats().demoted == 2);
+  CHECK(store.stats().promoted == 1);
+  CHECK(store.stats().evicted == 0);
+
+  REQUIRE_OK(store.pin(one, 10s, now, DiskCopy{3, 1}));
+  store.promote(two, {2, 2}, bytes, now);
+  CHECK(store.bytes_of(two) == nullptr);  // a pinned value keeps its place in memory
+  store.lose(two, {2, 2}, now);
+  CHECK(store.find(two, now).error().mc == err::kNotFound);
+  store.lose(one, {3, 1}, now);
+  CHECK(store.bytes_of(one) == bytes);  // memory has it
+  CHECK(store.take_unneeded() == std::vector<DiskCopy>{{1, 1}, {2, 2}, {3, 1}});
+  store.check();
+}
+
 }  // namespace value_store_test
