@@ -1,11 +1,14 @@
 #include "host/block_list.h"
 
 #include <algorithm>
+#include <new>
 #include <tuple>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/units.h"
 
 namespace mc::host {
@@ -181,6 +184,7 @@ void BlockLister::answer(const http::Request& request, const http::Responder& ou
   bool is_full = false, begins = false;
   {
     const std::lock_guard lock(mutex_);
+    std::erase_if(waiting_, [](const Call& call) { return !call.out.is_open(); });
     is_full = waiting_.size() >= kWaitingMax;
     if (!is_full) waiting_.push_back({*query, out}), begins = !std::exchange(is_busy_, true);
   }
@@ -196,6 +200,7 @@ void BlockLister::answer(const http::Request& request, const http::Responder& ou
 /// False: no call waits.
 bool BlockLister::begin_next() {
   const std::lock_guard lock(mutex_);
+  while (!waiting_.empty() && !waiting_.front().out.is_open()) waiting_.pop_front();
   if (waiting_.empty()) return is_busy_ = false;
   listing_.emplace(waiting_.front().query);
   out_ = std::move(waiting_.front().out);
@@ -203,12 +208,28 @@ bool BlockLister::begin_next() {
   return true;
 }
 
+/// The answer to the list under way once it is complete. A list has megabytes: when memory runs out, only this one
+/// fails.
+std::optional<http::Response> BlockLister::step() {
+  try {
+    const FailsAlone alone;
+    if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk()})) return std::nullopt;
+    return http::Response{.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()};
+  } catch (const std::bad_alloc&) {
+    listing_.reset();  // frees the room that the answer needs
+    log_warn("list of blocks given up: not enough memory");
+  }
+  return http::error_response(err::kNotEnoughMemory, "there is not enough memory for the list; lower limit, or retry");
+}
+
 /// One step of one list. The loop handles the events of the node between two steps.
 void BlockLister::go_on() {
+  if (out_ && !out_->is_open()) listing_.reset(), out_.reset();  // nobody waits for it
   if (!listing_ && !begin_next()) return;
-  if (listing_->step({worker_.name(), worker_.shelves(), worker_.disk()})) {
-    out_->respond({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()});
-    listing_.reset(), out_.reset();
+  if (auto answer = step()) {
+    listing_.reset();
+    out_->respond(std::move(*answer));
+    out_.reset();
   }
   loop_.post([this](TimePoint, node::Actions&) { go_on(); });
 }

@@ -71,7 +71,7 @@ class BlockListing {
   std::string text_;
 };
 
-/// Answers GET /blocks. One list is made at a time, and a few wait.
+/// Answers GET /blocks. One list is made at a time, and a few wait. A list whose client has left is given up.
 class BlockLister {
  public:
   static constexpr size_t kWaitingMax = 8;
@@ -87,6 +87,7 @@ class BlockLister {
     http::Responder out;
   };
   void go_on();
+  std::optional<http::Response> step();
   bool begin_next();
 
   const node::Worker& worker_;

@@ -83,8 +83,10 @@ struct HeldLoop final : node::MachineLoop {
       }
       node::Actions actions;
       task(TimePoint{}, actions);
+      ++ran;
     }
   }
+  size_t ran = 0;  // tasks
   std::mutex mutex;
   std::deque<Task> tasks;
 };
@@ -179,6 +181,33 @@ TEST_CASE("host/block_list: the call behind eight that wait is answered 429 and 
   late.send(get);  // there is room again
   while (!loop.run() && SystemClock::instance().now() < deadline) std::this_thread::yield();
   CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
+}
+
+TEST_CASE("host/block_list: clients that left keep nobody out, and no list is made for them") {
+  node::bench::Bench<node::Decode, node::DecodeOptions> b(wire::Role::decode, 4, {});
+  HeldLoop loop;
+  BlockLister lister(b.machine, loop);
+  auto server = http::Server::open(
+      {}, [&](const http::Request& request, const http::Responder& out) { lister.answer(request, out); });
+  REQUIRE_OK(server);
+  const std::string get = "GET /blocks HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const TimePoint deadline = test::patience();
+  const auto wait_for = [&](auto is_true) {
+    while (!is_true() && SystemClock::instance().now() < deadline) std::this_thread::yield();
+    REQUIRE(is_true());
+  };
+  {
+    std::deque<test::RawClient> leaving;
+    for (size_t i = 0; i < BlockLister::kWaitingMax; ++i) leaving.emplace_back((*server)->port()).send(get);
+    wait_for([&] { return (*server)->stats().requests == BlockLister::kWaitingMax; });
+  }
+  wait_for([&] { return (*server)->stats().connections == 0; });
+  test::RawClient late((*server)->port());
+  late.send(get);
+  wait_for([&] { return (*server)->stats().requests == BlockLister::kWaitingMax + 1; });
+  loop.run();
+  CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
+  CHECK_LE(loop.ran, 8);  // the steps of one list
 }
 
 }  // namespace block_list_test
