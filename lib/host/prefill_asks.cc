@@ -33,6 +33,14 @@ Result<uint32_t> read_id(const Json& value, size_t place, uint32_t vocab) {
                     "give token ids; mc-prefill ask -p makes them from text");
 }
 
+/// The loop and the node copy the ids and must not fail at it: throws std::bad_alloc here when there is no room.
+void try_room(size_t ids) {
+  constexpr size_t kSmall = size_t{1} << 20;  // the reserve covers it
+  const size_t bytes = 3 * sizeof(uint32_t) * ids;
+  if (memory_is_short()) throw std::bad_alloc();
+  if (bytes > kSmall) ::operator delete(::operator new(bytes));
+}
+
 Error late_ask(Duration time) {
   return user_error(err::kDeadlineExceeded, "deadline of " + std::to_string(time / 1ms) + " ms passed in stage body",
                     "stage body", "raise --timeout");
@@ -151,6 +159,7 @@ void PrefillAsks::take(const http::Request& request, const http::Responder& out,
     const FailsAlone alone;
     auto read_start = read(request);
     if (!read_start) return out.respond(http::error_response(read_start.error()));
+    try_room(read_start->spec.ids.size());
     if (ticket && !ticket->settle()) return;  // the pool has answered
     loop_.post([this, start = std::move(*read_start), out, received = request.received](
                    TimePoint now, node::Actions& actions) mutable {
