@@ -62,6 +62,7 @@ Result<PrefillAsk> PrefillAsk::parse(std::string_view body, const AskedNode& nod
                           std::to_string(node.context_tokens),
                       "prompt", "shorten the prompt, or raise --kv-mem of the node");
   auto json = Json::parse(body, {.bytes = node.body_bytes_max(), .depth = 4, .values = values});
+  if (!json && json.error().code == Code::no_space) return as_user_error(err::kNotEnoughMemory, json.error());
   if (!json) return user_error(err::kInvalidField, "the body is not JSON: " + json.error().what, "body");
   for (const JsonMember& member : json->members())
     if (member.key != "prompt" && member.key != "model" && member.key != "logprobs" && member.key != "no_cache")

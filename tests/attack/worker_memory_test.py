@@ -2,6 +2,7 @@
 """Workers at a limit on their memory: a value, a prompt or a schema for which there is no room fails alone, no worker
 ends, and small requests are served afterwards as before."""
 
+import glob
 import http.client
 import json
 import os
@@ -11,7 +12,7 @@ import threading
 import unittest
 
 import attack
-from cluster import Cluster, Random, oracle, token_ids, until
+from cluster import Cluster, Random, SocketConnection, oracle, token_ids, until
 from exhaust_test import port_of
 
 TOGETHER = attack.count(3, 6)
@@ -154,6 +155,39 @@ class Prompts(Limited):
 
         until(is_right, PATIENCE_S, "a small request is served as before")
         c.wait_quiet(30)
+
+
+class Operators(Limited):
+    names, room = ("p0",), 512 << 10
+
+    def ask(self, method, path, body=None):
+        connection = SocketConnection(self.socket, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, body)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def test_prompts_and_lists_without_room_fail_alone(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.env["MALLOC_ARENA_MAX"] = "1"
+        for name in ("conductor", *self.names):
+            c.start(name)
+        c.wait_nodes()
+        (self.socket,) = glob.glob(os.path.join(c.env["MCT_RUN_DIR"], "node-*.http"))
+        random = Random(8)
+        prompt = lambda count: self.ask("POST", "/prefill", json.dumps({"prompt": random.ids(count)}))
+        self.assertEqual(prompt(8000), 200)
+        self.limit(c)
+        for _ in range(attack.count(3, 30)):
+            calls = [lambda: prompt(8000)] * TOGETHER
+            calls += [lambda: self.ask("GET", "/blocks?limit=10000")] * TOGETHER
+            for status in together(calls):
+                self.assertIn(status, (None, 200, 429, 503, 504))
+            self.assert_lives(c, "prompts and lists of operators")
+        until(lambda: prompt(100) == 200, PATIENCE_S, "a small prompt is computed")
+        until(lambda: self.ask("GET", "/blocks?limit=5") == 200, PATIENCE_S, "a short list is made")
 
 
 if __name__ == "__main__":
