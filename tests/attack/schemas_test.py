@@ -13,7 +13,7 @@ import time
 import unittest
 
 import attack
-from cluster import Cluster
+from cluster import Cluster, is_sanitized
 from exhaust_test import Client
 from liar import GROWTH, Attacked
 
@@ -25,7 +25,7 @@ TEMPLATE = """{{ bos_token }}{%- if tools %}<|system|>{% for t in tools %}{{ t.f
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 KEPT = 320 << 20  # grammars that a worker may keep for later requests, and what the allocator keeps of large bodies
 DEEPEST = "10,000 objects"  # deeper than Python writes
-GRACE_S = 15  # a generous ceiling on a crowded machine; what came is printed
+GRACE_S = 120 if is_sanitized() else 15  # a generous ceiling on a crowded machine; what came is printed
 
 
 def nested(depth, wrap):
@@ -233,7 +233,8 @@ class Schemas(Attacked):
         self.cluster.wait_quiet(20)
         after = {name: attack.resident(p.popen.pid) for name, p in self.cluster.processes.items()}
         for name, bytes_then in after.items():
-            self.assertLess(bytes_then - self.before[name], GROWTH + KEPT, name)
+            if not is_sanitized():  # whose own memory is counted too
+                self.assertLess(bytes_then - self.before[name], GROWTH + KEPT, name)
         self.before = after
         for _ in range(self.ROUNDS):
             one_round()
