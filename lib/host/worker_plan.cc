@@ -71,7 +71,7 @@ Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
   if (role_ != wire::Role::cache) return uint64_t{0};
   const uint64_t bytes = args_.size(flags::kValuesDisk).of(ssd_bytes);
   if (bytes >= kValueDiskLeast && bytes < ssd_bytes) return bytes;
-  if (bytes == 0 || (bytes < kValueDiskLeast && !args_.present(flags::kValuesDisk))) return uint64_t{0};
+  if (bytes == 0 || (bytes < kValueDiskLeast && !args_.given(flags::kValuesDisk))) return uint64_t{0};
   return user_error(err::kBadValue,
                     "durable values need " + format_bytes(kValueDiskLeast) + " or more, and less than all of --ssd; " +
                         format_bytes(bytes) + " of " + format_bytes(ssd_bytes) + " were given",

@@ -174,7 +174,7 @@ class Directory(unittest.TestCase):
         done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60, preexec_fn=limited)
         self.assertEqual(done.returncode, 1)
         self.assertIn("MC5006", done.stderr)
-        self.assertIn("at most 300 files may be open, at least 352 are needed, 272 of them", done.stderr)
+        self.assertIn("at most 300 files may be open, at least 432 are needed, 352 of them", done.stderr)
         self.assertFalse(os.path.exists(self.kv))
 
 
