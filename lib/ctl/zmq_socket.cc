@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <zmq.hpp>
@@ -203,11 +204,20 @@ void Socket::abandon() {
 }
 
 Code Socket::send(std::span<const std::span<const uint8_t>> frames) {
+  // All frames get their memory before the first is sent: a message that was begun cannot be taken back.
+  std::array<zmq::message_t, kFrameMax> parts;
+  MC_ASSERT(!frames.empty() && frames.size() <= parts.size());
+  try {
+    for (size_t i = 0; i < frames.size(); ++i)
+      if (!frames[i].empty()) parts[i] = zmq::message_t(frames[i].data(), frames[i].size());
+  } catch (const zmq::error_t&) {
+    return Code::busy;  // no memory now
+  }
   for (size_t i = 0; i < frames.size(); ++i) {
     const int flags = ZMQ_DONTWAIT | (i + 1 < frames.size() ? ZMQ_SNDMORE : 0);
     int rc;
     do {
-      rc = zmq_send(state_->socket.handle(), frames[i].data(), frames[i].size(), flags);
+      rc = zmq_msg_send(parts[i].handle(), state_->socket.handle(), flags);
     } while (rc < 0 && zmq_errno() == EINTR);
     if (rc >= 0) continue;
     // Only the first frame can be refused: the pipe takes the rest of a message it has begun.

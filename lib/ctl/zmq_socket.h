@@ -88,7 +88,8 @@ class Socket {
   /// Makes the socket drop its queued messages when it closes.
   void abandon();
 
-  /// ok, busy (high water, or a dealer without a connection) or peer_lost (a router's connection is gone).
+  /// Sends all frames, 1 to kFrameMax, or none: ok, busy (high water, no memory, or a dealer without a connection) or
+  /// peer_lost (a router's connection is gone).
   Code send(std::span<const std::span<const uint8_t>> frames);
   std::optional<SocketMessage> receive();
   std::optional<SocketEvent> next_event();
