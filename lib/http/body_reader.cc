@@ -58,4 +58,12 @@ void BodyReader::expect(bool is_right, State next) {
     fault_ = Fault::bad_chunk;
 }
 
+void append_body(std::string& body, std::string_view piece, uint64_t left) {
+  constexpr uint64_t kStep = 4;  // a body of 64 MiB is moved 5 times while it grows
+  const uint64_t need = body.size() + piece.size();
+  const uint64_t whole = std::max<uint64_t>(need, body.size() + left);
+  if (need > body.capacity() && whole > need) body.reserve(static_cast<size_t>(std::min(whole, need * kStep)));
+  body += piece;
+}
+
 }  // namespace mc::http

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "http/parser.h"
@@ -42,6 +43,8 @@ class BodyReader {
     return at;
   }
   bool is_done() const { return state_ == State::done; }
+  /// Bytes still to come of a body whose length was given. For a sink: with the piece that it gets. 0 for other bodies.
+  uint64_t left() const { return kind_ == Kind::length ? left_ : 0; }
   Fault fault() const { return fault_; }
   Kind kind() const { return kind_; }
 
@@ -72,5 +75,9 @@ class BodyReader {
   size_t line_max_ = 0, line_bytes_ = 0;
   uint64_t total_left_ = 0;  // the bytes that later chunks may have
 };
+
+/// Appends a piece of a body of which `left` bytes, the piece included, are announced (0: unknown). Memory for them is
+/// taken in a few steps as they arrive, because a peer may announce what it never sends.
+void append_body(std::string& body, std::string_view piece, uint64_t left);
 
 }  // namespace mc::http

@@ -185,7 +185,8 @@ size_t RequestParser::feed(std::string_view bytes) {
     g.state = State::body;
     g.expect_continue = !g.reader.is_done() && iequals(find_header(g.head.headers, "expect"), "100-continue");
   }
-  used += g.reader.feed(bytes.substr(used), [&](std::string_view piece) { g.body += piece; });
+  used += g.reader.feed(bytes.substr(used),
+                        [&](std::string_view piece) { append_body(g.body, piece, g.reader.left()); });
   if (g.reader.fault() != BodyReader::Fault::none)
     g.fail(g.reader.fault());
   else if (g.reader.is_done())
@@ -305,6 +306,9 @@ bool ResponseParser::head_done() const {
 }
 bool ResponseParser::done() const {
   return grammar_->head_done && grammar_->reader.is_done();
+}
+uint64_t ResponseParser::body_left() const {
+  return grammar_->reader.left();
 }
 const ResponseHead& ResponseParser::head() const {
   return grammar_->head;

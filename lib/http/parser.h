@@ -74,6 +74,8 @@ class ResponseParser {
   bool started() const;
   bool head_done() const;
   bool done() const;
+  /// Bytes still to come of a body whose length was given, else 0. In a sink: with the piece that it gets.
+  uint64_t body_left() const;
   const ResponseHead& head() const;
 
  private:

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "http/body_reader.h"
 #include "test.h"
 
 using namespace mc;
@@ -109,6 +110,24 @@ TEST_CASE("http/parser: a body of exactly the limit passes, one more byte fails,
       CHECK((parser.state() == State::done) == (bytes == 100));
       if (bytes > 100) CHECK(parser.failure().status == 413);
     }
+}
+
+TEST_CASE("http/parser: a body takes at most four times the memory of what arrived, in a few steps") {
+  constexpr size_t kWhole = size_t{8} << 20;
+  const std::string piece(size_t{64} << 10, 'x');
+  std::string body;
+  int moves = 0;
+  for (size_t left = kWhole; left > 0; left -= piece.size()) {
+    const size_t before = body.capacity();
+    append_body(body, piece, left);
+    moves += body.capacity() != before;
+    CHECK_LE(body.capacity(), std::max(4 * body.size(), size_t{1} << 10));
+  }
+  CHECK_EQ(body.size(), kWhole);
+  CHECK_LE(body.capacity(), 2 * kWhole);
+  CHECK_LE(moves, 5);
+  append_body(body, "more than was announced", 0);
+  CHECK_EQ(body.size(), kWhole + 23);
 }
 
 TEST_CASE("http/parser: trailers without end are bounded") {
