@@ -63,10 +63,15 @@ AnswerWriter::State AnswerWriter::apply(Command& command) {
 AnswerWriter::State AnswerWriter::respond(Response response) {
   if (is_stream_) return State::cut_off;  // a second answer ends the stream, without the mark of completeness
   const bool bodyless = response.status == 204 || response.status == 304;
+  MC_ASSERT(response.lent.empty() || response.held);
   if (response.held) output_.hold(std::move(response.held));
+  const size_t bytes = response.body.size() + response.lent.size();
   append_head(response.status, std::move(response.headers), bodyless ? Framing::none : Framing::length,
-              head_only_ && response.body.empty() ? response.get_bytes : response.body.size());
-  if (!head_only_ && !bodyless) append_counted(response.body);
+              head_only_ && bytes == 0 ? response.get_bytes : bytes);
+  if (head_only_ || bodyless) return State::complete;
+  append_counted(response.body);
+  output_.lend(response.lent);
+  link_->queued.fetch_add(response.lent.size(), std::memory_order_relaxed);
   return State::complete;
 }
 

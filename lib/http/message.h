@@ -54,6 +54,7 @@ struct Response {
   std::string body;
   size_t get_bytes = 0;  // Content-Length of an answer to HEAD whose body was left empty: the body that GET would have
   std::shared_ptr<const void> held = {};  // let go once the client has taken the whole answer, or is gone
+  std::string_view lent = {};  // rest of the body, behind `body`: sent without a copy, so `held` keeps it alive
 };
 
 /// The reason phrase: "Not Found" for 404; "Status" for codes outside the table.

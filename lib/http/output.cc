@@ -9,9 +9,12 @@ constexpr size_t kWrittenMax = size_t{64} << 10;  // fewer written bytes are kep
 }  // namespace
 
 void Output::on_written(size_t count, TimePoint now) {
-  MC_ASSERT_LE(count, bytes_.size() - written_);
-  written_ += count;
+  MC_ASSERT_LE(count, unsent().size());
   progress_ = now;
+  if (written_ == bytes_.size())
+    lent_.remove_prefix(count);
+  else
+    written_ += count;
   if (!is_empty()) {
     // Half of the bytes at least, so that a long answer is moved as often as its length doubles.
     if (written_ >= kWrittenMax && written_ >= bytes_.size() - written_) bytes_.erase(0, std::exchange(written_, 0));

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 namespace mc::http::detail {
@@ -15,9 +16,21 @@ class Output {
  public:
   explicit Output(TimePoint now) : progress_(now) {}
 
-  void append(std::string_view bytes) { bytes_ += bytes; }
-  std::string_view unsent() const { return std::string_view(bytes_).substr(written_); }
-  bool is_empty() const { return written_ == bytes_.size(); }
+  void append(std::string_view bytes) {
+    MC_ASSERT(lent_.empty());
+    bytes_ += bytes;
+  }
+  /// Puts bytes behind those that wait now without a copy of them. What was given to hold() keeps them alive. Nothing
+  /// is appended until all are written.
+  void lend(std::string_view bytes) {
+    MC_ASSERT(lent_.empty());
+    lent_ = bytes;
+  }
+  /// The next bytes; more may follow once they are written.
+  std::string_view unsent() const {
+    return written_ < bytes_.size() ? std::string_view(bytes_).substr(written_) : lent_;
+  }
+  bool is_empty() const { return written_ == bytes_.size() && lent_.empty(); }
   /// Keeps something alive until the bytes that wait now are written, or the connection ends.
   void hold(std::shared_ptr<const void> thing) { held_.push_back(std::move(thing)); }
   /// `count` bytes of unsent() were written. After the last byte, memory beyond a small amount is freed.
@@ -28,7 +41,8 @@ class Output {
 
  private:
   std::string bytes_;
-  size_t written_ = 0;  // bytes of bytes_ that are written
+  size_t written_ = 0;     // bytes of bytes_ that are written
+  std::string_view lent_;  // unwritten bytes that follow bytes_
   std::vector<std::shared_ptr<const void>> held_;
   TimePoint progress_;  // the last time at which the client took a byte, or nothing was unsent
 };

@@ -255,4 +255,25 @@ TEST_CASE("http/connection: output keeps the order of bytes for any pieces that 
   CHECK((received + std::string(output.unsent()) == sent));
 }
 
+TEST_CASE("http/connection: lent bytes follow those that wait, and are held until the last is written") {
+  Output output{TimePoint{}};
+  auto bytes = std::make_shared<const std::string>("lent");
+  const std::weak_ptr<const std::string> alive = bytes;
+  output.append("own");
+  output.lend(*bytes);
+  output.hold(std::move(bytes));
+  CHECK_EQ(output.unsent(), "own");
+  output.on_written(3, TimePoint{});
+  CHECK_EQ(output.unsent(), "lent");
+  output.on_written(3, TimePoint{});
+  CHECK_EQ(output.unsent(), "t");
+  CHECK_FALSE(output.is_empty());
+  CHECK_FALSE(alive.expired());
+  output.on_written(1, TimePoint{});
+  CHECK(output.is_empty());
+  CHECK(alive.expired());
+  output.append("next");
+  CHECK_EQ(output.unsent(), "next");
+}
+
 }  // namespace connection_test
