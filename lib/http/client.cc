@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "http/asio.h"
+#include "http/body_reader.h"
 
 namespace mc::http {
 namespace {
@@ -52,8 +53,9 @@ struct Link {
   explicit Link(asio::io_context& io) : socket(io) {}
   Socket socket;
   Call* call = nullptr;  // null: idle
-  std::string out;
-  size_t out_done = 0;
+  std::string out;             // head of the request, with a small body
+  std::string_view body_out;   // a larger body, of the request of `call`
+  size_t out_done = 0;         // bytes of both that are written
   std::unique_ptr<ResponseParser> parser;
   std::unique_ptr<SseParser> events;
   std::string body;
@@ -66,6 +68,10 @@ struct Link {
   bool was_used = false;    // an answer came over it before
   bool is_tainted = false;  // the server sent more than the answer, so the connection is not reused
   bool head_seen = false;
+
+  std::string_view unsent() const {
+    return out_done < out.size() ? std::string_view(out).substr(out_done) : body_out.substr(out_done - out.size());
+  }
 };
 
 }  // namespace
@@ -183,8 +189,12 @@ void Client::Loop::assign(Call& call) {
   link->out.clear();
   link->out_done = 0;
   append_request_head(link->out, call.request.method, url.path + call.request.target, url.authority(),
-                      call.request.headers, call.request.body.size(), options.keep_alive);
-  link->out += call.request.body;
+                      call.request.headers, call.request.body.size() + call.request.lent.size(), options.keep_alive);
+  constexpr size_t kJoinMax = size_t{16} << 10;  // a copy of so many bytes costs less than a second write
+  const bool has_lent = !call.request.lent.empty();
+  if (has_lent) link->out += call.request.body;
+  link->body_out = has_lent ? call.request.lent : std::string_view(call.request.body);
+  if (link->body_out.size() <= kJoinMax) link->out += std::exchange(link->body_out, {});
   ParserLimits limits;
   limits.header_bytes = options.header_bytes_max;
   limits.body_bytes = SIZE_MAX;  // bounded where the body is stored
@@ -240,10 +250,10 @@ void Client::Loop::begin(const LinkPtr& link) {
 }
 
 void Client::Loop::flush(const LinkPtr& link) {
-  while (!link->write_waiting && !link->is_closed && link->out_done < link->out.size()) {
+  while (!link->write_waiting && !link->is_closed && !link->unsent().empty()) {
     error_code error;
-    const size_t count = link->socket.write_some(
-        asio::const_buffer(link->out.data() + link->out_done, link->out.size() - link->out_done), error);
+    const std::string_view bytes = link->unsent();
+    const size_t count = link->socket.write_some(asio::const_buffer(bytes.data(), bytes.size()), error);
     if (error == asio::error::would_block) {
       link->write_waiting = true;
       link->socket.async_wait(Socket::wait_write, [this, link](error_code failed) {
@@ -255,7 +265,7 @@ void Client::Loop::flush(const LinkPtr& link) {
     // The server may have answered and closed without reading everything, so a read for the answer follows.
     if (error) return;
     link->out_done += count;
-    if (link->out_done == link->out.size() && link->call) link->call->times.sent = now();
+    if (link->unsent().empty() && link->call) link->call->times.sent = now();
   }
 }
 
@@ -311,7 +321,8 @@ void Client::Loop::take_bytes(const LinkPtr& link, std::string_view bytes, TimeP
     } else if (link->body.size() + piece.size() > options.body_bytes_max) {
       kept = Error{Code::invalid, "http: the answer exceeds " + std::to_string(options.body_bytes_max) + " bytes"};
     } else {
-      link->body += piece;
+      const size_t room = options.body_bytes_max - link->body.size();
+      append_body(link->body, piece, std::min<uint64_t>(link->parser->body_left(), room));
     }
   });
   if (link->is_closed) return;
@@ -337,12 +348,14 @@ void Client::Loop::on_lost(const LinkPtr& link, Error error) {
 void Client::Loop::complete(const LinkPtr& link, bool ended) {
   Call& call = *link->call;
   const bool is_reusable = options.keep_alive && link->parser->head().keep_alive &&
-                           link->out_done == link->out.size() && !link->is_tainted && !ended;
+                           link->unsent().empty() && !link->is_tainted && !ended;
   if (!is_reusable) return finish(call, {});
   // finish() closes the call's connection, so the answer is moved out first.
   ClientOutcome outcome{
       {}, link->parser->head().status, link->parser->head().headers, std::move(link->body), call.times, link->was_used};
   link->call = nullptr;
+  link->out_done = link->out.size();
+  link->body_out = {};
   link->was_used = true;
   link->parser.reset();
   link->events.reset();
@@ -361,6 +374,7 @@ void Client::Loop::close(const LinkPtr& link) {
   --connections;
   remove_guard(link->has_connect_guard, link->connect_guard);
   link->call = nullptr;
+  link->body_out = {};
   error_code ignored;
   link->socket.close(ignored);
 }

@@ -50,6 +50,7 @@ struct ClientCall {
   Headers headers;
   std::string body;
   TimePoint deadline = kNever;
+  std::string_view lent = {};  // rest of the body, behind `body`: sent without a copy, so it lives until `done`
 };
 
 /// The times of a call by the steady clock; zero for steps that the call did not reach.

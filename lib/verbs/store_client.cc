@@ -74,7 +74,8 @@ Error StoreClient::told(const Json& error, int status, const std::string& target
 
 /// The answer below 300; an error for every other one.
 Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_view key, const Query& query,
-                                              std::string body, http::Headers headers) {
+                                              std::string body, http::Headers headers,
+                                              std::string_view lent) {
   std::string target = "/v1/store" + (key.empty() ? "" : "/" + escaped(key));
   char mark = '?';
   const auto add = [&](std::string_view name, std::string_view value) {
@@ -85,7 +86,7 @@ Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_v
   headers.insert(headers.end(), options_.headers.begin(), options_.headers.end());
   std::optional<http::ClientOutcome> outcome;
   const TimePoint deadline = SystemClock::instance().now() + options_.timeout;
-  client_->start({method, target, std::move(headers), std::move(body), deadline},
+  client_->start({method, target, std::move(headers), std::move(body), deadline, lent},
                  {{}, {}, [&](http::ClientOutcome&& ended) { outcome = std::move(ended); }});
   client_->run();
   MC_ASSERT(outcome.has_value());
@@ -105,8 +106,8 @@ Result<std::string> StoreClient::put(std::string_view key, std::string_view valu
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
   if (terms.replaces) query.emplace_back("replace", "true");
   if (terms.durability != node::Durability::d0) query.emplace_back("durability", durability_name(terms));
-  MC_TRY(outcome, call(http::Method::put, key, query, std::string(value),
-                       {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}));
+  MC_TRY(outcome, call(http::Method::put, key, query, {},
+                       {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}, value));
   MC_TRY(json, read_json(outcome.body, place_));
   return std::string(json["outcome"].as_string());
 }

@@ -61,7 +61,7 @@ class StoreClient {
   StoreClient(std::string place, Options options, std::unique_ptr<http::Client> client)
       : place_(std::move(place)), options_(std::move(options)), client_(std::move(client)) {}
   Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
-                                   http::Headers headers = {});
+                                   http::Headers headers = {}, std::string_view lent = {});
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
   Result<std::vector<Json>> batch(Json ops, std::string values, std::string& answered);
   Error told(const Json& error, int status, const std::string& target) const;

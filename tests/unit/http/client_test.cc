@@ -111,6 +111,28 @@ TEST_CASE("http/client: a call brings status, headers and body, and the next one
   CHECK(server->stats().accepted == 1);
 }
 
+TEST_CASE("http/client: bodies that are lent by both sides arrive whole, and the connection is used again") {
+  const auto large = std::make_shared<const std::string>((size_t{5} << 20) + 3, 'v');
+  auto server = open_server([&](Request request, Responder out) {
+    Response answer{200, {}, request.body == "head" + *large ? "yes" : "no"};
+    answer.held = large;
+    answer.lent = *large;
+    out.respond(std::move(answer));
+  });
+  auto client = open_client(server->url());
+  for (int i = 0; i < 3; ++i) {
+    const auto outcome = call(*client, {.method = Method::put, .target = "/", .body = "head", .lent = *large});
+    REQUIRE_OK(outcome.status);
+    CHECK((outcome.body == "yes" + *large));
+    CHECK(outcome.reused_connection == (i > 0));
+  }
+  const auto head = call(*client, {.method = Method::head, .target = "/", .body = "head", .lent = *large});
+  REQUIRE_OK(head.status);
+  CHECK(head.body.empty());
+  CHECK_EQ(find_header(head.headers, "content-length"), std::to_string(large->size() + 3));
+  CHECK(client->connections() == 1);
+}
+
 TEST_CASE("http/client: fetch is one blocking call") {
   auto server = open_server(echo);
   const auto response = fetch(Method::post, server->url() + "/a", {{"X-A", "1"}}, "body", test::patience());
