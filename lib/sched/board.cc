@@ -58,7 +58,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       decodes_.push_back({member.slot, !member.draining});
       ready_decodes_ += !member.draining;
     }
-    costs.push_back({member.slot, member.prefill, member.decode, member.readable, member.announced});
+    costs.push_back({member.slot, member.prefill, member.decode, member.readable, member.announced, member.model});
   }
   for (const Node& gone : nodes_) MC_ASSERT(!gone.here || (gone.unfinished == 0 && gone.rows == 0));
   MC_ASSERT_EQ(slots_.size(), holders_.size());

@@ -64,6 +64,9 @@ std::unique_ptr<node::Worker> make_prefill(const WorldOptions& options, const Pl
   if (o.stages > 1) o.layout.stage = stage_layers(o.layout.layers, place.stage, o.stages);
   // A full pipeline finishes a prompt in little more than one stage's time.
   for (double* part : {&o.cost.prefill_s, &o.cost.prefill_s_per_token}) *part /= o.stages;
+  if (place.index < options.announces.size())
+    for (double* part : {&o.cost.prefill_s, &o.cost.prefill_s_per_token, &o.cost.prefill_s_per_token2})
+      *part *= options.announces[place.index];
   if (place.stage == 0) {
     o.role = wire::Role::prefill;
     return std::make_unique<node::Prefill>(

@@ -45,7 +45,8 @@ struct Faults {
 struct WorldOptions {
   uint64_t seed = 0;
   uint32_t prefill = 1, decode = 1, cache = 0;
-  std::vector<uint32_t> stages;  // of the pipeline that prefill node i leads, p0.1 and so on; 1 for those not named
+  std::vector<uint32_t> stages;   // of the pipeline that prefill node i leads, p0.1 and so on; 1 for those not named
+  std::vector<double> announces;  // factor of the cost of prompts that prefill node i announces; 1 for those not named
   uint32_t layers = 2;
   uint32_t block_tokens = 16;
   uint32_t page_count = 64;

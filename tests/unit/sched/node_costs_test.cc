@@ -48,6 +48,51 @@ TEST_CASE("sched/node_costs: a node that has not served costs what it announced,
   CHECK(costs.refresh().empty());  // no report came since
 }
 
+TEST_CASE("sched/node_costs: a node that has not served is not assumed slower than the middle one that has") {
+  NodeCosts costs;
+  auto slow = prefill(2);
+  slow.announced.prefill_s_per_token *= 3;
+  costs.set_members(std::vector{prefill(0), prefill(1), slow});
+  costs.refresh();
+  CHECK(prompt_s(costs, 2) == doctest::Approx(3));  // nobody has served
+  serve(costs, 0, 2);
+  costs.refresh();
+  CHECK(prompt_s(costs, 2) == doctest::Approx(2).epsilon(0.1));
+  CHECK_FALSE(costs.has_prefilled(2));
+  costs.prefilled(2, 1000, 0, 3);  // it is slow: its own report decides from now on
+  CHECK(costs.has_prefilled(2));
+  CHECK(prompt_s(costs, 2) == doctest::Approx(3).epsilon(0.1));
+}
+
+TEST_CASE("sched/node_costs: the step of a decode node that has not served is bounded likewise") {
+  NodeCosts costs;
+  NodeCosts::Member fast{0, false, true, true, announced()}, slow{1, false, true, true, announced()};
+  slow.announced.decode_s_per_row *= 4;
+  costs.set_members(std::vector{fast, slow});
+  for (int i = 0; i < 20; ++i) costs.stepped(0, 1, 0, 0.01);
+  costs.refresh();
+  CHECK(costs.cost(1).step(1, 0) == doctest::Approx(0.01).epsilon(0.1));
+}
+
+TEST_CASE("sched/node_costs: nodes of another model say nothing about how slow a node is") {
+  NodeCosts costs;
+  auto small = prefill(0), large = prefill(1);
+  small.model = "small", large.model = "large";
+  large.announced.prefill_s_per_token *= 50;
+  costs.set_members(std::vector{small, large});
+  serve(costs, 0, 1);
+  costs.refresh();
+  CHECK(prompt_s(costs, 1) == doctest::Approx(50).epsilon(0.1));
+}
+
+TEST_CASE("sched/node_costs: a node that announced the usual cost keeps it to the last bit") {
+  NodeCosts costs;
+  costs.set_members(std::vector{prefill(0), prefill(1)});
+  for (int i = 0; i < 20; ++i) costs.prefilled(0, 1000, 0, 1.0 / 3);
+  costs.refresh();
+  CHECK(prompt_s(costs, 1) == 1000 * (1e-3 * costs.predictor(0).prefill_factor()));
+}
+
 TEST_CASE("sched/node_costs: a node that has served follows its own reports alone") {
   NodeCosts costs;
   costs.set_members(std::vector{prefill(0), prefill(1)});
