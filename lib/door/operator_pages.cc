@@ -105,6 +105,7 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("slow_start_ms", c.handicap_s * 1e3);
     row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
+    row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
     row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
     candidates.push(std::move(row));
   }
@@ -128,8 +129,11 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
   out.set("set_aside", std::move(bars));
   if (p.decode >= 0) {
     const auto& d = e.snapshot.decode[static_cast<size_t>(p.decode)];
-    out.set("decode",
-            Json::object({{"node", d.name}, {"rows", d.rows}, {"kv_tokens", d.kv_tokens}, {"tbt_ms", p.tbt_s * 1e3}}));
+    out.set("decode", Json::object({{"node", d.name},
+                                    {"rows", d.rows},
+                                    {"kv_tokens", d.kv_tokens},
+                                    {"tbt_ms", p.tbt_s * 1e3},
+                                    {"unmeasured", !d.measured}}));
   }
   out.set("admit", p.candidate >= 0 && !e.refusal);
   const std::string_view no_place = e.unready != node::Reason::none ? to_string(e.unready) : to_string(p.reason);

@@ -14,7 +14,7 @@ Json considered_json(const node::RequestSummary& summary) {
     Json row = Json::object({{"node", c.node}, {"match_blocks", c.local_blocks}, {"fetch_from", c.fetch_from}});
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
-    row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3);
+    row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3).set("unmeasured", !c.measured);
     out.push(std::move(row));
   }
   return out;

@@ -347,6 +347,7 @@ struct Considered {
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
   uint32_t disk_blocks = 0;  // part of local_blocks that was on the node's disk
   double load_s = 0;         // seconds of reading them
+  bool measured = true;      // false: the node had computed no prompt yet, and its times are assumptions
 };
 
 struct FailedAttempt {

@@ -99,8 +99,14 @@ void Board::show(const Node& node) {
 void Board::show_costs(int slot) {
   const Node& node = at(slot);
   const Cost cost = costs_.cost(slot);
-  if (node.prefill >= 0) snapshot_.prefill[static_cast<size_t>(node.prefill)].cost = cost;
-  if (node.decode >= 0) snapshot_.decode[static_cast<size_t>(node.decode)].cost = cost;
+  if (node.prefill >= 0) {
+    PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
+    view.cost = cost, view.measured = costs_.has_prefilled(slot);
+  }
+  if (node.decode >= 0) {
+    DecodeView& view = snapshot_.decode[static_cast<size_t>(node.decode)];
+    view.cost = cost, view.measured = costs_.has_stepped(slot);
+  }
 }
 
 void Board::prefilled(int slot, double tokens, double reused, double seconds) {

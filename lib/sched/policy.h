@@ -25,6 +25,7 @@ struct alignas(64) PrefillView {
   double queue_s = 0;            // predicted seconds until a new request would start; never negative
   uint32_t resident_blocks = 0;  // leading run that is readable here, or will be when the queue has ended
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
+  bool measured = true;          // false: the node has computed no prompt yet, and its cost is an assumption
   Cost cost;
   double load_s = 0;         // seconds of reading the resident blocks that are on the node's disk
   double up_s = 1e9;         // seconds since the node joined; read by slow start only
@@ -50,6 +51,7 @@ struct alignas(64) DecodeView {
   uint64_t capacity_tokens = 0;  // tokens that the pages of the node hold
   uint32_t rows = 0;             // running + arriving + committed requests
   bool accepting = true;
+  bool measured = true;  // false: the node has made no step yet, and its cost is an assumption
   Cost cost;
   uint32_t arrived_rows = 0;  // rows whose KV is on the node
   uint64_t arrived_kv_tokens = 0;

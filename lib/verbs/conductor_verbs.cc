@@ -374,7 +374,8 @@ void print_explanation(const Json& e) {
                 std::string(c["node"].as_string()).c_str(), static_cast<long>(c["match_blocks"].as_int()),
                 static_cast<long>(e["reusable_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
                 fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
-                c["prefill_ms"].as_double(), c["ttft_ms"].as_double(), std::string(c["verdict"].as_string()).c_str());
+                c["prefill_ms"].as_double(), c["ttft_ms"].as_double(),
+                (std::string(c["verdict"].as_string()) + (c["unmeasured"].as_bool() ? ", unmeasured" : "")).c_str());
   }
   for (const auto& h : e["holders"].items())
     if (h["match_blocks"].as_int() > 0)
@@ -382,8 +383,9 @@ void print_explanation(const Json& e) {
                   static_cast<long>(h["match_blocks"].as_int()), static_cast<long>(h["disk_blocks"].as_int()));
   const Json& d = e["decode"];
   if (d.is_object())
-    std::printf("decode %s: %ld requests, TBT %.1f ms predicted     ", std::string(d["node"].as_string()).c_str(),
-                static_cast<long>(d["rows"].as_int()), d["tbt_ms"].as_double());
+    std::printf("decode %s: %ld requests, TBT %.1f ms predicted%s     ", std::string(d["node"].as_string()).c_str(),
+                static_cast<long>(d["rows"].as_int()), d["tbt_ms"].as_double(),
+                d["unmeasured"].as_bool() ? ", unmeasured" : "");
   const Json& hold = e["hold"];
   if (hold["waits"].as_bool())
     std::printf("hold   %ld requests wait here, its turn is predicted in %.1f ms\n",
@@ -462,10 +464,10 @@ void print_record(const Json& r) {
   for (const auto& c : r["considered"].items()) {
     const std::string from(c["fetch_from"].as_string());
     const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
-    std::printf("%-6s %6ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms\n", text_of(c["node"]).c_str(),
+    std::printf("%-6s %6ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms%s\n", text_of(c["node"]).c_str(),
                 static_cast<long>(c["match_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
                 fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
-                c["prefill_ms"].as_double(), c["ttft_ms"].as_double());
+                c["prefill_ms"].as_double(), c["ttft_ms"].as_double(), c["unmeasured"].as_bool() ? "  unmeasured" : "");
   }
 }
 

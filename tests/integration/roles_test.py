@@ -252,8 +252,11 @@ class Roles(unittest.TestCase):
             match = {r["node"]: r["match_blocks"] for r in told["candidates"]}
             self.assertEqual(match["p1"], 4)
             self.assertEqual([r["verdict"] for r in told["candidates"]].count("winner"), 1)
+            self.assertEqual({r["node"]: r["unmeasured"] for r in told["candidates"]}, {"p0": True, "p1": False})
             code, out, _ = c.verb("explain", "-f", "-", stdin=body)
             self.assertIn(b"VERDICT", out)
+            self.assertRegex(out.decode(), r"(?m)^p0 .*, unmeasured$")
+            self.assertNotRegex(out.decode(), r"(?m)^p1 .*, unmeasured$")
 
     def test_the_conductor_out_of_reach_is_exit_3(self):
         with socket.socket() as taken:  # bound, so that nobody else listens there

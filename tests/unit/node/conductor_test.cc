@@ -346,6 +346,24 @@ TEST_CASE("node/conductor: a gap in a node's block events is answered by asking 
   CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").empty());
 }
 
+TEST_CASE("node/conductor: a prediction for a node that has computed no prompt yet is marked as an assumption") {
+  Bench b;
+  start(b);
+  Submit s;
+  s.req = "dry";
+  s.ids.assign(300, 3);
+  s.stopping.max_tokens = 4;
+  CHECK_FALSE(b.conductor.explain(s, b.now).snapshot.prefill[0].measured);
+  CHECK_FALSE(b.conductor.explain(s, b.now).snapshot.decode[0].measured);
+  b.submit("r");
+  REQUIRE(b.conductor.flights().all().at("r").summary.considered.size() == 1);
+  CHECK_FALSE(b.conductor.flights().all().at("r").summary.considered[0].measured);
+  b.first_token("r", 1, 5);
+  CHECK(b.conductor.explain(s, b.now).snapshot.prefill[0].measured);
+  b.submit("next");
+  CHECK(b.conductor.flights().all().at("next").summary.considered[0].measured);
+}
+
 TEST_CASE("node/conductor: a dry run changes nothing") {
   Bench b;
   start(b);
