@@ -102,7 +102,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   const auto layout = layout_of(message);
   const auto shelf = layout ? shelf_for(*layout, message.ns) : Result<uint32_t>(layout.error());
   if (!shelf) {
-    last_error_ = shelf.error().what;
+    last_error_.note(shelf.error().what);
     return refuse(shelf.error().code == Code::invalid ? "layout" : "full");
   }
   offer.shelf = *shelf;
@@ -152,7 +152,7 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
   if (done.code != Code::ok) {
     ++stats_.failed;
     stats_.checksum_failures += done.code == Code::corrupt;
-    last_error_ = "reading from " + offer.node + ": " + done.what;
+    last_error_.note("reading from " + offer.node + ": " + done.what);
     s.pool.release(offer.pages);
     return answer(offer, {}, done.code == Code::corrupt ? "corrupt" : "failed", out);
   }
@@ -166,6 +166,7 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
     ++stats_.blocks_stored;
     stats_.bytes_read += s.layout.layers * s.layout.layer_bytes();
   }
+  last_error_.served();
   answer(offer, std::move(stored), "", out);
 }
 

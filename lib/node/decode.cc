@@ -218,7 +218,7 @@ void Decode::fill_load(wire::Load& load) const {
 
 void Decode::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
-  last_error_ = message;
+  last_error_.note(message);
   ++stats_.failed;
   if (r.phase != Phase::running)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
@@ -452,6 +452,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   if (told > 0) to_conductor(tokens_, out);
   for (const auto& r : finished_) {
     ++stats_.finished;
+    last_error_.served();
     end(*r, out);
   }
   finished_.clear();

@@ -158,6 +158,7 @@ void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, Ti
   Request* r = requests_.find(done.req, done.attempt);
   if (!r || event.instance != r->decode_instance || r->phase != Phase::handing_over) return;
   ++stats_.finished;
+  last_error_.served();
   stats_.exposed_s.add(to_seconds(now - r->computed_at));
   end(*r, out);
 }
@@ -305,7 +306,7 @@ void Prefill::report(const Request& r, wire::Message message, Actions& out) cons
 
 void Prefill::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
-  last_error_ = message;
+  last_error_.note(message);
   ++stats_.failed;
   report(r, report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
   handover::cancel(r, "failed", out);
@@ -486,6 +487,7 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
     handover::cancel(r, "finished", out);
     ++stats_.finished;
+    last_error_.served();
     return end(r, out);
   }
   handover::complete(r, sampled.token, out);

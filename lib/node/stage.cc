@@ -139,10 +139,11 @@ std::string Stage::objection(const wire::StageAnnounce& m) const {
 void Stage::announce(const Received& event, const wire::StageAnnounce& m, Actions& out) {
   const bool listed = peers().has(event.from, event.instance);
   if (const std::string why = listed ? objection(m) : event.from + kNotListed; !why.empty()) {
-    last_error_ = "stage " + name() + ": " + why;
+    std::string message = "stage " + name() + ": " + why;
+    last_error_.note(message);
     ++stats_.failed;
     const Failure failure{RequestStage::prefill, listed ? Reason::internal : Reason::peer_lost, !listed};
-    return send(event.from, event.instance, report_of(m.req, m.attempt, failure, last_error_), out);
+    return send(event.from, event.instance, report_of(m.req, m.attempt, failure, std::move(message)), out);
   }
   for (uint32_t layer = layers_.first; layer < layers_.end; ++layer) {
     const auto& crcs = m.crcs[layer - layers_.first];
@@ -323,7 +324,10 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   const wire::Peer* known = is_last() ? nullptr : peers().find(next);
   const bool hand_on = done.code == Code::ok && known && !run.dropped;
   if (!is_last() && !hand_on) out_used_[run.slot_out - ActivationSlots::kEach] = false;
-  if (done.code == Code::ok) ++stats_.runs, stats_.tokens += run.asked.tokens.size();
+  if (done.code == Code::ok) {
+    ++stats_.runs, stats_.tokens += run.asked.tokens.size();
+    last_error_.served();
+  }
   if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may still list this node
     report(run, Reason::peer_lost, "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr,
            out);
@@ -347,7 +351,7 @@ void Stage::report(const Run& run, Reason cause, std::string message, const Chun
   done.run = run.asked.run;
   done.first_layer = layers_.first;
   if (cause == Reason::none) done.crcs = run.crcs;
-  if (cause != Reason::none) ++stats_.failed, last_error_ = message;
+  if (cause != Reason::none) ++stats_.failed, last_error_.note(message);
   done.code = stage_code(cause), done.message = std::move(message);
   if (last) done.token = last->sampled.token, done.logprobs = last->sampled.logprobs;
   if (last) done.prompt_logprobs = last->prompt_logprobs, done.embedding = last->sampled.embedding;

@@ -53,7 +53,7 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   if (const auto* received = std::get_if<Received>(&event)) {
     on_received(*received, now, out);
   } else if (const auto* error = std::get_if<HostError>(&event)) {
-    last_error_ = error->what;
+    last_error_.note(error->what);
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     if (lost->node == kConductor) {
       if (lost->instance == registration_.conductor()) lose_conductor(now, out);
@@ -76,7 +76,8 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   } else {
     if (disk_.on_event(
             event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))
-      if (std::string trouble = disk_.take_trouble(); !trouble.empty()) last_error_ = std::move(trouble);
+      if (const std::string trouble = disk_.take_trouble(); !trouble.empty())
+        disk_.state() == DiskTier::State::lost ? last_error_.keep(trouble) : last_error_.note(trouble);
     on_event(event, now, out);
   }
   tend_blocks(now, out);
@@ -122,7 +123,7 @@ wire::Load Worker::load() const {
   }
   load.draining = draining_;
   load.leaving = leaving_;
-  load.last_error = last_error_;
+  load.last_error = last_error_.text();
   disk_.fill_load(load);
   fill_load(load);
   return load;
@@ -167,6 +168,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   }
   registration_.heard(now);
   if (welcome) {
+    last_error_.served();  // an earlier refusal does not count any more
     if (registration_.welcomed(event.instance, *welcome, now))
       peers_.new_conductor(now + 2 * registration_.dead_after());
     send_snapshot(now, out);
@@ -174,7 +176,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   }
   if (const auto* refused = std::get_if<wire::Refused>(&event.message)) {
     registration_.refused_with(*refused);
-    last_error_ = refused->message;
+    last_error_.note(refused->message);
     return true;
   }
   if (!registration_.is_member()) return true;
@@ -201,6 +203,7 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
     lender_.on_request(event.from, event.instance, *request, peers_.has(event.from, event.instance), now, out);
   } else if (const auto* release = std::get_if<wire::LeaseRelease>(&event.message)) {
     lender_.on_release(event.instance, release->lease);
+    if (options_.role == wire::Role::cache) last_error_.served();
   } else if (const auto* done = std::get_if<wire::DemoteDone>(&event.message)) {
     if (demoter_) demoter_->on_done(event.from, *done);
   } else {

@@ -17,6 +17,7 @@
 #include "node/block_book.h"
 #include "node/demoter.h"
 #include "node/disk_tier.h"
+#include "node/last_error.h"
 #include "node/lender.h"
 #include "node/node.h"
 #include "node/numbers.h"
@@ -118,7 +119,7 @@ class Worker : public Machine, protected BlockSource {
   DiskTier disk_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
   bool draining_ = false;
-  std::string last_error_;
+  LastError last_error_;
 
  private:
   void on_received(const Received& event, TimePoint now, Actions& out);

@@ -97,8 +97,10 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].stored.empty());
   CHECK(failed[0].reason == "corrupt");
+  CHECK(b.machine.load().last_error == "reading from p0: crc");
   CHECK(b.leased(kSmall, hashes) == 0);
   CHECK(b.store(kSmall, hashes).stored.size() == 4);
+  CHECK(b.machine.load().last_error == "");  // it has served since
   CHECK(all<Read>(b.offer(kSmall, hashes)).empty());
   CHECK(b.machine.stats().blocks_known == 4);
 }

@@ -190,6 +190,14 @@ TEST_CASE("node/prefill: only the chosen decode node may accept, refuse, finish 
   CHECK(b.machine.request_count() == 1);
 }
 
+TEST_CASE("node/prefill: the last error of a node is gone once the node has served") {
+  PrefillBench b(10);
+  b.start(spec_of("long", ids_of(1, 5000)));
+  CHECK(b.machine.load().last_error.find("5000") != std::string::npos);
+  b.serve("r", ids_of(1, 100));
+  CHECK(b.machine.load().last_error == "");
+}
+
 TEST_CASE("node/prefill: a prompt that cannot be held is refused by name before any work") {
   PrefillBench b(4);
   const auto code = [&](const wire::RequestSpec& spec) {
