@@ -157,6 +157,8 @@ class WorkerProcess {
     if (news.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
     if (news.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
     if (planes_.links().fatal() && watch_.name().empty()) return give_up(planes_.links().failure());
+    if (news.waits_for)
+      log_warn("the conductor refuses this node, which goes on asking", {{"why", one_line(refusal(*news.waits_for))}});
     if (news.refused) return give_up(refusal(*news.refused));
     if (shutdown_.is_due(worker_->idle(), now)) {
       if (!registration.has_left()) leave();

@@ -19,19 +19,25 @@ WorkerWatch::News WorkerWatch::look(const node::Registration& registration, node
   }
   news.disk_lost = disk == node::DiskTier::State::lost && !std::exchange(disk_lost_, true);
   news.tenants_changed = std::exchange(has_tenants_, registration.has_tenants()) != registration.has_tenants();
-  news.refused = refusal(registration, now);
+  look_at_refusal(registration, now, news);
   return news;
 }
 
-const wire::Refused* WorkerWatch::refusal(const node::Registration& registration, TimePoint now) {
+void WorkerWatch::look_at_refusal(const node::Registration& registration, TimePoint now, News& news) {
   const wire::Refused* refused = registration.refused();
   if (!refused || registration.is_member()) {
     refused_since_ = kNever;
-    return nullptr;
+    return;
   }
-  if (refused_since_ == kNever) refused_since_ = now;
+  const bool is_first = refused_since_ == kNever;
+  if (is_first) refused_since_ = now;
   MC_ASSERT(refused_since_ <= now);
-  return refused->mc != err::kNameTaken || now - refused_since_ > kNamePatience ? refused : nullptr;
+  const bool may_pass = refused->mc == err::kNameTaken ? now - refused_since_ <= kNamePatience
+                                                       : refused->mc == err::kWrongKey && !name_.empty();
+  if (!may_pass)
+    news.refused = refused;
+  else if (is_first)
+    news.waits_for = refused;
 }
 
 }  // namespace mc::host

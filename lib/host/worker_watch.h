@@ -11,7 +11,8 @@ namespace mc::host {
 
 class WorkerWatch {
  public:
-  /// A taken name may come free: a process killed a moment ago still counts as alive. Other refusals stay.
+  /// A taken name may come free: a process killed a moment ago still counts as alive. The keys of a node that was
+  /// registered before may be ahead of the conductor's, which reads its key file next. Other refusals stay.
   static constexpr Duration kNamePatience = 5s;
   static constexpr Duration kSilence = 1s;  // wait for a conductor that is not worth a line
 
@@ -19,10 +20,12 @@ class WorkerWatch {
   void start(TimePoint now) { say_waiting_ = now + kSilence; }
 
   struct News {
-    bool named = false;                      // the conductor has registered the node under a new name()
-    bool waits = false;                      // no conductor has registered the node since start()
-    bool disk_lost = false;                  // the node goes on without its tier on disk
-    bool tenants_changed = false;            // another answer to Registration::has_tenants()
+    bool named = false;            // the conductor has registered the node under a new name()
+    bool waits = false;            // no conductor has registered the node since start()
+    bool disk_lost = false;        // the node goes on without its tier on disk
+    bool tenants_changed = false;  // another answer to Registration::has_tenants()
+    // A refusal that may pass, the first time that it is seen. The node goes on asking. Owned by the registration.
+    const wire::Refused* waits_for = nullptr;
     const wire::Refused* refused = nullptr;  // the process is to give up; owned by the registration
   };
   News look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now);
@@ -30,7 +33,7 @@ class WorkerWatch {
   const std::string& name() const { return name_; }
 
  private:
-  const wire::Refused* refusal(const node::Registration& registration, TimePoint now);
+  void look_at_refusal(const node::Registration& registration, TimePoint now, News& news);
 
   std::string name_;
   TimePoint say_waiting_ = kNever;

@@ -78,6 +78,36 @@ TEST_CASE("host/worker_watch: a taken name is a reason to give up only when it s
   CHECK(other.look(kStart).refused->mc == err::kKvLayoutMismatch);
 }
 
+TEST_CASE("host/worker_watch: a refusal that may pass is news at once, and once") {
+  Bench b;
+  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  REQUIRE(b.look(kStart).waits_for != nullptr);
+  CHECK(b.look(kStart + 1s).waits_for == nullptr);
+  b.welcome("p0");
+  CHECK(b.look(kStart + 2s).waits_for == nullptr);
+  b.registration.lost(kStart + 3s);
+  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  CHECK(b.look(kStart + 4s).waits_for != nullptr);
+
+  Bench other;
+  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"});
+  CHECK(other.look(kStart).waits_for == nullptr);
+}
+
+TEST_CASE("host/worker_watch: other keys are a reason to give up only for a node that was never registered") {
+  Bench b;
+  b.registration.refused_with({err::kWrongKey, "other keys"});
+  REQUIRE(b.look(kStart).refused != nullptr);
+
+  Bench known;
+  known.welcome("p0");
+  known.look();
+  known.registration.lost(kStart);
+  known.registration.refused_with({err::kWrongKey, "other keys"});
+  CHECK(known.look(kStart + 1s).waits_for != nullptr);
+  CHECK(known.look(kStart + 60s).refused == nullptr);
+}
+
 TEST_CASE("host/worker_watch: a lost disk and a change of tenants are news once") {
   Bench b;
   CHECK_FALSE(b.look(kStart, Disk::on).disk_lost);
