@@ -165,6 +165,7 @@ class ConductorProcess {
     if (now < metrics_at_) return;
     metrics_at_ = now + 200ms;
     membership_.update(conductor_->nodes(now), conductor_->members().lost());
+    refusals_.update(conductor_->members(), now);
     conductor_->check();
     frontend_->update(doors_->stats());
     meter_->update(doors_->stats(), control_.links().stats());
@@ -224,6 +225,7 @@ class ConductorProcess {
   std::unique_ptr<HttpDoors> doors_;
   std::unique_ptr<Readiness> readiness_;
   MembershipLog membership_;
+  RefusalLog refusals_;
   std::optional<LocalCluster> local_;
   Shutdown shutdown_;
   uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "wire/codec.h"
 
@@ -41,6 +42,37 @@ void MembershipLog::update(const std::vector<node::Conductor::NodeStatus>& nodes
   for (const Change& change : changes(nodes, lost))
     log_info(change.event(),
              {{"name", change.node}, {"role", wire::to_string(change.role)}, {"detail", change.detail}});
+}
+
+RefusalLog::Lines RefusalLog::lines(const node::Members::Refusals& refused, TimePoint now) {
+  MC_ASSERT(refused.count >= seen_ && refused.count >= refused.last.size());
+  std::erase_if(said_, [&](const auto& line) { return now - line.second >= kQuiet; });
+  Lines out;
+  const uint64_t fresh = std::min<uint64_t>(refused.count - seen_, refused.last.size());
+  left_out_ += refused.count - seen_ - fresh;
+  seen_ = refused.count;
+  for (auto node = refused.last.end() - static_cast<std::ptrdiff_t>(fresh); node != refused.last.end(); ++node) {
+    const std::pair key(node->instance, node->why.mc);
+    if (said_.contains(key)) continue;
+    if (said_.size() == kLinesMax) {
+      ++left_out_;
+      continue;
+    }
+    said_[key] = now;
+    out.nodes.push_back(*node);
+  }
+  if (!out.nodes.empty()) out.left_out = std::exchange(left_out_, 0);
+  return out;
+}
+
+void RefusalLog::update(const node::Members& members, TimePoint now) {
+  const Lines due = lines(members.refused(), now);
+  for (const auto& node : due.nodes)
+    log_warn("node refused", {{"name", node.name},
+                              {"role", wire::to_string(node.role)},
+                              {"control", node.control_uri},
+                              {"why", "MC" + std::to_string(node.why.mc) + ": " + node.why.message}});
+  if (due.left_out > 0) log_warn("more nodes were refused", {{"refusals", due.left_out}});
 }
 
 }  // namespace mc::host

@@ -1,9 +1,11 @@
-// The conductor's log of its nodes: one line at info for each node that joined, was lost or changed its state.
+// The conductor's log of its nodes: one line at info for each node that joined, was lost or changed its state, and one
+// at warn for each process that may not join.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "node/conductor.h"
@@ -36,6 +38,28 @@ class MembershipLog {
     node::NodeState state;
   };
   std::map<InstanceId, Known> known_;
+};
+
+/// A process that is refused asks again twice a second, and strangers may ask as often as they like. So the log has one
+/// line for each process and cause in kQuiet, and at most kLinesMax lines in that time.
+class RefusalLog {
+ public:
+  static constexpr Duration kQuiet = 60s;
+  static constexpr size_t kLinesMax = 10;
+
+  struct Lines {
+    std::vector<node::Members::RefusedNode> nodes;
+    uint64_t left_out = 0;  // lines about other processes that kLinesMax has kept back since the last line
+  };
+  /// The lines that are due.
+  Lines lines(const node::Members::Refusals& refused, TimePoint now);
+  /// Logs them.
+  void update(const node::Members& members, TimePoint now);
+
+ private:
+  uint64_t seen_ = 0;  // refusals
+  uint64_t left_out_ = 0;
+  std::map<std::pair<InstanceId, uint32_t>, TimePoint> said_;  // when, at most kLinesMax of them
 };
 
 }  // namespace mc::host

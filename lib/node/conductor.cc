@@ -175,7 +175,10 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   auto refused = members_.objection(hello);
   const std::string name = hello.name.empty() ? members_.free_name(hello.role) : hello.name;
   if (!refused) refused = members_.name_objection(name, now);
-  if (refused) return out.push_back(Send{event.from, event.instance, std::move(*refused)});
+  if (refused) {
+    members_.note_refused({event.instance, name, hello.role, hello.control_uri, *refused});
+    return out.push_back(Send{event.from, event.instance, std::move(*refused)});
+  }
   lose(name, "replaced by a new process of the same name", now, out);
   members_.join(name, event.instance, hello, now);
   members_changed();

@@ -314,6 +314,12 @@ void Members::remove(const std::string& name, std::string why) {
   changed();
 }
 
+void Members::note_refused(RefusedNode node) {
+  ++refused_.count;
+  refused_.last.push_back(std::move(node));
+  if (refused_.last.size() > kRefusedMax) refused_.last.pop_front();
+}
+
 std::vector<std::string> Members::silent(TimePoint now) {
   std::vector<std::string> out;
   if (now < silence_at_) return out;

@@ -55,6 +55,20 @@ class Members {
   };
   static constexpr size_t kLostMax = 256;
 
+  /// A process that may not join.
+  struct RefusedNode {
+    InstanceId instance;
+    std::string name;  // the name that it asked for, or would have got
+    wire::Role role = wire::Role::prefill;
+    std::string control_uri;
+    wire::Refused why;
+  };
+  struct Refusals {
+    std::deque<RefusedNode> last;  // at most kRefusedMax
+    uint64_t count = 0;            // of all
+  };
+  static constexpr size_t kRefusedMax = 64;
+
   explicit Members(MembersOptions options) : options_(std::move(options)) {}
 
   // ---- looking ----
@@ -94,6 +108,8 @@ class Members {
   /// Why the name may not be used: a live node has it.
   std::optional<wire::Refused> name_objection(const std::string& name, TimePoint now) const;
   std::string free_name(wire::Role role) const;
+  void note_refused(RefusedNode node);
+  const Refusals& refused() const { return refused_; }
   const Node& join(const std::string& name, const InstanceId& instance, const wire::Hello& hello, TimePoint now);
   /// `why` is for the log: see lost().
   void remove(const std::string& name, std::string why);
@@ -131,6 +147,7 @@ class Members {
   uint64_t peers_version_ = 0, version_ = 1;
   TimePoint silence_at_ = kNever;
   std::deque<Lost> lost_;
+  Refusals refused_;
 };
 
 }  // namespace mc::node

@@ -20,6 +20,13 @@ node::Conductor::NodeStatus status(const std::string& name, uint8_t instance, No
   return out;
 }
 
+node::Members::RefusedNode refused(uint8_t instance, uint32_t mc = 2108) {
+  node::Members::RefusedNode out;
+  out.instance.bytes[0] = instance;
+  out.why.mc = mc;
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("host/membership_log: each change of membership is one line") {
@@ -54,4 +61,35 @@ TEST_CASE("host/membership_log: a restarted node leaves and joins though its nam
   REQUIRE(changes.size() == 2);
   CHECK(changes[0].kind == Kind::joined);
   CHECK(changes[1].kind == Kind::left);
+}
+
+TEST_CASE("host/membership_log: a process that is refused is one line a minute and cause, however often it asks") {
+  RefusalLog log;
+  const TimePoint start = TimePoint{} + 100s;
+  CHECK(log.lines({{}, 0}, start).nodes.empty());
+  CHECK(log.lines({{refused(1)}, 1}, start).nodes.size() == 1);
+  CHECK(log.lines({{refused(1)}, 1}, start).nodes.empty());  // nothing came since
+  CHECK(log.lines({{refused(1), refused(1)}, 2}, start + 500ms).nodes.empty());
+  CHECK(log.lines({{refused(1), refused(1), refused(1, 2103)}, 3}, start + 1s).nodes.size() == 1);
+  CHECK(log.lines({{refused(1), refused(1), refused(1, 2103), refused(1)}, 4}, start + 61s).nodes.size() == 1);
+}
+
+TEST_CASE("host/membership_log: strangers that are refused fill no log, and the next line counts them") {
+  RefusalLog log;
+  std::deque<node::Members::RefusedNode> last;
+  TimePoint now = TimePoint{} + 100s;
+  uint64_t count = 0;
+  size_t lines = 0;
+  for (; count < 200; now += 1ms) {
+    last.push_back(refused(static_cast<uint8_t>(count)));
+    if (last.size() > node::Members::kRefusedMax) last.pop_front();
+    const auto due = log.lines({last, ++count}, now);
+    lines += due.nodes.size();
+    CHECK(due.left_out == 0);
+  }
+  CHECK(lines == RefusalLog::kLinesMax);
+  count += 1000, now += 120s;  // more than are remembered
+  const auto due = log.lines({last, count}, now);
+  CHECK(due.nodes.size() == RefusalLog::kLinesMax);
+  CHECK(due.left_out == 190 + 1000 - RefusalLog::kLinesMax);
 }
