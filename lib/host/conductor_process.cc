@@ -65,6 +65,7 @@ class ConductorProcess {
   Result<void> open_machine() {
     MC_TRY(settings, read_conductor_flags(args_));
     settings_ = std::move(settings);
+    settings_.machine.keys = [this](const InstanceId& node) { return control_.key_mark(node); };
     conductor_ = std::make_unique<node::Conductor>(settings_.machine);
     metrics_ = std::make_unique<Metrics>(
         Metrics::Labels{{"model_name", settings_.front.served_name}, {"engine", "conductor"}});

@@ -23,6 +23,8 @@ class ControlDoor {
   Links& links() { return *links_; }
   /// The first endpoint, with the port that was chosen for port 0.
   const std::string& uri() const { return uri_; }
+  /// The mark of the keys for the registration of a node; none before open().
+  node::KeyMark key_mark(const InstanceId& node) const { return keys_.mark(node); }
   /// Reads the key file again. The keys are in use after offer_keys().
   void reload_keys() { keys_.reload(); }
   /// Once a round of the control loop: puts keys into use that were read.

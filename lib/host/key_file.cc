@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/hmac.h"
 #include "base/log.h"
 #include "product/flags.h"
 
@@ -48,6 +49,13 @@ void KeyFile::apply(xfer::Options& options) const {
   MC_ASSERT(lock == ctl::Keys::none || !options.secret.empty());
   options.local_secret = lock == ctl::Keys::machine;
   options.insecure = opened_.contains(Door::data);
+}
+
+node::KeyMark KeyFile::mark(const InstanceId& node) const {
+  if (lock(Door::data) == ctl::Keys::none) return {};
+  const std::string_view instance(reinterpret_cast<const char*>(node.bytes.data()), node.bytes.size());
+  const auto check = hmac_sha256(data_secret(), "mct registration" + std::string(instance));
+  return {path_, wire::Bytes(check.begin(), check.end())};
 }
 
 std::string KeyFile::data_secret(const ctl::KeySet& keys) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "ctl/ctl.h"
+#include "node/node.h"
 #include "product/doors.h"
 #include "xfer/xfer.h"
 
@@ -27,6 +28,9 @@ class KeyFile {
   std::optional<ctl::KeySet> keys(Door door) const;
   /// Sets what they mean for xfer: the secret, and how far it goes.
   void apply(xfer::Options& options) const;
+  /// The mark of the data door's keys for the registration of a node: an HMAC of its instance under the secret, so that
+  /// it tells equal keys from different ones and nothing else.
+  node::KeyMark mark(const InstanceId& node) const;
   /// The 32 bytes that xfer wants; "" without keys.
   std::string data_secret() const { return keys_ ? data_secret(*keys_) : ""; }
   static std::string data_secret(const ctl::KeySet& keys);

@@ -69,6 +69,7 @@ Result<void> WorkerPlanes::open_data(const cli::Args& args, const DescriptorPlan
   MC_TRY(plane, DataPlane::open(data, arena_));
   data_ = std::move(plane);
   options.data = data_->describe();
+  options.keys = [this, node = options.instance] { return keys_.mark(node); };
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "host/worker_planes.h"
 #include "host/worker_watch.h"
 #include "product/flags.h"
+#include "product/wrong_key.h"
 
 namespace mc::host {
 namespace {
@@ -186,6 +187,7 @@ class WorkerProcess {
   }
 
   Error refusal(const wire::Refused& refused) const {
+    if (refused.mc == err::kWrongKey) return wrong_key(refused.message, "registration with the conductor");
     if (refused.mc != err::kKvLayoutMismatch)
       return user_error(static_cast<err::Number>(refused.mc), refused.message,
                         "handshake with the conductor, field " + refused.field);

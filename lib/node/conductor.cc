@@ -41,7 +41,7 @@ sched::LineOptions line_options(const ConductorOptions& options) {
 
 Conductor::Conductor(ConductorOptions options)
     : options_(std::move(options)),
-      members_({options_.model, options_.config_digest, options_.heartbeat, options_.dead_after}),
+      members_({options_.model, options_.config_digest, options_.heartbeat, options_.dead_after, options_.keys}),
       board_(options_.sched.slow_start_s),
       line_(line_options(options_)),
       copies_(options_.replicate),
@@ -172,7 +172,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
 void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePoint now, Actions& out) {
   // A registered node that registers again missed the Welcome or lost its connection. Its old registration is removed.
   if (const Members::Node* known = members_.of(event.instance)) lose(known->name, "registered again", now, out);
-  auto refused = members_.objection(hello);
+  auto refused = members_.objection(hello, event.instance);
   const std::string name = hello.name.empty() ? members_.free_name(hello.role) : hello.name;
   if (!refused) refused = members_.name_objection(name, now);
   if (refused) {

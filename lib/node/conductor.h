@@ -45,6 +45,7 @@ struct ConductorOptions {
   std::vector<sched::Tenant> tenants;
   sched::ReplicateOptions replicate;  // copies of hot prefixes, made before the next request needs one
   sched::BreakerOptions breaker;      // when a failing pair of nodes is set aside, and for how long
+  KeysFor keys;                       // nodes with other keys are refused; null: keys are not compared
 };
 
 class Conductor final : public Machine {

@@ -19,6 +19,8 @@ constexpr char role_letter(wire::Role role) {
 // Upper bounds keep predictions finite.
 constexpr double kSecondsMax = 1e6, kBytesPerSecondMax = 1e18;
 
+constexpr size_t kKeyFileMax = 256;  // bytes of a path in messages
+
 std::array<std::pair<const char*, double>, 7> cost_fields(const wire::CostModel& c) {
   return {{{"prefill_s", c.prefill_s},
            {"prefill_s_per_token", c.prefill_s_per_token},
@@ -41,6 +43,21 @@ sched::Cost announced_cost(const wire::CostModel& c) {
   }
   if (c.read_bytes_per_s > 0) cost.read_bytes_per_s = c.read_bytes_per_s;
   return cost;
+}
+
+// A node whose keys differ would join, and every transfer to or from it would fail.
+std::optional<wire::Refused> key_objection(const KeysFor& keys, const wire::Hello& hello, const InstanceId& instance) {
+  if (!keys || hello.key_check.empty()) return std::nullopt;
+  const KeyMark mark = keys(instance);
+  if (mark.check.empty() || mark.check == hello.key_check) return std::nullopt;
+  wire::Refused refused;
+  refused.mc = err::kWrongKey;
+  refused.field = "key_check";
+  refused.ours = hello.key_file.substr(0, kKeyFileMax);
+  refused.theirs = mark.file;
+  refused.message = "the node has the keys of " + refused.ours + ", the conductor has those of " + refused.theirs +
+                    ", and the two differ";
+  return refused;
 }
 
 }  // namespace
@@ -210,7 +227,8 @@ std::string Members::free_name(wire::Role role) const {
   }
 }
 
-std::optional<wire::Refused> Members::objection(const wire::Hello& hello) const {
+std::optional<wire::Refused> Members::objection(const wire::Hello& hello, const InstanceId& instance) const {
+  if (auto refused = key_objection(options_.keys, hello, instance)) return refused;
   wire::Refused refused;
   const auto plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,10 +22,14 @@
 
 namespace mc::node {
 
+/// The mark of the conductor's own keys for a node of this instance.
+using KeysFor = std::function<KeyMark(const InstanceId& node)>;
+
 struct MembersOptions {
   std::string model;          // name of the served model, for messages
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 3s;
+  KeysFor keys;  // null: keys are not compared
 };
 
 class Members {
@@ -103,8 +108,9 @@ class Members {
   void show_on(sched::Board& board) const;
 
   // ---- coming and going ----
-  /// Why a node may not join. Two nodes of one model must agree on everything that shapes KV bytes.
-  std::optional<wire::Refused> objection(const wire::Hello& hello) const;
+  /// Why a node may not join. Two nodes of one model must agree on everything that shapes KV bytes, and all nodes have
+  /// the keys of the conductor.
+  std::optional<wire::Refused> objection(const wire::Hello& hello, const InstanceId& instance) const;
   /// Why the name may not be used: a live node has it.
   std::optional<wire::Refused> name_objection(const std::string& name, TimePoint now) const;
   std::string free_name(wire::Role role) const;

@@ -37,6 +37,12 @@
 
 namespace mc::node {
 
+/// Names the key set of a process to another one without revealing it (host/key_file.h).
+struct KeyMark {
+  std::string file;   // path of the key set, for messages
+  wire::Bytes check;  // depends on the key set and on the instance of the node that registers; empty: no keys
+};
+
 // ---- events ----------------------------------------------------------------------------------
 
 struct Received {

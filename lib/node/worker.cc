@@ -30,6 +30,10 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
                 c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};
   hello.labels = options.labels;
   hello.version = options.version;
+  if (options.keys) {
+    KeyMark mark = options.keys();
+    hello.key_file = std::move(mark.file), hello.key_check = std::move(mark.check);
+  }
   return hello;
 }
 }  // namespace

@@ -6,6 +6,7 @@
 // receives a snapshot of them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -48,6 +49,7 @@ struct WorkerOptions {
   uint32_t stages = 1;  // stages of the pipeline that a prefill node leads or belongs to
   sched::Cost cost;
   std::vector<wire::NameValue> labels;
+  std::function<KeyMark()> keys;  // of the data plane, whose key file may change; null: none
   Duration hello_retry = 500ms;
   Duration lease_ttl_max = 30s;
   const kv::Eviction* eviction = &kv::kLruTail;  // order in which blocks leave memory

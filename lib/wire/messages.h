@@ -83,6 +83,10 @@ struct Hello {
   CostModel cost;
   std::vector<NameValue> labels;
   std::string version;
+  // The key set of this node's data plane, which must be that of the conductor. The check is a value that only the
+  // holders of the set can compute (host/key_file.h); empty: the node has no keys. The file is for messages.
+  std::string key_file;
+  Bytes key_check;
 
   bool operator==(const Hello&) const = default;
   template <class V>
@@ -92,6 +96,7 @@ struct Hello {
     v("page_bytes", page_bytes), v("page_count", page_count);
     v("context_tokens", context_tokens), v("stages", stages), v("cost", cost);
     v("labels", labels), v("version", version);
+    v.later("key_file", key_file), v.later("key_check", key_check);
   }
 };
 

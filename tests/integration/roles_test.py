@@ -93,6 +93,34 @@ class Roles(unittest.TestCase):
             self.assertNotEqual(code, 0)
             self.assertIn("MC1006", err)
 
+    def test_a_node_with_other_keys_is_refused_and_both_key_files_are_named(self):
+        with Cluster(roles=["conductor"]) as c:
+            key = os.path.join(c.dir, "other.key")
+            self.assertEqual(c.verb("keygen", "-o", key)[0], 0)
+            stranger = c.start("c9", "--auth", key)  # the socket of the conductor is open to it
+            self.assertEqual(stranger.popen.wait(60), 3)
+            local = os.path.join(c.env["MCT_RUN_DIR"], "local.key")
+            why = f"the node has the keys of {key}, the conductor has those of {local}, and the two differ"
+            self.assertIn(f"error MC2103 wrong-key: {why}", stranger.tail())
+            self.assertIn("on one machine share MCT_RUN_DIR; else give both sides the same --auth", stranger.tail())
+            del c.processes["c9"]
+            until(lambda: f"MC2103: {why}" in c.processes["conductor"].text(), 10, "the refusal in the conductor's log")
+            self.assertEqual(c.cluster()["nodes"], [])
+            self.assertIn("warn mc-conductor", c.processes["conductor"].text())
+            c.start("c0")
+            until(lambda: len(c.cluster()["nodes"]) == 1, 30, "a node with the keys of the conductor")
+
+    def test_a_name_that_is_taken_is_reported_before_the_node_gives_up(self):
+        with Cluster(roles=["conductor", "c0"]) as c:
+            second = c.processes["second"] = c.spawn(["mc-cache", "--name", "c0", "--http", "127.0.0.1:0"])
+            until(lambda: "the conductor refuses this node, which goes on asking" in second.text(), 30, "the warning")
+            self.assertIsNone(second.popen.poll())
+            self.assertIn("MC2108 name-taken: a live node is called c0 already", second.text())
+            self.assertEqual(second.popen.wait(60), 3)
+            self.assertIn("error MC2108", second.tail())
+            del c.processes["second"]
+            self.assertEqual(c.processes["conductor"].text().count("node refused"), 1)
+
     def test_rotated_keys_are_read_on_sighup_and_the_cluster_serves_on(self):
         def write_keys(path):
             code, out, err = run("mc-conductor", "keygen")

@@ -41,6 +41,26 @@ Result<void> must_not_be_asked(const ctl::KeySet&) {
 
 }  // namespace
 
+TEST_CASE("host/key_file: the marks of two files are equal for equal keys and one node, and not else") {
+  const File at;
+  const ctl::KeySet keys = fresh();
+  at.hold(keys);
+  const auto first = KeyFile::open(at.path), again = KeyFile::open(at.path);
+  REQUIRE_OK(first);
+  REQUIRE_OK(again);
+  at.hold(fresh());
+  const auto other = KeyFile::open(at.path);
+  REQUIRE_OK(other);
+  InstanceId node, next;
+  next.bytes[3] = 1;
+  CHECK(first->mark(node).file == at.path);
+  CHECK(first->mark(node).check.size() == 32);
+  CHECK(first->mark(node).check == again->mark(node).check);
+  CHECK(first->mark(node).check != other->mark(node).check);
+  CHECK(first->mark(node).check != first->mark(next).check);
+  CHECK(KeyFile().mark(node).check.empty());
+}
+
 TEST_CASE("host/key_file: a rotation that meets a busy control plane is offered until it is taken") {
   const File at;
   const ctl::KeySet before = fresh();
