@@ -157,7 +157,7 @@ Result<std::string> read_to_end(int fd, size_t limit, TimePoint deadline) {
       continue;
     }
     if (text.size() + static_cast<size_t>(n) > limit)
-      return {Code::invalid, "input is larger than the limit of " + std::to_string(limit) + " bytes"};
+      return user_error(err::kInputTooLarge, "input is larger than the limit of " + std::to_string(limit) + " bytes");
     text.append(buffer, static_cast<size_t>(n));
   }
 }

@@ -67,9 +67,9 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes, TimePoint deadl
 Result<void> write_all(int fd, std::string_view text, TimePoint deadline = kNever);
 /// Fills `out` completely; Code::peer_lost at end of file with the count that did arrive.
 Result<void> read_all(int fd, std::span<std::byte> out, TimePoint deadline = kNever);
-/// Reads to end of file; Code::invalid when there is more than `limit` bytes.
+/// Reads to end of file; MC1008 when there is more than `limit` bytes.
 Result<std::string> read_to_end(int fd, size_t limit, TimePoint deadline = kNever);
-/// Whole file as text; `-` is stdin. Code::invalid beyond `limit` bytes.
+/// Whole file as text; `-` is stdin. MC1008 beyond `limit` bytes.
 Result<std::string> read_file(const std::string& path, size_t limit);
 /// Creates or replaces through a temporary name and rename, so that readers see old or new. What is there and no
 /// regular file (/dev/null, a pipe) is written to and stays.

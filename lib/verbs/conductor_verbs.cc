@@ -275,12 +275,11 @@ Result<int> wait(const cli::Args& args) {
         p += role == wire::Role::prefill, d += role == wire::Role::decode, c += role == wire::Role::cache;
       }
       if (p >= want_p && d >= want_d && c >= want_c) return 0;
-      last =
-          user_error(err::kHandshakeTimeout,
-                     "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
-                         std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
-                         std::to_string(want_d) + ", " + std::to_string(want_c) + others,
-                     place, "start the missing nodes, or wait longer (--timeout); mc-conductor ps shows who is there");
+      last = user_error(err::kNodesMissing,
+                        "ready: " + std::to_string(p) + " prefill, " + std::to_string(d) + " decode, " +
+                            std::to_string(c) + " cache; wanted " + std::to_string(want_p) + ", " +
+                            std::to_string(want_d) + ", " + std::to_string(want_c) + others,
+                        place);
     } else if (!answered || soon(0s) < deadline) {  // else --timeout cut this call short, which says nothing new
       last = cluster.error();
     }

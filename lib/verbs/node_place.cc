@@ -48,7 +48,7 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
     if (::access(socket.c_str(), R_OK | W_OK) == 0) return "unix:" + socket;
     const std::string url(node["url"].as_string());
     if (has_key)
-      return user_error(err::kUnauthorized,
+      return user_error(err::kKeyNotSent,
                         "the key was not sent: the node announced " + url + ", and any node can announce any address",
                         name, "name the node by its address where you trust it: " + url + " in place of " + name);
     return url;

@@ -9,8 +9,6 @@
 namespace mc::verbs {
 namespace {
 
-constexpr size_t kPromptBytesMax = size_t{64} << 20;
-
 Result<std::vector<uint32_t>> parse_ids(const std::vector<std::string>& words, uint32_t vocab) {
   std::vector<uint32_t> ids;
   for (const auto& word : words) {
@@ -37,13 +35,13 @@ Result<std::vector<uint32_t>> read_prompt(const cli::Args& args, const text::Tok
   MC_ASSERT(args.given(flags::kPrompt) != args.given(flags::kPromptFile));
   std::string text = args.text(flags::kPrompt);
   if (args.given(flags::kPromptFile)) {
-    auto file = read_file(args.text(flags::kPromptFile), kPromptBytesMax);
+    auto file = read_file(args.text(flags::kPromptFile), text::Tokenizer::kTextBytesMax);
     if (!file) return as_user_error(err::kFileAccess, std::move(file).error());
     text = std::move(*file);
   }
   MC_ASSERT(tokenizer != nullptr);
   auto ids = tokenizer->encode(text);
-  if (!ids) return as_user_error(err::kInputNotUtf8, std::move(ids).error());
+  if (!ids) return as_user_error(err::kInputTooLarge, std::move(ids).error());
   if (ids->empty()) return user_error(err::kBadValue, "the prompt has no tokens", "-p, -f", "give some text");
   return std::move(*ids);
 }

@@ -42,10 +42,12 @@ Result<void> say(const cli::Args& args, const std::string& key, std::string_view
 }
 
 Result<std::string> read_value(const std::string& path) {
-  if (path == "-") return read_to_end(0, kFileMax);
   auto value = read_file(path, kFileMax);
-  if (!value) return as_user_error(err::kFileAccess, std::move(value).error());
-  return value;
+  if (value) return value;
+  Error error = as_user_error(err::kFileAccess, std::move(value).error());
+  if (error.mc == err::kInputTooLarge)
+    error.where = "FILE", error.next = "a value has at most " + format_bytes(kFileMax) + "; put it in parts";
+  return error;
 }
 
 Result<int> put_value(const cli::Args& args, StoreClient& store) {

@@ -354,6 +354,11 @@ class BadPrompts(Once):
         self.once("MC1004", 2, "-f", self.file("bad.txt", b"abc\xc3("), says=["byte 3"])
         self.once("MC1004", 2, "-f", "-", stdin=b"\xff", says=["byte 0"])
 
+    def test_a_file_beyond_the_text_that_is_read_names_the_limit(self):
+        says = ["input-too-large", "larger than the limit of 16777216 bytes"]
+        self.once("MC1008", 2, "-f", self.file("large.txt", b"word " * (22 << 18)), says=["large.txt", *says])
+        self.once("MC1008", 2, "-f", "-", stdin=b"word " * (22 << 18), says=["stdin", *says])
+
     def test_a_prompt_beyond_the_context_names_both_numbers(self):
         self.once("MC4005", 1, "-p", "hi", "-n", 9000, says=["9000", "8192"])
         self.once("MC4005", 1, "-f", self.file("long.txt", b"word " * 9000), "-n", 1, says=["8192"])

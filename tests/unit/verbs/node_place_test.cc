@@ -59,7 +59,7 @@ TEST_CASE("verbs/node_place: an address that only the node announced gets no key
   Cluster cluster;
   const auto refused = place_of("c0", true);
   REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().mc == err::kUnauthorized);
+  CHECK(refused.error().mc == err::kKeyNotSent);
   CHECK(refused.error().what.find("the node announced http://192.0.2.7:8003, ") != std::string::npos);
   CHECK(refused.error().next.find("name the node by its address") != std::string::npos);
   const auto without = place_of("c0", false);
