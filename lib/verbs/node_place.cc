@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -31,9 +32,37 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
   return told_error(*json, response->status, place + path);
 }
 
+namespace {
+
+/// The address that `name` says without a conductor: a URL, ADDR:PORT or the path of a socket. "" for the name of a
+/// node, which has neither a colon nor a slash.
+Result<std::string> address_in(const std::string& name) {
+  const auto bad = [](std::string what) {
+    return user_error(err::kBadValue, std::move(what), "NODE",
+                      "name a node as mc-conductor ps does, or give the path of its socket, or http://ADDR:PORT");
+  };
+  if (name.empty()) return bad("the name of the node is empty");
+  const size_t colon = name.find(':'), slash = name.find('/');
+  const bool is_url = name.find("://") != std::string::npos, says_unix = name.starts_with("unix:");
+  std::string address = name;
+  if (says_unix || (!is_url && slash < colon)) {
+    std::error_code failed;
+    const auto path = std::filesystem::absolute(name.substr(says_unix ? 5 : 0), failed);
+    if (failed) return bad(name + ": " + failed.message());
+    address = "unix:" + path.lexically_normal().string();
+  } else if (!is_url) {
+    if (colon == std::string::npos) return std::string();
+    address = "http://" + name;
+  }
+  const auto url = http::parse_url(address);
+  return url ? Result<std::string>(std::move(address)) : bad(url.error().what);
+}
+
+}  // namespace
+
 Result<std::string> place_of(const std::string& name, bool has_key) {
-  if (name.starts_with("unix:") || name.find("://") != std::string::npos) return name;
-  if (name.find('/') != std::string::npos) return "unix:" + name;
+  MC_TRY(address, address_in(name));
+  if (!address.empty()) return address;
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
   MC_TRY(cluster,
          get_json("unix:" + directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {},
@@ -53,8 +82,11 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
                         name, "name the node by its address where you trust it: " + url + " in place of " + name);
     return url;
   }
+  std::error_code ignored;
+  const bool is_socket = std::filesystem::is_socket(name, ignored);
   return user_error(err::kNotFound, "no node is called " + name + "; there are: " + (known.empty() ? "none" : known),
-                    "NODE", "mc-conductor ps lists the nodes");
+                    "NODE",
+                    is_socket ? "for the socket of that name write ./" + name : "mc-conductor ps lists the nodes");
 }
 
 }  // namespace mc::verbs

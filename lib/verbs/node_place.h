@@ -13,9 +13,9 @@ namespace mc::verbs {
 /// The JSON at a path of a server. MC2101 with the advice `next` when nothing answers there.
 Result<Json> get_json(const std::string& place, const std::string& path, const http::Headers& headers,
                       std::string_view next);
-/// A URL, "unix:PATH" and the path of a socket need no conductor. For the name of a node: its socket in this run
-/// directory, else the HTTP address that the node announced to the conductor. Any member can announce any address, so
-/// MC4009 where the address was announced and `has_key`: a key goes to addresses that the operator named, and to
+/// A URL, ADDR:PORT, "unix:PATH" and the path of a socket need no conductor. For the name of a node: its socket in this
+/// run directory, else the HTTP address that the node announced to the conductor. Any member can announce any address,
+/// so MC2113 where the address was announced and `has_key`: a key goes to addresses that the operator named, and to
 /// sockets.
 Result<std::string> place_of(const std::string& node, bool has_key);
 

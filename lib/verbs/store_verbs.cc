@@ -30,6 +30,16 @@ Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args) {
   return StoreClient::open(std::move(place), std::move(options));
 }
 
+/// An empty key would name all keys. The node refuses what is longer.
+Result<void> check_keys(const cli::Args& args) {
+  for (const char* name : {"KEY", "TO"})
+    for (const std::string& key : args.positional(name))
+      if (key.empty())
+        return user_error(err::kBadValue, "the key is empty", name,
+                          "a key is 1 to 1024 bytes of text, such as notes/today; mc-cache ls NODE --keys lists them");
+  return {};
+}
+
 /// The duration of a flag that may be "none".
 Duration time_or(const cli::Args& args, const Flag& flag, Duration none) {
   return args.present(flag) ? args.duration(flag) : none;
@@ -151,6 +161,7 @@ node::Durability durability_of(const cli::Args& args) {
 }
 
 Result<int> use_values(const cli::Args& args) {
+  MC_CHECK(check_keys(args));
   MC_TRY(store, open_store(args));
   for (const StoreVerbEntry& entry : kStoreVerbs)
     if (entry.name == args.verb()) return entry.run(args, *store);

@@ -6,6 +6,7 @@ import http.client
 import http.server
 import json
 import os
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -130,6 +131,41 @@ class Store(unittest.TestCase):
         self.assertEqual((code, out), (1, b""))
         self.assertIn("MC4007", err)
         self.assertEqual(self.verb("exist", "dir/a key", "other")[:2], (1, b"dir/a key absent\nother absent\n"))
+
+    def test_a_file_that_is_no_value_and_an_empty_key_are_refused_before_anything_is_sent(self):
+        with tempfile.TemporaryFile() as large:
+            large.truncate(70 << 20)
+            for path in (f"/dev/fd/{large.fileno()}", "-"):
+                large.seek(0)
+                words = [cluster.program("mc-cache"), "put", "c0", "k", path]
+                fds = {"pass_fds": [large.fileno()]} if path != "-" else {"stdin": large}
+                done = subprocess.run(words, capture_output=True, timeout=60, env=self.c.env, **fds)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(b"MC1008 input-too-large: ", done.stderr)
+                self.assertIn(b"a value has at most 64MiB", done.stderr)
+        for words in (["get", ""], ["rm", "a", ""], ["copy", "a", ""], ["put", "", "-"]):
+            code, _, err = self.verb(*words, stdin=b"")
+            self.assertEqual(code, 2, err)
+            self.assertIn("MC1002 bad-value: the key is empty", err)
+        self.assertEqual(self.list(), [])
+
+    def test_a_node_is_found_by_the_relative_path_of_its_socket_and_by_its_address(self):
+        self.put("k", b"v")
+        run_dir = self.c.env["MCT_RUN_DIR"]
+        instance = self.c.node("c0")["instance"][:12]
+        for place, where in (
+            (f"./node-{instance}.http", run_dir),
+            (f"{os.path.basename(run_dir)}/node-{instance}.http", os.path.dirname(run_dir)),
+        ):
+            words = [cluster.program("mc-cache"), "get", place, "k"]
+            done = subprocess.run(words, capture_output=True, timeout=60, env=self.c.env, cwd=where)
+            self.assertEqual((done.returncode, done.stdout), (0, b"v"), done.stderr)
+        key = private_file(self.folder.name, "one.key", "sk-one-1111\n")
+        code, out, err = run("mc-cache", "exist", f"127.0.0.1:{self.port}", "k", "--api-key-file", key)
+        self.assertEqual((code, out), (1, b"k absent\n"), err)  # the tenant's own values
+        code, _, err = run("mc-cache", "get", f"127.0.0.1:{self.port}", "k")
+        self.assertEqual(code, 1)
+        self.assertIn("send a key with --admin-key-file FILE or --api-key-file FILE", err)
 
     def test_a_put_replaces_only_when_it_is_told_to(self):
         self.assertEqual(self.put("k", b"one")[0], 0)

@@ -79,4 +79,42 @@ TEST_CASE("verbs/node_place: sockets and addresses that the operator named get t
   CHECK(*place == "unix:" + socket);
 }
 
+TEST_CASE("verbs/node_place: a relative path and an address without a scheme are completed") {
+  const std::string here = std::filesystem::current_path().string();
+  for (const auto& [named, place] : {std::pair<std::string, std::string>{"./x.http", "unix:" + here + "/x.http"},
+                                     {"run/x.http", "unix:" + here + "/run/x.http"},
+                                     {"unix:x.http", "unix:" + here + "/x.http"},
+                                     {"./a:1/x.http", "unix:" + here + "/a:1/x.http"},
+                                     {"127.0.0.1:8300", "http://127.0.0.1:8300"},
+                                     {"localhost:8300/", "http://localhost:8300/"},
+                                     {"[::1]:8300", "http://[::1]:8300"}}) {
+    CAPTURE(named);
+    const auto found = place_of(named, true);
+    REQUIRE_OK(found);
+    CHECK(*found == place);
+  }
+}
+
+TEST_CASE("verbs/node_place: a name that is no place says which forms there are") {
+  for (const std::string& named : {std::string(), std::string("https://h:1"), std::string("h:99999"),
+                                   std::string("a b:1"), "/" + std::string(200, 'x')}) {
+    CAPTURE(named);
+    const auto found = place_of(named, true);
+    REQUIRE_FALSE(found.has_value());
+    CHECK(found.error().mc == err::kBadValue);
+    CHECK(found.error().next.find("http://ADDR:PORT") != std::string::npos);
+  }
+}
+
+TEST_CASE("verbs/node_place: a socket that is named without its folder is told to be named with it") {
+  Cluster cluster;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(cluster.directory);
+  const auto found = place_of(std::string(host::kOperatorsSocket), true);
+  std::filesystem::current_path(before);
+  REQUIRE_FALSE(found.has_value());
+  CHECK(found.error().mc == err::kNotFound);
+  CHECK(found.error().next == "for the socket of that name write ./" + std::string(host::kOperatorsSocket));
+}
+
 }  // namespace node_place_test
