@@ -22,8 +22,8 @@
 #include "node/node.h"
 #include "verbs/ask.h"
 #include "verbs/client_key.h"
+#include "verbs/misses_text.h"
 #include "wire/codec.h"
-#include "wire/miss.h"
 
 namespace mc {
 namespace flags {
@@ -409,18 +409,6 @@ Result<int> explain(const cli::Args& args) {
 
 std::string text_of(const Json& value) {
   return value.as_string().empty() ? "-" : std::string(value.as_string());
-}
-
-/// "blocks 12..19 computed: evicted by p0 3.2 s ago"
-std::string missed_line(const Json& r) {
-  wire::Miss miss;
-  miss.kind = wire::miss_from(r["reason"].as_string());
-  miss.node = r["node"].as_string();
-  miss.age_ms = static_cast<uint64_t>(std::max<int64_t>(0, r["age_ms"].as_int()));
-  const int64_t first = r["first_block"].as_int(), last = first + r["blocks"].as_int() - 1;
-  return (last > first ? "blocks " + std::to_string(first) + ".." + std::to_string(last)
-                       : "block " + std::to_string(first)) +
-         " computed: " + wire::describe(miss);
 }
 
 void print_record(const Json& r) {

@@ -8,11 +8,12 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "host/engine.h"
 #include "http/client.h"
 #include "model/find.h"
 #include "verbs/ask.h"
-#include "base/foreign_text.h"
+#include "verbs/misses_text.h"
 #include "verbs/node_place.h"
 #include "verbs/prompt.h"
 #include "wire/miss.h"
@@ -70,13 +71,7 @@ std::string answer_text(const Json& a) {
   out += "\nprompt " + number("prompt_tokens") + " tokens: " + number("cached_tokens") + " cached (" +
          number("cached_disk_tokens") + " from disk), " + number("computed_tokens") + " computed in " +
          number("chunks") + (a["chunks"].as_int() == 1 ? " chunk\n" : " chunks\n");
-  for (const Json& r : a["misses"].items()) {
-    wire::Miss miss;
-    miss.kind = wire::miss_from(r["reason"].as_string());
-    miss.node = r["node"].as_string();
-    miss.age_ms = static_cast<uint64_t>(std::max<int64_t>(0, r["age_ms"].as_int()));
-    out += "blocks from " + std::to_string(r["first_block"].as_int()) + " computed: " + wire::describe(miss) + "\n";
-  }
+  for (const Json& run : a["misses"].items()) out += missed_line(run) + "\n";
   std::snprintf(line, sizeof line, "queue %.1f ms   load %.1f ms   compute %.1f ms   total %.1f ms\n",
                 a["queue_ms"].as_double(), a["load_ms"].as_double(), a["compute_ms"].as_double(),
                 a["total_ms"].as_double());
