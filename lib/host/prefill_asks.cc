@@ -22,6 +22,7 @@ constexpr size_t kOtherValues = 64;              // in a body, beside the ids
 /// A body up to this size is read by the thread of the HTTP server. It takes less than a millisecond.
 constexpr size_t kInlineBytes = size_t{32} << 10;
 constexpr uint64_t kLogprobsMax = 20;
+constexpr size_t kShownBytes = 40;  // of a wrong value, in the error
 constexpr Duration kTime = std::chrono::minutes(1);
 constexpr Duration kTimeMax = std::chrono::hours(1);
 
@@ -29,8 +30,9 @@ Result<uint32_t> read_id(const Json& value, size_t place, uint32_t vocab) {
   const int64_t id = value.as_int(-1);
   if (value.is_int() && id >= 0 && id < int64_t{vocab}) return static_cast<uint32_t>(id);
   return user_error(err::kInvalidField,
-                    "element " + std::to_string(place) + " is not a token id below " + std::to_string(vocab), "prompt",
-                    "give token ids; mc-prefill ask -p makes them from text");
+                    "element " + std::to_string(place) + ", " + value.dump().substr(0, kShownBytes) +
+                        ", is not a token id below " + std::to_string(vocab),
+                    "prompt", "give token ids; mc-prefill ask -p makes them from text");
 }
 
 /// The loop and the node copy the ids and must not fail at it: throws std::bad_alloc here when there is no room.

@@ -81,7 +81,7 @@ class Alone(unittest.TestCase):
             self.assertRegex(err, r"MC4005 .*prompt of about 400\d tokens, this node holds \d+")
             code, err = refused(c, place, [5, 17, 99999])
             self.assertEqual(code, 1)
-            self.assertRegex(err, "MC4002 .*element 2 is not a token id below 2048")
+            self.assertRegex(err, "MC4002 .*element 2, 99999, is not a token id below 2048")
             words = ["mc-prefill", "ask", place, "-f", "-"]
             code, out, err = run(*words, stdin=b"a b c " * 100_000, env=c.env)
             self.assertEqual((code, out), (1, b""))
