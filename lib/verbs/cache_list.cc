@@ -4,9 +4,9 @@
 
 #include "base/cli_flags.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "base/json.h"
 #include "base/units.h"
-#include "base/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_verbs.h"
 
@@ -45,7 +45,9 @@ Result<int> list_blocks(const cli::Args& args) {
   MC_TRY(place, place_of(args.positional_one("NODE"), !headers.empty()));
   const std::string path =
       "/blocks?sort=" + args.text(flags::kListSort) + "&limit=" + std::to_string(args.count(flags::kListLimit));
-  MC_TRY(list, get_json(place, path, headers, "start the node, or name it as mc-conductor ps does"));
+  auto read = get_json(place, path, headers, "start the node, or name it as mc-conductor ps does");
+  if (!read) return with_key_advice(args, std::move(read).error());
+  Json list = std::move(*read);
   if (!args.on(flags::kJson)) {
     MC_CHECK(write_foreign(1, list_text(list)));
     return 0;

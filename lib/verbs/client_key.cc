@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "base/log.h"
 #include "door/bearer.h"
 #include "product/doors.h"
@@ -20,8 +21,20 @@ Result<http::Headers> key_headers(const cli::Args& args) {
   if (!args.present(flags::kApiKey)) return http::Headers{};
   static bool warned = false;  // verbs ask more than once, on one thread
   if (args.origin(flags::kApiKey) == cli::Origin::flag && !std::exchange(warned, true))
-    log_warn("--api-key shows in the process list of every user; use --api-key-file or MCT_API_KEY");
+    log_warn("--api-key shows in the process list of every user; use " +
+             std::string(args.has(flags::kApiKeyFile) ? "--api-key-file or MCT_API_KEY" : "MCT_API_KEY"));
   return bearer(args.text(flags::kApiKey));
+}
+
+Error with_key_advice(const cli::Args& args, Error error, std::string_view door) {
+  if (error.mc != err::kUnauthorized && error.mc != err::kForbidden) return error;
+  std::string ways;
+  for (const Flag* flag : {&flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey})
+    if (args.has(*flag))
+      ways += (ways.empty() ? "--" : " or --") + std::string(flag->name) + " " + std::string(flag->value);
+  MC_ASSERT(!ways.empty());
+  error.next = "send a key with " + ways + "; on the same host " + std::string(door) + ", which needs none";
+  return error;
 }
 
 }  // namespace mc::verbs

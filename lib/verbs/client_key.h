@@ -2,6 +2,8 @@
 // shows in the process list of every user of the host, so it comes from a file or from the environment.
 #pragma once
 
+#include <string_view>
+
 #include "base/cli.h"
 #include "http/client.h"
 
@@ -21,5 +23,10 @@ namespace mc::verbs {
 /// "Authorization: Bearer KEY" from --admin-key-file (where the verb has it), --api-key-file or --api-key; no header
 /// without any of them. A key given as an argument is warned about.
 Result<http::Headers> key_headers(const cli::Args& args);
+
+/// The error of a server. If the server wanted a key, the next step names the flags with which this verb sends one, and
+/// the door that needs none.
+Error with_key_advice(const cli::Args& args, Error error,
+                      std::string_view door = "name the node by its socket in MCT_RUN_DIR, node-*.http");
 
 }  // namespace mc::verbs

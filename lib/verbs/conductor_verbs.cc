@@ -148,7 +148,9 @@ Result<Json> ask(const cli::Args& args, http::Method method, const std::string& 
   if (!response) return unreachable(place, path, std::move(response).error());
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, url);
-  if (response->status >= 300) return told_error(*json, response->status, url);
+  if (response->status >= 300)
+    return with_key_advice(args, told_error(*json, response->status, url),
+                           "leave --url out: the verb uses the socket in MCT_RUN_DIR");
   // Nodes choose some of these texts. JSON escapes them when it is printed.
   if (!(args.has(flags::kJson) && wants_json(args)) && ::isatty(1) == 1) return show_controls_in(*json);
   return std::move(*json);

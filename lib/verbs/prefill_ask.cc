@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
+#include "base/units.h"
 #include "host/engine.h"
 #include "http/client.h"
 #include "model/find.h"
@@ -16,7 +17,16 @@
 #include "verbs/misses_text.h"
 #include "verbs/node_place.h"
 #include "verbs/prompt.h"
-#include "wire/miss.h"
+
+namespace mc {
+
+Result<void> flags::check_ask_timeout(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time <= std::chrono::hours(1)) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is above 1h, the longest that a node works on a prompt"};
+}
+
+}  // namespace mc
 
 namespace mc::verbs {
 namespace {
@@ -55,8 +65,10 @@ Result<Json> ask(const cli::Args& args, const std::string& place, http::Headers 
                       "look whether the node runs; its log names the cause");
   auto json = Json::parse(response->body);
   if (!json) return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, place + kPath);
-  if (response->status >= 300) return told_error(*json, response->status, place + kPath);
-  return json;
+  if (response->status < 300) return json;
+  Error error = with_key_advice(args, told_error(*json, response->status, place + kPath));
+  if (error.mc == err::kDeadlineExceeded) error.next = "raise --timeout, or send a shorter prompt";
+  return error;
 }
 
 /// One line of printable ASCII in quotes; "" for a model without text.

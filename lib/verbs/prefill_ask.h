@@ -19,8 +19,14 @@ inline constexpr Flag kTopTokens = {.name = "logprobs",
                                     .check = check_between<0, 20>};
 inline constexpr Flag kNoCache{
     .name = "no-cache", .kind = FlagKind::boolean, .help = "use no cached blocks and leave none"};
-inline constexpr Flag kAskTimeout{
-    .name = "timeout", .kind = FlagKind::duration, .value = "T", .fallback = "30s", .help = "how long to wait"};
+/// A node takes no deadline beyond 1h.
+Result<void> check_ask_timeout(std::string_view value);
+inline constexpr Flag kAskTimeout{.name = "timeout",
+                                  .kind = FlagKind::duration,
+                                  .value = "T",
+                                  .fallback = "30s",
+                                  .help = "how long to wait, at most 1h",
+                                  .check = check_ask_timeout};
 
 }  // namespace mc::flags
 

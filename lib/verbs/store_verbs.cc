@@ -10,9 +10,9 @@
 #include "base/errors.h"
 #include "base/exit.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "base/units.h"
 #include "verbs/cache_list.h"
-#include "base/foreign_text.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
 
@@ -163,8 +163,11 @@ node::Durability durability_of(const cli::Args& args) {
 Result<int> use_values(const cli::Args& args) {
   MC_CHECK(check_keys(args));
   MC_TRY(store, open_store(args));
-  for (const StoreVerbEntry& entry : kStoreVerbs)
-    if (entry.name == args.verb()) return entry.run(args, *store);
+  for (const StoreVerbEntry& entry : kStoreVerbs) {
+    if (entry.name != args.verb()) continue;
+    auto done = entry.run(args, *store);
+    return done ? done : Result<int>(with_key_advice(args, std::move(done).error()));
+  }
   MC_ASSERT(false);  // the parser takes the verbs of the program alone
 }
 
@@ -177,11 +180,11 @@ Result<int> list_values(const cli::Args& args) {
   Json page;
   if (!args.on(flags::kJson)) MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  KEY\n"));
   do {
-    MC_TRY(next, store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage)));
-    page = std::move(next);
+    auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
+    if (!next) return with_key_advice(args, std::move(next).error());
+    page = std::move(*next);
     if (page["more"].as_bool() && page["values"].size() == 0)
-      return user_error(err::kPeerGarbage,
-                        "the node reports more keys after \"" + after + "\" but lists none",
+      return user_error(err::kPeerGarbage, "the node reports more keys after \"" + after + "\" but lists none",
                         args.positional_one("NODE"), "compare the versions of the node and of this program");
     std::string out;
     for (const Json& value : page["values"].items()) {

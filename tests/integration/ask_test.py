@@ -82,6 +82,9 @@ class Alone(unittest.TestCase):
             code, err = refused(c, place, [5, 17, 99999])
             self.assertEqual(code, 1)
             self.assertRegex(err, "MC4002 .*element 2, 99999, is not a token id below 2048")
+            code, err = refused(c, place, [5], "--timeout", "61m")
+            self.assertEqual(code, 2)
+            self.assertRegex(err, "MC1002 .*'61m' is above 1h")
             words = ["mc-prefill", "ask", place, "-f", "-"]
             code, out, err = run(*words, stdin=b"a b c " * 100_000, env=c.env)
             self.assertEqual((code, out), (1, b""))
@@ -112,9 +115,12 @@ class InACluster(unittest.TestCase):
             code, err = refused(c, c.node("p0")["url"], [5, 17, 9])
             self.assertEqual(code, 1, err)
             self.assertIn("MC4026", err)
-            code, _, err = run("mc-cache", "ls", c.node("p0")["url"], env=c.env)
+            self.assertIn("send a key with --admin-key-file FILE or --api-key KEY; on the same host name the", err)
+            code, _, err = run("mc-cache", "ls", c.node("p0")["http"], env=c.env)
             self.assertEqual(code, 1, err)
             self.assertIn("MC4026", err)
+            self.assertIn("send a key with --admin-key-file FILE or --api-key-file FILE or --api-key KEY; on", err)
+            self.assertNotIn("--url", err)
         with tempfile.TemporaryDirectory() as folder:
             key = os.path.join(folder, "admin.key")
             self.assertEqual(run("mc-conductor", "keygen", "--admin", "-o", key)[0], 0)
@@ -153,6 +159,7 @@ class InACluster(unittest.TestCase):
             code, err = refused(c, "p0", Random(6).ids(400), "--timeout", "500ms")
             self.assertEqual(code, 1, err)
             self.assertIn("MC4016", err)
+            self.assertIn("next:  raise --timeout", err)
             c.wait_quiet(20)
 
 
