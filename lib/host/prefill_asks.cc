@@ -219,8 +219,7 @@ void PrefillAsks::answer(const wire::Message& message) {
     return waiting.out.respond(
         {.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = result(*first, waiting).dump()});
   const node::Failure failure = node::failure_of(*failed);
-  waiting.out.respond(http::error_response(
-      user_error(node::number_of(node::reason_of(failure)), failed->message, "stage " + failed->stage)));
+  waiting.out.respond(http::error_response(user_error(node::number_of(node::reason_of(failure)), failed->message)));
 }
 
 void PrefillAsks::drop_gone(TimePoint now, node::Actions& out) {
