@@ -64,9 +64,10 @@ void collect(const CLI::App& app, FlagList flags, CommandLine& line) {
   for (const Flag* flag : flags) take(*flag);
 }
 
-/// Maps a verb or flag of other programs to its counterpart here.
+/// Maps a verb or flag of other programs to its counterpart here. The hint applies where `flag` is listed; "" =
+/// everywhere.
 struct Hint {
-  std::string_view word, next;
+  std::string_view word, next, flag = {};
 };
 constexpr Hint kVerbHints[] = {
     {"status", "mc-conductor ps lists the nodes"},
@@ -80,17 +81,22 @@ constexpr Hint kVerbHints[] = {
     {"stop", "SIGTERM ends a daemon, ^C too; mc-conductor drain NODE empties one before"},
 };
 constexpr Hint kFlagHints[] = {
-    {"--host", "--http ADDR:PORT is where a daemon listens"},
-    {"--port", "--http ADDR:PORT is where a daemon listens"},
-    {"--tensor-parallel-size", "a node uses all its cores (--threads); --pipeline divides the layers"},
-    {"--max-model-len", "the context is the model's, or what --kv-mem holds"},
-    {"--gpu-memory-utilization", "--kv-mem takes a size or a share of free memory"},
+    {"--host", "--http ADDR:PORT is where a daemon listens", "http"},
+    {"--port", "--http ADDR:PORT is where a daemon listens", "http"},
+    {"--host", "--url http://HOST:PORT names the conductor", "url"},
+    {"--port", "--url http://HOST:PORT names the conductor", "url"},
+    {"--tensor-parallel-size", "a node uses all its cores (--threads); --pipeline divides the layers", "pipeline"},
+    {"--max-model-len", "the context is the model's, or what --kv-mem holds", "kv-mem"},
+    {"--gpu-memory-utilization", "--kv-mem takes a size or a share of free memory", "kv-mem"},
     {"--served-model-name", "a model is served by the name of its directory"},
 };
 
-std::string hint(std::span<const Hint> hints, std::string_view word) {
-  for (const Hint& one : hints)
-    if (one.word == word) return std::string(one.next);
+std::string hint(std::span<const Hint> hints, std::string_view word, FlagList flags = {}) {
+  for (const Hint& one : hints) {
+    const auto is_meant = [&](const Flag* flag) { return flag->name == one.flag; };
+    if (one.word == word && (one.flag.empty() || std::any_of(flags.begin(), flags.end(), is_meant)))
+      return std::string(one.next);
+  }
   return {};
 }
 
@@ -121,18 +127,22 @@ Error unknown_argument(const Program& program, const Verb* verb, const std::stri
   for (const Flag* flag : kBuiltins) consider(*flag);
   std::string what = where + " has no flag " + name;
   if (!best.empty()) what += "; did you mean --" + std::string(best) + "?";
-  return user_error(err::kUsage, what, {}, best.empty() ? hint(kFlagHints, name) : "");
+  return user_error(err::kUsage, what, {}, best.empty() ? hint(kFlagHints, name, flags_of(program, verb)) : "");
 }
 
-/// "--insecure needs DOOR,DOOR: let doors listen ..." for CLI11's "--insecure: 1 required TEXT missing".
-Error missing_value(const Program& program, const std::string& said) {
+/// "--insecure needs DOOR,DOOR: let doors listen ..." for CLI11's "--insecure: 1 required TEXT missing". Flags of two
+/// verbs may have one name, so the verb on the line comes first.
+Error missing_value(const Program& program, const std::vector<std::string>& argv, const std::string& said) {
   const std::string name = said.substr(0, said.find(':'));
   const auto named = [&](FlagList flags) -> const Flag* {
     for (const Flag* flag : flags)
       if (name == "--" + std::string(flag->name)) return flag;
     return nullptr;
   };
-  const Flag* flag = named(program.flags);
+  const Flag* flag = nullptr;
+  for (const std::string& word : argv)
+    if (const Verb* verb = find_verb(program, word); verb && !flag) flag = named(verb->flags);
+  if (!flag) flag = named(program.flags);
   for (const Verb& verb : program.verbs) flag = flag ? flag : named(verb.flags);
   if (flag == nullptr || !said.ends_with("missing")) return user_error(err::kUsage, said);
   return user_error(err::kUsage, name + " needs " + std::string(flag->value) + ": " + std::string(flag->help), name);
@@ -214,7 +224,7 @@ Result<CommandLine> parse_command_line(const Program& program, const std::vector
   try {
     app.parse(reversed);
   } catch (const CLI::ArgumentMismatch& error) {
-    return missing_value(program, error.what());
+    return missing_value(program, argv, error.what());
   } catch (const CLI::ParseError& error) {
     return user_error(err::kUsage, error.what());
   }

@@ -57,8 +57,12 @@ constexpr const Flag* kDaemon[] = {
     &flags::kJson, &flags::kPrintConfig, &flags::kLogLevel};
 constexpr const Flag* kOnce[] = {&kModel, &kPrompt, &kSizes, &flags::kJson, &flags::kConfig};
 constexpr cli::Positional kFiles[] = {{.name = "FILE", .help = "a .mckv file", .min = 1, .max = -1}};
+constexpr Flag kUrl{.name = "url", .value = "URL", .help = "where the daemon is"};
+constexpr Flag kAskModel{.name = "model", .letter = 'm', .value = "PATH", .help = "model that reads the prompt"};
+constexpr const Flag* kAsk[] = {&kUrl, &kAskModel};
 constexpr cli::Verb kVerbs[] = {
-    {.name = "once", .summary = "one prompt", .args = kFiles, .flags = kOnce, .example = "mc-try once a.mckv"}};
+    {.name = "once", .summary = "one prompt", .args = kFiles, .flags = kOnce, .example = "mc-try once a.mckv"},
+    {.name = "ask", .summary = "ask a daemon", .flags = kAsk, .example = "mc-try ask"}};
 constexpr cli::Program kTry{.name = "mc-decode",
                             .summary = "a program to test with",
                             .flags = kDaemon,
@@ -134,12 +138,19 @@ TEST_CASE("base/cli: a wrong value names the value and where it came from, with 
   CHECK(try_args({"--label", "novalue"}).error().mc == err::kBadValue);
 }
 
+TEST_CASE("base/cli: a hint names a flag that the verb has, or none") {
+  CHECK(try_args({"--port", "1"}).error().next == "--http ADDR:PORT is where a daemon listens");
+  CHECK(try_args({"ask", "--port", "1"}).error().next == "--url http://HOST:PORT names the conductor");
+  CHECK(try_args({"ask", "--max-model-len", "1"}).error().next.find("--kv-mem") == std::string::npos);
+  CHECK(try_args({"once", "--host", "h", "a"}).error().next.find("--http") == std::string::npos);
+}
+
 TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name the nearest word") {
   auto typo = try_args({"--blok-tokens", "64"});
   REQUIRE_FALSE(typo);
   CHECK(typo.error().mc == err::kUsage);
   CHECK(typo.error().what == "mc-decode has no flag --blok-tokens; did you mean --block-tokens?");
-  CHECK(try_args({"onse", "x"}).error().what.find("verbs: once help") != std::string::npos);
+  CHECK(try_args({"onse", "x"}).error().what.find("verbs: once ask help") != std::string::npos);
   CHECK(try_args({"once", "--http", ":1", "x"}).error().what.find("has no flag --http") != std::string::npos);
   CHECK(try_args({"once"}).error().what.find("needs FILE") != std::string::npos);
   const TemporaryFile file("block_tokens = 64\n");
@@ -151,6 +162,8 @@ TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name t
   CHECK(try_args({"--block-tokens", "64", "--block-tokens", "32"}).error().mc == err::kUsage);
   CHECK(try_args({"--block-tokens", "64", "--block-tokens", "32"}).error().what.find("needs") == std::string::npos);
   CHECK(try_args({"--block-tokens"}).error().what.starts_with("--block-tokens needs N: "));
+  CHECK(try_args({"ask", "--model"}).error().what == "--model needs PATH: model that reads the prompt");
+  CHECK(try_args({"--model"}).error().what == "--model needs DIR: directory of the model");
 }
 
 TEST_CASE("base/cli: a verb takes its files, its letters and flags written before it") {
