@@ -34,6 +34,17 @@ TEST_CASE("sched/predict: a model that was announced wrong in shape is learnt wi
   CHECK(p.prefill_error().mape() < 0.06);
 }
 
+TEST_CASE("sched/predict: an error is |predicted / measured - 1|, whichever way the prediction is off") {
+  const double predicted_s = announced().prefill(1000, 0);
+  for (const auto& [measured, error] : {std::pair{2.0, 0.5}, {1.0, 0.0}, {0.5, 1.0}}) {
+    CAPTURE(measured);
+    Predictor p(announced());
+    CHECK(p.prefill_error().mape() == 0);  // no prompt yet
+    p.prefilled(1000, 0, measured * predicted_s);
+    CHECK(p.prefill_error().mape() == doctest::Approx(error));
+  }
+}
+
 TEST_CASE("sched/predict: requests of one length do not spoil what is said of others") {
   Cost truth = announced();
   truth.prefill_s *= 2, truth.prefill_s_per_token *= 2;
