@@ -164,6 +164,11 @@ Result<void> WorkerPlan::add_slots() {
 
 Result<void> WorkerPlan::plan_cache() {
   const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
+  if (bytes < kSlabBytes)
+    return user_error(
+        err::kBadValue,
+        "a cache of " + format_bytes(bytes) + " holds no slab of blocks, which has " + format_bytes(kSlabBytes),
+        "--dram", "give a size such as 64MiB or 4GiB, or a share such as 25%");
   value_bytes_ = args_.size(flags::kValues).of(bytes);
   if (value_bytes_ > 0 && value_bytes_ >= bytes)
     return user_error(
@@ -171,6 +176,11 @@ Result<void> WorkerPlan::plan_cache() {
         "values of " + format_bytes(value_bytes_) + " leave no memory for KV blocks of --dram " + format_bytes(bytes),
         "--values", "give a share such as 10%, or a larger --dram");
   arena_bytes_ = round_up(bytes - value_bytes_, kSlabBytes);
+  if (arena_bytes_ + value_bytes_ != bytes)
+    log_info("memory of the cache", {{"asked_bytes", bytes},
+                                     {"block_bytes", arena_bytes_},
+                                     {"value_bytes", value_bytes_},
+                                     {"why", "blocks take whole slabs of " + format_bytes(kSlabBytes)}});
   cache_.segment_bytes = arena_bytes_;
   cache_.slab_bytes = kSlabBytes;
   return check_memory();

@@ -198,6 +198,18 @@ class Disk(unittest.TestCase):
         self.assertIn("next:", err)
         return err
 
+    def test_memory_below_a_slab_is_refused_and_what_other_memory_becomes_is_logged(self):
+        self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
+        for size in ("10", "8388607"):
+            code, _, err = run("mc-cache", "--check", "--dram", size, env=self.env)
+            self.assertEqual(code, 2, err)
+            self.assertRegex(err, "MC1002 bad-value: a cache of .* holds no slab of blocks, which has 8MiB")
+        code, _, err = run("mc-cache", "--check", "--dram", "20MiB", "--values", "3MiB", env=self.env)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"memory of the cache asked_bytes=20971520 block_bytes=25165824 value_bytes=3145728 ")
+        code, _, err = run("mc-cache", "--check", "--dram", "16MiB", "--values", "0B", env=self.env)
+        self.assertNotIn("memory of the cache", err)
+
     def test_a_directory_that_cannot_be_used_is_refused_with_the_cause_and_the_next_step(self):
         self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
         os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
