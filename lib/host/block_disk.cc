@@ -101,6 +101,15 @@ Result<void> check_directory(const std::string& directory) {
                     "--ssd", "name an empty directory, or one that does not exist yet");
 }
 
+/// The store makes its directory with all folders above. A mistyped path is seen in the log.
+void log_new_folders(std::string directory) {
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  const auto above = std::filesystem::path(directory).parent_path();
+  std::error_code error;
+  if (!above.empty() && !std::filesystem::exists(above, error))
+    log_info("folders are made for --ssd", {{"folders", above.string()}});
+}
+
 uint64_t new_segment_bytes(uint64_t capacity_bytes) {
   const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, kSegmentUsual);
   return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
@@ -130,6 +139,7 @@ uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes)
 
 Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& options) {
   MC_CHECK(check_directory(options.directory));
+  log_new_folders(options.directory);
   auto disk = store::open_disk(options.io, options.directory);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   store::Options settings;
