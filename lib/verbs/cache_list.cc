@@ -28,13 +28,15 @@ std::string list_text(const Json& list) {
                   in_memory ? std::to_string(held).c_str() : "-", block["on_disk"].as_bool() ? "yes" : "-");
     out += line;
   }
-  out += std::to_string(list["memory_blocks"].as_int()) + " blocks of " +
-         format_bytes(static_cast<uint64_t>(list["memory_bytes"].as_int())) + " in memory";
-  if (list["disk_capacity_bytes"].as_int() == 0) return out + ", no disk\n";
-  if (list["disk_lost"].as_bool()) return out + ", the disk is lost\n";
-  return out + "; " + std::to_string(list["disk_blocks"].as_int()) + " blocks of " +
-         format_bytes(static_cast<uint64_t>(list["disk_bytes"].as_int())) + " on disk, " +
-         std::to_string(list["disk_only_blocks"].as_int()) + " of them there alone\n";
+  const auto held = [&](const char* blocks, const char* bytes) {
+    return std::to_string(list[blocks].as_int()) + " blocks, " +
+           human_bytes(static_cast<uint64_t>(list[bytes].as_int())) + " in all";
+  };
+  out += "in memory: " + held("memory_blocks", "memory_bytes");
+  if (list["disk_capacity_bytes"].as_int() == 0) return out + "; the node has no disk\n";
+  if (list["disk_lost"].as_bool()) return out + "; the disk is lost\n";
+  return out + "; on disk: " + held("disk_blocks", "disk_bytes") + ", of which " +
+         std::to_string(list["disk_only_blocks"].as_int()) + " blocks are not in memory\n";
 }
 
 }  // namespace

@@ -133,7 +133,12 @@ class Disk(unittest.TestCase):
         self.assertEqual(len({b["id"] for b in blocks}), len(blocks))
         self.assertGreater(end["disk_only_blocks"], 10)
         self.assertEqual(in_memory, sorted(in_memory, key=lambda b: -b["uses"]))
-        self.assertIn("blocks", run("mc-cache", "ls", "p0", env=c.env)[1].decode())
+        footer = run("mc-cache", "ls", "p0", env=c.env)[1].decode().splitlines()[-1]
+        self.assertRegex(
+            footer,
+            r"^in memory: \d+ blocks, [\d.]+ \w+ in all; on disk: \d+ blocks, [\d.]+ \w+ in all, "
+            r"of which \d+ blocks are not in memory$",
+        )
         code, _, err = run("mc-cache", "ls", "p7", env=c.env)
         self.assertIn("there are: d0, p0", err)
 
