@@ -173,7 +173,9 @@ void Decode::on_tick(TimePoint now, Actions& out) {
   }
   for (const auto& r : stalled)
     fail(*r, {RequestStage::transfer, Reason::timeout, true},
-         std::to_string(r->arrivals.missing()) + " extents were never announced by " + r->prefill, out);
+         "prefill node " + r->prefill + " ended the hand-over without announcing " +
+             std::to_string(r->arrivals.missing()) + " extents of the KV",
+         out);
   for (const auto& r : late)
     fail(*r, {r->phase == Phase::running ? RequestStage::decode : RequestStage::transfer, Reason::timeout, false},
          "deadline passed", out);

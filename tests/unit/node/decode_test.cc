@@ -182,7 +182,7 @@ TEST_CASE("node/decode: complete, with an announcement lost, a request gives up 
   std::vector<wire::Failed> failed;
   for (int i = 0; i < 15 && failed.empty(); ++i) failed = sent<wire::Failed>(b.wait(200ms), kTo);
   REQUIRE(failed.size() == 1);
-  CHECK(failed[0].message == "2 extents were never announced by p0");
+  CHECK(failed[0].message == "prefill node p0 ended the hand-over without announcing 2 extents of the KV");
   CHECK(b.machine.idle());
 }
 
