@@ -164,18 +164,18 @@ Json Json::object(std::initializer_list<JsonMember> members) {
 
 Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
-    return {Code::invalid, "json: " + std::to_string(text.size()) + " bytes, limit is " + std::to_string(limits.bytes)};
-  if (const auto bad = find_invalid_utf8(text))
-    return {Code::invalid, "json: invalid UTF-8 at byte " + std::to_string(*bad)};
+    return {Code::invalid,
+            "the text has " + std::to_string(text.size()) + " bytes, the limit is " + std::to_string(limits.bytes)};
+  if (const auto bad = find_invalid_utf8(text)) return {Code::invalid, "invalid UTF-8 at byte " + std::to_string(*bad)};
   TreeBuilder builder(limits);
   try {
     if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return builder.take_root();
   } catch (const std::bad_alloc&) {
     builder.give_up();  // what was built makes room for the error
     return {Code::no_space,
-            "json: there is not enough memory for the values of " + std::to_string(text.size()) + " bytes of text"};
+            "there is not enough memory for the values of " + std::to_string(text.size()) + " bytes of text"};
   }
-  return {Code::invalid, "json: " + builder.error()};
+  return {Code::invalid, builder.error()};
 }
 
 std::string_view Json::kind_name() const {

@@ -93,7 +93,8 @@ TEST_CASE("base/json: errors name the byte, the key or the limit") {
   names(what("[1] x"), "byte 5");
   names(what("[[[[1]]]]", {.depth = 3}), "deeper than 3 levels");
   names(what("[1,2,3,4]", {.values = 4}), "more than 4 values");
-  names(what("[1,2,3,4]", {.bytes = 8}), "9 bytes, limit is 8");
+  names(what("[1,2,3,4]", {.bytes = 8}), "9 bytes, the limit is 8");
+  CHECK_FALSE(what("[1] x").starts_with("json"));  // callers say what is not JSON
   names(what(R"("\ud800")"), "surrogate");
   CHECK(what("\"" + std::string(100000, 'x')).size() < 300);
   for (const char* bad : {"nul", "01", "+1", "1.", ".5", "NaN", "'a'", "[1,]", "{\"a\":1,}", "{a:1}", "\"\t\"", "//"})
