@@ -239,7 +239,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       // A node without a name from the conductor is logged under its descriptor's name.
       const std::string name = link != links_.end() ? link->second.name : descriptor ? descriptor->name : "?";
       // Connections over shared memory are many and all alike; a network connection's path is information.
-      const LogLevel level = engine_->transport(event.peer) == "shm" ? LogLevel::debug : LogLevel::info;
+      const LogLevel level = event.networked ? LogLevel::info : LogLevel::debug;
       log(level, "data connection up", {{"peer", name}, {"via", event.text}});
       return std::nullopt;
     }

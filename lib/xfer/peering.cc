@@ -34,7 +34,11 @@ void Peering::emit_up(const Peer& peer) {
   text += why.empty() ? "dialled by the peer" : why;
   for (size_t i = 0; i < route; ++i)
     text += std::string("; not ") + parts_.transports.entry(i).scheme + ": " + peer.routes[i].reason;
-  parts_.events.push({.kind = Event::Kind::peer_up, .peer = peer.id, .claimed = peer.claimed, .text = std::move(text)});
+  parts_.events.push({.kind = Event::Kind::peer_up,
+                      .peer = peer.id,
+                      .claimed = peer.claimed,
+                      .networked = parts_.transports.entry(route).dials_hosts,
+                      .text = std::move(text)});
 }
 
 void Peering::emit_lost(const Peer& peer, Code code, bool gone, const std::string& text) {

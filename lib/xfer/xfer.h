@@ -177,8 +177,9 @@ struct Event {
   wire::Mismatch mismatch = wire::Mismatch::none;  // peer_lost: the setting on which the peers differ
   bool no_listener = false;                        // peer_lost: no program listens at the dialled address
   bool quarantined = false;                        // batch_done: a transport may still touch the buffers
-  bool gone = false;     // peer_lost: the instance will never come back (dead, restarted, said goodbye)
-  bool claimed = false;  // peer_up: a stranger (Options::insecure), which claimed its instance without proof
+  bool gone = false;       // peer_lost: the instance will never come back (dead, restarted, said goodbye)
+  bool claimed = false;    // peer_up: a stranger (Options::insecure), which claimed its instance without proof
+  bool networked = false;  // peer_up: over a transport that reaches other hosts
   std::string text;
   std::vector<std::byte> bytes;
   uint32_t immediate = 0;
