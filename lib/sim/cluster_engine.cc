@@ -333,10 +333,15 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
       return !caches_.is_readable(node, block) && !maker_of.contains(block);
     });
     const auto kept_tokens = static_cast<uint32_t>((lost - reused.begin()) * static_cast<int64_t>(kTraceBlockTokens));
-    if (record.remote_tokens > 0)
-      record.remote_tokens += local_tokens - kept_tokens;  // its source has the whole prefix
-    else
+    if (record.remote_tokens > 0) {
+      record.remote_tokens += local_tokens - kept_tokens;                     // its source has the whole prefix
+      if (live_[other].source != UINT32_MAX && local_tokens > kept_tokens) {  // a fetch that waits will ask for all
+        ++live_[other].missing;
+        begin_fetch(other, live_[other].source, kv_bytes(profile_, local_tokens - kept_tokens));
+      }
+    } else {
       live_[other].reused = kept_tokens;
+    }
     record.ssd_tokens = std::min(record.ssd_tokens, kept_tokens);
     record.dram_tokens = kept_tokens - record.ssd_tokens;
     make(other);
@@ -412,6 +417,7 @@ void ClusterEngine::send(const Parcel& parcel, uint32_t from, uint32_t to, doubl
 }
 
 void ClusterEngine::begin_fetch(uint32_t r, uint32_t holder, double bytes) {
+  live_[r].source = holder;
   send({Parcel::Kind::fetch, r, live_[r].attempt}, holder, live_[r].node, bytes, kUncapped);
 }
 

@@ -38,6 +38,7 @@ class ClusterEngine {
     uint64_t reused = 0;           // tokens
     uint32_t node = 0, decode = 0;
     uint32_t missing = 0;             // parts of its prefix under way
+    uint32_t source = UINT32_MAX;     // node that its fetch comes from, once the fetch has begun
     uint32_t active_at = UINT32_MAX;  // its place in active_
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
