@@ -17,10 +17,8 @@ inline bool may_allocate() {
 
 }  // namespace mc::test
 
-#include "host/block_list.h"
-#include "node/decode.h"
+#include "unit/host/list_server.h"
 #include "unit/http/raw_client.h"
-#include "unit/node/bench.h"
 
 using namespace mc;
 using namespace mc::host;
@@ -55,18 +53,13 @@ struct OneTaskLoop final : node::MachineLoop {
 }  // namespace
 
 TEST_CASE("attack/host: a list of blocks for which there is no memory is answered 503, and the next one is whole") {
-  node::bench::Bench<node::Decode, node::DecodeOptions> b(wire::Role::decode, 4, {});
-  OneTaskLoop loop;
-  BlockLister lister(b.machine, loop);
-  auto server = http::Server::open(
-      {}, [&](const http::Request& request, const http::Responder& out) { lister.answer(request, out); });
-  REQUIRE_OK(server);
-  test::RawClient client((*server)->port());
+  ListServer<OneTaskLoop> b;
+  test::RawClient client(b.port());
   const auto list = [&](long fails_at) {
-    client.send("GET /blocks HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client.send(b.get);
     const TimePoint deadline = test::patience();
-    while (!loop.run(fails_at) && SystemClock::instance().now() < deadline) std::this_thread::yield();
-    while (loop.run(fails_at)) {
+    while (!b.loop.run(fails_at) && SystemClock::instance().now() < deadline) std::this_thread::yield();
+    while (b.loop.run(fails_at)) {
     }
     return client.read_response();
   };

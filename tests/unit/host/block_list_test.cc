@@ -8,8 +8,8 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "node/decode.h"
 #include "node/disk_block.h"
+#include "unit/host/list_server.h"
 #include "unit/http/raw_client.h"
 #include "unit/node/bench.h"
 
@@ -157,40 +157,28 @@ TEST_CASE("host/block_list: blocks that come and leave between the steps of a li
 }
 
 TEST_CASE("host/block_list: the call behind eight that wait is answered 429 and each other one 200") {
-  node::bench::Bench<node::Decode, node::DecodeOptions> b(wire::Role::decode, 4, {});
-  HeldLoop loop;
-  BlockLister lister(b.machine, loop);
-  auto server = http::Server::open(
-      {}, [&](const http::Request& request, const http::Responder& out) { lister.answer(request, out); });
-  REQUIRE_OK(server);
-  const std::string get = "GET /blocks HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  ListServer<HeldLoop> b;
   std::deque<test::RawClient> clients;
   const TimePoint deadline = test::patience();
   for (size_t i = 0; i < BlockLister::kWaitingMax; ++i) {
-    clients.emplace_back((*server)->port()).send(get);
-    while ((*server)->stats().requests < i + 1 && SystemClock::instance().now() < deadline) std::this_thread::yield();
+    clients.emplace_back(b.port()).send(b.get);
+    while (b.server->stats().requests < i + 1 && SystemClock::instance().now() < deadline) std::this_thread::yield();
   }
-  test::RawClient late((*server)->port());
-  late.send(get);
+  test::RawClient late(b.port());
+  late.send(b.get);
   const std::string refused = late.read_response();
   CHECK(refused.starts_with("HTTP/1.1 429 "));
   CHECK(refused.find("Retry-After: 1\r\n") != std::string::npos);
   CHECK(refused.find("8 lists of blocks wait already") != std::string::npos);
-  loop.run();
+  b.loop.run();
   for (test::RawClient& client : clients) CHECK(client.read_response().starts_with("HTTP/1.1 200 "));
-  late.send(get);  // there is room again
-  while (!loop.run() && SystemClock::instance().now() < deadline) std::this_thread::yield();
+  late.send(b.get);  // there is room again
+  while (!b.loop.run() && SystemClock::instance().now() < deadline) std::this_thread::yield();
   CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
 }
 
 TEST_CASE("host/block_list: clients that left keep nobody out, and no list is made for them") {
-  node::bench::Bench<node::Decode, node::DecodeOptions> b(wire::Role::decode, 4, {});
-  HeldLoop loop;
-  BlockLister lister(b.machine, loop);
-  auto server = http::Server::open(
-      {}, [&](const http::Request& request, const http::Responder& out) { lister.answer(request, out); });
-  REQUIRE_OK(server);
-  const std::string get = "GET /blocks HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  ListServer<HeldLoop> b;
   const TimePoint deadline = test::patience();
   const auto wait_for = [&](auto is_true) {
     while (!is_true() && SystemClock::instance().now() < deadline) std::this_thread::yield();
@@ -198,16 +186,16 @@ TEST_CASE("host/block_list: clients that left keep nobody out, and no list is ma
   };
   {
     std::deque<test::RawClient> leaving;
-    for (size_t i = 0; i < BlockLister::kWaitingMax; ++i) leaving.emplace_back((*server)->port()).send(get);
-    wait_for([&] { return (*server)->stats().requests == BlockLister::kWaitingMax; });
+    for (size_t i = 0; i < BlockLister::kWaitingMax; ++i) leaving.emplace_back(b.port()).send(b.get);
+    wait_for([&] { return b.server->stats().requests == BlockLister::kWaitingMax; });
   }
-  wait_for([&] { return (*server)->stats().connections == 0; });
-  test::RawClient late((*server)->port());
-  late.send(get);
-  wait_for([&] { return (*server)->stats().requests == BlockLister::kWaitingMax + 1; });
-  loop.run();
+  wait_for([&] { return b.server->stats().connections == 0; });
+  test::RawClient late(b.port());
+  late.send(b.get);
+  wait_for([&] { return b.server->stats().requests == BlockLister::kWaitingMax + 1; });
+  b.loop.run();
   CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
-  CHECK_LE(loop.ran, 8);  // the steps of one list
+  CHECK_LE(b.loop.ran, 8);  // the steps of one list
 }
 
 }  // namespace block_list_test
