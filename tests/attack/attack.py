@@ -10,9 +10,11 @@ import glob
 import os
 import random
 import resource
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from cluster import FULL, count, is_sanitized  # noqa: F401  (tests take them from here)
@@ -29,6 +31,22 @@ def seeded(name):
 def needs_second_user(test):
     """Decorator: skips where this process may not become another user."""
     return unittest.skipUnless(os.geteuid() == 0, "a second user needs root")(test)
+
+
+def private_file(test, name, text):
+    """The path of a new file that only this user may read, and that goes with the test."""
+    folder = tempfile.mkdtemp(prefix="mct-test-")
+    test.addCleanup(shutil.rmtree, folder)
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+        file.write(text)
+    return path
+
+
+def start_store(test, c, key, *flags):
+    """Starts the cache node c0, whose store of values takes the key of one tenant."""
+    keys = private_file(test, "keys.toml", f'[tenant.one]\nkeys = ["{key}"]\n')
+    return c.start("c0", *flags, "--api-keys", keys)
 
 
 def counts_memory(test):

@@ -4,10 +4,7 @@ under hostile requests: no program ends or grows, health is answered throughout,
 status."""
 
 import json
-import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
 import unittest
@@ -18,7 +15,6 @@ from exhaust_test import Client, port_of
 from liar import Attacked, Liar, throw_http
 
 KEY = "sk-tenant-one"
-KEYS = f'[tenant.one]\nkeys = ["{KEY}"]\n'
 GRACE_S = 15  # a generous ceiling on a crowded machine; the median is printed
 WORKERS = ("p0", "d0", "c0")
 CONTEXT = 8192  # tokens, of mc-tiny
@@ -152,18 +148,10 @@ class Slow(threading.Thread):
 
 class WorkerHttp(Attacked):
     def make_cluster(self):
-        folder = tempfile.mkdtemp(prefix="mct-test-")
-        self.addCleanup(shutil.rmtree, folder)
-        keys = os.path.join(folder, "keys.toml")
-        with open(keys, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(KEYS)
-        admin = os.path.join(folder, "admin")
-        with open(admin, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(KEY + "\n")
         c = Cluster(roles=["conductor", "d0"])
         try:
-            c.start("p0", "--admin-key-file", admin)
-            c.start("c0", "--dram", "32MiB", "--values", "2MiB", "--api-keys", keys)
+            c.start("p0", "--admin-key-file", attack.private_file(self, "admin", KEY + "\n"))
+            attack.start_store(self, c, KEY, "--dram", "32MiB", "--values", "2MiB")
             self.ports = {name: port_of(c.processes[name].wait_ready()["http"]) for name in WORKERS}
             c.wait_nodes()
         except BaseException:

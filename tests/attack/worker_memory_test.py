@@ -6,8 +6,6 @@ import glob
 import http.client
 import json
 import os
-import shutil
-import tempfile
 import threading
 import unittest
 
@@ -17,7 +15,7 @@ from exhaust_test import port_of
 
 TOGETHER = attack.count(3, 6)
 PATIENCE_S = 60
-KEYS = '[tenant.one]\nkeys = ["sk-tenant-one"]\n'
+KEY = "sk-tenant-one"
 
 
 def together(calls):
@@ -55,21 +53,16 @@ class Values(Limited):
     names, room = ("c0",), 40 << 20
 
     def setUp(self):
-        folder = tempfile.mkdtemp(prefix="mct-test-")
-        self.addCleanup(shutil.rmtree, folder)
-        keys = os.path.join(folder, "keys.toml")
-        with open(keys, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(KEYS)
         self.c = Cluster()
         self.addCleanup(self.c.close)
         self.c.start("conductor")
-        process = self.c.start("c0", "--dram", "512MiB", "--values", "256MiB", "--api-keys", keys)
+        process = attack.start_store(self, self.c, KEY, "--dram", "512MiB", "--values", "256MiB")
         self.port = port_of(process.wait_ready()["http"])
 
     def ask(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, body, {"Authorization": "Bearer sk-tenant-one"})
+            connection.request(method, path, body, {"Authorization": f"Bearer {KEY}"})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
