@@ -28,13 +28,13 @@ int main(int argc, char** argv) {
       {.name = "once",
        .summary = "continue a .mckv stream to text in this process",
        .flags = verbs::kDecodeOnceFlags,
-       .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-decode once --kv-in - -n 16"}};
+       .example = "mc-prefill once -p 'Once upon' --temperature 0 --kv-out - | mc-decode once --kv-in - -n 16"}};
   const cli::Program program{
       .name = "mc-decode",
       .summary = "generates answers over received KV in a continuous batch",
       .flags = kFlags,
       .verbs = verbs,
-      .example = "mc-prefill once -p 'Once upon a time' --kv-out - | mc-decode once --kv-in - -n 16",
+      .example = "mc-prefill once -p 'Once upon' --temperature 0 --kv-out - | mc-decode once --kv-in - -n 16",
       .version = MC_VERSION,
       .commit = MC_COMMIT};
   return cli::run(program, argc, argv, [](const cli::Args& args) {
