@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
                               .summary = "give one live prefill node a prompt, without a conductor",
                               .args = kAskArgs,
                               .flags = verbs::kPrefillAskFlags,
-                              .example = "mc-prefill ask p0 -p 'Once upon a time'"}};
+                              .example = "mc-prefill ask p0 -p 'Once upon'"}};
   const cli::Program program{.name = "mc-prefill",
                              .summary = "turns prompts into KV blocks and the first token",
                              .flags = kFlags,
