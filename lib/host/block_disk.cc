@@ -384,7 +384,7 @@ std::vector<node::DiskLoaded> BlockDisk::load_batch(std::span<const Load> batch)
   }
   store_->get(gets);
   for (size_t i = 0; i < batch.size(); ++i) {
-    node::DiskLoaded done{batch[i].action.op, gets[i].code, "", {}};
+    node::DiskLoaded done{batch[i].action.op, gets[i].code, "", {}, {}};
     bool useless = false;  // the store has the value, which no load can ever use
     // A value of another size is not this block.
     if (done.code == Code::no_space) done.code = Code::corrupt, useless = true;
@@ -393,10 +393,12 @@ std::vector<node::DiskLoaded> BlockDisk::load_batch(std::span<const Load> batch)
       auto block = node::parse_disk_front(values[i].front());
       const bool same = block && block->hash == batch[i].action.hash && block->layout == batch[i].action.layout &&
                         block->name_space == batch[i].action.name_space;
-      if (same && copy_checked(batch[i].page, values[i].page(), block->layout, block->layer_crcs))
+      if (same && copy_checked(batch[i].page, values[i].page(), block->layout, block->layer_crcs)) {
         done.layer_crcs = std::move(block->layer_crcs);
-      else
+        done.tokens = std::move(block->tokens);
+      } else {
         done.code = Code::corrupt, useless = true;
+      }
     }
     if (useless) drop({{batch[i].action.hash}});  // before the answer, which may lead to a new write of the block
     out.push_back(std::move(done));

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -16,15 +17,18 @@ namespace {
 
 constexpr size_t kLimitMost = 10'000;  // the rows of a list are in memory at once
 
-Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const node::DiskTier& disk) {
+Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const ListedNode& node) {
   const kv::Pool& pool = shelf.pool;
   const kv::BlockMeta& meta = pool.meta(page);
   Json out = Json::object({{"id", meta.hash.hex()}, {"tier", "host"}});
   out.set("parent", meta.parent.is_zero() ? "" : meta.parent.hex()).set("namespace", meta.name_space.hex());
   out.set("first_position", meta.first_position).set("tokens", shelf.layout.block_tokens);
   out.set("bytes", shelf.layout.page_bytes()).set("uses", pool.use(page).use_count);
-  out.set("pins", pool.pins(page)).set("leases", pool.leases(page));
-  return std::move(out.set("on_disk", disk.has(meta.hash)));
+  const uint32_t pinned = node.pins.leases(shelf, page);
+  MC_ASSERT_LE(pinned, pool.leases(page));
+  out.set("pins", pool.pins(page)).set("leases", pool.leases(page) - pinned);
+  if (const auto until = node.pins.until(shelf, page)) out.set("pin_ms", to_ms(*until - node.now));
+  return std::move(out.set("on_disk", node.disk.has(meta.hash)));
 }
 
 Json disk_row(const kv::ResidentBlock& block) {
@@ -107,7 +111,7 @@ void BlockListing::look_at_memory(const ListedNode& node) {
     while (shelf_ < node.shelves.size() && at_ >= node.shelves[shelf_]->pool.end_page()) ++shelf_, at_ = 0;
     if (shelf_ == node.shelves.size()) {
       sort_first(rows_, query_.limit, comes_first);
-      phase_ = Phase::disk, at_ = 0, buckets_ = node.disk.buckets();
+      phase_ = Phase::disk, at_ = 0, buckets_ = node.disk.blocks().buckets();
       return;
     }
     const kv::Pool& pool = node.shelves[shelf_]->pool;
@@ -119,20 +123,20 @@ void BlockListing::look_at_memory(const ListedNode& node) {
 }
 
 void BlockListing::look_at_disk(const ListedNode& node) {
-  if (buckets_ != node.disk.buckets()) {  // the table has grown, and its blocks have moved
+  if (buckets_ != node.disk.blocks().buckets()) {  // the table has grown, and its blocks have moved
     disk_rows_.clear();
-    on_disk_alone_ = 0, at_ = 0, buckets_ = node.disk.buckets();
+    on_disk_alone_ = 0, at_ = 0, buckets_ = node.disk.blocks().buckets();
   }
-  const auto look = [&](const kv::ResidentBlock& block) {
-    const bool is_here = std::any_of(node.shelves.begin(), node.shelves.end(), [&](const node::Shelf* shelf) {
-      return shelf->pool.find(block.hash) != kv::kNoPage;
-    });
+  const auto look = [&](const BlockHash& hash, const node::DiskBlocks::Entry& entry) {
+    const bool is_here = std::any_of(node.shelves.begin(), node.shelves.end(),
+                                     [&](const node::Shelf* shelf) { return shelf->pool.find(hash) != kv::kNoPage; });
     if (is_here) return;
     ++on_disk_alone_;
-    disk_rows_.push_back(block);
+    disk_rows_.push_back({hash, entry.parent, entry.first_position, kv::Tier::disk});
     cut(disk_rows_, query_.limit, has_lower_name);
   };
-  for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_) node.disk.look_at_bucket(at_, look);
+  for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_)
+    node.disk.blocks().look_at_bucket(at_, look);
   if (at_ < buckets_) return;
   sort_first(disk_rows_, query_.limit, has_lower_name);
   text_ = Json::object({{"node", node.name}}).dump();
@@ -150,7 +154,7 @@ void BlockListing::write_memory_rows(const ListedNode& node) {
   for (const size_t end = std::min(rows_.size(), at_ + kRowsAStep); at_ < end; ++at_) {
     const Row& row = rows_[at_];
     const node::Shelf& shelf = *node.shelves[row.shelf];
-    if (shelf.pool.find(row.hash) == row.page) write_row(memory_row(shelf, row.page, node.disk).dump());
+    if (shelf.pool.find(row.hash) == row.page) write_row(memory_row(shelf, row.page, node).dump());
   }
   if (at_ == rows_.size()) phase_ = Phase::disk_rows, at_ = 0;
 }
@@ -173,6 +177,7 @@ void BlockListing::write_totals(const ListedNode& node) {
   totals.set("disk_blocks", load.disk_blocks).set("disk_bytes", load.disk_bytes);
   totals.set("disk_capacity_bytes", load.disk_capacity_bytes);
   totals.set("disk_only_blocks", on_disk_alone_).set("disk_lost", load.disk_lost);
+  totals.set("pinned_bytes", node.pins.bytes()).set("pinned_bytes_max", node.pins.bytes_max());
   text_ += "]," + totals.dump().substr(1);
 }
 
@@ -194,7 +199,7 @@ void BlockLister::answer(const http::Request& request, const http::Responder& ou
     refused.headers.push_back({"Retry-After", "1"});
     return out.respond(std::move(refused));
   }
-  if (begins) loop_.post([this](TimePoint, node::Actions&) { go_on(); });
+  if (begins) loop_.post([this](TimePoint now, node::Actions&) { go_on(now); });
 }
 
 /// False: no call waits.
@@ -210,10 +215,11 @@ bool BlockLister::begin_next() {
 
 /// The answer to the list under way once it is complete. A list has megabytes: when memory runs out, only this one
 /// fails.
-std::optional<http::Response> BlockLister::step() {
+std::optional<http::Response> BlockLister::step(TimePoint now) {
   try {
     const FailsAlone alone;
-    if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk()})) return std::nullopt;
+    if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk(), worker_.orders().pins(), now}))
+      return std::nullopt;
     return http::Response{.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()};
   } catch (const std::bad_alloc&) {
     listing_.reset();  // frees the room that the answer needs
@@ -223,15 +229,15 @@ std::optional<http::Response> BlockLister::step() {
 }
 
 /// One step of one list. The loop handles the events of the node between two steps.
-void BlockLister::go_on() {
+void BlockLister::go_on(TimePoint now) {
   if (out_ && !out_->is_open()) listing_.reset(), out_.reset();  // nobody waits for it
   if (!listing_ && !begin_next()) return;
-  if (auto answer = step()) {
+  if (auto answer = step(now)) {
     listing_.reset();
     out_->respond(std::move(*answer));
     out_.reset();
   }
-  loop_.post([this](TimePoint, node::Actions&) { go_on(); });
+  loop_.post([this](TimePoint at, node::Actions&) { go_on(at); });
 }
 
 }  // namespace mc::host

@@ -29,6 +29,8 @@ struct ListedNode {
   const std::string& name;
   std::span<node::Shelf* const> shelves;
   const node::DiskTier& disk;
+  const node::OperatorPins& pins;
+  TimePoint now{};
 };
 
 /// One list: the blocks in memory in the order asked for, then those that are on disk alone by their names, at most
@@ -86,8 +88,8 @@ class BlockLister {
     BlockQuery query;
     http::Responder out;
   };
-  void go_on();
-  std::optional<http::Response> step();
+  void go_on(TimePoint now);
+  std::optional<http::Response> step(TimePoint now);
   bool begin_next();
 
   const node::Worker& worker_;

@@ -97,7 +97,7 @@ Pool::Published Pool::publish(PageIndex page, BlockMeta meta) {
   --counts_.owned;
   ++counts_.cached;
   ++counts_.stored_total;
-  const uint64_t now = ++stamp_;
+  const uint64_t now = ++counts_.uses_total;
   p.use = {.stored = now, .last_use = now, .use_count = 1, .first_position = p.meta.first_position};
   p.trial = false;
   chains_.add(page, p.meta.hash, p.meta.parent, rank(p));
@@ -178,7 +178,7 @@ void Pool::drop_lease(PageIndex page) {
 void Pool::touch_page(PageIndex page) {
   Page& p = at(page);
   if (p.state != PageState::cached) return;
-  p.use.last_use = ++stamp_;
+  p.use.last_use = ++counts_.uses_total;
   ++p.use.use_count;
   chains_.set_rank(page, rank(p));
 }
@@ -344,6 +344,7 @@ void Pool::check() const {
   seen.evicted_total = counts_.evicted_total;
   seen.removed_total = counts_.removed_total;
   seen.duplicate_total = counts_.duplicate_total;
+  seen.uses_total = counts_.uses_total;
   MC_ASSERT(seen == counts_);
   MC_ASSERT_EQ(counts_.stored_total, counts_.evicted_total + counts_.removed_total + counts_.cached);
 }

@@ -37,6 +37,7 @@ struct BlockMeta {
   NamespaceId name_space;
   uint32_t first_position = 0;
   std::vector<uint32_t> layer_crcs;  // CRC32C of each layer extent; empty in simulations
+  std::vector<uint32_t> tokens;      // the block's token ids; empty where they are not known
 };
 
 enum class PageState : uint8_t { free = 0, owned, cached, draining, absent };
@@ -54,6 +55,7 @@ class Pool {
     uint32_t pinned = 0;     // pages with at least one pin
     uint32_t leased = 0;     // pages with at least one lease
     uint64_t stored_total = 0, evicted_total = 0, removed_total = 0, duplicate_total = 0;
+    uint64_t uses_total = 0;  // publications and touches; the stamp of the newest use
     bool operator==(const Counts&) const = default;
   };
   struct Published {
@@ -121,6 +123,8 @@ class Pool {
 
   // -- looking ------------------------------------------------------------------------------------
   const Counts& counts() const { return counts_; }
+  /// The cached blocks as chains.
+  const ChainForest& chains() const { return chains_; }
   uint32_t available() const { return counts_.free + counts_.evictable; }
   /// One past the last page, retired ones included.
   PageIndex end_page() const { return static_cast<PageIndex>(pages_.size()); }
@@ -171,7 +175,6 @@ class Pool {
   std::vector<Page> pages_;
   std::vector<PageIndex> free_;  // a stack: the page freed last is taken first
   ChainForest chains_;           // the cached blocks
-  uint64_t stamp_ = 0;
   Counts counts_;
 };
 

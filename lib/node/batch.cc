@@ -96,9 +96,9 @@ bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::Token
     const uint32_t block = r.position / bt - 1;
     const auto hashes = r.chain.hashes();
     MC_ASSERT_EQ(row.sealed_crcs.size(), shelf_.layout.layers);
-    r.pages.publish(
-        shelf_.pool, block,
-        {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * bt, row.sealed_crcs});
+    r.pages.publish(shelf_.pool, block,
+                    {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * bt,
+                     row.sealed_crcs, r.block_ids(block, bt)});
   }
   const uint32_t index = static_cast<uint32_t>(r.answer.size());
   r.answer.push_back(row.sampled.token);

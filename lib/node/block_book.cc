@@ -43,7 +43,7 @@ std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> she
   std::vector<wire::BlockRef> blocks;
   for (const Shelf* shelf : shelves)
     for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent, kv::Tier::host});
-  for (const auto& b : disk.snapshot())
+  for (const auto& b : disk.blocks().snapshot())
     if (!is_in_memory(shelves, b.hash)) blocks.push_back({b.hash, b.parent, kv::Tier::disk});
   const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);
   std::vector<wire::BlockSnapshot> out(parts);

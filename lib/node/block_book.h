@@ -1,5 +1,5 @@
-// Blocks that were stored and removed on a node: the numbered events for the conductor's index, and the history that
-// explains misses.
+// Blocks that were stored and removed on a node: the numbered events for the conductor's index, the history that
+// explains misses, whose blocks they are, and when they were used.
 #pragma once
 
 #include <span>
@@ -7,7 +7,9 @@
 
 #include "node/block_memory.h"
 #include "node/disk_tier.h"
+#include "node/namespace_book.h"
 #include "node/shelf.h"
+#include "node/use_clock.h"
 #include "wire/messages.h"
 
 namespace mc::node {
@@ -19,6 +21,10 @@ class BlockBook {
   uint64_t last_seq() const { return log_.last_seq(); }
   BlockMemory& memory() { return memory_; }
   const BlockMemory& memory() const { return memory_; }
+  NamespaceBook& names() { return names_; }
+  const NamespaceBook& names() const { return names_; }
+  UseClock& uses() { return uses_; }
+  const UseClock& uses() const { return uses_; }
 
   bool has_news() const { return log_.size() > 0; }
   /// Events since the last call, oldest first, at most one message full. The conductor's index has one entry for each
@@ -36,6 +42,8 @@ class BlockBook {
 
   kv::EventLog log_;
   BlockMemory memory_;
+  NamespaceBook names_;
+  UseClock uses_;
 };
 
 }  // namespace mc::node

@@ -4,14 +4,24 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/errors.h"
 
 namespace mc::node {
 namespace {
 constexpr size_t kNamespacesMax = 4096;  // tenants and plans whose shelf the cache remembers
 constexpr size_t kOfferBlocksMax = 1024;
+constexpr size_t kNameBytesMax = 1024;  // of a model or tenant
 }  // namespace
 
-Cache::Cache(WorkerOptions worker, CacheOptions options) : Worker(std::move(worker)), cache_(options) {
+namespace {
+WorkerOptions with_memory(WorkerOptions worker, uint64_t bytes) {
+  worker.memory_bytes = bytes;
+  return worker;
+}
+}  // namespace
+
+Cache::Cache(WorkerOptions worker, CacheOptions options)
+    : Worker(with_memory(std::move(worker), options.segment_bytes)), cache_(options) {
   MC_ASSERT(!shelf_ && cache_.slab_bytes > 0);
   for (uint64_t i = cache_.segment_bytes / cache_.slab_bytes; i > 0; --i)
     free_slabs_.push_back((i - 1) * cache_.slab_bytes);
@@ -89,6 +99,13 @@ Result<uint32_t> Cache::shelf_for(const ExtentLayout& layout, const NamespaceId&
   return index;
 }
 
+Result<Shelf*> Cache::open_shelf(const kv::Namespace& kv, const NamespaceId& ns, const ExtentLayout& layout) {
+  const auto shelf = shelf_for(layout, ns);
+  if (!shelf) return as_user_error(err::kNotEnoughMemory, shelf.error());
+  blocks_.names().add(ns, kv, "");
+  return &at(*shelf);
+}
+
 void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint, Actions& out) {
   ++stats_.offers;
   Offer offer{event.from, event.instance, message, 0, {}, {}, {}, false};
@@ -105,6 +122,9 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
     last_error_.note(shelf.error().what);
     return refuse(shelf.error().code == Code::invalid ? "layout" : "full");
   }
+  if (const auto kv = kv::Namespace::parse(message.kv_namespace))
+    blocks_.names().add(message.ns, *kv, message.model.substr(0, kNameBytesMax),
+                        message.tenant.substr(0, kNameBytesMax));
   offer.shelf = *shelf;
   Shelf& s = at(*shelf);
   for (size_t i = 0; i < message.blocks.size(); ++i) {
@@ -159,8 +179,9 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
   std::vector<BlockHash> stored;
   for (size_t i = 0; i < offer.wanted.size(); ++i) {
     const auto& block = offer.offer.blocks[offer.wanted[i]];
-    const auto published = s.pool.publish(
-        offer.pages[i], {block.hash, block.parent, offer.offer.ns, block.first_position, block.layer_crcs});
+    const auto published =
+        s.pool.publish(offer.pages[i], {block.hash, block.parent, offer.offer.ns, block.first_position,
+                                        block.layer_crcs, sound_tokens(block, offer.offer.ns, s.layout)});
     s.pool.unpin(published.page);
     stored.push_back(block.hash);
     ++stats_.blocks_stored;
@@ -248,7 +269,8 @@ void Cache::role_check() const {
   for (const auto& shelf : slab_live_) live += static_cast<uint64_t>(std::count(shelf.begin(), shelf.end(), true));
   MC_ASSERT_EQ(live, cache_.segment_bytes / cache_.slab_bytes);
   uint64_t owned = 0, reading = 0;
-  for (const auto& shelf : own_shelves_) owned += shelf->pool.counts().owned - disk().owned(shelf->pool);
+  for (const auto& shelf : own_shelves_)
+    owned += shelf->pool.counts().owned - disk().owned(shelf->pool) - orders().owned(shelf->pool);
   for (const auto& [read, offer] : offers_) reading += offer.pages.size();
   MC_ASSERT_EQ(owned, reading);
 }

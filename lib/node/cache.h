@@ -35,7 +35,6 @@ class Cache final : public Worker {
   };
   const Stats& stats() const { return stats_; }
   uint64_t local_offset(uint32_t pool, kv::PageIndex page) const override { return at(pool).page_offset(page); }
-  const Shelf& local_shelf(uint32_t pool) const override { return at(pool); }
 
  protected:
   void on_message(const Received& event, TimePoint now, Actions& out) override;
@@ -49,6 +48,7 @@ class Cache final : public Worker {
   void role_check() const override;
   Shelf* shelf_of(const NamespaceId& ns) override;
   bool takes_found(const DiskBlock& block) override;
+  Result<Shelf*> open_shelf(const kv::Namespace& kv, const NamespaceId& ns, const ExtentLayout& layout) override;
 
  private:
   struct Offer {  // blocks that are being read from the node that offered them

@@ -52,6 +52,7 @@ void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, Tim
   request.ns = order.ns;
   request.hashes.assign(order.hashes.begin() + static_cast<std::ptrdiff_t>(c.have), order.hashes.end());
   request.ttl_ms = static_cast<uint32_t>(2 * kReadTimeout / 1ms);
+  request.with_tokens = true;
   c.until = now + kLeaseTimeout;
   out.push_back(Send{order.node, order.instance, std::move(request)});
   const bool fresh = copies_.emplace(id, std::move(c)).second;
@@ -118,8 +119,13 @@ bool Copies::on_read(const ReadDone& done, Actions& out) {
       c.pages.resize(i);
       break;
     }
-    kv::BlockMeta meta{c.order.hashes[block], block == 0 ? BlockHash{} : c.order.hashes[block - 1], c.order.ns,
-                       static_cast<uint32_t>(block) * shelf_.layout.block_tokens, c.granted[i].layer_crcs};
+    kv::BlockMeta meta{c.order.hashes[block],
+                       block == 0 ? BlockHash{} : c.order.hashes[block - 1],
+                       c.order.ns,
+                       static_cast<uint32_t>(block) * shelf_.layout.block_tokens,
+                       c.granted[i].layer_crcs,
+                       {}};
+    meta.tokens = sound_tokens(c.granted[i], c.order.ns, shelf_.layout);
     shelf_.pool.unpin(shelf_.pool.publish(c.pages[i], std::move(meta)).page);
   }
   const auto blocks = static_cast<uint32_t>(c.pages.size());

@@ -86,6 +86,7 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   ns.attention = spec.prefill_attention;
   if (!peers().has(event.from, event.instance)) return refuse(*r, Reason::unknown_peer, 0, 0, out);
   if (ns.id() != spec.ns) return refuse(*r, Reason::layout, 0, 0, out);
+  blocks_.names().add(spec.ns, ns, options_.model);
   if (draining_) return refuse(*r, Reason::draining, 0, 0, out);
   // The first answer token needs a row as well, so a prompt that fills the pool exactly does not fit.
   if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
@@ -344,9 +345,10 @@ void Decode::publish_prompt(Request& r) {
   if (r.spec.no_cache) return;
   const auto hashes = r.chain.hashes();
   for (uint32_t block = r.have_blocks; block < hashes.size(); ++block)
-    r.pages.publish(shelf_->pool, block,
-                    {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns,
-                     block * options_.layout.block_tokens, r.arrivals.crcs(block)});
+    r.pages.publish(
+        shelf_->pool, block,
+        {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * options_.layout.block_tokens,
+         r.arrivals.crcs(block), r.block_ids(block, options_.layout.block_tokens)});
   shelf_->pool.touch(hashes);
 }
 

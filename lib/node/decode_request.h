@@ -36,6 +36,8 @@ struct DecodeRequest {
 
   DecodeRequest(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.ids.size()) - spec.resumed; }
+  /// The token ids of a full block of the sequence.
+  std::vector<uint32_t> block_ids(uint32_t block, uint32_t block_tokens) const;
   /// All KV was announced complete, but extents are missing and none is being read: a notify was lost.
   bool stalls() const { return phase == Phase::receiving && complete && !arrivals.reading(); }
 };

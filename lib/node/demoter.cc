@@ -50,11 +50,13 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, uint64_t id, T
   Offer offer{cache.name, cache.instance, *lease, now + kDemoteTtl, {}};
   message.lease = id;
   message.kv_namespace = kv_namespace_;
+  if (const NamespaceBook::Entry* owner = names_.find(message.ns))
+    message.model = owner->model, message.tenant = owner->tenant;
   message.page_bytes = shelf_.layout.page_bytes();
   message.extent_bytes = shelf_.layout.layer_bytes();
   message.ttl_ms = static_cast<uint32_t>(kDemoteTtl / 1ms);
   for (const kv::PageIndex page : pages) {
-    message.blocks.push_back(shelf_.leased_block(page));
+    message.blocks.push_back(shelf_.leased_block(page, true));
     offer.hashes.push_back(shelf_.pool.meta(page).hash);
   }
   out.push_back(Send{cache.name, cache.instance, std::move(message)});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "node/namespace_book.h"
 #include "node/node.h"
 #include "node/shelf.h"
 
@@ -13,10 +14,10 @@ namespace mc::node {
 
 class Demoter {
  public:
-  /// `shelf` must outlive the demoter. Blocks are offered while more than the share `above` of the shelf's pages is
-  /// taken. `kv_namespace` is the namespace id of the blocks without a salt.
-  Demoter(Shelf& shelf, double above, std::string kv_namespace)
-      : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)) {}
+  /// `shelf` and `names` must outlive the demoter. Blocks are offered while more than the share `above` of the shelf's
+  /// pages is taken. `kv_namespace` is the namespace id of the blocks without a salt.
+  Demoter(Shelf& shelf, double above, std::string kv_namespace, const NamespaceBook& names)
+      : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)), names_(names) {}
 
   /// Whether an offer may be due.
   bool due(TimePoint now) const;
@@ -44,6 +45,7 @@ class Demoter {
   Shelf& shelf_;
   double above_;
   std::string kv_namespace_;
+  const NamespaceBook& names_;
   std::map<uint64_t, Offer> offers_;
   std::set<BlockHash> demoted_;  // blocks that a cache node holds, as far as this node has learnt
   TimePoint next_{};

@@ -1,7 +1,9 @@
 // The form of a KV block in a node's disk store. The store keeps values by id; the id is the block's hash.
 //
-//   | front: header and checksums (wire/block.h), then zeros | the block's page: its extents one after the other |
-//     4096 bytes                                               ExtentLayout::page_bytes()
+//   | front: header and checksums (wire/block.h), zeros, token ids u32 *, "MCKT" | the block's page: its extents |
+//     4096 bytes                                                                   ExtentLayout::page_bytes()
+//
+//   * absent, with zeros in place of "MCKT", where they are not known or find no room
 //
 // A front has a checksum of its own, so a restart reads the fronts alone to learn which blocks it has.
 #pragma once

@@ -20,7 +20,7 @@ constexpr double kBytesPerSecondGuess = 1e9;  // of a disk that has not been rea
 }  // namespace
 
 DiskTier::DiskTier(const DiskTierOptions& options, kv::EventLog& log, Numbers& numbers)
-    : options_(options), log_(log), numbers_(numbers), state_(options.capacity_bytes > 0 ? State::on : State::none) {
+    : options_(options), numbers_(numbers), state_(options.capacity_bytes > 0 ? State::on : State::none), blocks_(log) {
   MC_ASSERT(options_.writes_max > 0 && options_.loads_max > 0);
   spend_bytes_ = options_.write_bytes_per_s;
 }
@@ -31,7 +31,7 @@ bool DiskTier::on_event(const Event& event, const Usable& usable, TimePoint now,
   else if (const auto* written = std::get_if<DiskWritten>(&event))
     on_written(*written, now, out);
   else if (const auto* found = std::get_if<DiskFound>(&event))
-    on_found(*found, usable);
+    on_found(*found, usable, now);
   else if (const auto* evicted = std::get_if<DiskEvicted>(&event))
     on_evicted(*evicted);
   else if (const auto* failed = std::get_if<DiskUpkeepFailed>(&event))
@@ -49,59 +49,29 @@ uint32_t DiskTier::match(const kv::Pool& pool, std::span<const BlockHash> hashes
   return length;
 }
 
-std::vector<kv::ResidentBlock> DiskTier::snapshot() const {
-  std::vector<kv::ResidentBlock> out;
-  out.reserve(entries_.size());
-  for (const auto& [hash, entry] : entries_) out.push_back({hash, entry.parent, entry.first_position, kv::Tier::disk});
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.hash < b.hash; });
-  return out;
-}
-
-void DiskTier::look_at_bucket(size_t bucket, const std::function<void(const kv::ResidentBlock&)>& look) const {
-  for (auto at = entries_.begin(bucket); at != entries_.end(bucket); ++at)
-    look({at->first, at->second.parent, at->second.first_position, kv::Tier::disk});
-}
-
-void DiskTier::add(const BlockHash& hash, const Entry& entry) {
-  MC_ASSERT(state_ == State::on);
-  if (!entries_.emplace(hash, entry).second) return;
-  bytes_ += entry.bytes;
-  log_.append({.kind = kv::BlockEvent::Kind::stored,
-               .tier = kv::Tier::disk,
-               .hash = hash,
-               .parent = entry.parent,
-               .first_position = entry.first_position});
-}
-
-void DiskTier::on_found(const DiskFound& found, const Usable& usable) {
+void DiskTier::on_found(const DiskFound& found, const Usable& usable, TimePoint now) {
   for (const DiskBlock& block : found.blocks) {
     if (state_ != State::on) return;
     const bool ours = fits_disk(block.layout) && usable(block);
     ++(ours ? stats_.found_blocks : stats_.foreign_blocks);
     if (!ours) continue;
     const auto bytes = static_cast<uint32_t>(disk_value_bytes(block.layout));
-    add(block.hash, {block.name_space, block.parent, block.first_position, bytes, 0});
+    blocks_.add(block.hash, {block.name_space, block.parent, block.first_position, bytes, 0, now});
   }
 }
 
-void DiskTier::erase(const BlockHash& hash, kv::Removal reason) {
-  const auto at = entries_.find(hash);
-  if (at == entries_.end()) return;
-  MC_ASSERT_LE(at->second.bytes, bytes_);
-  bytes_ -= at->second.bytes;
-  log_.append({.kind = kv::BlockEvent::Kind::removed,
-               .tier = kv::Tier::disk,
-               .reason = reason,
-               .hash = hash,
-               .parent = at->second.parent,
-               .first_position = at->second.first_position});
-  entries_.erase(at);
+bool DiskTier::evict(const BlockHash& hash, Actions& out) {
+  if (!has(hash) || loading_.contains(hash) || writing_.contains(hash)) return false;
+  ++stats_.evicted_blocks;
+  blocks_.erase(hash, kv::Removal::evicted);
+  out.push_back(DiskDrop{{hash}});
+  return true;
 }
 
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
   for (const BlockHash& hash : evicted.hashes) {
     stats_.evicted_blocks += has(hash);
-    erase(hash, kv::Removal::evicted);
+    blocks_.erase(hash, kv::Removal::evicted);
   }
 }
 
@@ -118,8 +88,8 @@ void DiskTier::count_failure(const std::string& what) {
   state_ = State::lost;
   trouble_ = "the tier on disk is given up after " + std::to_string(failures_in_row_) +
              " failures in a row, and the node goes on without it: " + what;
-  for (const kv::ResidentBlock& block : snapshot()) erase(block.hash, kv::Removal::unreadable);
-  MC_ASSERT(entries_.empty() && bytes_ == 0);
+  for (const kv::ResidentBlock& block : blocks_.snapshot()) blocks_.erase(block.hash, kv::Removal::unreadable);
+  MC_ASSERT(blocks_.empty() && blocks_.bytes() == 0);
 }
 
 // ---- loads -----------------------------------------------------------------------------------
@@ -130,8 +100,8 @@ bool DiskTier::stalled(TimePoint now) const {
 
 /// A block on disk has one namespace, and its bytes mean nothing under another one that a peer may ask for.
 bool DiskTier::has_other(const NamespaceId& ns, const BlockHash& hash) const {
-  const auto entry = entries_.find(hash);
-  return entry != entries_.end() && entry->second.name_space != ns;
+  const DiskBlocks::Entry* entry = blocks_.find(hash);
+  return entry && entry->name_space != ns;
 }
 
 DiskTier::LoadId DiskTier::load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now,
@@ -183,15 +153,15 @@ void DiskTier::advance(LoadId id, Job& job, TimePoint now, Actions& out) {
       continue;
     }
     if (loads_.size() >= options_.loads_max && state_ == State::on) break;
-    const auto entry = entries_.find(hash);
+    const DiskBlocks::Entry* entry = blocks_.find(hash);
     kv::PageIndex page = kv::kNoPage;
-    const bool gone = entry == entries_.end() || entry->second.name_space != job.name_space;
+    const bool gone = !entry || entry->name_space != job.name_space;
     if (gone || !pool.allocate(std::span(&page, 1))) {
       job.end = job.next;  // the disk gave the block up, or memory has no page for it
       break;
     }
     Load load;
-    load.hash = hash, load.parent = entry->second.parent, load.first_position = entry->second.first_position;
+    load.hash = hash, load.parent = entry->parent, load.first_position = entry->first_position;
     load.name_space = job.name_space;
     load.shelf = job.shelf, load.page = page;
     load.began = now;
@@ -258,14 +228,14 @@ void DiskTier::on_loaded(const DiskLoaded& done, TimePoint now, Actions& out) {
     ++stats_.loaded_blocks;
     stats_.loaded_bytes += load.shelf->layout.page_bytes();
     measure(load, now);
-    arrived(load, done.layer_crcs);
+    arrived(load, done, now);
   } else {
     load.shelf->pool.release(load.page);
     ++stats_.load_failures;
     stats_.checksum_failures += code == Code::corrupt;
-    erase(load.hash, code == Code::corrupt     ? kv::Removal::corrupt
-                     : code == Code::not_found ? kv::Removal::evicted
-                                               : kv::Removal::unreadable);
+    blocks_.erase(load.hash, code == Code::corrupt     ? kv::Removal::corrupt
+                             : code == Code::not_found ? kv::Removal::evicted
+                                                       : kv::Removal::unreadable);
     if (code == Code::corrupt) trouble_ = "disk: block " + load.hash.short_hex() + " failed its checksum";
     if (code != Code::corrupt && code != Code::not_found) count_failure(done.what);
     for (const auto& [id, index] : load.waiting)
@@ -277,12 +247,13 @@ void DiskTier::on_loaded(const DiskLoaded& done, TimePoint now, Actions& out) {
   pump(now, out);
 }
 
-void DiskTier::arrived(const Load& load, std::vector<uint32_t> layer_crcs) {
+void DiskTier::arrived(const Load& load, const DiskLoaded& done, TimePoint now) {
   kv::Pool& pool = load.shelf->pool;
-  const auto entry = entries_.find(load.hash);
-  const bool first = entry != entries_.end() && entry->second.loads++ == 0;
-  const auto published =
-      pool.publish(load.page, {load.hash, load.parent, load.name_space, load.first_position, std::move(layer_crcs)});
+  DiskBlocks::Entry* entry = blocks_.find(load.hash);
+  const bool first = entry && entry->loads++ == 0;
+  if (entry) entry->used = now;
+  const auto published = pool.publish(
+      load.page, {load.hash, load.parent, load.name_space, load.first_position, done.layer_crcs, done.tokens});
   if (!published.duplicate && first) pool.set_trial(published.page, true);
   if (!published.duplicate && !first) ++stats_.promoted_blocks;
   for (const auto& [id, index] : load.waiting) {
@@ -319,7 +290,8 @@ void DiskTier::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
   Write write;
   write.shelf = &shelf, write.page = page;
-  write.block = {meta.hash, meta.parent, meta.name_space, meta.first_position, shelf.layout, meta.layer_crcs};
+  write.block = {meta.hash,    meta.parent,     meta.name_space, meta.first_position,
+                 shelf.layout, meta.layer_crcs, meta.tokens};
   shelf.pool.pin(page);
   const uint64_t op = numbers_.next();
   out.push_back(DiskWrite{op, shelf.number, page, write.block});
@@ -392,18 +364,19 @@ void DiskTier::on_written(const DiskWritten& done, TimePoint now, Actions& out) 
   if (removed)
     out.push_back(DiskDrop{{write.block.hash}});
   else
-    add(write.block.hash, {write.block.name_space, write.block.parent, write.block.first_position, bytes, 0});
+    blocks_.add(write.block.hash,
+                {write.block.name_space, write.block.parent, write.block.first_position, bytes, 0, now});
 }
 
 // ---- looking ---------------------------------------------------------------------------------
 
 void DiskTier::fill_load(wire::Load& load) const {
   load.disk_capacity_bytes = options_.capacity_bytes;
-  load.disk_blocks = entries_.size();
-  load.disk_bytes = bytes_;
+  load.disk_blocks = blocks_.size();
+  load.disk_bytes = blocks_.bytes();
   load.disk_lost = state_ == State::lost;
-  if (entries_.empty()) return;
-  const double block_bytes = static_cast<double>(bytes_) / static_cast<double>(entries_.size());
+  if (blocks_.empty()) return;
+  const double block_bytes = static_cast<double>(blocks_.bytes()) / static_cast<double>(blocks_.size());
   load.disk_block_s = block_s_ > 0 ? block_s_ : block_bytes / kBytesPerSecondGuess;
 }
 
@@ -427,7 +400,7 @@ void DiskTier::check() const {
   MC_ASSERT_EQ(writes_.size(), writing_.size());
   MC_ASSERT_LE(loads_.size(), options_.loads_max);
   MC_ASSERT_LE(writes_.size(), options_.writes_max);
-  MC_ASSERT(state_ == State::on || (entries_.empty() && bytes_ == 0));
+  MC_ASSERT(state_ == State::on || (blocks_.empty() && blocks_.bytes() == 0));
   for (const auto& [op, load] : loads_) MC_ASSERT(load.shelf->pool.state(load.page) == kv::PageState::owned);
   for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
   for (const auto& [id, job] : jobs_) {

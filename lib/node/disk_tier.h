@@ -18,10 +18,10 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "node/disk_blocks.h"
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/shelf.h"
@@ -52,14 +52,12 @@ class DiskTier {
   DiskTier(const DiskTierOptions& options, kv::EventLog& log, Numbers& numbers);
 
   State state() const { return state_; }
-  bool has(const BlockHash& hash) const { return entries_.contains(hash); }
+  bool has(const BlockHash& hash) const { return blocks_.has(hash); }
   /// The leading blocks of `hashes` that are in memory or on disk.
   uint32_t match(const kv::Pool& pool, std::span<const BlockHash> hashes) const;
-  /// All blocks on disk, sorted by hash.
-  std::vector<kv::ResidentBlock> snapshot() const;
-  /// All blocks on disk are in so many buckets. A block stays in its bucket until the number changes.
-  size_t buckets() const { return entries_.bucket_count(); }
-  void look_at_bucket(size_t bucket, const std::function<void(const kv::ResidentBlock&)>& look) const;
+  const DiskBlocks& blocks() const { return blocks_; }
+  /// Forgets a block, because an operator wants its space. False: it is being loaded or written, or is not on disk.
+  bool evict(const BlockHash& hash, Actions& out);
 
   // ---- loads ----
   /// Brings the blocks of `hashes` that are on disk into memory behind the leading run that is there, and pins them
@@ -93,13 +91,6 @@ class DiskTier {
   void check() const;
 
  private:
-  struct Entry {  // a block on disk
-    NamespaceId name_space;
-    BlockHash parent;
-    uint32_t first_position = 0;
-    uint32_t bytes = 0;  // in the store
-    uint32_t loads = 0;
-  };
   struct Job {  // a run of blocks that a reader waits for
     Shelf* shelf = nullptr;
     NamespaceId name_space;
@@ -124,18 +115,16 @@ class DiskTier {
     DiskBlock block;
   };
 
-  void on_found(const DiskFound& found, const Usable& usable);
+  void on_found(const DiskFound& found, const Usable& usable, TimePoint now);
   void on_written(const DiskWritten& done, TimePoint now, Actions& out);
   void on_loaded(const DiskLoaded& done, TimePoint now, Actions& out);
   void on_evicted(const DiskEvicted& evicted);
   void on_upkeep_failed(const DiskUpkeepFailed& failed);
-  void add(const BlockHash& hash, const Entry& entry);
-  void erase(const BlockHash& hash, kv::Removal reason);
   bool has_other(const NamespaceId& ns, const BlockHash& hash) const;
   void pump(TimePoint now, Actions& out);
   void advance(LoadId id, Job& job, TimePoint now, Actions& out);
   static void settle(Job& job);
-  void arrived(const Load& load, std::vector<uint32_t> layer_crcs);
+  void arrived(const Load& load, const DiskLoaded& done, TimePoint now);
   bool stalled(TimePoint now) const;
   bool may_spend(uint64_t bytes, TimePoint now);
   bool wants_write(const Shelf& shelf, kv::PageIndex page) const;
@@ -145,11 +134,9 @@ class DiskTier {
   void measure(const Load& load, TimePoint now);
 
   DiskTierOptions options_;
-  kv::EventLog& log_;
   Numbers& numbers_;
   State state_;
-  std::unordered_map<BlockHash, Entry, Id128Hash> entries_;
-  uint64_t bytes_ = 0;  // of all entries
+  DiskBlocks blocks_;
   std::map<LoadId, Job> jobs_;
   std::map<uint64_t, Load> loads_;         // key: number of the operation; in the order of their beginning
   std::map<BlockHash, uint64_t> loading_;  // the load of a block

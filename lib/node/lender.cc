@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/errors.h"
 
 namespace mc::node {
 namespace {
@@ -11,6 +12,16 @@ constexpr Duration kWaitMax = 60s;        // longest wait, whatever the request 
 constexpr Duration kLoadMax = 4s;         // longest wait for the disk, within the time of the lease
 constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader requests the rest again
 }  // namespace
+
+Result<Shelf*> BlockSource::open_shelf(const kv::Namespace&, const NamespaceId& ns, const ExtentLayout& layout) {
+  Shelf* shelf = shelf_of(ns);
+  if (!shelf) return user_error(err::kKvFileForeign, "the node holds its blocks in parts, as a member of a pipeline");
+  if (shelf->layout != layout)
+    return user_error(err::kKvFileForeign, "the blocks have pages of " + std::to_string(layout.page_bytes()) +
+                                               " bytes, this node's have " +
+                                               std::to_string(shelf->layout.page_bytes()));
+  return shelf;
+}
 
 void Lender::on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                         TimePoint now, Actions& out) {
@@ -78,7 +89,7 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       const bool fresh = granted_.try_emplace({instance, request.lease}, Granted{shelf, *lease}).second;
       MC_ASSERT(fresh);
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
-      for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page));
+      for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page, request.with_tokens));
     }
   }
   out.push_back(Send{node, instance, std::move(reply)});

@@ -22,6 +22,8 @@ class BlockSource {
   virtual Shelf* shelf_of(const NamespaceId& ns) = 0;
   /// Whether the block is being computed and will be published here.
   virtual bool is_pending(const BlockHash& hash) const = 0;
+  /// The shelf that takes blocks of this namespace from operators. MC6003 names what differs on this node.
+  virtual Result<Shelf*> open_shelf(const kv::Namespace& kv, const NamespaceId& ns, const ExtentLayout& layout);
 };
 
 class Lender {

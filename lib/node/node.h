@@ -11,6 +11,7 @@
 //            DiskUpkeepFailed
 //   time     Tick (at or after next_wakeup)
 //   client   Submit, ClientCancel            ->   Reply (conductor only), SendTokens (decode only)
+//   operator BlockOrder                      ->   OrderAnswer (workers only, node/orders.h)
 //   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone, ChunkDone or StepDone,
@@ -30,6 +31,7 @@
 #include "base/ids.h"
 #include "base/one_of.h"
 #include "base/result.h"
+#include "node/orders.h"
 #include "node/reason.h"
 #include "sched/breaker.h"
 #include "wire/messages.h"
@@ -135,6 +137,7 @@ struct DiskBlock {
   uint32_t first_position = 0;
   ExtentLayout layout;
   std::vector<uint32_t> layer_crcs;  // CRC32C of each layer extent
+  std::vector<uint32_t> tokens;      // the block's token ids; empty where they are not known
 };
 
 /// Blocks that an earlier process left on the disk, some at a time. They are durable.
@@ -158,6 +161,7 @@ struct DiskLoaded {
   Code code = Code::ok;
   std::string what;
   std::vector<uint32_t> layer_crcs;
+  std::vector<uint32_t> tokens;  // empty where the disk does not have them
 };
 
 /// The disk gave up these blocks to make room.
@@ -210,7 +214,7 @@ struct ClientCancel {
 
 using EventVariant =
     std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel,
-                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed>;
+                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed, BlockOrder>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
@@ -415,7 +419,7 @@ struct RequestRetried {
 
 using ActionVariant =
     std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun, JoinBatch, RunStep,
-                 LeaveBatch, Reply, BreakerChanged, RequestRetried, DiskWrite, DiskLoad, DiskDrop>;
+                 LeaveBatch, Reply, BreakerChanged, RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

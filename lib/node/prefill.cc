@@ -116,6 +116,7 @@ void Prefill::check_start(Request& r, Actions& out) {
     return refuse(Reason::layout, false,
                   "the conductor names another KV namespace than this node computes for the same model, attention and "
                   "salt; restart the node");
+  blocks_.names().add(spec.ns, ns, options_.model);
   if (spec.req.empty() || spec.req.size() > wire::kNotifyRequestBytes)
     return refuse(Reason::invalid, false,
                   "request id of " + std::to_string(spec.req.size()) + " bytes, 1 to " +
@@ -296,7 +297,7 @@ void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.
   const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
   shelf_->pool.touch(std::span(r.hashes).first(here));
-  fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.sources, r.deadline, &r.pages}, now, out);
+  fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.spec.ids, r.sources, r.deadline, &r.pages}, now, out);
 }
 
 void Prefill::report(const Request& r, wire::Message message, Actions& out) const {
@@ -461,7 +462,8 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   MC_ASSERT_LE(end_block, r.crcs.size());
   const uint32_t bt = options_.layout.block_tokens;
   for (uint32_t block = first_block; block < end_block; ++block)
-    r.pages.publish(shelf_->pool, block, {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block]});
+    r.pages.publish(shelf_->pool, block,
+                    {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block], block_ids(r, block, bt)});
   if (first_block == 0 && end_block > 0)
     blocks_.memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
   shelf_->pool.touch(std::span(r.hashes).first(end_block));

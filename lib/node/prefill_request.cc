@@ -12,6 +12,13 @@ std::vector<uint32_t> PrefillRequest::targets() const {
   return {ids.begin() + next + 1, ids.begin() + std::min<std::ptrdiff_t>(run_end + 1, std::ssize(ids))};
 }
 
+std::vector<uint32_t> block_ids(const PrefillRequest& request, uint32_t block, uint32_t block_tokens) {
+  const size_t begin = size_t{block} * block_tokens;
+  MC_ASSERT_LE(begin + block_tokens, request.spec.ids.size());
+  const auto first = request.spec.ids.begin() + static_cast<std::ptrdiff_t>(begin);
+  return {first, first + block_tokens};
+}
+
 namespace {
 
 // The fields that RunChunk and StageRun share.

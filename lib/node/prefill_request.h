@@ -68,4 +68,7 @@ struct PrefillRequest {
   bool seal(uint32_t block, uint32_t layer, uint32_t crc);
 };
 
+/// The token ids of a full block of the prompt.
+std::vector<uint32_t> block_ids(const PrefillRequest& request, uint32_t block, uint32_t block_tokens);
+
 }  // namespace mc::node

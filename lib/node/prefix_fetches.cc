@@ -209,8 +209,10 @@ void PrefixFetches::publish(Fetch& f) {
   for (size_t i = 0; i < f.pages.size(); ++i) {
     const uint32_t block = f.wanted.pages->size();
     const BlockHash parent = block == 0 ? BlockHash{} : f.wanted.hashes[block - 1];
-    f.wanted.pages->adopt(shelf_.pool, f.pages[i],
-                          {f.wanted.hashes[block], parent, f.wanted.ns, block * bt, f.granted[i].layer_crcs});
+    const auto ids = f.wanted.ids.subspan(size_t{block} * bt, bt);
+    f.wanted.pages->adopt(
+        shelf_.pool, f.pages[i],
+        {f.wanted.hashes[block], parent, f.wanted.ns, block * bt, f.granted[i].layer_crcs, {ids.begin(), ids.end()}});
   }
   const auto count = static_cast<uint32_t>(f.pages.size());
   f.outcome.blocks += count;

@@ -34,11 +34,12 @@ struct GivenUp {
 
 class PrefixFetches {
  public:
-  /// The blocks that a prompt may reuse. `hashes` and `pages` must outlive the fetch. Fetched blocks are added to
-  /// `pages`.
+  /// The blocks that a prompt may reuse. `hashes`, `ids` and `pages` must outlive the fetch. Fetched blocks are added
+  /// to `pages`.
   struct Wanted {
     NamespaceId ns;
     std::span<const BlockHash> hashes;
+    std::span<const uint32_t> ids;  // of the prompt, which is longer than the blocks
     std::vector<wire::Source> sources;
     TimePoint deadline{};
     HeldPages* pages = nullptr;

@@ -4,9 +4,15 @@
 
 namespace mc::node {
 
-wire::LeasedBlock Shelf::leased_block(kv::PageIndex page) const {
+wire::LeasedBlock Shelf::leased_block(kv::PageIndex page, bool with_tokens) const {
   const kv::BlockMeta& meta = pool.meta(page);
-  return {meta.hash, meta.parent, pool.generation(page), page_offset(page), meta.layer_crcs, meta.first_position};
+  return {meta.hash,
+          meta.parent,
+          pool.generation(page),
+          page_offset(page),
+          meta.layer_crcs,
+          meta.first_position,
+          with_tokens ? meta.tokens : std::vector<uint32_t>{}};
 }
 
 std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks,
@@ -20,6 +26,12 @@ std::vector<uint32_t> Shelf::prefix_crcs(std::span<const kv::PageIndex> pages, u
     out.insert(out.end(), crcs.begin() + layers.first, crcs.begin() + layers.end);
   }
   return out;
+}
+
+std::vector<uint32_t> sound_tokens(const wire::LeasedBlock& block, const NamespaceId& ns, const ExtentLayout& layout) {
+  const bool sound =
+      block.tokens.size() == layout.block_tokens && kv::chain_next(block.parent, ns, block.tokens) == block.hash;
+  return sound ? block.tokens : std::vector<uint32_t>{};
 }
 
 }  // namespace mc::node

@@ -26,7 +26,7 @@ struct Shelf {
     return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
   }
   /// The description of a cached block for a reader.
-  wire::LeasedBlock leased_block(kv::PageIndex page) const;
+  wire::LeasedBlock leased_block(kv::PageIndex page, bool with_tokens) const;
   /// The checksums that the first `blocks` pages must have before they are used again (RunChunk::prefix_crcs).
   std::vector<uint32_t> prefix_crcs(std::span<const kv::PageIndex> pages, uint32_t blocks, LayerRange layers) const;
 
@@ -39,5 +39,9 @@ struct Shelf {
   /// Grows the pool until so many pages can be allocated, as far as its owner has memory. Empty: it never grows.
   std::function<void(uint32_t pages)> make_room;
 };
+
+/// The token ids that a peer gave with a block, when the block's id is made of them; else none. A node works without
+/// them, and only exports need them.
+std::vector<uint32_t> sound_tokens(const wire::LeasedBlock& block, const NamespaceId& ns, const ExtentLayout& layout);
 
 }  // namespace mc::node

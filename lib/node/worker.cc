@@ -36,6 +36,11 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
   }
   return hello;
 }
+
+uint64_t memory_of(const WorkerOptions& options) {
+  return options.memory_bytes > 0 || options.page_count == 0 ? options.memory_bytes
+                                                             : options.page_count * options.layout.page_bytes();
+}
 }  // namespace
 
 Worker::Worker(WorkerOptions options)
@@ -43,14 +48,16 @@ Worker::Worker(WorkerOptions options)
       disk_(options_.disk, blocks_.log(), numbers_),
       registration_(options_.name, options_.hello_retry, options_.seed),
       peers_(options_.instance),
-      lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max) {
+      lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
+      orders_(*this, shelves_, disk_, blocks_, {options_.kv, memory_of(options_)}) {
+  if (options_.kv.layers > 0) blocks_.names().add(options_.kv.id(), options_.kv, options_.model);
   if (options_.page_count == 0) return;
   MC_ASSERT(options_.eviction != nullptr);
   shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, *options_.eviction,
                                    blocks_.log());
   shelf_->slabs.push_back(0);
   add_shelf(*shelf_);
-  demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text());
+  demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text(), blocks_.names());
 }
 
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
@@ -76,7 +83,10 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
       registration_.beaten(now);
     }
     if (peers_.drop_former(now)) out.push_back(peers_.told());
+    orders_.on_tick(now, out);
     on_tick(now, out);
+  } else if (const auto* order = std::get_if<BlockOrder>(&event)) {
+    orders_.on_order(*order, now, out);
   } else {
     if (disk_.on_event(
             event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))
@@ -93,7 +103,8 @@ void Worker::add_shelf(Shelf& shelf) {
 }
 
 TimePoint Worker::next_wakeup() const {
-  TimePoint at = std::min({role_wakeup(), registration_.next_wakeup(), peers_.next_wakeup(), lender_.next_wakeup()});
+  TimePoint at = std::min(
+      {role_wakeup(), registration_.next_wakeup(), peers_.next_wakeup(), lender_.next_wakeup(), orders_.next_wakeup()});
   for (const Shelf* shelf : shelves()) at = std::min(at, shelf->leases.next_expiry());
   return demoter_ ? std::min(at, demoter_->next_wakeup()) : at;
 }
@@ -110,9 +121,10 @@ void Worker::check() const {
 bool Worker::idle() const {
   for (const Shelf* shelf : shelves()) {
     const auto& counts = shelf->pool.counts();
-    if (counts.owned + counts.draining + counts.pinned > 0 || shelf->leases.size() > 0) return false;
+    const size_t leases = shelf->leases.size() - orders_.pins().count(*shelf);
+    if (counts.owned + counts.draining + counts.pinned > 0 || leases > 0) return false;
   }
-  return disk_.idle() && lender_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
+  return disk_.idle() && lender_.idle() && orders_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
 }
 
 wire::Load Worker::load() const {
@@ -123,7 +135,7 @@ wire::Load Worker::load() const {
     load.pages_private += counts.owned + counts.draining;
     load.pages_cached += counts.cached;
     load.pages_pinned += counts.cached - counts.evictable;
-    load.leases += shelf->leases.size();
+    load.leases += shelf->leases.size() - orders_.pins().count(*shelf);
   }
   load.draining = draining_;
   load.leaving = leaving_;
@@ -136,10 +148,6 @@ wire::Load Worker::load() const {
 uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   MC_ASSERT_EQ(pool, 0u);
   return shelf_->page_offset(page);
-}
-
-const Shelf& Worker::local_shelf(uint32_t) const {
-  return *shelf_;
 }
 
 void Worker::leave(TimePoint now, Actions& out) {
@@ -259,12 +267,14 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
   for (Shelf* shelf : shelves_)
     for (const auto& lease : shelf->leases.expire(now)) {
       lender_.expired(*shelf, lease.id);
+      orders_.expired(*shelf, lease.id);
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
   if (!draining_) disk_.tend(shelves_, now, out);  // a node that leaves would wait for the writes
   if (demoter_ && registration_.is_member() && demoter_->due(now))
     demoter_->offer(peers_.caches(), numbers_.next(), now, out);
+  blocks_.uses().look(shelves_, now);
   flush_events(now, out);
 }
 

@@ -16,6 +16,7 @@
 #include "base/extent.h"
 #include "kv/kv.h"
 #include "node/block_book.h"
+#include "node/block_orders.h"
 #include "node/demoter.h"
 #include "node/disk_tier.h"
 #include "node/last_error.h"
@@ -45,6 +46,7 @@ struct WorkerOptions {
   std::string decode_attention = "full";
   ExtentLayout layout;
   uint32_t page_count = 0;
+  uint64_t memory_bytes = 0;  // for blocks; 0 = that of the pages
   uint32_t context_tokens = 0;
   uint32_t stages = 1;  // stages of the pipeline that a prefill node leads or belongs to
   sched::Cost cost;
@@ -87,7 +89,8 @@ class Worker : public Machine, protected BlockSource {
   const DiskTier& disk() const { return disk_; }
   /// The offset of a page of pool number `pool` (node::Read::pool) in this node's KV buffer.
   virtual uint64_t local_offset(uint32_t pool, kv::PageIndex page) const;
-  virtual const Shelf& local_shelf(uint32_t pool) const;
+  /// The orders of operators about the blocks.
+  const BlockOrders& orders() const { return orders_; }
 
  protected:
   // ---- what a role implements ----
@@ -137,6 +140,7 @@ class Worker : public Machine, protected BlockSource {
   bool leaving_ = false;  // the node drains by its own decision, which no order of the conductor reverses
   Peers peers_;
   Lender lender_;
+  BlockOrders orders_;
   std::optional<Demoter> demoter_;  // only in a node with one shelf
 };
 

@@ -230,8 +230,8 @@ void DiskDevice::finish_load(Process& process, Node& node, const node::DiskLoad&
   auto value = std::make_unique<Value>();
   store::Get get{.id = load.hash, .room = value->bytes()};
   node.store->get({&get, 1});
-  node::DiskLoaded done{load.op, get.code, "simulated", {}};
-  if (process.worker->local_shelf(load.pool).pool.state(load.page) != kv::PageState::owned)
+  node::DiskLoaded done{load.op, get.code, "simulated", {}, {}};
+  if ((*process.worker->shelves()[load.pool]).pool.state(load.page) != kv::PageState::owned)
     findings_.add(agenda_.now(), process.name + ": a page was given away under a load");
   if (get.code == Code::ok) {
     auto block = node::parse_disk_front(value->front);
@@ -245,6 +245,7 @@ void DiskDevice::finish_load(Process& process, Node& node, const node::DiskLoad&
           tag ^ (flip ? 1 : 0);
     }
     done.layer_crcs = std::move(block->layer_crcs);
+    done.tokens = std::move(block->tokens);
   }
   if (get.code == Code::corrupt) node.acknowledged.erase(load.hash);
   const std::string name = process.name;

@@ -26,13 +26,14 @@ void TagDevice::claim(Process& process, uint64_t offset, uint64_t op) {
 }
 
 void TagDevice::check_owned(const Process& process, uint32_t pool, kv::PageIndex page, const char* what) {
-  if (!process.is_stage() && process.worker->local_shelf(pool).pool.state(page) != kv::PageState::owned)
+  if (!process.is_stage() && (*process.worker->shelves()[pool]).pool.state(page) != kv::PageState::owned)
     findings_.add(agenda_.now(), process.name + ": page " + std::to_string(page) + what);
 }
 
 void TagDevice::claim_page(Process& process, uint64_t op, uint32_t page, uint32_t layer) {
   check_owned(process, 0, page, " is written while it is not owned");
-  claim(process, process.worker->local_offset(0, page) + process.worker->local_shelf(0).layout.layer_offset(layer), op);
+  claim(process, process.worker->local_offset(0, page) + (*process.worker->shelves()[0]).layout.layer_offset(layer),
+        op);
 }
 
 void TagDevice::release_claims(Process& process, uint64_t op) {
@@ -49,7 +50,7 @@ Duration TagDevice::read_time(Process& process, const node::Read& read, uint64_t
   if (p == nullptr) return from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
   Process& source = *processes_.at(read.peer);
   const TimePoint start = std::max({agenda_.now(), process.receives_until, source.sends_until});
-  const double modelled = static_cast<double>(bytes) * byte_scale(*p, process.worker->local_shelf(read.pool).layout);
+  const double modelled = static_cast<double>(bytes) * byte_scale(*p, (*process.worker->shelves()[read.pool]).layout);
   source.sends_until = process.receives_until = start + from_seconds(modelled / p->net.bytes_per_s);
   return process.receives_until - agenda_.now() + from_seconds(p->net.latency_s);
 }
@@ -116,7 +117,7 @@ void TagDevice::finish_read(const std::string& name, const InstanceId& instance,
 // Layer by layer, so that a pipeline's stages do it one after the other.
 uint64_t TagDevice::fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
                                uint64_t sum) const {
-  const ExtentLayout& layout = process.worker->local_shelf(0).layout;
+  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
   for (uint32_t l = layers.first; l < layers.end; ++l)
     for (uint32_t page : pages) {
       const auto it = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(l));
@@ -128,7 +129,7 @@ uint64_t TagDevice::fold_pages(const Process& process, const std::vector<uint32_
 // A bit flips in a cached block that nobody uses now: one that is in use was checked before.
 void TagDevice::rot(Process& process) {
   if (process.is_stage() || !rng_.chance(options_.faults.rot)) return;
-  const kv::Pool& pool = process.worker->local_shelf(0).pool;
+  const kv::Pool& pool = (*process.worker->shelves()[0]).pool;
   std::vector<kv::PageIndex> pages;
   for (kv::PageIndex page = 0; page < pool.counts().total; ++page)
     if (pool.state(page) == kv::PageState::cached && pool.pins(page) == 0) pages.push_back(page);
@@ -140,7 +141,7 @@ void TagDevice::rot(Process& process) {
   const auto found = processes_.find(Place{process.place.kind, process.place.index, member}.name());
   if (found == processes_.end() || !found->second->machine) return;
   Process& rots = *found->second;
-  const ExtentLayout& layout = rots.worker->local_shelf(0).layout;
+  const ExtentLayout& layout = (*rots.worker->shelves()[0]).layout;
   const auto at = rots.memory.find(rots.worker->local_offset(0, page) + layout.layer_offset(layout.stage.first));
   if (at != rots.memory.end()) at->second ^= 1;
 }
@@ -151,7 +152,7 @@ std::vector<uint32_t> TagDevice::rotten(const Process& process, const std::vecto
   const uint32_t each = layers.end - layers.first;
   for (uint32_t i = 0; options_.verify_checksums && i < crcs.size(); ++i) {
     const uint64_t offset = process.worker->local_offset(0, pages[i / each]) +
-                            process.worker->local_shelf(0).layout.layer_offset(layers.first + i % each);
+                            (*process.worker->shelves()[0]).layout.layer_offset(layers.first + i % each);
     const auto at = process.memory.find(offset);
     const bool good = at != process.memory.end() && static_cast<uint32_t>(at->second) == crcs[i];
     if (!good && (out.empty() || out.back() != i / each)) out.push_back(i / each);
@@ -169,7 +170,7 @@ Duration TagDevice::chunk_time(const node::RunChunk& run) const {
 }
 
 void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
-  const ExtentLayout layout = process.worker->local_shelf(0).layout;
+  const ExtentLayout layout = (*process.worker->shelves()[0]).layout;
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
   const LayerRange layers{run.first_layer, run.end_layer == 0 ? layout.layers : run.end_layer};
   MC_ASSERT_EQ(run.start % bt, 0u);
@@ -213,7 +214,7 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
 }
 
 void TagDevice::compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations) {
-  const ExtentLayout& layout = process.worker->local_shelf(0).layout;
+  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
   const auto offset = [&](uint32_t block) {
     return process.worker->local_offset(0, run.pages[block]) + layout.layer_offset(layer);
@@ -243,7 +244,7 @@ void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRang
   } else {
     activations.pages = fold_pages(process, run.pages, layers, activations.pages);
     if (run.sample) done.sampled.token = tag_token(activations.pages);
-    if (layers.end < process.worker->local_shelf(0).layout.layers) {
+    if (layers.end < (*process.worker->shelves()[0]).layout.layers) {
       done.activations_crc = activations.crc();
       process.slots[activation_slots(options_).offset(run.slot_out)] = std::move(activations);
     }
@@ -252,7 +253,7 @@ void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRang
 }
 
 void TagDevice::perform_step(Process& process, const node::RunStep& run) {
-  const ExtentLayout layout = process.worker->local_shelf(0).layout;
+  const ExtentLayout layout = (*process.worker->shelves()[0]).layout;
   rot(process);
   for (const auto& row : run.rows->in) {
     auto& sequence = process.batch.at(row.sequence);
@@ -273,7 +274,7 @@ void TagDevice::perform_step(Process& process, const node::RunStep& run) {
 }
 
 node::StepRow TagDevice::compute_row(Process& process, const node::RunRow& row) {
-  const ExtentLayout& layout = process.worker->local_shelf(0).layout;
+  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
   const uint32_t bt = layout.block_tokens;
   node::JoinBatch& sequence = process.batch.at(row.sequence);
   node::StepRow out;

@@ -19,12 +19,14 @@ struct LeaseRequest {
   NamespaceId ns;
   std::vector<BlockHash> hashes;
   uint32_t ttl_ms = 10000;
-  uint32_t wait_ms = 0;  // > 0: the holder may wait so long for blocks that are being computed
+  uint32_t wait_ms = 0;      // > 0: the holder may wait so long for blocks that are being computed
+  bool with_tokens = false;  // the reader does not know the token ids
 
   bool operator==(const LeaseRequest&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("ns", ns), v("hashes", hashes), v("ttl_ms", ttl_ms), v("wait_ms", wait_ms);
+    v.later("with_tokens", with_tokens);
   }
 };
 
@@ -36,7 +38,8 @@ struct LeasedBlock {
   uint64_t generation = 0;
   uint64_t page_offset = 0;
   std::vector<uint32_t> layer_crcs;
-  uint32_t first_position = 0;  // position of the block's first token
+  uint32_t first_position = 0;   // position of the block's first token
+  std::vector<uint32_t> tokens;  // the block's token ids where the reader asked for them; may be absent
 
   bool operator==(const LeasedBlock&) const = default;
   template <class V>
@@ -44,6 +47,7 @@ struct LeasedBlock {
     v("hash", hash), v("parent", parent), v("generation", generation), v("page_offset", page_offset);
     v("layer_crcs", layer_crcs);
     v.later("first_position", first_position);
+    v.later("tokens", tokens);
   }
 };
 
@@ -85,12 +89,14 @@ struct DemoteOffer {
   uint64_t extent_bytes = 0;  // bytes of one layer
   std::vector<LeasedBlock> blocks;
   uint32_t ttl_ms = 10000;
+  std::string model, tenant;  // whose blocks these are, as far as the offerer knows
 
   bool operator==(const DemoteOffer&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("ns", ns), v("kv_namespace", kv_namespace), v("page_bytes", page_bytes);
     v("extent_bytes", extent_bytes), v("blocks", blocks), v("ttl_ms", ttl_ms);
+    v.later("model", model), v.later("tenant", tenant);
   }
 };
 

@@ -45,7 +45,7 @@ struct ListBench {
     CHECK(disk.on_event(
         found, [](const node::DiskBlock&) { return true; }, TimePoint{}, actions));
   }
-  bool step(BlockListing& listing) { return listing.step({name, shelves, disk}); }
+  bool step(BlockListing& listing) { return listing.step({name, shelves, disk, pins, now}); }
   Json list(const BlockQuery& query, size_t* steps = nullptr) {
     BlockListing listing(query);
     size_t count = 1;
@@ -62,6 +62,8 @@ struct ListBench {
   node::Shelf shelf;
   node::Shelf* const shelves[1] = {&shelf};
   node::DiskTier disk;
+  node::OperatorPins pins{1 << 30};
+  TimePoint now = TimePoint{} + 3600s;
   node::Actions actions;
 };
 
@@ -125,6 +127,22 @@ TEST_CASE("host/block_list: a list in many steps has the blocks most used, then 
   CHECK(blocks[599]["uses"].as_int() == 2);
   for (size_t i = 601; i < 1200; ++i) CHECK(blocks[i - 1]["id"].as_string() < blocks[i]["id"].as_string());
   CHECK(b.list({.limit = 0})["blocks"].size() == 0);
+}
+
+TEST_CASE("host/block_list: a pinned block shows how long its pin lasts, and its pin is no lease of a reader") {
+  ListBench b(4);
+  b.publish(1), b.publish(2);
+  const std::vector<kv::PageIndex> pages{b.shelf.pool.find(hash_of(1))};
+  REQUIRE_OK(b.pins.pin(hash_of(1), b.shelf, pages, b.now + 90s));
+  const Json list = b.list({.sort = BlockQuery::Sort::uses, .limit = 10});
+  for (const Json& block : list["blocks"].items()) {
+    const bool is_pinned = block["id"].as_string() == hash_of(1).hex();
+    CHECK(block.has("pin_ms") == is_pinned);
+    if (is_pinned) CHECK(block["pin_ms"].as_double() == 90'000);
+    CHECK(block["leases"].as_int() == 0);
+  }
+  CHECK(list["pinned_bytes"].as_int() == static_cast<int64_t>(b.shelf.layout.page_bytes()));
+  CHECK(list["pinned_bytes_max"].as_int() == 1 << 29);
 }
 
 TEST_CASE("host/block_list: blocks that come and leave between the steps of a list leave the others in it once") {

@@ -388,7 +388,7 @@ TEST_CASE("node/disk: blocks of an earlier process are found, and those of anoth
   CHECK(b.tier.match(b.shelf.pool, chain) == 2);
   CHECK(b.tier.stats().found_blocks == 2);
   CHECK(b.tier.stats().foreign_blocks == 1);
-  CHECK(b.tier.snapshot().size() == 2);
+  CHECK(b.tier.blocks().snapshot().size() == 2);
   CHECK(b.tier.on_event(DiskEvicted{{chain[1]}}, {}, b.now, b.out));
   CHECK_FALSE(b.tier.on_event(Tick{}, {}, b.now, b.out));
   CHECK(b.tier.match(b.shelf.pool, chain) == 1);

@@ -127,7 +127,8 @@ TEST_CASE("node/lender: a reader that waits is served when all blocks are here, 
 TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops what came back as corrupt") {
   Source source;
   source.publish(4);
-  Demoter demoter(source.shelf, 0.2, "text");
+  NamespaceBook names;
+  Demoter demoter(source.shelf, 0.2, "text", names);
   const wire::Peer cache{"c0", instance(3), wire::Role::cache, "", {}};
   TimePoint now{};
   CHECK(demoter.due(now));

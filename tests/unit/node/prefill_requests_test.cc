@@ -122,11 +122,12 @@ TEST_CASE("node/prefill_requests: a block is awaited from requests that came bef
   {
     Books b;
     PrefillRequest &a = b.enqueue("a", 1), &c = b.enqueue("c", 1), &d = b.enqueue("d", 9);
-    fetches.start("a", {NamespaceId{}, a.hashes, {{"p0", instance(1), 0, 2, 0}}, b.now + 9s, &a.pages}, b.now, out);
+    fetches.start("a", {NamespaceId{}, a.hashes, a.spec.ids, {{"p0", instance(1), 0, 2, 0}}, b.now + 9s, &a.pages},
+                  b.now, out);
     CHECK(b.books.is_fetched_before(c, 1, fetches));
     CHECK_FALSE(b.books.is_fetched_before(d, 1, fetches));  // another prompt
     CHECK_FALSE(b.books.is_fetched_before(a, 1, fetches));  // nobody came before
-    fetches.start("d", {NamespaceId{}, d.hashes, {}, b.now + 9s, &d.pages}, b.now, out);
+    fetches.start("d", {NamespaceId{}, d.hashes, d.spec.ids, {}, b.now + 9s, &d.pages}, b.now, out);
     REQUIRE_OK(a.pages.allocate(shelf.pool, 1));
     REQUIRE_OK(d.pages.allocate(shelf.pool, 2));
     CHECK(b.books.unpin_others(c, fetches, shelf.pool));

@@ -20,6 +20,7 @@ struct FetchBench {
   DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
   PrefixFetches fetches{shelf, peers, disk, numbers, 5s};
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
+  std::vector<uint32_t> ids = std::vector<uint32_t>(64 * 3 + 1, 5);
   HeldPages pages;
   TimePoint now = TimePoint{} + 100s;
   Actions out;
@@ -33,7 +34,7 @@ struct FetchBench {
   ~FetchBench() { shelf.pool.check(); }
 
   void start(std::vector<wire::Source> sources) {
-    fetches.start("r", {NamespaceId{}, hashes, std::move(sources), now + 60s, &pages}, now, out);
+    fetches.start("r", {NamespaceId{}, hashes, ids, std::move(sources), now + 60s, &pages}, now, out);
     fetches.check();
   }
   wire::LeaseRequest asked(const std::string& node) {

@@ -1,0 +1,34 @@
+#include "node/use_clock.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+void UseClock::look(std::span<Shelf* const> shelves, TimePoint now) {
+  if (samples_.size() < shelves.size()) samples_.resize(shelves.size());
+  for (const Shelf* shelf : shelves) {
+    std::vector<Sample>& samples = samples_[shelf->number];
+    const uint64_t stamp = shelf->pool.counts().uses_total;
+    if (!samples.empty() && (now - samples.back().at < kEvery || stamp == samples.back().stamp)) continue;
+    MC_ASSERT(samples.empty() || samples.back().stamp < stamp);
+    if (samples.size() >= kSamplesMax) {
+      size_t kept = 0;
+      for (size_t i = 0; i < samples.size(); ++i)
+        if (i >= kSamplesMax / 2 || i % 2 == 0) samples[kept++] = samples[i];
+      samples.resize(kept);
+    }
+    samples.push_back({now, stamp});
+  }
+}
+
+uint64_t UseClock::stamp_at(uint32_t shelf, TimePoint at) const {
+  if (shelf >= samples_.size()) return 0;
+  const std::vector<Sample>& samples = samples_[shelf];
+  const auto later =
+      std::upper_bound(samples.begin(), samples.end(), at, [](TimePoint t, const Sample& s) { return t < s.at; });
+  return later == samples.begin() ? 0 : std::prev(later)->stamp;
+}
+
+}  // namespace mc::node

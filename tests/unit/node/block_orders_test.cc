@@ -1,0 +1,528 @@
+// Orders of operators about the blocks of a node: evictions, pins, reads and writes, on a pool with a disk below it.
+
+#include "node/block_orders.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/rng.h"
+#include "base/units.h"
+#include "bench.h"
+#include "node/cache.h"
+#include "node/prefill.h"
+
+namespace block_orders_test {
+
+using namespace mc;
+using namespace mc::node;
+using namespace mc::node::bench;
+
+namespace {
+
+const ExtentLayout kLayout = layout_of(2);
+const kv::Namespace kKv = namespace_of(kLayout);
+const uint64_t kPage = kLayout.page_bytes();
+
+std::vector<uint32_t> tokens_of(uint32_t seed, size_t blocks) {
+  return std::vector<uint32_t>(64 * blocks, seed);
+}
+
+struct Source final : BlockSource {
+  explicit Source(Shelf& s) : shelf(s) {}
+  Shelf* shelf_of(const NamespaceId&) override { return &shelf; }
+  bool is_pending(const BlockHash&) const override { return false; }
+  Shelf& shelf;
+};
+
+/// A pool over a disk, and orders about its blocks.
+struct OrderBench {
+  explicit OrderBench(uint32_t pages = 16)
+      : shelf(kLayout, pages, pages, kv::kLruTail, book.log()),
+        disk({.capacity_bytes = 1 << 20}, book.log(), numbers),
+        source(shelf),
+        orders(source, shelves, disk, book, {kKv, pages * kPage}) {
+    shelf.slabs.push_back(0);
+    book.names().add(kKv.id(), kKv, "m");
+  }
+  ~OrderBench() {
+    shelf.pool.check();
+    shelf.leases.check();
+    disk.check();
+  }
+
+  std::vector<BlockHash> publish(uint32_t seed, size_t blocks, const kv::Namespace& kv = kKv) {
+    const auto tokens = tokens_of(seed, blocks);
+    const auto hashes = kv::chain(kv.id(), tokens, 64);
+    for (size_t i = 0; i < hashes.size(); ++i) {
+      if (shelf.pool.find(hashes[i]) != kv::kNoPage) continue;
+      const auto page = shelf.pool.allocate(1);
+      REQUIRE_OK(page);
+      kv::BlockMeta meta{
+          hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], kv.id(), static_cast<uint32_t>(i * 64), {7, 8}};
+      meta.tokens.assign(64, seed);
+      shelf.pool.unpin(shelf.pool.publish(page->front(), std::move(meta)).page);
+    }
+    shelf.pool.touch(std::span(hashes));
+    return hashes;
+  }
+  void put_on_disk(const std::vector<BlockHash>& hashes, const kv::Namespace& kv = kKv) {
+    DiskFound found;
+    for (size_t i = 0; i < hashes.size(); ++i)
+      found.blocks.push_back(
+          {hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], kv.id(), static_cast<uint32_t>(64 * i), kLayout, {7, 8}});
+    Actions out;
+    CHECK(disk.on_event(
+        found, [](const DiskBlock&) { return true; }, now, out));
+  }
+  void leave_memory(const std::vector<BlockHash>& hashes) {
+    for (const auto& hash : hashes) shelf.pool.remove(hash, kv::Removal::evicted);
+  }
+  bool in_memory(const BlockHash& hash) const { return shelf.pool.find(hash) != kv::kNoPage; }
+  kv::LeaseId lease(const BlockHash& hash) {
+    const std::vector<kv::PageIndex> pages{shelf.pool.find(hash)};
+    const auto granted = shelf.leases.grant("d0", pages, now + 10s);
+    REQUIRE_OK(granted);
+    return *granted;
+  }
+
+  uint64_t give(decltype(BlockOrder::what) what, Duration time = 10s) {
+    const uint64_t id = ++count;
+    orders.on_order({id, now + time, std::move(what)}, now, out);
+    return id;
+  }
+  void end(uint64_t id) { orders.on_order({id, now, EndOrder{}}, now, out); }
+  void tick() { orders.on_tick(now, out); }
+  /// The answer to an order that has ended.
+  template <class T>
+  T answer(uint64_t id) const {
+    std::vector<T> found;
+    for (const OrderAnswer& a : all<OrderAnswer>(out))
+      if (a.id == id && std::holds_alternative<T>(a.what)) found.push_back(std::get<T>(a.what));
+    REQUIRE(found.size() == 1);
+    return found[0];
+  }
+  EvictReport evict(const BlockFilter& filter, bool dry_run = false) {
+    const uint64_t id = give(EvictBlocks{filter, dry_run});
+    for (int i = 0; !orders.idle(); ++i) {
+      REQUIRE(i < 100);
+      CHECK(orders.next_wakeup() <= now);
+      tick();
+    }
+    return answer<EvictReport>(id);
+  }
+  PinReport pin(const BlockHash& last, Duration time = 3600s) { return answer<PinReport>(give(PinBlocks{last, time})); }
+  void wait(Duration time) {
+    now += time;
+    book.uses().look(shelves, now);
+    for (const auto& lease : shelf.leases.expire(now)) orders.expired(shelf, lease.id);
+  }
+  void load_all() {
+    for (const DiskLoad& load : all<DiskLoad>(Actions(out))) {
+      Actions more;
+      disk.on_event(DiskLoaded{load.op, Code::ok, "", {7, 8}}, {}, now, more);
+    }
+  }
+  uint64_t stayed(const EvictReport& report, Stayed why) const {
+    return report.stayed[static_cast<size_t>(why)].blocks;
+  }
+
+  Numbers numbers;
+  BlockBook book;
+  Shelf shelf;
+  std::vector<Shelf*> shelves{&shelf};
+  DiskTier disk;
+  Source source;
+  BlockOrders orders;
+  TimePoint now = TimePoint{} + 360000s;
+  Actions out;
+  uint64_t count = 0;
+};
+
+}  // namespace
+
+TEST_CASE("node/orders: an eviction without conditions frees every block that nothing holds, in memory and on disk") {
+  OrderBench b;
+  const auto a = b.publish(1, 4), c = b.publish(2, 3);
+  b.put_on_disk(a);
+  b.leave_memory({a[3]});
+  const EvictReport report = b.evict({});
+  CHECK(report.memory.blocks == 6);
+  CHECK(report.memory.bytes == 6 * kPage);
+  CHECK(report.disk.blocks == 4);
+  CHECK(b.shelf.pool.counts().cached == 0);
+  CHECK(b.shelf.pool.counts().evicted_total == 7);  // one left memory before
+  CHECK(b.disk.blocks().empty());
+  std::vector<BlockHash> dropped;
+  for (const DiskDrop& drop : all<DiskDrop>(b.out))
+    dropped.insert(dropped.end(), drop.hashes.begin(), drop.hashes.end());
+  CHECK(dropped.size() == 4);
+}
+
+TEST_CASE("node/orders: a dry run frees nothing and reports what the eviction then frees") {
+  OrderBench b;
+  const auto a = b.publish(1, 4);
+  b.publish(2, 3);
+  b.put_on_disk(a);
+  b.leave_memory({a[2], a[3]});
+  b.lease(a[1]);
+  const EvictReport dry = b.evict({}, true);
+  CHECK(b.shelf.pool.counts().cached == 5);
+  CHECK(b.disk.blocks().size() == 4);
+  CHECK(all<DiskDrop>(b.out).empty());
+  const EvictReport real = b.evict({});
+  CHECK(real.memory.blocks == dry.memory.blocks);
+  CHECK(real.memory.blocks == 3);
+  CHECK(real.disk.blocks == dry.disk.blocks);
+  CHECK(real.disk.blocks == 2);
+  for (size_t why = 0; why < kStayedCount; ++why) CHECK(real.stayed[why].blocks == dry.stayed[why].blocks);
+}
+
+TEST_CASE("node/orders: leased, pinned and used blocks stay with their ancestors, each for its own reason") {
+  OrderBench b;
+  const auto leased = b.publish(1, 3), pinned = b.publish(2, 2), used = b.publish(3, 3), free = b.publish(4, 2);
+  b.lease(leased[1]);
+  CHECK(b.pin(pinned[1]).chain.blocks == 2);
+  b.shelf.pool.pin(b.shelf.pool.find(used[2]));
+  const EvictReport report = b.evict({});
+  CHECK(report.memory.blocks == 3);  // both free ones, and the block behind the leased one
+  CHECK(b.stayed(report, Stayed::leased) == 1);
+  CHECK(b.stayed(report, Stayed::pinned) == 2);
+  CHECK(b.stayed(report, Stayed::in_use) == 1);
+  CHECK(b.stayed(report, Stayed::needed) == 3);
+  CHECK(b.in_memory(leased[0]));
+  CHECK_FALSE(b.in_memory(leased[2]));
+  CHECK_FALSE(b.in_memory(free[0]));
+  b.shelf.pool.unpin(b.shelf.pool.find(used[2]));
+}
+
+TEST_CASE("node/orders: a block on disk that a block in memory continues stays") {
+  OrderBench b;
+  const auto a = b.publish(1, 4);
+  b.put_on_disk(a);
+  b.lease(a[3]);
+  b.leave_memory({a[0], a[1]});
+  const EvictReport report = b.evict({});
+  CHECK(report.disk.blocks == 0);
+  CHECK(b.stayed(report, Stayed::needed) == 3);
+  CHECK(b.stayed(report, Stayed::leased) == 1);
+  CHECK(b.disk.has(a[0]));
+}
+
+TEST_CASE("node/orders: a block that is being written or loaded stays") {
+  OrderBench b;
+  const auto a = b.publish(1, 15);
+  Actions writes;
+  b.disk.tend(b.shelves, b.now, writes);
+  REQUIRE(!all<DiskWrite>(writes).empty());
+  const BlockHash writing = all<DiskWrite>(writes)[0].block.hash;
+  const EvictReport report = b.evict({});
+  CHECK(b.in_memory(writing));
+  CHECK(b.stayed(report, Stayed::in_use) == all<DiskWrite>(writes).size());
+  for (const DiskWrite& write : all<DiskWrite>(writes)) {
+    Actions more;
+    b.disk.on_event(DiskWritten{write.op, Code::ok, ""}, {}, b.now, more);
+  }
+  b.evict({});
+  CHECK(b.shelf.pool.counts().cached == 0);
+  CHECK(b.disk.blocks().empty());
+}
+
+TEST_CASE("node/orders: a prefix means its block and the prompts that continue it, over both tiers") {
+  OrderBench b;
+  const auto a = b.publish(1, 5), other = b.publish(2, 2);
+  b.put_on_disk(a);
+  b.leave_memory({a[3], a[4]});
+  const EvictReport report = b.evict({.prefix = a[2]});
+  CHECK(report.memory.blocks == 1);
+  CHECK(report.disk.blocks == 3);
+  CHECK(b.in_memory(a[1]));
+  CHECK(b.disk.has(a[1]));
+  CHECK_FALSE(b.disk.has(a[4]));
+  CHECK(b.in_memory(other[1]));
+  BlockHash absent;
+  absent.bytes[3] = 9;
+  CHECK(b.evict({.prefix = absent}).memory.blocks == 0);
+}
+
+TEST_CASE("node/orders: a tenant's and a model's blocks are those of their namespaces, and unknown ones are counted") {
+  OrderBench b;
+  const kv::Namespace alice = kKv.with_salt("5:alice"), narrowed = kKv.with_salt("5:aliceown"),
+                      bob = kKv.with_salt("3:bob"), unknown = kKv.with_salt("4:carl");
+  b.book.names().add(alice.id(), alice, "m");
+  b.book.names().add(narrowed.id(), narrowed, "m");
+  b.book.names().add(bob.id(), bob, "other");
+  b.publish(1, 1, alice), b.publish(2, 2, narrowed), b.publish(3, 3, bob), b.publish(4, 4, unknown), b.publish(5, 1);
+  const EvictReport dry = b.evict({.tenant = "alice"}, true);
+  CHECK(dry.memory.blocks == 3);
+  CHECK(b.stayed(dry, Stayed::unknown) == 4);
+  CHECK(b.evict({.model = "other"}, true).memory.blocks == 3);
+  CHECK(b.evict({.tenant = "alice", .model = "other"}, true).memory.blocks == 0);
+  CHECK(b.evict({.tenant = "alice"}).memory.blocks == 3);
+  CHECK(b.evict({.model = "m"}).memory.blocks == 1);
+  CHECK(b.evict({}).memory.blocks == 7);
+}
+
+TEST_CASE("node/orders: a model is named by at least eight digits of its weights' digest too") {
+  OrderBench b;
+  kv::Namespace kv = kKv;
+  kv.weights = "0123456789abcdef";
+  b.book.names().add(kv.id(), kv, "");
+  b.publish(1, 2, kv);
+  CHECK(b.evict({.model = "0123456"}).memory.blocks == 0);
+  CHECK(b.evict({.model = "01234567"}).memory.blocks == 2);
+}
+
+TEST_CASE("node/orders: only blocks that were not used for so long are old, and those on disk count from their write") {
+  OrderBench b;
+  const auto old = b.publish(1, 3), touched = b.publish(2, 2);
+  const auto cold = kv::chain(kKv.id(), tokens_of(3, 2), 64);
+  b.put_on_disk(cold);
+  b.wait(1s);
+  CHECK(b.evict({.older = 3600s}).memory.blocks == 0);
+  b.wait(3600s);
+  b.shelf.pool.touch(touched);
+  b.wait(3600s);
+  const auto fresh = b.publish(4, 2);
+  b.wait(1s);
+  const EvictReport report = b.evict({.older = 5400s});
+  CHECK(report.memory.blocks == 3);
+  CHECK(report.disk.blocks == 2);
+  CHECK_FALSE(b.in_memory(old[0]));
+  CHECK(b.in_memory(touched[0]));
+  CHECK(b.in_memory(fresh[1]));
+}
+
+TEST_CASE("node/orders: an eviction goes on in bounded steps, ends at its deadline, and others wait behind it") {
+  OrderBench b(8 * Evicting::kLooksAStep);
+  for (uint32_t seed = 0; seed < 4 * Evicting::kLooksAStep; ++seed) b.publish(seed, 1);
+  const uint64_t first = b.give(EvictBlocks{}), second = b.give(EvictBlocks{}, 1s);
+  b.tick();
+  CHECK(all<OrderAnswer>(b.out).empty());
+  for (int i = 0; i < 40; ++i) b.tick();
+  CHECK(b.answer<EvictReport>(first).memory.blocks == 4 * Evicting::kLooksAStep);
+  b.give(EvictBlocks{}, 1s);
+  b.wait(2s);
+  for (int i = 0; i < 40; ++i) b.tick();
+  (void)second;
+  CHECK(b.orders.idle());
+  const uint64_t late = b.give(EvictBlocks{}, 0s);
+  b.tick();
+  CHECK(b.answer<Error>(late).mc == err::kDeadlineExceeded);
+  for (size_t i = 0; i <= BlockOrders::kWaitingMax; ++i) b.give(EvictBlocks{});
+  CHECK(b.answer<Error>(b.count).mc == err::kQueueFull);
+  for (uint64_t id = 1; id <= b.count; ++id) b.orders.on_order({id, b.now, CancelOrder{}}, b.now, b.out);
+  CHECK(b.orders.idle());
+}
+
+TEST_CASE("node/orders: evictions among random holds free nothing held and keep every chain whole") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (int round = 0; round < 60; ++round) {
+    OrderBench b(64);
+    std::vector<BlockHash> blocks;
+    for (uint32_t seed = 0; seed < 6; ++seed) {
+      const auto chain = b.publish(seed, 1 + rng.below(8));
+      if (rng.chance(0.5)) b.put_on_disk(chain);
+      blocks.insert(blocks.end(), chain.begin(), chain.end());
+    }
+    std::vector<BlockHash> held;
+    for (const BlockHash& hash : blocks) {
+      if (!b.in_memory(hash)) continue;
+      if (rng.chance(0.1))
+        b.lease(hash), held.push_back(hash);
+      else if (rng.chance(0.2) && b.disk.has(hash))
+        b.leave_memory({hash});
+    }
+    BlockFilter filter;
+    if (rng.chance(0.5)) filter.prefix = blocks[rng.below(blocks.size())];
+    const EvictReport dry = b.evict(filter, true), real = b.evict(filter);
+    CHECK(dry.memory.blocks == real.memory.blocks);
+    CHECK(dry.disk.blocks == real.disk.blocks);
+    for (const BlockHash& hash : held) CHECK(b.in_memory(hash));
+    for (const BlockHash& hash : blocks) {  // a block that stayed has its parent, if both were there
+      const kv::PageIndex page = b.shelf.pool.find(hash);
+      if (page == kv::kNoPage) continue;
+      const BlockHash parent = b.shelf.pool.meta(page).parent;
+      CHECK((parent.is_zero() || b.in_memory(parent) || b.disk.has(parent)));
+    }
+  }
+}
+
+TEST_CASE("node/orders: a pinned chain outlives the pressure of other prompts until its time is over") {
+  OrderBench b;
+  const auto a = b.publish(1, 3);
+  const PinReport report = b.pin(a[2], 3600s);
+  CHECK(report.chain.blocks == 3);
+  CHECK(report.chain.bytes == 3 * kPage);
+  CHECK(report.pinned_bytes == 3 * kPage);
+  CHECK(report.pinned_bytes_max == 8 * kPage);
+  for (uint32_t seed = 10; seed < 30; ++seed) b.publish(seed, 2);
+  for (const BlockHash& hash : a) CHECK(b.in_memory(hash));
+  CHECK(b.orders.idle());
+  b.wait(3540s);
+  CHECK(b.orders.pins().count(b.shelf) == 1);
+  b.wait(60s);
+  CHECK(b.orders.pins().count(b.shelf) == 0);
+  CHECK(b.orders.pins().bytes() == 0);
+  for (uint32_t seed = 30; seed < 50; ++seed) b.publish(seed, 2);
+  CHECK_FALSE(b.in_memory(a[2]));
+}
+
+TEST_CASE("node/orders: a pin beyond half of the memory is refused with the numbers, and shared blocks count once") {
+  OrderBench b;
+  const auto a = b.publish(1, 6);
+  CHECK(b.pin(a[5]).pinned_bytes == 6 * kPage);
+  CHECK(b.pin(a[3]).pinned_bytes == 6 * kPage);
+  const auto c = b.publish(2, 3);
+  const Error refused = b.answer<Error>(b.give(PinBlocks{c[2], 3600s}));
+  CHECK(refused.mc == err::kNotEnoughMemory);
+  CHECK(refused.what.find("3 blocks") != std::string::npos);
+  CHECK(refused.what.find(human_bytes(6 * kPage)) != std::string::npos);
+  CHECK(refused.what.find(human_bytes(8 * kPage)) != std::string::npos);
+  CHECK(b.pin(c[1]).pinned_bytes == 8 * kPage);
+  CHECK(b.answer<UnpinReport>(b.give(UnpinBlocks{a[5]})).blocks == 6);
+  CHECK(b.orders.pins().bytes() == 6 * kPage);  // four of the shorter pin, and two
+  CHECK(b.answer<Error>(b.give(UnpinBlocks{a[5]})).mc == err::kNotFound);
+}
+
+TEST_CASE("node/orders: a second pin of a chain takes the place of the first, shorter or longer") {
+  OrderBench b;
+  const auto a = b.publish(1, 2);
+  b.pin(a[1], 3600s);
+  b.pin(a[1], 7200s);
+  CHECK(b.shelf.leases.size() == 1);
+  b.wait(5400s);
+  CHECK(b.orders.pins().until(b.shelf, b.shelf.pool.find(a[0])) == b.now + 1800s);
+  b.pin(a[1], 60s);
+  b.wait(60s);
+  CHECK(b.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/orders: a pin brings blocks from disk first, and a broken chain is refused by the block that lacks") {
+  OrderBench b;
+  const auto a = b.publish(1, 4);
+  b.put_on_disk(a);
+  b.leave_memory({a[1], a[2], a[3]});
+  const uint64_t id = b.give(PinBlocks{a[3], 3600s});
+  CHECK_FALSE(b.orders.idle());
+  b.tick();
+  CHECK(all<OrderAnswer>(b.out).empty());
+  b.load_all();
+  CHECK(b.orders.next_wakeup() <= b.now);
+  b.tick();
+  const auto report = b.answer<PinReport>(id);
+  CHECK(report.chain.blocks == 4);
+  CHECK(report.loaded_blocks == 3);
+  const auto c = b.publish(2, 3);
+  b.leave_memory({c[0]});
+  const Error broken = b.answer<Error>(b.give(PinBlocks{c[2], 3600s}));
+  CHECK(broken.mc == err::kNotFound);
+  CHECK(broken.what.find(c[0].hex()) != std::string::npos);
+}
+
+TEST_CASE("node/orders: a pin whose blocks do not come from disk in time ends with an error and holds nothing") {
+  OrderBench b;
+  const auto a = b.publish(1, 2);
+  b.put_on_disk(a);
+  b.leave_memory({a[1]});
+  const uint64_t id = b.give(PinBlocks{a[1], 3600s}, 1s);
+  b.wait(1s);
+  b.tick();
+  CHECK(b.answer<Error>(id).mc == err::kDeadlineExceeded);
+  CHECK(b.orders.idle());
+  CHECK(b.shelf.leases.size() == 0);
+  b.load_all();
+}
+
+TEST_CASE("node/orders: pins neither keep a node from draining nor count as leases of readers") {
+  Bench<Prefill, PrefillOptions> b(wire::Role::prefill, 16, PrefillOptions{});
+  std::vector<BlockHash> hashes = kv::chain(kKv.id(), tokens_of(1, 2), 64);
+  auto& pool = b.machine.shelves()[0]->pool;
+  for (size_t i = 0; i < 2; ++i) {
+    const auto page = pool.allocate(1);
+    REQUIRE_OK(page);
+    pool.unpin(
+        pool.publish(page->front(), {hashes[i], i ? hashes[0] : BlockHash{}, kKv.id(), 64 * uint32_t(i), {7, 8}}).page);
+  }
+  const auto pinned = all<OrderAnswer>(b.give(BlockOrder{1, b.now + 1s, PinBlocks{hashes[1], 3600s}}));
+  REQUIRE(pinned.size() == 1);
+  CHECK(std::holds_alternative<PinReport>(pinned[0].what));
+  CHECK(b.machine.idle());
+  CHECK(b.machine.load().leases == 0);
+  b.give(BlockOrder{2, b.now + 1s, EvictBlocks{}});
+  Actions evicted;
+  for (int i = 0; i < 6; ++i)
+    for (const auto& action : b.wait(1ms)) evicted.push_back(action);
+  const auto answers = all<OrderAnswer>(evicted);
+  REQUIRE(answers.size() == 1);
+  CHECK(std::get<EvictReport>(answers[0].what).memory.blocks == 0);
+}
+
+TEST_CASE("node/orders: the conductor hears of evicted blocks, and the node knows later that it evicted them") {
+  Bench<Prefill, PrefillOptions> b(wire::Role::prefill, 16, PrefillOptions{});
+  const auto hashes = kv::chain(kKv.id(), tokens_of(1, 1), 64);
+  auto& pool = b.machine.shelves()[0]->pool;
+  const auto page = pool.allocate(1);
+  REQUIRE_OK(page);
+  pool.unpin(pool.publish(page->front(), {hashes[0], {}, kKv.id(), 0, {7, 8}}).page);
+  b.wait(1ms);
+  b.give(BlockOrder{1, b.now + 1s, EvictBlocks{{.prefix = hashes[0]}, false}});
+  std::vector<wire::BlockEvents> told;
+  for (int i = 0; i < 6; ++i)
+    for (const auto& events : sent<wire::BlockEvents>(b.wait(1ms), std::string(kConductor))) told.push_back(events);
+  REQUIRE(told.size() == 1);
+  REQUIRE(told[0].events.size() == 1);
+  CHECK_FALSE(told[0].events[0].stored);
+  CHECK(told[0].events[0].block.hash == hashes[0]);
+  wire::LeaseRequest request;
+  request.lease = 5, request.ns = kKv.id(), request.hashes = hashes;
+  b.now += 3s;
+  const auto grants = sent<wire::LeaseGrant>(b.from("p0", 1, request), "p0");
+  REQUIRE(grants.size() == 1);
+  CHECK(grants[0].reason == wire::Fallback::evicted);
+  CHECK(grants[0].age_ms >= 3000);
+}
+
+TEST_CASE("node/orders: a salt names its tenant, and other texts name none") {
+  CHECK(tenant_of("5:alice") == "alice");
+  CHECK(tenant_of("5:aliceand more") == "alice");
+  for (const char* salt : {"", "alice", ":alice", "9:alice", "0:", "-1:a", "5x:alice", "99999999999999999999:a"})
+    CHECK(tenant_of(salt) == "");
+}
+
+TEST_CASE("node/orders: the book of namespaces forgets the oldest beyond its bound") {
+  NamespaceBook book(2);
+  NamespaceId ids[3];
+  for (uint8_t i = 0; i < 3; ++i) {
+    ids[i].bytes[0] = static_cast<uint8_t>(i + 1);
+    book.add(ids[i], kKv.with_salt("3:bob"), "m");
+  }
+  CHECK(book.find(ids[0]) == nullptr);
+  REQUIRE(book.find(ids[2]) != nullptr);
+  CHECK(book.find(ids[2])->tenant == "bob");
+  CHECK(book.find(ids[2])->kv_namespace == kKv.text());
+}
+
+TEST_CASE("node/orders: the clock of uses stays within its bound and never dates a use too early") {
+  OrderBench b(2);
+  UseClock clock;
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  std::vector<std::pair<TimePoint, uint64_t>> uses;
+  const auto chain = b.publish(1, 1);
+  for (size_t i = 0; i < 3 * UseClock::kSamplesMax; ++i) {
+    b.now += 1s;
+    b.shelf.pool.touch(chain);
+    uses.emplace_back(b.now, b.shelf.pool.counts().uses_total);
+    clock.look(b.shelves, b.now);
+  }
+  for (int i = 0; i < 1000; ++i) {
+    const auto& [at, stamp] = uses[rng.below(uses.size())];
+    CHECK(clock.stamp_at(0, at) <= stamp);  // what was used later is not taken for older
+    CHECK(clock.stamp_at(0, at - 1ns) < stamp);
+  }
+  CHECK(clock.stamp_at(0, b.now) == uses.back().second);
+  CHECK(clock.stamp_at(7, b.now) == 0);
+}
+
+}  // namespace block_orders_test
