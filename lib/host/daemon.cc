@@ -22,7 +22,7 @@
 namespace mc::host {
 namespace {
 constexpr int kPortTries = 100;                    // the default port, else the next free one up to +99
-constexpr size_t kPageBodyMax = size_t{64} << 10;  // of a request for a page; no page takes a body
+constexpr size_t kPageBodyMax = size_t{64} << 10;  // of a request for a page, or of an order about blocks
 }  // namespace
 
 namespace {
@@ -45,6 +45,11 @@ void remove_half_written(const std::string& path) {
     if (::time(nullptr) - info.st_mtime >= kInTheMaking) ::unlink(temporary.c_str());
   }
   ::closedir(listing);
+}
+
+/// An order about the node's blocks.
+bool is_order(http::Route route) {
+  return route == http::Route::block_evict || route == http::Route::block_pin || route == http::Route::block_unpin;
 }
 
 http::Response no_prompts() {
@@ -165,13 +170,15 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
   const auto found = http::find_route(http::worker_routes(), head.method, head.path);
   const auto* match = std::get_if<http::RouteMatch>(&found);
   if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
+  if (match && is_order(match->route) && !lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
   if (match && match->route == http::Route::prefill) {
     if (!lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
     return prompt_bytes_ > 0 ? std::nullopt : std::optional(no_prompts());
   }
   const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, kPageBodyMax);
   if (length && http::find_header(head.headers, "transfer-encoding").empty()) return std::nullopt;
-  return http::error_response(err::kBodyTooLarge, "this path takes no body");
+  return http::error_response(err::kBodyTooLarge,
+                              "this path takes no body of more than " + std::to_string(kPageBodyMax) + " bytes");
 }
 
 std::string StatusPages::address() const {
@@ -210,11 +217,14 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
   const http::Route route = std::get<http::RouteMatch>(found).route;
   const bool is_counted = route == http::Route::metrics || route == http::Route::version;
   const bool for_operators =
-      route == http::Route::blocks || route == http::Route::prefill || (is_counted && is_locked());
+      is_order(route) || route == http::Route::blocks || route == http::Route::prefill || (is_counted && is_locked());
   if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, std::move(request), out);
+    case http::Route::block_evict: return ask_loop(&LoopAnswers::evict, std::move(request), out);
+    case http::Route::block_pin: return ask_loop(&LoopAnswers::pin, std::move(request), out);
+    case http::Route::block_unpin: return ask_loop(&LoopAnswers::unpin, std::move(request), out);
     case http::Route::prefill:
       if (prompt_bytes_ == 0) return out.respond(no_prompts());
       return ask_loop(&LoopAnswers::prefill, std::move(request), out);

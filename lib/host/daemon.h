@@ -38,8 +38,8 @@ class Readiness {
   bool announced_ = false;
 };
 
-/// /livez /readyz /health /version /metrics /blocks of a worker, /prefill of a prefill node and /v1/store of a cache
-/// node, by HTTP and by a Unix socket. The control loop updates what they say.
+/// /livez /readyz /health /version /metrics /blocks /blocks/* of a worker, /prefill of a prefill node and /v1/store of
+/// a cache node, by HTTP and by a Unix socket. The control loop updates what they say.
 class StatusPages {
  public:
   struct Bodies {
@@ -57,11 +57,11 @@ class StatusPages {
   std::string address() const;
   /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
   void update(std::string unready, bool has_tenants);
-  /// The control loop's answers to /blocks and /prefill. They are called on a thread of a server, return soon and may
-  /// answer later on another thread.
+  /// The control loop's answers to /blocks, /blocks/* and /prefill. They are called on a thread of a server, return
+  /// soon and may answer later on another thread.
   using Answer = std::function<void(http::Request request, const http::Responder& out)>;
   struct LoopAnswers {
-    Answer blocks, prefill;
+    Answer blocks, evict, pin, unpin, prefill;
   };
   /// Empty answers take the earlier ones away, and none of those is running any more on return.
   void answer_with(LoopAnswers answers);

@@ -208,6 +208,9 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* reply = std::get_if<node::Reply>(&action)) {
       MC_ASSERT(parts_.on_reply);
       parts_.on_reply(*reply);
+    } else if (auto* answer = std::get_if<node::OrderAnswer>(&action)) {
+      MC_ASSERT(parts_.on_order);
+      parts_.on_order(std::move(*answer));
     } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
       log_breaker(*changed);
     } else if (auto* retried = std::get_if<node::RequestRetried>(&action)) {

@@ -28,6 +28,7 @@ class Loop final : public node::MachineLoop {
     std::function<void(size_t tokens)> on_compute;           // of each chunk or step; workers only
     std::function<void(const node::Reply&)> on_reply;        // conductor only
     std::function<void(const wire::Message&)> on_operators;  // messages to node::kOperators; prefill nodes only
+    std::function<void(node::OrderAnswer)> on_order;         // workers only
     std::function<void()> after_events;                      // after each round: status, readiness
     int signal_fd = -1;
     std::function<void()> on_signal;  // signal_fd is readable

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "host/block_calls.h"
 #include "host/block_list.h"
 #include "host/daemon.h"
 #include "host/daemon_flags.h"
@@ -24,7 +25,13 @@ namespace {
 /// The loop's answers to the operators of the node.
 struct Operators {
   BlockLister blocks;
+  BlockCalls orders;
   PrefillAsks prompts;
+
+  void drop_gone(TimePoint now, node::Actions& out) {
+    orders.drop_gone(now, out);
+    prompts.drop_gone(now, out);
+  }
 };
 
 // Everything a worker process owns, in the order it is built; destroyed in reverse.
@@ -88,9 +95,11 @@ class WorkerProcess {
     parts.on_signal = [this] { on_signal(); };
     parts.heartbeat = &heartbeat_;
     parts.on_operators = [this](const wire::Message& message) { operators_->prompts.answer(message); };
+    parts.on_order = [this](node::OrderAnswer answer) { operators_->orders.answer(std::move(answer)); };
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    operators_.reset(new Operators{{*worker_, *loop_}, {*loop_, *worker_, asked_node()}});
+    operators_.reset(
+        new Operators{{*worker_, *loop_}, {*loop_, *worker_, plan_.title()}, {*loop_, *worker_, asked_node()}});
     answer_pages();
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
@@ -106,6 +115,9 @@ class WorkerProcess {
   void answer_pages() {
     StatusPages::LoopAnswers answers;
     answers.blocks = [o = operators_.get()](const auto& request, const auto& out) { o->blocks.answer(request, out); };
+    answers.evict = [o = operators_.get()](const auto& request, const auto& out) { o->orders.evict(request, out); };
+    answers.pin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.pin(request, out); };
+    answers.unpin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.unpin(request, out); };
     answers.prefill = [o = operators_.get()](auto request, const auto& out) {
       o->prompts.ask(std::move(request), out);
     };
@@ -168,7 +180,7 @@ class WorkerProcess {
     // The pages that tell of tenants are locked before a request of one can come.
     if (now < at_.status && !news.tenants_changed) return;
     at_.status = now + 100ms;
-    loop_->apply([this](TimePoint at, node::Actions& out) { operators_->prompts.drop_gone(at, out); });
+    loop_->apply([this](TimePoint at, node::Actions& out) { operators_->drop_gone(at, out); });
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked
       worker_->check();
       at_.check = now + 1s;

@@ -7,12 +7,21 @@ namespace mc::http {
 namespace {
 
 constexpr RouteEntry kWorker[] = {
-    {Method::get, "/health", Route::health},    {Method::get, "/livez", Route::livez},
-    {Method::get, "/readyz", Route::readyz},    {Method::get, "/version", Route::version},
-    {Method::get, "/metrics", Route::metrics},  {Method::get, "/blocks", Route::blocks},
-    {Method::post, "/prefill", Route::prefill}, {Method::get, "/v1/store", Route::store},
-    {Method::post, "/v1/store", Route::store},  {Method::get, "/v1/store/*", Route::store},
-    {Method::put, "/v1/store/*", Route::store}, {Method::post, "/v1/store/*", Route::store},
+    {Method::get, "/health", Route::health},
+    {Method::get, "/livez", Route::livez},
+    {Method::get, "/readyz", Route::readyz},
+    {Method::get, "/version", Route::version},
+    {Method::get, "/metrics", Route::metrics},
+    {Method::get, "/blocks", Route::blocks},
+    {Method::post, "/blocks/evict", Route::block_evict},
+    {Method::post, "/blocks/pin", Route::block_pin},
+    {Method::post, "/blocks/unpin", Route::block_unpin},
+    {Method::post, "/prefill", Route::prefill},
+    {Method::get, "/v1/store", Route::store},
+    {Method::post, "/v1/store", Route::store},
+    {Method::get, "/v1/store/*", Route::store},
+    {Method::put, "/v1/store/*", Route::store},
+    {Method::post, "/v1/store/*", Route::store},
     {Method::del, "/v1/store/*", Route::store},
 };
 

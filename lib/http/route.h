@@ -26,6 +26,9 @@ enum class Route : uint8_t {
   version,
   metrics,
   blocks,
+  block_evict,
+  block_pin,
+  block_unpin,
   prefill,
   store,  // rest: the key of a value, or "" for all values
   cluster,
