@@ -161,7 +161,7 @@ void grid_wait(const Where& where) {
   if (!begin(Instruction::griddep_wait, where)) return;
   Cta& cta = running_cta();
   cta.grid.memory.note_wait();
-  cta.grid_waits.push_back(cta.order.now(running_warp().agent, running().bit()));
+  cta.cluster.grid_waits.push_back(cta.order.now(running_warp().agent, running().bit()));
 }
 
 }  // namespace mc::gpu::emu

@@ -18,7 +18,7 @@ bool sees(const DeviceMemory::Writer& writer, Access access) {
   if (writer.cta / cta.grid.launch.cluster == cluster)
     return (access != Access::read && writer.cta == cta.number) ||
            cta.order.ordered(running_warp().agent, running().bit(), event);
-  for (const Cta::Acquired& acquired : cta.acquired) {
+  for (const Cluster::Acquired& acquired : cta.cluster.acquired) {
     if (!cta.order.ordered(running_warp().agent, running().bit(), acquired.at)) continue;
     const auto known = acquired.known.find(writer.cta / cta.grid.launch.cluster);
     if (known != acquired.known.end() && known->second[writer.agent].covers(writer.clock, writer.lanes)) return true;
@@ -28,7 +28,7 @@ bool sees(const DeviceMemory::Writer& writer, Access access) {
 
 bool knows(uint32_t other_cta) {
   const Cta& cta = running_cta();
-  return std::any_of(cta.acquired.begin(), cta.acquired.end(), [&](const Cta::Acquired& acquired) {
+  return std::any_of(cta.cluster.acquired.begin(), cta.cluster.acquired.end(), [&](const Cluster::Acquired& acquired) {
     return acquired.known.contains(other_cta / cta.grid.launch.cluster);
   });
 }
@@ -50,7 +50,7 @@ void check_sharing(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access
       refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
                                               : "another CTA wrote it in this grid");
     if (!here && writer.grid >= memory.unfinished() && writer.grid > 0 &&
-        std::none_of(cta.grid_waits.begin(), cta.grid_waits.end(),
+        std::none_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(),
                      [&](const Event& wait) { return cta.order.ordered(running_warp().agent, running().bit(), wait); }))
       refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
     if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)

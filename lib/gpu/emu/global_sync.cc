@@ -28,7 +28,7 @@ void join(Known& into, const Known& from) {
 Known publish() {
   Cta& cta = running_cta();
   Known out;
-  for (const Cta::Acquired& acquired : cta.acquired)
+  for (const Cluster::Acquired& acquired : cta.cluster.acquired)
     if (cta.order.ordered(running_warp().agent, running().bit(), acquired.at)) join(out, acquired.known);
   View view = cta.order.view();
   cta.order.release(running_warp().agent, running().bit(), view);
@@ -41,7 +41,7 @@ Known publish() {
 void acquire(const Known& known) {
   if (known.empty()) return;
   Cta& cta = running_cta();
-  cta.acquired.push_back({cta.order.now(running_warp().agent, running().bit()), known});
+  cta.cluster.acquired.push_back({cta.order.now(running_warp().agent, running().bit()), known});
 }
 
 uint32_t atomic_global(AtomicOp op, uint64_t at, uint32_t value, Semantics semantics, const Where& where) {

@@ -225,13 +225,7 @@ struct Cta {
     uint64_t a = 0, b = 0;
   };
   std::vector<Issue> issues[8];  // products of each warpgroup
-  struct Acquired {
-    Event at;  // of this CTA: what happens after it knows
-    Known known;
-  };
-  std::vector<Acquired> acquired;
-  std::vector<Event> grid_waits;  // griddepcontrol.wait
-  std::vector<Event> remote;      // accesses of other CTAs to its shared memory
+  std::vector<Event> remote;     // accesses of other CTAs to its shared memory
   FreeRegisters free_registers;
   bool spins = false;  // a lane gave up its turn to wait for another CTA
 
@@ -259,6 +253,12 @@ struct Cluster {
   Grid& grid;
   Order order;
   std::deque<Cta> ctas;
+  struct Acquired {
+    Event at;  // what happens after it, in any CTA of the cluster, knows
+    Known known;
+  };
+  std::vector<Acquired> acquired;
+  std::vector<Event> grid_waits;         // griddepcontrol.wait
   uint32_t generation = 0, arrived = 0;  // of its barrier: warps
   View open, released;
 

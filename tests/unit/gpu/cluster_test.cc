@@ -305,6 +305,57 @@ TEST_CASE("gpu/cluster: a CTA that waits for a flag lets the one run that sets i
   CHECK(rule_of(flag(false), {.ctas = 2}) == "race");
 }
 
+namespace {
+
+enum class Handing { sound, not_met, before_wait };
+
+/// CTA 4 writes a word and releases a flag; CTA 2, of another cluster, acquires it. CTA 3 of its cluster reads the
+/// word, and so does CTA 0 of a third cluster, behind a flag that CTA 3 releases.
+Body handed_on(Handing kind) {
+  return [kind](const Args& a) {
+    uint32_t *first = a.out, *second = a.out + 1, *word = a.out + 2;
+    const uint32_t cta = ptx::ctaid_x();
+    if (cta == 4 && tid() == 0) {
+      ptx::store(word, 77u);
+      ptx::store_release(first, 1);
+    }
+    if (cta == 2 && tid() == 0)
+      while (ptx::load_acquire(first) == 0) ptx::pause();
+    if (cta == 2 || cta == 3) {
+      ptx::warp_sync();
+      if (kind != Handing::not_met) ptx::cluster_arrive();
+      if (kind == Handing::before_wait && cta == 3 && tid() == 0) ptx::load(word);
+      if (kind != Handing::not_met) ptx::cluster_wait();
+    }
+    if (cta == 3 && tid() == 0) {
+      ptx::store(a.out + 3, ptx::load(word));
+      ptx::store_release(second, 1);
+    }
+    if (cta == 0 && tid() == 0) {
+      while (ptx::load_acquire(second) == 0) ptx::pause();
+      ptx::store(a.out + 4, ptx::load(word));
+    }
+  };
+}
+
+}  // namespace
+
+TEST_CASE(
+    "gpu/cluster: the wait at the cluster's barrier acquires what another CTA acquired before (9.7.13.3, 8.9.5)") {
+  for (const emu::Policy policy : {emu::Policy::in_order, emu::Policy::random, emu::Policy::sticky}) {
+    const Setting six{.policy = policy, .seed = test::seed(), .ctas = 6, .cluster = 2};
+    INFO("seed ", test::seed(), ", policy ", emu::to_string(policy));
+    const Outcome o = tested::run_body(handed_on(Handing::sound), six);
+    CHECK_MESSAGE(o.rule.empty(), o.text);
+    CHECK(o.out[3] == 77);
+    CHECK(o.out[4] == 77);
+    // Without the barrier, or before its wait, nothing orders the read behind the write of the other cluster. The
+    // writer may also find that it comes behind the reader.
+    CHECK(rule_of(handed_on(Handing::not_met), six) == "race");
+    CHECK(rule_of(handed_on(Handing::before_wait), six) == "race");
+  }
+}
+
 TEST_CASE("gpu/cluster: setmaxnreg moves registers between warpgroups, within the CTA's (9.7.19.5)") {
   const Setting three{.threads = 384};
   const auto body = [](auto first, auto others) {
