@@ -38,11 +38,23 @@ void cp_async_wait(uint32_t left, const Where& where) {
   left = mutated(left);
   Lane& lane = running();
   Cta& cta = running_cta();
-  std::erase_if(lane.warp->copies, [&](const AsyncCopy& copy) {
+  Warp& warp = *lane.warp;
+  bool has_tracked = false;
+  const Event tracked{cta.order.copy_agent(warp.agent), warp.copies_clock + 1, lane.bit()};
+  std::erase_if(warp.copies, [&](const AsyncCopy& copy) {
     if (copy.lane != lane.number || copy.group + left >= lane.open_group) return false;
-    if (cta.grid.options.checks) cta.shadow.end_copy(lane.warp->agent, lane.bit(), copy.to, copy.bytes);
+    has_tracked = has_tracked || copy.arrival != 0;
+    if (!cta.grid.options.checks) return true;
+    if (copy.arrival == 0)
+      cta.shadow.end_copy(warp.agent, lane.bit(), copy.to, copy.bytes);
+    else
+      cta.shadow.end_tracked(tracked, copy.to, copy.bytes);
     return true;
   });
+  if (!has_tracked) return;
+  View ended = cta.order.view();
+  cta.order.copied(warp.agent, lane.bit(), ++warp.copies_clock, ended);
+  cta.order.acquire(warp.agent, lane.bit(), ended);
 }
 
 }  // namespace mc::gpu::emu

@@ -28,7 +28,7 @@ Mbarrier& find_mbarrier(uint32_t address) {
 }
 
 void arrive(Cta& cta, Mbarrier& barrier) {
-  if (barrier.pending == 0) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
+  if (barrier.pending <= barrier.tracking) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
   cta.order.release(running_warp().agent, running().bit(), barrier.open);
   --barrier.pending;
   cta.bulk.try_complete(static_cast<uint32_t>(&barrier - cta.bulk.mbarriers.data()));
@@ -126,19 +126,24 @@ void mbarrier_arrive_expect(uint32_t address, uint32_t bytes, const Where& where
   arrive(running_cta(), barrier);
 }
 
-/// cp.async.mbarrier.arrive.noinc: arrives for the lane when its copies so far have ended (9.7.13.15.17). They end
-/// here: the earliest legal moment, as for the copies themselves.
-void cp_async_arrive(uint32_t address, const Where& where) {
-  if (!begin(Instruction::cp_async_arrive, where)) return;
+/// cp.async.mbarrier.arrive: the barrier tracks the lane's copies so far, and gets one arrival when they have ended, at
+/// a moment that the seed draws (9.7.13.15.17). The lane does not wait for them, and the arrival releases nothing else
+/// that it did. Without .noinc the count of the phase grows by that arrival.
+void cp_async_arrive(uint32_t address, bool increments, const Where& where) {
+  if (!begin(increments ? Instruction::cp_async_arrive_inc : Instruction::cp_async_arrive, where)) return;
   Mbarrier& barrier = find_mbarrier(address);
+  if (increments) ++barrier.pending;
+  if (barrier.pending > kCountMax) fail("barrier", "more than 2^20 - 1 arrivals of one phase are pending");
+  if (barrier.pending <= barrier.tracking) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
+  ++barrier.tracking;
   Lane& lane = running();
-  Cta& cta = running_cta();
-  std::erase_if(lane.warp->copies, [&](const AsyncCopy& copy) {
-    if (copy.lane != lane.number) return false;
-    if (cta.grid.options.checks) cta.shadow.end_copy(lane.warp->agent, lane.bit(), copy.to, copy.bytes);
-    return true;
-  });
-  arrive(cta, barrier);
+  BulkEngine& bulk = running_cta().bulk;
+  for (AsyncCopy& copy : lane.warp->copies)
+    if (copy.lane == lane.number && copy.arrival == 0) copy.arrival = bulk.last_arrival + 1;
+  bulk.arrivals.push_back({.id = ++bulk.last_arrival,
+                           .barrier = static_cast<uint32_t>(&barrier - bulk.mbarriers.data()),
+                           .warp = lane.warp,
+                           .lane = lane.number});
 }
 
 /// Returns when the phase of that parity is over: the wrapper's loop around try_wait.
@@ -194,7 +199,6 @@ void load_tensor(uint32_t to, const void* map_at, const Coordinates& at, uint32_
 void BulkEngine::try_complete(uint32_t index) {
   MC_ASSERT_LT(index, mbarriers.size());
   Mbarrier& barrier = mbarriers[index];
-  MC_ASSERT_LE(barrier.pending, barrier.expected);
   if (barrier.pending > 0 || barrier.bytes != 0) return;
   cta.order.complete(cta.barrier_agent(index), barrier.phase, barrier.open);
   barrier.done = barrier.open;
@@ -209,6 +213,35 @@ void BulkEngine::try_complete(uint32_t index) {
 }
 
 void BulkEngine::complete(size_t index) {
+  MC_ASSERT_LT(index, open());
+  if (index < pending.size()) return complete_copy(index);
+  // The copies of a lane end in their order, and so do its arrivals.
+  const AsyncArrival& drawn = arrivals[index - pending.size()];
+  const auto first = std::find_if(arrivals.begin(), arrivals.end(),
+                                  [&](const AsyncArrival& a) { return a.warp == drawn.warp && a.lane == drawn.lane; });
+  complete_arrival(static_cast<size_t>(first - arrivals.begin()));
+}
+
+void BulkEngine::complete_arrival(size_t index) {
+  const AsyncArrival arrival = arrivals[index];
+  arrivals.erase(arrivals.begin() + static_cast<std::ptrdiff_t>(index));
+  Warp& warp = *arrival.warp;
+  const uint32_t bit = 1u << arrival.lane, clock = ++warp.copies_clock;
+  std::erase_if(warp.copies, [&](const AsyncCopy& copy) {
+    if (copy.lane != arrival.lane || copy.arrival != arrival.id) return false;
+    if (cta.grid.options.checks)
+      cta.shadow.end_tracked({cta.order.copy_agent(warp.agent), clock, bit}, copy.to, copy.bytes);
+    return true;
+  });
+  Mbarrier& barrier = mbarriers[arrival.barrier];
+  MC_ASSERT(barrier.pending > 0 && barrier.tracking > 0);
+  cta.order.copied(warp.agent, bit, clock, barrier.open);
+  --barrier.pending;
+  --barrier.tracking;
+  try_complete(arrival.barrier);
+}
+
+void BulkEngine::complete_copy(size_t index) {
   MC_ASSERT_LT(index, pending.size());
   const BulkCopy copy = std::move(pending[index]);
   pending.erase(pending.begin() + static_cast<std::ptrdiff_t>(index));

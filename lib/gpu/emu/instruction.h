@@ -75,6 +75,7 @@ enum class Instruction : uint8_t {
   bulk_commit,
   bulk_wait,
   cp_async_arrive,
+  cp_async_arrive_inc,
   stmatrix,
   ballot,
   mapa,

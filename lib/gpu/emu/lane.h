@@ -50,7 +50,7 @@ void pause(const Where& where);
 void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t source_bytes, const Where& where);
 void cp_async_commit(const Where& where);
 void cp_async_wait(uint32_t left, const Where& where);
-void cp_async_arrive(uint32_t barrier, const Where& where);
+void cp_async_arrive(uint32_t barrier, bool increments, const Where& where);
 
 // ---- warps and CTAs ----
 /// `threads` 0: all of the CTA.

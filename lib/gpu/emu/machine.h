@@ -67,6 +67,7 @@ struct Lane {
 struct AsyncCopy {
   uint32_t lane = 0, group = 0, to = 0;
   uint32_t bytes = 0;
+  uint64_t arrival = 0;  // the AsyncArrival that tracks it; 0: none
 };
 
 /// Register values of one lane as they were at a wgmma.fence.
@@ -134,6 +135,7 @@ struct Warp {
   std::deque<Lane> lanes;
 
   std::vector<AsyncCopy> copies;
+  uint32_t copies_clock = 0;  // of Order::copy_agent()
   std::vector<BulkStore> stores;
   std::unordered_map<uint64_t, SiteRounds> rounds;  // by place
   uint32_t registers = 0;                           // of a thread (setmaxnreg)
@@ -166,8 +168,9 @@ struct NamedBarrier {
 
 struct Mbarrier {
   uint32_t address = 0, expected = 0, pending = 0, phase = 0;
-  int64_t bytes = 0;  // announced and not yet copied
-  View open, done;    // released into the open phase; into the last complete one
+  uint32_t tracking = 0;  // of `pending`: arrivals of cp.async.mbarrier.arrive that are under way
+  int64_t bytes = 0;      // announced and not yet copied
+  View open, done;        // released into the open phase; into the last complete one
   Event init;
   bool fenced = false;           // fence.mbarrier_init by the lane that made it
   std::vector<uint32_t> waited;  // by warp: lanes that have acquired the last complete phase
@@ -180,16 +183,30 @@ struct BulkCopy {
   std::vector<std::byte> bytes;
 };
 
-/// The mbarriers of a CTA and the bulk copies into its shared memory, which complete on them.
+/// A cp.async.mbarrier.arrive between its issue and the arrival, which comes when the lane's copies so far have ended.
+struct AsyncArrival {
+  uint64_t id = 0;
+  uint32_t barrier = 0;
+  Warp* warp = nullptr;
+  uint32_t lane = 0;
+};
+
+/// The mbarriers of a CTA, and the copies into its shared memory that complete on them.
 struct BulkEngine {
   explicit BulkEngine(Cta& cta) : cta(cta) {}
 
   Cta& cta;
   std::vector<Mbarrier> mbarriers;  // by number
   std::vector<BulkCopy> pending;
+  std::vector<AsyncArrival> arrivals;  // by their issue
+  uint64_t last_arrival = 0;           // id
 
-  /// Ends one of the pending copies.
+  /// Copies and arrivals that are under way.
+  size_t open() const { return pending.size() + arrivals.size(); }
+  /// Ends one of them.
   void complete(size_t number);
+  void complete_copy(size_t number);
+  void complete_arrival(size_t number);
   /// Ends the phase of a barrier if nothing is missing.
   void try_complete(uint32_t barrier);
 };

@@ -55,6 +55,7 @@ constexpr std::string_view kNames[] = {"nothing",
                                        "cp.reduce.async.bulk.tensor",
                                        "cp.async.bulk.commit_group",
                                        "cp.async.bulk.wait_group",
+                                       "cp.async.mbarrier.arrive.noinc",
                                        "cp.async.mbarrier.arrive",
                                        "stmatrix",
                                        "vote.ballot",
@@ -107,7 +108,8 @@ void check_exit(Lane& lane) {
   Warp& warp = *lane.warp;
   if (warp.cta.grid.options.checks)
     for (const AsyncCopy& copy : warp.copies)
-      if (copy.lane == lane.number) fail("exit", "a lane exits with a cp.async that it has not waited for");
+      if (copy.lane == lane.number && copy.arrival == 0)
+        fail("exit", "a lane exits with a cp.async that it has not waited for");
   if (!warp.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
   finish_stores(lane);
   if (warp.cluster_arrived && warp.cluster_generation == warp.cta.cluster.generation)
@@ -236,12 +238,17 @@ void fail(std::string_view rule, const std::string& text, int lane) {
   throw Stopped{};
 }
 
+/// The agent of an earlier access, in words.
+std::string writer_of(uint32_t agent) {
+  const Cta& cta = running_cta();
+  if (agent < cta.order.warps()) return " by warp " + std::to_string(agent % cta.warps.size());
+  const bool is_tracked = agent >= cta.order.copy_agent(0);
+  return std::string(" by a ") + (is_tracked ? "cp.async" : "bulk copy") + " (its phase was not waited for)";
+}
+
 void fail(const Conflict& conflict, int lane) {
   std::string text(conflict.text);
-  if (conflict.rule == "race" || conflict.rule == "proxy")
-    text += conflict.agent < running_cta().order.warps()
-                ? " by warp " + std::to_string(conflict.agent % running_cta().warps.size())
-                : " by a bulk copy (its phase was not waited for)";
+  if (conflict.rule == "race" || conflict.rule == "proxy") text += writer_of(conflict.agent);
   fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 
@@ -420,17 +427,17 @@ void Cta::run_warp(Warp& warp) {
 
 Cta::Step Cta::step() {
   const bool all_exited = exited();
-  if (all_exited && bulk.pending.empty()) return Step::over;
+  if (all_exited && bulk.open() == 0) return Step::over;
   if (all_exited) return Step::stuck;
-  // Bulk copies end as early or as late as the seed wants, or when nothing else can run.
-  if (!bulk.pending.empty() && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
-    bulk.complete(grid.rng.below(bulk.pending.size()));
+  // Bulk copies and tracked ones end as early or as late as the seed wants, or when nothing else can run.
+  if (bulk.open() > 0 && (mood_ == 0 || (mood_ == 1 && grid.rng.below(4) == 0)))
+    bulk.complete(grid.rng.below(bulk.open()));
   if (Warp* warp = pick(); warp != nullptr) {
     run_warp(*warp);
     return Step::moved;
   }
-  if (bulk.pending.empty()) return Step::stuck;
-  bulk.complete(grid.rng.below(bulk.pending.size()));
+  if (bulk.open() == 0) return Step::stuck;
+  bulk.complete(grid.rng.below(bulk.open()));
   return Step::moved;
 }
 
@@ -450,7 +457,7 @@ void Cta::report_deadlock() {
   Warp& of = over ? warps.front() : *first;
   running_lane = &of.lanes[static_cast<size_t>(over ? 0 : std::countr_zero(of.alive))];
   try {
-    if (over) fail("exit", "the CTA exits before a bulk copy into it has ended");
+    if (over) fail("exit", "the CTA exits before a copy into it has ended that an mbarrier tracks");
     fail("deadlock", text);
   } catch (const Stopped&) {
     running_lane = nullptr;

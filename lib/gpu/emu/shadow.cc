@@ -24,7 +24,7 @@ void View::join(const View& other) {
   }
 }
 
-Order::Order(uint32_t warps, uint32_t barriers) : agents_(warps + barriers), warps_(warps) {
+Order::Order(uint32_t warps, uint32_t barriers) : agents_(2 * warps + barriers), warps_(warps) {
   MC_ASSERT_LE(warps, kWarpsMax);
   MC_ASSERT_LT(agents_, 65536u);
   for (Lanes& warp : warps_) warp.view = View(agents_);
@@ -89,6 +89,26 @@ void Order::fence_async(uint32_t number, uint32_t lanes) {
   ++warp.clock;
   warp.dirty &= ~lanes;
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) warp.fenced_clock[std::countr_zero(rest)] = warp.clock;
+  if (has_copies_) fence_copies(warp, lanes);
+}
+
+/// Tracked copies have no thread that could fence them: a lane that has waited for them fences what it sees.
+void Order::fence_copies(Lanes& warp, uint32_t lanes) {
+  if (warp.extra.empty()) warp.extra.assign(32, View(agents_));
+  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    View& own = warp.extra[static_cast<size_t>(std::countr_zero(rest))];
+    for (uint32_t agent = copy_agent(0); agent < agents_; ++agent) {
+      own.fenced[agent].join(warp.view.seen[agent]);
+      own.fenced[agent].join(own.seen[agent]);
+    }
+  }
+  warp.with_extra |= lanes;
+}
+
+void Order::copied(uint32_t warp, uint32_t lanes, uint32_t clock, View& out) {
+  MC_ASSERT_EQ(out.seen.size(), agents_);
+  has_copies_ = true;
+  out.seen[copy_agent(warp)].join({0, clock + 1, lanes});
 }
 
 void Order::complete(uint32_t barrier, uint32_t phase, View& out) const {
@@ -223,6 +243,18 @@ void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t 
     MC_ASSERT(words_[at].owner == Owner::copy);
     words_[at].owner = Owner::nobody;
     note(warp, lanes, at, 0, 4, Access::write, Proxy::generic);
+  }
+}
+
+void Shadow::end_tracked(const Event& event, uint32_t address, uint32_t bytes) {
+  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+    Word& word = words_[at];
+    MC_ASSERT(word.owner == Owner::copy);
+    word = {};
+    word.clock = word.plain_clock = event.clock;
+    word.lanes = word.plain_lanes = event.lanes;
+    word.agent = word.plain_agent = static_cast<uint16_t>(event.agent);
+    word.defined = 15;
   }
 }
 

@@ -2,6 +2,8 @@
 // 2009).
 //
 // Agents are the cluster's warps and its mbarriers; a bulk copy writes in the name of the mbarrier that completes it.
+// Each warp has a second agent for its copies by cp.async that an mbarrier tracks: the warp itself sees them only after
+// a wait, for the mbarrier or for the group of the copies.
 // An event of a warp carries the warp's clock and the lanes that did it. A Stamp names a set of events of one agent; a
 // View holds one Stamp for every agent: what a warp, or a released barrier, happens after. Two events conflict when
 // they touch the same 4 bytes, one writes, and neither is in the view of the other.
@@ -80,6 +82,10 @@ class Order {
   void fence_async(uint32_t warp, uint32_t lanes);
   /// The phase of a barrier: what its bulk copies wrote, for those that wait for it.
   void complete(uint32_t barrier, uint32_t phase, View& out) const;
+  /// The agent in whose name the warp's tracked copies write.
+  uint32_t copy_agent(uint32_t warp) const { return agents_ - this->warps() + warp; }
+  /// Tracked copies of the lanes up to `clock` have ended: `out` comes after them.
+  void copied(uint32_t warp, uint32_t lanes, uint32_t clock, View& out);
   /// The lanes touch memory through the generic proxy.
   void note_generic(uint32_t warp, uint32_t lanes) { warps_[warp].dirty |= lanes; }
 
@@ -102,8 +108,10 @@ class Order {
   };
   bool sees(const Lanes& warp, uint32_t number, uint32_t lane, const Event& event, bool fenced) const;
   void fold(Lanes& warp);
+  void fence_copies(Lanes& warp, uint32_t lanes);
 
   uint32_t agents_;
+  bool has_copies_ = false;  // copied() was called
   std::vector<Lanes> warps_;
 };
 
@@ -118,6 +126,8 @@ class Shadow {
   Conflict start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Proxy proxy);
   /// It has ended: written by the waiting lanes of a warp (cp.async), or by a barrier's phase (bulk copies).
   void end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);
+  /// Or by `event` of a warp's second agent: a copy that an mbarrier tracks.
+  void end_tracked(const Event& event, uint32_t address, uint32_t bytes);
   void end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes);
   /// wgmma or a bulk store starts or ends to read the bytes.
   Conflict start_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes);

@@ -17,6 +17,7 @@ MC_KERNEL(instruction_forms, (128, 1))(uint32_t* out, MC_PARAM(TensorMap) map) {
   sum += ptx::atomic_add_shared(base, 1);
   ptx::cp_async_16(base, out, 16);
   ptx::cp_async_arrive(barrier);
+  ptx::cp_async_arrive_inc(barrier);
   uint32_t d[4];
   ptx::ldmatrix_x4(d, base);
   ptx::stmatrix_x4(base, d);

@@ -204,12 +204,23 @@ inline void cp_async_wait(MC_WHERE) {
 }
 #endif
 
-/// Arrives at an mbarrier, whose count includes the thread, when its copies so far have ended (9.7.13.15.17).
+// ---- copies that an mbarrier tracks, 9.7.13.15.17 (cp.async.mbarrier.arrive) ----
+// The mbarrier gets one arrival when the thread's copies so far have ended. The thread itself waits for them at the
+// mbarrier too, or by cp_async_wait.
+/// The count of the mbarrier includes the arrival.
 MC_DEVICE void cp_async_arrive(uint32_t barrier MC_AND_WHERE) {
 #ifdef __CUDACC__
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #else
-  emu::cp_async_arrive(barrier, where);
+  emu::cp_async_arrive(barrier, false, where);
+#endif
+}
+/// The count does not include the arrival: the phase waits for one more.
+MC_DEVICE void cp_async_arrive_inc(uint32_t barrier MC_AND_WHERE) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#else
+  emu::cp_async_arrive(barrier, true, where);
 #endif
 }
 

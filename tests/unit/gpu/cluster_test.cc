@@ -176,6 +176,124 @@ TEST_CASE("gpu/cluster: cp.async.mbarrier.arrive publishes a thread's copies (9.
   CHECK(rule_of(copy(63), two) != "");
 }
 
+namespace {
+
+enum class Tracked { sound, own_unwaited, barrier_only, group_wait, no_arrive, unfenced, fenced, plain_write };
+
+/// 64 threads copy 16 bytes each, tracked by an mbarrier, and read their own or those of another thread.
+Body tracked_copies(Tracked kind, bool increments) {
+  return [=](const Args& a) {
+    if (tid() == 0) {
+      ptx::mbarrier_init(8192, increments ? 1 : 64);
+      ptx::mbarrier_init_fence();
+    }
+    ptx::barrier_all();
+    if (kind == Tracked::plain_write) ptx::store_shared_u32(4096 + tid() * 4, tid());
+    ptx::cp_async_16(tid() * 16, a.out + 512 + tid() * 4, 16);
+    if (kind != Tracked::no_arrive || tid() != 3) {
+      if (increments)
+        ptx::cp_async_arrive_inc(8192);
+      else
+        ptx::cp_async_arrive(8192);
+    }
+    if (kind == Tracked::own_unwaited) ptx::load_shared_u32(tid() * 16);
+    if (kind == Tracked::group_wait) {
+      ptx::cp_async_commit();
+      ptx::cp_async_wait<0>();
+      ptx::load_shared_u32(tid() * 16);
+    }
+    ptx::barrier_all();  // orders what the threads did, not the copies
+    if (increments && tid() == 0) ptx::mbarrier_arrive(8192);
+    if (kind != Tracked::barrier_only) ptx::mbarrier_wait(8192, 0);
+    if (kind == Tracked::fenced) ptx::fence_async_shared();
+    if (kind == Tracked::unfenced || kind == Tracked::fenced) {
+      ptx::barrier_all();
+      if (tid() > 0) return;
+      ptx::store_box(a.map, 0, 0, 0, 0, 0);
+      ptx::bulk_commit();
+      ptx::bulk_wait<0>();
+      return;
+    }
+    ptx::load_shared_u32((63 - tid()) * 16);
+    if (kind == Tracked::plain_write) ptx::load_shared_u32(4096 + (63 - tid()) * 4);
+  };
+}
+
+bool is_unordered(const std::string& rule) {
+  return rule == "in-flight" || rule == "race";
+}
+
+}  // namespace
+
+TEST_CASE("gpu/cluster: copies that an mbarrier tracks are there for those that wait for its phase (9.7.13.15.17)") {
+  Setting s = with_matrix(8);
+  s.threads = 64;
+  for (const emu::Policy policy : {emu::Policy::in_order, emu::Policy::random, emu::Policy::sticky})
+    for (uint64_t i = 0; i < 4; ++i)
+      for (const bool increments : {false, true}) {
+        s.policy = policy, s.seed = test::seed() + i;
+        INFO("seed ", s.seed, ", policy ", emu::to_string(policy), increments ? "" : ", .noinc");
+        const auto rule = [&](Tracked kind) { return tested::run_body(tracked_copies(kind, increments), s).rule; };
+        CHECK(rule(Tracked::sound) == "");
+        CHECK(rule(Tracked::group_wait) == "");
+        CHECK(rule(Tracked::plain_write) == "");  // ordered by the CTA's barrier
+        // The arrival is asynchronous: neither the thread that issued it nor bar.sync waits for the copies.
+        CHECK(is_unordered(rule(Tracked::own_unwaited)));
+        CHECK(is_unordered(rule(Tracked::barrier_only)));
+        // cp.async writes through the generic proxy (9.7.9.25): whoever waited fences before the async proxy reads.
+        CHECK(rule(Tracked::fenced) == "");
+        CHECK(rule(Tracked::unfenced) == "proxy");
+        // A thread that leaves the arrival out: with .noinc the phase lacks it, without it the copy is not tracked.
+        const std::string left_out = rule(Tracked::no_arrive);
+        CHECK_MESSAGE((increments ? is_unordered(left_out) || left_out == "exit" : left_out == "deadlock"), left_out);
+      }
+}
+
+TEST_CASE("gpu/cluster: the arrival of tracked copies releases nothing else that the thread did (9.7.13.15.17)") {
+  const auto body = [](bool arrives_itself) {
+    return [=](const Args& a) {
+      if (tid() == 0) {
+        ptx::mbarrier_init(8192, 32);
+        ptx::mbarrier_init_fence();
+      }
+      ptx::barrier_all();
+      if (tid() < 32) {
+        ptx::store_shared_u32(4096 + tid() * 4, tid());
+        ptx::cp_async_16(tid() * 16, a.out + 512 + tid() * 4, 16);
+        if (arrives_itself) {
+          ptx::cp_async_arrive_inc(8192);
+          ptx::mbarrier_arrive(8192);
+        } else {
+          ptx::cp_async_arrive(8192);
+        }
+        return;
+      }
+      ptx::mbarrier_wait(8192, 0);
+      ptx::load_shared_u32((tid() - 32) * 16);
+      ptx::load_shared_u32(4096 + (tid() - 32) * 4);
+    };
+  };
+  for (const emu::Policy policy : {emu::Policy::in_order, emu::Policy::random}) {
+    const Setting two{.threads = 64, .policy = policy, .seed = test::seed()};
+    INFO("seed ", test::seed(), ", policy ", emu::to_string(policy));
+    CHECK(rule_of(body(true), two) == "");
+    CHECK(rule_of(body(false), two) == "race");
+  }
+}
+
+TEST_CASE("gpu/cluster: a phase that is held open by incrementing arrivals alone never ends (9.7.13.15.17)") {
+  CHECK(rule_of([](const Args& a) {
+          if (tid() == 0) {
+            ptx::mbarrier_init(8192, 1);
+            ptx::mbarrier_init_fence();
+          }
+          ptx::warp_sync();
+          ptx::cp_async_16(tid() * 16, a.out + 512 + tid() * 4, 16);
+          ptx::cp_async_arrive_inc(8192);
+          ptx::mbarrier_wait(8192, 0);
+        }) == "deadlock");
+}
+
 TEST_CASE("gpu/cluster: a bulk store writes the rows that lie in the tensor (9.7.9.27.1.3)") {
   const Outcome o = tested::run_body(
       [](const Args& a) {
