@@ -81,17 +81,21 @@ Driver& Device::driver() {
   return *driver_;
 }
 
-Result<void> Device::check(Status status, std::string_view what) const {
+Result<void> Device::check(Status status, std::string_view what) {
   if (status == Status::ok) return {};
   const std::string text = driver_->error_text(status);
   if (status == Status::rule_broken) {  // a report: the rule, then lines with the place and the seed
     const size_t line = std::min(text.find('\n'), text.size());
     Error error{Code::corrupt, text.substr(0, line)};
     if (line < text.size()) error.where = text.substr(text.find_first_not_of(" \n", line));
+    if (!failure_) failure_ = error;
     return error;
   }
   const std::string full = name_ + ": " + std::string(what) + ": " + text + number_of(status);
-  if (is_final(status)) return user_error(err::kDeviceFailed, full, name_);
+  if (is_final(status)) {
+    if (!failure_) failure_ = user_error(err::kDeviceFailed, full, name_);
+    return user_error(err::kDeviceFailed, full, name_);
+  }
   if (status == Status::not_found) return Error{Code::unsupported, full};
   if (status == Status::invalid_value || status == Status::capture_unsupported) return Error{Code::invalid, full};
   return Error{Code::io, full};

@@ -60,7 +60,7 @@ std::optional<emu::Failure> EmulatedGpu::run(const emu::KernelLaunch& launch) {
 
 EmulatedDriver::EmulatedDriver(const EmulatedHost& host) : host_(host) {
   MC_ASSERT(host.fault_within > 0);
-  fault_at_ = Rng(host.fault_seed).fork("fault").below(host.fault_within);
+  fault_at_ = host.fault_after + Rng(host.fault_seed).fork("fault").below(host.fault_within);
 }
 
 // ---- the host and its device ----

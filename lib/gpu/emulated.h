@@ -27,8 +27,9 @@ struct EmulatedHost {
   size_t memory_bytes = size_t{8} << 30;
   size_t host_bytes = size_t{8} << 30;  // of page-locked memory
   Status fault = Status::ok;            // what the GPU dies of: Status::ecc_uncorrectable, ...
+  uint64_t fault_after = 0;             // so many operations succeed
   uint64_t fault_seed = 0;              // draws the operation at which it dies,
-  uint32_t fault_within = 1;            // among the first so many
+  uint32_t fault_within = 1;            // among the next so many
 };
 
 /// The GPU of the emulated host: its memory, its streams and how kernels run on it.

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,8 @@ class Device {
   std::string_view name() const { return name_; }
   /// Compute capability times 10; code for sm_90a runs on 90 alone.
   int capability() const { return capability_; }
+  /// The error after which the device does not work on: every later call fails likewise. Empty while it works.
+  const std::optional<Error>& failure() const { return failure_; }
   struct Memory {
     size_t free = 0, total = 0;
   };
@@ -70,7 +73,7 @@ class Device {
   friend class Graph;
   Device(std::shared_ptr<Driver> driver, int index, std::string name)
       : driver_(std::move(driver)), index_(index), name_(std::move(name)) {}
-  Result<void> check(Status status, std::string_view what) const;
+  Result<void> check(Status status, std::string_view what);
   /// The driver, with the device current on this thread.
   Driver& driver();
   Result<void> launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
@@ -82,6 +85,7 @@ class Device {
   int capability_ = 0, shared_max_ = 0;
   bool retained_ = false;
   Handle stream_ = nullptr;
+  std::optional<Error> failure_;
   std::thread::id thread_;  // the device is current there
   std::map<std::string, Handle, std::less<>> functions_;
 };

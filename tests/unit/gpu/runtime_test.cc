@@ -131,11 +131,28 @@ TEST_CASE("gpu/device: a GPU that dies in mid-use fails the call and every later
     CHECK(first->mc == err::kDeviceFailed);
     CHECK_MESSAGE(first->what.find(text) != std::string::npos, first->what);
     CHECK(first->where == "emu");
+    REQUIRE(e.device->failure().has_value());
+    CHECK(e.device->failure()->what == first->what);
     const auto later = DeviceBuffer::make(*e.device, kBytes, "y");
     REQUIRE_FALSE(later.has_value());
     CHECK(later.error().mc == err::kDeviceFailed);
     CHECK_FALSE(e.device->memory().has_value());
   }
+}
+
+TEST_CASE(
+    "gpu/device: errors of a call leave the device alive, and the first operation that it dies at is the one named") {
+  Emulation e({.memory_bytes = size_t{1} << 20, .fault = Status::ecc_uncorrectable, .fault_after = 3});
+  auto buffer = DeviceBuffer::make(*e.device, kBytes, "x");
+  REQUIRE_OK(buffer);
+  CHECK_FALSE(DeviceBuffer::make(*e.device, size_t{2} << 20, "too large").has_value());
+  CHECK_FALSE(e.device->launch("no_such_kernel", {}, {}).has_value());
+  const std::vector<std::byte> bytes(kBytes);
+  for (int i = 0; i < 3; ++i) REQUIRE_OK(e.device->write(buffer->address(), bytes));
+  CHECK_FALSE(e.device->failure().has_value());
+  CHECK_FALSE(e.device->write(buffer->address(), bytes).has_value());
+  REQUIRE(e.device->failure().has_value());
+  CHECK(e.device->failure()->mc == err::kDeviceFailed);
 }
 
 TEST_CASE("gpu/device: an unknown kernel, too much shared memory and a copy outside memory are refused") {
