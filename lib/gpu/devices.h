@@ -4,6 +4,7 @@
 //   cpu      the CPU
 //   cuda:N   GPU number N of the host, through the NVIDIA driver
 //   emu      the GPU path in the emulator of lib/gpu/emu: a check of the path, far too slow to serve
+//   emu:fault=N   the emulator, whose GPU fails with an ECC error at its N-th copy, fill or kernel: a rehearsal
 #pragma once
 
 #include <memory>
@@ -20,7 +21,7 @@ namespace mc::gpu {
 enum class DeviceKind : uint8_t { cpu, cuda, emu };
 
 struct DeviceRow {
-  std::string_view name;  // "cuda:N": N is a number
+  std::string_view name;  // a trailing N stands for a number
   DeviceKind kind = DeviceKind::cpu;
 };
 /// For tests.
@@ -29,7 +30,8 @@ std::span<const DeviceRow> device_rows();
 /// A value of --device after `auto` is decided.
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::cpu;
-  int index = 0;  // of cuda:N
+  int index = 0;          // of cuda:N
+  uint64_t fault_at = 0;  // of emu:fault=N; 0: no fault
   bool operator==(const DeviceChoice&) const = default;
 };
 /// MC1002 quotes the text and lists the values.
