@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
 #include <vector>
 
 #include "base/assert.h"
@@ -31,6 +32,33 @@ struct Parts {
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;                 // bf16
 };
 
+struct PartSize {
+  uint64_t Parts::*member;
+  size_t bytes;
+};
+
+size_t rows_most(const RunnerOptions& options) {
+  return std::max<size_t>(options.max_chunk_tokens, options.max_batch);
+}
+
+std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& options) {
+  const size_t rows = rows_most(options), logit_rows = std::max<size_t>(options.max_batch, 16);
+  const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
+  return {{&Parts::tokens, rows * 4},
+          {&Parts::places, rows * sizeof(gpu::RowPlace)},
+          {&Parts::sealed, rows * sizeof(gpu::RowPlace)},
+          {&Parts::cosine, rows * c.head_dim * 2},
+          {&Parts::sine, rows * c.head_dim * 2},
+          {&Parts::x, rows * c.hidden * 4},
+          {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
+          {&Parts::gate_up, rows * c.intermediate * 8},
+          {&Parts::logits, logit_rows * c.vocab * 4},
+          {&Parts::normed, rows * c.hidden * 2},
+          {&Parts::q, rows * q_width * 2},
+          {&Parts::attended, rows * q_width * 2},
+          {&Parts::activated, rows * c.intermediate * 2}};
+}
+
 /// One sequence of the pass: its rows, and where its pages are on the host and on the device.
 struct PassSequence {
   int64_t q_begin = 0;
@@ -50,7 +78,7 @@ class DeviceBackend final : public Backend {
         kernels_(kernels),
         layout_(model.kv_layout(options.block_tokens)),
         rope_(model.config().rope, model.config().head_dim),
-        rows_max_(std::max<size_t>(options.max_chunk_tokens, options.max_batch)) {}
+        rows_max_(rows_most(options)) {}
   Result<void> prepare();
 
   Result<void> begin(const PrefillChunk& chunk) override;
@@ -75,7 +103,8 @@ class DeviceBackend final : public Backend {
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages();
-  Result<void> load_page(const PassSequence& sequence, size_t index);
+  Result<void> make_room(size_t pages);
+  Result<void> load_page(int32_t number, const std::byte* host_page);
   Result<void> store_extents(uint32_t layer);
   gpu::KvPool pool_of(uint32_t layer) const;
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
@@ -101,6 +130,7 @@ class DeviceBackend final : public Backend {
   std::vector<PassSequence> sequences_;
   std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
   std::vector<std::byte*> written_host_;         // of written_
+  std::unordered_map<const std::byte*, int32_t> read_;  // numbers of the pages that the pass only reads
   size_t rows_ = 0;
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
 };
@@ -132,30 +162,11 @@ Result<void> DeviceBackend::prepare() {
   MC_CHECK(check_served());
   MC_TRY(weights, DeviceWeights::load(model_, device_));
   weights_ = std::move(weights);
-  const ModelConfig& c = config();
-  const size_t logit_rows = std::max<size_t>(options_.max_batch, 16), pages = rows_max_;
-  const std::pair<uint64_t Parts::*, size_t> parts[] = {
-      {&Parts::tokens, rows_max_ * 4},
-      {&Parts::places, rows_max_ * sizeof(gpu::RowPlace)},
-      {&Parts::sealed, pages * sizeof(gpu::RowPlace)},
-      {&Parts::cosine, rows_max_ * c.head_dim * 2},
-      {&Parts::sine, rows_max_ * c.head_dim * 2},
-      {&Parts::x, rows_max_ * hidden_bytes()},
-      {&Parts::qkv, rows_max_ * qkv_width() * 4},
-      {&Parts::gate_up, rows_max_ * c.intermediate * 8},
-      {&Parts::logits, logit_rows * c.vocab * 4},
-      {&Parts::normed, rows_max_ * c.hidden * 2},
-      {&Parts::q, rows_max_ * q_width() * 2},
-      {&Parts::attended, rows_max_ * q_width() * 2},
-      {&Parts::activated, rows_max_ * c.intermediate * 2},
-  };
-  size_t bytes = 0;
-  for (const auto& [member, size] : parts) bytes += round_up(size, gpu::Arena::kAlignment);
-  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, bytes, "workspace"));
+  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, device_workspace_bytes(config(), options_), "workspace"));
   scratch_ = std::move(arena);
-  for (const auto& [member, size] : parts) {
-    MC_TRY(part, scratch_.take(size, "activations"));
-    at_.*member = part.address;
+  for (const PartSize& size : part_sizes(config(), options_)) {
+    MC_TRY(part, scratch_.take(size.bytes, "activations"));
+    at_.*size.member = part.address;
   }
   return {};
 }
@@ -217,39 +228,51 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows_), 1, 1}}, gpu::bytes_of(args));
 }
 
-/// Numbers the pages of the pass, and copies those to the device that hold rows before it.
+/// Numbers the pages of the pass, and copies those to the device that hold rows before it. Sequences with a common
+/// prefix share its pages, which the pass only reads.
 Result<void> DeviceBackend::place_pages() {
   const int64_t block = options_.block_tokens;
   written_.clear();
   written_host_.clear();
   sealed_.clear();
-  size_t count = 0;
-  for (const PassSequence& s : sequences_) count += ceil_div(static_cast<size_t>(s.end()), static_cast<size_t>(block));
-  if (count > pool_pages_) {
-    pool_ = gpu::DeviceBuffer();  // first the old one goes: the two need not fit together
-    pool_pages_ = 0;
-    MC_TRY(pool, gpu::DeviceBuffer::make(device_, count * layout_.page_bytes(), "KV pages of the pass"));
-    pool_ = std::move(pool);
-    pool_pages_ = count;
-  }
+  read_.clear();
+  std::vector<std::pair<int32_t, const std::byte*>> loads;
   int32_t next = 0;
   for (PassSequence& s : sequences_) {
     for (int64_t page = 0; page * block < s.end(); ++page) {
-      s.pages.push_back(next++);
-      if (page * block < s.q_begin) MC_CHECK(load_page(s, static_cast<size_t>(page)));
-      if ((page + 1) * block <= s.q_begin) continue;
+      std::byte* const host = s.host_pages[page];
+      const bool is_read = (page + 1) * block <= s.q_begin;
+      const auto known = is_read ? read_.find(host) : read_.end();
+      s.pages.push_back(known != read_.end() ? known->second : next++);
+      if (known != read_.end()) continue;
+      if (is_read) read_.emplace(host, s.pages.back());
+      if (page * block < s.q_begin) loads.emplace_back(s.pages.back(), host);
+      if (is_read) continue;
       const int64_t tokens = std::min(s.end() - page * block, block);
       written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
-      written_host_.push_back(s.host_pages[page]);
+      written_host_.push_back(host);
       if (tokens == block || s.q_begin <= page * block) sealed_.push_back(written_.back());
     }
   }
+  MC_CHECK(make_room(static_cast<size_t>(next)));
+  for (const auto& [number, host] : loads) MC_CHECK(load_page(number, host));
   return {};
 }
 
-Result<void> DeviceBackend::load_page(const PassSequence& sequence, size_t index) {
-  const uint64_t to = pool_.address() + static_cast<uint64_t>(sequence.pages[index]) * layout_.page_bytes();
-  return device_.write(to, {sequence.host_pages[index], layout_.page_bytes()});
+Result<void> DeviceBackend::make_room(size_t pages) {
+  if (pages <= pool_pages_) return {};
+  pool_ = gpu::DeviceBuffer();  // first the old one goes: the two need not fit together
+  pool_pages_ = 0;
+  MC_TRY(pool, gpu::DeviceBuffer::make(device_, pages * layout_.page_bytes(), "KV pages of the pass"));
+  pool_ = std::move(pool);
+  pool_pages_ = pages;
+  return {};
+}
+
+Result<void> DeviceBackend::load_page(int32_t number, const std::byte* host_page) {
+  MC_ASSERT_LT(static_cast<size_t>(number), pool_pages_);
+  const uint64_t to = pool_.address() + static_cast<uint64_t>(number) * layout_.page_bytes();
+  return device_.write(to, {host_page, layout_.page_bytes()});
 }
 
 // ---- a layer ----
@@ -414,6 +437,12 @@ Result<void> DeviceBackend::activations(std::span<float> out) {
 }
 
 }  // namespace
+
+size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  size_t bytes = 0;
+  for (const PartSize& part : part_sizes(config, options)) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
+  return bytes;
+}
 
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels) {

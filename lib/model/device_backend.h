@@ -4,7 +4,7 @@
 // Served: dense models in bf16 with heads of 64 or 128, pages of a multiple of 64 tokens, whole or a pipeline stage.
 // The caller's pages stay in host memory: a pass copies the pages below its rows to the device, and copies back each
 // layer's extents that it wrote before the layer is announced. A decode step therefore copies its sequences' pages
-// anew.
+// anew, and a page that several of them share once. The room for pages on the device grows to the largest pass.
 #pragma once
 
 #include <memory>
@@ -23,5 +23,8 @@ namespace mc::model {
 /// the weights or the workspace do not fit.
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels);
+
+/// Bytes of the activations on the device.
+size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 
 }  // namespace mc::model

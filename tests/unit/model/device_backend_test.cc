@@ -1,5 +1,7 @@
 // The GPU's forward pass on the emulated device beside the CPU's: logits, KV pages, chunks, decode steps, and what the
 // device refuses.
+#include "model/device_backend.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -96,6 +98,40 @@ TEST_CASE("model/device: prefill, a chunk over pages of the CPU and decode steps
     REQUIRE_OK(pair.gpu->decode({&on_gpu, 1}, gpu_logits));
     CHECK(share(gpu_logits, cpu_logits) < kShareMax);
   }
+}
+
+TEST_CASE("model/device: rows that share a page copy it once, and get the logits that copies of their own give") {
+  Pair pair;
+  const auto tokens = some_tokens(64);
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  LocalPages first = pair.pages(128), second = pair.pages(128);
+  REQUIRE_OK(prefill(pair.cpu->runner, first, tokens, plan));
+  std::copy(first.page(0).begin(), first.page(0).end(), second.page(0).begin());
+  std::byte* const own[] = {second.page(0).data(), second.page(1).data()};
+  std::byte* const shared[] = {first.page(0).data(), second.page(1).data()};
+  const auto step = [&](std::byte* const* pages, std::vector<float>& logits) {
+    const DecodeRow rows[] = {{100, 64, first.pages(), &plan, nullptr}, {200, 64, pages, &plan, nullptr}};
+    logits.resize(2 * pair.config().vocab);
+    const uint64_t before = pair.driver->gpu().operations();
+    REQUIRE_OK(pair.gpu->decode(rows, logits));
+    return pair.driver->gpu().operations() - before;
+  };
+  std::vector<float> apart, together;
+  const uint64_t copies = step(own, apart);
+  CHECK(step(shared, together) == copies - 1);
+  CHECK(together == apart);
+}
+
+TEST_CASE("model/device: the planned weights and workspace are what the device lends") {
+  Pair pair;
+  const auto memory = pair.device->memory();
+  REQUIRE_OK(memory);
+  auto plan = plan_model(test::source_dir() + "/lib/model/mc-tiny", {.dtype = "bf16"});
+  REQUIRE_OK(plan);
+  const size_t workspace = device_workspace_bytes(pair.config(), pair.gpu->options());
+  const auto lent = static_cast<double>(memory->total - memory->free);
+  CHECK(lent > 0.9 * static_cast<double>(plan->weight_bytes + workspace));
+  CHECK(lent < 1.1 * static_cast<double>(plan->weight_bytes + workspace));
 }
 
 TEST_CASE("model/device: a page that emu fills is sealed by the definition of lib/attn, bit for bit") {
