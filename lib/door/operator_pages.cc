@@ -34,6 +34,7 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
     node.set("id", n.name).set("role", wire::to_string(n.role)).set("state", to_string(n.state)).set("http", n.http);
     node.set("url", n.http.empty() ? "" : "http://" + n.http);
     node.set("control", n.control_uri).set("instance", n.instance.hex()).set("model", n.model);
+    node.set("device", n.device);
     node.set("running", load.running).set("waiting", load.waiting).set("requests", n.requests);
     node.set("queue_s", n.queue_s).set("kv_tokens", load.kv_tokens).set("tbt_ms", load.tbt_s * 1e3);
     node.set("page_bytes", n.page_bytes).set("pages_total", load.pages_free + load.pages_private + load.pages_cached);

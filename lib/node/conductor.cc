@@ -112,6 +112,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.lacks = members_.lacking(node);
     s.state = members_.state_of(node);
     s.model = node.hello.model;
+    s.device = node.hello.device;
     s.http = node.hello.http;
     s.labels = node.hello.labels;
     s.control_uri = node.hello.control_uri;

@@ -65,7 +65,7 @@ class Conductor final : public Machine {
     wire::Role role = wire::Role::prefill;
     NodeState state = NodeState::ready;
     std::string lacks;  // name of the stage that a partial pipeline waits for
-    std::string model, http, control_uri;
+    std::string model, device, http, control_uri;
     std::vector<wire::NameValue> labels;
     wire::Load load;
     uint64_t page_bytes = 0, page_count = 0;

@@ -19,6 +19,7 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
   hello.data = options.data;
   hello.http = options.http;
   hello.model = options.model;
+  hello.device = options.device;
   if (options.kv.layers > 0) hello.kv_namespace = options.kv.text();
   hello.decode_attention = options.decode_attention;
   hello.page_bytes = options.page_count > 0 ? options.layout.page_bytes() : 0;

@@ -41,6 +41,7 @@ struct WorkerOptions {
   wire::Bytes data;         // transfer descriptor of this node's KV buffer
   std::string http;
   std::string model;
+  std::string device;  // the device that computes: cpu, cuda:0, emu; "" in a cache node
   std::string version;
   kv::Namespace kv;  // the salt is empty, and plan is the meaning of `auto` on this node
   std::string decode_attention = "full";

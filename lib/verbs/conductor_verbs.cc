@@ -207,6 +207,12 @@ std::string model_of(const Json& node) {
   return model.empty() ? "-" : model;
 }
 
+/// The device that computes; "-" where nothing is computed.
+std::string device_of(const Json& node) {
+  const std::string device(node["device"].as_string());
+  return device.empty() ? "-" : device;
+}
+
 /// The use of a node's disk, or what became of it.
 std::string disk_of(const Json& node) {
   const double capacity = node["disk_capacity_bytes"].as_double();
@@ -226,19 +232,20 @@ Result<int> ps(const cli::Args& args) {
     MC_CHECK(write_all(1, out + end.dump() + "\n"));
     return 0;
   }
-  std::printf("%-5s %-8s %-7s %-21s %-15s %4s %5s %-15s %-13s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR", "MODEL",
-              "RUN", "QUEUE", "KV USED/TOTAL", "SSD", "HIT%", "UP", "LAST ERROR");
+  std::printf("%-5s %-8s %-7s %-21s %-15s %-7s %4s %5s %-15s %-13s %6s %-8s %s\n", "ID", "ROLE", "STATE", "ADDR",
+              "MODEL", "DEVICE", "RUN", "QUEUE", "KV USED/TOTAL", "SSD", "HIT%", "UP", "LAST ERROR");
   for (const auto& n : cluster["nodes"].items()) {
     const double page = n["page_bytes"].as_double();
     const double total = n["pages_total"].as_double(), free = n["pages_free"].as_double();
     const std::string kv = page > 0 ? gib((total - free) * page) + "/" + gib(total * page)
                                     : std::to_string(n["pages_cached"].as_int()) + " blocks";
     const std::string lacks(n["lacks"].as_string()), error(lacks.empty() ? n["last_error"].as_string() : lacks);
-    std::printf("%-5s %-8s %-7s %-21s %-15s %4ld %5ld %-15s %-13s %6.1f %-8s %s\n",
+    std::printf("%-5s %-8s %-7s %-21s %-15s %-7s %4ld %5ld %-15s %-13s %6.1f %-8s %s\n",
                 std::string(n["id"].as_string()).c_str(), std::string(n["role"].as_string()).c_str(),
                 std::string(n["state"].as_string()).c_str(), address_of(n).c_str(), model_of(n).c_str(),
-                static_cast<long>(n["running"].as_int()), static_cast<long>(n["waiting"].as_int()), kv.c_str(),
-                disk_of(n).c_str(), 100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
+                device_of(n).c_str(), static_cast<long>(n["running"].as_int()),
+                static_cast<long>(n["waiting"].as_int()), kv.c_str(), disk_of(n).c_str(),
+                100 * n["hit_rate"].as_double(), up_text(n["up_s"].as_double()).c_str(),
                 error.empty() ? "-" : error.c_str());
   }
   print_breakers(cluster);

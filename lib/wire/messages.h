@@ -81,6 +81,7 @@ struct Hello {
   // Number of stages of this node's pipeline. `name` is its leader, and name.1, name.2, ... are its other members.
   uint32_t stages = 1;
   CostModel cost;
+  std::string device;  // the device that computes: cpu, cuda:0, emu; "" for cache nodes
   std::vector<NameValue> labels;
   std::string version;
   // The key set of this node's data plane, which must be that of the conductor. The check is a value that only the
@@ -96,7 +97,7 @@ struct Hello {
     v("page_bytes", page_bytes), v("page_count", page_count);
     v("context_tokens", context_tokens), v("stages", stages), v("cost", cost);
     v("labels", labels), v("version", version);
-    v.later("key_file", key_file), v.later("key_check", key_check);
+    v.later("key_file", key_file), v.later("key_check", key_check), v.later("device", device);
   }
 };
 
