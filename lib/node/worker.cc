@@ -151,9 +151,9 @@ uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   return shelf_->page_offset(page);
 }
 
-void Worker::leave(TimePoint now, Actions& out) {
+void Worker::leave(std::string why, TimePoint now, Actions& out) {
   if (registration_.has_left()) return;
-  to_conductor(wire::Goodbye{"shutdown"}, out);
+  to_conductor(wire::Goodbye{std::move(why)}, out);
   drop_all(now, out);
   registration_.leave();
 }

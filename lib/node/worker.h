@@ -79,8 +79,9 @@ class Worker : public Machine, protected BlockSource {
   const Peers& peers() const { return peers_; }
   /// Takes no new requests and finishes the present ones (SIGTERM). The heartbeat reports it.
   void start_draining() { leaving_ = draining_ = true; }
-  /// Leaves the cluster: ends all requests and sends a goodbye to the conductor.
-  void leave(TimePoint now, Actions& out);
+  /// Leaves the cluster: ends all requests and sends a goodbye to the conductor, which retries the requests elsewhere
+  /// and names `why` where it cannot.
+  void leave(std::string why, TimePoint now, Actions& out);
   wire::Load load() const;
   /// All shelves of the node.
   std::span<Shelf* const> shelves() const { return shelves_; }

@@ -71,6 +71,18 @@ TEST_CASE("node/worker: peers that the same conductor no longer lists are let go
   CHECK(b.wanted(b.from_conductor(wire::Peers{2, {kD0}})) == std::vector<std::string>{"d0"});
 }
 
+TEST_CASE("node/worker: a node that leaves gives the conductor its reason, once") {
+  WorkerBench b;
+  Actions out;
+  b.machine.leave("emu: uncorrectable ECC error", b.now, out);
+  b.machine.leave("shutdown", b.now, out);
+  std::vector<std::string> reasons;
+  for (const auto& send : all<Send>(out))
+    if (const auto* goodbye = std::get_if<wire::Goodbye>(&send.message)) reasons.push_back(goodbye->reason);
+  CHECK(reasons == std::vector<std::string>{"emu: uncorrectable ECC error"});
+  CHECK(b.machine.registration().has_left());
+}
+
 TEST_CASE("node/worker: a node that was told to stop drains whatever the conductor orders") {
   WorkerBench b;
   b.from_conductor(wire::Drain{true});
