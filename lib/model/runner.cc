@@ -43,6 +43,10 @@ size_t Runner::workspace_bytes(const ModelConfig& config, const RunnerOptions& o
   return cpu_workspace_bytes(config, options) + kScoredAtOnce * config.vocab * sizeof(float);
 }
 
+size_t Runner::device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  return model::device_workspace_bytes(config, options);
+}
+
 Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
   const uint32_t block = options.block_tokens;
   if (block < 16 || block > 512 || (block & (block - 1)) != 0)

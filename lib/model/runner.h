@@ -50,6 +50,8 @@ class Runner {
   const ops::Kernels& kernels() const;
   /// Host memory of the CPU's workspace.
   static size_t workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
+  /// Device memory of a GPU's workspace.
+  static size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 
  private:
   Runner(const Model& model, const RunnerOptions& options, const ops::Kernels& kernels,

@@ -1,6 +1,5 @@
 // The GPU's forward pass on the emulated device beside the CPU's: logits, KV pages, chunks, decode steps, and what the
 // device refuses.
-#include "model/device_backend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -128,7 +127,7 @@ TEST_CASE("model/device: the planned weights and workspace are what the device l
   REQUIRE_OK(memory);
   auto plan = plan_model(test::source_dir() + "/lib/model/mc-tiny", {.dtype = "bf16"});
   REQUIRE_OK(plan);
-  const size_t workspace = device_workspace_bytes(pair.config(), pair.gpu->options());
+  const size_t workspace = Runner::device_workspace_bytes(pair.config(), pair.gpu->options());
   const auto lent = static_cast<double>(memory->total - memory->free);
   CHECK(lent > 0.9 * static_cast<double>(plan->weight_bytes + workspace));
   CHECK(lent < 1.1 * static_cast<double>(plan->weight_bytes + workspace));
