@@ -17,7 +17,7 @@ Result<attn::Plan> full_plan(const model::Runner& runner) {
 }
 
 int64_t longest_prompt(const model::Runner& runner) {
-  return std::min<int64_t>({256, runner.options().max_chunk_tokens, runner.model().config().max_positions - 8});
+  return std::min<int64_t>(256, runner.model().config().max_positions - 8);
 }
 
 /// The two best times of one length. A best time that another pass comes near is the machine's own time. The first pass
@@ -35,6 +35,26 @@ struct Best {
   }
 };
 
+/// Computes the tokens as a node does: in chunks.
+Result<void> pass(model::Runner& runner, std::span<const uint32_t> tokens, model::LocalPages& pages,
+                  const attn::Plan& plan, std::span<float> activations) {
+  const auto& config = runner.model().config();
+  const LayerRange held = runner.model().held();
+  for (size_t start = 0; start < tokens.size(); start += runner.options().max_chunk_tokens) {
+    model::PrefillChunk chunk;
+    chunk.tokens = tokens.subspan(start, std::min<size_t>(tokens.size() - start, runner.options().max_chunk_tokens));
+    chunk.start = static_cast<int64_t>(start);
+    chunk.pages = pages.pages();
+    chunk.plan = &plan;
+    chunk.first_layer = held.first, chunk.end_layer = held.end;
+    const size_t stream = chunk.tokens.size() * config.hidden;
+    if (held.first > 0) chunk.activations_in = activations.first(stream);
+    if (held.end < config.layers) chunk.activations_out = activations.last(stream);
+    MC_CHECK(runner.prefill(chunk));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> measure_prefill(model::Runner& runner, Duration budget, sched::Cost& cost) {
@@ -48,34 +68,32 @@ Result<void> measure_prefill(model::Runner& runner, Duration budget, sched::Cost
   std::vector<uint32_t> tokens(static_cast<size_t>(longest));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>((i * 7919 + 3) % config.vocab);
   // A pipeline's stage is measured by its layers: a full pipeline finishes a prompt in little more than that.
-  const LayerRange held = runner.model().held();
   std::vector<float> activations(runner.model().whole() ? 0 : 2 * tokens.size() * config.hidden);
   const std::array<int64_t, 2> lengths{std::min<int64_t>(64, longest), longest};
   std::array<Best, 2> best;
   // All processes of a host start at once and disturb each other: the best of short passes that alternate is what the
   // machine can do. One pass of each length was up to half too slow.
   constexpr int kRounds = 6;
+  // A machine that needs so many budgets for the long pass is measured by the short one, and starts to serve earlier.
+  constexpr double kLongestPass = 10;
   for (int i = 0; i < 2 * kRounds; ++i) {
     const size_t which = i % 2;
+    const double expected_s = best[0].first * static_cast<double>(lengths[1]) / static_cast<double>(lengths[0]);
+    if (i == 1 && expected_s > kLongestPass * to_seconds(budget)) break;
     if (i >= 2 && (clock.now() > end || (best[0].settled() && best[1].settled()))) break;
     if (best[which].settled()) continue;
     const TimePoint began = clock.now();
-    model::PrefillChunk chunk;
-    chunk.tokens = std::span(tokens).first(static_cast<size_t>(lengths[which]));
-    chunk.pages = pages.pages();
-    chunk.plan = &plan;
-    chunk.first_layer = held.first, chunk.end_layer = held.end;
-    const std::span<float> in = std::span(activations).first(activations.size() / 2);
-    const std::span<float> after = std::span(activations).last(in.size());
-    const size_t stream = chunk.tokens.size() * config.hidden;
-    if (held.first > 0) chunk.activations_in = in.first(stream);
-    if (held.end < config.layers) chunk.activations_out = after.first(stream);
-    MC_CHECK(runner.prefill(chunk));
+    const std::span<const uint32_t> prompt = std::span(tokens).first(static_cast<size_t>(lengths[which]));
+    MC_CHECK(pass(runner, prompt, pages, plan, activations));
     best[which].add(to_seconds(clock.now() - began));
   }
   std::vector<sched::PrefillSample> samples;
   for (size_t i = 0; i < lengths.size(); ++i)
-    if (i == 0 || lengths[i] != lengths[0]) samples.push_back({static_cast<double>(lengths[i]), 0, best[i].first});
+    if (best[i].passes > 0 && (i == 0 || lengths[i] != lengths[0]))
+      samples.push_back({static_cast<double>(lengths[i]), 0, best[i].first});
+  // One length cannot tell a prompt's constant part from its tokens; online observation corrects the sum.
+  cost.prefill_s = cost.prefill_s_per_token2 = 0;
+  cost.prefill_s_per_token = samples[0].seconds / samples[0].tokens;
   sched::fit_prefill(samples, cost);
   return {};
 }

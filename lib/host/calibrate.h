@@ -13,8 +13,8 @@
 
 namespace mc::host {
 
-/// Times short prefills of two lengths and sets the prefill coefficients of `cost`. `budget` bounds the passes; a model
-/// too slow for it is measured by fewer passes.
+/// Times short prefills of two lengths and sets the prefill coefficients of `cost`. `budget` bounds the passes. A model
+/// too slow for it is measured by fewer passes, and one far too slow by one short pass.
 Result<void> measure_prefill(model::Runner& runner, Duration budget, sched::Cost& cost);
 
 /// Times a few decode steps of one row and sets the decode coefficients of `cost`. Needs a whole model.

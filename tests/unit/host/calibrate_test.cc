@@ -13,10 +13,12 @@ using namespace mc::host;
 namespace {
 
 struct Tiny {
+  explicit Tiny(uint32_t chunk_tokens = 256) : chunk(chunk_tokens) {}
+  uint32_t chunk;
   Parallel parallel{1};
   model::Model model = model::Model::open(model::find_model("mc-tiny").value(), {.dtype = "f32"}, parallel).value();
   model::Runner runner =
-      model::Runner::open(model, parallel, {.block_tokens = 64, .max_chunk_tokens = 256, .max_batch = 1}).value();
+      model::Runner::open(model, parallel, {.block_tokens = 64, .max_chunk_tokens = chunk, .max_batch = 1}).value();
 };
 
 /// Coefficients that no measurement gives.
@@ -37,6 +39,15 @@ TEST_CASE("host/calibrate: a prefill node measures prompts, and no decode step")
   CHECK(cost.decode_s_per_row == 8);
 }
 
+TEST_CASE("host/calibrate: chunks shorter than the measured prompts give a cost that grows with the prompt") {
+  Tiny tiny(64);
+  sched::Cost cost = unmeasured();
+  REQUIRE_OK(measure_prefill(tiny.runner, 5s, cost));
+  CHECK(cost.prefill_s != 9);
+  CHECK(cost.prefill(256, 0) > cost.prefill(64, 0));
+  CHECK(cost.prefill(256, 0) < 5);
+}
+
 TEST_CASE("host/calibrate: a decode node measures decode steps, and no prompt") {
   Tiny tiny;
   sched::Cost cost = unmeasured();
@@ -48,11 +59,13 @@ TEST_CASE("host/calibrate: a decode node measures decode steps, and no prompt") 
   CHECK(cost.prefill_s_per_token2 == 11);
 }
 
-TEST_CASE("host/calibrate: a model too slow for the budget is measured by one pass of each length") {
+TEST_CASE("host/calibrate: a model far too slow for the budget is measured by one short pass, in proportion") {
   Tiny tiny;
   sched::Cost cost = unmeasured();
   REQUIRE_OK(measure_prefill(tiny.runner, 1ns, cost));
-  CHECK(cost.prefill(256, 0) > cost.prefill(64, 0));
+  CHECK(cost.prefill_s == 0);
+  CHECK(cost.prefill_s_per_token > 0);
+  CHECK(cost.prefill_s_per_token2 == 0);
   cost = unmeasured();
   REQUIRE_OK(measure_decode(tiny.runner, 1ns, cost));
   CHECK(cost.step(1, 0) < 5);
