@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "attn/plan.h"
 #include "base/extent.h"
@@ -27,6 +28,20 @@ struct CentroidBytes {
   uint64_t page_bytes = 0, strip_bytes = 0;
 };
 CentroidBytes centroid_bytes(const attn::Plan& plan, const ExtentLayout& layout);
+
+/// The memory of a device: weights, activations, and the KV pages of a pass. All KV pages of a node are in the host's
+/// memory, from which a pass copies those that it reads.
+struct DevicePlan {
+  std::string device;  // "cuda:0"; empty: the CPU computes, and the rest is 0
+  uint64_t weight_bytes = 0, scratch_bytes = 0;
+  uint64_t page_bytes = 0;                   // of one KV block
+  uint64_t free_bytes = 0, total_bytes = 0;  // of the device's memory, before anything is loaded
+
+  /// Number of KV pages that fit beside weights and activations.
+  uint64_t pages() const;
+};
+/// MC7005 when the device has no room for a pool that serves anybody.
+Result<void> check_device_memory(const DevicePlan& plan);
 
 /// A pool smaller than this serves nobody.
 inline constexpr uint64_t kPagesMin = 4;

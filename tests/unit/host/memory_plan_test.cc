@@ -40,6 +40,23 @@ TEST_CASE("host/memory_plan: a model that leaves no room for a pool says so, wha
   }
 }
 
+TEST_CASE("host/memory_plan: a device with room for the least pool passes, and one byte less names what fits") {
+  DevicePlan plan{"cuda:1", 100 * kMiB, 10 * kMiB, kMiB, 114 * kMiB, 120 * kMiB};
+  CHECK(plan.pages() == kPagesMin);
+  CHECK(check_device_memory(plan).has_value());
+  --plan.free_bytes;
+  const auto refused = check_device_memory(plan);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().mc == static_cast<int>(err::kDeviceMemory));
+  for (const char* part : {"cuda:1: the model needs 100 MiB for weights, 10 MiB of scratch and 4 MiB for KV",
+                           "together 114 MiB", "113 of 120 MiB are free"})
+    CHECK_MESSAGE(refused.error().what.find(part) != std::string::npos, refused.error().what);
+  CHECK(refused.error().next.find("weights of at most 99 MiB fit") == 0);
+  plan.free_bytes = kMiB;  // less than the scratch memory alone
+  CHECK(plan.pages() == 0);
+  CHECK(check_device_memory(plan).error().next.find("weights of at most 0 MiB fit") == 0);
+}
+
 TEST_CASE("host/memory_plan: the copies of MoBA centroids are counted, and what is advised passes with them") {
   MemoryPlan plan{100 * kMiB, 10 * kMiB, 500 * kMiB, 256 * 1024, 160 * kMiB, 1024};
   const auto result = check_memory(plan);
