@@ -50,17 +50,20 @@ Result<model::ModelOptions> model_options(const cli::Args& args) {
   return options;
 }
 
-Result<gpu::DeviceChoice> device_choice(const cli::Args& args) {
-  return args.has(flags::kDevice) ? gpu::parse_device(args.text(flags::kDevice)) : gpu::DeviceChoice{};
+Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args) {
+  MC_TRY(choice, args.has(flags::kDevice) ? gpu::parse_device(args.text(flags::kDevice)) : gpu::DeviceChoice{});
+  if (choice.kind == gpu::DeviceKind::cpu) return std::unique_ptr<gpu::Device>();
+  return gpu::open_device(choice, args.count(flags::kSeed));
 }
 
 Result<Engine> open_engine(const cli::Args& args) {
+  MC_TRY(device, open_chosen_device(args));
+  return open_engine(args, std::move(device));
+}
+
+Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::Device> device) {
   Engine engine;
-  MC_TRY(choice, device_choice(args));
-  if (choice.kind != gpu::DeviceKind::cpu) {
-    MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
-    engine.device = std::move(device);
-  }
+  engine.device = std::move(device);
   MC_TRY(directory, model::find_model(args.text(flags::kModel)));
   engine.directory = directory;
   engine.served_name = served_name(directory);

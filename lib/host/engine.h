@@ -28,10 +28,12 @@ struct PipelinePart {
 Result<PipelinePart> pipeline_part(const cli::Args& args);
 /// The options that --dtype, --weight-dtype and --pipeline ask for.
 Result<model::ModelOptions> model_options(const cli::Args& args);
-/// The device that --device names; the CPU without the flag.
-Result<gpu::DeviceChoice> device_choice(const cli::Args& args);
+/// Opens the device that --device names; null: the CPU. MC7002, MC7004: why it cannot be used.
+Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args);
 /// Opens --device, and loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
+/// Likewise on a device that is open.
+Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::Device> device);
 /// --threads: auto is one per core.
 int thread_count(const cli::Args& args);
 /// The name clients use: the last component of the path, without .gguf.

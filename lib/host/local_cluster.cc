@@ -77,7 +77,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
         put({"--attention", args_.text(flags::kAttention)});
         put({"--dtype", args_.text(flags::kDtype), "--weight-dtype", args_.text(flags::kWeightDtype)});
         put({"--threads", args_.text(flags::kThreads)});
-        put({"--kernels", args_.text(flags::kKernels)});
+        put({"--device", args_.text(flags::kDevice), "--kernels", args_.text(flags::kKernels)});
         const int share = std::max(1, 80 / (shape_.prefill + shape_.decode));
         put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
         if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});

@@ -11,30 +11,23 @@
 
 namespace mc::host {
 
-Result<std::unique_ptr<ModelCompute>> ModelCompute::open(const model::Model& model, Parallel& parallel,
+Result<std::unique_ptr<ModelCompute>> ModelCompute::open(model::Runner runner, Parallel& parallel,
                                                          const ComputeOptions& options) {
   MC_ASSERT(options.pool != nullptr && options.page_count > 0);
-  MC_ASSERT(options.batch_max > 0 && options.block_tokens > 0);
-  MC_TRY(runner, model::Runner::open(model, parallel,
-                                     {.block_tokens = options.block_tokens,
-                                      .max_chunk_tokens = options.chunk_tokens,
-                                      .max_batch = options.batch_max,
-                                      .kernels = options.kernels}));
   MC_TRY(wake, EventFd::open());
-  return std::unique_ptr<ModelCompute>(new ModelCompute(model, std::move(runner), parallel, std::move(wake), options));
+  return std::unique_ptr<ModelCompute>(new ModelCompute(std::move(runner), parallel, std::move(wake), options));
 }
 
-ModelCompute::ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
-                           const ComputeOptions& options)
-    : model_(model),
-      runner_(std::move(runner)),
+ModelCompute::ModelCompute(model::Runner runner, Parallel& parallel, EventFd wake, const ComputeOptions& options)
+    : runner_(std::move(runner)),
+      model_(runner_.model()),
       parallel_(parallel),
       sampler_(runner_.kernels()),
-      constraints_(Constraints::open(model.directory(), model.config().vocab)),
+      constraints_(Constraints::open(model_.directory(), model_.config().vocab)),
       options_(options),
       layout_(runner_.layout()),
       queue_(std::move(wake)) {
-  logits_.resize(size_t{options.batch_max} * model.config().vocab);
+  logits_.resize(size_t{runner_.options().max_batch} * model_.config().vocab);
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -47,12 +40,29 @@ std::string ModelCompute::kernels() const {
   return runner_.kernels().name;
 }
 
+std::optional<node::Event> ModelCompute::next() {
+  auto event = queue_.next();
+  if (event && std::holds_alternative<node::HostError>(*event)) is_lost_ = true;
+  return event;
+}
+
+std::optional<Error> ModelCompute::lost() const {
+  return is_lost_ ? failure_ : std::nullopt;
+}
+
+void ModelCompute::finish(node::Event done) {
+  queue_.finish(std::move(done));
+  if (options_.device == nullptr || !options_.device->failure() || failure_) return;
+  failure_ = options_.device->failure();
+  queue_.post(node::HostError{failure_->what});
+}
+
 void ModelCompute::loop() {
   while (auto work = queue_.take()) {
     if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
-      queue_.finish(run_chunk(*chunk));
+      finish(run_chunk(*chunk));
     else if (const auto* step = std::get_if<node::RunStep>(&*work))
-      queue_.finish(run_step(*step));
+      finish(run_step(*step));
     else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
       join(std::move(*joins));
     else
@@ -63,7 +73,7 @@ void ModelCompute::loop() {
 Result<attn::Plan> ModelCompute::plan(const std::string& text) const {
   MC_TRY(asked, attn::parse_plan(text));
   return attn::resolve(asked, model_.config().attention, static_cast<int32_t>(model_.config().layers),
-                       static_cast<int32_t>(options_.block_tokens));
+                       static_cast<int32_t>(layout_.block_tokens));
 }
 
 std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
@@ -75,7 +85,7 @@ std::span<float> ModelCompute::activations(uint32_t slot, size_t tokens) const {
 
 std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32_t layer) const {
   std::vector<uint32_t> crcs;
-  for (size_t block = run.start / options_.block_tokens; block < run.pages.size(); ++block)
+  for (size_t block = run.start / layout_.block_tokens; block < run.pages.size(); ++block)
     crcs.push_back(crc32c({page(run.pages[block]) + layout_.layer_offset(layer), layout_.layer_bytes()}));
   return crcs;
 }
@@ -117,14 +127,14 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (run.tokens.empty()) return done;
   const auto chosen = plan(run.attention);
   if (!chosen) return fail(chosen.error());
-  MC_ASSERT_LE(run.start + run.tokens.size(), run.pages.size() * options_.block_tokens);
+  MC_ASSERT_LE(run.start + run.tokens.size(), run.pages.size() * layout_.block_tokens);
   std::vector<std::byte*> pages;
   for (uint32_t index : run.pages) {
     MC_ASSERT_LT(index, options_.page_count);
     pages.push_back(page(index));
   }
   // Rows beyond a partial tail must be zero: the page may have held another block before.
-  const size_t tail_tokens = (run.start + run.tokens.size()) % options_.block_tokens;
+  const size_t tail_tokens = (run.start + run.tokens.size()) % layout_.block_tokens;
   if (tail_tokens != 0) std::fill_n(pages.back(), layout_.page_bytes(), std::byte{0});
   model::PrefillChunk chunk;
   chunk.tokens = run.tokens;
@@ -142,7 +152,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     chunk.hidden = hidden_;
   }
   chunk.on_layer = [&](uint32_t layer) {
-    queue_.post(node::LayerDone{run.run, layer, run.start / options_.block_tokens, layer_crcs(run, layer)});
+    queue_.post(node::LayerDone{run.run, layer, run.start / layout_.block_tokens, layer_crcs(run, layer)});
     return !queue_.is_cancelled(run.run);
   };
   std::optional<Error> broken;
@@ -186,9 +196,9 @@ void ModelCompute::join(node::JoinBatch joins) {
   const auto [it, fresh] = batch_.try_emplace(joins.sequence, std::move(joins), layout_);
   MC_ASSERT(fresh);
   Sequence& sequence = it->second;
-  MC_ASSERT_EQ(sequence.told.pages.size(), sequence.told.position / options_.block_tokens + 1);
+  MC_ASSERT_EQ(sequence.told.pages.size(), sequence.told.position / layout_.block_tokens + 1);
   sequence.plan = plan(sequence.told.attention);
-  sequence.pages.reserve(sequence.told.tokens_max / options_.block_tokens + 1);
+  sequence.pages.reserve(sequence.told.tokens_max / layout_.block_tokens + 1);
   for (const uint32_t index : sequence.told.pages) {
     MC_ASSERT_LT(index, options_.page_count);
     sequence.pages.push_back(page(index));
@@ -210,7 +220,7 @@ node::StepDone ModelCompute::run_step(const node::RunStep& run) {
 Result<void> ModelCompute::compute_rows(node::StepRows& step) {
   rows_.clear();
   computed_.clear();
-  MC_ASSERT_LE(step.in.size(), size_t{options_.batch_max});
+  MC_ASSERT_LE(step.in.size(), size_t{runner_.options().max_batch});
   MC_ASSERT_LE(step.in.size(), batch_.size());
   step.out.resize(step.in.size());
   for (size_t i = 0; i < step.in.size(); ++i) {
@@ -228,8 +238,8 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
       MC_ASSERT_LT(row.page, options_.page_count);
       sequence.pages.push_back(page(row.page));
     }
-    MC_ASSERT_EQ(sequence.pages.size(), row.position / options_.block_tokens + 1);
-    if (row.position % options_.block_tokens == 0)  // a fresh page: unused rows are zero
+    MC_ASSERT_EQ(sequence.pages.size(), row.position / layout_.block_tokens + 1);
+    if (row.position % layout_.block_tokens == 0)  // a fresh page: unused rows are zero
       std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
     computed_.push_back(i);
     rows_.push_back({row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids});
@@ -254,7 +264,7 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
                        may_end ? std::span<const uint32_t>{} : told.banned, *allowed));
     out.sampled = std::move(drawn);
-    if (told.position % options_.block_tokens == 0)
+    if (told.position % layout_.block_tokens == 0)
       for (uint32_t layer = 0; layer < layout_.layers; ++layer)
         out.sealed_crcs.push_back(crc32c({sequence.pages.back() + layout_.layer_offset(layer), layout_.layer_bytes()}));
   }

@@ -18,6 +18,7 @@
 #include "attn/attn.h"
 #include "base/fd.h"
 #include "base/parallel.h"
+#include "gpu/gpu.h"
 #include "host/compute_queue.h"
 #include "host/constraints.h"
 #include "model/model.h"
@@ -30,27 +31,25 @@
 namespace mc::host {
 
 struct ComputeOptions {
-  uint32_t block_tokens = 64;
-  uint32_t chunk_tokens = 512;
-  uint32_t batch_max = 64;
-  std::string kernels = "auto";
   std::byte* pool = nullptr;  // page 0; outlives the Compute
   uint32_t page_count = 0;
-  node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
+  node::ActivationSlots slots;          // of a pipeline member, offsets from `pool`
+  const gpu::Device* device = nullptr;  // the runner's; null: the CPU
 };
 
 class ModelCompute final : public node::Compute {
  public:
-  /// `model` and `parallel` outlive it; `parallel` is used by this thread alone from now on.
-  static Result<std::unique_ptr<ModelCompute>> open(const model::Model& model, Parallel& parallel,
+  /// `parallel` and the objects that the runner refers to outlive it, and only its thread uses them from now on.
+  static Result<std::unique_ptr<ModelCompute>> open(model::Runner runner, Parallel& parallel,
                                                     const ComputeOptions& options);
   ~ModelCompute() override;
 
   void submit(node::ComputeWork work) override { queue_.submit(std::move(work)); }
   void cancel(uint64_t run) override { queue_.cancel(run); }
   std::string kernels() const override;
+  std::optional<Error> lost() const override;
   int event_fd() const override { return queue_.event_fd(); }
-  std::optional<node::Event> next() override { return queue_.next(); }
+  std::optional<node::Event> next() override;
 
  private:
   /// A sequence of the batch, from JoinBatch to LeaveBatch.
@@ -63,9 +62,10 @@ class ModelCompute final : public node::Compute {
     std::unique_ptr<Constraint> constraint;  // once its first token is drawn, if the sampling has a grammar
   };
 
-  ModelCompute(const model::Model& model, model::Runner runner, Parallel& parallel, EventFd wake,
-               const ComputeOptions& options);
+  ModelCompute(model::Runner runner, Parallel& parallel, EventFd wake, const ComputeOptions& options);
   void loop();
+  /// The run of `done` has ended. When the device has failed, a HostError follows the run that it failed.
+  void finish(node::Event done);
   node::ChunkDone run_chunk(const node::RunChunk& run);
   void join(node::JoinBatch join);
   node::StepDone run_step(const node::RunStep& run);
@@ -89,8 +89,8 @@ class ModelCompute final : public node::Compute {
   std::span<float> activations(uint32_t slot, size_t tokens) const;
   std::byte* page(uint32_t index) const { return options_.pool + size_t{index} * layout_.page_bytes(); }
 
-  const model::Model& model_;
   model::Runner runner_;
+  const model::Model& model_;  // the runner's
   Parallel& parallel_;
   ops::Sampler sampler_;
   Constraints constraints_;
@@ -102,6 +102,8 @@ class ModelCompute final : public node::Compute {
   std::vector<model::DecodeRow> rows_;            // of the step under way
   std::vector<size_t> computed_;                  // which of the step's rows they are
   ComputeQueue queue_;
+  std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it
+  bool is_lost_ = false;          // the control loop has taken that event
   std::thread thread_;
 };
 

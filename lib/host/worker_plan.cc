@@ -12,13 +12,11 @@
 #include "host/choice_flags.h"
 #include "host/daemon_flags.h"
 #include "host/disk_flags.h"
-#include "host/memory_plan.h"
 #include "host/model_compute.h"
 #include "host/profile.h"
 #include "host/store_flags.h"
 #include "kv/eviction.h"
 #include "model/find.h"
-#include "model/runner.h"
 #include "node/disk_block.h"
 #include "product/flags.h"
 
@@ -197,23 +195,40 @@ Result<void> WorkerPlan::check_memory() const {
                     "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
 }
 
+model::RunnerOptions WorkerPlan::runner_options() const {
+  model::RunnerOptions out{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens)),
+                           .max_chunk_tokens = 512,
+                           .kernels = args_.text(flags::kKernels)};
+  if (args_.has(flags::kBatchMax)) out.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  if (args_.has(flags::kChunkTokens)) out.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  return out;
+}
+
 /// Before anything is loaded. Returns the bytes of the weights.
-Result<uint64_t> WorkerPlan::check_model_fits() const {
+Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
   MC_TRY(options, model_options(args_));
   MC_TRY(plan, model::plan_model(directory, options));
-  model::RunnerOptions runner{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens))};
-  if (args_.has(flags::kBatchMax)) runner.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
-  if (args_.has(flags::kChunkTokens)) runner.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  const model::RunnerOptions runner = runner_options();
   const ByteSize kv = args_.size(flags::kKvMem);
   MemoryPlan memory;
   memory.weight_bytes = plan.weight_bytes;
-  memory.scratch_bytes = model::Runner::workspace_bytes(plan.config, runner) +
-                         sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
+  memory.scratch_bytes = sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
+  if (device == nullptr) memory.scratch_bytes += model::Runner::workspace_bytes(plan.config, runner);
   memory.free_bytes = mem::available_bytes();
   memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
   const ExtentLayout layout = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers);
   memory.page_bytes = layout.page_bytes();
+  if (device != nullptr) {
+    MC_TRY(on_device, device->memory());
+    device_ = {.device = std::string(device->name()),
+               .weight_bytes = plan.weight_bytes,
+               .scratch_bytes = model::Runner::device_workspace_bytes(plan.config, runner),
+               .page_bytes = layout.page_bytes(),
+               .free_bytes = on_device.free,
+               .total_bytes = on_device.total};
+    MC_CHECK(check_device_memory(device_));
+  }
   if (role_ == wire::Role::decode) {
     MC_TRY(attention, asked_plan(args_, flags::kDecodeAttention, plan.config));
     const CentroidBytes copies = centroid_bytes(attention, layout);
@@ -227,14 +242,11 @@ Result<uint64_t> WorkerPlan::check_model_fits() const {
 Result<void> WorkerPlan::plan_model() {
   MC_TRY(profile, runner_profile(args_));
   if (profile) return plan_costed(*std::move(profile));
-  MC_TRY(device, device_choice(args_));
-  if (device.kind != gpu::DeviceKind::cpu)
-    return user_error(err::kDeviceUnusable,
-                      "a node serves on the CPU alone yet, and --device names " + gpu::to_string(device), "--device",
-                      "leave --device out; 'once' runs one prompt on " + gpu::to_string(device));
-  MC_TRY(weight_bytes, check_model_fits());
+  MC_TRY(device, open_chosen_device(args_));
+  MC_TRY(weight_bytes, check_model_fits(device.get()));
   if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
-  MC_TRY(engine, open_engine(args_));
+  options.device = device ? device->name() : "cpu";
+  MC_TRY(engine, open_engine(args_, std::move(device)));
   engine_ = std::make_unique<Engine>(std::move(engine));
   const model::Model& model = *engine_->model;
   block_tokens_ = engine_->block_tokens;
@@ -243,14 +255,8 @@ Result<void> WorkerPlan::plan_model() {
   options.kv = model.kv_namespace(engine_->prefill_plan, engine_->block_tokens);
   options.decode_attention = attn::to_string(engine_->decode_plan);
   const uint64_t page_bytes = options.layout.page_bytes();
-  // More than the batch can ever hold is waste: small models on big machines stay small.
-  const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
-  const uint64_t useful = std::max<uint64_t>(batch, 4) * (model.config().max_positions / engine_->block_tokens + 1);
-  // A pipeline's members count pages alike: by the one that holds most layers.
-  ExtentLayout widest = options.layout;
-  if (!model.whole()) widest.stage = {0, (widest.layers + stage_.stages - 1) / stage_.stages};
-  uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest.page_bytes();
-  if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
+  const ExtentLayout widest = widest_layout();
+  const uint64_t pages = pages_wanted();
   if (pages < kPagesMin)
     return user_error(err::kNotEnoughMemory,
                       "--kv-mem holds " + std::to_string(pages) + " pages of " + format_bytes(page_bytes) +
@@ -258,9 +264,32 @@ Result<void> WorkerPlan::plan_model() {
                       "--kv-mem", "give --kv-mem at least " + format_bytes(kPagesMin * widest.page_bytes()));
   options.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
   arena_bytes_ = options.page_count * page_bytes;
-  options.context_tokens = std::min(model.config().max_positions, (options.page_count - 1) * engine_->block_tokens);
+  uint64_t context_pages = options.page_count - 1;
+  if (engine_->device) context_pages = std::min(context_pages, device_.pages());
+  options.context_tokens =
+      static_cast<uint32_t>(std::min<uint64_t>(model.config().max_positions, context_pages * engine_->block_tokens));
   MC_CHECK(add_slots());
   return check_memory();
+}
+
+// A pipeline's members count pages alike: by the one that holds most layers.
+ExtentLayout WorkerPlan::widest_layout() const {
+  ExtentLayout widest = options.layout;
+  if (!engine_->model->whole()) widest.stage = {0, (widest.layers + stage_.stages - 1) / stage_.stages};
+  return widest;
+}
+
+/// KV pages that fit into --kv-mem, and on a device what its passes can hold.
+uint64_t WorkerPlan::pages_wanted() const {
+  // More than the batch can ever hold is waste: small models on big machines stay small.
+  const uint64_t batch = args_.has(flags::kBatchMax) ? args_.count(flags::kBatchMax) : 16;
+  const uint64_t useful =
+      std::max<uint64_t>(batch, 4) * (engine_->model->config().max_positions / engine_->block_tokens + 1);
+  uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest_layout().page_bytes();
+  if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
+  // All pages of a batch are on the device during a step, and those of one sequence during a chunk.
+  if (engine_->device && role_ == wire::Role::decode) pages = std::min(pages, device_.pages());
+  return pages;
 }
 
 // Room as the profile has it, in stand-in pages; memory is taken only as they are written.
@@ -340,11 +369,8 @@ std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
                                   from_seconds(costed_->profile.net.latency_s)};
 }
 
-Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const {
+Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {
   if (!args_.present(flags::kCost)) {
-    const model::RunnerOptions one{
-        .block_tokens = engine_->block_tokens, .max_chunk_tokens = 256, .max_batch = 1, .kernels = kernels};
-    MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, one));
     sched::Cost measured;
     if (role_ == wire::Role::decode)
       MC_CHECK(measure_decode(runner, 500ms, measured));
@@ -362,20 +388,16 @@ Result<sched::Cost> WorkerPlan::cost_of_model(const std::string& kernels) const 
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
-  ComputeOptions compute;
-  compute.block_tokens = block_tokens_;
-  if (args_.has(flags::kChunkTokens)) compute.chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-  MC_CHECK(check_chunk(compute.chunk_tokens));
-  if (args_.has(flags::kBatchMax)) compute.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
-  compute.kernels = args_.text(flags::kKernels);
-  compute.pool = pool;
-  compute.page_count = options.page_count;
-  compute.slots = prefill_.slots;
-  MC_TRY(cost, cost_of_model(compute.kernels));
+  const model::RunnerOptions asked = runner_options();
+  MC_CHECK(check_chunk(asked.max_chunk_tokens));
+  MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, asked, engine_->device.get()));
+  MC_TRY(cost, cost_of_model(runner));
   options.cost = cost;
-  MC_TRY(opened, ModelCompute::open(*engine_->model, *engine_->parallel, compute));
-  prefill_.chunk_tokens = stage_.chunk_tokens = compute.chunk_tokens;
-  decode_.batch_max = compute.batch_max;
+  const ComputeOptions compute{
+      .pool = pool, .page_count = options.page_count, .slots = prefill_.slots, .device = engine_->device.get()};
+  MC_TRY(opened, ModelCompute::open(std::move(runner), *engine_->parallel, compute));
+  prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
+  decode_.batch_max = asked.max_batch;
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
 

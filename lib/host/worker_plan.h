@@ -11,7 +11,9 @@
 #include "costed/paced_plane.h"
 #include "host/block_disk.h"
 #include "host/engine.h"
+#include "host/memory_plan.h"
 #include "host/value_disk.h"
+#include "model/runner.h"
 #include "node/cache.h"
 #include "node/decode.h"
 #include "node/prefill.h"
@@ -47,6 +49,8 @@ class WorkerPlan {
   uint32_t vocab() const { return engine_ ? engine_->model->config().vocab : costed_ ? costed_->vocab : 0; }
   /// Null in a cache node and with --runner costed.
   const Engine* engine() const { return engine_.get(); }
+  /// Memory of the device that --device names.
+  const DevicePlan& device() const { return device_; }
   /// With --runner costed: how fast a modelled network carries the bytes that really move.
   std::optional<costed::PacedPlane::Pace> pace() const;
 
@@ -60,13 +64,16 @@ class WorkerPlan {
   Result<void> add_slots();
   Result<void> plan_cache();
   Result<void> check_memory() const;
-  Result<uint64_t> check_model_fits() const;
+  Result<uint64_t> check_model_fits(gpu::Device* device);
+  ExtentLayout widest_layout() const;
+  uint64_t pages_wanted() const;
+  model::RunnerOptions runner_options() const;
   Result<void> plan_model();
   Result<void> plan_costed(sched::Profile profile);
   Result<void> check_chunk(uint32_t chunk_tokens) const;
   Result<std::unique_ptr<node::Compute>> open_costed(std::byte* pool);
   Result<std::unique_ptr<node::Compute>> open_model(std::byte* pool);
-  Result<sched::Cost> cost_of_model(const std::string& kernels) const;
+  Result<sched::Cost> cost_of_model(model::Runner& runner) const;
 
   wire::Role role_;
   const cli::Args& args_;
@@ -76,6 +83,7 @@ class WorkerPlan {
   node::CacheOptions cache_;
   std::unique_ptr<Engine> engine_;
   std::optional<costed::CostedOptions> costed_;  // with --runner costed
+  DevicePlan device_;
   uint32_t block_tokens_ = 0;
   uint64_t arena_bytes_ = 0, value_bytes_ = 0;
 };

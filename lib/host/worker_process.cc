@@ -135,6 +135,7 @@ class WorkerProcess {
                          {"weights_bytes", plan_.engine() ? plan_.engine()->model->weight_bytes() : size_t{0}},
                          {"dtype", plan_.engine() ? to_string(plan_.engine()->model->dtype()) : "-"},
                          {"kernels", compute_ ? compute_->kernels() : std::string("-")},
+                         {"device", plan_.options.device.empty() ? "-" : plan_.options.device},
                          {"attention", plan_.options.kv.attention},
                          {"block_tokens", plan_.options.layout.block_tokens},
                          {"page_bytes", plan_.options.layout.layers ? plan_.options.layout.page_bytes() : size_t{0}},
@@ -143,6 +144,15 @@ class WorkerProcess {
                          {"transports", transports},
                          {"control", plan_.options.control_uri},
                          {"http", plan_.options.http}});
+    const DevicePlan& device = plan_.device();
+    if (device.device.empty()) return;
+    log_info("memory of the device", {{"device", device.device},
+                                      {"free_bytes", device.free_bytes},
+                                      {"total_bytes", device.total_bytes},
+                                      {"weights_bytes", device.weight_bytes},
+                                      {"scratch_bytes", device.scratch_bytes},
+                                      {"kv_tokens", device.pages() * plan_.options.layout.block_tokens},
+                                      {"kv_on_host_bytes", plan_.arena_bytes()}});
   }
 
   Result<int> run() {
@@ -159,6 +169,7 @@ class WorkerProcess {
     const TimePoint now = SystemClock::instance().now();
     const node::Registration& registration = worker_->registration();
     planes_.offer_keys();
+    if (const auto lost = compute_ ? compute_->lost() : std::nullopt) return abandon(*lost);
     const WorkerWatch::News news = watch_.look(registration, worker_->disk().state(), now);
     if (news.named) {
       planes_.links().set_name(watch_.name());
@@ -174,7 +185,7 @@ class WorkerProcess {
       log_warn("the conductor refuses this node, which goes on asking", {{"why", one_line(refusal(*news.waits_for))}});
     if (news.refused) return give_up(refusal(*news.refused));
     if (shutdown_.is_due(worker_->idle(), now)) {
-      if (!registration.has_left()) leave();
+      if (!registration.has_left()) leave("shutdown");
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
@@ -193,8 +204,8 @@ class WorkerProcess {
                    registration.has_tenants());
   }
 
-  void leave() {
-    loop_->apply([this](TimePoint now, node::Actions& out) { worker_->leave(now, out); });
+  void leave(const std::string& why) {
+    loop_->apply([&](TimePoint now, node::Actions& out) { worker_->leave(why, now, out); });
     MC_ASSERT(worker_->registration().has_left());
   }
 
@@ -207,6 +218,14 @@ class WorkerProcess {
     for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
     return user_error(err::kKvLayoutMismatch, refused.message,
                       "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
+  }
+
+  /// The compute can do no more work. The run that found out has failed with the reason; the conductor gives the others
+  /// to other nodes.
+  void abandon(const Error& error) {
+    log_error("the device failed; the node leaves the cluster", {{"why", one_line(error)}});
+    leave(error.what);
+    give_up(error);
   }
 
   void give_up(Error error) {
@@ -230,7 +249,7 @@ class WorkerProcess {
         const size_t left = worker_->load().running + worker_->load().waiting;
         log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
       } else {
-        leave();
+        leave("shutdown");
         loop_->stop();
       }
     }

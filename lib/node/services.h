@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/result.h"
 #include "node/node.h"
 
 namespace mc::node {
@@ -27,6 +28,8 @@ class Compute {
   /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
   virtual void cancel(uint64_t run) = 0;
   virtual std::string kernels() const = 0;
+  /// The error after which the compute can do no more work: its device failed. The runs that it still has fail with it.
+  virtual std::optional<Error> lost() const { return std::nullopt; }
   virtual int event_fd() const = 0;
   /// The next event, if any; clears event_fd() when there is none.
   virtual std::optional<Event> next() = 0;

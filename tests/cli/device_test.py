@@ -66,11 +66,6 @@ class BadInput(unittest.TestCase):
         says = "emu does not serve the compute type f32 yet"
         self.refused("MC7002", (says,), "mc-prefill", "once", "--device", "emu", "--dtype", "f32", "-p", "x")
 
-    def test_a_node_says_that_it_serves_on_the_cpu_alone(self):
-        for tool in ("mc-prefill", "mc-decode"):
-            self.refused("MC7002", ("a node serves on the CPU alone yet", "--device"), tool, "--device", "emu",
-                         "--conductor", "tcp://127.0.0.1:1")
-
 
 if __name__ == "__main__":
     for program in ("mc-prefill", "mc-decode"):

@@ -19,7 +19,7 @@ namespace {
 // Flags of the nodes that --local starts; the --help of those programs explains them.
 constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::kDtype),
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
-               kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
+               kDevice = by_name(flags::kDevice), kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
                kChunkTokens = by_name(flags::kChunkTokens), kTransport = by_name(flags::kTransport),
                kBlockTokens = by_name(flags::kBlockTokens), kDrainTimeout = by_name(flags::kDrainTimeout);
 constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
@@ -64,6 +64,7 @@ constexpr const Flag* kFlags[] = {
     &kDtype,
     &kWeightDtype,
     &kThreads,
+    &kDevice,
     &kKernels,
     &kKvMem,
     &kChunkTokens,

@@ -55,11 +55,9 @@ struct DecodeNode {
     options.demote_above = 2;
     pool = mem::HostBuffer::allocate(kPoolPages * options.layout.page_bytes(), {}).value();
     std::fill_n(pool.data(), pool.size(), std::byte{0});
-    ComputeOptions compute_options;
-    compute_options.block_tokens = kTokensPerBlock;
-    compute_options.chunk_tokens = 64, compute_options.batch_max = 8;
-    compute_options.pool = pool.data(), compute_options.page_count = kPoolPages;
-    compute = ModelCompute::open(model, parallel, compute_options).value();
+    auto runner =
+        model::Runner::open(model, parallel, {.block_tokens = kTokensPerBlock, .max_chunk_tokens = 64, .max_batch = 8});
+    compute = ModelCompute::open(*std::move(runner), parallel, {.pool = pool.data(), .page_count = kPoolPages}).value();
     machine = std::make_unique<node::Decode>(options, node::DecodeOptions{.batch_max = 8});
     give(node::Tick{});
     give(node::Received{NodeId(node::kConductor), instance_of(99), wire::Welcome{"d0", 1u << 30, 1u << 30}});

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Nodes on a device: a cluster whose nodes compute on the emulated GPU gives the greedy tokens of the CPU, over every
+way that KV takes, and a node whose GPU fails leaves with the reason. The prompts are short because the emulator runs
+every instruction of every thread."""
+
+import concurrent.futures
+import unittest
+
+import cluster
+from cluster import Cluster, cached, oracle, token_ids
+
+BLOCK = 64
+IDS = [5 + i * 7 % 900 for i in range(135)]  # two whole blocks and a tail
+MOBA = "moba:block=64,top_k=2,full_last=1"
+CPU = ["--dtype", "bf16", "--threads", "1"]
+EMU = [*CPU, "--device", "emu"]
+CHUNKS = ["--chunk-tokens", "64"]
+# Nodes that start with a profile measure nothing. Where a node dies at a numbered operation, no other ones come before.
+PROFILED = ["--cost", "a800-llama3-70b"]
+
+
+def tokens_on_cpu(ids, count, attention):
+    return oracle(ids, count, "--threads", "1", "--attention", attention, dtype="bf16")
+
+
+@unittest.skipIf(cluster.is_sanitized(), "the emulator takes minutes with a sanitizer")
+class OnDevice(unittest.TestCase):
+    def check(self, c, ids, count, attention, **fields):
+        answer = c.complete(ids=ids, max_tokens=count, **fields)
+        self.assertEqual(token_ids(answer), tokens_on_cpu(ids, count, attention), answer["mc"])
+        return answer
+
+    def test_a_cluster_on_emu_gives_the_cpus_tokens_in_chunks_and_from_a_cached_prefix(self):
+        cases = [("full", "shm", IDS[:70]), (MOBA, "tcp", IDS)]
+        if cluster.FULL:
+            cases += [("full", "tcp", IDS), (MOBA, "shm", IDS[:70])]
+        for attention, transport, ids in cases:
+            with self.subTest(attention=attention, transport=transport, tokens=len(ids)):
+                flags = [*EMU, *CHUNKS, "--attention", attention, "--transport", transport]
+                with Cluster("1p1d", worker=flags) as c:
+                    cold = self.check(c, ids, 3, attention)
+                    self.assertEqual(cached(cold), 0)
+                    whole = len(ids) // BLOCK * BLOCK
+                    warm = self.check(c, ids[:whole] + [17, 23, 31], 2, attention)
+                    self.assertEqual(cached(warm), whole, warm["mc"])
+                    c.wait_quiet()
+                    if transport == "shm":
+                        self.check_what_is_shown(c)
+
+    def check_what_is_shown(self, c):
+        self.assertEqual([n["device"] for n in c.cluster()["nodes"]], ["emu", "emu"])
+        code, out, err = c.verb("ps")
+        self.assertEqual(code, 0, err)
+        head, *rows = out.decode().splitlines()
+        at = head.split().index("DEVICE")
+        self.assertEqual([row.split()[at] for row in rows], ["emu", "emu"])
+        log = c.processes["conductor"].text()
+        self.assertRegex(log, r"started .*device=\"?emu")
+        self.assertRegex(log, r"memory of the device .*weights_bytes=\d+ .*kv_tokens=\d+ kv_on_host_bytes=\d+")
+
+    def test_kv_of_a_node_on_emu_is_decoded_on_the_cpu_and_the_other_way_round_through_a_cache_node(self):
+        with Cluster(roles=["conductor", "c0"]) as c:
+            c.start("p0", *EMU, *CHUNKS, *PROFILED)
+            c.start("d0", *CPU)
+            c.wait_nodes()
+            self.check(c, IDS, 2, "auto")
+            self.assertEqual(c.node("p0")["device"], "emu")
+            self.assertEqual(c.node("d0")["device"], "cpu")
+            self.assertEqual(c.node("c0")["device"], "")
+            c.start("p1", *CPU)
+            c.start("d1", *EMU, *PROFILED)
+            c.wait_nodes()
+            pin = {"pin": {"prefill": "p1", "decode": "d1"}}
+            self.check(c, [9, *IDS[1:70]], 3, "auto", mc=pin)
+            c.wait_quiet()
+
+    def test_kill_9_of_either_node_on_emu_costs_no_token(self):
+        ids = IDS[:70]
+        with Cluster(roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            for name in ("p0", "d0"):
+                c.start(name, *EMU, *PROFILED)
+            c.wait_nodes()
+            for name in ("p0", "d0"):
+                answer = pool.submit(c.complete, ids=ids, max_tokens=4)
+                cluster.until(lambda: c.node(name)["running"] > 0, 60, f"{name} computes")
+                c.processes[name].kill()
+                c.start(name, *EMU, *PROFILED)
+                self.assertEqual(token_ids(answer.result()), tokens_on_cpu(ids, 4, "auto"), answer.result()["mc"])
+            self.assertGreater(c.cluster()["totals"]["retried"], 1)
+            c.wait_quiet()
+
+    def test_a_node_whose_gpu_dies_in_a_request_leaves_with_the_reason_and_another_node_takes_the_request(self):
+        for name, at in (("p0", 160), ("d0", 140)):
+            with self.subTest(node=name), Cluster(roles=["conductor"]) as c:
+                for node in ("p0", "d0"):
+                    device = f"emu:fault={at}" if node == name else "cpu"
+                    c.start(node, *CPU, *PROFILED, "--device", device)
+                c.wait_nodes()
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    answer = pool.submit(c.complete, ids=IDS[:70], max_tokens=4)
+                    node = c.processes[name]
+                    self.assertEqual(node.popen.wait(60), 1, node.tail())
+                    self.assertRegex(node.text(), r"error MC7006 .*uncorrectable ECC error .*CUDA error 214")
+                    c.start(name[0] + "1", *CPU, *PROFILED)
+                    self.assertEqual(token_ids(answer.result()), tokens_on_cpu(IDS[:70], 4, "auto"))
+                log = c.processes["conductor"].text()
+                self.assertRegex(log, r"request is retried .*reason=io why=\"emu: .*uncorrectable ECC error")
+                self.assertRegex(log, rf"node left .*{name}.*uncorrectable ECC error")
+                left = {"p0", "d0", name[0] + "1"} - {name}
+                self.assertEqual({n["id"] for n in c.cluster()["nodes"]}, left)
+
+
+class BadInput(unittest.TestCase):
+    def test_a_node_names_the_device_that_it_cannot_use_before_it_loads_the_model(self):
+        for tool in ("mc-prefill", "mc-decode"):
+            code, _, err = cluster.run(tool, "--device", "cuda:1000", "--check", "--http", "127.0.0.1:0")
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
+
+    def test_a_device_without_room_says_what_is_needed_what_is_free_and_what_fits(self):
+        flags = ["--device", "emu", "--chunk-tokens", "1048576", "--check", "--http", "127.0.0.1:0"]
+        code, _, err = cluster.run("mc-prefill", *flags)
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"error MC7005 .*emu: the model needs 10 MiB for weights, \d+ MiB of scratch and 1 MiB")
+        self.assertRegex(err, r"together \d+ MiB; 8192 of 8192 MiB are free")
+        self.assertRegex(err, r"next: +weights of at most 0 MiB fit; use a smaller model, --chunk-tokens")
+
+    def test_a_local_cluster_passes_the_device_on(self):
+        code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")
+        self.assertEqual(code, 0, err)
+        lines = out.decode().splitlines()
+        self.assertEqual(["--device emu" in line for line in lines], [True, True, False], lines)
+        code, _, err = cluster.run("mc-conductor", "--local", "1p1d", "--device", "gpu")
+        self.assertNotEqual(code, 0)
+        self.assertIn("MC1002", err)
+
+
+if __name__ == "__main__":
+    for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache"):
+        cluster.program(program)
+    unittest.main()

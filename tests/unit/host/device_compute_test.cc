@@ -1,0 +1,118 @@
+// The compute of a node on an emulated GPU: what it leaves in the node's pages, and what it reports when the GPU fails.
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/fd.h"
+#include "base/hash.h"
+#include "gpu/emulated.h"
+#include "gpu/gpu.h"
+#include "host/model_compute.h"
+#include "mem/mem.h"
+#include "model/find.h"
+#include "test.h"
+
+#if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
+namespace device_compute_test {
+
+using namespace mc;
+using namespace mc::host;
+
+namespace {
+
+constexpr uint32_t kPages = 4;
+constexpr Duration kPatience = std::chrono::minutes(2);
+
+/// A compute over pages of its own, without a node.
+struct DeviceCompute {
+  Parallel parallel{1};
+  model::Model model = model::Model::open(model::find_model("mc-tiny").value(), {.dtype = "bf16"}, parallel).value();
+  ExtentLayout layout = model.kv_layout(64);
+  mem::HostBuffer pool = mem::HostBuffer::allocate(kPages * layout.page_bytes(), {}).value();
+  std::shared_ptr<gpu::EmulatedDriver> driver;
+  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<ModelCompute> compute;
+
+  explicit DeviceCompute(const gpu::EmulatedHost& host = {}) : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
+    std::fill_n(pool.data(), pool.size(), std::byte{0xab});  // what an earlier block left
+    device = std::move(*gpu::Device::open(driver, 0));
+    auto runner = model::Runner::open(model, parallel, {.max_chunk_tokens = 64, .max_batch = 2}, device.get());
+    REQUIRE_OK(runner);
+    compute = ModelCompute::open(*std::move(runner), parallel,
+                                 {.pool = pool.data(), .page_count = kPages, .device = device.get()})
+                  .value();
+  }
+  /// The chunk of a prompt of 20 tokens, in page 2.
+  static node::RunChunk chunk() {
+    node::RunChunk run;
+    run.run = 7;
+    run.attention = "full";
+    run.pages = {2};
+    run.sample = true;
+    for (uint32_t i = 0; i < 20; ++i) run.tokens.push_back(5 + 7 * i);
+    return run;
+  }
+  node::Event next() {
+    const TimePoint deadline = SystemClock::instance().now() + kPatience;
+    for (;;) {
+      if (auto event = compute->next()) return std::move(*event);
+      REQUIRE(wait_fd(compute->event_fd(), POLLIN, deadline));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "host/device_compute: layers of a chunk on emu are in the node's page, with their checksums, when announced") {
+  DeviceCompute on;
+  CHECK_FALSE(on.compute->lost().has_value());
+  on.compute->submit(DeviceCompute::chunk());
+  uint32_t layers = 0;
+  for (;;) {
+    const node::Event event = on.next();
+    if (const auto* layer = std::get_if<node::LayerDone>(&event)) {
+      const std::byte* extent = on.pool.data() + 2 * on.layout.page_bytes() + on.layout.layer_offset(layer->layer);
+      CHECK(layer->crcs == std::vector<uint32_t>{crc32c({extent, on.layout.layer_bytes()})});
+      ++layers;
+      continue;
+    }
+    const auto& done = std::get<node::ChunkDone>(event);
+    CHECK(done.code == Code::ok);
+    CHECK(done.sampled.token < on.model.config().vocab);
+    break;
+  }
+  CHECK(layers == on.layout.layers);
+  // Rows behind the 20 tokens are zero: those of V are the last of a head before its sums.
+  const std::byte* v = on.pool.data() + 2 * on.layout.page_bytes() + on.layout.v_offset();
+  CHECK(std::all_of(v + 20 * 128, v + 64 * 128, [](std::byte b) { return b == std::byte{0}; }));
+  CHECK_FALSE(on.compute->lost().has_value());
+}
+
+TEST_CASE(
+    "host/device_compute: a GPU that dies in a chunk fails it with the reason, and the compute is lost after that") {
+  uint64_t loaded = 0;
+  {
+    DeviceCompute whole;
+    loaded = whole.driver->gpu().operations();
+  }
+  DeviceCompute on({.fault = gpu::Status::ecc_uncorrectable, .fault_after = loaded + 20});
+  on.compute->submit(DeviceCompute::chunk());
+  for (;;) {
+    const node::Event event = on.next();
+    CHECK_FALSE((std::holds_alternative<node::ChunkDone>(event) && on.compute->lost().has_value()));
+    if (std::holds_alternative<node::LayerDone>(event)) continue;
+    const auto& done = std::get<node::ChunkDone>(event);
+    CHECK(done.code == Code::io);
+    CHECK_MESSAGE(done.what.find("emu: ") == 0, done.what);
+    CHECK_MESSAGE(done.what.find("uncorrectable ECC error") != std::string::npos, done.what);
+    break;
+  }
+  CHECK(std::holds_alternative<node::HostError>(on.next()));
+  REQUIRE(on.compute->lost().has_value());
+  CHECK(on.compute->lost()->mc == err::kDeviceFailed);
+}
+
+}  // namespace device_compute_test
+#endif
