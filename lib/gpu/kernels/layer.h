@@ -84,4 +84,15 @@ struct SealArgs {
   int32_t head_dim = 0;
 };
 
+/// CRC32C of a layer's extents, as base/hash.h defines it. Grid: (pages); kChecksumShared bytes of shared memory.
+struct ChecksumArgs {
+  const unsigned char* extents = nullptr;  // the layer's extent in page 0, aligned to 4
+  uint64_t page_bytes = 0;
+  const RowPlace* pages = nullptr;  // [pages]; `slot` is not used
+  uint32_t* sums = nullptr;         // [pages]
+  uint32_t words = 0;               // 32-bit words of an extent
+  uint32_t start = 0;               // crc32c_shift(0xffffffff, bytes of an extent)
+};
+constexpr uint32_t kChecksumShared = 16;  // a word for each of four warps
+
 }  // namespace mc::gpu

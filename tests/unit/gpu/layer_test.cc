@@ -9,6 +9,7 @@
 
 #include "attn/attn.h"
 #include "base/dtype.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "gpu/emulated.h"
 #include "gpu/gpu.h"
@@ -273,4 +274,70 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
     CHECK(v[5 * 64 + 7] == f32_to_bf16(last[7]));
     CHECK(v[6 * 64 + 7] == 0);
   }
+}
+
+namespace {
+
+/// The checksums that a device makes of pages 2 and 0 of three, whose extents begin 64 bytes into a page.
+Result<std::vector<uint32_t>> sums_of(Bench& bench, const std::vector<std::byte>& pool, uint64_t page_bytes,
+                                      uint32_t bytes) {
+  const ChecksumArgs args{.extents = reinterpret_cast<unsigned char*>(bench.put(pool)) + 64,
+                          .page_bytes = page_bytes,
+                          .pages = bench.put(std::vector<RowPlace>{{2, 0}, {0, 0}}),
+                          .sums = bench.put(std::vector<uint32_t>(2)),
+                          .words = bytes / 4,
+                          .start = crc32c_shift(0xffffffff, bytes)};
+  const LaunchShape shape{.grid = {2, 1, 1}, .dynamic_shared = kChecksumShared};
+  MC_CHECK(bench.device->launch("checksum_extents", shape, bytes_of(args)));
+  std::vector<uint32_t> out(2);
+  MC_CHECK(bench.device->read(reinterpret_cast<uint64_t>(args.sums), std::as_writable_bytes(std::span(out))));
+  return out;
+}
+
+std::vector<std::byte> noise(Rng& rng, size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  for (std::byte& b : out) b = static_cast<std::byte>(rng.below(256));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("gpu/layer: the checksum of an extent is the CRC32C of its bytes, for every share of the threads") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  // Extents of fewer words than threads, of one word more or less than a round of them, and of a page of mc-tiny.
+  for (const uint32_t bytes : {4u, 64u, 508u, 512u, 516u, 1020u, 1024u, 33536u}) {
+    CAPTURE(bytes);
+    const uint64_t page_bytes = 64 + bytes + 128;
+    const std::vector<std::byte> pool = noise(rng, 3 * page_bytes);
+    Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(bytes % emu::kPolicies)});
+    const auto got = sums_of(bench, pool, page_bytes, bytes);
+    REQUIRE_OK(got);
+    CHECK((*got)[0] == crc32c({pool.data() + 2 * page_bytes + 64, bytes}));
+    CHECK((*got)[1] == crc32c({pool.data() + 64, bytes}));
+    CHECK(bench.driver->gpu().counters().bank_conflicts == 0);
+  }
+}
+
+TEST_CASE("gpu/layer: each instruction that the checksum leaves out is reported, or gives another sum") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  constexpr uint32_t kBytes = 4096;
+  const std::vector<std::byte> pool = noise(rng, 3 * (kBytes + 192));
+  std::vector<emu::Site> sites;
+  Bench sound({.sites = &sites});
+  const auto want = sums_of(sound, pool, kBytes + 192, kBytes);
+  REQUIRE_OK(want);
+  int mutants = 0;
+  for (const emu::Site& site : sites) {
+    if (site.instruction == emu::Instruction::exit) continue;
+    const emu::Mutation mutation{.site = site};
+    for (int policy = 0; policy < emu::kPolicies; ++policy) {
+      Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy), .mutation = &mutation});
+      const auto got = sums_of(bench, pool, kBytes + 192, kBytes);
+      CHECK_MESSAGE((!got.has_value() || *got != *want), emu::to_string(site.instruction), " at ", site.line);
+      ++mutants;
+    }
+  }
+  CHECK(mutants >= 6 * emu::kPolicies);  // two loads, the exchange, the store, the barrier and the load of the parts
 }
