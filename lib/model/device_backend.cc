@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "gpu/attention.h"
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
@@ -27,7 +28,8 @@ uint32_t ceil_div(size_t value, size_t by) {
 
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
-  uint64_t tokens = 0, places = 0, sealed = 0;                             // int32, RowPlace
+  uint64_t tokens = 0, places = 0, sealed = 0, summed = 0;                 // int32, RowPlace
+  uint64_t sums = 0;                                                       // uint32
   uint64_t cosine = 0, sine = 0, x = 0, qkv = 0, gate_up = 0, logits = 0;  // f32
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;                 // bf16
 };
@@ -47,6 +49,8 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
   return {{&Parts::tokens, rows * 4},
           {&Parts::places, rows * sizeof(gpu::RowPlace)},
           {&Parts::sealed, rows * sizeof(gpu::RowPlace)},
+          {&Parts::summed, rows * sizeof(gpu::RowPlace)},
+          {&Parts::sums, rows * 4},
           {&Parts::cosine, rows * c.head_dim * 2},
           {&Parts::sine, rows * c.head_dim * 2},
           {&Parts::x, rows * c.hidden * 4},
@@ -58,6 +62,13 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
           {&Parts::attended, rows * q_width * 2},
           {&Parts::activated, rows * c.intermediate * 2}};
 }
+
+/// The pages of the pass whose checksums the device makes, and those.
+struct PassSums {
+  std::vector<gpu::RowPlace> pages;
+  std::vector<size_t> written;   // their index among the written pages
+  std::vector<uint32_t> values;  // [layer][written page]
+};
 
 /// One sequence of the pass: its rows, and where its pages are on the host and on the device.
 struct PassSequence {
@@ -84,6 +95,7 @@ class DeviceBackend final : public Backend {
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   Result<void> before_attention(uint32_t layer) override;
+  std::span<const uint32_t> checksums(uint32_t layer) const override;
   Result<void> attend(uint32_t layer) override { return attend_rows(layer, 0, rows_); }
   Result<void> after_attention(uint32_t layer) override;
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
@@ -102,9 +114,10 @@ class DeviceBackend final : public Backend {
 
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
-  Result<void> place_pages();
+  Result<void> place_pages(bool is_step);
   Result<void> make_room(size_t pages);
   Result<void> load_page(int32_t number, const std::byte* host_page);
+  Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
   gpu::KvPool pool_of(uint32_t layer) const;
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
@@ -131,6 +144,7 @@ class DeviceBackend final : public Backend {
   std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
   std::vector<std::byte*> written_host_;         // of written_
   std::unordered_map<const std::byte*, int32_t> read_;  // numbers of the pages that the pass only reads
+  PassSums sums_;
   size_t rows_ = 0;
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
 };
@@ -178,7 +192,7 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   const int64_t block = options_.block_tokens;
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
   last_state_.clear();
-  MC_CHECK(place_pages());
+  MC_CHECK(place_pages(false));
   std::vector<gpu::RowPlace> places;
   for (int64_t p = chunk.start; p < chunk.start + count; ++p)
     places.push_back({sequences_[0].pages[static_cast<size_t>(p / block)], static_cast<int32_t>(p % block)});
@@ -197,7 +211,7 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
     sequences_.push_back({.q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
     tokens.push_back(static_cast<int32_t>(row.token));
   }
-  MC_CHECK(place_pages());
+  MC_CHECK(place_pages(true));
   std::vector<gpu::RowPlace> places;
   for (const PassSequence& s : sequences_)
     places.push_back({s.pages.back(), static_cast<int32_t>(s.q_begin % options_.block_tokens)});
@@ -219,6 +233,7 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   MC_CHECK(put(at_.sine, sine));
   MC_CHECK(put(at_.places, places));
   MC_CHECK(put(at_.sealed, sealed_));
+  MC_CHECK(put(at_.summed, sums_.pages));
   if (tokens.empty()) return {};
   MC_CHECK(put(at_.tokens, tokens));
   const gpu::EmbedArgs args{.tokens = pointer<const int32_t>(at_.tokens),
@@ -230,12 +245,13 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
 
 /// Numbers the pages of the pass, and copies those to the device that hold rows before it. Sequences with a common
 /// prefix share its pages, which the pass only reads.
-Result<void> DeviceBackend::place_pages() {
+Result<void> DeviceBackend::place_pages(bool is_step) {
   const int64_t block = options_.block_tokens;
   written_.clear();
   written_host_.clear();
   sealed_.clear();
   read_.clear();
+  sums_ = {};
   std::vector<std::pair<int32_t, const std::byte*>> loads;
   int32_t next = 0;
   for (PassSequence& s : sequences_) {
@@ -252,6 +268,9 @@ Result<void> DeviceBackend::place_pages() {
       written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
       written_host_.push_back(host);
       if (tokens == block || s.q_begin <= page * block) sealed_.push_back(written_.back());
+      if (is_step && tokens < block) continue;  // a later step still writes the page
+      sums_.pages.push_back(written_.back());
+      sums_.written.push_back(written_.size() - 1);
     }
   }
   MC_CHECK(make_room(static_cast<size_t>(next)));
@@ -347,7 +366,34 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
     MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(sealed_.size()), c.kv_heads, 1}},
                             gpu::bytes_of(seal)));
   }
+  MC_CHECK(sum_extents(layer));
   return store_extents(layer);
+}
+
+std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
+  const size_t each = written_.size();
+  if (sums_.values.empty()) return {};
+  return std::span(sums_.values).subspan(layer * each, each);
+}
+
+/// The device sums what it wrote of one layer before the bytes cross to the host.
+Result<void> DeviceBackend::sum_extents(uint32_t layer) {
+  if (sums_.pages.empty()) return {};
+  const gpu::ChecksumArgs args{.extents = pointer<const unsigned char>(pool_.address() + layout_.layer_offset(layer)),
+                               .page_bytes = layout_.page_bytes(),
+                               .pages = pointer<const gpu::RowPlace>(at_.summed),
+                               .sums = pointer<uint32_t>(at_.sums),
+                               .words = static_cast<uint32_t>(layout_.layer_bytes() / 4),
+                               .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
+  MC_CHECK(device_.launch(
+      "checksum_extents",
+      {.grid = {static_cast<uint32_t>(sums_.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
+      gpu::bytes_of(args)));
+  std::vector<uint32_t> made(sums_.pages.size());
+  MC_CHECK(device_.read(at_.sums, std::as_writable_bytes(std::span(made))));
+  sums_.values.resize(size_t{config().layers} * written_.size());
+  for (size_t i = 0; i < made.size(); ++i) sums_.values[layer * written_.size() + sums_.written[i]] = made[i];
+  return {};
 }
 
 /// Copies what the pass wrote of one layer into the caller's pages.

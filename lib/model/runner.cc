@@ -26,6 +26,9 @@ Runner::Runner(const Model& model, const RunnerOptions& options, const ops::Kern
 Runner::~Runner() = default;
 Runner::Runner(Runner&&) noexcept = default;
 Runner& Runner::operator=(Runner&&) noexcept = default;
+std::span<const uint32_t> Runner::checksums(uint32_t layer) const {
+  return backend_->checksums(layer);
+}
 const Model& Runner::model() const {
   return *model_;
 }

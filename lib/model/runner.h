@@ -44,6 +44,9 @@ class Runner {
   /// Needs a whole model. logits [rows, vocab]. Seals pages that become full.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
 
+  /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums). Empty: the caller sums the pages.
+  std::span<const uint32_t> checksums(uint32_t layer) const;
+
   const Model& model() const;
   const RunnerOptions& options() const;
   const ExtentLayout& layout() const;

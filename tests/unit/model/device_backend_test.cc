@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "golden.h"
 #include "gpu/emulated.h"
@@ -147,6 +148,37 @@ TEST_CASE("model/device: a page that emu fills is sealed by the definition of li
     attn::seal(layout, extent.data(), 40);
     CHECK(extent == stored);
   }
+}
+
+TEST_CASE(
+    "model/device: checksums of emu are those of the bytes in the pages, of chunks and of pages that a step fills") {
+  Pair pair;
+  const auto tokens = some_tokens(70);
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  LocalPages pages = pair.pages(128), other = pair.pages(128);
+  const ExtentLayout layout = pair.cpu->runner.layout();
+  const auto sum = [&](const LocalPages& of, size_t page, uint32_t layer) {
+    return crc32c(of.page(page).subspan(layout.layer_offset(layer), layout.layer_bytes()));
+  };
+  REQUIRE_OK(prefill(*pair.gpu, pages, tokens, plan));
+  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+    const auto made = pair.gpu->checksums(layer);
+    REQUIRE(made.size() == 2);  // a whole page and a tail
+    CHECK(made[0] == sum(pages, 0, layer));
+    CHECK(made[1] == sum(pages, 1, layer));
+  }
+  REQUIRE_OK(prefill(pair.cpu->runner, other, std::span(tokens).first(63), plan));
+  CHECK(pair.cpu->runner.checksums(0).empty());
+  // The first row leaves its page unfinished, the second fills its page.
+  std::vector<float> logits(2 * pair.config().vocab);
+  const DecodeRow rows[] = {{100, 70, pages.pages(), &plan, nullptr}, {100, 63, other.pages(), &plan, nullptr}};
+  REQUIRE_OK(pair.gpu->decode(rows, logits));
+  for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+    REQUIRE(pair.gpu->checksums(layer).size() == 2);
+    CHECK(pair.gpu->checksums(layer)[1] == sum(other, 0, layer));
+  }
+  REQUIRE_OK(pair.gpu->decode(std::span(rows).first(1), std::span(logits).first(pair.config().vocab)));
+  CHECK(pair.gpu->checksums(0).empty());  // no page is full
 }
 
 TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
