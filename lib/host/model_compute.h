@@ -70,7 +70,9 @@ class ModelCompute final : public node::Compute {
   void join(node::JoinBatch join);
   node::StepDone run_step(const node::RunStep& run);
   Result<void> compute_rows(node::StepRows& rows);
+  /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
+  uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
   /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
