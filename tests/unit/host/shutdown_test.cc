@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-#include "base/cli.h"
+#include "base/exit.h"
 #include "test.h"
 
 namespace shutdown_test {
