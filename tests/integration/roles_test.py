@@ -287,6 +287,7 @@ class Roles(unittest.TestCase):
             self.assertIn(b"VERDICT", out)
             self.assertRegex(out.decode(), r"(?m)^p0 .*, unmeasured$")
             self.assertNotRegex(out.decode(), r"(?m)^p1 .*, unmeasured$")
+            self.assertRegex(c.verb("why", "--last")[1].decode(), r"(?m)^p1 .* ms  unmeasured$")
 
     def test_the_conductor_out_of_reach_is_exit_3(self):
         with socket.socket() as taken:  # bound, so that nobody else listens there

@@ -36,7 +36,6 @@ struct Bench {
   }
   Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64, uint32_t stages = 1) {
     wire::Hello h;
-    h.key_file = keys.file, h.key_check = keys.check;
     h.role = role, h.name = name, h.model = "m", h.page_count = page_count, h.page_bytes = 4096;
     h.context_tokens = context_tokens, h.stages = stages;
     h.control_uri = "sim:" + name;
@@ -92,7 +91,6 @@ struct Bench {
   TimePoint now{};
   uint32_t page_count = 100, context_tokens = 4096;
   wire::CostModel cost;
-  KeyMark keys;
   Conductor conductor;
 };
 
@@ -180,41 +178,6 @@ TEST_CASE("node/conductor: two workers that differ in block size do not both get
   CHECK(refused[0].ours == "128");
   CHECK(refused[0].theirs == "64");
   CHECK_FALSE(refused[0].equal.empty());
-}
-
-TEST_CASE("node/conductor: a node with other keys than the conductor's is refused, and both key files are named") {
-  ConductorOptions options = Bench::options();
-  options.keys = [](const InstanceId& node) { return KeyMark{"/run/a.key", {7, node.bytes[0]}}; };
-  Bench b(options);
-  b.keys = {"/home/b.key", {8, 1}};
-  const auto refused = Bench::sent<wire::Refused>(b.hello(wire::Role::prefill, "p0", 1), "p0");
-  REQUIRE(refused.size() == 1);
-  CHECK(refused[0].mc == 2103);
-  CHECK(refused[0].message ==
-        "the node has the keys of /home/b.key, the conductor has those of /run/a.key, and the two differ");
-  REQUIRE(b.conductor.members().refused().count == 1);
-  CHECK(b.conductor.members().refused().last.back().why.mc == 2103);
-  CHECK(b.conductor.members().refused().last.back().name == "p0");
-  b.keys.check = {7, 1};
-  CHECK(Bench::sent<wire::Welcome>(b.hello(wire::Role::prefill, "p0", 1), "p0").size() == 1);
-  const auto marked = Bench::sent<wire::Refused>(b.hello(wire::Role::decode, "d0", 2), "d0");
-  CHECK(marked.size() == 1);  // it has the mark of another node
-  b.keys = {};                // --insecure data, or a node of an older release
-  CHECK(Bench::sent<wire::Welcome>(b.hello(wire::Role::decode, "d0", 2), "d0").size() == 1);
-}
-
-TEST_CASE("node/conductor: a key file of any length takes a bounded part of the refusal") {
-  ConductorOptions options = Bench::options();
-  options.keys = [](const InstanceId&) { return KeyMark{"a", {7}}; };
-  Bench b(options);
-  b.keys = {std::string(1 << 20, 'x'), {8}};
-  for (uint8_t i = 0; i < 100; ++i) {
-    const auto refused = Bench::sent<wire::Refused>(b.hello(wire::Role::prefill, "p0", i), "p0");
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].message.size() < 400);
-  }
-  CHECK(b.conductor.members().refused().count == 100);
-  CHECK(b.conductor.members().refused().last.size() == Members::kRefusedMax);
 }
 
 TEST_CASE("node/conductor: a live node keeps its name against a newcomer, a silent one loses it") {
@@ -381,24 +344,6 @@ TEST_CASE("node/conductor: a gap in a node's block events is answered by asking 
   CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").size() == 1);
   events.first_seq = 6;
   CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").empty());
-}
-
-TEST_CASE("node/conductor: a prediction for a node that has computed no prompt yet is marked as an assumption") {
-  Bench b;
-  start(b);
-  Submit s;
-  s.req = "dry";
-  s.ids.assign(300, 3);
-  s.stopping.max_tokens = 4;
-  CHECK_FALSE(b.conductor.explain(s, b.now).snapshot.prefill[0].measured);
-  CHECK_FALSE(b.conductor.explain(s, b.now).snapshot.decode[0].measured);
-  b.submit("r");
-  REQUIRE(b.conductor.flights().all().at("r").summary.considered.size() == 1);
-  CHECK_FALSE(b.conductor.flights().all().at("r").summary.considered[0].measured);
-  b.first_token("r", 1, 5);
-  CHECK(b.conductor.explain(s, b.now).snapshot.prefill[0].measured);
-  b.submit("next");
-  CHECK(b.conductor.flights().all().at("next").summary.considered[0].measured);
 }
 
 TEST_CASE("node/conductor: a dry run changes nothing") {

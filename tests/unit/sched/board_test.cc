@@ -59,6 +59,18 @@ TEST_CASE("sched/board: a placed request counts at its two nodes until each has 
   CHECK_FALSE(b.placed);
 }
 
+TEST_CASE("sched/board: a view says whether the node has reported its kind of work") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  CHECK_FALSE(board.look({}, kStart).prefill[0].measured);
+  CHECK_FALSE(board.look({}, kStart).decode[1].measured);
+  board.prefilled(2, 100, 0, 0.1);
+  board.stepped(1, 1, 100, 0.1);
+  const Snapshot& s = board.look({}, kStart);
+  CHECK((s.prefill[0].measured && !s.prefill[1].measured));
+  CHECK((s.decode[1].measured && !s.decode[0].measured));
+}
+
 TEST_CASE("sched/board: a request that leaves a queue takes only its own predicted part of the queue with it") {
   Board board;
   board.set_members(two_and_two(), 64, 4096);
