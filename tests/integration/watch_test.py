@@ -147,6 +147,12 @@ class Stops(unittest.TestCase):
             logs = lambda: c.processes["p0"].text()
             until(lambda: 'data connection up peer=' in logs() and 'via="tcp, sealed: ' in logs(), 30, "its line")
 
+    def test_a_data_connection_over_shared_memory_is_no_news(self):
+        with Cluster(roles=["conductor", "p0", "d0"]) as c:
+            c.complete(ids=[5, 6, 7] * 40, max_tokens=4)
+            for name in ("p0", "d0"):
+                self.assertNotIn("data connection up", c.processes[name].text())
+
     def test_a_data_connection_that_is_refused_is_warned_about(self):
         tcp = ["--transport", "tcp", "--tcp-seal"]
         with Cluster(roles=["conductor"]) as c:

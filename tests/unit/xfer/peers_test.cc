@@ -33,12 +33,14 @@ TEST_CASE("xfer: auto takes shm on one host and says why, tcp where shm does not
   const Event up = pair.holder.wait(Event::Kind::peer_up);
   CHECK(pair.holder->transport(up.peer) == "shm");
   CHECK(up.text.starts_with("shm: "));
+  CHECK_FALSE(up.networked);
 
   Node plain("plain", "tcp");
   auto peer = pair.reader->connect(plain->describe(), in(kLong));
   const Event event = pair.reader.wait(Event::Kind::peer_up);
   CHECK(pair.reader->transport(*peer) == "tcp");
   CHECK(event.text == "tcp: reaches every host; not shm: the peer does not listen on shm");
+  CHECK(event.networked);
 }
 
 TEST_CASE("xfer: a peer on another host is not dialled over shm") {
