@@ -79,12 +79,26 @@ uint32_t KvPrologue::block_count() const {
   return block_tokens == 0 ? 0 : static_cast<uint32_t>((ids.size() + block_tokens - 1) / block_tokens);
 }
 
+Result<void> KvPrologue::check_part() const {
+  if (first_position == 0 && !prefix_only)
+    return parent.is_zero() ? Result<void>{} : corrupt("prologue: a whole stream names a parent");
+  if (ids.size() % block_tokens != 0 || first_position % block_tokens != 0)
+    return corrupt("prologue: " + to_string(ids.size()) + " ids from position " + to_string(first_position) +
+                   " are no full blocks of " + to_string(block_tokens));
+  if (parent.is_zero() != (first_position == 0))
+    return corrupt("prologue: the position is " + to_string(first_position) + " and the parent " + parent.hex());
+  if (first_position + uint64_t{ids.size()} > UINT32_MAX)
+    return corrupt("prologue: " + to_string(ids.size()) + " ids from position " + to_string(first_position));
+  return {};
+}
+
 // -- writing ------------------------------------------------------------------------------------------
 
 Result<KvWriter> KvWriter::open(WriteBytes write, const KvPrologue& prologue) {
   KvWriter writer;
   MC_TRY(layout, prologue.layout());
   if (prologue.ids.empty()) return Error{Code::invalid, "mckv: a prompt of no tokens has no KV"};
+  MC_CHECK(prologue.check_part());
   MsgpackWriter body;
   Encoder(body).put_struct(prologue);
   if (body.bytes().size() > kMckvPrologueMax)
@@ -98,7 +112,9 @@ Result<KvWriter> KvWriter::open(WriteBytes write, const KvPrologue& prologue) {
   writer.write_ = std::move(write);
   writer.layout_ = layout;
   writer.ns_ = prologue.ns;
-  writer.token_count_ = prologue.ids.size();
+  writer.first_ = writer.tokens_written_ = prologue.first_position;
+  writer.end_ = writer.first_ + prologue.ids.size();
+  writer.last_ = prologue.parent;
   writer.block_count_ = prologue.block_count();
   writer.chain_crc_ = chained(0, head.body_crc);
   return writer;
@@ -114,7 +130,7 @@ Result<void> KvWriter::add(const BlockHash& id, std::span<const std::byte> page,
   header.id = id;
   header.parent = last_;
   header.first_position = static_cast<uint32_t>(tokens_written_);
-  header.token_count = tokens_of(token_count_, tokens_written_, layout_.block_tokens);
+  header.token_count = tokens_of(end_, tokens_written_, layout_.block_tokens);
   MC_ASSERT_EQ(header.is_tail(), id.is_zero());
   const auto head = encode_block_header(header, extent_crcs);
   std::memcpy(&header, head.data(), kBlockHeaderBytes);
@@ -134,7 +150,7 @@ Result<void> KvWriter::finish() {
   finished_ = true;
   Trailer trailer;
   trailer.block_count = block_count_;
-  trailer.token_count = token_count_;
+  trailer.token_count = end_ - first_;
   trailer.block_bytes = block_bytes_;
   trailer.chain_crc = chain_crc_;
   trailer.crc = crc32c(bytes_of(trailer).first(offsetof(Trailer, crc)));
@@ -167,6 +183,9 @@ Result<KvReader> KvReader::open(ReadBytes read) {
   MC_CHECK(Decoder(*nodes, KvPrologue::kType).decode_root(reader.prologue_));
   MC_TRY(layout, reader.prologue_.layout());
   if (reader.prologue_.ids.empty()) return corrupt("prologue: ids is empty");
+  MC_CHECK(reader.prologue_.check_part());
+  reader.tokens_read_ = reader.prologue_.first_position;
+  reader.last_ = reader.prologue_.parent;
   reader.layout_ = layout;
   reader.chain_crc_ = chained(0, head.body_crc);
   return reader;
@@ -192,7 +211,8 @@ Result<void> KvReader::check_place(const BlockHeader& h) const {
   if (h.name_space != prologue_.ns) return Error{Code::corrupt, "namespace is not the prologue's"};
   if (h.parent != last_)
     return Error{Code::corrupt, "parent is " + h.parent.short_hex() + ", the block before is " + last_.short_hex()};
-  const uint32_t tokens = tokens_of(prologue_.ids.size(), tokens_read_, layout_.block_tokens);
+  const uint32_t tokens =
+      tokens_of(prologue_.first_position + prologue_.ids.size(), tokens_read_, layout_.block_tokens);
   if (h.first_position != tokens_read_ || h.token_count != tokens)
     return Error{Code::corrupt, "holds " + to_string(h.token_count) + " tokens from " + to_string(h.first_position) +
                                     ", expected " + to_string(tokens) + " from " + to_string(tokens_read_)};
@@ -271,7 +291,7 @@ Result<void> KvReader::read_trailer() {
     std::string_view name;
     uint64_t said, seen;
   } counts[] = {{"block count", trailer.block_count, blocks_read_},
-                {"token count", trailer.token_count, tokens_read_},
+                {"token count", trailer.token_count, tokens_read_ - prologue_.first_position},
                 {"block bytes", trailer.block_bytes, block_bytes_},
                 {"checksum of the stream", trailer.chain_crc, chain_crc_}};
   for (const auto& count : counts)

@@ -9,7 +9,8 @@
 //   * CRC32C over the prologue's CRC and every block's header CRC, in order. The trailer therefore protects the
 //     whole stream, because header CRCs cover the checksums of their extents.
 //   Blocks are consecutive from position 0, each the child of the one before, all of the prologue's
-//   namespace and layout. A prompt of n tokens has ceil(n / block_tokens) blocks.
+//   namespace and layout. A prompt of n tokens has ceil(n / block_tokens) blocks. A long chain of blocks travels to and
+//   from a node in parts, which are streams that begin at a later position.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,9 @@ struct KvPrologue {
   uint32_t next_index = 1;        // the position in the answer that the sampler draws next
   std::string prefill_attention;  // the attention plan of the KV
   std::string decode_attention;   // the attention plan for decode
+  bool prefix_only = false;       // full blocks alone, without a first token: decode cannot continue from them
+  uint32_t first_position = 0;    // of a part of a stream: the position of its first token in the prompt
+  BlockHash parent;               // of a part: the block before it
 
   bool operator==(const KvPrologue&) const = default;
   template <class V>
@@ -60,12 +64,15 @@ struct KvPrologue {
     v("ids", ids), v("first_token", first_token), v("finish_reason", finish_reason);
     v("first_logprobs", first_logprobs), v("sampling", sampling), v("stopping", stopping);
     v("next_index", next_index), v("prefill_attention", prefill_attention), v("decode_attention", decode_attention);
+    v.later("prefix_only", prefix_only), v.later("first_position", first_position), v.later("parent", parent);
   }
   void set_layout(const ExtentLayout& layout);
   /// Code::corrupt when a number is out of range, Code::unsupported for an unknown dtype.
   Result<ExtentLayout> layout() const;
   /// The number of blocks in the stream: ceil(ids / block_tokens).
   uint32_t block_count() const;
+  /// Whether the place of a part, and the length of a stream without a first token, agree with its blocks.
+  Result<void> check_part() const;
 };
 
 /// A function that writes all bytes or fails (mc::write_all on a descriptor).
@@ -90,7 +97,7 @@ class KvWriter {
   ExtentLayout layout_;
   NamespaceId ns_;
   BlockHash last_;
-  uint64_t token_count_ = 0, tokens_written_ = 0, block_bytes_ = 0;
+  uint64_t first_ = 0, end_ = 0, tokens_written_ = 0, block_bytes_ = 0;  // positions in the prompt
   uint32_t block_count_ = 0, blocks_written_ = 0, chain_crc_ = 0;
   bool finished_ = false;
 };

@@ -148,4 +148,27 @@ TEST_CASE("wire/mckv: a prologue that contradicts itself is refused before anyth
   CHECK(out.empty());
 }
 
+TEST_CASE("wire/mckv: a part of a stream begins behind its parent, and every other place in it is refused") {
+  SampleMckv sample(48);
+  sample.prologue.prefix_only = true;
+  CHECK(read_all_of(sample.bytes()) == "");
+  sample.prologue.first_position = 32, sample.prologue.parent = sample.ids[2];
+  std::vector<std::vector<std::byte>> pages;
+  CHECK(read_all_of(sample.bytes(), &pages) == "");
+  CHECK(pages == sample.pages);
+  std::vector<std::byte> out;
+  const auto refused = [&](auto change) {
+    KvPrologue prologue = sample.prologue;
+    change(prologue);
+    CHECK(KvWriter::open(test::write_to(out), prologue).error().code == Code::corrupt);
+  };
+  refused([](KvPrologue& p) { p.first_position = 33; });
+  refused([](KvPrologue& p) { p.first_position = 0; });
+  refused([](KvPrologue& p) { p.parent = {}; });
+  refused([](KvPrologue& p) { p.ids.pop_back(); });
+  refused([](KvPrologue& p) { p.first_position = 4'294'967'280u; });
+  refused([](KvPrologue& p) { p.first_position = 0, p.prefix_only = false; });
+  CHECK(out.empty());
+}
+
 }  // namespace mckv_test
