@@ -232,6 +232,7 @@ Result<PagesToFill> BlockOrders::write(uint64_t id, const WriteBlocks& order) {
   if (writes_.size() >= kWaitingMax) return full(writes_.size());
   MC_CHECK(check_identity(kv_, order.kv));
   MC_TRY(shelf, source_.open_shelf(order.kv, order.name_space, order.layout));
+  book_.names().add(order.name_space, order.kv, order.model);
   Writing writing{order, shelf, {}, {}, kv::kNoPage};
   kv::Pool& pool = shelf->pool;
   const BlockHash& before = order.blocks.front().parent;

@@ -32,8 +32,7 @@ class BlockOrders {
     uint64_t memory_bytes = 0;  // for blocks
   };
   /// The references must outlive the object.
-  BlockOrders(BlockSource& source, const std::vector<Shelf*>& shelves, DiskTier& disk, const BlockBook& book,
-              Identity node)
+  BlockOrders(BlockSource& source, const std::vector<Shelf*>& shelves, DiskTier& disk, BlockBook& book, Identity node)
       : source_(source),
         shelves_(shelves),
         disk_(disk),
@@ -96,7 +95,7 @@ class BlockOrders {
   BlockSource& source_;
   const std::vector<Shelf*>& shelves_;
   DiskTier& disk_;
-  const BlockBook& book_;
+  BlockBook& book_;
   const kv::Namespace kv_;
   OperatorPins pins_;
   std::deque<Eviction> evictions_;  // the first one is under way

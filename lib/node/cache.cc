@@ -99,10 +99,9 @@ Result<uint32_t> Cache::shelf_for(const ExtentLayout& layout, const NamespaceId&
   return index;
 }
 
-Result<Shelf*> Cache::open_shelf(const kv::Namespace& kv, const NamespaceId& ns, const ExtentLayout& layout) {
+Result<Shelf*> Cache::open_shelf(const kv::Namespace&, const NamespaceId& ns, const ExtentLayout& layout) {
   const auto shelf = shelf_for(layout, ns);
   if (!shelf) return as_user_error(err::kNotEnoughMemory, shelf.error());
-  blocks_.names().add(ns, kv, "");
   return &at(*shelf);
 }
 

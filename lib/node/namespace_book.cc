@@ -15,8 +15,12 @@ std::string tenant_of(std::string_view salt) {
 }
 
 void NamespaceBook::add(const NamespaceId& id, const kv::Namespace& kv, std::string model, std::string tenant) {
-  if (entries_.contains(id)) return;
   if (tenant.empty()) tenant = tenant_of(kv.salt);
+  if (const auto known = entries_.find(id); known != entries_.end()) {
+    if (known->second.model.empty()) known->second.model = std::move(model);
+    if (known->second.tenant.empty()) known->second.tenant = std::move(tenant);
+    return;
+  }
   entries_.emplace(id, Entry{std::move(model), kv.weights, std::move(tenant), kv.with_salt("").text()});
   order_.push_back(id);
   if (order_.size() > entries_max_) {

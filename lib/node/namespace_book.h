@@ -25,8 +25,8 @@ class NamespaceBook {
   };
 
   explicit NamespaceBook(size_t entries_max = 4096) : entries_max_(entries_max) {}
-  /// Records the namespace `id`, which `kv` describes: with its salt, or without one and with the `tenant`. The first
-  /// entry of an id stays.
+  /// Records the namespace `id`, which `kv` describes: with its salt, or without one and with the `tenant`. What an
+  /// entry has stays, and a later call adds what it lacks.
   void add(const NamespaceId& id, const kv::Namespace& kv, std::string model, std::string tenant = {});
   /// nullptr = nothing is known.
   const Entry* find(const NamespaceId& id) const;

@@ -434,6 +434,138 @@ TEST_CASE("node/orders: a pin whose blocks do not come from disk in time ends wi
   b.load_all();
 }
 
+TEST_CASE("node/orders: a read leases a bounded run of a chain until it is ended, and nothing of the run is evicted") {
+  OrderBench b;
+  const auto a = b.publish(1, 6);
+  const uint64_t id = b.give(ReadBlocks{a[5], 2, 3 * kPage});
+  const auto run = b.answer<BlockRun>(id);
+  CHECK(run.first == 2);
+  CHECK(run.chain_blocks == 6);
+  REQUIRE(run.blocks.size() == 3);
+  CHECK(run.blocks[0].hash == a[2]);
+  CHECK(run.blocks[2].tokens == std::vector<uint32_t>(64, 1));
+  CHECK(run.kv_namespace == kKv.text());
+  CHECK_FALSE(b.orders.idle());
+  b.give(EvictBlocks{});
+  for (int i = 0; i < 4; ++i) b.tick();
+  CHECK(b.stayed(b.answer<EvictReport>(b.count), Stayed::leased) == 3);
+  b.end(id);
+  CHECK(b.orders.idle());
+  CHECK(b.shelf.leases.size() == 0);
+  CHECK(b.answer<Error>(b.give(ReadBlocks{a[4], 9, kPage})).mc == err::kInvalidField);
+}
+
+TEST_CASE("node/orders: a read that nobody ends gives its lease back when its time is over") {
+  OrderBench b;
+  const auto a = b.publish(1, 2);
+  b.give(ReadBlocks{a[1], 0, 0});
+  CHECK(b.shelf.leases.page_count() == 1);  // one block at least
+  b.wait(BlockOrders::kLeaseTime);
+  CHECK(b.orders.idle());
+  CHECK(b.shelf.leases.size() == 0);
+}
+
+namespace {
+WriteBlocks writing(uint32_t seed, size_t blocks, size_t from = 0) {
+  WriteBlocks order{kKv, kKv.id(), "m", kLayout, {}};
+  const auto tokens = tokens_of(seed, from + blocks);
+  const auto hashes = kv::chain(kKv.id(), tokens, 64);
+  for (size_t i = from; i < hashes.size(); ++i)
+    order.blocks.push_back({hashes[i],
+                            i == 0 ? BlockHash{} : hashes[i - 1],
+                            kKv.id(),
+                            static_cast<uint32_t>(64 * i),
+                            {7, 8},
+                            std::vector<uint32_t>(64, seed)});
+  return order;
+}
+}  // namespace
+
+TEST_CASE("node/orders: blocks that are written become visible when their pages are filled, and not before") {
+  OrderBench b;
+  const auto order = writing(1, 4);
+  const uint64_t id = b.give(order);
+  const auto fill = b.answer<PagesToFill>(id);
+  CHECK(fill.pages.size() == 4);
+  CHECK(b.orders.owned(b.shelf.pool) == 4);
+  CHECK_FALSE(b.in_memory(order.blocks[0].hash));
+  b.end(id);
+  const auto report = b.answer<WriteReport>(id);
+  CHECK(report.stored == 4);
+  CHECK(b.in_memory(order.blocks[3].hash));
+  CHECK(b.shelf.pool.counts().pinned == 0);
+  const uint64_t again = b.give(order);
+  b.end(again);
+  CHECK(b.answer<WriteReport>(again).known == 4);
+  const uint64_t gone = b.give(writing(2, 3));
+  b.orders.on_order({gone, b.now, CancelOrder{}}, b.now, b.out);
+  CHECK(b.shelf.pool.counts().owned == 0);
+  CHECK(b.orders.idle());
+}
+
+TEST_CASE("node/orders: a full node takes the front of a chain, and never the pages of the chain itself") {
+  OrderBench b;
+  const auto held = b.publish(9, 6);
+  b.lease(held[5]);
+  const uint64_t first = b.give(writing(1, 8));
+  b.end(first);
+  CHECK(b.answer<WriteReport>(first).stored == 8);
+  const uint64_t second = b.give(writing(1, 5, 8));
+  b.end(second);
+  const auto report = b.answer<WriteReport>(second);
+  CHECK(report.stored == 2);
+  CHECK(report.omitted == 3);
+  for (const auto& block : writing(1, 10).blocks) CHECK(b.in_memory(block.hash));
+  const Error orphan = b.answer<Error>(b.give(writing(2, 1, 3)));
+  CHECK(orphan.mc == err::kNotFound);
+}
+
+TEST_CASE("node/orders: blocks of another model, data type or block size are refused by the name of the field") {
+  const std::pair<void (*)(kv::Namespace&), const char*> changes[] = {
+      {[](kv::Namespace& kv) { kv.weights = "v"; }, "weights"},
+      {[](kv::Namespace& kv) { kv.kv_dtype = "bf16"; }, "kv_dtype"},
+      {[](kv::Namespace& kv) { kv.block_tokens = 128; }, "block_tokens"},
+      {[](kv::Namespace& kv) { kv.layers = 3; }, "layers"},
+  };
+  OrderBench b;
+  for (const auto& [change, field] : changes) {
+    WriteBlocks order = writing(1, 1);
+    change(order.kv);
+    const Error refused = b.answer<Error>(b.give(order));
+    CHECK(refused.mc == err::kKvFileForeign);
+    CHECK_MESSAGE(refused.what.find(std::string(field) + " of the stream is ") == 0, refused.what);
+  }
+  WriteBlocks other_plan = writing(1, 1);
+  other_plan.kv.attention = "moba:block=128";
+  CHECK(b.answer<PagesToFill>(b.give(other_plan)).pages.size() == 1);
+  b.end(b.count);
+}
+
+TEST_CASE("node/orders: a cache node takes blocks of any layout, and a prompt of a peer finds them") {
+  CacheOptions options;
+  options.slab_bytes = 8 * kPage;
+  options.segment_bytes = 2 * options.slab_bytes;
+  Bench<Cache, CacheOptions> b(wire::Role::cache, 0, options);
+  const WriteBlocks order = writing(1, 3);
+  const auto pages = all<OrderAnswer>(b.give(BlockOrder{1, b.now + 1s, order}));
+  REQUIRE(pages.size() == 1);
+  CHECK(std::get<PagesToFill>(pages[0].what).pages.size() == 3);
+  const auto done = all<OrderAnswer>(b.give(BlockOrder{1, b.now + 1s, EndOrder{}}));
+  REQUIRE(done.size() == 1);
+  CHECK(std::get<WriteReport>(done[0].what).stored == 3);
+  wire::LeaseRequest request;
+  request.lease = 5, request.ns = kKv.id(), request.with_tokens = true;
+  for (const auto& block : order.blocks) request.hashes.push_back(block.hash);
+  const auto grants = sent<wire::LeaseGrant>(b.from("p0", 1, request), "p0");
+  REQUIRE(grants.size() == 1);
+  REQUIRE(grants[0].blocks.size() == 3);
+  CHECK(grants[0].blocks[1].tokens == order.blocks[1].tokens);
+  CHECK(sound_tokens(grants[0].blocks[1], kKv.id(), kLayout) == order.blocks[1].tokens);
+  wire::LeasedBlock lie = grants[0].blocks[1];
+  lie.tokens[0] ^= 1;
+  CHECK(sound_tokens(lie, kKv.id(), kLayout).empty());
+}
+
 TEST_CASE("node/orders: pins neither keep a node from draining nor count as leases of readers") {
   Bench<Prefill, PrefillOptions> b(wire::Role::prefill, 16, PrefillOptions{});
   std::vector<BlockHash> hashes = kv::chain(kKv.id(), tokens_of(1, 2), 64);

@@ -437,4 +437,22 @@ TEST_CASE("node/disk_tier: a failure to drop or to make room is counted and told
   CHECK(b.tier.state() == DiskTier::State::on);
 }
 
+TEST_CASE("node/disk: the front of a block keeps its token ids, and other ids than those of the block are ignored") {
+  const ExtentLayout layout = layout_of(2);
+  const std::vector<uint32_t> tokens(64, 5);
+  DiskBlock block{kv::chain_next({}, kNs, tokens), {}, kNs, 0, layout, {7, 8}, tokens};
+  std::vector<std::byte> front(kDiskFrontBytes);
+  encode_disk_front(block, front);
+  auto parsed = parse_disk_front(front);
+  REQUIRE_OK(parsed);
+  CHECK(parsed->tokens == tokens);
+  front[front.size() - 100] ^= std::byte{1};
+  parsed = parse_disk_front(front);
+  REQUIRE_OK(parsed);
+  CHECK(parsed->tokens.empty());
+  block.tokens.clear();
+  encode_disk_front(block, front);
+  CHECK(parse_disk_front(front)->tokens.empty());
+}
+
 }  // namespace disk_tier_test
