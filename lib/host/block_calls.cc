@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/units.h"
 #include "host/prefill_asks.h"
 
 namespace mc::host {
@@ -82,6 +83,10 @@ Json report_of(Json out, const node::UnpinReport& report) {
   return std::move(out.set("blocks", report.blocks));
 }
 
+Json report_of(Json out, const node::WriteReport& report) {
+  return std::move(out.set("stored", report.stored).set("known", report.known).set("omitted", report.omitted));
+}
+
 http::Response ok(const Json& json) {
   return {.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = json.dump()};
 }
@@ -121,36 +126,78 @@ Result<node::UnpinBlocks> parse_unpin(std::string_view body) {
   return node::UnpinBlocks{prefix};
 }
 
+Result<node::ReadBlocks> parse_export(std::string_view query) {
+  node::ReadBlocks order{.bytes_max = kStreamPartBytes};
+  while (!query.empty()) {
+    const size_t end = std::min(query.find('&'), query.size());
+    const std::string_view part = query.substr(0, end);
+    query.remove_prefix(std::min(query.size(), end + 1));
+    if (part.starts_with("prefix=")) {
+      MC_TRY(prefix, read_hash(Json(part.substr(7))));
+      order.prefix = prefix;
+    } else if (part.starts_with("first=")) {
+      const auto first = parse_u64(part.substr(6), 0, UINT32_MAX);
+      if (!first) return wrong("not the number of a block", "first");
+      order.first = static_cast<uint32_t>(*first);
+    } else {
+      return wrong("there is no \"" + std::string(part.substr(0, 100)) + "\"", "query");
+    }
+  }
+  if (order.prefix.is_zero()) return wrong("no block is named: prefix=HASH", "prefix");
+  return order;
+}
+
 void BlockCalls::evict(const http::Request& request, const http::Responder& out) {
   auto order = parse_evict(request.body);
   if (!order) return out.respond(http::error_response(order.error()));
-  begin(request, out, std::move(*order));
+  begin(request, {out, nullptr}, std::move(*order));
 }
 
 void BlockCalls::pin(const http::Request& request, const http::Responder& out) {
   const auto order = parse_pin(request.body);
   if (!order) return out.respond(http::error_response(order.error()));
-  begin(request, out, *order);
+  begin(request, {out, nullptr}, *order);
 }
 
 void BlockCalls::unpin(const http::Request& request, const http::Responder& out) {
   const auto order = parse_unpin(request.body);
   if (!order) return out.respond(http::error_response(order.error()));
-  begin(request, out, *order);
+  begin(request, {out, nullptr}, *order);
+}
+
+void BlockCalls::give(const http::Request& request, const http::Responder& out) {
+  const auto order = parse_export(request.query);
+  if (!order) return out.respond(http::error_response(order.error()));
+  begin(request, {out, nullptr}, *order);
+}
+
+/// The checks take about a millisecond for each part of a stream.
+void BlockCalls::take(http::Request request, const http::Responder& out) {
+  try {
+    const FailsAlone alone;
+    auto part = read_part(std::move(request.body));
+    if (!part) return out.respond(http::error_response(part.error()));
+    const auto shared = std::make_shared<const ReadPart>(std::move(*part));
+    return begin(request, {out, shared}, shared->order);
+  } catch (const std::bad_alloc&) {
+    log_warn("import of blocks refused: not enough memory");
+  }
+  out.respond(http::error_response(err::kNotEnoughMemory, "there is not enough memory for this import; retry"));
 }
 
 /// The order has the time that the client gives it: x-mc-deadline-ms, else a minute.
-void BlockCalls::begin(const http::Request& request, const http::Responder& out,
-                       decltype(node::BlockOrder::what) what) {
+void BlockCalls::begin(const http::Request& request, Call call, decltype(node::BlockOrder::what) what) {
   const auto left = ask_time_left(request, SystemClock::instance().now());
+  const http::Responder out = call.out;
   if (!left) return out.respond(http::error_response(left.error()));
   try {
     const FailsAlone alone;
-    loop_.post([this, out, left = *left, what = std::move(what)](TimePoint now, node::Actions& actions) {
-      const uint64_t id = ++count_;
-      waiting_.emplace(id, out);
-      worker_.handle(node::BlockOrder{id, after(now, left), what}, now, actions);
-    });
+    loop_.post(
+        [this, call = std::move(call), left = *left, what = std::move(what)](TimePoint now, node::Actions& actions) {
+          const uint64_t id = ++count_;
+          waiting_.emplace(id, call);
+          worker_.handle(node::BlockOrder{id, after(now, left), what}, now, actions);
+        });
     return;
   } catch (const std::bad_alloc&) {
     log_warn("order about blocks refused: not enough memory");
@@ -158,20 +205,63 @@ void BlockCalls::begin(const http::Request& request, const http::Responder& out,
   out.respond(http::error_response(err::kNotEnoughMemory, "there is not enough memory for this order; retry"));
 }
 
+PageMemory BlockCalls::memory() const {
+  return [this](uint32_t shelf, kv::PageIndex page) { return pages_ + worker_.local_offset(shelf, page); };
+}
+
+void BlockCalls::end(uint64_t id) {
+  loop_.deliver(node::BlockOrder{id, kNever, node::EndOrder{}});
+}
+
+/// The pages are leased until they are copied. A part has some megabytes: when memory runs out, only this one fails.
+void BlockCalls::give_run(const node::BlockRun& run, uint64_t id) {
+  const auto it = waiting_.find(id);
+  http::Response response =
+      http::error_response(err::kNotEnoughMemory, "there is not enough memory for this export; retry");
+  try {
+    const FailsAlone alone;
+    auto part = write_part(run, "mc-cache export", memory());
+    if (!part) {
+      response = http::error_response(part.error());
+    } else {
+      response = {.status = 200, .headers = {{"Content-Type", "application/octet-stream"}}, .body = std::move(*part)};
+      response.headers.push_back({std::string(kChainBlocksHeader), std::to_string(run.chain_blocks)});
+    }
+  } catch (const std::bad_alloc&) {
+    log_warn("export of blocks refused: not enough memory");
+  }
+  end(id);
+  if (it == waiting_.end()) return;
+  it->second.out.respond(std::move(response));
+  waiting_.erase(it);
+}
+
 Json BlockCalls::named() const {
   return Json::object({{"node", worker_.name().empty() ? title_ : worker_.name()}});
 }
 
 void BlockCalls::answer(node::OrderAnswer answer) {
+  if (const auto* run = std::get_if<node::BlockRun>(&answer.what)) return give_run(*run, answer.id);
   const auto it = waiting_.find(answer.id);
+  if (const auto* pages = std::get_if<node::PagesToFill>(&answer.what)) {
+    MC_ASSERT(it != waiting_.end() && it->second.part);  // the order was given a moment ago
+    it->second.part->fill(*pages, memory());
+    return end(answer.id);
+  }
   if (it == waiting_.end()) return;  // its client left while the answer was on its way
-  const http::Responder out = std::move(it->second);
+  const http::Responder out = std::move(it->second.out);
   waiting_.erase(it);
-  if (const auto* error = std::get_if<Error>(&answer.what)) return out.respond(http::error_response(*error));
+  if (const auto* error = std::get_if<Error>(&answer.what)) {
+    http::Response response = http::error_response(*error);
+    if (error->mc == err::kKvFileForeign) response.status = kForeignStatus;  // its number has no status of its own
+    return out.respond(std::move(response));
+  }
   if (const auto* evicted = std::get_if<node::EvictReport>(&answer.what))
     return out.respond(ok(report_of(named(), *evicted)));
   if (const auto* pinned = std::get_if<node::PinReport>(&answer.what))
     return out.respond(ok(report_of(named(), *pinned)));
+  if (const auto* written = std::get_if<node::WriteReport>(&answer.what))
+    return out.respond(ok(report_of(named(), *written)));
   const auto* unpinned = std::get_if<node::UnpinReport>(&answer.what);
   MC_ASSERT(unpinned != nullptr);
   out.respond(ok(report_of(named(), *unpinned)));
@@ -179,8 +269,8 @@ void BlockCalls::answer(node::OrderAnswer answer) {
 
 void BlockCalls::drop_gone(TimePoint now, node::Actions& out) {
   std::vector<uint64_t> gone;
-  for (const auto& [id, responder] : waiting_)
-    if (!responder.is_open()) gone.push_back(id);
+  for (const auto& [id, call] : waiting_)
+    if (!call.out.is_open()) gone.push_back(id);
   for (const uint64_t id : gone) {
     waiting_.erase(id);
     worker_.handle(node::BlockOrder{id, now, node::CancelOrder{}}, now, out);

@@ -12,7 +12,7 @@
 namespace mc::host {
 namespace {
 
-const char* from_environment(const char* name) {
+const char* environment_of_process(const char* name) {
   return std::getenv(name);
 }
 
@@ -33,7 +33,7 @@ Result<ControlDoor> ControlDoor::open(const cli::Args& args, const std::string& 
   hub.keys = door.keys_.keys(Door::control);
   hub.local_keys = door.keys_.lock(Door::control) == ctl::Keys::machine;
   for (const auto& text : args.list(flags::kListen)) {
-    MC_TRY(uri, ctl::resolve_endpoint(text, from_environment));
+    MC_TRY(uri, ctl::resolve_endpoint(text, environment_of_process));
     MC_CHECK(ctl::check_exposure(Door::control, uri, door.keys_.lock(Door::control), hub.insecure));
     if (!is_local(uri) && door.keys_.lock(Door::control) != ctl::Keys::cluster) warn_no_lock(Door::control, uri.text());
     hub.listen.push_back(uri);

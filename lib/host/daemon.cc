@@ -49,7 +49,8 @@ void remove_half_written(const std::string& path) {
 
 /// An order about the node's blocks.
 bool is_order(http::Route route) {
-  return route == http::Route::block_evict || route == http::Route::block_pin || route == http::Route::block_unpin;
+  return route == http::Route::block_evict || route == http::Route::block_pin || route == http::Route::block_unpin ||
+         route == http::Route::block_export || route == http::Route::block_import;
 }
 
 http::Response no_prompts() {
@@ -135,6 +136,7 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
     p->handle(std::move(request), out);
   };
   pages->prompt_bytes_ = bodies.prompt_bytes;
+  pages->import_bytes_ = bodies.import_bytes;
   if (bodies.value_bytes > 0) {
     const node::ValueLimits limits{.memory_bytes = bodies.value_bytes, .lease_max = args.duration(flags::kLeaseTime)};
     try {
@@ -145,8 +147,8 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
     MC_CHECK(pages->load_keys(args));
   }
   const auto with_limits = [p = pages.get()](http::ServerOptions options) {
-    options.limits.body_bytes =
-        std::max({p->store_ ? p->store_->body_bytes_max() : size_t{0}, p->prompt_bytes_, kPageBodyMax});
+    options.limits.body_bytes = std::max(
+        {p->store_ ? p->store_->body_bytes_max() : size_t{0}, p->prompt_bytes_, p->import_bytes_, kPageBodyMax});
     options.deadline_header = "x-mc-deadline-ms";
     options.refuse_head = [p](const http::Request& head) { return p->refuse_head(head); };
     return options;
@@ -175,10 +177,12 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
     if (!lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
     return prompt_bytes_ > 0 ? std::nullopt : std::optional(no_prompts());
   }
-  const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, kPageBodyMax);
+  const bool imports = match && match->route == http::Route::block_import;
+  const size_t most = imports ? import_bytes_ : kPageBodyMax;
+  const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, most);
   if (length && http::find_header(head.headers, "transfer-encoding").empty()) return std::nullopt;
   return http::error_response(err::kBodyTooLarge,
-                              "this path takes no body of more than " + std::to_string(kPageBodyMax) + " bytes");
+                              "this path takes no body of more than " + std::to_string(most) + " bytes");
 }
 
 std::string StatusPages::address() const {
@@ -225,6 +229,8 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
     case http::Route::block_evict: return ask_loop(&LoopAnswers::evict, std::move(request), out);
     case http::Route::block_pin: return ask_loop(&LoopAnswers::pin, std::move(request), out);
     case http::Route::block_unpin: return ask_loop(&LoopAnswers::unpin, std::move(request), out);
+    case http::Route::block_export: return ask_loop(&LoopAnswers::give, std::move(request), out);
+    case http::Route::block_import: return ask_loop(&LoopAnswers::take, std::move(request), out);
     case http::Route::prefill:
       if (prompt_bytes_ == 0) return out.respond(no_prompts());
       return ask_loop(&LoopAnswers::prefill, std::move(request), out);

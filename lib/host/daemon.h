@@ -45,6 +45,7 @@ class StatusPages {
   struct Bodies {
     uint64_t value_bytes = 0;  // memory of the store of values; 0 = the node has none
     size_t prompt_bytes = 0;   // longest body of /prefill; 0 = the node computes no prompts
+    size_t import_bytes = 0;   // longest body of /blocks/import
   };
   /// `values`: the disk of the store of values, or null. MC5006 when the system starts no threads for it.
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`
@@ -61,7 +62,7 @@ class StatusPages {
   /// soon and may answer later on another thread.
   using Answer = std::function<void(http::Request request, const http::Responder& out)>;
   struct LoopAnswers {
-    Answer blocks, evict, pin, unpin, prefill;
+    Answer blocks, evict, pin, unpin, give, take, prefill;
   };
   /// Empty answers take the earlier ones away, and none of those is running any more on return.
   void answer_with(LoopAnswers answers);
@@ -81,7 +82,7 @@ class StatusPages {
   // A lock of their own: the control loop takes mutex_ several times a second and waits for no answer that runs.
   std::shared_mutex answers_mutex_;  // shared by the answers that run
   LoopAnswers loop_;                 // guarded by answers_mutex_
-  size_t prompt_bytes_ = 0;
+  size_t prompt_bytes_ = 0, import_bytes_ = 0;
   Metrics* metrics_ = nullptr;
   const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;

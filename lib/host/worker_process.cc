@@ -75,7 +75,7 @@ class WorkerProcess {
     MC_TRY(values, plan_.open_value_disk());
     MC_TRY(pages,
            StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_, descriptors_,
-                             {plan_.value_bytes(), asked_node().body_bytes_max()}, std::move(values)));
+                             {plan_.value_bytes(), asked_node().body_bytes_max(), import_bytes()}, std::move(values)));
     pages_ = std::move(pages);
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();
@@ -98,8 +98,8 @@ class WorkerProcess {
     parts.on_order = [this](node::OrderAnswer answer) { operators_->orders.answer(std::move(answer)); };
     MC_TRY(loop, Loop::open(std::move(parts)));
     loop_ = std::move(loop);
-    operators_.reset(
-        new Operators{{*worker_, *loop_}, {*loop_, *worker_, plan_.title()}, {*loop_, *worker_, asked_node()}});
+    operators_.reset(new Operators{
+        {*worker_, *loop_}, {*loop_, *worker_, plan_.title(), planes_.pool()}, {*loop_, *worker_, asked_node()}});
     answer_pages();
     readiness_ = std::make_unique<Readiness>(std::string(cli::build_info().program), json(),
                                              args_.present(flags::kReadyFile) ? args_.text(flags::kReadyFile) : "");
@@ -112,12 +112,20 @@ class WorkerProcess {
     return {plan_.title(), plan_.options.model, plan_.options.kv, plan_.options.context_tokens, plan_.vocab()};
   }
 
+  /// A cache node keeps pages of many sizes, none larger than a slab.
+  size_t import_bytes() const {
+    const bool is_cache = plan_.role() == wire::Role::cache;
+    return stream_part_max(is_cache ? node::CacheOptions{}.slab_bytes : plan_.options.layout.page_bytes());
+  }
+
   void answer_pages() {
     StatusPages::LoopAnswers answers;
     answers.blocks = [o = operators_.get()](const auto& request, const auto& out) { o->blocks.answer(request, out); };
     answers.evict = [o = operators_.get()](const auto& request, const auto& out) { o->orders.evict(request, out); };
     answers.pin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.pin(request, out); };
     answers.unpin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.unpin(request, out); };
+    answers.give = [o = operators_.get()](const auto& request, const auto& out) { o->orders.give(request, out); };
+    answers.take = [o = operators_.get()](auto request, const auto& out) { o->orders.take(std::move(request), out); };
     answers.prefill = [o = operators_.get()](auto request, const auto& out) {
       o->prompts.ask(std::move(request), out);
     };

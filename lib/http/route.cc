@@ -16,6 +16,8 @@ constexpr RouteEntry kWorker[] = {
     {Method::post, "/blocks/evict", Route::block_evict},
     {Method::post, "/blocks/pin", Route::block_pin},
     {Method::post, "/blocks/unpin", Route::block_unpin},
+    {Method::get, "/blocks/export", Route::block_export},
+    {Method::post, "/blocks/import", Route::block_import},
     {Method::post, "/prefill", Route::prefill},
     {Method::get, "/v1/store", Route::store},
     {Method::post, "/v1/store", Route::store},

@@ -29,6 +29,8 @@ enum class Route : uint8_t {
   block_evict,
   block_pin,
   block_unpin,
+  block_export,
+  block_import,
   prefill,
   store,  // rest: the key of a value, or "" for all values
   cluster,

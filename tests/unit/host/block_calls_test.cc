@@ -43,7 +43,8 @@ struct Node final : node::MachineLoop {
   }
 
   node::bench::Bench<node::Decode, node::DecodeOptions> bench{wire::Role::decode, 16, node::DecodeOptions{}};
-  BlockCalls calls{*this, bench.machine, "d7"};
+  std::vector<std::byte> memory = std::vector<std::byte>(16 * node::bench::layout_of(2).page_bytes());
+  BlockCalls calls{*this, bench.machine, "d7", memory.data()};
   std::mutex mutex;
   std::deque<Task> tasks;  // guarded by mutex
 };
@@ -99,6 +100,18 @@ TEST_CASE("host/block_calls: a body that is no order is refused by the name of i
   const auto pin = parse_pin("{\"prefix\":\"" + kHash + "\",\"for_ms\":60000}");
   REQUIRE_OK(pin);
   CHECK(pin->time == 60s);
+}
+
+TEST_CASE("host/block_calls: the query of an export names a block, and may name the first one of the part") {
+  const auto order = parse_export("prefix=" + kHash + "&first=20");
+  REQUIRE_OK(order);
+  CHECK(order->prefix.hex() == kHash);
+  CHECK(order->first == 20);
+  CHECK(order->bytes_max == kStreamPartBytes);
+  for (const std::string& query :
+       std::vector<std::string>{"", "first=1", "prefix=12", "prefix=" + kHash + "&last=1",
+                                "prefix=" + kHash + "&first=-1", "prefix=" + kHash + "&first=4294967296"})
+    CHECK_FALSE(parse_export(query).has_value());
 }
 
 TEST_CASE("host/block_calls: an order goes to the machine, and its result is the answer of the call") {

@@ -2,6 +2,7 @@
 
 #include <csignal>
 
+#include "base/cli.h"
 #include "base/exit.h"
 #include "test.h"
 
