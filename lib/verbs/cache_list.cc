@@ -14,18 +14,21 @@ namespace mc::verbs {
 namespace {
 
 std::string list_text(const Json& list) {
-  std::string out = "ID                                TIER  POSITION  TOKENS       BYTES  USES  HELD  DISK\n";
+  std::string out =
+      "ID                                TIER  POSITION  TOKENS       BYTES  USES  HELD       PIN  DISK\n";
   char line[160];
   for (const Json& block : list["blocks"].items()) {
     const int64_t held = block["pins"].as_int() + block["leases"].as_int();
     const bool in_memory = block["tier"].as_string() == "host";
-    std::snprintf(line, sizeof line, "%-32s  %-4s %9ld  %6s %11s %5s %5s  %s\n",
+    const std::string pin = block.has("pin_ms") ? human_duration(from_seconds(block["pin_ms"].as_double() / 1e3)) : "-";
+    std::snprintf(line, sizeof line, "%-32s  %-4s %9ld  %6s %11s %5s %5s  %8s  %s\n",
                   std::string(block["id"].as_string()).c_str(), std::string(block["tier"].as_string()).c_str(),
                   static_cast<long>(block["first_position"].as_int()),
                   in_memory ? std::to_string(block["tokens"].as_int()).c_str() : "-",
                   in_memory ? std::to_string(block["bytes"].as_int()).c_str() : "-",
                   in_memory ? std::to_string(block["uses"].as_int()).c_str() : "-",
-                  in_memory ? std::to_string(held).c_str() : "-", block["on_disk"].as_bool() ? "yes" : "-");
+                  in_memory ? std::to_string(held).c_str() : "-", pin.c_str(),
+                  block["on_disk"].as_bool() ? "yes" : "-");
     out += line;
   }
   const auto held = [&](const char* blocks, const char* bytes) {
@@ -33,6 +36,9 @@ std::string list_text(const Json& list) {
            human_bytes(static_cast<uint64_t>(list[bytes].as_int())) + " in all";
   };
   out += "in memory: " + held("memory_blocks", "memory_bytes");
+  const auto bytes = [&](const char* name) { return human_bytes(static_cast<uint64_t>(list[name].as_int())); };
+  if (list["pinned_bytes"].as_int() > 0)
+    out += "; pinned: " + bytes("pinned_bytes") + " of at most " + bytes("pinned_bytes_max");
   if (list["disk_capacity_bytes"].as_int() == 0) return out + "; the node has no disk\n";
   if (list["disk_lost"].as_bool()) return out + "; the disk is lost\n";
   return out + "; on disk: " + held("disk_blocks", "disk_bytes") + ", of which " +

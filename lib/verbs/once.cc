@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "base/hash.h"
 #include "host/choice_flags.h"
 #include "host/daemon_flags.h"
@@ -18,7 +19,6 @@
 #include "model/generate.h"
 #include "product/flags.h"
 #include "text/text.h"
-#include "base/foreign_text.h"
 #include "verbs/once_flags.h"
 #include "verbs/prompt.h"
 #include "wire/mckv.h"
@@ -397,6 +397,9 @@ Result<int> decode_once(const cli::Args& args) {
   });
   if (!opened) return stream_error(path, reads == 0, std::move(opened).error());
   wire::KvReader reader = std::move(*opened);
+  if (reader.prologue().prefix_only)
+    return user_error(err::kKvFileForeign, "the KV stream is a prefix alone, without a first token", "--kv-in",
+                      "give it to a node: mc-cache import NODE; decode continues streams of mc-prefill once");
   // Before the model: its attention plan may not exist for the wrong block size.
   if (reader.layout().block_tokens != args.count(flags::kBlockTokens))
     return user_error(err::kKvFileForeign,

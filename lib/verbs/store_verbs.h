@@ -52,7 +52,7 @@ inline constexpr Flag kPinFor{.name = "for",
                               .kind = FlagKind::duration,
                               .value = "T",
                               .fallback = "1h",
-                              .help = "time in which the values are not evicted",
+                              .help = "time in which the values or blocks are not evicted",
                               .one_shot = true};
 
 }  // namespace mc::flags
@@ -68,8 +68,6 @@ inline constexpr const Flag* kPutFlags[] = {&flags::kTimeToLive, &flags::kPutPin
 node::Durability durability_of(const cli::Args& args);
 inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
                                             &flags::kApiKey};
-inline constexpr const Flag* kPinFlags[] = {&flags::kPinFor,     &flags::kTenant, &flags::kAdminKeyFile,
-                                            &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 inline constexpr const Flag* kMoveFlags[] = {&flags::kReplace,    &flags::kTenant, &flags::kAdminKeyFile,
                                              &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 

@@ -8,6 +8,8 @@
 #include "host/worker_process.h"
 #include "mc_version.h"
 #include "product/flags.h"
+#include "verbs/block_streams.h"
+#include "verbs/block_verbs.h"
 #include "verbs/cache_list.h"
 #include "verbs/fsck.h"
 #include "verbs/inspect.h"
@@ -31,6 +33,8 @@ constexpr cli::Positional kPutArgs[] = {kListArgs[0],
                                         {.name = "FILE", .help = "the value, at most 64 MiB; - is stdin"}};
 constexpr cli::Positional kGetArgs[] = {kListArgs[0], kPutArgs[1]};
 constexpr cli::Positional kKeysArgs[] = {kListArgs[0], {.name = "KEY", .help = "one or more keys", .max = -1}};
+constexpr cli::Positional kPinArgs[] = {
+    kListArgs[0], {.name = "KEY", .help = "keys of values, of a cache node", .min = 0, .max = -1}};
 constexpr cli::Positional kMoveArgs[] = {kListArgs[0], kPutArgs[1], {.name = "TO", .help = "the new key"}};
 constexpr cli::Positional kFsckArgs[] = {{.name = "DIR", .help = "directory of --ssd, which no node uses now"}};
 
@@ -47,6 +51,21 @@ int main(int argc, char** argv) {
                               .args = kListArgs,
                               .flags = verbs::kListFlags,
                               .example = "mc-cache ls c0 --sort uses --limit 20"},
+                             {.name = "evict",
+                              .summary = "free blocks of a node, in memory and on disk",
+                              .args = kListArgs,
+                              .flags = verbs::kEvictFlags,
+                              .example = "mc-cache evict c0 --older 2h --dry-run"},
+                             {.name = "export",
+                              .summary = "write the KV blocks of a prompt as a .mckv stream to stdout",
+                              .args = kListArgs,
+                              .flags = verbs::kExportFlags,
+                              .example = "mc-cache export c0 --prefix 7f3a0c55e1d2486b9a0f7c1e2d3b4a59 > p.mckv"},
+                             {.name = "import",
+                              .summary = "give the KV blocks of a .mckv stream on stdin to a node",
+                              .args = kListArgs,
+                              .flags = verbs::kImportFlags,
+                              .example = "mc-cache import c1 < p.mckv"},
                              {.name = "fsck",
                               .summary = "check every block in a directory of --ssd: checksums, identity, layout",
                               .args = kFsckArgs,
@@ -73,14 +92,14 @@ int main(int argc, char** argv) {
                               .flags = verbs::kKeyFlags,
                               .example = "mc-cache rm c0 notes/today"},
                              {.name = "pin",
-                              .summary = "keep values from eviction for a time",
-                              .args = kKeysArgs,
-                              .flags = verbs::kPinFlags,
+                              .summary = "keep values, or the KV blocks of a prompt, from eviction for a time",
+                              .args = kPinArgs,
+                              .flags = verbs::kPinAnyFlags,
                               .example = "mc-cache pin c0 notes/today --for 1h"},
                              {.name = "unpin",
-                              .summary = "let values be evicted again",
-                              .args = kKeysArgs,
-                              .flags = verbs::kKeyFlags,
+                              .summary = "let values, or the KV blocks of a prompt, be evicted again",
+                              .args = kPinArgs,
+                              .flags = verbs::kUnpinAnyFlags,
                               .example = "mc-cache unpin c0 notes/today"},
                              {.name = "copy",
                               .summary = "give the value of a key a second key",
@@ -102,6 +121,11 @@ int main(int argc, char** argv) {
   return cli::run(program, argc, argv, [](const cli::Args& args) {
     if (args.verb() == "inspect") return verbs::inspect_stream(args);
     if (args.verb() == "ls") return verbs::list_blocks(args);
+    if (args.verb() == "evict") return verbs::evict_blocks(args);
+    if (args.verb() == "export") return verbs::export_blocks(args);
+    if (args.verb() == "import") return verbs::import_blocks(args);
+    if (args.verb() == "pin") return verbs::pin_any(args);
+    if (args.verb() == "unpin") return verbs::unpin_any(args);
     if (args.verb() == "fsck") return verbs::fsck_store(args);
     if (!args.verb().empty()) return verbs::use_values(args);
     return host::serve_worker(wire::Role::cache, args);

@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Operators look after KV blocks: evict and pin free and keep them on nodes of every role, in memory and on disk."""
+
+import http.client
+import json
+import shutil
+import tempfile
+import unittest
+
+import cluster
+from cluster import Cluster, Random, cached, oracle, run, token_ids, until
+
+BLOCK = 64
+LENGTH = 640
+COUNT = 8
+MEMORY = "9600KiB"  # two prompts, in pages of 392 KiB
+WORKER = ["--dtype", "f32", "--transport", "shm"]
+
+
+class Blocks(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="mct-blocks-", dir=cluster.BUILD)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, *prefill, memory=MEMORY):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor")
+        c.start("p0", *WORKER, "--kv-mem", memory, *prefill)
+        c.start("d0", *WORKER)
+        c.wait_nodes()
+        return c
+
+    def verb(self, c, *words):
+        """(exit code, the object or list of objects on stdout, stderr)"""
+        code, out, err = run("mc-cache", *words, "--json", env=c.env)
+        rows = [json.loads(line) for line in out.splitlines()]
+        return code, rows[0] if len(rows) == 1 else rows, err
+
+    def blocks(self, c, node):
+        """The blocks of a node, and the line of totals."""
+        code, rows, err = self.verb(c, "ls", node, "--limit", 1000, "--sort", "position")
+        self.assertEqual(code, 0, err)
+        rows = rows if isinstance(rows, list) else [rows]
+        return rows[:-1], rows[-1]
+
+    def last(self, c, node, length=LENGTH):
+        """The id of the block that ends a prompt of this length, which is the only one of it on the node."""
+        return next(b["id"] for b in self.blocks(c, node)[0] if b["first_position"] == length - BLOCK)
+
+    def test_evicted_blocks_are_computed_again_and_the_miss_names_the_node_and_the_age(self):
+        c = self.start()
+        ids = Random(1).ids(LENGTH)
+        c.complete(ids=ids, max_tokens=COUNT)
+        warm = c.complete(ids=ids, max_tokens=COUNT)
+        self.assertEqual(cached(warm), LENGTH - BLOCK)
+        c.wait_quiet()
+        for node in ("p0", "d0"):
+            held = self.blocks(c, node)[1]["memory_blocks"]
+            code, dry, err = self.verb(c, "evict", node, "--all", "--dry-run")
+            self.assertEqual((code, dry["memory_blocks"]), (0, held), err)
+            self.assertEqual(self.blocks(c, node)[1]["memory_blocks"], held)
+            code, report, err = self.verb(c, "evict", node, "--all")
+            self.assertEqual((code, report["memory_blocks"], report["stayed"]), (0, held, []), err)
+            self.assertEqual(self.blocks(c, node)[1]["memory_blocks"], 0)
+        until(lambda: c.metric("p0", "mc_kv_evictions_total", 'tier="host"') == 10, 20, "evictions are counted")
+        until(lambda: c.node("p0")["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+        again = c.complete(ids=ids, max_tokens=COUNT)
+        self.assertEqual(cached(again), 0)
+        self.assertEqual(token_ids(again), oracle(ids, COUNT))
+        miss = again["mc"]["misses"][0]
+        self.assertEqual((miss["reason"], miss["node"], miss["first_block"]), ("evicted", "p0", 0))
+        self.assertGreaterEqual(miss["age_ms"], 0)
+
+    def test_a_prefix_selects_the_prompts_that_continue_it_and_words_say_what_was_freed(self):
+        c = self.start(memory="32MiB")
+        ids = Random(2).ids(LENGTH)
+        fork = ids[: 4 * BLOCK] + Random(3).ids(LENGTH - 4 * BLOCK)
+        other = Random(4).ids(LENGTH)
+        for prompt in (ids, fork, other):
+            c.complete(ids=prompt, max_tokens=1)
+        c.wait_quiet()
+        rows, _ = self.blocks(c, "p0")
+        parents = [b["parent"] for b in rows]
+        forked = next(b["id"] for b in rows if parents.count(b["id"]) == 2)  # where two prompts part
+        code, out, err = run("mc-cache", "evict", "p0", "--prefix", forked, env=c.env)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out.decode(), r"p0: freed\n  memory +13 blocks")
+        for prompt, tokens in ((ids, 3 * BLOCK), (other, LENGTH - BLOCK)):
+            self.assertEqual(cached(c.complete(ids=prompt, max_tokens=1)), tokens)
+
+    def test_conditions_are_needed_checked_and_refused_with_the_next_step(self):
+        c = self.start()
+        for words, text in (
+            ((), "--all for all blocks"),
+            (("--all", "--older", "1h"), "excludes"),
+            (("--prefix", "7f3a"), "32 hex digits"),
+            (("--older", "soon"), "older"),
+        ):
+            code, _, err = run("mc-cache", "evict", "p0", *words, env=c.env)
+            self.assertEqual(code, 2, err)
+            self.assertIn(text, err)
+        for words in (("pin", "p0"), ("pin", "p0", "key", "--prefix", "1" * 32), ("unpin", "p0")):
+            code, _, err = run("mc-cache", *words, env=c.env)
+            self.assertEqual(code, 2, err)
+            self.assertIn("--prefix HASH", err)
+        code, _, err = self.verb(c, "pin", "p0", "--prefix", "1" * 32)
+        self.assertEqual(code, 1)
+        self.assertIn("has no block " + "1" * 32, err)
+        port = int(c.node("p0")["http"].rsplit(":", 1)[1])
+        for path in ("/blocks/evict", "/blocks/pin", "/blocks/unpin"):
+            for headers in ({}, {"Authorization": "Bearer wrong"}):
+                link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+                link.request("POST", path, b"{}", headers)
+                answer = link.getresponse()
+                self.assertEqual(answer.status, 403, path)
+                self.assertIn(b"admin", answer.read())
+                link.close()
+
+    def test_a_pinned_prompt_outlives_pressure_until_it_is_unpinned(self):
+        c = self.start()
+        ids = Random(5).ids(LENGTH)
+        c.complete(ids=ids, max_tokens=1)
+        c.wait_quiet()
+        last = self.last(c, "p0")
+        code, report, err = self.verb(c, "pin", "p0", "--prefix", last, "--for", "1h")
+        self.assertEqual((code, report["blocks"]), (0, LENGTH // BLOCK), err)
+        rows, end = self.blocks(c, "p0")
+        self.assertTrue(all(0 < b["pin_ms"] <= 3600e3 for b in rows), rows)
+        self.assertEqual(end["pinned_bytes"], report["bytes"])
+        listed = run("mc-cache", "ls", "p0", env=c.env)[1].decode()
+        self.assertRegex(listed, r"3\d\d\d s .*\n.*3920KiB pinned of at most 4704KiB")
+        for n in range(10, 16):
+            c.complete(ids=Random(n).ids(LENGTH), max_tokens=1)
+        self.assertEqual(cached(c.complete(ids=ids, max_tokens=1)), LENGTH - BLOCK)
+        c.complete(ids=Random(20).ids(LENGTH), max_tokens=1)
+        ends = [b["id"] for b in self.blocks(c, "p0")[0] if b["first_position"] == LENGTH - BLOCK]
+        more = next(end for end in ends if end != last)
+        code, _, err = self.verb(c, "pin", "p0", "--prefix", more)
+        self.assertEqual(code, 1)
+        self.assertIn("MC5003", err)
+        self.assertIn("unpin or evict blocks", err)
+        code, report, err = self.verb(c, "evict", "p0", "--prefix", last)
+        self.assertEqual([(s["reason"], s["blocks"]) for s in report["stayed"]], [("pinned", 1)])
+        self.assertEqual(self.verb(c, "unpin", "p0", "--prefix", last)[1]["blocks"], LENGTH // BLOCK)
+        self.assertEqual(self.verb(c, "unpin", "p0", "--prefix", last)[0], 1)
+        self.assertEqual(self.verb(c, "evict", "p0", "--prefix", last)[1]["memory_blocks"], 1)
+
+    def test_blocks_on_disk_are_evicted_and_come_back_to_memory_for_a_pin(self):
+        c = self.start("--ssd", f"{self.folder}/kv:128MiB")
+        prompts = [Random(n).ids(LENGTH) for n in range(30, 36)]
+        for ids in prompts:
+            c.complete(ids=ids, max_tokens=1)
+        until(lambda: c.node("p0")["disk_blocks"] >= 30, 30, "blocks on disk")
+        c.wait_quiet()
+        rows, _ = self.blocks(c, "p0")
+        on_disk = [b for b in rows if b["tier"] == "disk" and b["first_position"] == LENGTH - BLOCK]
+        last = on_disk[0]["id"]
+        code, report, err = self.verb(c, "pin", "p0", "--prefix", last)
+        self.assertEqual(code, 0, err)
+        self.assertGreater(report["loaded_blocks"], 0)
+        held = {b["id"] for b in self.blocks(c, "p0")[0] if "pin_ms" in b}
+        self.assertEqual(len(held), LENGTH // BLOCK)
+        code, report, err = self.verb(c, "evict", "p0", "--all")
+        self.assertEqual(code, 0, err)
+        self.assertGreater(report["disk_blocks"], 20)
+        rows, end = self.blocks(c, "p0")
+        self.assertEqual({b["id"] for b in rows if b["tier"] == "host"}, held)
+        self.verb(c, "unpin", "p0", "--prefix", last)
+        self.verb(c, "evict", "p0", "--all")
+        _, end = self.blocks(c, "p0")
+        self.assertEqual((end["memory_blocks"], end["disk_blocks"]), (0, 0))
+        for ids in prompts:
+            answer = c.complete(ids=ids, max_tokens=COUNT)
+            self.assertEqual(cached(answer), 0)
+            self.assertEqual(token_ids(answer), oracle(ids, COUNT))
+
+    def export(self, c, node, prefix):
+        """The stream on stdout."""
+        code, out, err = run("mc-cache", "export", node, "--prefix", prefix, env=c.env)
+        self.assertEqual(code, 0, err)
+        return out
+
+    def give(self, c, node, stream):
+        """(exit code, object on stdout, stderr) of an import"""
+        code, out, err = run("mc-cache", "import", node, "--json", env=c.env, stdin=stream)
+        return code, json.loads(out) if out else None, err
+
+    def evict_all(self, c, *nodes):
+        for node in nodes:
+            self.verb(c, "evict", node, "--all")
+            self.assertEqual(self.blocks(c, node)[1]["memory_blocks"], 0)
+            until(lambda n=node: c.node(n)["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+
+    def test_an_exported_prompt_is_imported_anywhere_and_gives_equal_text(self):
+        c = self.start(memory="48MiB")
+        c.start("c0", "--dram", "32MiB", "--transport", "shm")
+        c.wait_nodes()
+        length = 2560  # 40 blocks: more than one part of a stream
+        ids = Random(50).ids(length)
+        expected = token_ids(c.complete(ids=ids, max_tokens=COUNT))
+        self.assertEqual(expected, oracle(ids, COUNT))
+        c.wait_quiet()
+        last = self.last(c, "p0", length)
+        stream = self.export(c, "p0", last)
+        self.assertEqual(stream, self.export(c, "p0", last))
+        with open(f"{self.folder}/p.mckv", "wb") as file:
+            file.write(stream)
+        code, found, err = self.inspect()
+        self.assertEqual((code, found["sound"], found["prompt_tokens"]), (0, True, length), err)
+        self.assertEqual(found["blocks"][-1]["id"], last)
+        code, _, err = run("mc-decode", "once", "--kv-in", f"{self.folder}/p.mckv", "--dtype", "f32", env=c.env)
+        self.assertIn("without a first token", err)
+        c.wait_quiet()
+        for node in ("p0", "c0"):
+            self.evict_all(c, "p0", "d0", "c0")
+            code, report, err = self.give(c, node, stream)
+            self.assertEqual((code, report["stored"], report["prefix"]), (0, length // BLOCK, last), err)
+            self.assertEqual(self.give(c, node, stream)[1]["known"], length // BLOCK)
+            until(lambda n=node: c.node(n)["blocks_indexed"] == length // BLOCK, 20, "the index hears of the import")
+            self.assertEqual(self.export(c, node, last), stream)
+            answer = c.complete(ids=ids, max_tokens=COUNT)
+            self.assertEqual(cached(answer), length - BLOCK, answer["mc"])
+            self.assertEqual(answer["mc"]["cached_remote_tokens"], length - BLOCK if node == "c0" else 0)
+            self.assertEqual(token_ids(answer), expected)
+            c.wait_quiet()
+
+    def inspect(self):
+        code, out, err = run("mc-cache", "inspect", "--json", f"{self.folder}/p.mckv")
+        return code, json.loads(out) if out else None, err
+
+    def test_a_damaged_half_or_foreign_stream_leaves_no_block_and_says_why(self):
+        c = self.start()
+        ids = Random(51).ids(LENGTH)
+        c.complete(ids=ids, max_tokens=1)
+        c.wait_quiet()
+        stream = self.export(c, "p0", self.last(c, "p0"))
+        self.evict_all(c, "p0")
+        flipped = bytearray(stream)
+        flipped[len(stream) * 3 // 4] ^= 4
+        for damaged in (bytes(flipped), stream[: len(stream) // 2], stream[:-1], b"", b"not a stream at all"):
+            code, _, err = self.give(c, "p0", damaged)
+            self.assertEqual(code, 1, err)
+            self.assertIn("MC6001", err)
+        small = ["--prompt-ids", ",".join(map(str, ids[:200])), "--kv-out", "-"]
+        for flags, field in (
+            (["--dtype", "bf16"], "dtype"),
+            (["--dtype", "f32", "--block-tokens", "32"], "block_tokens"),
+        ):
+            code, foreign, err = run("mc-prefill", "once", *small, *flags)
+            self.assertEqual(code, 0, err)
+            code, _, err = self.give(c, "p0", foreign)
+            self.assertEqual(code, 1, err)
+            self.assertIn("MC6003", err)
+            self.assertIn(f"{field} of the stream is ", err)
+        self.assertEqual(self.blocks(c, "p0")[1]["memory_blocks"], 0)
+        code, own, err = run("mc-prefill", "once", *small, "--dtype", "f32")
+        self.assertEqual(code, 0, err)
+        code, report, err = self.give(c, "p0", own)
+        self.assertEqual((code, report["stored"]), (0, 200 // BLOCK), err)
+        self.assertEqual(cached(c.complete(ids=ids, max_tokens=1)), 200 // BLOCK * BLOCK)
+        port = int(c.node("p0")["http"].rsplit(":", 1)[1])
+        for method, path in (("GET", "/blocks/export?prefix=" + "1" * 32), ("POST", "/blocks/import")):
+            link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            link.request(method, path, stream if method == "POST" else None)
+            self.assertEqual(link.getresponse().status, 403, path)
+            link.close()
+        status, data = c.socket_request("POST", "/blocks/import", {"no": "stream"}, node=c.node("p0"))
+        self.assertEqual(status, 400, data)
+
+    def test_a_node_without_room_takes_the_front_of_the_chain_and_says_so(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor")
+        c.start("p0", *WORKER, "--kv-mem", "48MiB")
+        c.start("d0", *WORKER)
+        c.start("c0", "--dram", "9MiB", "--transport", "shm")
+        c.wait_nodes()
+        length = 3840  # 60 blocks
+        ids = Random(52).ids(length)
+        c.complete(ids=ids, max_tokens=1)
+        c.wait_quiet()
+        stream = self.export(c, "p0", self.last(c, "p0", length))
+        code, report, err = self.give(c, "c0", stream)
+        self.assertEqual((code, report["blocks"]), (1, 60), err)
+        self.assertEqual(report["stored"] + report["omitted"], 60)
+        rows, end = self.blocks(c, "c0")
+        self.assertEqual(end["memory_blocks"], report["stored"])
+        self.assertEqual({b["first_position"] for b in rows}, {BLOCK * n for n in range(report["stored"])})
+        code, out, _ = run("mc-cache", "import", "c0", env=c.env, stdin=stream)
+        self.assertEqual(code, 1)
+        self.assertIn(b"found no room", out)
+
+    def test_a_cache_node_evicts_by_age_and_model(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor", "--fetch-rule", "threshold")
+        c.start("p0", *WORKER, "--kv-mem", MEMORY)
+        c.start("d0", *WORKER)
+        c.start("c0", "--dram", "32MiB", "--transport", "shm")
+        c.wait_nodes()
+        for n in range(40, 48):
+            c.complete(ids=Random(n).ids(LENGTH), max_tokens=1)
+        until(lambda: c.node("c0")["blocks_indexed"] >= 10, 30, "blocks on the cache node")
+        c.wait_quiet()
+        held = self.blocks(c, "c0")[1]["memory_blocks"]
+        self.assertEqual(self.verb(c, "evict", "c0", "--older", "1h")[1]["memory_blocks"], 0)
+        self.assertEqual(self.verb(c, "evict", "c0", "--model", "other")[1]["memory_blocks"], 0)
+        self.assertEqual(self.verb(c, "evict", "c0", "--tenant", "alice")[1]["memory_blocks"], 0)
+        self.assertEqual(self.verb(c, "evict", "c0", "--model", "mc-tiny")[1]["memory_blocks"], held)
+        until(lambda: c.node("c0")["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
