@@ -229,6 +229,44 @@ class Blocks(unittest.TestCase):
         code, out, err = run("mc-cache", "inspect", "--json", f"{self.folder}/p.mckv")
         return code, json.loads(out) if out else None, err
 
+    def test_a_warmed_prompt_is_computed_once_moved_pinned_and_hit_by_its_continuations(self):
+        c = self.start(memory="32MiB")
+        c.start("c0", "--dram", "32MiB", "--transport", "shm")
+        c.wait_nodes()
+        text = " ".join(f"Rule {n}: answer in few words." for n in range(60))
+        path = f"{self.folder}/system.txt"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        code, out, err = run("mc-cache", "warm", "c0", "-f", path, "--pin", "1h", "--json", env=c.env)
+        self.assertEqual(code, 0, err)
+        row = json.loads(out)
+        self.assertEqual((row["node"], row["omitted"], row["pinned"]), ("c0", 0, True))
+        self.assertGreater(row["blocks"], 5)
+        self.assertEqual(row["stored"], row["blocks"])
+        pinned = {b["id"] for b in self.blocks(c, "c0")[0] if "pin_ms" in b}
+        self.assertEqual(len(pinned), row["blocks"])
+        self.assertIn(row["prefix"], pinned)
+        until(lambda: not any(c.node(n)["running"] or c.node(n)["leases"] for n in ("p0", "d0")), 20, "quiet")
+        self.evict_all(c, "p0", "d0")
+        answer = c.complete(text + " Who are you?", max_tokens=COUNT)
+        self.assertGreaterEqual(answer["mc"]["cached_remote_tokens"], (row["blocks"] - 1) * BLOCK)
+        cold = c.complete(text + " Who are you?", max_tokens=COUNT, mc={"no_cache": True})
+        self.assertEqual(token_ids(answer), token_ids(cold))
+        code, out, err = run("mc-cache", "warm", "c0", "-f", path, "--copies", "3", env=c.env)
+        self.assertEqual(code, 0, err)
+        for node in ("c0", "p0", "d0"):
+            self.assertIn(f"{node}: {row['blocks']} of {row['blocks']} blocks", out.decode())
+            self.assertLessEqual(pinned, {b["id"] for b in self.blocks(c, node)[0]})
+        for words, text in (
+            (("-f", path, "--copies", "9"), "the cluster has 3"),
+            ((), "-f FILE"),
+            (("-f", path, "-m", "other"), "MC4006"),
+            (("-f", "-"), "fills no block"),
+        ):
+            code, _, err = run("mc-cache", "warm", "c0", *words, env=c.env, stdin=b"Short.")
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, err)
+
     def test_a_damaged_half_or_foreign_stream_leaves_no_block_and_says_why(self):
         c = self.start()
         ids = Random(51).ids(LENGTH)

@@ -14,6 +14,7 @@
 #include "verbs/fsck.h"
 #include "verbs/inspect.h"
 #include "verbs/store_verbs.h"
+#include "verbs/warm.h"
 
 using namespace mc;
 
@@ -66,6 +67,11 @@ int main(int argc, char** argv) {
                               .args = kListArgs,
                               .flags = verbs::kImportFlags,
                               .example = "mc-cache import c1 < p.mckv"},
+                             {.name = "warm",
+                              .summary = "compute a prompt before anybody asks it, and keep its KV blocks on a node",
+                              .args = kListArgs,
+                              .flags = verbs::kWarmFlags,
+                              .example = "mc-cache warm c0 -f system_prompt.txt --pin 1h"},
                              {.name = "fsck",
                               .summary = "check every block in a directory of --ssd: checksums, identity, layout",
                               .args = kFsckArgs,
@@ -122,6 +128,7 @@ int main(int argc, char** argv) {
     if (args.verb() == "inspect") return verbs::inspect_stream(args);
     if (args.verb() == "ls") return verbs::list_blocks(args);
     if (args.verb() == "evict") return verbs::evict_blocks(args);
+    if (args.verb() == "warm") return verbs::warm_node(args);
     if (args.verb() == "export") return verbs::export_blocks(args);
     if (args.verb() == "import") return verbs::import_blocks(args);
     if (args.verb() == "pin") return verbs::pin_any(args);

@@ -1,0 +1,187 @@
+#include "verbs/warm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/exit.h"
+#include "base/fd.h"
+#include "base/foreign_text.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "ctl/ctl.h"
+#include "host/conductor_process.h"
+#include "verbs/block_chain.h"
+
+namespace mc::verbs {
+namespace {
+
+constexpr size_t kWarmBytesMax = size_t{16} << 20;
+
+/// The operators' socket of the conductor, which needs no key.
+Result<BlockDoor> conductor_of(Duration time) {
+  MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
+  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket), {}, time};
+  door.headers.push_back({"Content-Type", "application/json"});
+  door.headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
+  return door;
+}
+
+Result<Json> json_of(const BlockDoor& door, const http::Response& response) {
+  auto json = Json::parse(response.body);
+  if (json) return json;
+  return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, door.place,
+                    "compare the versions of the conductor and of this program");
+}
+
+/// The full blocks of the prompt, and the nodes that have all of them.
+struct Prompt {
+  std::string last;
+  uint64_t blocks = 0, tokens = 0;
+  std::vector<std::string> holders;
+};
+
+Result<Prompt> explain(const BlockDoor& conductor, const Json& request) {
+  MC_TRY(response, conductor.call(http::Method::post, "/admin/explain", request.dump()));
+  MC_TRY(json, json_of(conductor, response));
+  Prompt prompt;
+  const Json& hashes = json["block_hashes"];
+  prompt.blocks = hashes.size(), prompt.tokens = static_cast<uint64_t>(json["prompt_tokens"].as_int());
+  if (prompt.blocks == 0)
+    return user_error(err::kBadValue,
+                      "the prompt of " + std::to_string(prompt.tokens) + " tokens fills no block of " +
+                          std::to_string(json["block_tokens"].as_int()),
+                      "-f", "only full blocks are shared: give a longer prompt");
+  prompt.last = std::string(hashes[prompt.blocks - 1].as_string());
+  if (const auto checked = flags::check_block_hash(prompt.last); !checked)
+    return user_error(err::kPeerGarbage, "the answer names no block", conductor.place);
+  for (const Json& holder : json["holders"].items())
+    if (static_cast<uint64_t>(holder["match_blocks"].as_int()) == prompt.blocks)
+      prompt.holders.emplace_back(holder["node"].as_string());
+  return prompt;
+}
+
+/// Computes the prompt, and waits until the conductor has learnt who holds its blocks.
+Result<Prompt> compute(const BlockDoor& conductor, const Json& request, Duration time) {
+  const TimePoint deadline = SystemClock::instance().now() + time;
+  Json ask = request;
+  ask.set("max_tokens", 1).set("temperature", 0);
+  MC_TRY(prompt, explain(conductor, request));
+  if (prompt.holders.empty()) MC_CHECK(conductor.call(http::Method::post, "/v1/completions", ask.dump()));
+  while (prompt.holders.empty()) {
+    if (SystemClock::instance().now() > deadline)
+      return user_error(err::kDeadlineExceeded, "no node reports all " + std::to_string(prompt.blocks) + " blocks",
+                        "the conductor's index", "raise --timeout, or give the nodes more memory");
+    std::this_thread::yield();  // each look is a round trip to the conductor
+    MC_TRY(again, explain(conductor, request));
+    prompt = std::move(again);
+  }
+  return prompt;
+}
+
+/// NODE, then nodes that have the blocks, then cache, decode and prefill nodes.
+Result<std::vector<std::string>> targets_of(const cli::Args& args, const BlockDoor& conductor, const Prompt& prompt) {
+  const size_t count = args.count(flags::kWarmCopies);
+  std::vector<std::string> out{args.positional_one("NODE")};
+  const auto add = [&](const std::string& node) {
+    if (out.size() < count && std::find(out.begin(), out.end(), node) == out.end()) out.push_back(node);
+  };
+  if (count == 1) return out;
+  for (const std::string& holder : prompt.holders) add(holder);
+  MC_TRY(response, conductor.call(http::Method::get, "/cluster", ""));
+  MC_TRY(cluster, json_of(conductor, response));
+  for (const std::string_view role : {"cache", "decode", "prefill"})
+    for (const Json& node : cluster["nodes"].items())
+      if (node["role"].as_string() == role) add(std::string(node["id"].as_string()));
+  if (out.size() == count) return out;
+  return user_error(
+      err::kBadValue,
+      std::to_string(count) + " copies need as many nodes, and the cluster has " + std::to_string(out.size()),
+      "--copies", "mc-conductor ps lists the nodes");
+}
+
+struct Warmed {
+  std::string node;
+  uint64_t stored = 0, omitted = 0;
+  bool is_pinned = false;
+};
+
+/// The blocks come from a holder, whose chain is fetched once.
+class Mover {
+ public:
+  Mover(const cli::Args& args, const Prompt& prompt) : args_(args), prompt_(prompt) {}
+
+  Result<Warmed> warm(const std::string& node) {
+    const Duration time = args_.duration(flags::kBlocksTimeout);
+    MC_TRY(door, BlockDoor::open(args_, node, time));
+    Warmed out{node};
+    if (std::find(prompt_.holders.begin(), prompt_.holders.end(), node) == prompt_.holders.end()) {
+      MC_CHECK(fetch(time));
+      MC_TRY(sum, send_chain(door, *chain_));
+      out.stored = sum.stored, out.omitted = sum.omitted;
+    }
+    if (!args_.present(flags::kWarmPin) || out.omitted > 0) return out;
+    Json body = Json::object({{"prefix", prompt_.last}, {"for_ms", args_.duration(flags::kWarmPin) / 1ms}});
+    MC_CHECK(door.call(http::Method::post, "/blocks/pin", body.dump()));
+    out.is_pinned = true;
+    return out;
+  }
+
+ private:
+  Result<void> fetch(Duration time) {
+    if (chain_) return {};
+    MC_TRY(holder, BlockDoor::open(args_, prompt_.holders.front(), time));
+    MC_TRY(chain, fetch_chain(holder, prompt_.last));
+    chain_.emplace(std::move(chain));
+    return {};
+  }
+
+  const cli::Args& args_;
+  const Prompt& prompt_;
+  std::optional<BlockChain> chain_;
+};
+
+Result<void> print(const cli::Args& args, const Prompt& prompt, const Warmed& warmed) {
+  if (args.on(flags::kJson)) {
+    Json row = Json::object({{"node", warmed.node}, {"prefix", prompt.last}, {"blocks", prompt.blocks}});
+    row.set("stored", warmed.stored).set("omitted", warmed.omitted).set("pinned", warmed.is_pinned);
+    return write_all(1, row.dump() + "\n");
+  }
+  std::string text = warmed.node + ": " + std::to_string(prompt.blocks - warmed.omitted) + " of " +
+                     std::to_string(prompt.blocks) + " blocks, " + std::to_string(warmed.stored) + " moved here";
+  if (warmed.is_pinned) text += ", pinned for " + format_duration(args.duration(flags::kWarmPin));
+  if (warmed.omitted > 0) text += "; " + std::to_string(warmed.omitted) + " found no room, and nothing was pinned";
+  return write_foreign(1, text + "\n");
+}
+
+}  // namespace
+
+Result<int> warm_node(const cli::Args& args) {
+  if (!args.present(flags::kWarmFile))
+    return user_error(err::kUsage, "no prompt is given", "mc-cache warm", "give the prompt with -f FILE; - is stdin");
+  const std::string& path = args.text(flags::kWarmFile);
+  auto text = path == "-" ? read_to_end(0, kWarmBytesMax) : read_file(path, kWarmBytesMax);
+  if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
+  Json request = Json::object({{"prompt", *text}});
+  if (args.present(flags::kWarmModel)) request.set("model", args.text(flags::kWarmModel));
+  const Duration time = args.duration(flags::kBlocksTimeout);
+  MC_TRY(conductor, conductor_of(time));
+  MC_TRY(prompt, compute(conductor, request, time));
+  MC_TRY(targets, targets_of(args, conductor, prompt));
+  Mover mover(args, prompt);
+  int exit_code = 0;
+  for (const std::string& node : targets) {
+    MC_TRY(warmed, mover.warm(node));
+    if (warmed.omitted > 0) exit_code = kExitFailed;
+    MC_CHECK(print(args, prompt, warmed));
+  }
+  if (!args.on(flags::kJson)) MC_CHECK(write_all(1, "prefix " + prompt.last + "\n"));
+  return exit_code;
+}
+
+}  // namespace mc::verbs

@@ -1,0 +1,46 @@
+// mc-cache warm: a prompt that is computed before anybody asks it, and kept on named nodes.
+#pragma once
+
+#include "base/cli.h"
+#include "verbs/block_verbs.h"
+
+namespace mc::flags {
+
+inline constexpr Flag kWarmModel{.name = "model",
+                                 .letter = 'm',
+                                 .value = "M",
+                                 .help = "name of the model; needed where the conductor serves several",
+                                 .one_shot = true};
+inline constexpr Flag kWarmFile{.name = "prompt-file",
+                                .letter = 'f',
+                                .value = "FILE",
+                                .help = "the beginning of the prompts to come, as text; - is stdin",
+                                .one_shot = true};
+inline constexpr Flag kWarmPin{.name = "pin",
+                               .kind = FlagKind::duration,
+                               .value = "T",
+                               .fallback = "none",
+                               .help = "time in which the blocks are not evicted",
+                               .choices = "none",
+                               .one_shot = true};
+inline constexpr Flag kWarmCopies{.name = "copies",
+                                  .kind = FlagKind::count,
+                                  .value = "N",
+                                  .fallback = "1",
+                                  .help = "nodes that keep the blocks, NODE among them",
+                                  .check = check_between<1, 64>,
+                                  .one_shot = true};
+
+}  // namespace mc::flags
+
+namespace mc::verbs {
+
+inline constexpr const Flag* kWarmFlags[] = {&flags::kWarmFile,   &flags::kWarmModel,     &flags::kWarmPin,
+                                             &flags::kWarmCopies, &flags::kBlocksTimeout, &flags::kAdminKeyFile,
+                                             &flags::kApiKey,     &flags::kJson};
+
+/// Asks the conductor of this run directory for one token of the prompt, moves the blocks to the nodes that lack them,
+/// and pins them. Exit 1 when a node had no room for all of them.
+Result<int> warm_node(const cli::Args& args);
+
+}  // namespace mc::verbs
