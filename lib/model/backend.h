@@ -39,6 +39,8 @@ class Backend {
   /// [vocab], and its state [hidden] behind the final norm unless `hidden` is empty. The bits of the result do not
   /// depend on whether all rows passed attend() and after_attention() in between.
   virtual Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) = 0;
+  /// The sequence (DecodeRow::sequence) has no further row.
+  virtual void forget(uint64_t /*sequence*/) {}
   /// Logits [count, vocab] of rows first .. first + count - 1 of the pass.
   virtual Result<void> logits(size_t first, size_t count, std::span<float> out) = 0;
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.

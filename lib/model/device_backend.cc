@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 #include <vector>
 
 #include "base/assert.h"
@@ -11,6 +10,7 @@
 #include "gpu/attention.h"
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
+#include "model/device_pages.h"
 #include "model/device_weights.h"
 #include "ops/rope.h"
 
@@ -72,6 +72,7 @@ struct PassSums {
 
 /// One sequence of the pass: its rows, and where its pages are on the host and on the device.
 struct PassSequence {
+  uint64_t sequence = 0;  // whose pages stay on the device; 0: none
   int64_t q_begin = 0;
   int32_t tokens = 0;
   std::byte* const* host_pages = nullptr;
@@ -89,13 +90,15 @@ class DeviceBackend final : public Backend {
         kernels_(kernels),
         layout_(model.kv_layout(options.block_tokens)),
         rope_(model.config().rope, model.config().head_dim),
-        rows_max_(rows_most(options)) {}
+        rows_max_(rows_most(options)),
+        pages_(device, layout_.page_bytes()) {}
   Result<void> prepare();
 
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   Result<void> before_attention(uint32_t layer) override;
   std::span<const uint32_t> checksums(uint32_t layer) const override;
+  void forget(uint64_t sequence) override { pages_.forget(sequence); }
   Result<void> attend(uint32_t layer) override { return attend_rows(layer, 0, rows_); }
   Result<void> after_attention(uint32_t layer) override;
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
@@ -115,8 +118,6 @@ class DeviceBackend final : public Backend {
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages(bool is_step);
-  Result<void> make_room(size_t pages);
-  Result<void> load_page(int32_t number, const std::byte* host_page);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
   gpu::KvPool pool_of(uint32_t layer) const;
@@ -136,14 +137,12 @@ class DeviceBackend final : public Backend {
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;
-  gpu::DeviceBuffer pool_;
-  size_t pool_pages_ = 0;
+  DevicePages pages_;
 
   // The pass under way.
   std::vector<PassSequence> sequences_;
   std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
   std::vector<std::byte*> written_host_;         // of written_
-  std::unordered_map<const std::byte*, int32_t> read_;  // numbers of the pages that the pass only reads
   PassSums sums_;
   size_t rows_ = 0;
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
@@ -208,7 +207,8 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
   last_state_.clear();
   std::vector<int32_t> tokens;
   for (const DecodeRow& row : rows) {
-    sequences_.push_back({.q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
+    sequences_.push_back(
+        {.sequence = row.sequence, .q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
     tokens.push_back(static_cast<int32_t>(row.token));
   }
   MC_CHECK(place_pages(true));
@@ -243,61 +243,38 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows_), 1, 1}}, gpu::bytes_of(args));
 }
 
-/// Numbers the pages of the pass, and copies those to the device that hold rows before it. Sequences with a common
-/// prefix share its pages, which the pass only reads.
+/// Numbers the pages of the pass, and copies in those rows before it that the device lacks.
 Result<void> DeviceBackend::place_pages(bool is_step) {
   const int64_t block = options_.block_tokens;
   written_.clear();
   written_host_.clear();
   sealed_.clear();
-  read_.clear();
   sums_ = {};
-  std::vector<std::pair<int32_t, const std::byte*>> loads;
-  int32_t next = 0;
+  pages_.begin();
   for (PassSequence& s : sequences_) {
     for (int64_t page = 0; page * block < s.end(); ++page) {
       std::byte* const host = s.host_pages[page];
-      const bool is_read = (page + 1) * block <= s.q_begin;
-      const auto known = is_read ? read_.find(host) : read_.end();
-      s.pages.push_back(known != read_.end() ? known->second : next++);
-      if (known != read_.end()) continue;
-      if (is_read) read_.emplace(host, s.pages.back());
-      if (page * block < s.q_begin) loads.emplace_back(s.pages.back(), host);
+      const bool is_read = (page + 1) * block <= s.q_begin, is_fresh = page * block >= s.q_begin;
+      const PageUse use = is_read ? PageUse::read : is_fresh ? PageUse::fresh : PageUse::append;
+      s.pages.push_back(s.sequence == 0 ? pages_.take(host, use)
+                                        : pages_.keep(s.sequence, static_cast<size_t>(page), host, use));
       if (is_read) continue;
       const int64_t tokens = std::min(s.end() - page * block, block);
       written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
       written_host_.push_back(host);
-      if (tokens == block || s.q_begin <= page * block) sealed_.push_back(written_.back());
+      if (tokens == block || is_fresh) sealed_.push_back(written_.back());
       if (is_step && tokens < block) continue;  // a later step still writes the page
       sums_.pages.push_back(written_.back());
       sums_.written.push_back(written_.size() - 1);
     }
   }
-  MC_CHECK(make_room(static_cast<size_t>(next)));
-  for (const auto& [number, host] : loads) MC_CHECK(load_page(number, host));
-  return {};
-}
-
-Result<void> DeviceBackend::make_room(size_t pages) {
-  if (pages <= pool_pages_) return {};
-  pool_ = gpu::DeviceBuffer();  // first the old one goes: the two need not fit together
-  pool_pages_ = 0;
-  MC_TRY(pool, gpu::DeviceBuffer::make(device_, pages * layout_.page_bytes(), "KV pages of the pass"));
-  pool_ = std::move(pool);
-  pool_pages_ = pages;
-  return {};
-}
-
-Result<void> DeviceBackend::load_page(int32_t number, const std::byte* host_page) {
-  MC_ASSERT_LT(static_cast<size_t>(number), pool_pages_);
-  const uint64_t to = pool_.address() + static_cast<uint64_t>(number) * layout_.page_bytes();
-  return device_.write(to, {host_page, layout_.page_bytes()});
+  return pages_.load();
 }
 
 // ---- a layer ----
 
 gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
-  return {pointer<const unsigned char>(pool_.address() + layout_.layer_offset(layer)),
+  return {pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
           layout_.page_bytes(),
           layout_.head_bytes(),
           static_cast<uint32_t>(layout_.v_offset()),
@@ -379,7 +356,7 @@ std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
 /// The device sums what it wrote of one layer before the bytes cross to the host.
 Result<void> DeviceBackend::sum_extents(uint32_t layer) {
   if (sums_.pages.empty()) return {};
-  const gpu::ChecksumArgs args{.extents = pointer<const unsigned char>(pool_.address() + layout_.layer_offset(layer)),
+  const gpu::ChecksumArgs args{.extents = pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
                                .page_bytes = layout_.page_bytes(),
                                .pages = pointer<const gpu::RowPlace>(at_.summed),
                                .sums = pointer<uint32_t>(at_.sums),
@@ -401,7 +378,7 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
   const size_t offset = layout_.layer_offset(layer);
   MC_ASSERT_EQ(written_.size(), written_host_.size());
   for (size_t i = 0; i < written_.size(); ++i) {
-    const uint64_t from = pool_.address() + static_cast<uint64_t>(written_[i].page) * layout_.page_bytes() + offset;
+    const uint64_t from = pages_.address(written_[i].page) + offset;
     MC_CHECK(device_.read(from, {written_host_[i] + offset, layout_.layer_bytes()}));
   }
   return {};
@@ -411,7 +388,7 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
 Result<void> DeviceBackend::attend_rows(uint32_t layer, size_t first, size_t count) {
   gpu::AttentionCall call;
   call.layout = layout_;
-  call.pool = pool_.address() + layout_.layer_offset(layer);
+  call.pool = pages_.address() + layout_.layer_offset(layer);
   call.page_bytes = layout_.page_bytes();
   call.q_heads = static_cast<int32_t>(config().heads);
   call.q = at_.q + first * q_width() * 2;

@@ -3,8 +3,8 @@
 //
 // Served: dense models in bf16 with heads of 64 or 128, pages of a multiple of 64 tokens, whole or a pipeline stage.
 // The caller's pages stay in host memory: a pass copies the pages below its rows to the device, and copies back each
-// layer's extents that it wrote before the layer is announced. A decode step therefore copies its sequences' pages
-// anew, and a page that several of them share once. The room for pages on the device grows to the largest pass.
+// layer's extents that it wrote before the layer is announced. Pages of a sequence that decodes stay on the device
+// until Runner::forget(). The room for pages grows to the largest pass.
 #pragma once
 
 #include <memory>

@@ -52,6 +52,9 @@ struct DecodeRow {
   /// The centroid index of this sequence. The owner of the pages keeps it, and the step extends it. Null: the gate
   /// reads pages.
   attn::CentroidIndex* centroids = nullptr;
+  /// Names the sequence, whose pages a device then keeps from step to step, until Runner::forget(). Only steps of the
+  /// sequence may write them meanwhile. 0: the device copies the pages for this step alone.
+  uint64_t sequence = 0;
 };
 
 }  // namespace mc::model

@@ -149,13 +149,24 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
     MC_CHECK(check_position(row.position));
     MC_ASSERT(row.plan != nullptr && row.pages != nullptr);
   }
+  auto done = step(rows, logits);
+  if (!done)
+    for (const DecodeRow& row : rows) forget(row.sequence);
+  return done;
+}
+
+Result<void> Runner::step(std::span<const DecodeRow> rows, std::span<float> logits) {
   MC_CHECK(backend_->begin(rows));
   for (uint32_t layer = 0; layer < model_->config().layers; ++layer) {
     MC_CHECK(backend_->before_attention(layer));
     MC_CHECK(backend_->attend(layer));
     MC_CHECK(backend_->after_attention(layer));
   }
-  return backend_->logits(0, count, logits);
+  return backend_->logits(0, rows.size(), logits);
+}
+
+void Runner::forget(uint64_t sequence) {
+  if (sequence != 0) backend_->forget(sequence);
 }
 
 }  // namespace mc::model

@@ -43,6 +43,8 @@ class Runner {
   Result<void> prefill(const PrefillChunk& chunk);
   /// Needs a whole model. logits [rows, vocab]. Seals pages that become full.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
+  /// The sequence (DecodeRow::sequence) has no further row. A failed step forgets those of its rows.
+  void forget(uint64_t sequence);
 
   /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums). Empty: the caller sums the pages.
   std::span<const uint32_t> checksums(uint32_t layer) const;
@@ -63,6 +65,7 @@ class Runner {
   Result<void> check_position(int64_t position) const;
   Result<void> check_chunk(const PrefillChunk& chunk) const;
   Result<void> score_rows(const PrefillChunk& chunk);
+  Result<void> step(std::span<const DecodeRow> rows, std::span<float> logits);
 
   const Model* model_;
   RunnerOptions options_;

@@ -181,6 +181,36 @@ TEST_CASE(
   CHECK(pair.gpu->checksums(0).empty());  // no page is full
 }
 
+TEST_CASE("model/device: a sequence that stays on the device gets the logits of one that is copied for every step") {
+  Pair pair;
+  const auto tokens = some_tokens(63);
+  const attn::Plan plan = test::moba_plan(pair.cpu->model, 64, 1, 1);
+  LocalPages kept = pair.pages(192), copied = pair.pages(192);
+  for (LocalPages* pages : {&kept, &copied}) REQUIRE_OK(prefill(pair.cpu->runner, *pages, tokens, plan));
+  std::vector<float> with(pair.config().vocab), without(pair.config().vocab);
+  for (int64_t position = 63; position < 68; ++position) {  // over the end of a page
+    const DecodeRow stays{100, position, kept.pages(), &plan, nullptr, 5};
+    const DecodeRow moves{100, position, copied.pages(), &plan, nullptr};
+    uint64_t before = pair.driver->gpu().operations();
+    REQUIRE_OK(pair.gpu->decode({&stays, 1}, with));
+    const uint64_t stayed = pair.driver->gpu().operations() - before;
+    before = pair.driver->gpu().operations();
+    REQUIRE_OK(pair.gpu->decode({&moves, 1}, without));
+    CHECK(with == without);
+    if (position >= 66) CHECK(stayed + 2 == pair.driver->gpu().operations() - before);  // two pages are not copied in
+  }
+  for (size_t page = 0; page < 2; ++page) CHECK(std::ranges::equal(kept.page(page), copied.page(page)));
+  pair.gpu->forget(5);
+  std::ranges::fill(kept.page(0), std::byte{0});
+  std::ranges::copy(copied.page(0), kept.page(1).begin());  // the host reuses the pages
+  std::byte* const reused[] = {kept.page(1).data(), kept.page(2).data()};
+  std::byte* const plain[] = {copied.page(0).data(), copied.page(2).data()};
+  const DecodeRow again{100, 64, reused, &plan, nullptr, 5}, other{100, 64, plain, &plan, nullptr};
+  REQUIRE_OK(pair.gpu->decode({&again, 1}, with));
+  REQUIRE_OK(pair.gpu->decode({&other, 1}, without));
+  CHECK(with == without);
+}
+
 TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
   auto driver = std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.memory_bytes = size_t{4} << 20});
   auto small = gpu::Device::open(driver, 0);
