@@ -10,6 +10,14 @@
 #include "base/memory_reserve.h"
 
 namespace mc::host {
+namespace {
+
+/// The name of a sequence for the runner, where 0 is none.
+constexpr uint64_t name_of(uint64_t sequence) {
+  return sequence + 1;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ModelCompute>> ModelCompute::open(model::Runner runner, Parallel& parallel,
                                                          const ComputeOptions& options) {
@@ -66,7 +74,7 @@ void ModelCompute::loop() {
     else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
       join(std::move(*joins));
     else
-      MC_ASSERT_EQ(batch_.erase(std::get<node::LeaveBatch>(*work).sequence), 1u);
+      leave(std::get<node::LeaveBatch>(*work));
   }
 }
 
@@ -212,6 +220,11 @@ void ModelCompute::join(node::JoinBatch joins) {
   if (sequence.told.sampling.needs_history()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
 }
 
+void ModelCompute::leave(const node::LeaveBatch& leaves) {
+  runner_.forget(name_of(leaves.sequence));
+  MC_ASSERT_EQ(batch_.erase(leaves.sequence), 1u);
+}
+
 node::StepDone ModelCompute::run_step(const node::RunStep& run) {
   const TimePoint began = SystemClock::instance().now();
   node::StepDone done;
@@ -248,7 +261,8 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     if (row.position % layout_.block_tokens == 0)  // a fresh page: unused rows are zero
       std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
     computed_.push_back(i);
-    rows_.push_back({row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids});
+    rows_.push_back(
+        {row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence)});
   }
   const size_t vocab = model_.config().vocab;
   const std::span<float> logits = std::span(logits_).first(rows_.size() * vocab);

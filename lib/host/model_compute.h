@@ -68,6 +68,7 @@ class ModelCompute final : public node::Compute {
   void finish(node::Event done);
   node::ChunkDone run_chunk(const node::RunChunk& run);
   void join(node::JoinBatch join);
+  void leave(const node::LeaveBatch& leaves);
   node::StepDone run_step(const node::RunStep& run);
   Result<void> compute_rows(node::StepRows& rows);
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
