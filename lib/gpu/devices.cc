@@ -1,5 +1,8 @@
 #include "gpu/devices.h"
 
+#include <optional>
+#include <type_traits>
+
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/units.h"
@@ -9,18 +12,31 @@ namespace mc::gpu {
 namespace {
 
 constexpr DeviceRow kRows[] = {
-    {"auto", DeviceKind::cpu}, {"cpu", DeviceKind::cpu},         {"cuda:N", DeviceKind::cuda},
-    {"emu", DeviceKind::emu},  {"emu:fault=N", DeviceKind::emu},
+    {"auto", DeviceKind::cpu},
+    {"cpu", DeviceKind::cpu},
+    {"cuda:N", DeviceKind::cuda, DeviceNumber::index},
+    {"emu", DeviceKind::emu},
+    {"emu:fault=N", DeviceKind::emu, DeviceNumber::fault},
+    {"emu:memory=N", DeviceKind::emu, DeviceNumber::memory},
 };
 constexpr uint64_t kIndexMax = 1023;
+constexpr uint64_t kMemoryMibMax = uint64_t{1} << 20;
 
-constexpr bool has_number(const DeviceRow& row) {
-  return row.name.ends_with('N');
-}
-
-DeviceChoice choice_of(const DeviceRow& row, uint64_t number) {
-  if (row.kind == DeviceKind::cuda) return {.kind = row.kind, .index = static_cast<int>(number)};
-  return {.kind = row.kind, .fault_at = number};
+std::optional<DeviceChoice> choice_of(const DeviceRow& row, std::string_view number) {
+  DeviceChoice out{.kind = row.kind};
+  const auto put = [&](auto& field, uint64_t least, uint64_t most) -> std::optional<DeviceChoice> {
+    const auto value = parse_u64(number, least, most);
+    if (!value) return std::nullopt;
+    field = static_cast<std::remove_reference_t<decltype(field)>>(*value);
+    return out;
+  };
+  switch (row.number) {
+    case DeviceNumber::none: break;
+    case DeviceNumber::index: return put(out.index, 0, kIndexMax);
+    case DeviceNumber::fault: return put(out.fault_at, 1, UINT32_MAX);
+    case DeviceNumber::memory: return put(out.memory_mib, 1, kMemoryMibMax);
+  }
+  return out;
 }
 
 }  // namespace
@@ -33,12 +49,10 @@ Result<DeviceChoice> parse_device(std::string_view text) {
   std::string names;
   for (const DeviceRow& row : kRows) {
     names += (names.empty() ? "" : ", ") + std::string(row.name);
-    if (text == row.name && !has_number(row)) return choice_of(row, 0);
-    const std::string_view prefix = row.name.substr(0, row.name.size() - 1);  // "cuda:"
-    if (!has_number(row) || !text.starts_with(prefix)) continue;
-    const bool is_index = row.kind == DeviceKind::cuda;
-    if (const auto number = parse_u64(text.substr(prefix.size()), is_index ? 0 : 1, is_index ? kIndexMax : UINT32_MAX))
-      return choice_of(row, *number);
+    const bool has_number = row.number != DeviceNumber::none;
+    const std::string_view prefix = row.name.substr(0, row.name.size() - (has_number ? 1 : 0));  // "cuda:"
+    if (has_number ? !text.starts_with(prefix) : text != prefix) continue;
+    if (const auto choice = choice_of(row, text.substr(prefix.size()))) return *choice;
   }
   return user_error(err::kBadValue, "'" + std::string(text) + "' is no device", "--device",
                     "write one of " + names + "; a GPU is 0 to " + std::to_string(kIndexMax));
@@ -48,10 +62,12 @@ std::string to_string(const DeviceChoice& choice) {
   MC_ASSERT(choice.index == 0 || choice.kind == DeviceKind::cuda);
   switch (choice.kind) {
     case DeviceKind::cpu: return "cpu";
-    case DeviceKind::emu: return choice.fault_at == 0 ? "emu" : "emu:fault=" + std::to_string(choice.fault_at);
-    case DeviceKind::cuda: break;
+    case DeviceKind::cuda: return "cuda:" + std::to_string(choice.index);
+    case DeviceKind::emu: break;
   }
-  return "cuda:" + std::to_string(choice.index);
+  if (choice.fault_at > 0) return "emu:fault=" + std::to_string(choice.fault_at);
+  if (choice.memory_mib > 0) return "emu:memory=" + std::to_string(choice.memory_mib);
+  return "emu";
 }
 
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, uint64_t seed) {
@@ -59,6 +75,7 @@ Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, uint64_t
   if (choice.kind == DeviceKind::cuda) return Device::open(host_driver(), choice.index);
   EmulatedHost host;
   if (choice.fault_at > 0) host.fault = Status::ecc_uncorrectable, host.fault_after = choice.fault_at - 1;
+  if (choice.memory_mib > 0) host.memory_bytes = choice.memory_mib * kMiB;
   const auto emulator = std::make_shared<EmulatedDriver>(host);
   emulator->gpu().set_options({.seed = seed});
   return Device::open(emulator, 0);

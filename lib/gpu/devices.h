@@ -4,7 +4,8 @@
 //   cpu      the CPU
 //   cuda:N   GPU number N of the host, through the NVIDIA driver
 //   emu      the GPU path in the emulator of lib/gpu/emu: a check of the path, far too slow to serve
-//   emu:fault=N   the emulator, whose GPU fails with an ECC error at its N-th copy, fill or kernel: a rehearsal
+//   emu:fault=N    the emulator, whose GPU fails with an ECC error at its N-th copy, fill or kernel
+//   emu:memory=N   the emulator, whose GPU has N MiB of memory; both are for rehearsals
 #pragma once
 
 #include <memory>
@@ -20,9 +21,13 @@ namespace mc::gpu {
 
 enum class DeviceKind : uint8_t { cpu, cuda, emu };
 
+/// The meaning of N in the name of a row.
+enum class DeviceNumber : uint8_t { none, index, fault, memory };
+
 struct DeviceRow {
-  std::string_view name;  // a trailing N stands for a number
+  std::string_view name;  // a trailing N stands for the number
   DeviceKind kind = DeviceKind::cpu;
+  DeviceNumber number = DeviceNumber::none;
 };
 /// For tests.
 std::span<const DeviceRow> device_rows();
@@ -30,8 +35,9 @@ std::span<const DeviceRow> device_rows();
 /// A value of --device after `auto` is decided.
 struct DeviceChoice {
   DeviceKind kind = DeviceKind::cpu;
-  int index = 0;          // of cuda:N
-  uint64_t fault_at = 0;  // of emu:fault=N; 0: no fault
+  int index = 0;            // of cuda:N
+  uint64_t fault_at = 0;    // of emu:fault=N; 0: no fault
+  uint64_t memory_mib = 0;  // of emu:memory=N; 0: as much as the emulated GPU has
   bool operator==(const DeviceChoice&) const = default;
 };
 /// MC1002 quotes the text and lists the values.

@@ -54,7 +54,7 @@ class BadInput(unittest.TestCase):
     def test_a_text_that_names_no_device_is_refused_with_the_names(self):
         for text in ("gpu", "cuda", "cuda:x", "emu:1"):
             words = ("mc-prefill", "once", "--device", text, "-p", "x")
-            self.refused("MC1002", ("auto, cpu, cuda:N, emu, emu:fault=N",), *words)
+            self.refused("MC1002", ("auto, cpu, cuda:N, emu, emu:fault=N, emu:memory=N",), *words)
 
     def test_a_gpu_that_is_not_there_is_named_with_the_next_step(self):
         code, _, err = cluster.run("mc-prefill", "once", "--device", "cuda:1000", "-p", "x")

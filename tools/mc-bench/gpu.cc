@@ -39,7 +39,8 @@ constexpr Flag kGpuKernels{.name = "kernel",
                            .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
   MC_TRY(choice, gpu::parse_device(value));
-  if (choice.kind != gpu::DeviceKind::cpu && choice.fault_at == 0) return {};
+  const bool is_plain = choice == gpu::DeviceChoice{.kind = choice.kind, .index = choice.index};
+  if (choice.kind != gpu::DeviceKind::cpu && is_plain) return {};
   return user_error(err::kBadValue, "'" + std::string(value) + "' is no GPU", "--device", "write emu or cuda:0");
 }
 constexpr Flag kGpuDevice{.name = "device",

@@ -177,23 +177,25 @@ TEST_CASE("gpu/device: an unknown kernel, too much shared memory and a copy outs
 
 TEST_CASE("gpu/devices: each row of the table is read back from its text, and other texts are refused") {
   for (const DeviceRow& row : device_rows()) {
-    const bool numbered = row.name.ends_with("N");
+    const bool numbered = row.number != DeviceNumber::none;
+    CHECK(numbered == row.name.ends_with("N"));
     const std::string text =
         std::string(row.name.substr(0, row.name.size() - (numbered ? 1 : 0))) + (numbered ? "3" : "");
     const auto choice = parse_device(text);
     REQUIRE_OK(choice);
     CHECK(choice->kind == row.kind);
-    CHECK(choice->index == (numbered && row.kind == DeviceKind::cuda ? 3 : 0));
-    CHECK(choice->fault_at == (numbered && row.kind == DeviceKind::emu ? 3 : 0));
+    CHECK(choice->index == (row.number == DeviceNumber::index ? 3 : 0));
+    CHECK(choice->fault_at == (row.number == DeviceNumber::fault ? 3 : 0));
+    CHECK(choice->memory_mib == (row.number == DeviceNumber::memory ? 3 : 0));
   }
-  for (const char* text : {"cpu", "emu", "cuda:0", "cuda:7", "emu:fault=12"}) {
+  for (const char* text : {"cpu", "emu", "cuda:0", "cuda:7", "emu:fault=12", "emu:memory=64"}) {
     const auto choice = parse_device(text);
     REQUIRE_OK(choice);
     CHECK(to_string(*choice) == text);
   }
   CHECK(parse_device("auto")->kind == DeviceKind::cpu);
   for (const char* text : {"", "cuda", "cuda:", "cuda:N", "cuda:-1", "cuda:1024", "cuda:1x", "gpu", "emu:0",
-                           "emu:fault=0", "emu:fault=", "emu:fault=N", "CPU"}) {
+                           "emu:fault=0", "emu:fault=", "emu:fault=N", "emu:memory=0", "emu ", "CPU"}) {
     const auto choice = parse_device(text);
     REQUIRE_FALSE(choice.has_value());
     CHECK(choice.error().mc == err::kBadValue);
