@@ -24,6 +24,8 @@ namespace mc::host {
 namespace {
 
 constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
+// A driver hands out memory by 2 MiB, and the parts of the weights are aligned to 256 bytes.
+constexpr uint64_t kDeviceRounding = uint64_t{8} << 20;
 constexpr uint64_t kSlowLoadBytes = uint64_t{256} << 20;  // loading takes seconds
 
 InstanceId random_instance() {
@@ -196,9 +198,10 @@ Result<void> WorkerPlan::check_memory() const {
 }
 
 model::RunnerOptions WorkerPlan::runner_options() const {
-  model::RunnerOptions out{.block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens)),
-                           .max_chunk_tokens = 512,
-                           .kernels = args_.text(flags::kKernels)};
+  const auto block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
+  // A decode node has no flag for chunks, because it computes none.
+  model::RunnerOptions out{
+      .block_tokens = block_tokens, .max_chunk_tokens = block_tokens, .kernels = args_.text(flags::kKernels)};
   if (args_.has(flags::kBatchMax)) out.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   if (args_.has(flags::kChunkTokens)) out.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
   return out;
@@ -223,7 +226,7 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
     MC_TRY(on_device, device->memory());
     device_ = {.device = std::string(device->name()),
                .weight_bytes = plan.weight_bytes,
-               .scratch_bytes = model::Runner::device_workspace_bytes(plan.config, runner),
+               .scratch_bytes = model::Runner::device_workspace_bytes(plan.config, runner) + kDeviceRounding,
                .page_bytes = layout.page_bytes(),
                .free_bytes = on_device.free,
                .total_bytes = on_device.total};

@@ -4,6 +4,7 @@ way that KV takes, and a node whose GPU fails leaves with the reason. The prompt
 every instruction of every thread."""
 
 import concurrent.futures
+import re
 import unittest
 
 import cluster
@@ -109,6 +110,17 @@ class OnDevice(unittest.TestCase):
                 left = {"p0", "d0", name[0] + "1"} - {name}
                 self.assertEqual({n["id"] for n in c.cluster()["nodes"]}, left)
 
+    def test_a_decode_node_has_no_more_pages_than_its_device_can_hold(self):
+        pages = {}
+        for device in ("cpu", "emu:memory=32"):
+            flags = [*CPU, *PROFILED, "--device", device, "--check", "--http", "127.0.0.1:0"]
+            code, _, err = cluster.run("mc-decode", *flags)
+            self.assertEqual(code, 0, err)
+            pages[device] = int(re.search(r"check passed kv_bytes=(\d+)", err)[1]) / 204800
+        self.assertGreater(pages["cpu"], 1000)
+        self.assertGreater(pages["emu:memory=32"], 50)
+        self.assertLess(pages["emu:memory=32"], 80)
+
 
 class BadInput(unittest.TestCase):
     def test_a_node_names_the_device_that_it_cannot_use_before_it_loads_the_model(self):
@@ -118,12 +130,12 @@ class BadInput(unittest.TestCase):
             self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
 
     def test_a_device_without_room_says_what_is_needed_what_is_free_and_what_fits(self):
-        flags = ["--device", "emu", "--chunk-tokens", "1048576", "--check", "--http", "127.0.0.1:0"]
+        flags = ["--device", "emu:memory=16", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
         code, _, err = cluster.run("mc-prefill", *flags)
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"error MC7005 .*emu: the model needs 10 MiB for weights, \d+ MiB of scratch and 1 MiB")
-        self.assertRegex(err, r"together \d+ MiB; 8192 of 8192 MiB are free")
-        self.assertRegex(err, r"next: +weights of at most 0 MiB fit; use a smaller model, --chunk-tokens")
+        need = r"needs 10 MiB for weights, 10 MiB of scratch and 1 MiB for KV, together 20 MiB; 16 of 16 MiB are free"
+        self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
+        self.assertRegex(err, r"next: +weights of at most 5 MiB fit; use a smaller model, --chunk-tokens")
 
     def test_a_local_cluster_passes_the_device_on(self):
         code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")
