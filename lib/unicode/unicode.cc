@@ -173,25 +173,6 @@ const RecentRange* recent_range(char32_t c) {
   return find_row(kRecent, c);
 }
 
-std::string_view Graphemes::next() {
-  const auto known = [](char32_t c) {
-    const RecentRange* range = recent_range(c);
-    return static_cast<utf8proc_int32_t>(range ? range->stand_in : c);
-  };
-  size_t end = 0;
-  utf8proc_int32_t before = 0, state = 0;
-  while (end < rest_.size()) {
-    const CodePoint c = decode_utf8(rest_.substr(end));
-    const utf8proc_int32_t after = known(c.value);
-    if (end > 0 && utf8proc_grapheme_break_stateful(before, after, &state)) break;
-    before = after;
-    end += c.bytes;
-  }
-  const std::string_view out = rest_.substr(0, end);
-  rest_.remove_prefix(end);
-  return out;
-}
-
 bool is_mark(char32_t c) {
   if (const OtherMark* row = find_row(kOtherMarks, c)) return row->is_mark;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));

@@ -30,7 +30,8 @@ std::span<const RecentRange> recent_ranges();
 /// The range that holds `c`; null for a character that the libraries know.
 const RecentRange* recent_range(char32_t c);
 
-/// The extended grapheme clusters of a text, one after the other, by the rules of Unicode 14.
+/// The extended grapheme clusters of a text, one after the other, by the rules and properties of Unicode 17, which
+/// Hugging Face's tokenizers have.
 class Graphemes {
  public:
   /// `text` is valid UTF-8 and outlives the object.

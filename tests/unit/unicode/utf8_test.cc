@@ -128,4 +128,27 @@ TEST_CASE("unicode/unicode: graphemes keep marks, joined emoji, line ends and sy
   CHECK(graphemes("e\u0301x\u0897") == "[e\u0301][x\u0897]");
   CHECK(graphemes("\U0001F468\u200d\U0001F469\U0001F642") == "[\U0001F468\u200d\U0001F469][\U0001F642]");
   CHECK(graphemes("\u1112\u1161\u11ab\u1112") == "[\u1112\u1161\u11ab][\u1112]");
+  CHECK(graphemes("\uac00\u11a8\uac01\u1161") == "[\uac00\u11a8][\uac01][\u1161]");
+  CHECK(graphemes("\u1100\uac01\u11a8") == "[\u1100\uac01\u11a8]");
+  CHECK(graphemes("\u0915\u094d\u200d\u0937\u093f\u0915") == "[\u0915\u094d\u200d\u0937\u093f][\u0915]");
+  CHECK(graphemes("\u0600a\u00ad\u0301") == "[\u0600a][\u00ad][\u0301]");
+  CHECK(graphemes("\U0001F1EB\U0001F1F7\U0001F1E9\U0001F1EA\U0001F1EA") ==
+        "[\U0001F1EB\U0001F1F7][\U0001F1E9\U0001F1EA][\U0001F1EA]");
+  CHECK(graphemes("\u00a9\u0301\u200d\u00a9\u200d\u200d\u00a9") == "[\u00a9\u0301\u200d\u00a9\u200d\u200d][\u00a9]");
+  CHECK(graphemes("\r\r\n\u0301") == "[\r][\r\n][\u0301]");
+}
+
+TEST_CASE("unicode/unicode: graphemes have the properties of Unicode 17") {
+  const auto count = [](std::string_view text) {
+    size_t out = 0;
+    Graphemes parts(text);
+    while (!parts.next().empty()) ++out;
+    return out;
+  };
+  CHECK(count("a\u1acf\u1add\u1ae0\u1aeb") == 1);                         // marks
+  CHECK(count("\U00016d63\u11a8") == 1);                                  // a vowel of Kirat Rai
+  CHECK(count("\u2605\u200d\u2600") == 2);                                // a star that is no pictograph any more
+  CHECK(count("\u1780\u17d2\u1781") == 1);                                // a conjunct of Khmer
+  CHECK(count("\u0915\u094d\u200c\u0937") == 2);                          // U+200C ends a conjunct
+  CHECK(count(std::string(1, '\0') + "\u0301" + std::string(2, '\0')) == 4);  // zero bytes are controls
 }
