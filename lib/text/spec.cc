@@ -1,7 +1,9 @@
 #include "text/spec.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "base/json.h"
 #include "text/spec_fields.h"
@@ -100,6 +102,36 @@ Result<void> read_bpe(const Json& model, TokenizerSpec& spec, StringTable& ids) 
   return read_merges(model["merges"], spec, ids);
 }
 
+/// The score as Hugging Face's tokenizers read it. Their JSON reader (serde_json without "float_roundtrip") divides the
+/// digits of a number by a power of ten, and the quotient may miss the nearest double by one unit in the last place.
+/// Whether two ways to cut a word have equal sums depends on that unit. The digits are those of the shortest text that
+/// reads back as `score`, which writers of JSON print.
+double as_reference_reads(double score) {
+  constexpr int kPowerMax = 308;
+  char text[32], power_text[8] = "1e";
+  const char* end = std::to_chars(text, std::end(text), std::abs(score), std::chars_format::scientific).ptr;
+  const char* at = text;
+  uint64_t digits = 0;  // at most 17
+  int power = 0, decimals = 0;
+  for (bool is_fraction = false; *at != 'e'; ++at) {
+    if (*at == '.') {
+      is_fraction = true;
+      continue;
+    }
+    digits = digits * 10 + static_cast<uint64_t>(*at - '0');
+    decimals += is_fraction;
+  }
+  std::from_chars(at[1] == '+' ? at + 2 : at + 1, end, power);
+  power -= decimals;
+  if (std::abs(power) > kPowerMax) return score;
+  double ten = 1;
+  const char* power_end = std::to_chars(power_text + 2, std::end(power_text), std::abs(power)).ptr;
+  std::from_chars(power_text, power_end, ten);
+  const auto whole = static_cast<double>(digits);
+  const double read = power < 0 ? whole / ten : whole * ten;
+  return std::isfinite(read) ? std::copysign(read, score) : score;
+}
+
 /// Unigram: tokens in the order of their ids, each with its score.
 Result<void> read_unigram(const Json& model, TokenizerSpec& spec, StringTable& ids) {
   const Json& vocab = model["vocab"];
@@ -123,7 +155,7 @@ Result<void> read_unigram(const Json& model, TokenizerSpec& spec, StringTable& i
     if (!text.empty() && ids.insert(text, id) != StringTable::Insert::done)
       return bad(field + ": token " + std::string(text) + " occurs twice");
     spec.vocab.push_back({std::string(text), id});
-    spec.scores.push_back(row[1].as_double(0));
+    spec.scores.push_back(as_reference_reads(row[1].as_double(0)));
   }
   MC_TRY(unknown, read_id("model.unk_id", model["unk_id"]));
   if (unknown >= spec.vocab.size() || spec.vocab[unknown].text.empty())

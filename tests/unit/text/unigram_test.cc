@@ -51,6 +51,17 @@ TEST_CASE("text/unigram: the way with the highest sum is taken, and among equal 
   CHECK(ids_of(tokenizer, "bb") == std::vector<uint32_t>{5});  // -2, like b and b
 }
 
+TEST_CASE("text/unigram: a score is read as the reference reads it, to the last bit") {
+  // The reference divides 72209343910217285 by 10^16. That is -7.220934391021728, so both ways have equal sums.
+  const Tokenizer tokenizer = unigram({{"a", -7.220934391021728}, {"b", 0}, {"ab", -7.2209343910217285}});
+  CHECK(ids_of(tokenizer, "ab") == std::vector<uint32_t>{4});
+  const Tokenizer apart = unigram({{"a", -7.220934391021727}, {"b", 0}, {"ab", -7.2209343910217285}});
+  CHECK(ids_of(apart, "ab") == std::vector<uint32_t>{2, 3});
+  const Tokenizer extreme = unigram({{"a", 1e-300}, {"b", 5e-324}, {"ab", 1e308}, {"ba", -1.7976931348623157e308}});
+  CHECK(ids_of(extreme, "ab") == std::vector<uint32_t>{4});
+  CHECK(ids_of(extreme, "ba") == std::vector<uint32_t>{3, 2});
+}
+
 TEST_CASE("text/unigram: neighbouring unknown characters are one token, however the word is cut") {
   const Tokenizer tokenizer = unigram({{"a", -1}, {"\u4e2d\u6587", -40}});
   CHECK(ids_of(tokenizer, "a\u00e9\u00e8a\u00e9") == std::vector<uint32_t>{2, 0, 2, 0});
