@@ -1,120 +1,30 @@
 #!/usr/bin/env python3
 """OpenAI's own Python package drives a cluster: chat, streams, tools, schemas, embeddings, errors and retries.
 
-The package is fetched once into the build folder with pip; without a package registry the test is skipped. The model is
-mc-tiny, which was never trained on tools or JSON, so masks alone decide whether an answer parses.
+The package is fetched once into the build folder with pip; without a package registry the test is skipped.
 """
 
 import asyncio
-import fcntl
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
 
+import clients
 import cluster
+from clients import TEMPLATE, TOOLS, USER
 from cluster import Cluster, until
 
-TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib", "model", "mc-tiny")
 PACKAGE = "openai==3.54.0"
-SECONDS_MAX = 600
-KEYS = """
-[tenant.all]
-keys = ["sk-all-1"]
-[tenant.few]
-keys = ["sk-few-1"]
-tokens_per_s = 1
-burst_tokens = 40
-[tenant.soon]
-keys = ["sk-soon-1"]
-tokens_per_s = 40
-burst_tokens = 40
-"""
-TEMPLATE = """{{ bos_token }}{%- if tools %}<|system|>{% for t in tools %}{{ t.function | tojson }}
-{% endfor %}Write <tool_call>.<|end|>{% endif %}
-{%- for m in messages %}<|{{ 'user' if m.role == 'tool' else m.role }}|>{{ m.content or '' }}<|end|>{% endfor %}
-{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 THINKING = TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|><think>\n{% endif %}")
-USER = [{"role": "user", "content": "Tell me a story."}]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": "Adds.",
-            "strict": True,
-            "parameters": {
-                "type": "object",
-                "properties": {key: {"type": "integer", "minimum": 0, "maximum": 9} for key in keys},
-                "required": keys,
-                "additionalProperties": False,
-            },
-        },
-    }
-    for name, keys in (("sum", ["x", "y"]), ("double", ["x"]))
-]
 GREEDY = {"model": "mc-tiny", "temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": True}}
-
-
-def skip(reason):
-    print("clients_test: skipped: " + reason, file=sys.stderr)
-    sys.exit(cluster.SKIP)
-
-
-def install(folder):
-    """Install the package into `folder`, unless this Python has done so before."""
-    marker, wanted = os.path.join(folder, "installed"), f"{PACKAGE} {sys.version}"
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, ".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run at once install once
-        if os.path.exists(marker):
-            with open(marker, encoding="utf-8") as file:
-                if file.read() == wanted:
-                    return
-        words = ["install", "--quiet", "--no-input", "--only-binary", ":all:", "--upgrade", "--target", folder, PACKAGE]
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "pip", *words], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-            )
-        except subprocess.TimeoutExpired:
-            skip(f"pip took more than {SECONDS_MAX} s to install {PACKAGE}")
-        if done.returncode != 0:
-            skip(f"pip could not install {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}")
-        with open(marker, "w", encoding="utf-8") as file:
-            file.write(wanted)
-
-
-def model(template):
-    """A folder with mc-tiny and another chat template."""
-    folder = os.path.join(tempfile.mkdtemp(prefix="mc-clients-"), "mc-tiny")
-    os.mkdir(folder)
-    for name in os.listdir(TINY):
-        shutil.copy(os.path.join(TINY, name), folder)
-    with open(os.path.join(folder, "chat_template.jinja"), "w", encoding="utf-8") as file:
-        file.write(template)
-    with open(os.path.join(folder, "keys.toml"), "w", encoding="utf-8") as file:
-        file.write(KEYS)
-    os.chmod(file.name, 0o600)
-    unittest.addModuleCleanup(shutil.rmtree, os.path.dirname(folder))
-    return folder
 
 
 def setUpModule():
     global openai, pydantic, c, client
-    for tool in ("mc-conductor", "mc-prefill", "mc-decode"):
-        cluster.program(tool)
-    folder = os.path.join(cluster.BUILD, "python-clients")
-    install(folder)
-    sys.path.insert(0, folder)
+    clients.install("python-clients", PACKAGE)
     import openai
     import pydantic
 
-    folder = model(TEMPLATE)
-    c = Cluster("1p1d", conductor=["-m", folder, "--api-keys", os.path.join(folder, "keys.toml")])
-    unittest.addModuleCleanup(c.close)
+    c = clients.start(clients.model())
     client = connect(c)
     unittest.addModuleCleanup(client.close)
 
@@ -287,7 +197,7 @@ class Forms(unittest.TestCase):
             client.chat.completions.parse(messages=USER, response_format=Word, model="mc-tiny", max_tokens=3)
 
     def test_reasoning_is_apart_from_the_answer(self):
-        with Cluster("1p1d", conductor=["-m", model(THINKING)]) as thinking, connect(thinking) as thinker:
+        with Cluster("1p1d", conductor=["-m", clients.model(THINKING)]) as thinking, connect(thinking) as thinker:
             whole = thinker.chat.completions.create(messages=USER, **GREEDY).choices[0].message
             self.assertTrue(whole.reasoning_content)
             self.assertFalse(whole.content)
