@@ -94,9 +94,7 @@ text::EncodeLimits RequestReader::prompt_limits(const http::GenerateRequest& req
 Error RequestReader::encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const {
   if (error.mc != static_cast<int>(err::kContextLength)) return as_user_error(err::kInvalidField, std::move(error));
   return user_error(err::kContextLength,
-                    "the prompt has more than " + std::to_string(size_t{2} * context_tokens()) +
-                        " tokens; the context of prompt and answer has " + std::to_string(context_tokens()),
-                    field);
+                    "the " + too_long() + "more than " + std::to_string(size_t{2} * context_tokens()), field);
 }
 
 size_t RequestReader::prompt_bytes_max(const http::GenerateRequest& request) const {
@@ -199,6 +197,16 @@ uint32_t RequestReader::context_tokens() const {
   return here == 0 ? config_.max_positions : std::min(here, config_.max_positions);
 }
 
+/// Clients recognise a context that is too short by words of the message: LangChain by "prompt is too long", LiteLLM by
+/// "this model's maximum context length is".
+std::string RequestReader::too_long() const {
+  const uint32_t context = context_tokens();
+  const bool by_nodes = context < config_.max_positions;
+  return "prompt is too long: this model's maximum context length is " + std::to_string(context) + " tokens" +
+         (by_nodes ? " (the nodes' --kv-mem holds no more of its " + std::to_string(config_.max_positions) + ")" : "") +
+         ", and the prompt has ";
+}
+
 Result<uint32_t> RequestReader::answer_tokens(const http::GenerateRequest& request, size_t prompt_tokens) const {
   const uint64_t context = context_tokens(), room = prompt_tokens < context ? context - prompt_tokens : 0;
   const auto& wanted = request.sampling.max_tokens;
@@ -207,12 +215,9 @@ Result<uint32_t> RequestReader::answer_tokens(const http::GenerateRequest& reque
   if (wanted == 0u && prompt_tokens <= context) return 1;
   const uint64_t asked = std::max(1u, wanted.value_or(request.is_chat ? static_cast<uint32_t>(room) : 16u));
   if (room > 0 && asked <= room) return static_cast<uint32_t>(asked);
-  const bool by_nodes = context < config_.max_positions;
   return user_error(err::kContextLength,
-                    "prompt of " + std::to_string(prompt_tokens) + " tokens and an answer of " + std::to_string(asked) +
-                        " need " + std::to_string(prompt_tokens + asked) +
-                        (by_nodes ? ", the nodes' --kv-mem holds " : ", the context holds ") + std::to_string(context) +
-                        (by_nodes ? " of the model's " + std::to_string(config_.max_positions) : std::string()),
+                    "with an answer of " + std::to_string(asked) + (asked == 1 ? " token" : " tokens") + " the " +
+                        too_long() + std::to_string(prompt_tokens),
                     room > 0          ? "max_tokens"
                     : request.is_chat ? "messages"
                                       : "prompt");

@@ -70,6 +70,7 @@ class RequestReader {
   void log_ignored(const std::vector<std::string>& fields);
   text::EncodeLimits prompt_limits(const http::GenerateRequest& request, text::EncodeLimits limits) const;
   Error encode_error(Error error, const http::GenerateRequest& request, const std::string& field) const;
+  std::string too_long() const;
   Result<std::vector<text::Part>> rendered(http::GenerateRequest& request) const;
   /// No text of more bytes has as few tokens as a prompt may have.
   size_t prompt_bytes_max(const http::GenerateRequest& request) const;

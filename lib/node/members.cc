@@ -135,9 +135,11 @@ std::optional<Refusal> Members::refusal_of(const Submit& submit) const {
   if (!namespace_of(submit.model)) return Refusal{Reason::invalid, "no node announced a KV namespace"};
   const uint32_t most = context_tokens(submit.model);
   if (most > 0 && !fits_context(submit.ids.size(), 0, submit.stopping.max_tokens, most))
-    return Refusal{Reason::context_length_exceeded, "prompt of " + std::to_string(submit.ids.size()) +
-                                                        " tokens; with its answer the nodes here hold " +
-                                                        std::to_string(most) + ": shorten it, or raise their --kv-mem"};
+    return Refusal{Reason::context_length_exceeded,
+                   "with max_tokens " + std::to_string(submit.stopping.max_tokens) +
+                       " the prompt is too long: this model's maximum context length is " + std::to_string(most) +
+                       " tokens on these nodes, and the prompt has " + std::to_string(submit.ids.size()) +
+                       "; shorten one of them, or raise the nodes' --kv-mem"};
   // The end of a drain is unknown, so a request that is pinned to a draining node is rejected at once.
   for (const auto& [reason, field, name] : {std::tuple{Reason::no_prefill, "prefill", &submit.pin_prefill},
                                             std::tuple{Reason::no_decode, "decode", &submit.pin_decode}}) {

@@ -35,8 +35,8 @@ class Roles(unittest.TestCase):
                 prompt = ids if extra["max_tokens"] else ids + [7]
                 status, _, answer = c.post("/v1/completions", {"prompt": prompt, **extra})
                 self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"), answer)
-                self.assertIn(f"prompt of {len(prompt)} tokens", answer["error"]["message"])
-                self.assertIn(f"--kv-mem holds {limit} of the model's 8192", answer["error"]["message"])
+                wanted = f"maximum context length is {limit} tokens (the nodes' --kv-mem holds no more of its 8192)"
+                self.assertIn(f"{wanted}, and the prompt has {len(prompt)}", answer["error"]["message"])
             body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
             status, _, answer = c.post("/v1/completions", body)
             self.assertEqual(status, 200, answer)
