@@ -129,7 +129,7 @@ class Blocks(unittest.TestCase):
         self.assertTrue(all(0 < b["pin_ms"] <= 3600e3 for b in rows), rows)
         self.assertEqual(end["pinned_bytes"], report["bytes"])
         listed = run("mc-cache", "ls", "p0", env=c.env)[1].decode()
-        self.assertRegex(listed, r"3\d\d\d s .*\n.*3920KiB pinned of at most 4704KiB")
+        self.assertRegex(listed, r"3\d\d\d s .*\n.*pinned: 3.83 MiB of at most 4.59 MiB")
         for n in range(10, 16):
             c.complete(ids=Random(n).ids(LENGTH), max_tokens=1)
         self.assertEqual(cached(c.complete(ids=ids, max_tokens=1)), LENGTH - BLOCK)
