@@ -22,8 +22,8 @@ namespace mc {
 
 Result<void> flags::check_ask_timeout(std::string_view value) {
   MC_TRY(time, parse_duration(value));
-  if (time <= std::chrono::hours(1)) return {};
-  return {Code::invalid, "'" + std::string(value) + "' is above 1h, the longest that a node works on a prompt"};
+  if (time >= 1ms && time <= std::chrono::hours(1)) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 1ms to 1h, which a node may take for a prompt"};
 }
 
 }  // namespace mc
