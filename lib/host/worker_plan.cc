@@ -167,7 +167,7 @@ Result<void> WorkerPlan::plan_cache() {
   if (bytes < kSlabBytes)
     return user_error(
         err::kBadValue,
-        "a cache of " + format_bytes(bytes) + " holds no slab of blocks, which has " + format_bytes(kSlabBytes),
+        "a cache of " + human_bytes(bytes) + " holds no slab of blocks, which has " + format_bytes(kSlabBytes),
         "--dram", "give a size such as 64MiB or 4GiB, or a share such as 25%");
   value_bytes_ = args_.size(flags::kValues).of(bytes);
   if (value_bytes_ > 0 && value_bytes_ >= bytes)
