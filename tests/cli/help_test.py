@@ -163,6 +163,23 @@ class Refusals(unittest.TestCase):
             self.assertNotIn("did you mean", err)
         self.assertIn("did you mean --block-tokens?", self.refused("MC1001", 2, "mc-prefill", "--blok-tokens", "64"))
 
+    def test_the_next_step_of_a_bad_value_names_no_flag_that_the_verb_lacks(self):
+        for tool, verb, number, *words in (
+            ("mc-prefill", "ask", "MC1002", "p0", "--prompt-ids", "5,x"),
+            ("mc-prefill", "ask", "MC1002", "p0", "-p", "a", "--timeout", "2h"),
+            ("mc-prefill", "ask", "MC1002", "", "-p", "a"),
+            ("mc-prefill", "once", "MC1002", "--prompt-ids", "5,x"),
+            ("mc-cache", "ls", "MC1002", "https://h:1"),
+            ("mc-cache", "get", "MC1002", "h:99999", "k"),
+            ("mc-conductor", "ps", "MC1001", "--port", "8000"),
+            ("mc-cache", "ls", "MC1001", "c0", "--port", "8300"),
+        ):
+            if tool not in TOOLS:
+                continue
+            step = self.refused(number, 2, tool, verb, *words).split("  next:  ")[1]
+            known = re.findall(r"--[a-z][a-z-]*", text_of(tool, "help", verb)) + ["--help"]
+            self.assertLessEqual(set(re.findall(r"--[a-z][a-z-]*", step)), set(known), (tool, verb, step))
+
     def test_addresses_that_are_none_are_refused_by_their_flag(self):
         if "mc-prefill" not in TOOLS:
             self.skipTest("mc-prefill is not built")
