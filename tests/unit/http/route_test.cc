@@ -68,10 +68,21 @@ TEST_CASE("http/route: no table names a method and path twice, and workers serve
     for (const RouteEntry& entry : table) CHECK(seen.insert({entry.method, entry.path}).second);
   }
   for (const RouteEntry& entry : worker_routes())
-    if (entry.route != Route::blocks && entry.route != Route::prefill && entry.route != Route::store)
+    if (!entry.path.starts_with("/blocks") && entry.route != Route::prefill && entry.route != Route::store)
       CHECK(match(entry.method, entry.path).route == entry.route);
   for (const char* path : {"/blocks", "/prefill", "/v1/store/a"})  // the workers' alone
     CHECK(refusal(Method::get, path).status == 404);
+  const std::pair<const char*, Route> orders[] = {{"/blocks/evict", Route::block_evict},
+                                                  {"/blocks/pin", Route::block_pin},
+                                                  {"/blocks/unpin", Route::block_unpin},
+                                                  {"/blocks/import", Route::block_import}};
+  for (const auto& [path, route] : orders) {
+    const auto order = find_route(worker_routes(), Method::post, path);
+    REQUIRE(std::holds_alternative<RouteMatch>(order));
+    CHECK(std::get<RouteMatch>(order).route == route);
+    CHECK(std::get<Response>(find_route(worker_routes(), Method::get, path)).status == 405);
+    CHECK(refusal(Method::post, path).status == 404);
+  }
   const auto value = find_route(worker_routes(), Method::put, "/v1/store/a/b");
   REQUIRE(std::holds_alternative<RouteMatch>(value));
   CHECK(std::get<RouteMatch>(value).rest == "a/b");
