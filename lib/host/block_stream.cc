@@ -48,7 +48,13 @@ Result<std::string> write_part(const node::BlockRun& run, const std::string& wri
   prologue.first_position = run.blocks.front().first_position, prologue.parent = run.blocks.front().parent;
   MC_TRY(kv, kv::Namespace::parse(run.kv_namespace));
   prologue.prefill_attention = prologue.decode_attention = kv.attention;
+  MC_ASSERT_EQ(run.layout.stage.count(), 0u);  // a member of a pipeline gives no runs
   for (const kv::BlockMeta& block : run.blocks) {
+    if (block.layer_crcs.size() != run.layout.layers)
+      return user_error(err::kChecksum,
+                        "block " + block.hash.hex() + " has " + std::to_string(block.layer_crcs.size()) +
+                            " checksums for " + std::to_string(run.layout.layers) + " layers",
+                        "prefix");
     if (block.tokens.size() != run.layout.block_tokens ||
         kv::chain_next(block.parent, run.name_space, block.tokens) != block.hash)
       return user_error(err::kNotFound, "the node does not know the token ids of block " + block.hash.hex(), "prefix",
@@ -66,7 +72,7 @@ Result<std::string> write_part(const node::BlockRun& run, const std::string& wri
     const std::span<const std::byte> page(memory(run.shelf, run.pages[i]), run.layout.page_bytes());
     for (uint32_t layer = 0; layer < run.layout.layers; ++layer)
       if (crc32c(page.subspan(run.layout.layer_offset(layer), run.layout.layer_bytes())) !=
-          run.blocks[i].layer_crcs.at(layer))
+          run.blocks[i].layer_crcs[layer])
         return user_error(err::kChecksum, "block " + run.blocks[i].hash.hex() + " changed in memory", "prefix");
     MC_CHECK(stream.add(run.blocks[i].hash, page, run.blocks[i].layer_crcs));
   }

@@ -151,6 +151,11 @@ void BlockOrders::begin(const BlockOrder& order, const BlockHash& last, TimePoin
   auto chain = chain_to(last);
   if (!chain) return answer(order.id, chain.error(), out);
   const auto* read = std::get_if<ReadBlocks>(&order.what);
+  if (read && !source_.shelf_of(chain->name_space))
+    return answer(order.id,
+                  user_error(err::kNotFound, "the node leads a pipeline, whose members hold the blocks in parts",
+                             "prefix", "export from a node outside the pipeline"),
+                  out);
   if (read && read->first >= chain->hashes.size())
     return answer(
         order.id,

@@ -126,6 +126,9 @@ TEST_CASE("host/block_stream: a page that changed in memory, and blocks of an un
   Memory from(2);
   from.page(1)[5] ^= std::byte{4};
   CHECK(write_part(from.run, "test", from.memory()).error().mc == err::kChecksum);
+  Memory bare(2);
+  bare.run.blocks[1].layer_crcs.pop_back();
+  CHECK(write_part(bare.run, "test", bare.memory()).error().mc == err::kChecksum);
   Memory unknown(2);
   unknown.run.kv_namespace.clear();
   CHECK(write_part(unknown.run, "test", unknown.memory()).error().mc == err::kNotFound);

@@ -29,9 +29,10 @@ std::vector<uint32_t> tokens_of(uint32_t seed, size_t blocks) {
 
 struct Source final : BlockSource {
   explicit Source(Shelf& s) : shelf(s) {}
-  Shelf* shelf_of(const NamespaceId&) override { return &shelf; }
+  Shelf* shelf_of(const NamespaceId&) override { return leads_pipeline ? nullptr : &shelf; }
   bool is_pending(const BlockHash&) const override { return false; }
   Shelf& shelf;
+  bool leads_pipeline = false;
 };
 
 /// A pool over a disk, and orders about its blocks.
@@ -138,6 +139,22 @@ struct OrderBench {
   uint64_t count = 0;
 };
 
+}  // namespace
+
+namespace {
+WriteBlocks writing(uint32_t seed, size_t blocks, size_t from = 0) {
+  WriteBlocks order{kKv, kKv.id(), "m", kLayout, {}};
+  const auto tokens = tokens_of(seed, from + blocks);
+  const auto hashes = kv::chain(kKv.id(), tokens, 64);
+  for (size_t i = from; i < hashes.size(); ++i)
+    order.blocks.push_back({hashes[i],
+                            i == 0 ? BlockHash{} : hashes[i - 1],
+                            kKv.id(),
+                            static_cast<uint32_t>(64 * i),
+                            {7, 8},
+                            std::vector<uint32_t>(64, seed)});
+  return order;
+}
 }  // namespace
 
 TEST_CASE("node/orders: an eviction without conditions frees every block that nothing holds, in memory and on disk") {
@@ -455,6 +472,17 @@ TEST_CASE("node/orders: a read leases a bounded run of a chain until it is ended
   CHECK(b.answer<Error>(b.give(ReadBlocks{a[4], 9, kPage})).mc == err::kInvalidField);
 }
 
+TEST_CASE("node/orders: the leader of a pipeline evicts and pins, but gives and takes no blocks") {
+  OrderBench b;
+  const auto a = b.publish(1, 2);
+  b.source.leads_pipeline = true;
+  CHECK(b.answer<Error>(b.give(ReadBlocks{a[1], 0, kPage})).mc == err::kNotFound);
+  CHECK(b.answer<Error>(b.give(writing(2, 1))).mc == err::kKvFileForeign);
+  CHECK(b.pin(a[1]).chain.blocks == 2);
+  b.give(UnpinBlocks{a[1]});
+  CHECK(b.evict({}).memory.blocks == 2);
+}
+
 TEST_CASE("node/orders: a read that nobody ends gives its lease back when its time is over") {
   OrderBench b;
   const auto a = b.publish(1, 2);
@@ -464,22 +492,6 @@ TEST_CASE("node/orders: a read that nobody ends gives its lease back when its ti
   CHECK(b.orders.idle());
   CHECK(b.shelf.leases.size() == 0);
 }
-
-namespace {
-WriteBlocks writing(uint32_t seed, size_t blocks, size_t from = 0) {
-  WriteBlocks order{kKv, kKv.id(), "m", kLayout, {}};
-  const auto tokens = tokens_of(seed, from + blocks);
-  const auto hashes = kv::chain(kKv.id(), tokens, 64);
-  for (size_t i = from; i < hashes.size(); ++i)
-    order.blocks.push_back({hashes[i],
-                            i == 0 ? BlockHash{} : hashes[i - 1],
-                            kKv.id(),
-                            static_cast<uint32_t>(64 * i),
-                            {7, 8},
-                            std::vector<uint32_t>(64, seed)});
-  return order;
-}
-}  // namespace
 
 TEST_CASE("node/orders: blocks that are written become visible when their pages are filled, and not before") {
   OrderBench b;
