@@ -54,6 +54,10 @@ def seeds():
         request("POST", "/v1/store", batch(put, {"op": "get", "key": "a"}, {"op": "pin", "key": "b", "for": "1s"},
                                            values=b"hello")),
         request("DELETE", "/v1/store/d"),
+        request("POST", "/blocks/evict", json.dumps({"prefix": "12" * 16, "older_ms": 5, "dry_run": True}).encode()),
+        request("POST", "/blocks/pin", json.dumps({"prefix": "12" * 16, "for_ms": 1000}).encode()),
+        request("GET", "/blocks/export?prefix=" + "12" * 16 + "&first=0"),
+        request("POST", "/blocks/import", b"MCKV\x01\0\0\0\x10\0\0\0" + bytes(200)),
         request("POST", "/prefill", prompt_of([5, 17, 9])),
         request("POST", "/prefill", prompt_of([1] * 200, model="mc-tiny", logprobs=20, no_cache=True)),
         chunked("POST", "/prefill", b"12\r\n" + prompt_of([5, 6]) + b"\r\n0\r\n\r\n"),
@@ -117,6 +121,33 @@ def wrong_prompts():
         *((request("POST", "/prefill", b'{"prompt":[1]}', "Content-Length: 14", f"x-mc-deadline-ms: {ms}"), bad)
           for ms in deadlines),
         (request("GET", "/prefill"), (405,)),
+    ]
+
+
+def wrong_orders():
+    """(request, statuses) of orders about blocks that are wrong in one way each."""
+    bad, large, absent, one = (400,), (400, 413), (404,), "12" * 16
+    bodies = [b"", b"[]", b"\xff\xfe", b"[" * 60_000, b'{"prefix":' + b"[" * 60_000, b'{"prefix":"12"}']
+    bodies += [json.dumps(body).encode() for body in (
+        {"none": 1}, {"prefix": 7}, {"prefix": "0" * 32}, {"prefix": one + "12"}, {"prefix": one, "for_ms": -1},
+        {"prefix": one, "for_ms": 2**63}, {"prefix": one, "for_ms": 1.5}, {"older_ms": 0}, {"tenant": ""},
+        {"model": "m" * 5000}, {"dry_run": "yes"}, {"prefix": one, "x" * 3000: 1})]
+    posts = [("/blocks/" + verb, body) for verb in ("evict", "pin", "unpin") for body in bodies]
+    streams = [b"", b"MCKV", b"MCKV\x01\0\0\0\xff\xff\xff\xff" + bytes(9000), b"MCKV\x02\0" + bytes(90), bytes(100_000)]
+    queries = ["", "?", "?prefix=", "?first=1", "?prefix=" + one + "&first=-1", "?prefix=" + one + "&first=4294967296",
+               "?prefix=" + one + "&x=1", "?prefix=" + "z" * 32]
+    return [
+        *((request("POST", path, body), bad) for path, body in posts),
+        *((request("POST", "/blocks/import", stream), bad) for stream in streams),
+        (request("POST", "/blocks/import", b"", "Content-Length: 9999999999"), large),
+        (request("POST", "/blocks/evict", bytes(70_000)), large),
+        *((request("GET", "/blocks/export" + query), bad) for query in queries),
+        (request("GET", "/blocks/export?prefix=" + one), absent),
+        *((request("POST", "/blocks/" + verb, json.dumps(body).encode()), absent) for verb, body in (
+            ("pin", {"prefix": one, "for_ms": 1}), ("unpin", {"prefix": one}))),
+        *((request("GET", "/blocks/" + verb), (405,)) for verb in ("evict", "pin", "unpin", "import")),
+        (request("POST", "/blocks/export", b"{}"), (405,)),
+        (request("POST", "/blocks/none", b"{}"), absent),
     ]
 
 
@@ -224,6 +255,17 @@ class WorkerHttp(Attacked):
             self.alive("p0", data)
             self.check_health()
         self.assertEqual(self.status_of(self.ports["p0"], request("POST", "/prefill", prompt_of([5, 17, 9]))), 200)
+        self.check_after()
+
+    def test_each_wrong_order_about_blocks_is_refused_by_a_status(self):
+        for data, statuses in wrong_orders():
+            with self.subTest(data[:120]):
+                self.assertIn(self.status_of(self.ports["p0"], data), statuses)
+            self.alive("p0", data)
+        order = request("POST", "/blocks/evict", b'{"dry_run":true}')
+        self.assertEqual(self.status_of(self.ports["p0"], order), 200)
+        self.assertEqual(self.status_of(self.ports["c0"], order), 403)  # a tenant's key is no operator's
+        self.check_health()
         self.check_after()
 
     def test_health_is_answered_beside_the_largest_prompts(self):
