@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint32_t kMagic = 0x6c61'564d;  // "MVal"
 constexpr uint16_t kVersion = 1;
-constexpr size_t kCrcAt = 56;
+constexpr size_t kReservedAt = 10, kCrcAt = 56;
 
 template <class T>
 void put_at(std::vector<std::byte>& out, size_t at, T value) {
@@ -62,6 +62,9 @@ Result<ValueRecord> parse_value_record(std::span<const std::byte> bytes) {
     return Error{Code::corrupt, "value record: no record in " + std::to_string(bytes.size()) + " bytes"};
   if (const auto version = get_at<uint16_t>(bytes, 4); version != kVersion)
     return Error{Code::unsupported, "value record: version " + std::to_string(version) + ", this build reads 1"};
+  if (const auto reserved = get_at<uint16_t>(bytes, kReservedAt); reserved != 0)
+    return Error{Code::unsupported,
+                 "value record: the reserved bytes are " + std::to_string(reserved) + ", this build reads 0"};
   const size_t tenant = get_at<uint16_t>(bytes, 6), name = get_at<uint16_t>(bytes, 8);
   if (kValueRecordHead + tenant + name != bytes.size())
     return Error{Code::corrupt, "value record: its texts have not the length that the head says"};

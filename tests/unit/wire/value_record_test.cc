@@ -1,5 +1,8 @@
 #include "wire/value_record.h"
 
+#include <cstring>
+
+#include "base/hash.h"
 #include "test.h"
 
 using namespace mc;
@@ -58,6 +61,21 @@ TEST_CASE("wire/value_record: one flipped bit, a cut and an addition are each re
   longer.push_back({});
   CHECK(!parse_value_record(longer));
   CHECK(!parse_value_record(std::vector<std::byte>(kValueRecordMax + 1)));
+}
+
+TEST_CASE("wire/value_record: a record whose reserved bytes are set is of another version, with its checksum right") {
+  auto bytes = encode(example());
+  const auto seal = [&] {
+    uint32_t crc = 0;
+    std::memcpy(bytes.data() + 56, &crc, sizeof crc);
+    crc = crc32c(bytes);
+    std::memcpy(bytes.data() + 56, &crc, sizeof crc);
+  };
+  seal();
+  CHECK(parse_value_record(bytes).has_value());
+  bytes[11] = std::byte{1};
+  seal();
+  CHECK(parse_value_record(bytes).error().code == Code::unsupported);
 }
 
 }  // namespace value_record_test
