@@ -3,12 +3,13 @@
 
 import http.client
 import json
+import os
 import shutil
 import tempfile
 import unittest
 
 import cluster
-from cluster import Cluster, Random, cached, oracle, run, token_ids, until
+from cluster import Cluster, Random, cached, oracle, quick_profile, run, token_ids, until
 
 BLOCK = 64
 LENGTH = 640
@@ -328,6 +329,46 @@ class Blocks(unittest.TestCase):
         code, out, _ = run("mc-cache", "import", "c0", env=c.env, stdin=stream)
         self.assertEqual(code, 1)
         self.assertIn(b"found no room", out)
+
+    def test_the_blocks_of_one_tenant_are_evicted_alone_on_a_costed_node(self):
+        files = {
+            "keys.toml": '[tenant.alice]\nkeys = ["sk-alice-1"]\n[tenant.bob]\nkeys = ["sk-bob-12"]\n',
+            "quick.toml": quick_profile(prefill_s=200e-6, step_s=2e-3, row_s=0.1e-3),
+        }
+        for name, text in files.items():
+            with open(f"{self.folder}/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(f"{self.folder}/{name}", 0o600)
+        c = Cluster(
+            "1p1d",
+            conductor=["--runner", f"costed:{self.folder}/quick.toml", "--api-keys", f"{self.folder}/keys.toml"],
+        )
+        self.addCleanup(c.close)
+        ids = Random(60).ids(LENGTH)
+
+        def ask(key):
+            headers = {"Authorization": f"Bearer {key}"}
+            status, _, answer = c.post("/v1/completions", {"prompt": ids, "max_tokens": 1}, headers=headers)
+            self.assertEqual(status, 200, answer)
+            return cached(answer)
+
+        for key in ("sk-alice-1", "sk-bob-12"):
+            self.assertEqual(ask(key), 0)
+        c.wait_quiet()
+        code, report, err = self.verb(c, "evict", "p0", "--tenant", "alice")
+        self.assertEqual((code, report["memory_blocks"], report["stayed"]), (0, LENGTH // BLOCK, []), err)
+        self.verb(c, "evict", "d0", "--tenant", "alice")
+        self.assertEqual(self.verb(c, "evict", "p0", "--tenant", "carol")[1]["memory_blocks"], 0)
+        self.assertEqual(ask("sk-bob-12"), LENGTH - BLOCK)
+        self.assertEqual(ask("sk-alice-1"), 0)
+        c.wait_quiet()
+        last = self.last_of_one(c, "p0")
+        self.assertEqual(self.verb(c, "pin", "p0", "--prefix", last)[1]["blocks"], LENGTH // BLOCK)
+        self.assertEqual(self.verb(c, "evict", "p0", "--all")[1]["memory_blocks"], LENGTH // BLOCK)
+
+    def last_of_one(self, c, node):
+        """The id of the last block of one of the prompts."""
+        return max(self.blocks(c, node)[0], key=lambda b: b["first_position"])["id"]
 
     def test_a_cache_node_evicts_by_age_and_model(self):
         c = Cluster()
