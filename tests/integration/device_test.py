@@ -75,6 +75,17 @@ class OnDevice(unittest.TestCase):
             self.check(c, [9, *IDS[1:70]], 3, "auto", mc=pin)
             c.wait_quiet()
 
+    @unittest.skipUnless(cluster.FULL, "a part of the full tier")
+    def test_a_pipeline_of_two_stages_on_emu_gives_the_cpus_tokens(self):
+        with Cluster(roles=["conductor"]) as c:
+            for stage, name in enumerate(("p0", "p0.1")):
+                words = ["mc-prefill", "--name", "p0", "--pipeline", f"{stage}/2", "--http", "127.0.0.1:0", "--json"]
+                c.processes[name] = c.spawn([*words, *EMU, *CHUNKS, *PROFILED])
+            c.start("d0", *CPU)
+            c.wait_nodes()
+            self.check(c, IDS, 3, "auto")
+            c.wait_quiet()
+
     def test_kill_9_of_either_node_on_emu_costs_no_token(self):
         ids = IDS[:70]
         with Cluster(roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
