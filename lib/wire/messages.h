@@ -81,13 +81,13 @@ struct Hello {
   // Number of stages of this node's pipeline. `name` is its leader, and name.1, name.2, ... are its other members.
   uint32_t stages = 1;
   CostModel cost;
-  std::string device;  // the device that computes: cpu, cuda:0, emu; "" for cache nodes
   std::vector<NameValue> labels;
   std::string version;
   // The key set of this node's data plane, which must be that of the conductor. The check is a value that only the
   // holders of the set can compute (host/key_file.h); empty: the node has no keys. The file is for messages.
   std::string key_file;
   Bytes key_check;
+  std::string device;  // the device that computes: cpu, cuda:0, emu; "" for cache nodes
 
   bool operator==(const Hello&) const = default;
   template <class V>

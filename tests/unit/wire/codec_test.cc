@@ -79,6 +79,22 @@ TEST_CASE("wire/codec: errors name the message, the field and what was found") {
   CHECK(decode("dance", list.bytes()).error().code == Code::unsupported);
 }
 
+TEST_CASE("wire/codec: a node that does not announce its device may join") {
+  Hello hello;
+  hello.name = "p0", hello.version = "0.1.0", hello.device = "emu";
+  Bytes bytes = encode(Message(hello));
+  // The device is the last of 16 fields. The message of an older node has 15.
+  REQUIRE(bytes.size() > 14);
+  REQUIRE(Bytes(bytes.begin(), bytes.begin() + 3) == Bytes{0xde, 0, 16});
+  bytes.erase(bytes.end() - 11, bytes.end());  // "device": "emu"
+  bytes.erase(bytes.begin(), bytes.begin() + 2);
+  bytes[0] = 0x8f;
+  const auto decoded = decode("hello", bytes);
+  REQUIRE_OK(decoded);
+  hello.device.clear();
+  CHECK(std::get<Hello>(*decoded) == hello);
+}
+
 TEST_CASE(
     "wire/codec: a message of a sender that does not know a later field is sound, and the field has its default") {
   MsgpackWriter grant;
