@@ -23,6 +23,7 @@ void silu_mul(const SiluArgs& args);
 void rotate_and_keep(const RotateArgs& args);
 void seal_pages(const SealArgs& args);
 void checksum_extents(const ChecksumArgs& args);
+void largest_of_rows(const LargestArgs& args);
 void product_64(const ProductArgs& args);
 void product_16(const ProductArgs& args);
 
@@ -45,6 +46,7 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("rotate_and_keep", kThreads, rotate_and_keep),
       emu::make_kernel("seal_pages", kThreads, seal_pages),
       emu::make_kernel("checksum_extents", kThreads, checksum_extents),
+      emu::make_kernel("largest_of_rows", kThreads, largest_of_rows),
       emu::make_kernel("product_64", kThreads, product_64),
       emu::make_kernel("product_16", kThreads, product_16),
   };
