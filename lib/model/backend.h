@@ -43,6 +43,12 @@ class Backend {
   virtual void forget(uint64_t /*sequence*/) {}
   /// Logits [count, vocab] of rows first .. first + count - 1 of the pass.
   virtual Result<void> logits(size_t first, size_t count, std::span<float> out) = 0;
+  /// Whether greedy() is there: the backend draws where the logits are.
+  virtual bool draws_greedily() const { return false; }
+  /// The greedy draw of the first out.size() rows of a step.
+  virtual Result<void> greedy(std::span<GreedyToken> /*out*/) {
+    return Error{Code::unsupported, "the backend draws no tokens"};
+  }
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.
   virtual Result<void> activations(std::span<float> out) = 0;
 };

@@ -29,6 +29,7 @@ uint32_t ceil_div(size_t value, size_t by) {
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
   uint64_t tokens = 0, places = 0, sealed = 0, summed = 0;                 // int32, RowPlace
+  uint64_t largest = 0;                                                    // gpu::Largest
   uint64_t sums = 0;                                                       // uint32
   uint64_t cosine = 0, sine = 0, x = 0, qkv = 0, gate_up = 0, logits = 0;  // f32
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;                 // bf16
@@ -51,6 +52,7 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
           {&Parts::sealed, rows * sizeof(gpu::RowPlace)},
           {&Parts::summed, rows * sizeof(gpu::RowPlace)},
           {&Parts::sums, rows * 4},
+          {&Parts::largest, logit_rows * sizeof(gpu::Largest)},
           {&Parts::cosine, rows * c.head_dim * 2},
           {&Parts::sine, rows * c.head_dim * 2},
           {&Parts::x, rows * c.hidden * 4},
@@ -104,6 +106,8 @@ class DeviceBackend final : public Backend {
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
+  bool draws_greedily() const override { return true; }
+  Result<void> greedy(std::span<GreedyToken> out) override;
 
  private:
   const ModelConfig& config() const { return model_.config(); }
@@ -118,6 +122,7 @@ class DeviceBackend final : public Backend {
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages(bool is_step);
+  Result<void> make_logits(size_t first, size_t count);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
   gpu::KvPool pool_of(uint32_t layer) const;
@@ -445,12 +450,30 @@ Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::sp
   return {};
 }
 
-Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> out) {
-  const size_t vocab = config().vocab;
+Result<void> DeviceBackend::make_logits(size_t first, size_t count) {
   MC_ASSERT_LE(first + count, rows_);
-  MC_ASSERT_EQ(out.size(), count * vocab);
   MC_CHECK(norm(at_.x + first * hidden_bytes(), weights_.final_norm(), at_.normed, count));
-  MC_CHECK(multiply(at_.normed, weights_.head(), 0, at_.logits, count, vocab, config().hidden, false));
+  return multiply(at_.normed, weights_.head(), 0, at_.logits, count, config().vocab, config().hidden, false);
+}
+
+Result<void> DeviceBackend::greedy(std::span<GreedyToken> out) {
+  MC_CHECK(make_logits(0, out.size()));
+  const gpu::LargestArgs args{.x = pointer<const float>(at_.logits),
+                              .out = pointer<gpu::Largest>(at_.largest),
+                              .columns = static_cast<int32_t>(config().vocab)};
+  MC_CHECK(device_.launch("largest_of_rows",
+                          {.grid = {static_cast<uint32_t>(out.size()), 1, 1}, .dynamic_shared = gpu::kLargestShared},
+                          gpu::bytes_of(args)));
+  std::vector<gpu::Largest> found(out.size());
+  MC_CHECK(device_.read(at_.largest, std::as_writable_bytes(std::span(found))));
+  for (size_t i = 0; i < found.size(); ++i)
+    out[i] = {static_cast<uint32_t>(std::max(found[i].index, 0)), found[i].value};
+  return {};
+}
+
+Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> out) {
+  MC_ASSERT_EQ(out.size(), count * config().vocab);
+  MC_CHECK(make_logits(first, count));
   return device_.read(at_.logits, std::as_writable_bytes(out));
 }
 

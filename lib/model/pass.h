@@ -44,6 +44,13 @@ struct PrefillChunk {
   std::function<bool(uint32_t layer)> on_layer;
 };
 
+/// The greedy draw of a row: the lowest id of the largest logit, and that logit. A logit that is not finite: the row
+/// has no finite one, or one is infinite.
+struct GreedyToken {
+  uint32_t token = 0;
+  float logit = 0;
+};
+
 struct DecodeRow {
   uint32_t token = 0;                 // last token of its sequence; this step appends its K and V
   int64_t position = 0;               // position of that token

@@ -136,33 +136,54 @@ Result<void> Runner::prefill(const PrefillChunk& chunk) {
   return chunk.logits.empty() ? Result<void>{} : backend_->finish_last_row(chunk.logits, chunk.hidden);
 }
 
-Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> logits) {
-  const size_t count = rows.size();
-  if (count == 0) return {};
+Result<void> Runner::check_step(std::span<const DecodeRow> rows) const {
   MC_ASSERT(model_->whole());
-  if (count > options_.max_batch)
-    return Error{Code::invalid, "a batch of " + std::to_string(count) + " rows; at most " +
+  if (rows.size() > options_.max_batch)
+    return Error{Code::invalid, "a batch of " + std::to_string(rows.size()) + " rows; at most " +
                                     std::to_string(options_.max_batch) + " are allowed"};
-  MC_ASSERT_EQ(logits.size(), count * model_->config().vocab);
   for (const DecodeRow& row : rows) {
     MC_CHECK(check_token(row.token));
     MC_CHECK(check_position(row.position));
     MC_ASSERT(row.plan != nullptr && row.pages != nullptr);
   }
-  auto done = step(rows, logits);
+  return {};
+}
+
+/// Runs all layers and then `finish`.
+template <class Finish>
+Result<void> Runner::step(std::span<const DecodeRow> rows, Finish finish) {
+  const auto run = [&]() -> Result<void> {
+    MC_CHECK(backend_->begin(rows));
+    for (uint32_t layer = 0; layer < model_->config().layers; ++layer) {
+      MC_CHECK(backend_->before_attention(layer));
+      MC_CHECK(backend_->attend(layer));
+      MC_CHECK(backend_->after_attention(layer));
+    }
+    return finish();
+  };
+  auto done = run();
   if (!done)
     for (const DecodeRow& row : rows) forget(row.sequence);
   return done;
 }
 
-Result<void> Runner::step(std::span<const DecodeRow> rows, std::span<float> logits) {
-  MC_CHECK(backend_->begin(rows));
-  for (uint32_t layer = 0; layer < model_->config().layers; ++layer) {
-    MC_CHECK(backend_->before_attention(layer));
-    MC_CHECK(backend_->attend(layer));
-    MC_CHECK(backend_->after_attention(layer));
-  }
-  return backend_->logits(0, rows.size(), logits);
+Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> logits) {
+  if (rows.empty()) return {};
+  MC_CHECK(check_step(rows));
+  MC_ASSERT_EQ(logits.size(), rows.size() * model_->config().vocab);
+  return step(rows, [&] { return backend_->logits(0, rows.size(), logits); });
+}
+
+bool Runner::draws_greedily() const {
+  return backend_->draws_greedily();
+}
+
+Result<void> Runner::decode_greedily(std::span<const DecodeRow> rows, std::span<GreedyToken> out) {
+  MC_ASSERT(draws_greedily());
+  MC_ASSERT_EQ(rows.size(), out.size());
+  if (rows.empty()) return {};
+  MC_CHECK(check_step(rows));
+  return step(rows, [&] { return backend_->greedy(out); });
 }
 
 void Runner::forget(uint64_t sequence) {

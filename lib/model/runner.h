@@ -43,6 +43,10 @@ class Runner {
   Result<void> prefill(const PrefillChunk& chunk);
   /// Needs a whole model. logits [rows, vocab]. Seals pages that become full.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
+  /// Whether the device draws greedy tokens, which spares the copy of the logits.
+  bool draws_greedily() const;
+  /// decode() with the greedy draw of each row in the place of its logits. Only where draws_greedily().
+  Result<void> decode_greedily(std::span<const DecodeRow> rows, std::span<GreedyToken> out);
   /// The sequence (DecodeRow::sequence) has no further row. A failed step forgets those of its rows.
   void forget(uint64_t sequence);
 
@@ -65,7 +69,9 @@ class Runner {
   Result<void> check_position(int64_t position) const;
   Result<void> check_chunk(const PrefillChunk& chunk) const;
   Result<void> score_rows(const PrefillChunk& chunk);
-  Result<void> step(std::span<const DecodeRow> rows, std::span<float> logits);
+  Result<void> check_step(std::span<const DecodeRow> rows) const;
+  template <class Finish>
+  Result<void> step(std::span<const DecodeRow> rows, Finish finish);
 
   const Model* model_;
   RunnerOptions options_;

@@ -211,6 +211,28 @@ TEST_CASE("model/device: a sequence that stays on the device gets the logits of 
   CHECK(with == without);
 }
 
+TEST_CASE("model/device: the greedy draw on emu is the largest of the logits that emu gives") {
+  Pair pair;
+  CHECK(pair.gpu->draws_greedily());
+  CHECK_FALSE(pair.cpu->runner.draws_greedily());
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  std::vector<LocalPages> pages;
+  std::vector<DecodeRow> rows;
+  for (uint32_t i = 0; i < 3; ++i) pages.push_back(pair.pages(64));
+  for (uint32_t i = 0; i < 3; ++i) rows.push_back({40 + 300 * i, 0, pages[i].pages(), &plan});
+  const size_t vocab = pair.config().vocab;
+  std::vector<float> logits(rows.size() * vocab);
+  REQUIRE_OK(pair.gpu->decode(rows, logits));
+  std::vector<GreedyToken> drawn(rows.size());
+  REQUIRE_OK(pair.gpu->decode_greedily(rows, drawn));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto row = std::span(logits).subspan(i * vocab, vocab);
+    const auto want = std::ranges::max_element(row);
+    CHECK(drawn[i].token == want - row.begin());
+    CHECK(drawn[i].logit == *want);
+  }
+}
+
 TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
   auto driver = std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.memory_bytes = size_t{4} << 20});
   auto small = gpu::Device::open(driver, 0);
