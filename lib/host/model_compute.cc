@@ -1,6 +1,7 @@
 #include "host/model_compute.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 
@@ -15,6 +16,14 @@ namespace {
 /// The name of a sequence for the runner, where 0 is none.
 constexpr uint64_t name_of(uint64_t sequence) {
   return sequence + 1;
+}
+
+/// Whether the next token of a sequence is the largest of its raw logits, and nothing else of the logits is asked for.
+bool draws_plainly(const node::JoinBatch& told) {
+  const wire::Sampling& sampling = told.sampling;
+  const bool may_end = told.banned.empty() || told.position + 1 - told.prompt_tokens >= told.min_tokens;
+  return static_cast<float>(sampling.temperature) == 0 && sampling.logprobs < 0 && !sampling.needs_history() &&
+         sampling.logit_bias.empty() && may_end;
 }
 
 }  // namespace
@@ -264,9 +273,12 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     rows_.push_back(
         {row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence)});
   }
-  const size_t vocab = model_.config().vocab;
-  const std::span<float> logits = std::span(logits_).first(rows_.size() * vocab);
-  if (!rows_.empty()) MC_CHECK(runner_.decode(rows_, logits));
+  const bool is_greedy = runner_.draws_greedily() && std::ranges::all_of(computed_, [&](size_t i) {
+                           return draws_plainly(batch_.at(step.in[i].sequence).told);
+                         });
+  greedy_.resize(is_greedy ? rows_.size() : 0);
+  const std::span<float> logits = std::span(logits_).first(rows_.size() * model_.config().vocab);
+  if (!rows_.empty()) MC_CHECK(is_greedy ? runner_.decode_greedily(rows_, greedy_) : runner_.decode(rows_, logits));
   for (size_t n = 0; n < computed_.size(); ++n) {
     const node::RunRow& row = step.in[computed_[n]];
     node::StepRow& out = step.out[computed_[n]];
@@ -280,15 +292,27 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
       out.refusal = allowed.error();
       continue;
     }
-    const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
-    MC_TRY(drawn, draw(logits.subspan(n * vocab, vocab), told.sampling, told.position, told.history, told.prompt_tokens,
-                       may_end ? std::span<const uint32_t>{} : told.banned, *allowed));
+    MC_TRY(drawn, draw_row(n, told, *allowed));
     out.sampled = std::move(drawn);
     if (told.position % layout_.block_tokens == 0)
       for (uint32_t layer = 0; layer < layout_.layers; ++layer)
         out.sealed_crcs.push_back(row_crc(n, sequence.pages.back(), layer));
   }
   return {};
+}
+
+Result<node::SampledToken> ModelCompute::draw_row(size_t n, const node::JoinBatch& told,
+                                                  std::span<const uint64_t> allowed) {
+  const size_t vocab = model_.config().vocab;
+  if (!greedy_.empty()) {
+    if (!std::isfinite(greedy_[n].logit)) return ops::no_finite_logit(vocab);
+    node::SampledToken out;
+    out.token = greedy_[n].token;
+    return out;
+  }
+  const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
+  return draw(std::span(logits_).subspan(n * vocab, vocab), told.sampling, told.position, told.history,
+              told.prompt_tokens, may_end ? std::span<const uint32_t>{} : told.banned, allowed);
 }
 
 Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, std::span<const float> logits) {

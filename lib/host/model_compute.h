@@ -78,6 +78,8 @@ class ModelCompute final : public node::Compute {
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
   Result<attn::Plan> plan(const std::string& text) const;
+  /// Row `n` of the step under way.
+  Result<node::SampledToken> draw_row(size_t n, const node::JoinBatch& told, std::span<const uint64_t> allowed);
   Result<node::SampledToken> draw_first(const node::RunChunk& run, std::span<const float> logits);
   Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                   std::span<const uint32_t> history, uint32_t prompt_tokens,
@@ -103,6 +105,7 @@ class ModelCompute final : public node::Compute {
   std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::vector<model::DecodeRow> rows_;            // of the step under way
+  std::vector<model::GreedyToken> greedy_;        // of the step under way, when the device draws; else empty
   std::vector<size_t> computed_;                  // which of the step's rows they are
   ComputeQueue queue_;
   std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it

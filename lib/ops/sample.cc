@@ -16,6 +16,11 @@ constexpr uint32_t kSeen = 1u << 31;
 
 }  // namespace
 
+Error no_finite_logit(size_t vocab) {
+  return {Code::corrupt,
+          "sampling: no finite logit among " + std::to_string(vocab) + "; the weights or the KV are damaged"};
+}
+
 uint32_t argmax(const Kernels& kernels, std::span<const float> logits) {
   const float best = kernels.max(logits.data(), logits.size());
   for (size_t i = 0; i < logits.size(); ++i)
@@ -146,9 +151,7 @@ Result<Sampled> Sampler::sample(std::span<const float> logits, const wire::Sampl
     chosen = modified_;
   }
   const float best = kernels_->max(chosen.data(), chosen.size());
-  if (!std::isfinite(best))
-    return Error{Code::corrupt, "sampling: no finite logit among " + std::to_string(logits.size()) +
-                                    "; the weights or the KV are damaged"};
+  if (!std::isfinite(best)) return no_finite_logit(logits.size());
   sampled.token = greedy ? argmax(*kernels_, chosen) : draw(sampling, position);
   if (sampling.logprobs < 0) return sampled;
   double log_sum = 0;

@@ -39,6 +39,9 @@ struct Scored {
 /// Lowest id of the largest logit; NaN never wins. n >= 1.
 uint32_t argmax(const Kernels& kernels, std::span<const float> logits);
 
+/// corrupt: the model's output is broken.
+Error no_finite_logit(size_t vocab);
+
 /// Draws one token. Keeps scratch between calls; one per thread.
 class Sampler {
  public:
