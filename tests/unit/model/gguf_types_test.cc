@@ -1,0 +1,202 @@
+// A random Llama whose matrices are blocks of one GGUF type, for every type, beside plain files of the same weights:
+// the blocks widened by their definition, and the blocks as this program keeps them. The definition has goldens of
+// ggml's own reader (unit-gguf), and the packing has its bounds (property-ops).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/rng.h"
+#include "gguf_writer.h"
+#include "golden.h"
+#include "ops/quant_pack.h"
+
+namespace gguf_types_test {
+
+using namespace mc;
+using namespace mc::model;
+using test::GgufWriter;
+
+namespace {
+
+constexpr uint32_t kHidden = 256, kIntermediate = 512, kHeads = 4, kKvHeads = 2, kLayers = 2, kVocab = 384;
+
+struct Factor {
+  size_t offset;  // in a block
+  double value;
+};
+
+/// The f16 factors of a block with which random codes give weights from about -0.1 to 0.1.
+std::vector<Factor> factors_of(gguf::Type type) {
+  constexpr double kLargest = 0.1;
+  switch (type) {
+    case gguf::Type::q4_0: return {{0, kLargest / 8}};
+    case gguf::Type::q4_1: return {{0, kLargest / 15}, {2, -kLargest / 2}};
+    case gguf::Type::q5_0: return {{0, kLargest / 16}};
+    case gguf::Type::q5_1: return {{0, kLargest / 31}, {2, -kLargest / 2}};
+    case gguf::Type::q8_0: return {{0, kLargest / 128}};
+    case gguf::Type::q2_k: return {{80, kLargest / (15 * 3)}, {82, kLargest / 2 / 15}};
+    case gguf::Type::q3_k: return {{108, kLargest / (32 * 4)}};
+    case gguf::Type::q4_k: return {{0, kLargest / (63 * 15)}, {2, kLargest / 2 / 63}};
+    case gguf::Type::q5_k: return {{0, kLargest / (63 * 31)}, {2, kLargest / 2 / 63}};
+    case gguf::Type::q6_k: return {{208, kLargest / (128 * 32)}};
+    case gguf::Type::iq4_nl: return {{0, kLargest / 127}};
+    case gguf::Type::f32:
+    case gguf::Type::f16:
+    case gguf::Type::bf16: break;
+  }
+  FAIL("not a type of blocks");
+  return {};
+}
+
+/// How a file has the matrices.
+struct Form {
+  gguf::Type type;
+  bool is_plain = false;                              // as f32
+  std::optional<ops::QuantBits> bits = std::nullopt;  // f32 of the weights that packing into so many bits leaves
+};
+
+std::string random_blocks(Rng& rng, const gguf::TypeInfo& type, size_t bytes) {
+  std::string out(bytes, '\0');
+  for (char& byte : out) byte = static_cast<char>(rng.below(256));
+  for (size_t block = 0; block < bytes; block += type.bytes)
+    for (const Factor& factor : factors_of(type.type)) {
+      const uint16_t half = ops::f32_to_f16(static_cast<float>(factor.value * (0.5 + rng.uniform())));
+      std::memcpy(out.data() + block + factor.offset, &half, sizeof half);
+    }
+  return out;
+}
+
+/// The values of a row of blocks in f32.
+std::vector<float> values_of(const Form& form, const std::byte* row, size_t columns) {
+  std::vector<float> out(columns);
+  if (!form.bits) {
+    gguf::widen_row(form.type, row, columns, out.data());
+    return out;
+  }
+  std::vector<std::byte> panel(ops::quant_panel_bytes(columns, *form.bits));
+  ops::pack_blocks(form.type, row, columns, *form.bits, 0, panel.data());
+  for (size_t i = 0; i < columns; ++i) out[i] = ops::quant_weight(panel.data(), *form.bits, 0, i);
+  return out;
+}
+
+void add_matrix(GgufWriter& out, const std::string& name, const Form& form, size_t rows, size_t columns) {
+  Rng rng = Rng(test::seed()).fork(name);
+  const gguf::TypeInfo& type = gguf::info(form.type);
+  const size_t row_bytes = gguf::row_bytes(form.type, columns);
+  const std::string blocks = random_blocks(rng, type, rows * row_bytes);
+  if (!form.is_plain) return void(out.tensor(name, {rows, columns}, form.type, blocks));
+  std::string floats;
+  for (size_t row = 0; row < rows; ++row) {
+    const auto* at = reinterpret_cast<const std::byte*>(blocks.data()) + row * row_bytes;
+    const std::vector<float> values = values_of(form, at, columns);
+    floats.append(reinterpret_cast<const char*>(values.data()), columns * sizeof(float));
+  }
+  out.tensor(name, {rows, columns}, gguf::Type::f32, std::move(floats));
+}
+
+void add_norm(GgufWriter& out, const std::string& name) {
+  std::string ones;
+  for (uint32_t i = 0; i < kHidden; ++i) ones += test::little_endian(1.0f);
+  out.tensor(name, {kHidden}, gguf::Type::f32, ones);
+}
+
+GgufWriter random_llama(const Form& form) {
+  GgufWriter out;
+  out.text("general.architecture", "llama");
+  out.whole("llama.block_count", kLayers).whole("llama.context_length", 512);
+  out.whole("llama.embedding_length", kHidden).whole("llama.feed_forward_length", kIntermediate);
+  out.whole("llama.attention.head_count", kHeads).whole("llama.attention.head_count_kv", kKvHeads);
+  out.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  const size_t kv = kHidden / kHeads * kKvHeads;
+  Form embeddings = form;  // their rows are read one by one, never packed
+  embeddings.bits.reset();
+  add_matrix(out, "token_embd.weight", embeddings, kVocab, kHidden);
+  add_matrix(out, "output.weight", form, kVocab, kHidden);
+  add_norm(out, "output_norm.weight");
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    const std::string blk = "blk." + std::to_string(layer) + ".";
+    add_norm(out, blk + "attn_norm.weight");
+    add_norm(out, blk + "ffn_norm.weight");
+    add_matrix(out, blk + "attn_q.weight", form, kHidden, kHidden);
+    add_matrix(out, blk + "attn_k.weight", form, kv, kHidden);
+    add_matrix(out, blk + "attn_v.weight", form, kv, kHidden);
+    add_matrix(out, blk + "attn_output.weight", form, kHidden, kHidden);
+    add_matrix(out, blk + "ffn_gate.weight", form, kIntermediate, kHidden);
+    add_matrix(out, blk + "ffn_up.weight", form, kIntermediate, kHidden);
+    add_matrix(out, blk + "ffn_down.weight", form, kHidden, kIntermediate);
+  }
+  return out;
+}
+
+struct Answer {
+  Generated generated;
+  std::vector<float> logits;  // of the token after the prompt
+};
+
+Answer answer_of(test::Loaded& loaded) {
+  GenerateRequest request;
+  Rng rng(test::seed());
+  for (int i = 0; i < 40; ++i) request.prompt.push_back(static_cast<uint32_t>(rng.below(kVocab)));
+  request.max_tokens = 24;
+  request.sampling.temperature = 0;
+  request.sampling.logprobs = 2;
+  request.prefill_plan = request.decode_plan = test::full_plan(loaded.model);
+  auto generated = generate(loaded.runner, request, SystemClock::instance());
+  REQUIRE_OK(generated);
+  Answer out{std::move(*generated), std::vector<float>(kVocab)};
+  auto pages = LocalPages::allocate(loaded.runner.layout(), static_cast<int64_t>(request.prompt.size()));
+  REQUIRE_OK(pages);
+  REQUIRE_OK(loaded.runner.prefill({.tokens = request.prompt,
+                                    .pages = pages->pages(),
+                                    .plan = &request.prefill_plan,
+                                    .logits = out.logits}));
+  return out;
+}
+
+Answer answer_of(const test::GgufFolder& folder, const Form& form, const std::string& weights = "auto") {
+  const auto loaded = test::Loaded::open(folder.write("m.gguf", random_llama(form)), "f32", 1, {}, weights);
+  return answer_of(*loaded);
+}
+
+/// Checks that the logits differ by at most `bound` of their range, and that the texts are equal up to a token whose
+/// two best candidates are closer than that.
+void check_close(const Answer& left, const Answer& right, double bound) {
+  const auto [least, largest] = std::minmax_element(right.logits.begin(), right.logits.end());
+  const double most = bound * (double{*largest} - *least);
+  for (size_t i = 0; i < kVocab; ++i) CHECK(std::abs(double{left.logits[i]} - right.logits[i]) <= most);
+  for (size_t i = 0; i < right.generated.ids.size(); ++i) {
+    const auto& top = right.generated.sampled[i].top;
+    REQUIRE(top.size() == 2);
+    if (top[0].logprob - top[1].logprob <= 2 * most) break;
+    CHECK(left.generated.ids[i] == right.generated.ids[i]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("model/gguf_types: blocks of every type give the text of their weights, widened or as they are kept") {
+  const test::GgufFolder folder;
+  CAPTURE(test::seed());
+  size_t tried = 0;
+  for (const gguf::TypeInfo& type : gguf::types()) {
+    const auto kept_bits = ops::kept_bits(type.type);
+    if (!kept_bits) continue;
+    CAPTURE(type.name);
+    ++tried;
+    const Answer widened = answer_of(folder, {type.type}, "full");
+    const Answer defined = answer_of(folder, {.type = type.type, .is_plain = true});
+    CHECK(widened.logits == defined.logits);
+    CHECK(widened.generated.ids == defined.generated.ids);
+    for (const auto& [weights, bits] : {std::pair{"auto", *kept_bits}, std::pair{"int8", ops::QuantBits::eight},
+                                        std::pair{"int4", ops::QuantBits::four}}) {
+      CAPTURE(weights);
+      const Answer kept = answer_of(folder, {type.type}, weights);
+      const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .bits = bits});
+      // An input moves by at most 1 / 65024 of its group's largest; a few layers of that stay far below 1e-3.
+      check_close(kept, packed, 1e-3);
+    }
+  }
+  CHECK(tried == 11);
+}
+
+}  // namespace gguf_types_test
