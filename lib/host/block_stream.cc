@@ -46,8 +46,14 @@ Result<std::string> write_part(const node::BlockRun& run, const std::string& wri
   prologue.set_layout(run.layout);
   prologue.prefix_only = true;
   prologue.first_position = run.blocks.front().first_position, prologue.parent = run.blocks.front().parent;
-  MC_TRY(kv, kv::Namespace::parse(run.kv_namespace));
-  prologue.prefill_attention = prologue.decode_attention = kv.attention;
+  const auto kv = check_namespace(prologue, run.layout);
+  if (!kv)
+    return user_error(
+        err::kNotFound,
+        "the node has stand-ins for blocks, without the layout of their model, as costed nodes do; export "
+        "from a node that computes",
+        "prefix");
+  prologue.prefill_attention = prologue.decode_attention = kv->attention;
   MC_ASSERT_EQ(run.layout.stage.count(), 0u);  // a member of a pipeline gives no runs
   for (const kv::BlockMeta& block : run.blocks) {
     if (block.layer_crcs.size() != run.layout.layers)

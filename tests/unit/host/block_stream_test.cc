@@ -11,6 +11,7 @@
 #include "node/cache.h"
 #include "test.h"
 #include "unit/node/bench.h"
+#include "wire/mckv.h"
 
 namespace block_stream_test {
 
@@ -137,13 +138,29 @@ TEST_CASE("host/block_stream: a page that changed in memory, and blocks of an un
   CHECK(write_part(older.run, "test", older.memory()).error().what.find("token ids") != std::string::npos);
 }
 
-TEST_CASE("host/block_stream: a part whose layout is not that of its namespace is refused") {
+TEST_CASE("host/block_stream: pages whose layout is not that of their namespace are neither written nor read") {
   Memory from(2);
-  from.kv.head_dim = 4;
-  from.run.kv_namespace = from.kv.text();
-  const auto part = write_part(from.run, "test", from.memory());
-  REQUIRE_OK(part);
-  const auto read = read_part(*part);
+  kv::Namespace other = from.kv;
+  other.head_dim = 4;
+  from.run.kv_namespace = other.text();
+  CHECK(write_part(from.run, "test", from.memory()).error().what.find("layout") != std::string::npos);
+  // The same stream as a peer could make it: only the text of the namespace is another.
+  std::string body;
+  const auto append = [&](std::span<const std::byte> bytes) -> Result<void> {
+    body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  };
+  wire::KvPrologue prologue;
+  prologue.kv_namespace = other.text(), prologue.ns = from.run.name_space, prologue.prefix_only = true;
+  prologue.set_layout(from.layout);
+  for (const kv::BlockMeta& block : from.run.blocks)
+    prologue.ids.insert(prologue.ids.end(), block.tokens.begin(), block.tokens.end());
+  auto writer = wire::KvWriter::open(append, prologue);
+  REQUIRE_OK(writer);
+  for (uint32_t i = 0; i < 2; ++i)
+    REQUIRE_OK(writer->add(from.run.blocks[i].hash, from.page(i), from.run.blocks[i].layer_crcs));
+  REQUIRE_OK(writer->finish());
+  const auto read = read_part(body);
   REQUIRE_FALSE(read);
   CHECK(read.error().what.find("layout") != std::string::npos);
 }
