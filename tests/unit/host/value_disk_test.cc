@@ -1,90 +1,19 @@
-// Durable values over a simulated disk: the calls behind the door of the store (door/stored_values.h) with the disk of
-// values (host/value_disk.h). A power cut is a start from a copy of the files at that time.
+// The disk of values (host/value_disk.h) over a simulated disk, behind the calls of the door.
 #include "host/value_disk.h"
 
-#include <cerrno>
-#include <cstring>
-#include <functional>
 #include <map>
 
-#include "base/errors.h"
 #include "base/rng.h"
 #include "count.h"
-#include "door/stored_values.h"
-#include "store/disk_memory.h"
-#include "test.h"
+#include "values_node.h"
 
 using namespace mc;
 using namespace mc::node;
 
 namespace value_disk_test {
 
-constexpr uint64_t kCapacity = uint64_t{16} << 20;
-
-/// Makes chosen operations fail. The files are those that flushes have made durable, and writes since then.
-class Faults final : public store::DiskWatcher {
- public:
-  std::function<int(const store::Io&, const std::string&)> fail;
-  std::function<int(const std::string&)> fail_create;
-  store::DiskImage written, durable;
-
-  int before(const store::Io& io, const std::string& name) override {
-    if (const int error = fail ? fail(io, name) : 0; error != 0) return error;
-    uint64_t at = io.offset;
-    for (const iovec& part : io.parts) {
-      if (io.op == store::Io::Op::write && at + part.iov_len <= written[name].size())
-        std::memcpy(written[name].data() + at, part.iov_base, part.iov_len);
-      at += part.iov_len;
-    }
-    if (io.op == store::Io::Op::flush) durable[name] = written[name];
-    return 0;
-  }
-  int before_create(const std::string& name, uint64_t bytes) override {
-    if (const int error = fail_create ? fail_create(name) : 0; error != 0) return error;
-    written[name].resize(bytes);
-    durable[name] = written[name];
-    return 0;
-  }
-  void removed(const std::string& name) override { written.erase(name), durable.erase(name); }
-};
-
-/// A node's values with their disk.
-class Node {
- public:
-  explicit Node(store::DiskImage image = {}, uint64_t memory = 1 << 20, VirtualClock* clock = nullptr)
-      : clock_(clock != nullptr ? *clock : own_clock_) {
-    faults.written = faults.durable = image;
-    auto disk = host::ValueDisk::open(std::make_unique<store::MemoryDisk>(std::move(image), &faults), kCapacity,
-                                      clock_.unix_ms());
-    REQUIRE_OK(disk);
-    values = std::make_unique<door::StoredValues>(
-        ValueLimits{.memory_bytes = memory, .value_bytes_max = 4 << 20, .lease_max = 5s}, std::move(*disk), clock_);
-  }
-
-  Result<door::StoredValues::PutResult> put(const std::string& key, const std::string& bytes, ValueTerms terms = {}) {
-    if (terms.durability == Durability::d0) terms.durability = Durability::d2;
-    return values->put({"t", key}, std::make_shared<const ValueBytes>(bytes), terms);
-  }
-  /// The bytes, or "MC" and the number of the error.
-  std::string get(const std::string& key) {
-    const auto found = values->get({"t", key}, {});
-    return found ? std::string(found->value->view()) : "MC" + std::to_string(static_cast<int>(found.error().mc));
-  }
-
- private:
-  VirtualClock own_clock_;
-
- public:
-  VirtualClock& clock_;
-  Faults faults;
-  std::unique_ptr<door::StoredValues> values;
-};
-
-std::string text(size_t size, char first = 'a') {
-  std::string out(size, first);
-  for (size_t i = 0; i < size; ++i) out[i] = static_cast<char>(first + i % 23 + i / 4096);
-  return out;
-}
+using test::text;
+using Node = test::ValuesNode;
 
 TEST_CASE("host/value_disk: acknowledged values of all sizes are there after a power cut, and removed ones are not") {
   const size_t sizes[] = {0, 1, 4096, 5000, 200'000, 3'000'000};
