@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 
 #include "base/result.h"
 
@@ -28,6 +29,17 @@ class FailsAlone {
 
  private:
   bool before_;
+};
+
+/// Holds the mutex of tables that must not stay half changed: their allocations are small, and they use the reserve
+/// also inside FailsAlone.
+class TableLock {
+ public:
+  explicit TableLock(std::mutex& mutex) : lock_(mutex) {}
+
+ private:
+  const FailsAlone uses_reserve_{false};
+  const std::lock_guard<std::mutex> lock_;
 };
 
 }  // namespace mc

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "product/metric_names.h"
 
 namespace mc::door {
@@ -42,6 +43,7 @@ Duration left_of(int64_t end_ms, int64_t now_ms) {
 class StoredValues::KeyLock {
  public:
   KeyLock(StoredValues& values, std::set<ValueKey> keys) : values_(values), keys_(std::move(keys)) {
+    const FailsAlone uses_reserve(false);  // a key that stays locked is lost
     std::unique_lock lock(values_.mutex_);
     values_.unlocked_.wait(lock, [&] {
       return std::none_of(keys_.begin(), keys_.end(),
@@ -51,7 +53,7 @@ class StoredValues::KeyLock {
   }
   ~KeyLock() {
     {
-      const std::lock_guard lock(values_.mutex_);
+      const TableLock lock(values_.mutex_);
       for (const ValueKey& key : keys_) values_.locked_.erase(key);
     }
     values_.unlocked_.notify_all();
@@ -71,7 +73,6 @@ StoredValues::StoredValues(const node::ValueLimits& limits, std::unique_ptr<node
 
 void StoredValues::restore() {
   const int64_t unix_ms = clock_.unix_ms();
-  uint64_t left_out = 0;
   std::string why;
   for (const wire::ValueRecord& record : disk_->take_found()) {
     ValueInfo info;
@@ -80,11 +81,15 @@ void StoredValues::restore() {
     if (record.expires_ms != 0) info.ttl = std::max<Duration>(left_of(record.expires_ms, unix_ms), 1ms);
     info.pin = left_of(record.pinned_ms, unix_ms);
     info.copy = DiskCopy{record.number, record.data};
-    const auto done = store_.restore({record.tenant, record.name}, info, clock_.now());
-    if (!done) ++left_out, why = done.error().what;
+    const ValueKey key{record.tenant, record.name};
+    if (const auto done = store_.restore(key, info, clock_.now()); !done) {
+      left_out_.insert(key);
+      why = done.error().what;
+    }
   }
-  if (left_out > 0)
-    log_warn("values on disk are not served: give a larger --values", {{"values", left_out}, {"why", why}});
+  if (!left_out_.empty())
+    log_warn("values on disk can be removed and replaced, but not read: give a larger --values",
+             {{"values", left_out_.size()}, {"why", why}});
 }
 
 Result<void> StoredValues::check_levels(const node::ValueTerms& terms) const {
@@ -118,10 +123,47 @@ wire::ValueRecord StoredValues::record_of(const ValueKey& key, const ValueInfo& 
 Result<DiskCopy> StoredValues::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
   if (auto done = disk_->write(record, value); !done) {
     failed_.fetch_add(1, std::memory_order_relaxed);
+    take_back(record.number);
     return std::move(done).error();
   }
   written_.fetch_add(1, std::memory_order_relaxed);
   return DiskCopy{record.number, record.data};
+}
+
+/// Removes the record of a call that fails. What the disk does not remove now is removed later.
+void StoredValues::take_back(uint64_t number) {
+  if (disk_->take_back(number)) return;
+  const TableLock lock(mutex_);
+  remains_.push_back({.number = number, .is_alone = true});
+}
+
+Result<void> StoredValues::drop_key(const ValueKey& key) {
+  auto done = disk_->drop_key(key);
+  if (!done) failed_.fetch_add(1, std::memory_order_relaxed);
+  return done;
+}
+
+StoredValues::Before StoredValues::before(const ValueKey& key) {
+  const TableLock lock(mutex_);
+  const TimePoint now = clock_.now();
+  auto info = store_.find(key, now);
+  if (!info) return {.info = {}, .value = nullptr, .time = now};
+  return {.info = std::move(*info), .value = store_.bytes_of(key), .time = now};
+}
+
+/// Gives a key the value that it had, after a call that replaced or removed it in memory and fails. mutex_ is held.
+void StoredValues::put_back(const ValueKey& key, const Before& before) {
+  if (!before.info) return;
+  ValueInfo info = *before.info;
+  const TimePoint now = clock_.now();
+  if (info.ttl) info.ttl = *info.ttl - (now - before.time);
+  bool is_back = false;
+  if (!info.ttl || *info.ttl > Duration{}) {
+    const node::ValueTerms terms{.ttl = info.ttl.value_or(Duration::max()), .pin = info.pin, .replaces = true};
+    is_back = before.value ? store_.put(key, before.value, terms, now, info.copy).has_value()
+                           : info.copy && store_.restore(key, info, now);
+  }
+  if (!is_back && info.copy) store_.add_unneeded(*info.copy);
 }
 
 // ---- put -------------------------------------------------------------------------------------
@@ -131,42 +173,59 @@ Result<StoredValues::PutResult> StoredValues::put(const ValueKey& key, SharedVal
   MC_ASSERT(value != nullptr);
   MC_CHECK(check_levels(terms));
   if (!disk_) {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     return store_.put(key, std::move(value), terms, clock_.now());
   }
   auto key_lock = std::make_shared<KeyLock>(*this, std::set<ValueKey>{key});
-  if (const auto info = look(key); info && !terms.replaces) {
-    MC_TRY(same, has_same(key, *info, *value));
-    if (same && !info->copy && terms.durability > Durability::d0) MC_CHECK(persist(key, *info, value));
+  const Before old = before(key);
+  if (old.info && !terms.replaces) {
+    MC_TRY(same, has_same(key, *old.info, *value));
+    if (same && !old.info->copy && terms.durability > Durability::d0) MC_CHECK(persist(key, *old.info, value));
     if (same) return PutResult::unchanged;
   }
-  if (terms.durability > Durability::d1 || (terms.durability == Durability::d1 && later == nullptr))
+  // An old value on disk has to go before the answer, and the new one goes there with the same flush.
+  const bool is_durable = old.info && old.info->copy;
+  if (terms.durability > Durability::d1 || (terms.durability == Durability::d1 && (later == nullptr || is_durable)))
     return put_durably(key, value, terms);
+  Result<PutResult> done = PutResult::unchanged;
   {
-    const std::lock_guard lock(mutex_);
-    MC_TRY(done, store_.put(key, value, terms, clock_.now()));
-    if (terms.durability == Durability::d0) return done;
-    *later = [this, key, value, info = info_of(*value, terms), key_lock] {
-      if (const auto kept = persist(key, info, value); !kept)
-        log_warn("a value of level d1 stays in memory alone", {{"bytes", value->size()}, {"why", kept.error().what}});
-    };
-    return done;
+    const TableLock lock(mutex_);
+    done = store_.put(key, value, terms, clock_.now());
+    if (done && is_durable) store_.claim(*old.info->copy);
   }
+  if (done) MC_CHECK(drop_replaced(key, old));
+  if (!done || terms.durability == Durability::d0) return done;
+  *later = [this, key, value, info = info_of(*value, terms), key_lock] {
+    if (const auto kept = persist(key, info, value); !kept)
+      log_warn("a value of level d1 stays in memory alone", {{"bytes", value->size()}, {"why", kept.error().what}});
+  };
+  return done;
+}
+
+/// The end of a call that put a value into memory alone: what the disk has of the key must not come back. If the disk
+/// refuses, the key gets the value that it had.
+Result<void> StoredValues::drop_replaced(const ValueKey& key, const Before& before) {
+  auto done = drop_key(key);
+  if (done) return {};
+  const TableLock lock(mutex_);
+  (void)store_.remove(key, clock_.now());
+  put_back(key, before);
+  return done;
 }
 
 Result<StoredValues::PutResult> StoredValues::put_durably(const ValueKey& key, const SharedValue& value,
                                                           const node::ValueTerms& terms) {
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     MC_CHECK(store_.check_put(key, *value, terms, clock_.now()));
   }
   MC_TRY(copy, write(record_of(key, info_of(*value, terms)), value.get()));
   Result<PutResult> done = PutResult::unchanged;
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     done = store_.put(key, value, terms, clock_.now(), copy);
   }
-  if (!done) MC_CHECK(disk_->take_back(copy.number));  // a refused value does not come back
+  if (!done) take_back(copy.number);
   return done;
 }
 
@@ -174,36 +233,44 @@ Result<void> StoredValues::persist(const ValueKey& key, const ValueInfo& info, c
   const TimePoint began = clock_.now();
   MC_TRY(copy, write(record_of(key, info), value.get()));
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     if (store_.attach(key, copy, info.bytes, info.crc, clock_.now())) return {};
     // It was evicted, or its time to live is over.
     ValueInfo evicted = info;
     evicted.copy = copy;
     if (info.ttl) evicted.ttl = *info.ttl - (clock_.now() - began);
     const bool is_over = evicted.ttl && *evicted.ttl <= Duration{};
-    if (!is_over && store_.restore(key, evicted, clock_.now())) return {};
+    if (!is_over) {
+      const auto restored = store_.restore(key, evicted, clock_.now());
+      if (restored) return {};
+      store_.add_unneeded(copy);
+      return restored;
+    }
+    store_.add_unneeded(copy);
   }
-  return disk_->drop(copy.number, false);
+  return {};
 }
 
 /// Whether the key has these bytes already.
 Result<bool> StoredValues::has_same(const ValueKey& key, const ValueInfo& info, const node::ValueBytes& value) {
   if (info.bytes != value.size() || info.crc != value.crc()) return false;
-  MC_TRY(bytes, bytes_of(key, info));
-  return bytes->view() == value.view();
+  const auto bytes = bytes_of(key, info);
+  if (!bytes && bytes.error().mc == err::kNotFound) return false;  // it was evicted meanwhile
+  MC_CHECK(bytes);
+  return (*bytes)->view() == value.view();
 }
 
 // ---- get -------------------------------------------------------------------------------------
 
 Result<SharedValue> StoredValues::bytes_of(const ValueKey& key, const ValueInfo& info) {
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     if (SharedValue value = store_.bytes_of(key)) return value;
   }
   if (!info.copy) return user_error(err::kNotFound, "the value was evicted meanwhile", "key");
   auto loaded = disk_->load(*info.copy, info.bytes, info.crc);
   ++(loaded ? loaded_ : failed_);
-  const std::lock_guard lock(mutex_);
+  const TableLock lock(mutex_);
   if (loaded) store_.promote(key, *info.copy, *loaded, clock_.now());
   if (!loaded && loaded.error().mc == err::kChecksum) store_.lose(key, *info.copy, clock_.now());
   return loaded;
@@ -214,7 +281,7 @@ Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration leas
   for (int attempt = 1;; ++attempt) {
     Found found;
     {
-      const std::lock_guard lock(mutex_);
+      const TableLock lock(mutex_);
       MC_TRY(there, store_.get(key, lease, clock_.now()));
       found = std::move(there);
     }
@@ -232,7 +299,7 @@ Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration leas
 }
 
 Result<ValueInfo> StoredValues::find(const ValueKey& key) {
-  const std::lock_guard lock(mutex_);
+  const TableLock lock(mutex_);
   return store_.find(key, clock_.now());
 }
 
@@ -243,7 +310,7 @@ bool StoredValues::is_in_memory(const ValueKey& key) {
 
 StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_view prefix, std::string_view after,
                                          size_t limit, Totals& totals) {
-  const std::lock_guard lock(mutex_);
+  const TableLock lock(mutex_);
   Listing out = store_.list(tenant, prefix, after, limit, clock_.now());
   totals = {store_.used_bytes(), store_.held_bytes()};
   return out;
@@ -253,10 +320,14 @@ StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_
 
 Result<void> StoredValues::remove(const ValueKey& key) {
   const KeyLock key_lock(*this, {key});
-  MC_TRY(info, find(key));
-  if (info.copy) MC_CHECK(disk_->drop(info.copy->number, true));
-  const std::lock_guard lock(mutex_);
-  return store_.remove(key, clock_.now());
+  {
+    const TableLock lock(mutex_);
+    if (!left_out_.contains(key)) MC_CHECK(store_.find(key, clock_.now()));
+  }
+  if (disk_) MC_CHECK(drop_key(key));
+  const TableLock lock(mutex_);
+  auto removed = store_.remove(key, clock_.now());
+  return left_out_.erase(key) > 0 ? Result<void>() : removed;
 }
 
 Result<void> StoredValues::pin(const ValueKey& key, Duration time) {
@@ -270,10 +341,10 @@ Result<void> StoredValues::pin(const ValueKey& key, Duration time) {
   }
   Result<void> done;
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     done = store_.pin(key, time, clock_.now(), copy);
   }
-  if (!done && copy) MC_CHECK(disk_->take_back(copy->number));
+  if (!done && copy) take_back(copy->number);
   return done;
 }
 
@@ -281,12 +352,13 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
   const KeyLock key_lock(*this, {from, to});
   MC_TRY(info, find(from));
   if (from == to) return PutResult::unchanged;
-  if (const auto old = look(to); disk_ && old && !replaces) {
+  const Before old = before(to);
+  if (disk_ && old.info && !replaces) {
     MC_TRY(value, bytes_of(from, info));
-    MC_TRY(same, has_same(to, *old, *value));
+    MC_TRY(same, has_same(to, *old.info, *value));
     if (same) return PutResult::unchanged;
-    const std::lock_guard lock(mutex_);
-    MC_CHECK(store_.check_put(to, *value, {}, clock_.now()));
+    const TableLock lock(mutex_);
+    MC_CHECK(store_.check_free(to, replaces, clock_.now()));
   }
   std::optional<DiskCopy> copy;
   if (info.copy) {
@@ -296,10 +368,12 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
   }
   Result<PutResult> done = PutResult::unchanged;
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     done = store_.copy(from, to, replaces, clock_.now(), copy);
+    if (done && !copy && old.info && old.info->copy) store_.claim(*old.info->copy);
   }
-  if (!done && copy) MC_CHECK(disk_->take_back(copy->number));
+  if (!done && copy) take_back(copy->number);
+  if (done && *done != PutResult::unchanged && !copy && disk_) MC_CHECK(drop_replaced(to, old));
   return done;
 }
 
@@ -307,47 +381,91 @@ Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const V
   const KeyLock key_lock(*this, {from, to});
   MC_TRY(info, find(from));
   if (from == to) return PutResult::unchanged;
+  {
+    const TableLock lock(mutex_);
+    MC_CHECK(store_.check_free(to, replaces, clock_.now()));  // the lock on its key keeps it free
+  }
+  const Before source = before(from), replaced = before(to);
   std::optional<DiskCopy> copy;
-  const bool is_free = replaces || !look(to);
-  if (info.copy && is_free) {
+  if (info.copy) {
     MC_TRY(written, write(record_of(to, info), nullptr));
     copy = written;
   }
   Result<PutResult> done = PutResult::unchanged;
   {
-    const std::lock_guard lock(mutex_);
+    const TableLock lock(mutex_);
     done = store_.move(from, to, replaces, clock_.now(), copy);
+    if (done && info.copy) store_.claim(*info.copy);
+    if (done && replaced.info && replaced.info->copy) store_.claim(*replaced.info->copy);
   }
-  if (!done && copy) MC_CHECK(disk_->take_back(copy->number));
-  if (done && copy) MC_CHECK(disk_->drop(info.copy->number, true));
+  if (!done && copy) take_back(copy->number);
+  if (done && disk_) MC_CHECK(end_move(from, to, source, replaced, copy));
+  return done;
+}
+
+/// The end of a move, which memory has done: the records that must not come back are dropped. If the disk refuses, the
+/// move is undone.
+Result<void> StoredValues::end_move(const ValueKey& from, const ValueKey& to, const Before& source,
+                                    const Before& replaced, const std::optional<DiskCopy>& copy) {
+  const auto done = drop_key(copy ? from : to);
+  {
+    const TableLock lock(mutex_);
+    if (done) {
+      if (copy && replaced.info && replaced.info->copy) store_.add_unneeded(*replaced.info->copy);
+      return {};
+    }
+    (void)store_.remove(to, clock_.now());
+    if (copy) store_.claim(*copy);
+    put_back(from, source);
+    put_back(to, replaced);
+  }
+  if (copy) take_back(copy->number);
   return done;
 }
 
 // ---- upkeep ----------------------------------------------------------------------------------
 
 bool StoredValues::expire() {
-  const std::lock_guard lock(mutex_);
-  store_.expire(clock_.now());
-  return disk_ && store_.has_unneeded();
+  const TableLock lock(mutex_);
+  const TimePoint now = clock_.now();
+  store_.expire(now);
+  return disk_ && (store_.has_unneeded() || (!remains_.empty() && now >= clear_at_));
 }
 
 void StoredValues::drop_unneeded() {
+  constexpr Duration kAgain = 1s;
   if (!disk_) return;
-  std::vector<DiskCopy> copies;
+  std::vector<Remains> work;
   {
-    const std::lock_guard lock(mutex_);
-    copies = store_.take_unneeded();
-  }
-  for (const DiskCopy& copy : copies)
-    if (const auto done = disk_->drop(copy.number, false); !done) {
-      failed_.fetch_add(1, std::memory_order_relaxed);
-      log_warn("an old value stays on disk", {{"why", done.error().what}});
+    const TableLock lock(mutex_);
+    for (const DiskCopy& copy : store_.take_unneeded()) work.push_back({.number = copy.number});
+    if (clock_.now() >= clear_at_) {
+      work.insert(work.end(), remains_.begin(), remains_.end());
+      remains_.clear();
     }
+  }
+  if (work.empty()) return;
+  std::vector<Remains> left;
+  std::string why;
+  for (const Remains& one : work) {
+    const auto done = one.is_alone ? disk_->take_back(one.number) : disk_->drop(one.number);
+    if (!done) left.push_back(one), why = done.error().what;
+  }
+  failed_.fetch_add(left.size(), std::memory_order_relaxed);
+  bool was_clear = false;
+  {
+    const TableLock lock(mutex_);
+    was_clear = std::exchange(is_clear_, left.empty());
+    if (!left.empty()) clear_at_ = clock_.now() + kAgain;
+    remains_.insert(remains_.end(), left.begin(), left.end());
+  }
+  if (was_clear && !left.empty())
+    log_warn("old values stay on disk; the node goes on trying to drop them", {{"values", left.size()}, {"why", why}});
 }
 
 void StoredValues::update(Metrics& metrics) {
   const uint64_t disk_used = disk_ ? disk_->used_bytes() : 0, disk_most = disk_ ? disk_->capacity_bytes() : 0;
-  const std::lock_guard lock(mutex_);
+  const TableLock lock(mutex_);
   metrics.gauge(metric::kStoreValues).set(static_cast<double>(store_.count()));
   metrics.gauge(metric::kStoreBytes, {"used"}).set(static_cast<double>(store_.used_bytes()));
   metrics.gauge(metric::kStoreBytes, {"held"}).set(static_cast<double>(store_.held_bytes()));

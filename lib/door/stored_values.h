@@ -1,12 +1,17 @@
 // The values of a cache node in memory and on its disk: the calls behind the door of the store (store_api.h). Each call
-// brings the state machine (node/value_store.h) and the disk (node/value_disk.h) along together:
+// changes the state machine (node/value_store.h) and the disk (node/value_disk.h) in this order:
 //
-//   put at d2   write to disk -> put into memory -> answer         put at d1   put into memory -> answer -> write to
-//   disk get         in memory: answer                                  on disk alone: read -> check -> promote ->
-//   answer remove      drop from disk -> remove from memory -> answer     pin, copy, move: the new record, then memory
+//   put at d2        write to disk -> put into memory -> answer
+//   put at d1        put into memory -> answer -> write to disk
+//   put at d0        put into memory -> drop what the disk has of the key -> answer
+//   get              in memory: answer; on disk alone: read -> check -> promote -> answer
+//   remove           drop from disk -> remove from memory -> answer
+//   pin, copy, move  write the new record to disk -> change memory -> drop what a moved value left -> answer
 //
-// Memory changes behind the disk, so a call that fails at the disk leaves the value that the key had. Two calls that
-// change one key run one after the other. Any thread may call anything. With a disk a call may wait for it.
+// If the disk fails, the keys keep their earlier values: where memory has changed already, it is changed back. What
+// such a call wrote, and a drop that nobody waits for, is dropped later; a power cut before that may leave a value that
+// was to be moved under both keys. Two calls that change one key run one after the other. Any thread may call anything.
+// With a disk a call may wait for it.
 #pragma once
 
 #include <atomic>
@@ -58,12 +63,23 @@ class StoredValues {
   bool is_in_memory(const node::ValueKey& key);
   /// Removes what has expired. True: drop_unneeded() has work.
   bool expire();
-  /// Frees the disk of what memory has replaced or let expire.
+  /// Drops from disk the values that were replaced or have expired in memory, and what calls that failed left there.
   void drop_unneeded();
   void update(Metrics& metrics);
 
  private:
   class KeyLock;
+  /// A key as a call found it.
+  struct Before {
+    std::optional<node::ValueInfo> info;  // nothing: there was no value
+    node::SharedValue value;              // null: none, or its bytes are on disk alone
+    TimePoint time;
+  };
+  /// A record that a call which failed has left on disk.
+  struct Remains {
+    uint64_t number = 0;
+    bool is_alone = false;  // older records of its key stay
+  };
   void restore();
   wire::ValueRecord record_of(const node::ValueKey& key, const node::ValueInfo& info);
   Result<node::DiskCopy> write(const wire::ValueRecord& record, const node::ValueBytes* value);
@@ -73,6 +89,13 @@ class StoredValues {
   Result<void> persist(const node::ValueKey& key, const node::ValueInfo& info, const node::SharedValue& value);
   Result<node::SharedValue> bytes_of(const node::ValueKey& key, const node::ValueInfo& info);
   Result<bool> has_same(const node::ValueKey& key, const node::ValueInfo& info, const node::ValueBytes& value);
+  Before before(const node::ValueKey& key);
+  void put_back(const node::ValueKey& key, const Before& before);
+  void take_back(uint64_t number);
+  Result<void> drop_replaced(const node::ValueKey& key, const Before& before);
+  Result<void> drop_key(const node::ValueKey& key);
+  Result<void> end_move(const node::ValueKey& from, const node::ValueKey& to, const Before& source,
+                        const Before& replaced, const std::optional<node::DiskCopy>& copy);
   Result<void> check_levels(const node::ValueTerms& terms) const;
   std::optional<node::ValueInfo> look(const node::ValueKey& key);
 
@@ -82,7 +105,11 @@ class StoredValues {
   std::atomic<uint64_t> written_{0}, loaded_{0}, failed_{0};  // counts, ordered with nothing
   std::mutex mutex_;                                          // of the rest
   std::condition_variable unlocked_;
-  std::set<node::ValueKey> locked_;  // keys that a call is changing
+  std::set<node::ValueKey> locked_;    // keys that a call is changing
+  std::set<node::ValueKey> left_out_;  // on disk, and without room in memory for their keys
+  std::vector<Remains> remains_;
+  TimePoint clear_at_{};  // remains are dropped again from then on
+  bool is_clear_ = true;  // the last drops were written; a failure is logged once
   node::ValueStore store_;
   node::ValueStore::Stats told_;  // the counts that the metrics have
   uint64_t told_written_ = 0, told_loaded_ = 0, told_failed_ = 0;

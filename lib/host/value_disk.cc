@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/units.h"
 #include "store/pages.h"
 
@@ -195,6 +196,7 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
 
 Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
   MC_ASSERT_LE(record.number, number_.load(std::memory_order_relaxed));
+  const FailsAlone uses_reserve(false);  // the bytes are in memory, and the rest is small
   const std::vector<std::byte> head = wire::encode(record);
   std::vector<Id128> ids;
   std::vector<store::Put> puts;
@@ -210,48 +212,71 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
   ids.push_back(id_of(Kind::record, record.number, 0));
   puts.push_back({.id = ids.back(), .bytes = head});
   {
-    const std::lock_guard lock(mutex_);
-    add(record.number, {{record.tenant, record.name},
-                        record.data,
-                        record.bytes});  // before the bytes are there, so that nobody drops bytes that it shares
+    // The record is in the tables before it is written. So no other thread drops bytes that the record shares.
+    const TableLock lock(mutex_);
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
   }
   const auto done = twice([&] { return store_->put(puts, store::Level::durable); });
   make_room();
   if (done) return {};
-  ids.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    (void)forget(record.number, ids);
-  }
-  // The record goes first, and a start drops bytes without a record.
-  (void)store_->drop(ids, store::Level::written);
   return disk_error("the value was not written to disk", done.error());
 }
 
-Result<void> ValueDisk::drop(uint64_t number, bool durable) {
-  return drop_records(0, number, durable);
-}
-
-Result<void> ValueDisk::take_back(uint64_t number) {
-  return drop_records(number, number, true);
-}
-
-/// The records of one key from `least` to `number`.
-Result<void> ValueDisk::drop_records(uint64_t least, uint64_t number, bool durable) {
-  std::vector<Id128> ids;
-  std::vector<std::pair<uint64_t, Known>> gone;
+Result<void> ValueDisk::drop(uint64_t number) {
+  const FailsAlone uses_reserve(false);
+  Drop drop;
   {
     const std::lock_guard lock(mutex_);
     const auto record = records_.find(number);
     if (record == records_.end()) return {};
     const std::set<uint64_t> numbers = by_key_.at(record->second.key);
     for (const uint64_t older : numbers)
-      if (least <= older && older <= number) gone.emplace_back(older, forget(older, ids));
+      if (older <= number) take_out(older, drop);
   }
-  const auto done = twice([&] { return store_->drop(ids, durable ? store::Level::durable : store::Level::written); });
-  if (done) return {};
+  return write_drop(drop, store::Level::written);
+}
+
+Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
+  const FailsAlone uses_reserve(false);
+  Drop drop;
+  {
+    const std::lock_guard lock(mutex_);
+    // A record that another call is removing may still be on disk. A second drop of it does no harm.
+    const auto [first, last] = dropping_.equal_range(key);
+    for (auto other = first; other != last; ++other) drop.blocks.push_back(id_of(Kind::record, other->second, 0));
+    if (const auto numbers = by_key_.find(key); numbers != by_key_.end())
+      for (const uint64_t number : std::set<uint64_t>(numbers->second)) take_out(number, drop);
+  }
+  return drop.blocks.empty() ? Result<void>() : write_drop(drop, store::Level::durable);
+}
+
+Result<void> ValueDisk::take_back(uint64_t number) {
+  const FailsAlone uses_reserve(false);
+  Drop drop;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!records_.contains(number)) return {};
+    take_out(number, drop);
+  }
+  return write_drop(drop, store::Level::durable);
+}
+
+void ValueDisk::take_out(uint64_t number, Drop& drop) {
+  drop.records.emplace_back(number, forget(number, drop.blocks));
+  dropping_.emplace(drop.records.back().second.key, number);
+}
+
+Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
+  const auto done = twice([&] { return store_->drop(drop.blocks, level); });
   const std::lock_guard lock(mutex_);
-  for (const auto& [older, known] : gone) add(older, known);  // it can be tried again
+  for (const auto& [number, known] : drop.records) {
+    const auto [first, last] = dropping_.equal_range(known.key);
+    const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == number; });
+    MC_ASSERT(mine != last);
+    dropping_.erase(mine);
+    if (!done) add(number, known);  // it can be tried again
+  }
+  if (done) return {};
   return disk_error("the removal was not written to disk", done.error());
 }
 

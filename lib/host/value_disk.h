@@ -42,7 +42,8 @@ class ValueDisk final : public node::ValueDisk {
   uint64_t new_number() override { return ++number_; }
   std::vector<wire::ValueRecord> take_found() override { return std::move(found_); }
   Result<void> write(const wire::ValueRecord& record, const node::ValueBytes* value) override;
-  Result<void> drop(uint64_t number, bool durable) override;
+  Result<void> drop(uint64_t number) override;
+  Result<void> drop_key(const node::ValueKey& key) override;
   Result<void> take_back(uint64_t number) override;
   Result<node::SharedValue> load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) override;
   uint64_t used_bytes() const override { return store_->used_bytes(); }
@@ -62,7 +63,12 @@ class ValueDisk final : public node::ValueDisk {
   void append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const;
   void add(uint64_t number, const Known& known);
   Known forget(uint64_t number, std::vector<Id128>& blocks);
-  Result<void> drop_records(uint64_t least, uint64_t number, bool durable);
+  struct Drop {
+    std::vector<Id128> blocks;
+    std::vector<std::pair<uint64_t, Known>> records;  // taken out of the tables
+  };
+  void take_out(uint64_t number, Drop& drop);
+  Result<void> write_drop(const Drop& drop, store::Level level);
   void make_room();
 
   std::unique_ptr<store::Store> store_;
@@ -73,6 +79,7 @@ class ValueDisk final : public node::ValueDisk {
   std::map<uint64_t, Known> records_;                    // by number
   std::map<node::ValueKey, std::set<uint64_t>> by_key_;  // numbers
   std::map<uint64_t, uint64_t> uses_;                    // records by number of their data
+  std::multimap<node::ValueKey, uint64_t> dropping_;     // numbers of records whose drop is being written
 };
 
 }  // namespace mc::host

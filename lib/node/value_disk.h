@@ -19,12 +19,15 @@ class ValueDisk {
   /// The records that an earlier process left, one for each key and none that has expired. They are given once.
   virtual std::vector<wire::ValueRecord> take_found() = 0;
   /// Durable when it returns. With `value` the bytes are written too, under record.data; without, they are there.
-  /// MC5008: the disk is full. MC5009: it failed. Then nothing of the record stays.
+  /// MC5008: the disk is full. MC5009: it failed. Then a part of the record may be there until take_back().
   virtual Result<void> write(const wire::ValueRecord& record, const ValueBytes* value) = 0;
   /// Removes the record of this number, every older one of its key, and bytes that no record has any more. An unknown
-  /// number is no error. With `durable` the records cannot come back after a power cut. MC5009.
-  virtual Result<void> drop(uint64_t number, bool durable) = 0;
-  /// Removes the record alone, durably: the value that the key had before stays.
+  /// number is no error. A power cut may bring the records back. MC5009: they are still there.
+  virtual Result<void> drop(uint64_t number) = 0;
+  /// Removes all records of the key durably, also those that another call is removing. A key without records is no
+  /// error, and costs nothing. MC5009: they are still there.
+  virtual Result<void> drop_key(const ValueKey& key) = 0;
+  /// Removes the record alone, durably: the value that the key had before stays. An unknown number is no error.
   virtual Result<void> take_back(uint64_t number) = 0;
   /// The bytes of a value. MC6004: they are not what was written; MC5009: the disk failed; MC4007: they were dropped.
   virtual Result<SharedValue> load(const DiskCopy& copy, uint64_t bytes, uint32_t crc) = 0;

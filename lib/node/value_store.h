@@ -127,6 +127,8 @@ class ValueStore {
                         std::optional<DiskCopy> copy = {});
   /// The errors of put() that do not depend on room: whether it is worth writing the value to disk.
   Result<void> check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms, TimePoint now);
+  /// MC4030 or MC4002: no value may be put or moved there.
+  Result<void> check_free(const ValueKey& key, bool replaces, TimePoint now);
   /// A value that an earlier process left on disk. MC5008: memory has no room for its key.
   Result<void> restore(const ValueKey& key, const ValueInfo& info, TimePoint now);
   /// The value has a copy on disk now, in place of an earlier one. False: it is gone, or the key has other bytes.
@@ -137,6 +139,9 @@ class ValueStore {
   void lose(const ValueKey& key, const DiskCopy& copy, TimePoint now);
   /// Copies on disk that no value has any more, since the last call.
   std::vector<DiskCopy> take_unneeded() { return std::exchange(unneeded_, {}); }
+  /// The caller drops this copy, or keeps it. take_unneeded() leaves it out.
+  void claim(const DiskCopy& copy) { std::erase(unneeded_, copy); }
+  void add_unneeded(const DiskCopy& copy) { unneeded_.push_back(copy); }
   bool has_unneeded() const { return !unneeded_.empty(); }
   /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value.
   Result<Found> get(const ValueKey& key, Duration lease, TimePoint now);
