@@ -1,5 +1,7 @@
 // Requests of the OpenAI API, vLLM's extras and this server's own, field by field.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/units.h"
 #include "http/fields.h"
@@ -356,12 +358,16 @@ void read_allowed_tools(Fields& f, const Json& allowed, GenerateRequest& out) {
   const std::string_view mode = allowed["mode"].as_string();
   if (mode != "auto" && mode != "required")
     return f.fail("tool_choice", "needs the allowed_tools.mode auto or required");
+  // A request may have 100,000 tools and as many names. Clients choose the names, so no hash table keeps them.
+  std::map<std::string_view, const Json*> tools;  // by name; of two tools of one name the first counts
+  for (const Json& tool : out.tools.items()) tools.emplace(tool["function"]["name"].as_string(), &tool);
   Json kept = Json::array();
   for (const Json& wanted : allowed["tools"].items()) {
-    const std::string name(wanted["function"]["name"].as_string());
-    const Json* tool = tool_named(out.tools, name);
-    if (!tool) return f.fail("tool_choice", "allows \"" + name.substr(0, 64) + "\", which is none of the tools");
-    if (!tool_named(kept, name)) kept.push(*tool);
+    const std::string_view name = wanted["function"]["name"].as_string();
+    const auto tool = tools.find(name);
+    if (tool == tools.end())
+      return f.fail("tool_choice", "allows \"" + std::string(name.substr(0, 64)) + "\", which is none of the tools");
+    if (const Json* unused = std::exchange(tool->second, nullptr)) kept.push(*unused);
   }
   if (kept.size() == 0) return f.fail("tool_choice", "needs a list allowed_tools.tools of at least one tool");
   out.tools = std::move(kept);

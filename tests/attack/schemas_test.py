@@ -131,6 +131,15 @@ def tools():
             yield [tool(f"t{i}", thing(a={"type": "integer"})) for i in range(count)], choice
         yield [tool(f"t{i}", thing(a=large, b=large)) for i in range(20)], choice
         yield [tool("t0")] * 100, choice
+    # One look-up a name, not one for each tool: this would take minutes. The last tool is the one that is named.
+    many = 170_000
+    named = [{"function": {"name": "z"}}] * many
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}}
+    yield [{"function": {"name": "a"}}] * (many - 1) + named[:1], allowed
+    names = [{"type": "function", "function": {"name": f"t{i}"}} for i in range(129)]
+    for mode in ("auto", "required", "none", 5):
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
+        yield [tool(f"t{i}", thing(a={"type": "integer"})) for i in range(129)], choice
     for name in ("", "n" * 65, "n" * 100_000, "\x00", "<|end|>", '"', "\ud800", 5, None):
         yield [tool(name)], "required"
     for parameters in (deep(), recursive()):
