@@ -123,13 +123,32 @@ Result<void> Log::append(std::span<Item* const> items) {
   gather(items);
   MC_ASSERT_EQ(bytes_of(parts_), uint64_t{head.pages} * kPageBytes);
   closed_ = true;
-  MC_CHECK(write_parts(uint64_t{cursor_} * kPageBytes));
+  begin_ = cursor_;
+  if (auto done = write_parts(uint64_t{begin_} * kPageBytes); !done) {
+    wipe(begin_);
+    return done;
+  }
   closed_ = false;
   cursor_ = page;
   last_crc_ = crc;
   ++number_;
   entries_.insert(entries_.end(), group_.begin(), group_.end());
   return {};
+}
+
+void Log::take_back() {
+  MC_ASSERT_LT(durable_, number_);
+  closed_ = true;
+  --number_;
+  wipe(begin_);
+}
+
+/// Overwrites the header of a group that failed. The segment takes no more groups after the error, and the disk may
+/// well refuse this, too.
+void Log::wipe(uint32_t page) {
+  const std::span<std::byte> zeros = header_.room(kPageBytes);
+  std::memset(zeros.data(), 0, zeros.size());
+  (void)write_pages(disk_, segment_.name, segment_.file, uint64_t{page} * kPageBytes, zeros);
 }
 
 Result<void> Log::flush() {

@@ -44,6 +44,10 @@ class Log {
   bool fits(std::span<Item* const> items) const;
   /// Writes one group of at most kStoreGroupEntriesMax items; fits() holds. Sets page and file of each item.
   Result<void> append(std::span<Item* const> items);
+  /// After a flush that failed: the last group is as if it had never been written, so that a restart does not find what
+  /// the caller was told had failed. Its header is overwritten, and the next group, in another segment, gets its
+  /// number.
+  void take_back();
   /// Makes all groups of this segment durable.
   Result<void> flush();
   uint64_t unflushed() const { return number_ - durable_; }  // groups
@@ -56,6 +60,7 @@ class Log {
  private:
   /// The memory of the values as the disk takes it: whole pages, with zeros behind the last byte.
   void gather(std::span<Item* const> items);
+  void wipe(uint32_t page);
   /// Writes parts_ at the offset, in pieces at once.
   Result<void> write_parts(uint64_t offset);
 
@@ -64,6 +69,7 @@ class Log {
   const uint32_t segment_pages_;
   Segment segment_;
   uint32_t cursor_ = 0;  // page of the next group
+  uint32_t begin_ = 0;   // page of the last group
   uint32_t last_crc_ = 0;
   bool closed_ = false;                // sealed, or a write or flush failed: nothing is added
   uint64_t first_ = 0;                 // number of the segment's first group

@@ -65,9 +65,10 @@ Result<void> Writer::write(std::span<Item* const> items, bool durable) {
     if (placed && durable) done = flush_log();
     if (done) break;
     fault(done.error());
+    if (placed) log_.take_back();
     if (attempt > 0 || done.error().code == Code::no_space) return done;
     // The segment is given up as it is: groups of it that were flushed are read from group to group.
-    counters_.lost_groups += log_.unflushed() - (placed ? 1 : 0);
+    counters_.lost_groups += log_.unflushed();
     MC_CHECK(next_segment());
   }
   index_.apply(items);
