@@ -52,13 +52,12 @@ struct Store::Parts {
       : disk(std::move(opened)),
         access(options.access),
         keeps_all(options.keeps_all),
-        segments_max(segments_most),
         segment_bytes(super.segment_bytes),
         pages(static_cast<uint32_t>(super.segment_bytes / kPageBytes)),
         reader{*disk, store_word(super.store), super.epoch, pages},
         log(*disk, store_word(super.store), super.epoch, pages),
         segments(*disk, super.segment_bytes, access),
-        writer(log, segments, index, reader, *disk, {.segments_max = segments_max, .keeps_all = options.keeps_all}) {}
+        writer(log, segments, index, reader, *disk, {.segments_max = segments_most, .keeps_all = options.keeps_all}) {}
 
   /// Header, one page of table and tail leave so many pages of a segment to values. With keeps_all a group has at most
   /// an eighth of a segment, so that the end of a segment that no group fits into is small.
@@ -69,7 +68,6 @@ struct Store::Parts {
   std::unique_ptr<Disk> disk;
   const Access access;
   const bool keeps_all;
-  const size_t segments_max;
   const uint64_t segment_bytes;
   const uint32_t pages;  // of a segment
   SegmentReader reader;
@@ -79,8 +77,22 @@ struct Store::Parts {
   Writer writer;
   mutable std::mutex writing;  // of log, segments and writer
   CommitQueue queue;
+  std::atomic<uint64_t> pending_bytes{0};   // of puts that are being written
   std::atomic<uint64_t> corrupt_blocks{0};  // a count, ordered with nothing
   std::atomic<uint64_t> lost_groups{0};     // the writer's, readable without waiting for a write
+};
+
+/// Bytes that a call is about to write.
+class Store::Pending {
+ public:
+  Pending(std::atomic<uint64_t>& all, uint64_t bytes) : all_(all), bytes_(bytes) { all_ += bytes_; }
+  ~Pending() { all_ -= bytes_; }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+
+ private:
+  std::atomic<uint64_t>& all_;
+  const uint64_t bytes_;
 };
 
 void Store::Parts::write_round(std::span<Commit* const> round) {
@@ -146,22 +158,22 @@ uint32_t Store::value_bytes_max() const {
 }
 
 uint64_t Store::room_bytes() const {
-  if (!parts_->keeps_all) return parts_->segments_max * parts_->segment_bytes;
-  return (parts_->segments_max - Writer::kSegmentsApart) * parts_->segment_bytes / 4 * 3;
+  const uint64_t segments = parts_->writer.segments_max();
+  if (!parts_->keeps_all) return segments * parts_->segment_bytes;
+  return (std::max(segments, Writer::kSegmentsApart) - Writer::kSegmentsApart) * parts_->segment_bytes / 4 * 3;
 }
 
 uint64_t Store::used_bytes() const {
   return parts_->index.live_bytes() + parts_->index.count() * 2 * kPageBytes;
 }
 
-/// Calls that run at the same time are checked one by one; room_bytes() leaves space for all of them.
-Result<void> Store::check_room(std::span<const Put> puts) const {
+/// Whether the puts under way have room. They count from before this check until they are in the index.
+Result<void> Store::check_room() const {
   if (!parts_->keeps_all) return {};
-  uint64_t need = 0;
-  for (const Put& put : puts) need += put.bytes.size() + 2 * kPageBytes;
-  if (used_bytes() + need <= room_bytes()) return {};
-  return Error{Code::no_space, "store: " + std::to_string(need) + " bytes do not fit: " + std::to_string(used_bytes()) +
-                                   " of " + std::to_string(room_bytes()) + " are in use"};
+  const uint64_t writing = parts_->pending_bytes, used = used_bytes(), room = room_bytes();
+  if (used + writing <= room) return {};
+  return Error{Code::no_space, "store: the blocks do not fit: " + std::to_string(used) + " of " + std::to_string(room) +
+                                   " bytes are in use, and " + std::to_string(writing) + " are being written"};
 }
 
 Result<void> Store::put(std::span<const Put> puts, Level level) {
@@ -169,7 +181,10 @@ Result<void> Store::put(std::span<const Put> puts, Level level) {
     if (put.bytes.empty() || put.bytes.size() > value_bytes_max())
       return Error{Code::invalid, "store: a block of " + std::to_string(put.bytes.size()) + " bytes; 1 to " +
                                       std::to_string(value_bytes_max()) + " fit"};
-  MC_CHECK(check_room(puts));
+  uint64_t need = 0;
+  for (const Put& put : puts) need += put.bytes.size() + 2 * kPageBytes;
+  const Pending pending(parts_->pending_bytes, need);
+  MC_CHECK(check_room());
   std::vector<Item> items;
   const uint32_t pages_max = std::min(kGroupPagesMax, parts_->group_pages_max());
   uint32_t pages = 0;

@@ -118,7 +118,8 @@ class Store {
   Store(std::unique_ptr<Parts> parts, Restart restart);
   Result<void> commit(std::vector<struct Item> items, bool durable);
   Result<void> grow();
-  Result<void> check_room(std::span<const Put> puts) const;
+  class Pending;
+  Result<void> check_room() const;
   void read(std::span<Get> gets, bool whole);
 
   std::unique_ptr<Parts> parts_;

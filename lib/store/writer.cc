@@ -29,7 +29,7 @@ Writer::Writer(Log& log, Segments& segments, Index& index, const SegmentReader& 
       disk_(disk),
       segments_max_(options.segments_max),
       keeps_all_(options.keeps_all) {
-  MC_ASSERT_LE(keeps_all_ ? kSegmentsKept : kSegmentsMin, segments_max_);
+  MC_ASSERT_LE(keeps_all_ ? kSegmentsKept : kSegmentsMin, segments_max_.load());
 }
 
 void Writer::fault(const Error& error) {
@@ -50,7 +50,7 @@ Result<void> Writer::start(std::optional<std::pair<Segment, SegmentContent>> act
     segment.sequence = ++sequence_;
     log_.begin(std::move(segment));
   }
-  if (keeps_all_) segments_max_ = std::max(segments_max_, segments_.total());  // a smaller one forgets nothing
+  if (keeps_all_) segments_max_ = std::max(segments_max_.load(), segments_.total());  // a smaller one forgets nothing
   while (segments_.total() > segments_max_ && segments_.oldest() != nullptr) MC_CHECK(take_back());
   // A full store takes nothing back before something is put.
   if (segments_.free_count() == 0 && may_grow()) MC_CHECK(make_room());
@@ -76,9 +76,13 @@ Result<void> Writer::write(std::span<Item* const> items, bool durable) {
 }
 
 Result<void> Writer::place(std::span<Item* const> items) {
+  // A round through all segments gains the space of everything that was dropped. A second one would move the same
+  // blocks again, and gain nothing.
+  const uint64_t round = taken_back_ + segments_.total();
   // Blocks that are moved into the next segment may leave too little room in it; then the one after that takes none.
   for (size_t turn = 0; !log_.fits(items); ++turn) {
-    if (turn > segments_.total()) return Error{Code::no_space, "store: no segment has room for the group"};
+    if (turn > segments_.total() || taken_back_ > round)
+      return Error{Code::no_space, "store: no segment has room for the group"};
     // Before the segment is sealed: blocks that are moved may go into what is left of it.
     MC_CHECK(keep_reserve());
     if (const auto sealed = log_.seal(); !sealed) fault(sealed.error());  // without a table it is only slower to read
@@ -164,6 +168,7 @@ Result<void> Writer::take_back() {
   const Segment* oldest = segments_.oldest();
   if (oldest == nullptr) return Error{Code::no_space, "store: no segment can be reused"};
   const Segment segment = *oldest;
+  ++taken_back_;
   taking_back_ = true;
   const uint64_t lost_before = counters_.lost_groups;
   const auto content = reader_.read(segment, segment.end, UINT64_MAX);

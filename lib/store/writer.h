@@ -7,6 +7,7 @@
 // an error goes to the callers when that fails too.
 #pragma once
 
+#include <atomic>
 #include <optional>
 
 #include "store/segment_reader.h"
@@ -46,6 +47,8 @@ class Writer {
 
   /// True: a segment should be made before it is needed. The caller makes one (Segments::create) or takes one back.
   bool wants_segment() const { return segments_.free_count() < kFreeAhead; }
+  /// Segments that the store may have: fewer than it was given once the file system was full. Any thread.
+  size_t segments_max() const { return segments_max_; }
   bool may_grow() const { return segments_.total() < segments_max_; }
   /// Files cannot be added: the store stays at its present size.
   void stop_growing() { segments_max_ = std::max(segments_.total(), size_t{1}); }
@@ -75,9 +78,9 @@ class Writer {
   Index& index_;
   const SegmentReader& reader_;
   Disk& disk_;
-  size_t segments_max_;
+  std::atomic<size_t> segments_max_;  // a number, ordered with nothing
   const bool keeps_all_;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 0, taken_back_ = 0;  // of the last segment; segments so far
   bool taking_back_ = false;
   bool moving_ = true;      // blocks that were read get another round
   uint64_t lost_told_ = 0;  // lost groups that a flush has reported
