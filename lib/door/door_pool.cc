@@ -99,7 +99,9 @@ size_t DoorPool::waiting() const {
 DoorPool::Queue::iterator DoorPool::next_job() {
   const bool may_be_large = large_running_ < options_.threads - 1;
   return std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& entry) {
-    return may_be_large || entry.second.job.bytes <= options_.large_bytes;
+    const size_t bytes = entry.second.job.bytes;
+    const bool has_room = running_bytes_ == 0 || running_bytes_ + bytes <= options_.running_bytes_max;
+    return has_room && (may_be_large || bytes <= options_.large_bytes);
   });
 }
 
@@ -127,8 +129,10 @@ void DoorPool::work() {
     Waiting entry = take(at);
     // Owners whose clocks have been overtaken are as if they had never been here.
     std::erase_if(owners_, [&](const auto& owner) { return owner.second.jobs == 0 && owner.second.clock <= clock_; });
-    const bool is_large = entry.job.bytes > options_.large_bytes;
+    const size_t bytes = entry.job.bytes;
+    const bool is_large = bytes > options_.large_bytes;
     large_running_ += is_large;
+    running_bytes_ += bytes;
     running_.push_back(entry.ticket);
     MC_ASSERT_LE(running_.size(), static_cast<size_t>(options_.threads));
     MC_ASSERT_LT(large_running_, options_.threads);
@@ -137,11 +141,13 @@ void DoorPool::work() {
     entry.job = {};  // a body is large: not kept until the next job
     lock.lock();
     large_running_ -= is_large;
+    MC_ASSERT_LE(bytes, running_bytes_);
+    running_bytes_ -= bytes;
     const size_t ran = std::erase(running_, entry.ticket);
     MC_ASSERT(ran == 1 && large_running_ >= 0);
     deadlines_.erase({entry.ticket->deadline_, entry.ticket->number_});
     entry.ticket->end_ = nullptr;
-    if (is_large) has_work_.notify_one();
+    if (is_large) has_work_.notify_all();  // several jobs may find room now
   }
 }
 

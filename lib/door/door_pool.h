@@ -38,6 +38,7 @@ class DoorPool {
     size_t jobs_max = 1024;
     size_t bytes_max = size_t{256} << 20;  // of all that wait
     size_t large_bytes = size_t{1} << 20;  // jobs of more leave a thread to the others
+    size_t running_bytes_max = SIZE_MAX;   // of all that run; a job of more runs when no other has bytes
     double owner_share = 0.5;              // of jobs_max and bytes_max
   };
   /// Why a job is settled without its own answer.
@@ -112,7 +113,7 @@ class DoorPool {
   Queue waiting_;  // by when the job would end
   std::map<std::string, Owner> owners_;
   Deadlines deadlines_;  // of jobs that wait or run
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, running_bytes_ = 0;
   double clock_ = 0;  // start of the last job that was taken
   uint64_t submitted_ = 0;
   int large_running_ = 0;

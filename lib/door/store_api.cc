@@ -6,6 +6,8 @@
 #include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace mc::door {
 namespace {
@@ -15,6 +17,10 @@ using PutResult = node::ValueStore::PutResult;
 constexpr std::string_view kPutResults[] = {"created", "replaced", "unchanged"};
 constexpr int kCreated = 201;
 constexpr int kDiskThreads = 32;  // calls that share a flush
+/// Bodies of calls that run. A call holds the body, and the value that is made of it.
+constexpr size_t kRunningMax = size_t{256} << 20;
+constexpr Duration kTime = std::chrono::minutes(1);
+constexpr Duration kTimeMax = std::chrono::hours(1);
 
 int64_t ms(Duration time) {
   return time / 1ms;
@@ -53,13 +59,47 @@ Error damaged(uint32_t said, uint32_t found, size_t bytes) {
                     "crc32c", "send the value again");
 }
 
+/// The time that a request gives itself, from its first byte on.
+Result<Duration> time_of(const http::Request& request) {
+  const std::string_view header = http::find_header(request.headers, "x-mc-deadline-ms");
+  if (header.empty()) return kTime;
+  if (const auto asked = parse_u64(header, 1, static_cast<uint64_t>(kTimeMax / 1ms)))
+    return Duration(std::chrono::milliseconds(*asked));
+  return user_error(err::kInvalidField, "not a number of milliseconds from 1 to " + std::to_string(kTimeMax / 1ms),
+                    "x-mc-deadline-ms");
+}
+
+http::Response no_memory() {
+  log_warn("call of the store of values refused: not enough memory");
+  return http::error_response(err::kNotEnoughMemory, "there is not enough memory for this call; retry");
+}
+
+http::Response draining() {
+  return http::error_response(err::kDraining, "the node is stopping");
+}
+
+http::Response with_retry(http::Response response) {
+  response.headers.push_back({"Retry-After", "1"});
+  return response;
+}
+
 }  // namespace
 
 /// The end of one operation.
 struct StoreApi::Outcome {
   int status = 200;
-  Json json;                // of its line in a batch
-  node::SharedValue value;  // of a get
+  Json json;                         // of its line in a batch
+  node::SharedValue value;           // of a get
+  std::shared_ptr<const void> room;  // of a get: for its answer
+};
+
+/// The bounds of one request for its operations, and the work that they leave behind.
+struct StoreApi::Call {
+  TimePoint until = kNever;  // no lock on a key is waited for any longer
+  bool may_wait = true;      // for the disk
+  bool wants_disk = false;   // set: the call may not wait, and has to be made again where it may
+  bool is_batch = false;
+  Later later = {};
 };
 
 StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock,
@@ -71,7 +111,7 @@ StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const 
   if (!values_.has_disk()) return;
   DoorPool::Options options;
   options.threads = kDiskThreads;
-  options.large_bytes = limits.value_bytes_max;
+  options.running_bytes_max = kRunningMax;
   options.owner_share = 1;  // a node has few clients, and most are one program
   pool_ = std::make_unique<DoorPool>(options);
 }
@@ -117,57 +157,81 @@ bool StoreApi::waits_for_disk(const http::Request& request, std::string_view key
   return !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
 }
 
-void StoreApi::handle(const http::Request& request, std::string_view key, const http::Responder& out) {
-  if (waits_for_disk(request, key)) return submit(request, key, out);
-  Later later;
-  out.respond(answer_any(request, key, later));
-  MC_ASSERT(!later);
+void StoreApi::handle(http::Request request, std::string key, const http::Responder& out) {
+  if (waits_for_disk(request, key)) return submit(std::move(request), std::move(key), out);
+  Call call{.may_wait = !values_.has_disk()};
+  http::Response response = answer_any(request, key, call);
+  MC_ASSERT(!call.later);
+  if (call.wants_disk) return submit(std::move(request), std::move(key), out);
+  out.respond(std::move(response));
 }
 
-void StoreApi::submit(const http::Request& request, std::string_view key, const http::Responder& out) {
+void StoreApi::submit(http::Request request, std::string key, const http::Responder& out) {
+  const auto time = time_of(request);
+  if (!time) return out.respond(http::error_response(time.error()));
   DoorPool::Job job;
   job.owner = client_of(request.peer);
   job.bytes = request.body.size();
-  job.run = [this, kept = std::make_shared<const http::Request>(request), key = std::string(key),
-             out](const DoorPool::TicketPtr& ticket) {
-    Later later;
-    http::Response response = answer_any(*kept, key, later);
-    if (ticket->settle()) out.respond(std::move(response));
-    if (later) later();
-    values_.drop_unneeded();
+  job.deadline = after(request.received, *time);
+  job.run = [this, kept = std::make_shared<const http::Request>(std::move(request)), key = std::move(key), out,
+             until = job.deadline](const DoorPool::TicketPtr& ticket) { run(*kept, key, out, until, ticket); };
+  job.end = [out, time = *time](DoorPool::End end) {
+    if (end == DoorPool::End::stopped) return out.respond(draining());
+    out.respond(http::error_response(user_error(
+        err::kDeadlineExceeded,
+        "deadline of " + std::to_string(time / 1ms) + " ms passed; the call may have been done or not", "key")));
   };
-  job.end = [out](DoorPool::End) { out.respond(http::error_response(err::kDraining, "the node is stopping")); };
-  const auto taken = pool_->submit(std::move(job));
-  if (taken == DoorPool::Admission::taken) return;
-  http::Response refused = taken == DoorPool::Admission::full
-                               ? http::error_response(err::kQueueFull, "too many calls wait for the disk")
-                               : http::error_response(err::kDraining, "the node is stopping");
-  refused.headers.push_back({"Retry-After", "1"});
-  out.respond(std::move(refused));
+  switch (pool_->submit(std::move(job))) {
+    case DoorPool::Admission::taken: return;
+    case DoorPool::Admission::stopping: return out.respond(with_retry(draining()));
+    case DoorPool::Admission::full: break;
+  }
+  out.respond(with_retry(http::error_response(err::kQueueFull, "too many calls wait for the disk")));
 }
 
-http::Response StoreApi::answer_any(const http::Request& request, std::string_view key, Later& later) {
-  auto done = answer(request, key, later);
+/// A call on a thread of the pool, and the work behind its answer.
+void StoreApi::run(const http::Request& request, std::string_view key, const http::Responder& out, TimePoint until,
+                   const DoorPool::TicketPtr& ticket) {
+  Call call{.until = until};
+  http::Response response;
+  if (out.is_open() && !ticket->is_settled()) {  // nothing is begun for a client that left or was answered
+    try {
+      const FailsAlone alone;
+      response = answer_any(request, key, call);
+    } catch (const std::bad_alloc&) {
+      response = no_memory();
+    }
+  }
+  if (ticket->settle()) out.respond(std::move(response));
+  try {
+    if (call.later) call.later();
+    values_.drop_unneeded();
+  } catch (const std::bad_alloc&) {
+    log_warn("work behind an answer of the store of values was left: not enough memory");
+  }
+}
+
+http::Response StoreApi::answer_any(const http::Request& request, std::string_view key, Call& call) {
+  auto done = answer(request, key, call);
   if (done) return std::move(*done);
   http::Response refused = http::error_response(done.error());
   refused.body = Json::object({{"error", error_json(done.error())}}).dump();
-  if (done.error().mc == err::kQueueFull) refused.headers.push_back({"Retry-After", "1"});
-  return refused;
+  return done.error().mc == err::kQueueFull ? with_retry(std::move(refused)) : refused;
 }
 
-Result<http::Response> StoreApi::answer(const http::Request& request, std::string_view key, Later& later) {
+Result<http::Response> StoreApi::answer(const http::Request& request, std::string_view key, Call& call) {
   MC_TRY(tenant, tenant_of(request));
-  if (key.empty() && request.method == http::Method::post) return answer_batch(tenant, request.body);
+  if (key.empty() && request.method == http::Method::post) return answer_batch(tenant, request.body, call);
   if (key.empty()) {
     MC_TRY(listing, parse_store_listing(request.query));
     return list(tenant, listing);
   }
   MC_TRY(op, parse_store_op(request, key));
-  return answer_one(tenant, op, later);
+  return answer_one(tenant, op, call);
 }
 
-Result<http::Response> StoreApi::answer_one(const std::string& tenant, const StoreOp& op, Later& later) {
-  MC_TRY(done, perform(tenant, op, &later));
+Result<http::Response> StoreApi::answer_one(const std::string& tenant, const StoreOp& op, Call& call) {
+  MC_TRY(done, perform(tenant, op, call));
   if (op.verb == StoreVerb::remove || op.verb == StoreVerb::pin || op.verb == StoreVerb::unpin)
     return http::Response{.status = 204, .headers = {}, .body = {}};
   if (op.verb != StoreVerb::get && op.verb != StoreVerb::exist) return json_response(done.status, done.json);
@@ -180,26 +244,36 @@ Result<http::Response> StoreApi::answer_one(const std::string& tenant, const Sto
     out.get_bytes = static_cast<size_t>(done.json["bytes"].as_int());
     return out;
   }
-  MC_ASSERT(done.value != nullptr);
-  out.held = reserve(done.value->size());
-  if (!out.held)
-    return user_error(err::kQueueFull,
-                      "answers of " + std::to_string(kAnswersMax >> 20) + " MiB wait for slow readers");
-  MC_CHECK(append_value(tenant, op, *done.value, out.body));
+  MC_CHECK(append_value(tenant, op, done, call, out.body));
+  out.held = std::move(done.room);
   return out;
 }
 
-/// Appends the bytes. MC6004 and no value any more when memory no longer has the bytes that were put.
-Result<void> StoreApi::append_value(const std::string& tenant, const StoreOp& op, const node::ValueBytes& value,
+/// Appends the bytes. Bytes that are damaged in memory are read again from disk. MC6004 and no value any more when it
+/// has no copy there.
+Result<void> StoreApi::append_value(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call,
                                     std::string& to) {
+  const auto sum = [](std::string_view bytes) {
+    return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+  };
+  constexpr int kTriesMax = 4;
   const size_t before = to.size();
-  to.append(value.view());
-  const std::span<const std::byte> copied{reinterpret_cast<const std::byte*>(to.data()) + before, value.size()};
-  if (sum_crc32c(copied) == value.crc()) return {};
-  to.resize(before);
-  (void)values_.remove({tenant, op.key});
-  return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
-                    "put the value again, and check the memory of the host");
+  for (int attempt = 0; attempt < kTriesMax; ++attempt) {
+    MC_ASSERT(got.value != nullptr);
+    to.append(got.value->view());
+    if (sum(std::string_view(to).substr(before)) == got.value->crc()) return {};
+    to.resize(before);
+    if (sum(got.value->view()) == got.value->crc()) continue;  // the copy was damaged, and not the value
+    if (!values_.lose_memory({tenant, op.key}, got.value))
+      return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
+                        "put the value again, and check the memory of the host");
+    call.wants_disk = !call.may_wait;
+    if (call.wants_disk) break;
+    MC_TRY(again, get(tenant, op));
+    got = std::move(again);
+  }
+  return user_error(err::kChecksum, "the value in memory does not match its checksum", "key",
+                    "get the value again, and check the memory of the host");
 }
 
 std::shared_ptr<const void> StoreApi::reserve(uint64_t bytes) {
@@ -230,13 +304,14 @@ Result<http::Response> StoreApi::list(const std::string& tenant, const StoreList
   return json_response(200, out);
 }
 
-Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::string_view body) {
+Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::string_view body, Call& call) {
+  call.is_batch = true;
   MC_TRY(ops, parse_store_batch(body));
   Json results = Json::array();
   std::vector<std::shared_ptr<const void>> held;
   std::string values;
   for (const StoreOp& op : ops) {
-    Result<Outcome> done = perform(tenant, op, nullptr);
+    Result<Outcome> done = perform(tenant, op, call);
     Result<void> appended;
     if (done && done->value) {
       if (values.size() + done->value->size() > limits_.value_bytes_max) {
@@ -244,12 +319,9 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
                               "the values of this batch are more than the " +
                                   std::to_string(limits_.value_bytes_max >> 20) + " MiB that one answer holds",
                               "key", "get the rest in another batch");
-      } else if (held.push_back(reserve(done->value->size())); !held.back()) {
-        appended = user_error(err::kQueueFull,
-                              "answers of " + std::to_string(kAnswersMax >> 20) + " MiB wait for slow readers", "key",
-                              "get the value again in a moment");
       } else {
-        appended = append_value(tenant, op, *done->value, values);
+        appended = append_value(tenant, op, *done, call, values);
+        held.push_back(std::move(done->room));
       }
     }
     const Error* error = !done ? &done.error() : !appended ? &appended.error() : nullptr;
@@ -270,44 +342,59 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
 
 // ---- operations ------------------------------------------------------------------------------
 
-Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp& op, Later* later) {
+Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp& op, Call& call) {
   auto value = std::make_shared<const node::ValueBytes>(op.value);
   if (op.crc && *op.crc != value->crc()) return damaged(*op.crc, value->crc(), value->size());
   Json json = Json::object({{"bytes", value->size()}, {"crc32c", crc_text(value->crc())}});
-  MC_TRY(done, values_.put({tenant, op.key}, std::move(value), op.terms, later));
+  MC_TRY(done,
+         values_.put({tenant, op.key}, std::move(value), op.terms, call.is_batch ? nullptr : &call.later, call.until));
   json.set("outcome", kPutResults[static_cast<size_t>(done)]);
-  return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr};
+  return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr, nullptr};
 }
 
 Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op) {
   if (op.verb == StoreVerb::exist) {
     MC_TRY(info, values_.find({tenant, op.key}));
-    return Outcome{200, info_json(info), nullptr};
+    return Outcome{200, info_json(info), nullptr, nullptr};
   }
-  MC_TRY(found, values_.get({tenant, op.key}, op.lease));
-  return Outcome{200, info_json(found.info), std::move(found.value)};
+  // Room is taken before the value is read from disk: 32 calls that read values of 64 MiB would hold 4 GiB.
+  const node::ValueKey key{tenant, op.key};
+  const auto info = values_.find(key);
+  auto room = reserve(info ? info->bytes : 0);
+  const auto is_full = [] {
+    return user_error(err::kQueueFull, "answers of " + std::to_string(kAnswersMax >> 20) + " MiB wait for slow readers",
+                      "key", "get the value again in a moment");
+  };
+  if (!room) return is_full();
+  MC_TRY(found, values_.get(key, op.lease));
+  MC_ASSERT(found.value != nullptr);
+  if (!info || found.value->size() > info->bytes) {  // it was replaced meanwhile
+    room = reserve(found.value->size());
+    if (!room) return is_full();
+  }
+  return Outcome{200, info_json(found.info), std::move(found.value), std::move(room)};
 }
 
-Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const StoreOp& op, Later* later) {
+Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const StoreOp& op, Call& call) {
   const node::ValueKey key{tenant, op.key};
   switch (op.verb) {
-    case StoreVerb::put: return put(tenant, op, later);
+    case StoreVerb::put: return put(tenant, op, call);
     case StoreVerb::get:
     case StoreVerb::exist: return get(tenant, op);
     default: break;
   }
   if (op.verb == StoreVerb::copy || op.verb == StoreVerb::move) {
     const node::ValueKey to{tenant, op.to};
-    MC_TRY(done, op.verb == StoreVerb::copy ? values_.copy(key, to, op.terms.replaces)
-                                            : values_.move(key, to, op.terms.replaces));
+    MC_TRY(done, op.verb == StoreVerb::copy ? values_.copy(key, to, op.terms.replaces, call.until)
+                                            : values_.move(key, to, op.terms.replaces, call.until));
     return Outcome{done == PutResult::created ? kCreated : 200,
-                   Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr};
+                   Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr, nullptr};
   }
   if (op.verb == StoreVerb::remove)
-    MC_CHECK(values_.remove(key));
+    MC_CHECK(values_.remove(key, call.until));
   else
-    MC_CHECK(values_.pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}));
-  return Outcome{200, Json::object(), nullptr};
+    MC_CHECK(values_.pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}, call.until));
+  return Outcome{200, Json::object(), nullptr, nullptr};
 }
 
 void StoreApi::update(Metrics& metrics) {
@@ -315,7 +402,11 @@ void StoreApi::update(Metrics& metrics) {
     DoorPool::Job job;
     job.run = [this](const DoorPool::TicketPtr& ticket) {
       (void)ticket->settle();
-      values_.drop_unneeded();
+      try {
+        values_.drop_unneeded();
+      } catch (const std::bad_alloc&) {
+        log_warn("old values stay on disk for now: not enough memory");
+      }
       dropping_ = false;
     };
     job.end = [](DoorPool::End) {};

@@ -39,8 +39,9 @@ class StoreApi {
   void set_keys(std::shared_ptr<const ApiKeys> keys);
   /// The refusal of a request without its key; for ServerOptions::refuse_head.
   std::optional<http::Response> refuse_head(const http::Request& head) const;
-  /// Answers at once, or on a thread of the pool. `key` is "" for a listing or a batch.
-  void handle(const http::Request& request, std::string_view key, const http::Responder& out);
+  /// Answers at once, or on a thread of the pool. `key` is "" for a listing or a batch. When memory runs out on a
+  /// thread of the pool, only this request fails.
+  void handle(http::Request request, std::string key, const http::Responder& out);
   /// Removes what has expired, and sets the metrics. A few times a second.
   void update(Metrics& metrics);
   /// The largest body of a request: a value, or a batch of that size and its line.
@@ -48,20 +49,22 @@ class StoreApi {
 
  private:
   struct Outcome;
+  struct Call;
   Result<std::string> tenant_of(const http::Request& request) const;
   using Later = StoredValues::Later;
   bool waits_for_disk(const http::Request& request, std::string_view key);
-  void submit(const http::Request& request, std::string_view key, const http::Responder& out);
-  http::Response answer_any(const http::Request& request, std::string_view key, Later& later);
-  Result<http::Response> answer(const http::Request& request, std::string_view key, Later& later);
-  Result<http::Response> answer_one(const std::string& tenant, const StoreOp& op, Later& later);
-  Result<http::Response> answer_batch(const std::string& tenant, std::string_view body);
+  void submit(http::Request request, std::string key, const http::Responder& out);
+  void run(const http::Request& request, std::string_view key, const http::Responder& out, TimePoint until,
+           const DoorPool::TicketPtr& ticket);
+  http::Response answer_any(const http::Request& request, std::string_view key, Call& call);
+  Result<http::Response> answer(const http::Request& request, std::string_view key, Call& call);
+  Result<http::Response> answer_one(const std::string& tenant, const StoreOp& op, Call& call);
+  Result<http::Response> answer_batch(const std::string& tenant, std::string_view body, Call& call);
   Result<http::Response> list(const std::string& tenant, const StoreListing& listing);
-  Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Later* later);
-  Result<Outcome> put(const std::string& tenant, const StoreOp& op, Later* later);
+  Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Call& call);
+  Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op);
-  Result<void> append_value(const std::string& tenant, const StoreOp& op, const node::ValueBytes& value,
-                            std::string& to);
+  Result<void> append_value(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call, std::string& to);
   std::shared_ptr<const void> reserve(uint64_t bytes);
 
   const PageLock& lock_;

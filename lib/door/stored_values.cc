@@ -39,18 +39,10 @@ Duration left_of(int64_t end_ms, int64_t now_ms) {
 
 }  // namespace
 
-/// Keys that one call changes. Waits until no other call changes one of them.
+/// Keys that one call changes; locked_ has them.
 class StoredValues::KeyLock {
  public:
-  KeyLock(StoredValues& values, std::set<ValueKey> keys) : values_(values), keys_(std::move(keys)) {
-    const FailsAlone uses_reserve(false);  // a key that stays locked is lost
-    std::unique_lock lock(values_.mutex_);
-    values_.unlocked_.wait(lock, [&] {
-      return std::none_of(keys_.begin(), keys_.end(),
-                          [&](const ValueKey& key) { return values_.locked_.contains(key); });
-    });
-    values_.locked_.insert(keys_.begin(), keys_.end());
-  }
+  KeyLock(StoredValues& values, std::set<ValueKey> keys) : values_(values), keys_(std::move(keys)) {}
   ~KeyLock() {
     {
       const TableLock lock(values_.mutex_);
@@ -65,6 +57,23 @@ class StoredValues::KeyLock {
   StoredValues& values_;
   const std::set<ValueKey> keys_;
 };
+
+/// Waits until no other call changes one of the keys.
+Result<StoredValues::KeyLockPtr> StoredValues::lock_keys(std::set<ValueKey> keys, TimePoint until) {
+  const FailsAlone uses_reserve(false);  // a key that stays locked is lost
+  std::unique_lock lock(mutex_);
+  const auto are_free = [&] {
+    return std::none_of(keys.begin(), keys.end(), [&](const ValueKey& key) { return locked_.contains(key); });
+  };
+  if (until == kNever)
+    unlocked_.wait(lock, are_free);
+  else if (!unlocked_.wait_until(lock, until, are_free) || SystemClock::instance().now() >= until)
+    return user_error(err::kDeadlineExceeded, "other calls were changing the key until the deadline of this one", "key",
+                      "send the call again");
+  locked_.insert(keys.begin(), keys.end());
+  lock.unlock();
+  return KeyLockPtr(std::make_shared<const KeyLock>(*this, std::move(keys)));
+}
 
 StoredValues::StoredValues(const node::ValueLimits& limits, std::unique_ptr<node::ValueDisk> disk, const Clock& clock)
     : clock_(clock), memory_bytes_(limits.memory_bytes), disk_(std::move(disk)), store_(limits) {
@@ -169,14 +178,14 @@ void StoredValues::put_back(const ValueKey& key, const Before& before) {
 // ---- put -------------------------------------------------------------------------------------
 
 Result<StoredValues::PutResult> StoredValues::put(const ValueKey& key, SharedValue value, const node::ValueTerms& terms,
-                                                  Later* later) {
+                                                  Later* later, TimePoint until) {
   MC_ASSERT(value != nullptr);
   MC_CHECK(check_levels(terms));
   if (!disk_) {
     const TableLock lock(mutex_);
     return store_.put(key, std::move(value), terms, clock_.now());
   }
-  auto key_lock = std::make_shared<KeyLock>(*this, std::set<ValueKey>{key});
+  MC_TRY(key_lock, lock_keys({key}, until));
   const Before old = before(key);
   if (old.info && !terms.replaces) {
     MC_TRY(same, has_same(key, *old.info, *value));
@@ -298,6 +307,11 @@ Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration leas
   }
 }
 
+bool StoredValues::lose_memory(const ValueKey& key, const SharedValue& value) {
+  const TableLock lock(mutex_);
+  return store_.lose_memory(key, value, clock_.now());
+}
+
 Result<ValueInfo> StoredValues::find(const ValueKey& key) {
   const TableLock lock(mutex_);
   return store_.find(key, clock_.now());
@@ -318,8 +332,8 @@ StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_
 
 // ---- changes ---------------------------------------------------------------------------------
 
-Result<void> StoredValues::remove(const ValueKey& key) {
-  const KeyLock key_lock(*this, {key});
+Result<void> StoredValues::remove(const ValueKey& key, TimePoint until) {
+  MC_TRY(key_lock, lock_keys({key}, until));
   {
     const TableLock lock(mutex_);
     if (!left_out_.contains(key)) MC_CHECK(store_.find(key, clock_.now()));
@@ -330,8 +344,8 @@ Result<void> StoredValues::remove(const ValueKey& key) {
   return left_out_.erase(key) > 0 ? Result<void>() : removed;
 }
 
-Result<void> StoredValues::pin(const ValueKey& key, Duration time) {
-  const KeyLock key_lock(*this, {key});
+Result<void> StoredValues::pin(const ValueKey& key, Duration time, TimePoint until) {
+  MC_TRY(key_lock, lock_keys({key}, until));
   MC_TRY(info, find(key));
   std::optional<DiskCopy> copy;
   if (info.copy) {
@@ -348,8 +362,9 @@ Result<void> StoredValues::pin(const ValueKey& key, Duration time) {
   return done;
 }
 
-Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const ValueKey& to, bool replaces) {
-  const KeyLock key_lock(*this, {from, to});
+Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const ValueKey& to, bool replaces,
+                                                   TimePoint until) {
+  MC_TRY(key_lock, lock_keys({from, to}, until));
   MC_TRY(info, find(from));
   if (from == to) return PutResult::unchanged;
   const Before old = before(to);
@@ -377,8 +392,9 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
   return done;
 }
 
-Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const ValueKey& to, bool replaces) {
-  const KeyLock key_lock(*this, {from, to});
+Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const ValueKey& to, bool replaces,
+                                                   TimePoint until) {
+  MC_TRY(key_lock, lock_keys({from, to}, until));
   MC_TRY(info, find(from));
   if (from == to) return PutResult::unchanged;
   {
@@ -433,8 +449,13 @@ bool StoredValues::expire() {
 }
 
 void StoredValues::drop_unneeded() {
-  constexpr Duration kAgain = 1s;
   if (!disk_) return;
+  drop_remains();
+  disk_->keep_room();
+}
+
+void StoredValues::drop_remains() {
+  constexpr Duration kAgain = 1s;
   std::vector<Remains> work;
   {
     const TableLock lock(mutex_);

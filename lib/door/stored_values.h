@@ -46,15 +46,19 @@ class StoredValues {
 
   /// Errors: those of ValueStore::put(); MC4031 the node has no such level; MC5008, MC5009 of the disk. With `later`
   /// null the value is on disk when the call returns, at d1 too.
+  /// MC4016 of this call and of those below: other calls were changing the key until the time `until`.
   Result<PutResult> put(const node::ValueKey& key, node::SharedValue value, const node::ValueTerms& terms,
-                        Later* later = nullptr);
+                        Later* later = nullptr, TimePoint until = kNever);
   /// Found::value is never null. MC6004: the bytes on disk are damaged, and the value is gone.
   Result<Found> get(const node::ValueKey& key, Duration lease);
   Result<node::ValueInfo> find(const node::ValueKey& key);
-  Result<void> remove(const node::ValueKey& key);
-  Result<void> pin(const node::ValueKey& key, Duration time);
-  Result<PutResult> copy(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
-  Result<PutResult> move(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
+  /// A reader found that the bytes of this value are damaged in memory: they leave it. True: the key has a copy on disk
+  /// or another value by now, and the next get gives that. False: the value is gone.
+  bool lose_memory(const node::ValueKey& key, const node::SharedValue& value);
+  Result<void> remove(const node::ValueKey& key, TimePoint until = kNever);
+  Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until = kNever);
+  Result<PutResult> copy(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
+  Result<PutResult> move(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit,
                Totals& totals);
 
@@ -64,6 +68,7 @@ class StoredValues {
   /// Removes what has expired. True: drop_unneeded() has work.
   bool expire();
   /// Drops from disk the values that were replaced or have expired in memory, and what calls that failed left there.
+  /// Then makes room on disk for later writes. The caller has answered its client.
   void drop_unneeded();
   void update(Metrics& metrics);
 
@@ -80,6 +85,8 @@ class StoredValues {
     uint64_t number = 0;
     bool is_alone = false;  // older records of its key stay
   };
+  using KeyLockPtr = std::shared_ptr<const KeyLock>;
+  Result<KeyLockPtr> lock_keys(std::set<node::ValueKey> keys, TimePoint until);
   void restore();
   wire::ValueRecord record_of(const node::ValueKey& key, const node::ValueInfo& info);
   Result<node::DiskCopy> write(const wire::ValueRecord& record, const node::ValueBytes* value);
@@ -92,6 +99,7 @@ class StoredValues {
   Before before(const node::ValueKey& key);
   void put_back(const node::ValueKey& key, const Before& before);
   void take_back(uint64_t number);
+  void drop_remains();
   Result<void> drop_replaced(const node::ValueKey& key, const Before& before);
   Result<void> drop_key(const node::ValueKey& key);
   Result<void> end_move(const node::ValueKey& from, const node::ValueKey& to, const Before& source,

@@ -235,7 +235,10 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
       if (prompt_bytes_ == 0) return out.respond(no_prompts());
       return ask_loop(&LoopAnswers::prefill, std::move(request), out);
     case http::Route::store:
-      if (store_) return store_->handle(request, std::get<http::RouteMatch>(found).rest, out);
+      if (store_) {
+        std::string key(std::get<http::RouteMatch>(found).rest);  // a view into the request, which moves on
+        return store_->handle(std::move(request), std::move(key), out);
+      }
       return out.respond(http::error_response(err::kNotFound, "this node has no store of values: mc-cache nodes have"));
     case http::Route::metrics:
       return out.respond({.status = 200,

@@ -217,7 +217,6 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
     add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
   }
   const auto done = twice([&] { return store_->put(puts, store::Level::durable); });
-  make_room();
   if (done) return {};
   return disk_error("the value was not written to disk", done.error());
 }
@@ -307,10 +306,11 @@ Result<node::SharedValue> ValueDisk::load(const node::DiskCopy& copy, uint64_t b
 }
 
 /// One thread makes segments or takes some back, while the others go on.
-void ValueDisk::make_room() {
+void ValueDisk::keep_room() {
   const std::unique_lock lock(making_room_, std::try_to_lock);
   if (!lock) return;
-  if (const auto more = store_->maintain(); !more)
+  const auto more = store_->maintain();
+  if (!std::exchange(has_failed_, !more) && !more)
     log_warn("making room for values ahead failed", {{"why", more.error().what}});
 }
 

@@ -46,6 +46,7 @@ class ValueDisk final : public node::ValueDisk {
   Result<void> drop_key(const node::ValueKey& key) override;
   Result<void> take_back(uint64_t number) override;
   Result<node::SharedValue> load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) override;
+  void keep_room() override;
   uint64_t used_bytes() const override { return store_->used_bytes(); }
   uint64_t capacity_bytes() const override { return store_->room_bytes(); }
   const store::Restart& restart() const { return store_->restart(); }
@@ -69,12 +70,12 @@ class ValueDisk final : public node::ValueDisk {
   };
   void take_out(uint64_t number, Drop& drop);
   Result<void> write_drop(const Drop& drop, store::Level level);
-  void make_room();
 
   std::unique_ptr<store::Store> store_;
   std::atomic<uint64_t> number_{0};  // the highest in use; a count, ordered with nothing
   std::vector<wire::ValueRecord> found_;
   std::mutex making_room_;
+  bool has_failed_ = false;                              // keep_room(), which logs a failure once; under making_room_
   std::mutex mutex_;                                     // of the rest
   std::map<uint64_t, Known> records_;                    // by number
   std::map<node::ValueKey, std::set<uint64_t>> by_key_;  // numbers

@@ -31,6 +31,8 @@ class ValueDisk {
   virtual Result<void> take_back(uint64_t number) = 0;
   /// The bytes of a value. MC6004: they are not what was written; MC5009: the disk failed; MC4007: they were dropped.
   virtual Result<SharedValue> load(const DiskCopy& copy, uint64_t bytes, uint32_t crc) = 0;
+  /// Makes room before a write needs it. The caller has answered its client.
+  virtual void keep_room() = 0;
   virtual uint64_t used_bytes() const = 0;
   virtual uint64_t capacity_bytes() const = 0;
 };

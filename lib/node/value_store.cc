@@ -344,6 +344,23 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   expire(now);
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
+bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now) {
+  MC_ASSERT(value != nullptr);
+  expire(now);
+  const Place place = entries_.find(key);
+  if (place == entries_.end() || place->second.value != value) return place != entries_.end();
+  ++stats_.damaged;
+  if (!place->second.copy) {
+    erase(place);
+    return false;
+  }
+  unindex(place);
+  used_ -= place->second.bytes;
+  place->second.value = nullptr;
+  index(place);
+  return true;
+}
+
   const Place old = entries_.find(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || source->second.value);

@@ -137,6 +137,9 @@ class ValueStore {
   void promote(const ValueKey& key, const DiskCopy& copy, SharedValue value, TimePoint now);
   /// The copy on disk is damaged: without bytes in memory the value is gone.
   void lose(const ValueKey& key, const DiskCopy& copy, TimePoint now);
+  /// The bytes in memory are damaged: they go. False: the value went with them, because it has no copy on disk. A value
+  /// that the key has by now in place of this one stays.
+  bool lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now);
   /// Copies on disk that no value has any more, since the last call.
   std::vector<DiskCopy> take_unneeded() { return std::exchange(unneeded_, {}); }
   /// The caller drops this copy, or keeps it. take_unneeded() leaves it out.

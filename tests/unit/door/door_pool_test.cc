@@ -64,6 +64,19 @@ struct Bench {
 
 }  // namespace
 
+TEST_CASE("door/door_pool: bytes of jobs that run have a bound, and small jobs go past one that waits for room") {
+  Bench bench({.threads = 4, .running_bytes_max = 3 * kLarge});
+  CHECK(bench.submit("a", "one", 2 * kLarge, true));
+  CHECK(bench.wait_for("a"));
+  CHECK(bench.submit("b", "two", 2 * kLarge));
+  CHECK(bench.submit("small", "three", 10));
+  CHECK(bench.wait_for("small answered"));
+  CHECK(bench.place_of("b") == -1);
+  bench.release.set_value();
+  CHECK(bench.wait_for("b answered"));
+  bench.release = {};
+}
+
 TEST_CASE("door/door_pool: large jobs leave a thread to small ones") {
   Bench bench;
   REQUIRE(bench.submit("first", "a", kLarge, true));

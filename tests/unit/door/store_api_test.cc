@@ -1,5 +1,11 @@
 #include "door/store_api.h"
 
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <thread>
+
 #include "base/errors.h"
 #include "http/client.h"
 #include "test.h"
@@ -11,17 +17,78 @@ using http::Method;
 
 namespace {
 
+/// A disk in memory, whose writes first do what a test wants.
+class FakeDisk final : public node::ValueDisk {
+ public:
+  explicit FakeDisk(std::function<void()> on_write) : on_write_(std::move(on_write)) {}
+  uint64_t new_number() override { return ++number_; }
+  std::vector<wire::ValueRecord> take_found() override { return {}; }
+  Result<void> write(const wire::ValueRecord& record, const node::ValueBytes* value) override {
+    on_write_();
+    const std::lock_guard lock(mutex_);
+    if (value != nullptr) bytes_[record.data] = value->view();
+    return {};
+  }
+  Result<void> drop(uint64_t) override { return {}; }
+  Result<void> drop_key(const node::ValueKey&) override { return {}; }
+  Result<void> take_back(uint64_t) override { return {}; }
+  Result<node::SharedValue> load(const node::DiskCopy& copy, uint64_t, uint32_t) override {
+    const std::lock_guard lock(mutex_);
+    return node::SharedValue(std::make_shared<const node::ValueBytes>(bytes_.at(copy.data)));
+  }
+  void keep_room() override {}
+  uint64_t used_bytes() const override { return 0; }
+  uint64_t capacity_bytes() const override { return 1 << 20; }
+
+ private:
+  const std::function<void()> on_write_;
+  std::atomic<uint64_t> number_{0};
+  std::mutex mutex_;
+  std::map<uint64_t, std::string> bytes_;
+};
+
+/// Calls of arrive() wait until open().
+class Gate {
+ public:
+  void arrive() {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return is_open_; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  int arrived() {
+    const std::lock_guard lock(mutex_);
+    return arrived_;
+  }
+  bool wait_for(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 30s, [&] { return arrived_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
+  bool is_open_ = false;
+};
+
 /// A store behind a real HTTP server on loopback, whose page lock is `is_open`.
 class Door {
  public:
-  explicit Door(bool is_open = true, uint64_t memory = 1 << 20)
-      : lock_(is_open), api_(lock_, {.memory_bytes = memory, .value_bytes_max = 512 << 10}, clock_) {
+  explicit Door(bool is_open = true, uint64_t memory = 1 << 20, std::unique_ptr<node::ValueDisk> disk = nullptr)
+      : lock_(is_open), api_(lock_, {.memory_bytes = memory, .value_bytes_max = 512 << 10}, clock_, std::move(disk)) {
     http::ServerOptions options;
+    options.metrics = &metrics_;
     options.limits.body_bytes = api_.body_bytes_max();
     options.refuse_head = [this](const http::Request& head) { return api_.refuse_head(head); };
-    auto server = http::Server::open(options, [this](const http::Request& request, const http::Responder& out) {
-      const std::string_view path = request.path;
-      api_.handle(request, path.size() > kRoot.size() ? path.substr(kRoot.size() + 1) : "", out);
+    auto server = http::Server::open(options, [this](http::Request request, const http::Responder& out) {
+      std::string key = request.path.size() > kRoot.size() ? request.path.substr(kRoot.size() + 1) : "";
+      api_.handle(std::move(request), std::move(key), out);
     });
     REQUIRE_OK(server);
     server_ = std::move(*server);
@@ -37,11 +104,21 @@ class Door {
     return ask(method, rest, std::move(body), {{"Authorization", "Bearer " + key}});
   }
 
+  /// Until the server has seen that others closed theirs.
+  bool wait_for_connections(int count) {
+    const std::string line = "mc_http_connections " + std::to_string(count) + "\n";
+    const TimePoint end = SystemClock::instance().now() + 30s;
+    while (metrics_.expose().find(line) == std::string::npos)
+      if (SystemClock::instance().now() > end) return false;
+    return true;
+  }
   StoreApi& api() { return api_; }
+  std::string url() const { return server_->url(); }
   VirtualClock& clock() { return clock_; }
 
  private:
   static constexpr std::string_view kRoot = "/v1/store";
+  Metrics metrics_;
   VirtualClock clock_;
   PageLock lock_;
   StoreApi api_;
@@ -200,6 +277,59 @@ TEST_CASE("door/store_api: a value is gone when its time to live is over, and th
   CHECK(metrics.expose().find("mc_store_values 0") != std::string::npos);
   CHECK(metrics.expose().find("mc_store_ended_total{reason=\"expired\"} 1") != std::string::npos);
   CHECK(metrics.expose().find("mc_store_gets_total{outcome=\"miss\"} 1") != std::string::npos);
+}
+
+TEST_CASE("door/store_api: a call on a disk that finds no memory fails alone, and later calls are served") {
+  std::atomic<bool> is_short{true};
+  Door door(true, 1 << 20, std::make_unique<FakeDisk>([&] {
+              if (is_short) throw std::bad_alloc();
+            }));
+  const auto refused = door.ask(Method::put, "/a?durability=d2", "x");
+  CHECK(refused.status == 503);
+  CHECK(code_of(refused) == "not_enough_memory");
+  CHECK(door.ask(Method::put, "/b?durability=d1", "x").status == 201);  // its write comes behind the answer
+  is_short = false;
+  CHECK(door.ask(Method::put, "/a?durability=d2", "x").status == 201);
+  CHECK(door.ask(Method::get, "/a").body == "x");
+}
+
+TEST_CASE("door/store_api: calls that wait for a disk or for a key end at their deadlines, and others are served") {
+  Gate gate;
+  Door door(true, 1 << 20, std::make_unique<FakeDisk>([&] { gate.arrive(); }));
+  CHECK(door.ask(Method::put, "/memory", "m").status == 201);
+  CHECK(door.ask(Method::put, "/a?durability=d2", "x", {{"x-mc-deadline-ms", "0"}}).status == 400);
+  const http::Headers soon = {{"x-mc-deadline-ms", "100"}};
+  const auto late = door.ask(Method::put, "/a?durability=d2", "x", soon);
+  CHECK(late.status == 504);
+  CHECK(code_of(late) == "deadline_exceeded");
+  REQUIRE(gate.wait_for(1));
+  // The first call still has the key. The second one gives up at its deadline and does nothing later.
+  CHECK(door.ask(Method::put, "/a?durability=d2", "y", soon).status == 504);
+  CHECK(door.ask(Method::del, "/a", "", soon).status == 504);
+  CHECK(door.ask(Method::get, "/memory").body == "m");
+  gate.open();
+  CHECK(door.ask(Method::put, "/a?durability=d2&replace=true", "z").status == 200);
+  CHECK(gate.arrived() == 2);
+  CHECK(door.ask(Method::get, "/a").body == "z");
+}
+
+TEST_CASE("door/store_api: calls of clients that left while they waited are not done") {
+  constexpr int kThreads = 32;
+  Gate gate;
+  Door door(true, 1 << 20, std::make_unique<FakeDisk>([&] { gate.arrive(); }));
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kThreads; ++i)
+    clients.emplace_back([&, i] { (void)door.ask(Method::put, "/k" + std::to_string(i) + "?durability=d2", "x"); });
+  CHECK(gate.wait_for(kThreads));
+  auto gone = http::fetch(Method::put, door.url(), "/v1/store/gone?durability=d2", {}, "x",
+                          SystemClock::instance().now() + 200ms);
+  CHECK(!gone.has_value());
+  CHECK(door.wait_for_connections(kThreads));
+  gate.open();
+  for (std::thread& client : clients) client.join();
+  CHECK(door.ask(Method::put, "/last?durability=d2", "x").status == 201);
+  CHECK(door.ask(Method::head, "/gone").status == 404);
+  CHECK(door.ask(Method::head, "/k0").status == 200);
 }
 
 }  // namespace store_api_test

@@ -322,6 +322,25 @@ TEST_CASE("host/stored_values: calls of many threads keep what they acknowledged
   for (const std::string& fault : faults) CHECK(fault == "");
 }
 
+TEST_CASE(
+    "host/stored_values: bytes that are damaged in memory are read again from disk, and without a copy are gone") {
+  Node node;
+  REQUIRE_OK(node.put("durable", "value"));
+  REQUIRE_OK(node.put_in_memory("memory", "value"));
+  for (const std::string key : {"durable", "memory"}) {
+    const auto found = node.values->get({"t", key}, {});
+    REQUIRE_OK(found);
+    *const_cast<char*>(found->value->view().data()) = 'X';
+    CHECK(node.get(key) == "Xalue");
+    CHECK(node.values->lose_memory({"t", key}, found->value) == (key == "durable"));
+    CHECK(node.get(key) == (key == "durable" ? "value" : "MC4007"));
+    REQUIRE_OK(node.put(key, "newer", {.replaces = true}));
+    CHECK(node.values->lose_memory({"t", key}, found->value));  // another value by now
+    CHECK(node.get(key) == "newer");
+  }
+  CHECK(Node(node.faults.durable).get("durable") == "newer");
+}
+
 TEST_CASE("host/stored_values: a value whose key has no room in memory at the start can be removed and replaced") {
   Node node;
   for (int i = 0; i < 8; ++i) REQUIRE_OK(node.put("k" + std::to_string(i), "v"));
