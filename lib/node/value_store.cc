@@ -101,8 +101,9 @@ Result<void> ValueStore::check_room(uint64_t need, uint64_t given_back, uint64_t
   ++stats_.rejected;
   return user_error(err::kStoreFull,
                     "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) + "; " +
-                        exact(free) + " are free, " + exact(evictable) + " can be evicted, and " + exact(held_bytes()) +
-                        " are pinned or leased",
+                        exact(free) + " are free, " + exact(evictable) + " can be evicted, " + exact(held_bytes_) +
+                        " are pinned or leased, and " + exact(used_ - idle_bytes_ - held_bytes_) +
+                        " are keys of values on disk",
                     "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
 }
 
@@ -134,6 +135,7 @@ void ValueStore::index(Place place) {
     MC_ASSERT(entry.copy.has_value());
   } else if (is_held(entry)) {
     fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
+    held_bytes_ += cost(place->first, entry);
   } else {
     fresh = idle_.emplace(entry.order, place).second;
     idle_bytes_ += gain(place->first, entry);
@@ -144,10 +146,12 @@ void ValueStore::index(Place place) {
 
 void ValueStore::unindex(Place place) {
   const Entry& entry = place->second;
-  if (idle_.erase(entry.order) > 0)
+  if (idle_.erase(entry.order) > 0) {
     idle_bytes_ -= gain(place->first, entry);
-  else if (entry.value)
+  } else if (entry.value) {
     MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
+    held_bytes_ -= cost(place->first, entry);
+  }
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
 
@@ -179,6 +183,7 @@ void ValueStore::expire(TimePoint now) {
   while (!held_.empty() && held_.begin()->first.first <= now_) {
     const Place place = held_.begin()->second;
     held_.erase(held_.begin());
+    held_bytes_ -= cost(place->first, place->second);
     MC_ASSERT(!is_held(place->second));
     idle_.emplace(place->second.order, place);
     idle_bytes_ += gain(place->first, place->second);
@@ -339,11 +344,6 @@ void ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) 
   index(place);
 }
 
-Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
-                                               std::optional<DiskCopy> copy) {
-  expire(now);
-  MC_TRY(source, at(from));
-  if (from == to) return PutResult::unchanged;
 bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now) {
   MC_ASSERT(value != nullptr);
   expire(now);
@@ -361,6 +361,11 @@ bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, Time
   return true;
 }
 
+Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
+                                               std::optional<DiskCopy> copy) {
+  expire(now);
+  MC_TRY(source, at(from));
+  if (from == to) return PutResult::unchanged;
   const Place old = entries_.find(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || source->second.value);
@@ -425,13 +430,14 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 }
 
 void ValueStore::check() const {
-  uint64_t used = 0, idle = 0, ending = 0, in_memory = 0;
+  uint64_t used = 0, idle = 0, held = 0, ending = 0, in_memory = 0;
   for (const auto& [key, entry] : entries_) {
     used += cost(key, entry);
     in_memory += entry.value != nullptr;
     MC_ASSERT(entry.value ? entry.value->size() == entry.bytes : entry.copy.has_value());
     if (idle_.contains(entry.order)) idle += gain(key, entry);
     const bool is_held = held_.contains({entry.held_until(), entry.order});
+    if (is_held) held += cost(key, entry);
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
@@ -439,6 +445,7 @@ void ValueStore::check() const {
   }
   MC_ASSERT_EQ(used, used_);
   MC_ASSERT_EQ(idle, idle_bytes_);
+  MC_ASSERT_EQ(held, held_bytes_);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
   MC_ASSERT_LE(used_, limits_.memory_bytes);

@@ -171,8 +171,8 @@ class ValueStore {
 
   size_t count() const { return entries_.size(); }
   uint64_t used_bytes() const { return used_; }
-  /// Bytes that cannot be evicted.
-  uint64_t held_bytes() const { return used_ - idle_bytes_; }
+  /// Bytes of values that are pinned or leased. Beside them, the keys of values on disk cannot be evicted.
+  uint64_t held_bytes() const { return held_bytes_; }
   const Stats& stats() const { return stats_; }
   /// Asserts what the tables say of each other; for tests.
   void check() const;
@@ -215,7 +215,7 @@ class ValueStore {
   Entries entries_;
   std::map<uint64_t, Place> idle_;  // in memory, by Entry::order: the least recently used first
   ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
-  uint64_t used_ = 0, idle_bytes_ = 0;
+  uint64_t used_ = 0, idle_bytes_ = 0, held_bytes_ = 0;
   std::vector<DiskCopy> unneeded_;
   Stats stats_;
 };

@@ -250,4 +250,23 @@ TEST_CASE("node/value_store: a value with a copy on disk leaves memory before it
   store.check();
 }
 
+TEST_CASE("node/value_store: keys of values on disk are not counted as pinned or leased") {
+  ValueStore store({.memory_bytes = 10'000, .value_bytes_max = 8'000, .lease_max = 5s});
+  const TimePoint now{};
+  const auto put = [&](const std::string& name, uint64_t number) {
+    return store.put(key(name), value_of(kThousand), {}, now, DiskCopy{number, number});
+  };
+  for (uint64_t i = 1; i <= 6; ++i) REQUIRE_OK(put("k" + std::to_string(i), i));
+  CHECK(store.held_bytes() == 0);
+  REQUIRE_OK(store.pin(key("k6"), 10s, now));
+  CHECK(store.held_bytes() == 1000 + 3 + kValueOverheadBytes);
+  store.check();
+  const auto refused = store.put(key("large"), value_of(std::string(8000, 'x')), {}, now);
+  CHECK(refused.error().what.find(std::to_string(5 * (3 + kValueOverheadBytes)) + " bytes are keys") !=
+        std::string::npos);
+  store.expire(now + 10s);
+  CHECK(store.held_bytes() == 0);
+  store.check();
+}
+
 }  // namespace value_store_test
