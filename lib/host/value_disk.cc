@@ -1,7 +1,6 @@
 #include "host/value_disk.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "base/assert.h"
@@ -10,42 +9,15 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
+#include "host/value_ids.h"
 #include "store/pages.h"
 
 namespace mc::host {
 namespace {
 
-constexpr size_t kChunkMost = size_t{1} << 20;
 constexpr size_t kRecordsAtOnce = 256;
-// Segments of a new store. A small one has sixteen.
+// Sizes of the segments of a new store. A small store has 16 segments.
 constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{256} << 20, kSegmentsUsual = 64;
-
-enum class Kind : uint8_t { bytes = 1, record = 2 };
-
-/// The id of a block: 16 bytes of which the last eight name the block, and the first eight are spread over all values
-/// for the tables of the store.
-Id128 id_of(Kind kind, uint64_t number, uint64_t chunk) {
-  MC_ASSERT(number < (uint64_t{1} << 40) && chunk < (uint64_t{1} << 16));
-  const uint64_t name = static_cast<uint64_t>(kind) << 56 | chunk << 40 | number;
-  uint64_t spread = name * 0x9e37'79b9'7f4a'7c15;
-  spread ^= spread >> 32;
-  Id128 id;
-  std::memcpy(id.bytes.data(), &spread, sizeof spread);
-  std::memcpy(id.bytes.data() + sizeof spread, &name, sizeof name);
-  return id;
-}
-
-uint64_t name_of(const Id128& id) {
-  uint64_t name;
-  std::memcpy(&name, id.bytes.data() + sizeof name, sizeof name);
-  return name;
-}
-Kind kind_of(const Id128& id) {
-  return static_cast<Kind>(name_of(id) >> 56);
-}
-uint64_t number_of(const Id128& id) {
-  return name_of(id) & ((uint64_t{1} << 40) - 1);
-}
 
 uint64_t new_segment_bytes(uint64_t capacity_bytes) {
   const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, uint64_t{16} << 20);
@@ -99,17 +71,17 @@ ValueDisk::ValueDisk(std::unique_ptr<store::Store> store) : store_(std::move(sto
 
 /// Fixed for a directory, because the size of its segments is.
 size_t ValueDisk::chunk_bytes() const {
-  return std::min<size_t>(kChunkMost, store_->value_bytes_max());
+  return std::min<size_t>(kValueChunkMost, store_->value_bytes_max());
 }
 
 void ValueDisk::append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const {
   for (uint64_t at = 0, chunk = 0; at < bytes; at += chunk_bytes(), ++chunk)
-    to.push_back(id_of(Kind::bytes, data, chunk));
+    to.push_back(value_block_id(ValueBlock::bytes, data, chunk));
 }
 
 // ---- the start -------------------------------------------------------------------------------
 
-std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids) {
+std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, bool& all_known) {
   std::vector<wire::ValueRecord> out;
   store::PageBuffer memory;
   const std::span<std::byte> room = memory.room(kRecordsAtOnce * store::kPageBytes);
@@ -122,11 +94,14 @@ std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids) {
     for (const store::Get& get : gets) {
       auto record = get.code == Code::ok ? wire::parse_value_record(get.room.first(get.bytes))
                                          : Result<wire::ValueRecord>(Error{get.code, "it cannot be read"});
-      if (record && record->number == number_of(get.id))
+      if (record && record->number == number_of(get.id)) {
         out.push_back(std::move(*record));
-      else
-        log_warn("the record of a value was lost",
-                 {{"record", number_of(get.id)}, {"why", record ? "it has another number" : record.error().what}});
+        continue;
+      }
+      const bool is_lost = record || record.error().code == Code::corrupt;
+      all_known = all_known && is_lost;
+      log_warn(is_lost ? "the record of a value was lost" : "the record of a value cannot be read now",
+               {{"record", number_of(get.id)}, {"why", record ? "it has another number" : record.error().what}});
     }
   }
   return out;
@@ -137,11 +112,12 @@ void ValueDisk::recover(int64_t unix_ms) {
   uint64_t highest = 0;
   store_->for_each([&](const Id128& id, uint32_t) {
     highest = std::max(highest, number_of(id));
-    (kind_of(id) == Kind::record ? records : chunks).push_back(id);
+    (kind_of(id) == ValueBlock::record ? records : chunks).push_back(id);
   });
   number_ = highest;
   std::map<node::ValueKey, wire::ValueRecord> newest;
-  for (wire::ValueRecord& record : read_records(std::move(records))) {
+  bool all_known = true;
+  for (wire::ValueRecord& record : read_records(std::move(records), all_known)) {
     add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
     wire::ValueRecord& kept = newest[{record.tenant, record.name}];
     if (record.number > kept.number) kept = std::move(record);
@@ -160,6 +136,8 @@ void ValueDisk::recover(int64_t unix_ms) {
   for (const Id128& id : chunks)
     if (!uses_.contains(number_of(id))) garbage.push_back(id);
   if (garbage.empty()) return;
+  if (!all_known)  // after a later start, or by a newer build, the records may be read
+    return log_warn("remains of values stay on disk, because records could not be read", {{"blocks", garbage.size()}});
   if (const auto done = store_->drop(garbage, store::Level::written); !done)
     log_warn("remains of values stay on disk", {{"blocks", garbage.size()}, {"why", done.error().what}});
 }
@@ -183,7 +161,7 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
   MC_ASSERT(numbers != by_key_.end());
   numbers->second.erase(number);
   if (numbers->second.empty()) by_key_.erase(numbers);
-  blocks.push_back(id_of(Kind::record, number, 0));
+  blocks.push_back(value_block_id(ValueBlock::record, number, 0));
   const auto uses = uses_.find(known.data);
   MC_ASSERT(uses != uses_.end());
   if (--uses->second > 0) return known;
@@ -209,7 +187,7 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
       puts.push_back({.id = ids[i], .bytes = bytes.subspan(at, std::min(chunk_bytes(), bytes.size() - at))});
     }
   }
-  ids.push_back(id_of(Kind::record, record.number, 0));
+  ids.push_back(value_block_id(ValueBlock::record, record.number, 0));
   puts.push_back({.id = ids.back(), .bytes = head});
   {
     // The record is in the tables before it is written. So no other thread drops bytes that the record shares.
@@ -242,7 +220,8 @@ Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
     const std::lock_guard lock(mutex_);
     // A record that another call is removing may still be on disk. A second drop of it does no harm.
     const auto [first, last] = dropping_.equal_range(key);
-    for (auto other = first; other != last; ++other) drop.blocks.push_back(id_of(Kind::record, other->second, 0));
+    for (auto other = first; other != last; ++other)
+      drop.blocks.push_back(value_block_id(ValueBlock::record, other->second, 0));
     if (const auto numbers = by_key_.find(key); numbers != by_key_.end())
       for (const uint64_t number : std::set<uint64_t>(numbers->second)) take_out(number, drop);
   }

@@ -59,7 +59,7 @@ class ValueDisk final : public node::ValueDisk {
 
   explicit ValueDisk(std::unique_ptr<store::Store> store);
   void recover(int64_t unix_ms);
-  std::vector<wire::ValueRecord> read_records(std::vector<Id128> ids);
+  std::vector<wire::ValueRecord> read_records(std::vector<Id128> ids, bool& all_known);
   size_t chunk_bytes() const;
   void append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const;
   void add(uint64_t number, const Known& known);

@@ -1,0 +1,27 @@
+// Names of the blocks of a store of durable values (host/value_disk.h). An id is 16 bytes: the last eight name the
+// block, and the first eight are spread over all values for the tables of the store.
+//
+//   | spread of name | kind << 56 | chunk << 40 | number |
+//         u64                       u64
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+
+namespace mc::host {
+
+enum class ValueBlock : uint8_t { bytes = 1, record = 2 };
+
+/// `number` is that of a record, or that under which the bytes of a value are kept, of which `chunk` is a part.
+Id128 value_block_id(ValueBlock kind, uint64_t number, uint64_t chunk);
+ValueBlock kind_of(const Id128& id);
+uint64_t number_of(const Id128& id);
+uint64_t chunk_of(const Id128& id);
+/// Whether value_block_id() made it. Ids of KV blocks are hashes, and one of 2^64 of them would pass.
+bool is_value_block(const Id128& id);
+
+/// The bytes of a value are cut into blocks of at most so many bytes.
+inline constexpr size_t kValueChunkMost = size_t{1} << 20;
+
+}  // namespace mc::host
