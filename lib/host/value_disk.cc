@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
-#include "host/value_ids.h"
 #include "store/pages.h"
 
 namespace mc::host {

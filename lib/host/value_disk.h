@@ -12,16 +12,14 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "host/value_ids.h"
 #include "node/value_disk.h"
 #include "store/store.h"
 
 namespace mc::host {
 
-/// Folder of the values in the directory of --ssd.
-inline constexpr std::string_view kValuesFolder = "values";
 inline constexpr uint64_t kValueDiskLeast = uint64_t{16} << 20;
 /// Files that the disk of values may have open.
 uint64_t value_disk_files(uint64_t capacity_bytes);

@@ -6,10 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/ids.h"
 
 namespace mc::host {
+
+/// Folder of the values in the directory of --ssd.
+inline constexpr std::string_view kValuesFolder = "values";
 
 enum class ValueBlock : uint8_t { bytes = 1, record = 2 };
 

@@ -11,8 +11,10 @@
 #include "base/copy_crc.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/foreign_text.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "host/value_check.h"
 #include "node/disk_block.h"
 #include "store/store.h"
 
@@ -82,6 +84,10 @@ Findings read_all_blocks(store::Store& store) {
   return findings;
 }
 
+bool has_store(const std::string& directory) {
+  return std::filesystem::exists(directory + "/super.a") || std::filesystem::exists(directory + "/super.b");
+}
+
 /// Bytes of the segments that are there. With this capacity a store neither grows nor gives files back.
 uint64_t present_bytes(const std::string& directory) {
   uint64_t bytes = 0;
@@ -91,56 +97,132 @@ uint64_t present_bytes(const std::string& directory) {
   return bytes;
 }
 
-std::string report_text(const Findings& findings, const store::Restart& restart, bool repaired) {
+/// The findings of one store of KV blocks.
+struct Report {
+  std::vector<std::string> lost;  // promises of the store that the start found broken
+  Findings blocks;
+  bool repaired = false;
+};
+
+std::string text_of(const Report& report) {
   std::string out;
-  for (const std::string& loss : restart.damaged) out += "lost     " + loss + "\n";
-  for (const auto& damage : findings.damaged)
-    out += std::string(repaired ? "dropped  " : "damaged  ") + damage.id.hex() + "  " + damage.what + "\n";
-  for (const auto& [layout, count] : findings.layouts) out += std::to_string(count) + " blocks of " + layout + "\n";
-  out += std::to_string(findings.blocks) + " blocks, " + format_bytes(findings.bytes) + ", " +
-         std::to_string(findings.damaged.size()) + (repaired ? " dropped" : " damaged") + "\n";
+  const Findings& found = report.blocks;
+  for (const std::string& loss : report.lost) out += "lost     " + loss + "\n";
+  for (const auto& damage : found.damaged)
+    out += std::string(report.repaired ? "dropped  " : "damaged  ") + damage.id.hex() + "  " + damage.what + "\n";
+  for (const auto& [layout, count] : found.layouts) out += std::to_string(count) + " blocks of " + layout + "\n";
+  return out + std::to_string(found.blocks) + " blocks, " + format_bytes(found.bytes) + ", " +
+         std::to_string(found.damaged.size()) + (report.repaired ? " dropped" : " damaged") + "\n";
+}
+
+/// Names of values come from clients, so control characters are shown as escapes.
+std::string text_of(const host::ValueFindings& found) {
+  std::string out;
+  for (const std::string& loss : found.lost) out += "lost     values: " + loss + "\n";
+  for (const auto& damage : found.damaged) {
+    const std::string name = damage.name.empty() ? "a value" : damage.tenant + " " + damage.name;
+    const bool dropped = found.dropped > 0 && damage.is_lost;
+    out += (dropped ? "dropped  " : "damaged  ") + show_controls(name) + ", record " + std::to_string(damage.record) +
+           "  " + damage.what + "\n";
+  }
+  return out + std::to_string(found.values) + " values, " + format_bytes(found.bytes) + ", " +
+         std::to_string(found.damaged.size()) + " damaged" +
+         (found.dropped > 0 ? ", " + std::to_string(found.dropped) + " of them dropped" : "") + "\n";
+}
+
+Json texts(const std::vector<std::string>& lines) {
+  Json out = Json::array();
+  for (const std::string& line : lines) out.push(line);
   return out;
 }
 
-Json json_of(const Findings& findings, const store::Restart& restart, bool repaired) {
-  Json lost = Json::array(), damaged = Json::array(), layouts = Json::array();
-  for (const std::string& loss : restart.damaged) lost.push(loss);
-  for (const auto& damage : findings.damaged)
+Json json_of(const Report& report) {
+  Json damaged = Json::array(), layouts = Json::array();
+  for (const auto& damage : report.blocks.damaged)
     damaged.push(Json::object({{"id", damage.id.hex()}, {"what", damage.what}}));
-  for (const auto& [layout, count] : findings.layouts)
+  for (const auto& [layout, count] : report.blocks.layouts)
     layouts.push(Json::object({{"layout", layout}, {"blocks", count}}));
-  Json out = Json::object({{"type", "end"}, {"blocks", findings.blocks}, {"bytes", findings.bytes}});
-  out.set("lost", std::move(lost)).set("damaged", std::move(damaged)).set("repaired", repaired);
+  Json out = Json::object({{"type", "end"}, {"blocks", report.blocks.blocks}, {"bytes", report.blocks.bytes}});
+  out.set("lost", texts(report.lost)).set("damaged", std::move(damaged)).set("repaired", report.repaired);
   return std::move(out.set("layouts", std::move(layouts)));
+}
+
+Json json_of(const host::ValueFindings& found) {
+  Json damaged = Json::array();
+  for (const auto& damage : found.damaged) {
+    Json row = Json::object({{"record", damage.record}, {"what", damage.what}, {"lost", damage.is_lost}});
+    if (!damage.name.empty()) row.set("tenant", damage.tenant).set("key", damage.name);
+    damaged.push(std::move(row));
+  }
+  Json out = Json::object({{"count", found.values}, {"bytes", found.bytes}, {"lost", texts(found.lost)}});
+  return std::move(out.set("damaged", std::move(damaged)).set("dropped", found.dropped));
+}
+
+Result<std::unique_ptr<store::Store>> open_blocks(const std::string& directory, store::Access access) {
+  auto disk = store::open_disk("auto", directory, access);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  auto store =
+      store::Store::open(std::move(disk->disk), {.capacity_bytes = present_bytes(directory), .access = access});
+  if (!store) return as_user_error(err::kFileAccess, within(directory, std::move(store).error()));
+  return store;
+}
+
+/// A folder of values is told by its blocks. By its name, too, because its blocks may be lost.
+Result<bool> is_value_store(const std::string& directory) {
+  const auto path = std::filesystem::path(directory + "/").lexically_normal().parent_path();
+  if (path.filename() == host::kValuesFolder) return true;
+  MC_TRY(store, open_blocks(directory, store::Access::read_only));
+  return host::holds_values(*store);
+}
+
+Result<Report> check_blocks(const std::string& directory, bool repairs) {
+  MC_TRY(store, open_blocks(directory, repairs ? store::Access::read_write : store::Access::read_only));
+  Report report{.lost = store->restart().damaged, .blocks = read_all_blocks(*store)};
+  report.repaired = repairs && !report.blocks.damaged.empty();
+  std::vector<Id128> ids;
+  for (const auto& damage : report.blocks.damaged) ids.push_back(damage.id);
+  if (report.repaired) MC_CHECK(store->drop(ids, store::Level::durable));
+  return report;
+}
+
+Result<host::ValueFindings> check_values_in(const std::string& directory, bool repairs) {
+  const auto open = [&](store::Access access) -> Result<std::unique_ptr<store::Disk>> {
+    MC_TRY(disk, store::open_disk("auto", directory, access));
+    return std::move(disk.disk);
+  };
+  auto found = host::check_values(open, present_bytes(directory), repairs);
+  if (!found) return as_user_error(err::kFileAccess, within(directory, std::move(found).error()));
+  return found;
 }
 
 }  // namespace
 
 Result<int> fsck_store(const cli::Args& args) {
   const std::string directory = args.positional_one("DIR");
+  const std::string values = directory + "/" + std::string(host::kValuesFolder);
   // A store that is opened where none is would be made.
-  if (!std::filesystem::exists(directory + "/super.a") && !std::filesystem::exists(directory + "/super.b"))
+  if (!has_store(directory))
     return user_error(err::kFileAccess, directory + " has no block store", "DIR",
                       "name the directory of a node's --ssd DIR:SIZE");
-  const bool repairs = args.on(flags::kRepair);
-  const store::Access access = repairs ? store::Access::read_write : store::Access::read_only;
-  auto disk = store::open_disk("auto", directory, access);
-  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
-  const store::Options options{.capacity_bytes = present_bytes(directory), .access = access};
-  auto store = store::Store::open(std::move(disk->disk), options);
-  if (!store) return as_user_error(err::kFileAccess, within(directory, std::move(store).error()));
-  const Findings findings = read_all_blocks(**store);
-  const bool repair = repairs && !findings.damaged.empty();
-  if (repair) {
-    std::vector<Id128> ids;
-    for (const auto& damage : findings.damaged) ids.push_back(damage.id);
-    MC_CHECK((*store)->drop(ids, store::Level::durable));
+  const bool repairs = args.on(flags::kRepair), json = args.on(flags::kJson);
+  MC_TRY(has_values_alone, is_value_store(directory));
+  std::string text;
+  Json out = Json::object({{"type", "end"}});
+  bool is_sound = true;
+  if (!has_values_alone) {
+    MC_TRY(report, check_blocks(directory, repairs));
+    text = text_of(report);
+    out = json_of(report);
+    is_sound = (report.blocks.damaged.empty() && report.lost.empty()) || repairs;
   }
-  const store::Restart& restart = (*store)->restart();
-  const bool json = args.on(flags::kJson);
-  MC_CHECK(
-      write_all(1, json ? json_of(findings, restart, repair).dump() + "\n" : report_text(findings, restart, repair)));
-  return (findings.damaged.empty() && restart.damaged.empty()) || repairs ? 0 : 1;
+  if (has_values_alone || has_store(values)) {
+    MC_TRY(found, check_values_in(has_values_alone ? directory : values, repairs));
+    text += text_of(found);
+    out.set("values", json_of(found));
+    is_sound = is_sound && found.damaged.size() == found.dropped && (found.lost.empty() || repairs);
+  }
+  MC_CHECK(write_all(1, json ? out.dump() + "\n" : text));
+  return is_sound ? 0 : 1;
 }
 
 }  // namespace mc::verbs

@@ -8,7 +8,9 @@
 namespace mc::flags {
 
 inline constexpr Flag kRepair{
-    .name = "repair", .kind = FlagKind::boolean, .help = "drop the blocks that are damaged; they are computed again"};
+    .name = "repair",
+    .kind = FlagKind::boolean,
+    .help = "drop damaged blocks, which are computed again, and values that fail their checksum"};
 
 }  // namespace mc::flags
 

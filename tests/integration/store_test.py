@@ -296,6 +296,51 @@ class Durable(unittest.TestCase):
         self.assertEqual(got, code, err)
         return err if code else out
 
+    def damage(self, value):
+        """Changes one byte of the value on disk."""
+        folder = os.path.join(self.disk, "values")
+        hits = 0
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            with open(path, "r+b") as file:
+                at = file.read().find(value[:1000])
+                if at >= 0:
+                    file.seek(at + 500)
+                    file.write(b"!")
+                    hits += 1
+        self.assertEqual(hits, 1)
+
+    def fsck(self, *words, code=0):
+        got, out, err = run("mc-cache", "fsck", *words, "--json", env=self.c.env)
+        self.assertEqual(got, code, err or out)
+        return json.loads(out)["values"]
+
+    def test_fsck_checks_values_and_drops_those_alone_that_are_damaged(self):
+        value = b"the value that is damaged " * 2000
+        self.verb("put", "k", "-", "--durability", "d2", stdin=value)
+        self.verb("put", "old", "-", "--durability", "d2", stdin=b"sound")
+        self.verb("move", "old", "sound")
+        values = os.path.join(self.disk, "values")
+        self.assertIn("MC6007", run("mc-cache", "fsck", values, env=self.c.env)[2])  # the node uses it
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        for words in ((self.disk,), (values,), (values, "--repair"), (self.disk, "--repair")):
+            found = self.fsck(*words)
+            self.assertEqual((found["count"], found["bytes"]), (2, len(value) + 5))
+            self.assertEqual((found["damaged"], found["lost"], found["dropped"]), ([], [], 0))
+        self.damage(value)
+        for words in ((self.disk,), (values,)):
+            damaged = self.fsck(*words, code=1)["damaged"]
+            self.assertEqual([(d["tenant"], d["key"], d["lost"]) for d in damaged], [("default", "k", True)])
+        out = run("mc-cache", "fsck", self.disk, env=self.c.env)[1].decode()
+        self.assertIn("default k, record", out)
+        self.assertIn("2 values", out)
+        self.assertEqual(self.fsck(values, "--repair")["dropped"], 1)
+        self.assertEqual(self.fsck(self.disk)["count"], 1)
+        self.start(killed)
+        self.assertEqual(self.verb("get", "sound"), b"sound")
+        self.assertIn("MC4007", self.verb("get", "k", code=1))
+
     def test_acknowledged_values_outlive_kill_9_and_removed_ones_do_not_come_back(self):
         values = {f"k{i}": os.urandom(size) for i, size in enumerate([0, 1, 4096, 100_000, 3_000_000])}
         for key, value in values.items():
@@ -338,20 +383,7 @@ class Durable(unittest.TestCase):
         self.verb("put", "k", "-", "--durability", "d2", stdin=value)
         self.verb("put", "sound", "-", "--durability", "d2", stdin=b"sound")
 
-        def damage():
-            folder = os.path.join(self.disk, "values")
-            hits = 0
-            for name in os.listdir(folder):
-                path = os.path.join(folder, name)
-                with open(path, "r+b") as file:
-                    at = file.read().find(value[:1000])
-                    if at >= 0:
-                        file.seek(at + 500)
-                        file.write(b"!")
-                        hits += 1
-            self.assertEqual(hits, 1)
-
-        self.restart(damage)
+        self.restart(lambda: self.damage(value))
         self.assertIn("MC6004", self.verb("get", "k", code=1))
         self.assertIn("MC4007", self.verb("get", "k", code=1))
         self.assertEqual(self.verb("get", "sound"), b"sound")

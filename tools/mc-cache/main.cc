@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
                               .flags = verbs::kWarmFlags,
                               .example = "mc-cache warm c0 -f system_prompt.txt --pin 1h"},
                              {.name = "fsck",
-                              .summary = "check every block in a directory of --ssd: checksums, identity, layout",
+                              .summary = "check all blocks and durable values in a directory of --ssd",
                               .args = kFsckArgs,
                               .flags = verbs::kFsckFlags,
                               .example = "mc-cache fsck kv --repair"},

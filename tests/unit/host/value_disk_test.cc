@@ -1,10 +1,14 @@
 // The disk of values (host/value_disk.h) over a simulated disk, behind the calls of the door.
 #include "host/value_disk.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/rng.h"
 #include "count.h"
+#include "host/value_check.h"
+#include "host/value_ids.h"
+#include "store/pages.h"
 #include "values_node.h"
 
 using namespace mc;
@@ -215,6 +219,154 @@ TEST_CASE("host/value_disk: random calls and power cuts keep what was acknowledg
       CHECK(node->get(key) == (model.contains(key) ? model[key] : "MC4007"));
     }
   }
+}
+
+TEST_CASE("host/value_disk: when the file system is full, a put that has no room is refused and writes nothing") {
+  Node node({}, 1 << 20);
+  const uint64_t whole = node.disk->capacity_bytes();
+  int left = 4;  // segments that still find room
+  node.faults.fail_create = [&](const std::string&) { return left-- > 0 ? 0 : ENOSPC; };
+  std::vector<std::string> kept;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    const auto done = node.put(key, text(100'000, static_cast<char>('a' + i % 20)));
+    node.values->drop_unneeded();
+    if (!done) {
+      CHECK(done.error().mc == err::kStoreFull);
+      break;
+    }
+    kept.push_back(key);
+  }
+  CHECK(left < 0);
+  CHECK(node.disk->capacity_bytes() < whole / 2);
+  REQUIRE(kept.size() < 100);
+  uint64_t written = 0;
+  node.faults.fail = [&](const store::Io& io, const std::string&) {
+    for (const iovec& part : io.parts) written += io.op == store::Io::Op::write ? part.iov_len : 0;
+    return 0;
+  };
+  for (int i = 0; i < 20; ++i) CHECK(node.put("more", text(100'000)).error().mc == err::kStoreFull);
+  CHECK(written < 20 * 100'000);  // their records are taken back
+  node.faults.fail = nullptr;
+  while (node.disk->used_bytes() > node.disk->capacity_bytes()) {
+    REQUIRE_OK(node.values->remove({"t", kept.back()}));
+    kept.pop_back();
+  }
+  REQUIRE(kept.size() > 10);
+  for (int round = 0; round < 50; ++round) {
+    const std::string& key = kept[static_cast<size_t>(round * 7) % kept.size()];
+    REQUIRE_OK(node.values->remove({"t", key}));
+    REQUIRE_OK(node.put(key, text(100'000, 'z')));
+  }
+  Node again(node.faults.durable);
+  for (const std::string& key : kept) CHECK(again.get(key).size() == 100'000);
+}
+
+/// The files after the only record got another version.
+store::DiskImage with_record_version(const store::DiskImage& image, std::byte version) {
+  test::Faults faults;
+  {
+    const auto store = test::open_store(image, faults);
+    std::vector<Id128> records;
+    store->for_each([&](const Id128& id, uint32_t) {
+      if (host::kind_of(id) == host::ValueBlock::record) records.push_back(id);
+    });
+    REQUIRE(records.size() == 1);
+    store::PageBuffer memory;
+    store::Get get{.id = records.front(), .room = memory.room(store::kPageBytes)};
+    store->get({&get, 1});
+    REQUIRE(get.code == Code::ok);
+    get.room[4] = version;
+    const store::Put put{.id = get.id, .bytes = get.room.first(get.bytes)};
+    REQUIRE_OK(store->put({&put, 1}, store::Level::durable));
+  }
+  return faults.durable;
+}
+
+TEST_CASE("host/value_disk: a start that cannot read a record leaves its bytes for a start that can") {
+  Node node;
+  REQUIRE_OK(node.put("k", text(5000)));
+  Node older(with_record_version(node.faults.durable, std::byte{2}));
+  CHECK(older.get("k") == "MC4007");
+  REQUIRE_OK(older.put("other", text(100)));
+  REQUIRE_OK(older.values->remove({"t", "other"}));
+  Node again(with_record_version(older.faults.durable, std::byte{1}));
+  CHECK(again.get("k") == text(5000));
+}
+
+/// The findings of a check, and the files afterwards.
+struct Checked {
+  host::ValueFindings found;
+  store::DiskImage image;
+};
+Checked check(const store::DiskImage& image, bool repairs) {
+  test::Faults faults;
+  faults.written = faults.durable = image;
+  const auto open = [&](store::Access access) -> Result<std::unique_ptr<store::Disk>> {
+    if (access == store::Access::read_only) CHECK(faults.written == image);
+    return std::unique_ptr<store::Disk>(new store::MemoryDisk(faults.written, &faults));
+  };
+  auto found = host::check_values(open, test::kCapacity, repairs);
+  REQUIRE_OK(found);
+  return {std::move(*found), faults.durable};
+}
+
+TEST_CASE("host/value_check: sound values stay as they are, also with repair") {
+  Node node;
+  REQUIRE_OK(node.put("a", text(3'000'000)));
+  REQUIRE_OK(node.put("b", ""));
+  REQUIRE_OK(node.values->copy({"t", "a"}, {"t", "c"}, false));
+  const store::DiskImage image = node.faults.durable;
+  for (const bool repairs : {false, true}) {
+    const Checked done = check(image, repairs);
+    CHECK(done.found.values == 3);
+    CHECK(done.found.bytes == 6'000'000);
+    CHECK(done.found.damaged.empty());
+    CHECK(done.image == image);
+  }
+  Node other;
+  test::Faults faults;
+  CHECK(host::holds_values(*test::open_store(image, faults, store::Access::read_only)));
+  CHECK(!host::holds_values(*test::open_store(other.faults.durable, faults, store::Access::read_only)));
+}
+
+TEST_CASE("host/value_check: repair drops the values alone whose checksum fails, and no old value comes back") {
+  Node node;
+  REQUIRE_OK(node.put("k", "old"));
+  REQUIRE_OK(node.put("k", text(50'000, 'n'), {.replaces = true}));
+  REQUIRE_OK(node.put("sound", text(5000)));
+  const store::DiskImage image = node.faults.durable;
+  int damaged = 0;
+  for (const auto& [name, bytes] : image)
+    for (size_t at = 100; name.starts_with("seg.") && at < bytes.size() && at < 32 * 4096; at += 4096) {
+      store::DiskImage bad = image;
+      bad[name][at] ^= std::byte{0x10};
+      CAPTURE(name);
+      CAPTURE(at);
+      const Checked looked = check(bad, false);
+      CHECK(looked.image == bad);
+      const Checked repaired = check(bad, true);
+      damaged += !looked.found.damaged.empty();
+      CHECK(repaired.found.dropped == looked.found.damaged.size());
+      CHECK(check(repaired.image, false).found.damaged.empty());
+      const bool sound_is_damaged = std::any_of(looked.found.damaged.begin(), looked.found.damaged.end(),
+                                                [](const auto& one) { return one.name == "sound"; });
+      Node before(bad), after(repaired.image);
+      CHECK(after.get("sound") == (sound_is_damaged ? "MC4007" : before.get("sound")));
+      const std::string got = after.get("k"), was = before.get("k");
+      CHECK(got == (was == "MC6004" ? "MC4007" : was));
+    }
+  CHECK(damaged > 10);
+}
+
+TEST_CASE("host/value_check: a record of a newer version is named and stays") {
+  Node node;
+  REQUIRE_OK(node.put("k", text(5000)));
+  const Checked done = check(with_record_version(node.faults.durable, std::byte{2}), true);
+  REQUIRE(done.found.damaged.size() == 1);
+  CHECK(!done.found.damaged.front().is_lost);
+  CHECK(done.found.dropped == 0);
+  CHECK(Node(with_record_version(done.image, std::byte{1})).get("k") == text(5000));
 }
 
 }  // namespace value_disk_test

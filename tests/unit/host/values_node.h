@@ -65,6 +65,17 @@ class Faults final : public store::DiskWatcher {
   std::mutex mutex_;  // of `written` and `durable`
 };
 
+/// Starts the store of an image, without the values. What it writes is in `faults`.
+inline std::unique_ptr<store::Store> open_store(const store::DiskImage& image, Faults& faults,
+                                                store::Access access = store::Access::read_write) {
+  faults.written = faults.durable = image;
+  auto opened =
+      store::Store::open(std::make_unique<store::MemoryDisk>(image, &faults),
+                         {.capacity_bytes = kCapacity, .segment_bytes = 1 << 20, .keeps_all = true, .access = access});
+  REQUIRE_OK(opened);
+  return std::move(*opened);
+}
+
 /// A node's values with their disk.
 class ValuesNode {
  public:
