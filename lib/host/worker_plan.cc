@@ -1,7 +1,9 @@
 #include "host/worker_plan.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
+#include <system_error>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -79,11 +81,16 @@ Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
 }
 
 Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
-  if (!args_.present(flags::kSsd) || value_bytes_ == 0) return std::unique_ptr<ValueDisk>();
+  if (!args_.present(flags::kSsd)) return std::unique_ptr<ValueDisk>();
   MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
   MC_TRY(bytes, value_disk_bytes(place.bytes));
-  if (bytes == 0) return std::unique_ptr<ValueDisk>();
   const std::string directory = place.directory + "/" + std::string(kValuesFolder);
+  if (bytes == 0 || value_bytes_ == 0) {
+    if (std::error_code error; std::filesystem::exists(directory + "/super.a", error))
+      log_warn("durable values are not served: this node has no --values or no --values-disk",
+               {{"directory", directory}});
+    return std::unique_ptr<ValueDisk>();
+  }
   MC_TRY(disk, ValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
   const store::Restart& restart = disk->restart();
   for (const std::string& loss : restart.damaged)
