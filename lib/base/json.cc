@@ -304,7 +304,9 @@ void append_json_string(std::string& out, std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const uint8_t c = static_cast<uint8_t>(text[i]);
     const size_t bytes = c < 0x80 ? 1 : utf8_char_bytes(text.substr(i));
-    if (bytes > 1 || (bytes == 1 && c >= 0x20 && c != '"' && c != '\\')) {
+    // U+0080 to U+009F are control characters, too: a terminal takes U+009B as the start of a sequence.
+    const bool is_c1 = bytes == 2 && c == 0xC2 && static_cast<uint8_t>(text[i + 1]) < 0xA0;
+    if ((bytes > 1 && !is_c1) || (bytes == 1 && c >= 0x20 && c != 0x7F && c != '"' && c != '\\')) {
       i += bytes;
       continue;
     }
@@ -321,9 +323,11 @@ void append_json_string(std::string& out, std::string_view text) {
     } else if (c == '\r') {
       out += "\\r";
     } else {
+      if (is_c1) ++i;
+      const auto control = static_cast<uint8_t>(text[i]);  // the last byte of a C1 character is its code
       out += "\\u00";
-      out += kHex[c >> 4];
-      out += kHex[c & 15];
+      out += kHex[control >> 4];
+      out += kHex[control & 15];
     }
     done = ++i;
   }

@@ -9,6 +9,23 @@
 
 using namespace mc;
 
+TEST_CASE("base/json: a string is written without any control character, and reads back as it was") {
+  std::string text = "caf\xC3\xA9 \xC2\xA0 ";
+  for (int c = 0; c < 0x20; ++c) text += static_cast<char>(c);
+  text += "\x7F";
+  for (int c = 0x80; c < 0xA0; ++c) text += std::string("\xC2") + static_cast<char>(c);
+  const std::string written = Json(text).dump();
+  for (const char c : written) CHECK((static_cast<uint8_t>(c) >= 0x20 && c != 0x7F));
+  for (int c = 0x80; c < 0xA0; ++c)
+    CHECK(written.find(std::string("\xC2") + static_cast<char>(c)) == std::string::npos);
+  CHECK(written.find("\\u007f\\u0080") != std::string::npos);
+  CHECK(written.find("\\u009b") != std::string::npos);
+  CHECK(written.starts_with("\"caf\xC3\xA9 \xC2\xA0 "));
+  const auto read = Json::parse(written);
+  REQUIRE_OK(read);
+  CHECK(read->as_string() == text);
+}
+
 TEST_CASE("base/json: an object keeps the order of its keys through parse and dump") {
   const std::string text = R"({"z":1,"a":[true,null,-2.5,"x"],"m":{"k":{}},"e":[]})";
   const auto json = Json::parse(text);
