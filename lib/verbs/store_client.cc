@@ -53,6 +53,15 @@ Result<Json> read_json(std::string_view text, const std::string& place) {
                     std::string(kCompareVersions));
 }
 
+/// The outcome of a put, copy or move. Any other text of a server does not reach the terminal.
+Result<std::string> outcome_of(const Json& answer, const std::string& place) {
+  const std::string_view outcome = answer["outcome"].as_string();
+  for (const std::string_view known : {"created", "replaced", "unchanged"})
+    if (outcome == known) return std::string(known);
+  return user_error(err::kPeerGarbage, "the answer does not say whether the value was created or replaced", place,
+                    std::string(kCompareVersions));
+}
+
 Error damaged(std::string_view key, const std::string& place) {
   return user_error(err::kChecksum, "the value of " + std::string(key) + " does not match its checksum", place,
                     "get it again; if that fails too, put it again");
@@ -109,7 +118,7 @@ Result<std::string> StoreClient::put(std::string_view key, std::string_view valu
   MC_TRY(outcome, call(http::Method::put, key, query, {},
                        {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}, value));
   MC_TRY(json, read_json(outcome.body, place_));
-  return std::string(json["outcome"].as_string());
+  return outcome_of(json, place_);
 }
 
 Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
@@ -157,7 +166,7 @@ Result<std::string> StoreClient::relocate(std::string_view op, std::string_view 
          call(http::Method::post, from,
               {{"op", std::string(op)}, {"to", std::string(to)}, {"replace", replaces ? "true" : "false"}}, {}));
   MC_TRY(json, read_json(outcome.body, place_));
-  return std::string(json["outcome"].as_string());
+  return outcome_of(json, place_);
 }
 
 Result<std::string> StoreClient::copy(std::string_view from, std::string_view to, bool replaces) {
