@@ -103,6 +103,7 @@ Json with_text(const Json& answer, const AskModel& model) {
   if (!model.tokenizer || model.tokenizer->no_text()) return answer;
   Json out = answer, top = Json::array();
   for (Json token : answer["top"].items()) {
+    if (!token.is_object()) continue;
     const int64_t id = token["id"].as_int();
     const std::string text = id < 0 || id > UINT32_MAX ? "" : model.text_of(id);
     top.push(std::move(token.set("text", text)));
