@@ -199,6 +199,8 @@ void BlockLister::answer(const http::Request& request, const http::Responder& ou
     refused.headers.push_back({"Retry-After", "1"});
     return out.respond(std::move(refused));
   }
+  // Without a list under way nobody would answer the calls that wait.
+  const FailsAlone uses_reserve(false);
   if (begins) loop_.post([this](TimePoint now, node::Actions&) { go_on(now); });
 }
 
