@@ -48,6 +48,10 @@ Error late_ask(Duration time) {
                     "stage body", "raise --timeout");
 }
 
+http::Response stopping() {
+  return http::error_response(err::kDraining, "the node is stopping");
+}
+
 }  // namespace
 
 size_t AskedNode::body_bytes_max() const {
@@ -123,6 +127,11 @@ PrefillAsks::PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNod
   if (node_.vocab > 0) pool_.emplace(door::DoorPool::Options{});
 }
 
+PrefillAsks::~PrefillAsks() {
+  pool_.reset();  // its threads use the loop
+  for (const auto& [req, waiting] : waiting_) waiting.out.respond(stopping());
+}
+
 void PrefillAsks::ask(http::Request request, const http::Responder& out) {
   MC_ASSERT(pool_.has_value());
   if (request.body.size() > kInlineBytes) return put_in_pool(std::move(request), out);
@@ -138,15 +147,13 @@ void PrefillAsks::put_in_pool(http::Request request, const http::Responder& out)
   job.bytes = request.body.size();
   job.deadline = after(now, *left);
   job.end = [out, time = job.deadline - request.received](door::DoorPool::End end) {
-    const bool is_late = end == door::DoorPool::End::late;
-    out.respond(http::error_response(is_late ? late_ask(time) : user_error(err::kDraining, "the node is stopping")));
+    out.respond(end == door::DoorPool::End::late ? http::error_response(late_ask(time)) : stopping());
   };
   job.run = [this, out, asked = std::make_shared<const http::Request>(std::move(request))](
                 const door::DoorPool::TicketPtr& ticket) { take(*asked, out, ticket); };
   switch (pool_->submit(std::move(job))) {
     case door::DoorPool::Admission::taken: return;
-    case door::DoorPool::Admission::stopping:
-      return out.respond(http::error_response(err::kDraining, "the node is stopping"));
+    case door::DoorPool::Admission::stopping: return out.respond(stopping());
     case door::DoorPool::Admission::full: break;
   }
   http::Response full = http::error_response(err::kQueueFull, "the queue of large prompts is full");

@@ -49,6 +49,8 @@ class PrefillAsks {
  public:
   /// `loop` and `worker` outlive the object. `loop` gives the messages to node::kOperators to answer().
   PrefillAsks(node::MachineLoop& loop, node::Worker& worker, AskedNode node);
+  /// The loop has ended: requests that it has not answered are told that the node is stopping.
+  ~PrefillAsks();
 
   /// Reads the request and gives it to the node. A thread of the server, which has checked the lock. A large body is
   /// read by a pool, because probes of health wait for the server's thread.

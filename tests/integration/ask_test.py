@@ -148,7 +148,7 @@ class InACluster(unittest.TestCase):
             self.assertEqual(verb.returncode, 0, err)
             self.assertEqual(json.loads(out)["computed_tokens"], 400)
 
-    def test_a_client_that_leaves_and_a_deadline_stop_the_computation(self):
+    def test_a_second_signal_tells_a_client_that_the_node_is_stopping(self):
         with slow_cluster() as c:
             verb = start_ask(c)
             began = time.monotonic()
