@@ -14,8 +14,8 @@
 // "Layer-wise Prefill"). The request's pages stay leased to the decode node until its KvDone or the deadline.
 //
 // Operators may ask this node alone, without a conductor (kOperators as the sender). Such a request passes through the
-// same states without a decode node (node/handover.h). It ends with its first token, and the loss of a conductor does
-// not end it.
+// same states without a decode node (node/handover.h). It ends with its first token. The loss of a conductor does not
+// end it, except in a pipeline, whose later stages cancel all their work then.
 //
 // With `stages` above 1 this node leads a pipeline (node/pipeline.h). The leader computes the first layers of a chunk,
 // hands the chunk on, and computes the next chunk while later stages work. The blocks of a chunk are published when the
