@@ -54,7 +54,8 @@ bool is_order(http::Route route) {
 }
 
 http::Response no_prompts() {
-  return http::error_response(err::kNotFound, "this node computes no prompts: ask an mc-prefill node");
+  return http::error_response(err::kNotFound,
+                              "this node computes no prompts: ask an mc-prefill node, and of a pipeline its leader");
 }
 
 }  // namespace
