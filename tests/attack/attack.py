@@ -44,9 +44,9 @@ def private_file(test, name, text):
 
 
 def start_store(test, c, key, *flags):
-    """Starts the cache node c0, whose store of values takes the key of one tenant."""
+    """Starts the cache node c0, whose store of values takes the key of one tenant. FOLDER in a flag: the cluster's."""
     keys = private_file(test, "keys.toml", f'[tenant.one]\nkeys = ["{key}"]\n')
-    return c.start("c0", *flags, "--api-keys", keys)
+    return c.start("c0", *(flag.replace("FOLDER", c.dir) for flag in flags), "--api-keys", keys)
 
 
 def counts_memory(test):

@@ -54,6 +54,8 @@ def seeds():
         request("POST", "/v1/store", batch(put, {"op": "get", "key": "a"}, {"op": "pin", "key": "b", "for": "1s"},
                                            values=b"hello")),
         request("DELETE", "/v1/store/d"),
+        request("PUT", "/v1/store/e?durability=d0&replace=true", b"x" * 500),
+        request("POST", "/v1/store/e?op=move&to=f&replace=true", b"", "Content-Length: 0", "x-mc-deadline-ms: 20000"),
         request("POST", "/blocks/evict", json.dumps({"prefix": "12" * 16, "older_ms": 5, "dry_run": True}).encode()),
         request("POST", "/blocks/pin", json.dumps({"prefix": "12" * 16, "for_ms": 1000}).encode()),
         request("GET", "/blocks/export?prefix=" + "12" * 16 + "&first=0"),
@@ -70,7 +72,8 @@ def wrong():
     bad, large, unknown = (400,), (400, 413), (405, 501)
     keys = ["%00", "%0a", "%ff%fe", "%", "%zz", "k" * 1025, "%c0%af"]
     queries = ["ttl=0s", "ttl=-1s", "ttl=1e400d", "ttl=nan", "ttl=" + "9" * 400 + "s", "pin=400d", "replace=2", "a",
-               "=", "ttl=1s&ttl=2s", "tenant=", "tenant=%00", "tenant=" + "t" * 5000, "x=y", "%ff=1"]
+               "=", "ttl=1s&ttl=2s", "tenant=", "tenant=%00", "tenant=" + "t" * 5000, "x=y", "%ff=1",
+               "durability=", "durability=d4", "durability=d3", "durability=d2&durability=d1", "durability=%00"]
     listings = ["limit=-1", "limit=0", "limit=1e9", "limit=18446744073709551616", "prefix=%ff", "after=%00"]
     batches = [b"", b"{}", b"[" * 100_000, b'{"ops":' + b"[" * 50_000, b'{"ops":{}}\n', b'{"ops":[1]}\n', b"\xff\xfe\n"]
     batches += [batch(*[{"op": "get", "key": "k"}] * 1025), batch({"op": "put", "key": "k", "bytes": 2**63 - 1})]
@@ -178,12 +181,14 @@ class Slow(threading.Thread):
 
 
 class WorkerHttp(Attacked):
+    attacked, flags = WORKERS, ()
+
     def make_cluster(self):
         c = Cluster(roles=["conductor", "d0"])
         try:
             c.start("p0", "--admin-key-file", attack.private_file(self, "admin", KEY + "\n"))
-            attack.start_store(self, c, KEY, "--dram", "32MiB", "--values", "2MiB")
-            self.ports = {name: port_of(c.processes[name].wait_ready()["http"]) for name in WORKERS}
+            attack.start_store(self, c, KEY, "--dram", "32MiB", "--values", "2MiB", *self.flags)
+            self.ports = {name: port_of(c.processes[name].wait_ready()["http"]) for name in self.attacked}
             c.wait_nodes()
         except BaseException:
             c.close()
@@ -193,6 +198,12 @@ class WorkerHttp(Attacked):
         for one in self.health:
             self.addCleanup(one.close)
         return c
+
+    def seeds(self):
+        return seeds()
+
+    def wrong(self):
+        return [*wrong(), (request("PUT", "/v1/store/k?durability=d2", b"x"), (400,))]
 
     def check_health(self):
         for one in self.health:
@@ -220,7 +231,7 @@ class WorkerHttp(Attacked):
                 if thrown % 20 == 0:
                     self.check_health()
 
-            self.assertGreater(throw_http(port, seeds(), liar, sent, check), sent * 0.3)
+            self.assertGreater(throw_http(port, self.seeds(), liar, sent, check), sent * 0.3)
         self.check_after()
 
     def status_of(self, port, data):
@@ -240,7 +251,7 @@ class WorkerHttp(Attacked):
         return int(answer.split(b" ")[1]) if answer else 0
 
     def test_each_wrong_request_to_the_store_is_refused_by_a_status(self):
-        for data, statuses in wrong():
+        for data, statuses in self.wrong():
             with self.subTest(data[:80]):
                 self.assertIn(self.status_of(self.ports["c0"], data), statuses)
             self.alive("c0", data)
@@ -322,6 +333,26 @@ class WorkerHttp(Attacked):
                 one.close()
             slow.close()
         self.check_after()
+
+
+class WorkerHttpOnDisk(WorkerHttp):
+    """The store of values alone, whose calls run on threads that wait for a disk."""
+
+    attacked, flags = ("c0",), ("--ssd", "FOLDER/disk:256MiB", "--values-disk", "16MiB")
+    test_each_wrong_prompt_is_refused_by_a_status = None
+    test_health_is_answered_beside_the_largest_prompts = None
+
+    def seeds(self):
+        return [data.replace(b"durability=d0", b"durability=" + level) for data in seeds() for level in (b"d1", b"d2")]
+
+    def wrong(self):
+        put = "/v1/store/k?durability=d2&replace=true"
+        return [
+            *wrong(),
+            (request("PUT", put, b"x" * (12 << 20)), (507,)),
+            *((request("PUT", put, b"x", "Content-Length: 1", f"x-mc-deadline-ms: {ms}"), (400,))
+              for ms in ("0", "-1", "3600001", "1e3", "9" * 400, "soon")),
+        ]
 
 
 if __name__ == "__main__":

@@ -51,12 +51,14 @@ class Limited(unittest.TestCase):
 
 class Values(Limited):
     names, room = ("c0",), 40 << 20
+    flags, level = (), "d0"
+    statuses = (200, 201, 404, 409, 413, 429, 503)
 
     def setUp(self):
         self.c = Cluster()
         self.addCleanup(self.c.close)
         self.c.start("conductor")
-        process = attack.start_store(self, self.c, KEY, "--dram", "512MiB", "--values", "256MiB")
+        process = attack.start_store(self, self.c, KEY, "--dram", "512MiB", "--values", "256MiB", *self.flags)
         self.port = port_of(process.wait_ready()["http"])
 
     def ask(self, method, path, body=None):
@@ -70,21 +72,24 @@ class Values(Limited):
 
     def test_values_without_room_fail_alone(self):
         value = b"x" * (12 << 20)
-        line = json.dumps({"ops": [{"op": "put", "key": f"b{i}", "bytes": len(value) // 4} for i in range(4)]})
+        put = {"op": "put", "bytes": len(value) // 4, "durability": self.level}
+        line = json.dumps({"ops": [{**put, "key": f"b{i}"} for i in range(4)]})
         batch = line.encode() + b"\n" + value
         gets = json.dumps({"ops": [{"op": "get", "key": f"k{i}"} for i in range(8)]}).encode() + b"\n"
         self.assertEqual(self.ask("PUT", "/v1/store/small", b"abc")[0], 201)
         self.limit(self.c)
         seen = set()
         for _ in range(attack.count(3, 20)):
-            calls = [lambda i=i: self.ask("PUT", f"/v1/store/k{i}", value) for i in range(TOGETHER)]
+            calls = [
+                lambda i=i: self.ask("PUT", f"/v1/store/k{i}?durability={self.level}", value) for i in range(TOGETHER)
+            ]
             calls += [lambda i=i: self.ask("GET", f"/v1/store/k{i}") for i in range(TOGETHER)]
             calls += [lambda: self.ask("POST", "/v1/store", batch), lambda: self.ask("POST", "/v1/store", gets)]
-            calls += [lambda: self.ask("PUT", "/v1/store/most", b"y" * (64 << 20))]
+            calls += [lambda: self.ask("PUT", f"/v1/store/most?durability={self.level}", b"y" * (64 << 20))]
             for answer in together(calls):
                 if answer:
                     seen.add(answer[0])
-                    self.assertIn(answer[0], (200, 201, 404, 409, 413, 429, 503), answer[1][:300])
+                    self.assertIn(answer[0], self.statuses, answer[1][:300])
             self.assert_lives(self.c, "large values")
             until(lambda: self.ask("GET", "/v1/store/small") == (200, b"abc"), PATIENCE_S, "a small value is read")
         self.assertIn(503, seen)
@@ -94,6 +99,19 @@ class Values(Limited):
         until(put, PATIENCE_S, "there is room again")
         self.assertEqual(self.ask("GET", "/v1/store/again"), (200, value[: 1 << 20]))
         self.assertEqual(self.c.processes["c0"].stop(), 0)
+
+
+class ValuesOnDisk(Values):
+    """As Values, on the threads that wait for a disk."""
+
+    flags, level = ("--ssd", "FOLDER/disk:2GiB", "--values-disk", "1GiB"), "d2"
+    statuses = (*Values.statuses, 507)  # the block store says so when it has no memory for a group
+
+
+class ValuesSoonOnDisk(ValuesOnDisk):
+    """With writes behind the answers."""
+
+    level = "d1"
 
 
 def large_schema(random):
