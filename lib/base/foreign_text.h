@@ -1,5 +1,5 @@
-// Text that others made, such as the answer of a model, on its way to a terminal. A control sequence in it could move
-// the cursor, rename the window or hide what was written.
+// Functions that write text from other programs (such as a model's answer) to a terminal safely. A control sequence in
+// it could move the cursor, rename the window or hide what was written.
 #pragma once
 
 #include <string>
@@ -10,9 +10,10 @@
 
 namespace mc {
 
-/// The text with every control character but line feed and tab, and every byte that is not UTF-8, as \xNN or \uNNNN.
+/// Returns the text with escapes (\xNN, \uNNNN) in place of control characters and of bytes that are not UTF-8. Line
+/// feeds and tabs stay.
 std::string show_controls(std::string_view text);
-/// The value with all its strings and names shown so.
+/// Applies show_controls() to all strings and member names of a JSON value.
 Json show_controls_in(const Json& value);
 /// On a terminal, replaces control characters by escapes. A pipe or a file gets the bytes unchanged. `text` ends with a
 /// whole character.

@@ -20,8 +20,8 @@ int64_t longest_prompt(const model::Runner& runner) {
   return std::min<int64_t>(256, runner.model().config().max_positions - 8);
 }
 
-/// The two best times of one length. A best time that another pass comes near is the machine's own time. The first pass
-/// pays for cold caches, so three passes are needed at least.
+/// The two best times of one length. When a second pass is within 5 % of the best one, the best time is taken as the
+/// machine's speed without disturbance. The first pass pays for cold caches, so three passes are needed at least.
 struct Best {
   double first = 1e9, second = 1e9;
   int passes = 0;

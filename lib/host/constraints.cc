@@ -145,9 +145,9 @@ size_t Constraints::Cache::bytes() const {
 /// Drops the idle grammars that were used longest ago, then the masks of the others, until a grammar or a mask of these
 /// bytes fits. False: it does not fit.
 ///
-/// Answers take turns, so the masks that were used longest ago are of the answer whose turn comes next. Only masks
-/// that no answer has used for two turns are cleared by their age. Where all are in use the largest are cleared, which
-/// makes room for many tokens of the others.
+/// Each step computes all answers in turn. So the masks that were used longest ago belong to the answer that needs them
+/// next. Only masks that no answer has used for two turns are cleared by their age. Where all are in use, the largest
+/// are cleared, which makes room for many tokens of the others.
 bool Constraints::Cache::make_room(size_t grammar_bytes, size_t mask_bytes) {
   for (;;) {
     size_t grammars = grammar_bytes, masks = mask_bytes;

@@ -30,8 +30,8 @@ Error disk_error(std::string what, const Error& error) {
   return user_error(err::kValueDisk, std::move(what) + ": " + error.what, "durability");
 }
 
-/// A fault also fails the next durable call, which may have no part in it: groups before it were lost. The store has
-/// left the file of the fault by then, so the second attempt writes to another one.
+/// After a disk fault the next durable call also fails, even if its own data is sound: earlier groups were lost. The
+/// store has left the file of the fault by then, so the second attempt writes to another one.
 Result<void> twice(const std::function<Result<void>()>& call) {
   auto done = call();
   return done || done.error().code != Code::io ? done : call();

@@ -18,7 +18,8 @@ class ValueDisk {
   virtual uint64_t new_number() = 0;
   /// The records that an earlier process left, one for each key and none that has expired. They are given once.
   virtual std::vector<wire::ValueRecord> take_found() = 0;
-  /// Durable when it returns. With `value` the bytes are written too, under record.data; without, they are there.
+  /// Durable when it returns. If `value` is given, its bytes are written under record.data. If it is null, they are on
+  /// disk already.
   /// MC5008: the disk is full. MC5009: it failed. Then a part of the record may be there until take_back().
   virtual Result<void> write(const wire::ValueRecord& record, const ValueBytes* value) = 0;
   /// Removes the record of this number, every older one of its key, and bytes that no record has any more. An unknown
