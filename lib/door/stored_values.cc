@@ -172,7 +172,7 @@ void StoredValues::put_back(const ValueKey& key, const Before& before) {
     is_back = before.value ? store_.put(key, before.value, terms, now, info.copy).has_value()
                            : info.copy && store_.restore(key, info, now);
   }
-  if (!is_back && info.copy) store_.add_unneeded(*info.copy);
+  if (!is_back && info.copy) remains_.push_back({.number = info.copy->number});
 }
 
 // ---- put -------------------------------------------------------------------------------------
@@ -252,10 +252,10 @@ Result<void> StoredValues::persist(const ValueKey& key, const ValueInfo& info, c
     if (!is_over) {
       const auto restored = store_.restore(key, evicted, clock_.now());
       if (restored) return {};
-      store_.add_unneeded(copy);
+      remains_.push_back({.number = copy.number});
       return restored;
     }
-    store_.add_unneeded(copy);
+    remains_.push_back({.number = copy.number});
   }
   return {};
 }
@@ -373,7 +373,8 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
     MC_TRY(same, has_same(to, *old.info, *value));
     if (same) return PutResult::unchanged;
     const TableLock lock(mutex_);
-    MC_CHECK(store_.check_free(to, replaces, clock_.now()));
+    store_.expire(clock_.now());
+    MC_CHECK(store_.check_free(to, replaces));
   }
   std::optional<DiskCopy> copy;
   if (info.copy) {
@@ -399,7 +400,8 @@ Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const V
   if (from == to) return PutResult::unchanged;
   {
     const TableLock lock(mutex_);
-    MC_CHECK(store_.check_free(to, replaces, clock_.now()));  // the lock on its key keeps it free
+    store_.expire(clock_.now());
+    MC_CHECK(store_.check_free(to, replaces));  // the lock on its key keeps it free
   }
   const Before source = before(from), replaced = before(to);
   std::optional<DiskCopy> copy;
@@ -427,7 +429,7 @@ Result<void> StoredValues::end_move(const ValueKey& from, const ValueKey& to, co
   {
     const TableLock lock(mutex_);
     if (done) {
-      if (copy && replaced.info && replaced.info->copy) store_.add_unneeded(*replaced.info->copy);
+      if (copy && replaced.info && replaced.info->copy) remains_.push_back({.number = replaced.info->copy->number});
       return {};
     }
     (void)store_.remove(to, clock_.now());

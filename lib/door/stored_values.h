@@ -80,7 +80,7 @@ class StoredValues {
     node::SharedValue value;              // null: none, or its bytes are on disk alone
     TimePoint time;
   };
-  /// A record that a call which failed has left on disk.
+  /// A record that is dropped behind the answer of a call: what it replaced, or has left on disk when it failed.
   struct Remains {
     uint64_t number = 0;
     bool is_alone = false;  // older records of its key stay

@@ -214,11 +214,6 @@ Result<void> ValueStore::check_put(const ValueKey& key, const ValueBytes& value,
   return check_free(key, terms.replaces);
 }
 
-Result<void> ValueStore::check_free(const ValueKey& key, bool replaces, TimePoint now) {
-  expire(now);
-  return check_free(key, replaces);
-}
-
 Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue value, const ValueTerms& terms,
                                               TimePoint now, std::optional<DiskCopy> copy) {
   MC_ASSERT(value != nullptr);

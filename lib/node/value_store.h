@@ -127,8 +127,8 @@ class ValueStore {
                         std::optional<DiskCopy> copy = {});
   /// The errors of put() that do not depend on room: whether it is worth writing the value to disk.
   Result<void> check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms, TimePoint now);
-  /// MC4030 or MC4002: no value may be put or moved there.
-  Result<void> check_free(const ValueKey& key, bool replaces, TimePoint now);
+  /// MC4030 or MC4002: no value may be put or moved there, as far as expire() has come.
+  Result<void> check_free(const ValueKey& key, bool replaces);
   /// A value that an earlier process left on disk. MC5008: memory has no room for its key.
   Result<void> restore(const ValueKey& key, const ValueInfo& info, TimePoint now);
   /// The value has a copy on disk now, in place of an earlier one. False: it is gone, or the key has other bytes.
@@ -144,7 +144,6 @@ class ValueStore {
   std::vector<DiskCopy> take_unneeded() { return std::exchange(unneeded_, {}); }
   /// The caller drops this copy, or keeps it. take_unneeded() leaves it out.
   void claim(const DiskCopy& copy) { std::erase(unneeded_, copy); }
-  void add_unneeded(const DiskCopy& copy) { unneeded_.push_back(copy); }
   bool has_unneeded() const { return !unneeded_.empty(); }
   /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value.
   Result<Found> get(const ValueKey& key, Duration lease, TimePoint now);
@@ -200,7 +199,6 @@ class ValueStore {
   bool is_same(const Entry& entry, const SharedValue& value) const;
   bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
   Result<Place> at(const ValueKey& key);
-  Result<void> check_free(const ValueKey& key, bool replaces);
   Result<void> check_room(uint64_t need, uint64_t given_back, uint64_t idle_kept);
   void evict_for(uint64_t need);
   void index(Place place);
