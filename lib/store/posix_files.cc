@@ -19,13 +19,14 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
-#include "mem/mem.h"
 
 namespace mc::store {
 namespace {
 
 constexpr std::string_view kUnfinished = ".part";  // end of the name of a file that create() has not finished
 constexpr size_t kZeroBytes = size_t{1} << 20;
+/// Nobody writes to it. A store that finds no memory for a new segment would never grow again.
+alignas(kPageBytes) std::byte g_zeros[kZeroBytes];
 constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;  // the files hold the prompts of all users
 
 bool is_unfinished(std::string_view name) {
@@ -175,11 +176,10 @@ Result<FileId> PosixFiles::create(const std::string& name, uint64_t bytes) {
   // Allocated at once, so that a full disk shows now, then written: an extent that was never written is converted by
   // the first write to it, and then every flush waits for the file system's journal.
   if (::fallocate(made.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP) return fail();
-  MC_TRY(zeros, mem::HostBuffer::allocate(std::min<uint64_t>(bytes, kZeroBytes), {.name = "zeros of the store"}));
   MC_TRY(id, open(unfinished));
   kept = id;
   for (uint64_t at = 0; at < bytes;) {
-    const iovec part{zeros.data(), std::min<uint64_t>(zeros.size(), bytes - at)};
+    const iovec part{g_zeros, std::min<uint64_t>(kZeroBytes, bytes - at)};
     Io write{.op = Io::Op::write, .file = id, .offset = at, .parts = {&part, 1}};
     transfer(write);
     errno = write.error;
