@@ -244,26 +244,24 @@ Result<http::Response> StoreApi::answer_one(const std::string& tenant, const Sto
     out.get_bytes = static_cast<size_t>(done.json["bytes"].as_int());
     return out;
   }
-  MC_CHECK(append_value(tenant, op, done, call, out.body));
-  out.held = std::move(done.room);
+  MC_CHECK(verify(tenant, op, done, call));
+  struct Kept {
+    std::shared_ptr<const void> room;
+    node::SharedValue value;
+  };
+  out.lent = done.value->view();
+  out.held = std::make_shared<const Kept>(Kept{std::move(done.room), std::move(done.value)});
   return out;
 }
 
-/// Appends the bytes. Bytes that are damaged in memory are read again from disk. MC6004 and no value any more when it
-/// has no copy there.
-Result<void> StoreApi::append_value(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call,
-                                    std::string& to) {
-  const auto sum = [](std::string_view bytes) {
-    return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
-  };
+/// Checks the bytes that are sent. Damaged ones are read again from disk; MC6004 and no value any more when there is no
+/// copy on disk.
+Result<void> StoreApi::verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call) {
   constexpr int kTriesMax = 4;
-  const size_t before = to.size();
   for (int attempt = 0; attempt < kTriesMax; ++attempt) {
     MC_ASSERT(got.value != nullptr);
-    to.append(got.value->view());
-    if (sum(std::string_view(to).substr(before)) == got.value->crc()) return {};
-    to.resize(before);
-    if (sum(got.value->view()) == got.value->crc()) continue;  // the copy was damaged, and not the value
+    const std::string_view bytes = got.value->view();
+    if (sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}) == got.value->crc()) return {};
     if (!values_.lose_memory({tenant, op.key}, got.value))
       return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
                         "put the value again, and check the memory of the host");
@@ -308,23 +306,27 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
   call.is_batch = true;
   MC_TRY(ops, parse_store_batch(body));
   Json results = Json::array();
-  std::vector<std::shared_ptr<const void>> held;
-  std::string values;
+  struct Kept {
+    std::vector<std::shared_ptr<const void>> rooms;
+    std::string values;
+  };
+  const auto kept = std::make_shared<Kept>();
   for (const StoreOp& op : ops) {
     Result<Outcome> done = perform(tenant, op, call);
-    Result<void> appended;
+    Result<void> verified;
     if (done && done->value) {
-      if (values.size() + done->value->size() > limits_.value_bytes_max) {
-        appended = user_error(err::kBodyTooLarge,
+      if (kept->values.size() + done->value->size() > limits_.value_bytes_max) {
+        verified = user_error(err::kBodyTooLarge,
                               "the values of this batch are more than the " +
                                   std::to_string(limits_.value_bytes_max >> 20) + " MiB that one answer holds",
                               "key", "get the rest in another batch");
       } else {
-        appended = append_value(tenant, op, *done, call, values);
-        held.push_back(std::move(done->room));
+        verified = verify(tenant, op, *done, call);
+        if (verified) kept->values += done->value->view();
+        kept->rooms.push_back(std::move(done->room));
       }
     }
-    const Error* error = !done ? &done.error() : !appended ? &appended.error() : nullptr;
+    const Error* error = !done ? &done.error() : !verified ? &verified.error() : nullptr;
     Json line = Json::object({{"status", error ? http_status_of(*error) : done->status}});
     if (error) {
       line.set("error", error_json(*error));
@@ -335,8 +337,9 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
   }
   MC_ASSERT_EQ(results.size(), ops.size());
   http::Response out{.status = 200, .headers = {{"Content-Type", "application/octet-stream"}}, .body = {}};
-  out.body = Json::object({{"results", std::move(results)}}).dump() + "\n" + values;
-  out.held = std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(held));
+  out.body = Json::object({{"results", std::move(results)}}).dump() + "\n";
+  out.lent = kept->values;
+  out.held = kept;
   return out;
 }
 

@@ -64,7 +64,7 @@ class StoreApi {
   Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op);
-  Result<void> append_value(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call, std::string& to);
+  Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);
   std::shared_ptr<const void> reserve(uint64_t bytes);
 
   const PageLock& lock_;
