@@ -174,14 +174,13 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
   const auto* match = std::get_if<http::RouteMatch>(&found);
   if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
   if (match && is_order(match->route) && !lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
-  if (match && match->route == http::Route::prefill) {
-    if (!lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
-    return prompt_bytes_ > 0 ? std::nullopt : std::optional(no_prompts());
-  }
+  const bool asks = match && match->route == http::Route::prefill;
+  if (asks && !lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
+  if (asks && prompt_bytes_ == 0) return no_prompts();
   const bool imports = match && match->route == http::Route::block_import;
-  const size_t most = imports ? import_bytes_ : kPageBodyMax;
+  const size_t most = asks ? prompt_bytes_ : imports ? import_bytes_ : kPageBodyMax;
   const auto length = parse_u64(http::find_header(head.headers, "content-length", "0"), 0, most);
-  if (length && http::find_header(head.headers, "transfer-encoding").empty()) return std::nullopt;
+  if (length && (asks || http::find_header(head.headers, "transfer-encoding").empty())) return std::nullopt;
   return http::error_response(err::kBodyTooLarge,
                               "this path takes no body of more than " + std::to_string(most) + " bytes");
 }

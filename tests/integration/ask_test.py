@@ -87,7 +87,7 @@ class Alone(unittest.TestCase):
             words = ["mc-prefill", "ask", place, "-f", "-"]
             code, out, err = run(*words, stdin=b"a b c " * 100_000, env=c.env)
             self.assertEqual((code, out), (1, b""))
-            self.assertRegex(err, "MC4004 .*exceeds [0-9]+ bytes")
+            self.assertRegex(err, "MC4004 .*no body of more than [0-9]+ bytes")
             self.assertEqual(ask(c, place, [5, 17, 9])["computed_tokens"], 3)
 
 
