@@ -8,7 +8,7 @@ import re
 import unittest
 
 import cluster
-from cluster import Cluster, cached, oracle, token_ids
+from cluster import Cluster, cached, oracle, token_ids, until
 
 BLOCK = 64
 IDS = [5 + i * 7 % 900 for i in range(135)]  # two whole blocks and a tail
@@ -117,9 +117,11 @@ class OnDevice(unittest.TestCase):
                     self.assertRegex(node.text(), r"error MC7006 .*uncorrectable ECC error .*CUDA error 214")
                     c.start(name[0] + "1", *CPU, *PROFILED)
                     self.assertEqual(token_ids(answer.result()), tokens_on_cpu(IDS[:20], 4, "auto"))
-                log = c.processes["conductor"].text()
-                self.assertRegex(log, r"request is retried .*reason=io why=\"emu: .*uncorrectable ECC error")
-                self.assertRegex(log, rf"node left .*{name}.*uncorrectable ECC error")
+                conductor = c.processes["conductor"]
+                left = rf"node left .*{name}.*uncorrectable ECC error"
+                until(lambda: re.search(left, conductor.text()), 10, "the reason in the conductor's log")
+                retried = r"request is retried .*reason=io why=\"emu: .*uncorrectable ECC error"
+                self.assertRegex(conductor.text(), retried)
                 left = {"p0", "d0", name[0] + "1"} - {name}
                 self.assertEqual({n["id"] for n in c.cluster()["nodes"]}, left)
 
