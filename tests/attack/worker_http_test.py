@@ -340,6 +340,7 @@ class WorkerHttpOnDisk(WorkerHttp):
 
     attacked, flags = ("c0",), ("--ssd", "FOLDER/disk:256MiB", "--values-disk", "16MiB")
     test_each_wrong_prompt_is_refused_by_a_status = None
+    test_each_wrong_order_about_blocks_is_refused_by_a_status = None
     test_health_is_answered_beside_the_largest_prompts = None
 
     def seeds(self):
