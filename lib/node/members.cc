@@ -335,6 +335,9 @@ void Members::remove(const std::string& name, std::string why) {
 }
 
 void Members::note_refused(RefusedNode node) {
+  // A stranger chooses these texts, and a message may have 16 MiB.
+  for (std::string* text : {&node.name, &node.control_uri, &node.why.message, &node.why.ours, &node.why.theirs})
+    if (text->size() > kRefusedTextMax) *text = text->substr(0, kRefusedTextMax);
   ++refused_.count;
   refused_.last.push_back(std::move(node));
   if (refused_.last.size() > kRefusedMax) refused_.last.pop_front();

@@ -73,6 +73,7 @@ class Members {
     uint64_t count = 0;            // of all
   };
   static constexpr size_t kRefusedMax = 64;
+  static constexpr size_t kRefusedTextMax = 1024;  // bytes of each text of a RefusedNode; the rest is cut
 
   explicit Members(MembersOptions options) : options_(std::move(options)) {}
 

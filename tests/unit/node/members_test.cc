@@ -58,6 +58,13 @@ TEST_CASE("node/members: of many refusals the last ones are kept and all are cou
   CHECK(members.refused().count == 100);
   CHECK(members.refused().last.size() == Members::kRefusedMax);
   CHECK(members.refused().last.back().instance == instance(99));
+  const std::string large(size_t{1} << 20, 'x');
+  members.note_refused({instance(1), large, wire::Role::cache, large, {.message = large, .ours = large}});
+  const auto& cut = members.refused().last.back();
+  for (const std::string* text : {&cut.name, &cut.control_uri, &cut.why.message, &cut.why.ours}) {
+    CHECK_EQ(text->size(), Members::kRefusedTextMax);
+    CHECK_LE(text->capacity(), 2 * Members::kRefusedTextMax);
+  }
 }
 
 }  // namespace members_test
