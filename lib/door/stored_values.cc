@@ -109,7 +109,8 @@ Result<void> StoredValues::check_levels(const node::ValueTerms& terms) const {
                       "durability", "put the value at d2 on each of two nodes");
   if (wanted == Durability::d0 || disk_) return {};
   return user_error(err::kNotDurable, "the level " + name + " needs a disk, and this node keeps values in memory alone",
-                    "durability", "start the node with --ssd DIR:SIZE, or put the value at d0");
+                    "durability",
+                    "start the node with --ssd DIR:SIZE and a --values-disk of 16 MiB or more, or put the value at d0");
 }
 
 std::optional<ValueInfo> StoredValues::look(const ValueKey& key) {

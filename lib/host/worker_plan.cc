@@ -89,6 +89,9 @@ Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
     if (std::error_code error; std::filesystem::exists(directory + "/super.a", error))
       log_warn("durable values are not served: this node has no --values or no --values-disk",
                {{"directory", directory}});
+    if (bytes == 0 && value_bytes_ > 0 && !args_.given(flags::kValuesDisk))
+      log_info("no durable values: the usual part of --ssd is below the least size; --values-disk sets the part",
+               {{"least", kValueDiskLeast}, {"ssd", place.bytes}});
     return std::unique_ptr<ValueDisk>();
   }
   MC_TRY(disk, ValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
