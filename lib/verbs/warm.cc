@@ -1,10 +1,11 @@
 #include "verbs/warm.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/assert.h"
@@ -22,6 +23,7 @@ namespace mc::verbs {
 namespace {
 
 constexpr size_t kWarmBytesMax = size_t{16} << 20;
+constexpr Duration kLookInterval = 50ms;
 
 /// The operators' socket of the conductor, which needs no key.
 Result<BlockDoor> conductor_of(Duration time) {
@@ -42,7 +44,7 @@ Result<Json> json_of(const BlockDoor& door, const http::Response& response) {
 /// The full blocks of the prompt, and the nodes that have all of them.
 struct Prompt {
   std::string last;
-  uint64_t blocks = 0, tokens = 0;
+  uint64_t blocks = 0, tokens = 0, tail_tokens = 0;
   std::vector<std::string> holders;
 };
 
@@ -51,6 +53,7 @@ Result<Prompt> explain(const BlockDoor& conductor, const Json& request) {
   MC_TRY(json, json_of(conductor, response));
   Prompt prompt;
   const Json& hashes = json["block_hashes"];
+  prompt.tail_tokens = static_cast<uint64_t>(json["tail_tokens"].as_int());
   prompt.blocks = hashes.size(), prompt.tokens = static_cast<uint64_t>(json["prompt_tokens"].as_int());
   if (prompt.blocks == 0)
     return user_error(err::kBadValue,
@@ -66,19 +69,42 @@ Result<Prompt> explain(const BlockDoor& conductor, const Json& request) {
   return prompt;
 }
 
+/// The prompt as token ids with one more. The last token of a prompt is always computed, so the conductor does not look
+/// for a block that ends with it.
+Result<Json> longer(const BlockDoor& conductor, const Json& request) {
+  MC_TRY(response, conductor.call(http::Method::post, "/tokenize", request.dump()));
+  MC_TRY(json, json_of(conductor, response));
+  Json ids = json["tokens"];
+  if (!ids.is_array() || ids.size() == 0)
+    return user_error(err::kPeerGarbage, "the answer has no tokens", conductor.place);
+  ids.push(Json(ids[ids.size() - 1].as_int()));
+  Json out = request;
+  out.set("prompt", std::move(ids));
+  return out;
+}
+
 /// Computes the prompt, and waits until the conductor has learnt who holds its blocks.
-Result<Prompt> compute(const BlockDoor& conductor, const Json& request, Duration time) {
+Result<Prompt> compute(const BlockDoor& conductor, Json request, Duration time) {
   const TimePoint deadline = SystemClock::instance().now() + time;
+  MC_TRY(prompt, explain(conductor, request));
+  if (prompt.tail_tokens == 0) {
+    MC_TRY(extended, longer(conductor, request));
+    request = std::move(extended);
+    MC_TRY(again, explain(conductor, request));
+    prompt = std::move(again);
+  }
   Json ask = request;
   ask.set("max_tokens", 1).set("temperature", 0);
-  MC_TRY(prompt, explain(conductor, request));
   if (prompt.holders.empty()) MC_CHECK(conductor.call(http::Method::post, "/v1/completions", ask.dump()));
   while (prompt.holders.empty()) {
-    if (SystemClock::instance().now() > deadline)
+    const Duration left = deadline - SystemClock::instance().now();
+    if (left <= 0s)
       return user_error(err::kDeadlineExceeded, "no node reports all " + std::to_string(prompt.blocks) + " blocks",
                         "the conductor's index", "raise --timeout, or give the nodes more memory");
-    std::this_thread::yield();  // each look is a round trip to the conductor
-    MC_TRY(again, explain(conductor, request));
+    // Each look makes the conductor hash the whole prompt, and there is no event to wait for.
+    (void)::poll(nullptr, 0, static_cast<int>(std::min<Duration>(kLookInterval, left) / 1ms));
+    MC_TRY(door, conductor_of(left));
+    MC_TRY(again, explain(door, request));
     prompt = std::move(again);
   }
   return prompt;

@@ -268,6 +268,22 @@ class Blocks(unittest.TestCase):
             self.assertNotEqual(code, 0)
             self.assertIn(text, err)
 
+    def test_a_warmed_prompt_may_end_with_a_full_block(self):
+        c = self.start(memory="32MiB")
+        text = "Once upon a time"
+        for n in range(400):
+            text += f" {n % 10}"
+            tokens = len(c.post("/tokenize", {"prompt": text})[2]["tokens"])
+            if tokens >= 3 * BLOCK and tokens % BLOCK == 0:
+                break
+        self.assertEqual(tokens % BLOCK, 0)
+        words = ("-f", "-", "--pin", "1h", "--timeout", "10s", "--json")
+        code, out, err = run("mc-cache", "warm", "p0", *words, env=c.env, stdin=text.encode())
+        self.assertEqual(code, 0, err)
+        row = json.loads(out)
+        self.assertEqual((row["blocks"], row["pinned"]), (tokens // BLOCK, True))
+        self.assertIn(row["prefix"], {b["id"] for b in self.blocks(c, "p0")[0] if "pin_ms" in b})
+
     def test_a_damaged_half_or_foreign_stream_leaves_no_block_and_says_why(self):
         c = self.start()
         ids = Random(51).ids(LENGTH)
