@@ -147,6 +147,11 @@ Result<node::ReadBlocks> parse_export(std::string_view query) {
   return order;
 }
 
+BlockCalls::~BlockCalls() {
+  for (const auto& [id, call] : waiting_)
+    call.out.respond(http::error_response(err::kDraining, "the node is stopping"));
+}
+
 void BlockCalls::evict(const http::Request& request, const http::Responder& out) {
   auto order = parse_evict(request.body);
   if (!order) return out.respond(http::error_response(order.error()));

@@ -36,6 +36,10 @@ class BlockCalls {
   /// until a conductor has named it. `pages` is the node's KV buffer.
   BlockCalls(node::MachineLoop& loop, node::Worker& worker, std::string title, std::byte* pages)
       : loop_(loop), worker_(worker), title_(std::move(title)), pages_(pages) {}
+  BlockCalls(const BlockCalls&) = delete;
+  BlockCalls& operator=(const BlockCalls&) = delete;
+  /// Answers the calls under way with 503: the node is stopping.
+  ~BlockCalls();
 
   // Any thread; the lock was checked.
   void evict(const http::Request& request, const http::Responder& out);

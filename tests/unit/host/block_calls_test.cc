@@ -28,12 +28,13 @@ struct Node final : node::MachineLoop {
     tasks.push_back(std::move(task));
   }
   void deliver(const node::Event&) override {}
+  void run_tasks(node::Actions& actions) {
+    const std::lock_guard lock(mutex);
+    for (; !tasks.empty(); tasks.pop_front()) tasks.front()(SystemClock::instance().now(), actions);
+  }
   void run() {
     node::Actions actions;
-    {
-      const std::lock_guard lock(mutex);
-      for (; !tasks.empty(); tasks.pop_front()) tasks.front()(SystemClock::instance().now(), actions);
-    }
+    run_tasks(actions);
     bench.machine.handle(node::Tick{}, SystemClock::instance().now(), actions);
     for (const auto& answer : node::bench::all<node::OrderAnswer>(actions)) calls.answer(answer);
   }
@@ -112,6 +113,24 @@ TEST_CASE("host/block_calls: the query of an export names a block, and may name 
        std::vector<std::string>{"", "first=1", "prefix=12", "prefix=" + kHash + "&last=1",
                                 "prefix=" + kHash + "&first=-1", "prefix=" + kHash + "&first=4294967296"})
     CHECK_FALSE(parse_export(query).has_value());
+}
+
+TEST_CASE("host/block_calls: the end of the node answers the orders that are under way") {
+  auto node = std::make_unique<Node>();
+  const auto server = http::Server::open(
+      {}, [&](const http::Request& request, const http::Responder& out) { node->calls.evict(request, out); });
+  REQUIRE_OK(server);
+  test::RawClient client((*server)->port());
+  client.send(post("/blocks/evict", "{}"));
+  const TimePoint deadline = test::patience();
+  while (node->waiting() == 0 && SystemClock::instance().now() < deadline) std::this_thread::yield();
+  node::Actions actions;
+  node->run_tasks(actions);
+  REQUIRE(actions.empty());  // the eviction waits for its turn
+  node.reset();
+  const std::string answer = client.read_response();
+  CHECK(answer.starts_with("HTTP/1.1 503 "));
+  CHECK(answer.find("the node is stopping") != std::string::npos);
 }
 
 TEST_CASE("host/block_calls: an order goes to the machine, and its result is the answer of the call") {
