@@ -408,7 +408,7 @@ void StoreApi::update(Metrics& metrics) {
       try {
         values_.drop_unneeded();
       } catch (const std::bad_alloc&) {
-        log_warn("old values stay on disk for now: not enough memory");
+        log_warn("old values stay on disk until the next try: not enough memory");
       }
       dropping_ = false;
     };
