@@ -149,7 +149,7 @@ Result<Invocation> parse_line(const Program& program, const CommandLine& line, s
       return user_error(err::kUsage, "'" + shell + "' is not a shell with completion: bash or zsh", "--completion");
     return finished(completion_text(program, shell));
   }
-  if (line.verb == nullptr && program.needs_verb)
+  if (line.verb == nullptr && program.run == nullptr && !program.verbs.empty())
     return user_error(err::kUsage,
                       std::string(program.name) + " needs a verb; " + std::string(program.name) + " --help lists them");
   Builder builder(program, environment);
@@ -160,6 +160,7 @@ Result<Invocation> parse_line(const Program& program, const CommandLine& line, s
   }
   Invocation go;
   go.args = std::move(args);
+  go.run = line.verb ? line.verb->run : program.run;
   return go;
 }
 
@@ -184,8 +185,10 @@ const BuildInfo& build_info() {
 namespace {
 
 /// The last place that catches what libraries throw when the machine refuses memory, threads or descriptors.
-Result<int> run_body(const std::function<Result<int>(const Args&)>& body, const Args& args) try {
-  return body(args);
+Result<int> run_body(const Program& program, const Invocation& invocation) try {
+  MC_ASSERT(invocation.run != nullptr);
+  if (program.check) MC_CHECK(program.check(invocation.args));
+  return invocation.run(invocation.args);
 } catch (const std::bad_alloc&) {
   return user_error(err::kNotEnoughMemory, "the operating system gives no more memory");
 } catch (const std::system_error& error) {
@@ -197,8 +200,7 @@ Result<int> run_body(const std::function<Result<int>(const Args&)>& body, const 
 
 }  // namespace
 
-int run(const Program& program, int argc, const char* const* argv,
-        const std::function<Result<int>(const Args&)>& body) {
+int run(const Program& program, int argc, const char* const* argv) {
   mutable_build_info() = {std::string(program.name), std::string(program.version), std::string(program.commit)};
   std::set_terminate(abort_on_exception);
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit on file sizes fails, and says so
@@ -220,7 +222,7 @@ int run(const Program& program, int argc, const char* const* argv,
   if (args.has(flags::kLogLevel)) log_options.level = *parse_log_level(args.text(flags::kLogLevel));
   if (args.has(flags::kLogFormat)) log_options.format = *parse_log_format(args.text(flags::kLogFormat));
   log_configure(log_options);
-  auto code = run_body(body, args);
+  auto code = run_body(program, *invocation);
   if (!code) return fail(code.error());
   (void)log_flush(kFlushTime);
   return *code;

@@ -3,8 +3,8 @@
 //
 //   constexpr const Flag* kFlags[] = {&flags::kModel, &kDram, ...};
 //   constexpr cli::Verb kVerbs[] = {{.name = "inspect", ...}};
-//   constexpr cli::Program kProgram{.name = "mc-cache", ..., .flags = kFlags, .verbs = kVerbs};
-//   int main(int argc, char** argv) { return mc::cli::run(kProgram, argc, argv, serve); }
+//   constexpr cli::Program kProgram{.name = "mc-cache", ..., .flags = kFlags, .verbs = kVerbs, .run = serve};
+//   int main(int argc, char** argv) { return mc::cli::run(kProgram, argc, argv); }
 //
 // Precedence: flag > MCT_* environment > --config file > default; --print-config shows the winner.
 // Every value is checked against its kind while parsing, wherever it came from, so the getters of
@@ -95,25 +95,31 @@ struct Positional {
 
 using FlagList = std::span<const Flag* const>;
 
+class Args;
+/// What a program or verb does with its settings: the exit code, or an error that `run` prints.
+using Body = Result<int> (*)(const Args& args);
+
 struct Verb {
   std::string_view name;
   std::string_view summary;
   std::span<const Positional> args = {};
   FlagList flags = {};
   std::string_view example = "";
+  Body run = nullptr;
 };
 
 struct Program {
   std::string_view name;     // "mc-cache"
   std::string_view summary;  // one line
-  FlagList flags = {};       // of the daemon: what runs without a verb
+  FlagList flags = {};       // of `run`
   std::span<const Verb> verbs = {};
   std::string_view example = "";  // last line of --help; must work when pasted
-  bool needs_verb = false;        // mc-bench
   std::string_view version = "";  // from the generated mc_version.h
   std::string_view commit = "";
   std::string (*topic)(std::string_view name) = nullptr;  // text of a help topic of its own, or ""
   std::string_view topics = "";                           // names of these topics, for messages
+  Body run = nullptr;                                     // the daemon; null: the program needs one of its verbs
+  Result<void> (*check)(const Args& args) = nullptr;      // looks at the settings before any body runs
 };
 
 enum class Origin : uint8_t { fallback, file, environment, flag };
@@ -170,11 +176,12 @@ class Args {
   std::vector<std::string> argv_;
 };
 
-/// The result of parsing: run with `args`, or print `out` and exit.
+/// The result of parsing: call `run` with `args`, or print `out` and exit.
 struct Invocation {
   std::optional<int> exit_code;  // set: do not run
   std::string out;               // for stdout: help, version, completion, settings
   Args args;
+  Body run = nullptr;
 };
 
 using Environment = std::function<const char*(const char* name)>;
@@ -182,9 +189,9 @@ using Environment = std::function<const char*(const char* name)>;
 /// Never exits and never prints. Errors carry an MC number (MC1001 to MC1003).
 Result<Invocation> parse(const Program& program, int argc, const char* const* argv, const Environment& environment);
 
-/// main(): parses, prints help or errors, sets up logs, calls `body`, prints its error in three
-/// lines to stderr and maps it to an exit code.
-int run(const Program& program, int argc, const char* const* argv, const std::function<Result<int>(const Args&)>& body);
+/// main(): parses, prints help or errors, sets up logs, calls the body of the verb or of the program, prints its
+/// error in three lines to stderr and maps it to an exit code.
+int run(const Program& program, int argc, const char* const* argv);
 
 // The texts, for tests and documents.
 std::string help_text(const Program& program);

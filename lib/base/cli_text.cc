@@ -102,9 +102,8 @@ std::vector<const Flag*> all_flags(const Program& program) {
 
 std::string help_text(const Program& program) {
   std::string out = std::string(program.name) + ": " + std::string(program.summary) + "\n\nUsage: ";
-  if (!program.needs_verb) out += std::string(program.name) + " [FLAGS]\n";
-  if (!program.verbs.empty())
-    out += (program.needs_verb ? "" : "       ") + std::string(program.name) + " VERB [FLAGS]\n";
+  if (program.run) out += std::string(program.name) + " [FLAGS]\n";
+  if (!program.verbs.empty()) out += (program.run ? "       " : "") + std::string(program.name) + " VERB [FLAGS]\n";
   out += "\n";
   if (!program.verbs.empty()) {
     size_t column = 0;

@@ -137,13 +137,13 @@ Result<int> evict_blocks(const cli::Args& args) {
 Result<int> pin_any(const cli::Args& args) {
   MC_TRY(target, target_of(args));
   const auto* prefix = std::get_if<BlockHash>(&target);
-  return prefix ? pin_chain(args, *prefix) : use_values(args);
+  return prefix ? pin_chain(args, *prefix) : pin_values(args);
 }
 
 Result<int> unpin_any(const cli::Args& args) {
   MC_TRY(target, target_of(args));
   const auto* prefix = std::get_if<BlockHash>(&target);
-  return prefix ? unpin_chain(args, *prefix) : use_values(args);
+  return prefix ? unpin_chain(args, *prefix) : unpin_values(args);
 }
 
 }  // namespace mc::verbs

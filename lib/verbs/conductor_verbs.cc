@@ -90,42 +90,6 @@ constexpr cli::Positional kRequestArgs[] = {
 constexpr cli::Positional kNodeArgs[] = {{.name = "NODE", .help = "its id in ps", .max = -1}};
 constexpr cli::Positional kAskArgs[] = {{.name = "TEXT", .help = "what to say to the model", .min = 0}};
 
-constexpr cli::Verb kVerbs[] = {
-    {.name = "ps", .summary = "list the nodes of the cluster", .flags = kUrlFlags, .example = "mc-conductor ps"},
-    {.name = "wait",
-     .summary = "wait until so many nodes are ready",
-     .flags = kWaitFlags,
-     .example = "mc-conductor wait --prefill 2 --decode 1 --timeout 30s"},
-    {.name = "drain",
-     .summary = "give a node no new requests; its requests finish",
-     .args = kNodeArgs,
-     .flags = kDrainFlags,
-     .example = "mc-conductor drain p1 --wait"},
-    {.name = "undrain",
-     .summary = "give a drained node requests again",
-     .args = kNodeArgs,
-     .flags = kUrlFlags,
-     .example = "mc-conductor undrain p1"},
-    {.name = "ask",
-     .summary = "stream one answer of the served model",
-     .args = kAskArgs,
-     .flags = kAskFlags,
-     .example = "mc-conductor ask 'Once upon a time' -n 32"},
-    {.name = "explain",
-     .summary = "show where a request would go now and why; nothing is run",
-     .flags = kExplainFlags,
-     .example = "mc-conductor explain -p 'Once upon'"},
-    {.name = "why",
-     .summary = "show where a request went, what each stage took, and the candidates",
-     .args = kRequestArgs,
-     .flags = kWhyFlags,
-     .example = "mc-conductor why my-request-1"},
-    {.name = "keygen",
-     .summary = "make a new key set for --auth, or a key for --admin-key-file",
-     .flags = kKeygenFlags,
-     .example = "mc-conductor keygen -o cluster.key"},
-};
-
 bool wants_json(const cli::Args& args) {
   return args.on(flags::kJson);
 }
@@ -307,7 +271,7 @@ Result<int64_t> requests_on(const cli::Args& args, const std::string& name, Time
   return 0;
 }
 
-Result<int> drain(const cli::Args& args, bool on) {
+Result<int> set_drain(const cli::Args& args, bool on) {
   const bool waits = on && args.on(flags::kDrainWait);
   const TimePoint deadline = on ? soon(args.duration(flags::kTimeout)) : kNever;
   const auto tell = [&](const std::string& node, const char* state, const char* is) {
@@ -523,21 +487,64 @@ Result<int> keygen(const cli::Args& args) {
   return 0;
 }
 
+Result<int> drain(const cli::Args& args) {
+  return set_drain(args, true);
+}
+
+Result<int> undrain(const cli::Args& args) {
+  return set_drain(args, false);
+}
+
+constexpr cli::Verb kVerbs[] = {
+    {.name = "ps",
+     .summary = "list the nodes of the cluster",
+     .flags = kUrlFlags,
+     .example = "mc-conductor ps",
+     .run = ps},
+    {.name = "wait",
+     .summary = "wait until so many nodes are ready",
+     .flags = kWaitFlags,
+     .example = "mc-conductor wait --prefill 2 --decode 1 --timeout 30s",
+     .run = wait},
+    {.name = "drain",
+     .summary = "give a node no new requests; its requests finish",
+     .args = kNodeArgs,
+     .flags = kDrainFlags,
+     .example = "mc-conductor drain p1 --wait",
+     .run = drain},
+    {.name = "undrain",
+     .summary = "give a drained node requests again",
+     .args = kNodeArgs,
+     .flags = kUrlFlags,
+     .example = "mc-conductor undrain p1",
+     .run = undrain},
+    {.name = "ask",
+     .summary = "stream one answer of the served model",
+     .args = kAskArgs,
+     .flags = kAskFlags,
+     .example = "mc-conductor ask 'Once upon a time' -n 32",
+     .run = ask_model},
+    {.name = "explain",
+     .summary = "show where a request would go now and why; nothing is run",
+     .flags = kExplainFlags,
+     .example = "mc-conductor explain -p 'Once upon'",
+     .run = explain},
+    {.name = "why",
+     .summary = "show where a request went, what each stage took, and the candidates",
+     .args = kRequestArgs,
+     .flags = kWhyFlags,
+     .example = "mc-conductor why my-request-1",
+     .run = why},
+    {.name = "keygen",
+     .summary = "make a new key set for --auth, or a key for --admin-key-file",
+     .flags = kKeygenFlags,
+     .example = "mc-conductor keygen -o cluster.key",
+     .run = keygen},
+};
+
 }  // namespace
 
 const std::span<const cli::Verb> kConductorVerbs = kVerbs;
-
-Result<int> run_conductor_verb(const cli::Args& args) {
-  if (args.verb() == "ps") return ps(args);
-  if (args.verb() == "wait") return wait(args);
-  if (args.verb() == "drain") return drain(args, true);
-  if (args.verb() == "undrain") return drain(args, false);
-  if (args.verb() == "ask") return ask_model(args);
-  if (args.verb() == "explain") return explain(args);
-  if (args.verb() == "why") return why(args);
-  MC_ASSERT_EQ(args.verb(), std::string_view("keygen"));
-  return keygen(args);
-}
 
 }  // namespace verbs
 }  // namespace mc

@@ -8,9 +8,7 @@
 
 namespace mc::verbs {
 
+/// All but keygen end with exit code 3 when the conductor cannot be reached.
 extern const std::span<const cli::Verb> kConductorVerbs;
-
-/// Runs the verb named by `args`. Exit code 3 when the conductor cannot be reached.
-Result<int> run_conductor_verb(const cli::Args& args);
 
 }  // namespace mc::verbs

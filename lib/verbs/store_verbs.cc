@@ -1,7 +1,6 @@
 #include "verbs/store_verbs.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <iterator>
 #include <string>
@@ -60,7 +59,7 @@ Result<std::string> read_value(const std::string& path) {
   return error;
 }
 
-Result<int> put_value(const cli::Args& args, StoreClient& store) {
+Result<int> put_in(const cli::Args& args, StoreClient& store) {
   MC_TRY(value, read_value(args.positional_one("FILE")));
   const std::string key = args.positional_one("KEY");
   const node::ValueTerms terms{.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
@@ -72,13 +71,13 @@ Result<int> put_value(const cli::Args& args, StoreClient& store) {
   return 0;
 }
 
-Result<int> get_value(const cli::Args& args, StoreClient& store) {
+Result<int> get_from(const cli::Args& args, StoreClient& store) {
   MC_TRY(value, store.get(args.positional_one("KEY"), time_or(args, flags::kLease, {})));
   MC_CHECK(write_foreign(1, value));
   return 0;
 }
 
-Result<int> exist_values(const cli::Args& args, StoreClient& store) {
+Result<int> exist_in(const cli::Args& args, StoreClient& store) {
   int exit_code = 0;
   for (const std::string& key : args.positional("KEY")) {
     MC_TRY(bytes, store.exist(key));
@@ -88,7 +87,7 @@ Result<int> exist_values(const cli::Args& args, StoreClient& store) {
   return exit_code;
 }
 
-Result<int> remove_values(const cli::Args& args, StoreClient& store) {
+Result<int> remove_from(const cli::Args& args, StoreClient& store) {
   for (const std::string& key : args.positional("KEY")) {
     MC_CHECK(store.remove(key));
     MC_CHECK(say(args, key, "removed"));
@@ -96,7 +95,7 @@ Result<int> remove_values(const cli::Args& args, StoreClient& store) {
   return 0;
 }
 
-Result<int> pin_values(const cli::Args& args, StoreClient& store) {
+Result<int> pin_in(const cli::Args& args, StoreClient& store) {
   for (const std::string& key : args.positional("KEY")) {
     MC_CHECK(store.pin(key, args.duration(flags::kPinFor)));
     MC_CHECK(say(args, key, "pinned for " + format_duration(args.duration(flags::kPinFor))));
@@ -104,7 +103,7 @@ Result<int> pin_values(const cli::Args& args, StoreClient& store) {
   return 0;
 }
 
-Result<int> unpin_values(const cli::Args& args, StoreClient& store) {
+Result<int> unpin_in(const cli::Args& args, StoreClient& store) {
   for (const std::string& key : args.positional("KEY")) {
     MC_CHECK(store.unpin(key));
     MC_CHECK(say(args, key, "unpinned"));
@@ -112,32 +111,27 @@ Result<int> unpin_values(const cli::Args& args, StoreClient& store) {
   return 0;
 }
 
-Result<int> copy_value(const cli::Args& args, StoreClient& store) {
+Result<int> copy_in(const cli::Args& args, StoreClient& store) {
   const std::string to = args.positional_one("TO");
   MC_TRY(outcome, store.copy(args.positional_one("KEY"), to, args.on(flags::kReplace)));
   MC_CHECK(say(args, to, outcome));
   return 0;
 }
 
-Result<int> move_value(const cli::Args& args, StoreClient& store) {
+Result<int> move_in(const cli::Args& args, StoreClient& store) {
   const std::string to = args.positional_one("TO");
   MC_TRY(outcome, store.move(args.positional_one("KEY"), to, args.on(flags::kReplace)));
   MC_CHECK(say(args, to, outcome));
   return 0;
 }
 
-struct StoreVerbEntry {
-  std::string_view name;
-  Result<int> (*run)(const cli::Args& args, StoreClient& store);
-};
-constexpr std::array<StoreVerbEntry, 8> kStoreVerbs = {{{"put", put_value},
-                                                        {"get", get_value},
-                                                        {"exist", exist_values},
-                                                        {"rm", remove_values},
-                                                        {"pin", pin_values},
-                                                        {"unpin", unpin_values},
-                                                        {"copy", copy_value},
-                                                        {"move", move_value}}};
+/// Calls `body` with the store of NODE.
+Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Args& args, StoreClient& store)) {
+  MC_CHECK(check_keys(args));
+  MC_TRY(store, open_store(args));
+  auto done = body(args, *store);
+  return done ? done : Result<int>(with_key_advice(args, std::move(done).error()));
+}
 
 std::string row_text(const Json& value) {
   const auto time = [&](const char* name) {
@@ -160,15 +154,36 @@ node::Durability durability_of(const cli::Args& args) {
   return static_cast<node::Durability>(found - std::begin(node::kDurabilityNames));
 }
 
-Result<int> use_values(const cli::Args& args) {
-  MC_CHECK(check_keys(args));
-  MC_TRY(store, open_store(args));
-  for (const StoreVerbEntry& entry : kStoreVerbs) {
-    if (entry.name != args.verb()) continue;
-    auto done = entry.run(args, *store);
-    return done ? done : Result<int>(with_key_advice(args, std::move(done).error()));
-  }
-  MC_ASSERT(false);  // the parser takes the verbs of the program alone
+Result<int> put_value(const cli::Args& args) {
+  return use_values(args, put_in);
+}
+
+Result<int> get_value(const cli::Args& args) {
+  return use_values(args, get_from);
+}
+
+Result<int> exist_values(const cli::Args& args) {
+  return use_values(args, exist_in);
+}
+
+Result<int> remove_values(const cli::Args& args) {
+  return use_values(args, remove_from);
+}
+
+Result<int> pin_values(const cli::Args& args) {
+  return use_values(args, pin_in);
+}
+
+Result<int> unpin_values(const cli::Args& args) {
+  return use_values(args, unpin_in);
+}
+
+Result<int> copy_value(const cli::Args& args) {
+  return use_values(args, copy_in);
+}
+
+Result<int> move_value(const cli::Args& args) {
+  return use_values(args, move_in);
 }
 
 Result<int> list_values(const cli::Args& args) {

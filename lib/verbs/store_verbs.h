@@ -71,8 +71,15 @@ inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &fl
 inline constexpr const Flag* kMoveFlags[] = {&flags::kReplace,    &flags::kTenant, &flags::kAdminKeyFile,
                                              &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 
-/// The verb of `args` on the values of its NODE. Exit 1 when a key has no value.
-Result<int> use_values(const cli::Args& args);
+// One verb of mc-cache each, on the values of NODE. Exit 1 when a key has no value.
+Result<int> put_value(const cli::Args& args);
+Result<int> get_value(const cli::Args& args);
+Result<int> exist_values(const cli::Args& args);
+Result<int> remove_values(const cli::Args& args);
+Result<int> pin_values(const cli::Args& args);
+Result<int> unpin_values(const cli::Args& args);
+Result<int> copy_value(const cli::Args& args);
+Result<int> move_value(const cli::Args& args);
 /// mc-cache ls NODE --keys.
 Result<int> list_values(const cli::Args& args);
 

@@ -7,11 +7,7 @@
 
 namespace mc::bench {
 
-struct Verb {
-  cli::Verb said;  // on the command line and in --help
-  Result<int> (*run)(const cli::Args& args);
-};
-std::span<const Verb> verbs();
+std::span<const cli::Verb> verbs();
 /// Those that no verb is without.
 extern const cli::FlagList kEveryVerbFlags;
 

@@ -92,8 +92,7 @@ int main(int argc, char** argv) {
                              .version = MC_VERSION,
                              .commit = MC_COMMIT,
                              .topic = verbs::help_topic,
-                             .topics = verbs::kHelpTopics};
-  return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb().empty() ? host::serve_conductor(args) : verbs::run_conductor_verb(args);
-  });
+                             .topics = verbs::kHelpTopics,
+                             .run = host::serve_conductor};
+  return cli::run(program, argc, argv);
 }

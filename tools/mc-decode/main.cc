@@ -28,7 +28,8 @@ int main(int argc, char** argv) {
       {.name = "once",
        .summary = "continue a .mckv stream to text in this process",
        .flags = verbs::kDecodeOnceFlags,
-       .example = "mc-prefill once -p 'Once upon' --temperature 0 --kv-out - | mc-decode once --kv-in - -n 16"}};
+       .example = "mc-prefill once -p 'Once upon' --temperature 0 --kv-out - | mc-decode once --kv-in - -n 16",
+       .run = verbs::decode_once}};
   const cli::Program program{
       .name = "mc-decode",
       .summary = "generates answers over received KV in a continuous batch",
@@ -36,8 +37,7 @@ int main(int argc, char** argv) {
       .verbs = verbs,
       .example = "mc-prefill once -p 'Once upon' --temperature 0 --kv-out - | mc-decode once --kv-in - -n 16",
       .version = MC_VERSION,
-      .commit = MC_COMMIT};
-  return cli::run(program, argc, argv, [](const cli::Args& args) {
-    return args.verb() == "once" ? verbs::decode_once(args) : host::serve_worker(wire::Role::decode, args);
-  });
+      .commit = MC_COMMIT,
+      .run = [](const cli::Args& args) { return host::serve_worker(wire::Role::decode, args); }};
+  return cli::run(program, argc, argv);
 }

@@ -31,21 +31,22 @@ int main(int argc, char** argv) {
   const cli::Verb verbs[] = {{.name = "once",
                               .summary = "run one prompt to text in this process, or to a .mckv stream",
                               .flags = verbs::kPrefillOnceFlags,
-                              .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0"},
+                              .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0",
+                              .run = verbs::prefill_once},
                              {.name = "ask",
                               .summary = "give one live prefill node a prompt, without a conductor",
                               .args = kAskArgs,
                               .flags = verbs::kPrefillAskFlags,
-                              .example = "mc-prefill ask p0 -p 'Once upon'"}};
-  const cli::Program program{.name = "mc-prefill",
-                             .summary = "turns prompts into KV blocks and the first token",
-                             .flags = kFlags,
-                             .verbs = verbs,
-                             .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0",
-                             .version = MC_VERSION,
-                             .commit = MC_COMMIT};
-  return cli::run(program, argc, argv, [](const cli::Args& args) {
-    if (args.verb() == "ask") return verbs::prefill_ask(args);
-    return args.verb() == "once" ? verbs::prefill_once(args) : host::serve_worker(wire::Role::prefill, args);
-  });
+                              .example = "mc-prefill ask p0 -p 'Once upon'",
+                              .run = verbs::prefill_ask}};
+  const cli::Program program{
+      .name = "mc-prefill",
+      .summary = "turns prompts into KV blocks and the first token",
+      .flags = kFlags,
+      .verbs = verbs,
+      .example = "mc-prefill once -p 'Once upon a time' -n 16 --temperature 0",
+      .version = MC_VERSION,
+      .commit = MC_COMMIT,
+      .run = [](const cli::Args& args) { return host::serve_worker(wire::Role::prefill, args); }};
+  return cli::run(program, argc, argv);
 }

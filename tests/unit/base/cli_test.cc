@@ -60,16 +60,29 @@ constexpr cli::Positional kFiles[] = {{.name = "FILE", .help = "a .mckv file", .
 constexpr Flag kUrl{.name = "url", .value = "URL", .help = "where the daemon is"};
 constexpr Flag kAskModel{.name = "model", .letter = 'm', .value = "PATH", .help = "model that reads the prompt"};
 constexpr const Flag* kAsk[] = {&kUrl, &kAskModel};
-constexpr cli::Verb kVerbs[] = {
-    {.name = "once", .summary = "one prompt", .args = kFiles, .flags = kOnce, .example = "mc-try once a.mckv"},
-    {.name = "ask", .summary = "ask a daemon", .flags = kAsk, .example = "mc-try ask"}};
+Result<int> serve(const cli::Args&) {
+  return 0;
+}
+
+Result<int> run_once(const cli::Args&) {
+  return 1;
+}
+
+constexpr cli::Verb kVerbs[] = {{.name = "once",
+                                 .summary = "one prompt",
+                                 .args = kFiles,
+                                 .flags = kOnce,
+                                 .example = "mc-try once a.mckv",
+                                 .run = run_once},
+                                {.name = "ask", .summary = "ask a daemon", .flags = kAsk, .example = "mc-try ask"}};
 constexpr cli::Program kTry{.name = "mc-decode",
                             .summary = "a program to test with",
                             .flags = kDaemon,
                             .verbs = kVerbs,
                             .example = "mc-decode --http :8200",
                             .version = "0.1.0",
-                            .commit = "abc123"};
+                            .commit = "abc123",
+                            .run = serve};
 
 using Env = std::map<std::string, std::string>;
 
@@ -164,6 +177,16 @@ TEST_CASE("base/cli: unknown flags, verbs and config keys are errors that name t
   CHECK(try_args({"--block-tokens"}).error().what.starts_with("--block-tokens needs N: "));
   CHECK(try_args({"ask", "--model"}).error().what == "--model needs PATH: model that reads the prompt");
   CHECK(try_args({"--model"}).error().what == "--model needs DIR: directory of the model");
+}
+
+TEST_CASE("base/cli: a line is run by the body of its verb, or by that of the program") {
+  CHECK((try_args({"once", "a.mckv"})->run == run_once));
+  CHECK((try_args({"--http", ":1"})->run == serve));
+  constexpr cli::Program kBench{.name = "mc-try", .summary = "a program that needs a verb", .verbs = kVerbs};
+  const char* alone[] = {"mc-try"};
+  const auto refused = cli::parse(kBench, 1, alone, [](const char*) -> const char* { return nullptr; });
+  REQUIRE(!refused);
+  CHECK(refused.error().what.find("mc-try needs a verb") != std::string::npos);
 }
 
 TEST_CASE("base/cli: a verb takes its files, its letters and flags written before it") {
