@@ -8,15 +8,18 @@
 #include "attn/visible.h"
 #include "base/extent.h"
 #include "gpu/gpu.h"
+#include "gpu/kernels/attention.h"
 
 namespace mc::gpu {
 
-/// Rows of one sequence: tokens at positions q_begin .. q_begin + tokens - 1, whose K and V are in the pool already.
+/// Rows of one sequence: tokens at positions q_begin .. q_begin + tokens - 1, whose K and V are in the pool when its
+/// layer runs.
 struct SequenceRows {
   int64_t q_begin = 0, kv_len = 0;
   int32_t tokens = 0;
   std::vector<int32_t> pages;  // numbers in the pool, of all kv_len tokens
   attn::Mode mode;
+  int32_t splits = 0;  // CTAs that share the keys of a row tile, at most kSplitsMax; 0: splits_of()
 };
 
 enum class AttentionKernel : uint8_t {
@@ -26,24 +29,64 @@ enum class AttentionKernel : uint8_t {
   hopper,     // prefill by TMA and wgmma: compute capability 9.0 alone
 };
 
-/// One layer. Addresses are the device's; q and out are bf16 [tokens of all sequences, q_heads, head_dim].
-struct AttentionCall {
+constexpr int32_t kSplitsMax = 64;
+/// CTAs that share the keys of a decode row: one for each 512 keys. The number follows from the sequence alone, so a
+/// row's result has equal bits in every batch.
+int32_t splits_of(const SequenceRows& sequence);
+
+/// What all layers of a batch have in common.
+struct AttentionShape {
   ExtentLayout layout;
-  uint64_t pool = 0;        // the layer's extent in page 0
   uint64_t page_bytes = 0;  // from page to page
   int32_t q_heads = 0;
-  std::vector<SequenceRows> sequences;
-  uint64_t q = 0, out = 0;
-  float scale = 0;               // 0 = 1 / sqrt(head_dim)
-  uint64_t selection = 0;        // MoBA: int32 [tokens, q_heads, top_k - 1], written by the gate; 0: scratch memory
-  bool selection_given = false;  // it is read instead
+  float scale = 0;  // 0 = 1 / sqrt(head_dim)
   AttentionKernel kernel = AttentionKernel::automatic;
-  int32_t splits = 1;  // CTAs that share the keys of a row tile
 };
 
-/// Queues on the device's own stream. Code::unsupported names the limit: head_dim 64 or 128, bf16,
-/// pages of a multiple of 64 tokens, at most 17 for top_k and 8192 MoBA blocks, at most 16 query heads a KV head in
-/// decode.
-Result<void> attend(Device& device, const AttentionCall& call);
+/// One layer. Addresses are the device's; q and out are bf16 [tokens of all sequences, q_heads, head_dim].
+struct AttentionLayer {
+  uint64_t pool = 0;  // the layer's extent in page 0
+  uint64_t q = 0, out = 0;
+  uint64_t selection = 0;  // MoBA: int32 [tokens, q_heads, top_k - 1], written by the gate; 0: the batch's own memory
+};
+
+/// Attention of a batch, layer by layer. begin() copies what the layers share to the device once; attend() queues the
+/// kernels of a layer and neither copies, allocates nor waits.
+class AttentionBatch {
+ public:
+  /// The device must outlive the batch, which keeps its memory from begin() to begin().
+  explicit AttentionBatch(Device& device) : device_(&device) {}
+
+  /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, at most 17 for
+  /// top_k and 8192 MoBA blocks, at most 16 query heads a KV head in decode. MC7005: the device has no room.
+  Result<void> begin(const AttentionShape& shape, std::vector<SequenceRows> sequences);
+  /// Queues on the device's own stream.
+  Result<void> attend(const AttentionLayer& layer);
+
+ private:
+  /// The batch's memory on the device, in bytes from its start.
+  struct Parts {
+    size_t pages = 0, sequences = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0, end = 0;
+  };
+  Parts place() const;
+  Result<void> reserve(size_t bytes);
+  Result<void> copy_tables();
+  size_t rows() const { return static_cast<size_t>(total_) * static_cast<size_t>(shape_.q_heads); }
+  uint32_t rows_of_longest() const;
+  Result<void> run_gate(const AttentionArgs& args);
+  Result<void> run_kernel(const AttentionArgs& args);
+  Result<EncodedMap> encode_pool(uint64_t address) const;
+
+  Device* device_;
+  DeviceBuffer memory_;
+  AttentionShape shape_;
+  std::vector<SequenceRows> sequences_;
+  Parts at_;
+  AttentionKernel kernel_ = AttentionKernel::automatic;
+  int32_t longest_ = 0, total_ = 0;  // rows: tokens of a sequence, of all
+  int32_t splits_ = 1, chosen_ = 0;  // the most of a sequence
+  int64_t blocks_ = 0;               // complete MoBA blocks of the longest sequence
+  uint64_t pages_ = 0;               // of the pool, as far as the batch reads it
+};
 
 }  // namespace mc::gpu

@@ -83,6 +83,12 @@ struct PassSequence {
   int64_t end() const { return q_begin + tokens; }
 };
 
+/// Attention of the rows of a pass in the layers that have these modes, one for each sequence.
+struct ModeBatch {
+  std::vector<attn::Mode> modes;
+  gpu::AttentionBatch batch;
+};
+
 class DeviceBackend final : public Backend {
  public:
   DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels)
@@ -93,6 +99,7 @@ class DeviceBackend final : public Backend {
         layout_(model.kv_layout(options.block_tokens)),
         rope_(model.config().rope, model.config().head_dim),
         rows_max_(rows_most(options)),
+        last_row_(device),
         pages_(device, layout_.page_bytes()) {}
   Result<void> prepare();
 
@@ -101,7 +108,7 @@ class DeviceBackend final : public Backend {
   Result<void> before_attention(uint32_t layer) override;
   std::span<const uint32_t> checksums(uint32_t layer) const override;
   void forget(uint64_t sequence) override { pages_.forget(sequence); }
-  Result<void> attend(uint32_t layer) override { return attend_rows(layer, 0, rows_); }
+  Result<void> attend(uint32_t layer) override;
   Result<void> after_attention(uint32_t layer) override;
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
@@ -129,7 +136,9 @@ class DeviceBackend final : public Backend {
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
                         size_t inner, bool adds);
-  Result<void> attend_rows(uint32_t layer, size_t first, size_t count);
+  std::vector<gpu::SequenceRows> sequence_rows(const std::vector<attn::Mode>& modes) const;
+  gpu::AttentionShape attention_shape() const;
+  Result<void> attend_last_row(uint32_t layer);
   Result<void> rest_of_layer(uint32_t layer, size_t first, size_t count);
 
   const Model& model_;
@@ -142,9 +151,12 @@ class DeviceBackend final : public Backend {
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;
+  std::vector<ModeBatch> batches_;  // the first `batches_begun_` are of the pass; all keep their memory
+  gpu::AttentionBatch last_row_;
   DevicePages pages_;
 
   // The pass under way.
+  size_t batches_begun_ = 0;
   std::vector<PassSequence> sequences_;
   std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
   std::vector<std::byte*> written_host_;         // of written_
@@ -254,6 +266,7 @@ Result<void> DeviceBackend::place_pages(bool is_step) {
   written_.clear();
   written_host_.clear();
   sealed_.clear();
+  batches_begun_ = 0;
   sums_ = {};
   pages_.begin();
   for (PassSequence& s : sequences_) {
@@ -389,24 +402,47 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
   return {};
 }
 
-/// Attention of rows [first, first + count) of the pass: all of them, or the last one of a chunk.
-Result<void> DeviceBackend::attend_rows(uint32_t layer, size_t first, size_t count) {
-  gpu::AttentionCall call;
-  call.layout = layout_;
-  call.pool = pages_.address() + layout_.layer_offset(layer);
-  call.page_bytes = layout_.page_bytes();
-  call.q_heads = static_cast<int32_t>(config().heads);
-  call.q = at_.q + first * q_width() * 2;
-  call.out = at_.attended + first * q_width() * 2;
-  const bool all = count == rows_;
-  MC_ASSERT(all || sequences_.size() == 1);
-  for (const PassSequence& s : sequences_)
-    call.sequences.push_back({.q_begin = all ? s.q_begin : s.q_begin + static_cast<int64_t>(first),
-                              .kv_len = s.end(),
-                              .tokens = all ? s.tokens : static_cast<int32_t>(count),
-                              .pages = s.pages,
-                              .mode = s.plan->layer(static_cast<int32_t>(layer))});
-  return gpu::attend(device_, call);
+// ---- attention ----
+
+gpu::AttentionShape DeviceBackend::attention_shape() const {
+  return {.layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
+}
+
+std::vector<gpu::SequenceRows> DeviceBackend::sequence_rows(const std::vector<attn::Mode>& modes) const {
+  MC_ASSERT_EQ(modes.size(), sequences_.size());
+  std::vector<gpu::SequenceRows> out;
+  for (size_t i = 0; i < modes.size(); ++i) {
+    const PassSequence& s = sequences_[i];
+    out.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages, .mode = modes[i]});
+  }
+  return out;
+}
+
+Result<void> DeviceBackend::attend(uint32_t layer) {
+  std::vector<attn::Mode> modes;
+  for (const PassSequence& s : sequences_) modes.push_back(s.plan->layer(static_cast<int32_t>(layer)));
+  const auto begun = batches_.begin() + static_cast<ptrdiff_t>(batches_begun_);
+  auto found = std::find_if(batches_.begin(), begun, [&](const ModeBatch& b) { return b.modes == modes; });
+  if (found == begun) {
+    if (begun == batches_.end()) batches_.push_back({{}, gpu::AttentionBatch(device_)});
+    found = batches_.begin() + static_cast<ptrdiff_t>(batches_begun_);
+    MC_CHECK(found->batch.begin(attention_shape(), sequence_rows(modes)));
+    found->modes = std::move(modes);
+    ++batches_begun_;
+  }
+  return found->batch.attend({.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q, .out = at_.attended});
+}
+
+/// Attention of a chunk's last row alone.
+Result<void> DeviceBackend::attend_last_row(uint32_t layer) {
+  MC_ASSERT(sequences_.size() == 1 && rows_ > 0);
+  std::vector<gpu::SequenceRows> rows = sequence_rows({sequences_[0].plan->layer(static_cast<int32_t>(layer))});
+  rows[0].q_begin += static_cast<int64_t>(rows_) - 1;
+  rows[0].tokens = 1;
+  MC_CHECK(last_row_.begin(attention_shape(), std::move(rows)));
+  const uint64_t skipped = (rows_ - 1) * q_width() * 2;
+  return last_row_.attend(
+      {.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q + skipped, .out = at_.attended + skipped});
 }
 
 Result<void> DeviceBackend::after_attention(uint32_t layer) {
@@ -440,7 +476,7 @@ Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::sp
   const size_t row = rows_ - 1;
   const uint64_t x = at_.x + row * hidden_bytes();
   if (!last_state_.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(last_state_))));
-  MC_CHECK(attend_rows(layer, row, 1));
+  MC_CHECK(attend_last_row(layer));
   MC_CHECK(rest_of_layer(layer, row, 1));
   MC_CHECK(logits(row, 1, logits_out));
   if (hidden.empty()) return {};

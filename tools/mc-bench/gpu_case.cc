@@ -41,14 +41,13 @@ Result<void> GpuCase::fill(Parallel& parallel) {
   Rng rng(shape_.seed);
   const ExtentLayout& layout = shape_.layout;
   const auto block = static_cast<int64_t>(layout.block_tokens);
-  call_.layout = layout;
-  call_.page_bytes = layout.page_bytes();
-  call_.q_heads = shape_.q_heads;
-  call_.splits = shape_.splits;
-  call_.kernel = shape_.kernel;
+  attention_ = {
+      .layout = layout, .page_bytes = layout.page_bytes(), .q_heads = shape_.q_heads, .kernel = shape_.kernel};
   int64_t page_count = 0;
   for (int i = 0; i < (shape_.decode() ? 3 : 2); ++i) {
-    gpu::SequenceRows s{.mode = shape_.mode};
+    // The sequences of a batch may have different numbers of splits.
+    gpu::SequenceRows s{.mode = shape_.mode,
+                        .splits = i == 0 ? shape_.splits : static_cast<int32_t>(rng.between(1, shape_.splits))};
     s.kv_len = i == 0 ? shape_.tokens : rng.between(1, shape_.tokens);
     // More rows than keys: the first ones have negative positions and see nothing.
     s.tokens = shape_.decode() ? 1 : static_cast<int32_t>(rng.between(1, std::min<int64_t>(s.kv_len + 2, 150)));
@@ -56,14 +55,14 @@ Result<void> GpuCase::fill(Parallel& parallel) {
     s.pages.resize(static_cast<size_t>((s.kv_len + block - 1) / block));
     for (int32_t& page : s.pages) page = static_cast<int32_t>(page_count++);
     tokens_ += s.tokens;
-    call_.sequences.push_back(std::move(s));
+    sequences_.push_back(std::move(s));
   }
   std::vector<int32_t> order(static_cast<size_t>(page_count));
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
   pages_.assign(order.size() * layout.page_bytes(), std::byte{0xff});
   const size_t row = layout.kv_heads * layout.head_dim;
-  for (gpu::SequenceRows& s : call_.sequences) {
+  for (gpu::SequenceRows& s : sequences_) {
     std::vector<std::byte*> pointers;
     for (int32_t& page : s.pages) {
       page = order[static_cast<size_t>(page)];
@@ -89,8 +88,8 @@ Result<void> GpuCase::fill(Parallel& parallel) {
   q_ = std::move(q);
   MC_CHECK(device_->write(pool_.address(), pages_));
   MC_CHECK(device_->write(q_.address(), std::as_bytes(std::span(rounded))));
-  call_.pool = pool_.address();
-  call_.q = q_.address();
+  layer_.pool = pool_.address();
+  layer_.q = q_.address();
   return {};
 }
 
@@ -101,7 +100,7 @@ Result<void> GpuCase::expect(Parallel& parallel) {
   expected_.resize(queries_.size());
   chosen_.assign(rows() * history, -1);
   size_t first = 0;
-  for (const gpu::SequenceRows& s : call_.sequences) {
+  for (const gpu::SequenceRows& s : sequences_) {
     std::vector<const std::byte*> pointers;
     for (const int32_t page : s.pages)
       pointers.push_back(pages_.data() + static_cast<size_t>(page) * layout.page_bytes());
@@ -118,11 +117,11 @@ Result<void> GpuCase::expect(Parallel& parallel) {
   }
   MC_TRY(out, gpu::DeviceBuffer::make(*device_, queries_.size() * 2, "output"));
   out_ = std::move(out);
-  call_.out = out_.address();
+  layer_.out = out_.address();
   if (history == 0) return {};
   MC_TRY(selection, gpu::DeviceBuffer::make(*device_, chosen_.size() * 4, "selection"));
   selection_ = std::move(selection);
-  call_.selection = selection_.address();
+  layer_.selection = selection_.address();
   return {};
 }
 
@@ -135,12 +134,14 @@ double GpuCase::bound(const float* q, double out) const {
 
 Result<double> GpuCase::run() {
   std::vector<bf16_t> out(queries_.size(), 0xffff);
-  MC_CHECK(device_->write(call_.out, std::as_bytes(std::span(out))));
+  MC_CHECK(device_->write(layer_.out, std::as_bytes(std::span(out))));
   std::vector<int32_t> chosen(chosen_.size(), -1);
-  if (!chosen.empty()) MC_CHECK(device_->write(call_.selection, std::as_bytes(std::span(chosen))));
-  MC_CHECK(gpu::attend(*device_, call_));
-  MC_CHECK(device_->read(call_.out, std::as_writable_bytes(std::span(out))));
-  if (!chosen.empty()) MC_CHECK(device_->read(call_.selection, std::as_writable_bytes(std::span(chosen))));
+  if (!chosen.empty()) MC_CHECK(device_->write(layer_.selection, std::as_bytes(std::span(chosen))));
+  gpu::AttentionBatch batch(*device_);
+  MC_CHECK(batch.begin(attention_, sequences_));
+  MC_CHECK(batch.attend(layer_));
+  MC_CHECK(device_->read(layer_.out, std::as_writable_bytes(std::span(out))));
+  if (!chosen.empty()) MC_CHECK(device_->read(layer_.selection, std::as_writable_bytes(std::span(chosen))));
   const auto other = std::mismatch(chosen.begin(), chosen.end(), chosen_.begin());
   if (other.first != chosen.end())
     return Error{Code::corrupt, "gate: entry " + std::to_string(other.first - chosen.begin()) +

@@ -45,7 +45,9 @@ class GpuCase {
 
   GpuShape shape_;
   gpu::Device* device_;
-  gpu::AttentionCall call_;
+  gpu::AttentionShape attention_;
+  std::vector<gpu::SequenceRows> sequences_;
+  gpu::AttentionLayer layer_;
   int64_t tokens_ = 0;  // rows of all sequences
   gpu::DeviceBuffer pool_, q_, out_, selection_;
   std::vector<std::byte> pages_;

@@ -223,11 +223,11 @@ MC_DEVICE void weigh(Accumulator<kDim>& acc, const float (&s)[kKeys / 8][4], uin
 
 /// Writes a thread's part of a row: the output when there is one split, else the split's state.
 template <int kDim>
-MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, float m, float d,
+MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, int splits, float m, float d,
                          const float (&o)[kDim / 8][2]) {
   const int column = 2 * (ptx::tid_x() % 4);
   if (row.index < 0) return;
-  if (args.splits == 1) {
+  if (splits == 1) {
     uint32_t* out = reinterpret_cast<uint32_t*>(args.out + int64_t{row.index} * kDim + column);
     const float inverse = d > 0 ? 1 / d : 0;
 #pragma unroll
@@ -285,7 +285,8 @@ MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
 
 /// Adds up the quad's sums and writes both rows of every thread.
 template <int kDim>
-MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, const Row (&rows)[2], int split) {
+MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, const Row (&rows)[2], int split,
+                      int splits) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float d = acc.d[half];
@@ -297,7 +298,7 @@ MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, c
       o[n][0] = acc.o[n][2 * half];
       o[n][1] = acc.o[n][2 * half + 1];
     }
-    store_row<kDim>(args, rows[half], split, acc.m[half], d, o);
+    store_row<kDim>(args, rows[half], split, splits, acc.m[half], d, o);
   }
 }
 
@@ -321,7 +322,7 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
     ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
 }
 
-/// The tiles of split `split` of `splits`, of the rows' tiles [first, end).
+/// The tiles of split `split` of the sequence's, of the rows' tiles [first, end).
 MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int first_row, int rows, int split,
                        uint32_t needed, int32_t& first) {
   const int group = args.q_heads / args.pool.kv_heads;
@@ -331,7 +332,7 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   const bool moba = sequence.mode.kind == attn::ModeKind::moba;
   const auto begin = static_cast<int32_t>(moba ? 0 : low.first / kKeyTile);
   const auto end = static_cast<int32_t>(high.end > 0 ? (high.end + kKeyTile - 1) / kKeyTile : 0);
-  const int32_t each = (end - begin + args.splits - 1) / args.splits;
+  const int32_t each = (end - begin + sequence.splits - 1) / sequence.splits;
   first = begin + split * each;
   if (ptx::has_fault(Fault::splits_overlap) && split > 0) --first;
   Walk walk;
@@ -341,7 +342,7 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   return walk;
 }
 
-/// grid: (row tiles of the longest sequence * splits, kv_heads, sequences)
+/// grid: (row tiles of the longest sequence * args.splits, kv_heads, sequences)
 template <int kDim, int kRowWarps>
 MC_DEVICE void attend(const AttentionArgs& args) {
   constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
@@ -351,7 +352,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
   const int kv_head = ptx::ctaid_y(), split = ptx::ctaid_x() % args.splits;
   const int first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kRows;
-  if (first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
+  if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
   if (sequence.mode.kind == attn::ModeKind::moba) mark_union<kRows>(args, sequence, kv_head, first_row, bits);
 
   const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
@@ -394,7 +395,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
     merge_warps<kDim>(acc, base + Layout::kStages);
     if (warp > 0) return;
   }
-  finish<kDim>(args, acc, rows, split);
+  finish<kDim>(args, acc, rows, split, sequence.splits);
 }
 
 }  // namespace mc::gpu

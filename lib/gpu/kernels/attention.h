@@ -33,6 +33,7 @@ struct Sequence {
   int64_t q_begin = 0, kv_len = 0;
   int32_t first_token = 0;  // its first token's index in q, out and selection
   int32_t tokens = 0;
+  int32_t splits = 1;                   // CTAs that share the keys of a row tile, at most AttentionArgs::splits
   const int32_t* pages = nullptr;       // page numbers
   const uint16_t* centroids = nullptr;  // bf16 [kv_heads, kv_len / mode.block, head_dim]; MoBA only
   attn::Mode mode;
@@ -41,19 +42,19 @@ struct Sequence {
 struct AttentionArgs {
   KvPool pool;
   const Sequence* sequences = nullptr;
-  int32_t q_heads = 0, splits = 1;
+  int32_t q_heads = 0, splits = 1;     // splits: the most of a sequence
   int32_t total_tokens = 0;            // of the batch
   float scale_log2 = 0;                // log2(e) / sqrt(head_dim)
   const uint16_t* q = nullptr;         // bf16 [total_tokens, q_heads, head_dim]
   uint16_t* out = nullptr;             // bf16 [total_tokens, q_heads, head_dim]
   const int32_t* selection = nullptr;  // [total_tokens, q_heads, chosen]
   int32_t chosen = 0;                  // entries of a row of `selection`
-  float* split_o = nullptr;            // f32 [splits, total_tokens * q_heads, head_dim], when splits > 1
+  float* split_o = nullptr;            // f32 [splits, total_tokens * q_heads, head_dim], of sequences with splits > 1
   float* split_m = nullptr;            // f32 [splits, total_tokens * q_heads]
   float* split_d = nullptr;            // likewise
 };
 
-/// Centroids of the complete MoBA blocks of one sequence, and the gate over them.
+/// The gate over the centroids of complete MoBA blocks, and the kernel that makes the centroids.
 struct GateArgs {
   KvPool pool;
   const Sequence* sequences = nullptr;
@@ -63,9 +64,8 @@ struct GateArgs {
 };
 struct CentroidArgs {
   KvPool pool;
-  const int32_t* pages = nullptr;
-  int32_t moba_block = 0, blocks = 0, head_dim = 0;
-  uint16_t* centroids = nullptr;  // bf16 [kv_heads, blocks, head_dim]
+  const Sequence* sequences = nullptr;
+  int32_t head_dim = 0;
 };
 
 }  // namespace mc::gpu

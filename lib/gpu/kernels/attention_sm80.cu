@@ -17,13 +17,16 @@ MC_KERNEL(attention_decode_d128, (kThreads))(MC_PARAM(AttentionArgs) args) {
   attend<128, 1>(args);
 }
 
-/// Merges the splits of one row: grid (total_tokens * q_heads), one thread for each two elements of the head.
+/// Merges the splits of one row: one thread for each two elements of the head.
+/// grid: (tokens of the longest sequence * q_heads, sequences)
 MC_KERNEL(attention_combine, (kThreads))(MC_PARAM(AttentionArgs) args, int32_t head_dim) {
-  const int64_t row = ptx::ctaid_x(), rows = int64_t{args.total_tokens} * args.q_heads;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_y());
+  const int64_t own_row = ptx::ctaid_x(), rows = int64_t{args.total_tokens} * args.q_heads;
+  const int64_t row = int64_t{sequence.first_token} * args.q_heads + own_row;
   const int column = 2 * ptx::tid_x();
-  if (column >= head_dim) return;
+  if (sequence.splits == 1 || own_row >= int64_t{sequence.tokens} * args.q_heads || column >= head_dim) return;
   float m = kMinusInf, d = 0, low = 0, high = 0;
-  for (int split = 0; split < args.splits; ++split) {
+  for (int split = 0; split < sequence.splits; ++split) {
     const int64_t at = split * rows + row;
     const float their_m = ptx::load(args.split_m + at);
     const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;

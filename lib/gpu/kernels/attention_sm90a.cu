@@ -207,7 +207,7 @@ MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, cons
 #pragma unroll
   for (int i = 0; i < kDim / 2; ++i) acc.o[i / 4][i % 4] = o[i];
   acc.m[0] = m[0], acc.m[1] = m[1], acc.d[0] = d[0], acc.d[1] = d[1];
-  finish<kDim>(args, acc, rows, split);
+  finish<kDim>(args, acc, rows, split, sequence.splits);
 }
 
 template <int kDim>
@@ -217,7 +217,7 @@ MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, 
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
   const int split = ptx::ctaid_x() % args.splits,
             first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kTileRows;
-  if (first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
+  if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
   if (ptx::tid_x() == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(Layout::full(base, stage), 1);
@@ -239,7 +239,7 @@ MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, 
 
 }  // namespace
 
-/// grid: (tiles of 128 rows of the longest sequence * splits, kv_heads, sequences)
+/// grid: (tiles of 128 rows of the longest sequence * args.splits, kv_heads, sequences)
 MC_KERNEL(attention_hopper_d64, (kHopperThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<64>(args, k_map, v_map);

@@ -8,16 +8,19 @@ namespace mc::gpu {
 
 /// Centroid of a block: bf16(sum of its pages' ksum, in page order, / tokens); of one page: its kmean. These are the
 /// sums of attn/seal.h, so a block's centroid is the same bits on every device.
-/// grid: (blocks, kv_heads)
+/// grid: (blocks of the longest MoBA sequence, kv_heads, sequences)
 MC_KERNEL(moba_centroids, (kThreads))(MC_PARAM(CentroidArgs) args) {
   const KvPool& pool = args.pool;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
   const int block = ptx::ctaid_x(), head = ptx::ctaid_y(), dim = ptx::tid_x();
-  if (dim >= args.head_dim) return;
-  const int pages = args.moba_block / pool.block_tokens;
-  uint16_t* out = args.centroids + (int64_t{head} * args.blocks + block) * args.head_dim + dim;
+  if (sequence.mode.kind != attn::ModeKind::moba || dim >= args.head_dim) return;
+  const int64_t blocks = sequence.kv_len / sequence.mode.block;
+  if (block >= blocks) return;
+  const int pages = sequence.mode.block / pool.block_tokens;
+  uint16_t* out = const_cast<uint16_t*>(sequence.centroids) + (head * blocks + block) * args.head_dim + dim;
   float sum = 0;
   for (int i = 0; i < pages; ++i) {
-    const int64_t page = ptx::load(args.pages + block * pages + i);
+    const int64_t page = ptx::load(sequence.pages + block * pages + i);
     const unsigned char* record = pool.base + page * pool.page_bytes + head * pool.head_bytes;
     if (pages == 1) {
       ptx::store(out, ptx::load(reinterpret_cast<const uint16_t*>(record + pool.kmean_offset) + dim));
@@ -26,7 +29,7 @@ MC_KERNEL(moba_centroids, (kThreads))(MC_PARAM(CentroidArgs) args) {
     const float one = ptx::load(reinterpret_cast<const float*>(record + pool.ksum_offset) + dim);
     sum = i == 0 ? one : ptx::add_rn(sum, one);
   }
-  ptx::store(out, static_cast<uint16_t>(ptx::pack_bf16(ptx::div_rn(sum, static_cast<float>(args.moba_block)), 0)));
+  ptx::store(out, static_cast<uint16_t>(ptx::pack_bf16(ptx::div_rn(sum, static_cast<float>(sequence.mode.block)), 0)));
 }
 
 namespace {

@@ -1,0 +1,107 @@
+// AttentionBatch on the emulated device. `mc-bench gpu` compares its kernels with the reference.
+#include "gpu/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "gpu/devices.h"
+#include "test.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr ExtentLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
+constexpr int32_t kQHeads = 2;
+
+/// A pool of random pages on the emulated device, and one random query a sequence.
+struct Pool {
+  std::unique_ptr<Device> device;
+  DeviceBuffer pages, q, out;
+  std::vector<std::byte> host;
+
+  explicit Pool(int64_t count) {
+    device = *open_device({.kind = DeviceKind::emu});
+    Rng rng(7);
+    Parallel parallel(1);
+    host.resize(static_cast<size_t>(count) * kLayout.page_bytes());
+    std::vector<std::byte*> at;
+    for (int64_t i = 0; i < count; ++i) at.push_back(&host[static_cast<size_t>(i) * kLayout.page_bytes()]);
+    std::vector<float> k(static_cast<size_t>(count * 64 * 64)), v(k.size());
+    for (size_t i = 0; i < k.size(); ++i)
+      k[i] = static_cast<float>(rng.normal()), v[i] = static_cast<float>(rng.normal());
+    attn::append({.layout = kLayout, .target = {at.data(), 0}, .tokens = count * 64, .k = k.data(), .v = v.data()},
+                 &parallel);
+    pages = *DeviceBuffer::make(*device, host.size(), "pool");
+    REQUIRE_OK(device->write(pages.address(), host));
+    std::vector<bf16_t> queries(size_t{2} * kQHeads * 64);
+    for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+    q = *DeviceBuffer::make(*device, queries.size() * 2, "queries");
+    out = *DeviceBuffer::make(*device, queries.size() * 2, "output");
+    REQUIRE_OK(device->write(q.address(), std::as_bytes(std::span(queries))));
+  }
+  AttentionShape shape() const {
+    return {
+        .layout = kLayout, .page_bytes = kLayout.page_bytes(), .q_heads = kQHeads, .kernel = AttentionKernel::decode};
+  }
+  AttentionLayer layer() const { return {.pool = pages.address(), .q = q.address(), .out = out.address()}; }
+  std::vector<bf16_t> result(size_t sequence) {
+    std::vector<bf16_t> row(size_t{kQHeads} * 64);
+    REQUIRE_OK(device->read(out.address() + sequence * row.size() * 2, std::as_writable_bytes(std::span(row))));
+    return row;
+  }
+};
+
+SequenceRows row_at(int64_t kv_len) {
+  SequenceRows out{.q_begin = kv_len - 1, .kv_len = kv_len, .tokens = 1};
+  for (int32_t page = 0; page * 64 < kv_len; ++page) out.pages.push_back(page);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("gpu/attention: the splits of a decode row follow from its keys alone") {
+  CHECK(splits_of(row_at(1)) == 1);
+  CHECK(splits_of(row_at(512)) == 1);
+  CHECK(splits_of(row_at(513)) == 2);
+  CHECK(splits_of({.kv_len = 1'000'000}) == kSplitsMax);
+  CHECK(splits_of({.kv_len = 1'000'000, .mode = {.kind = attn::ModeKind::window, .window = 600}}) == 2);
+}
+
+TEST_CASE("gpu/attention: a decode row has equal bits alone and beside a longer sequence") {
+  Pool pool(12);
+  AttentionBatch batch(*pool.device);
+  REQUIRE_OK(batch.begin(pool.shape(), {row_at(540)}));
+  REQUIRE_OK(batch.attend(pool.layer()));
+  const auto alone = pool.result(0);
+  CHECK(std::any_of(alone.begin(), alone.end(), [](bf16_t x) { return x != 0; }));
+  REQUIRE_OK(batch.begin(pool.shape(), {row_at(540), row_at(768)}));
+  REQUIRE_OK(batch.attend(pool.layer()));
+  CHECK(pool.result(0) == alone);
+  CHECK(pool.result(1) != alone);
+}
+
+TEST_CASE("gpu/attention: two layers of a batch use one copy of its tables") {
+  Pool pool(2);
+  AttentionBatch batch(*pool.device);
+  REQUIRE_OK(batch.begin(pool.shape(), {row_at(100)}));
+  REQUIRE_OK(batch.attend(pool.layer()));
+  const auto first = pool.result(0);
+  REQUIRE_OK(batch.attend(pool.layer()));
+  CHECK(pool.result(0) == first);
+}
+
+TEST_CASE("gpu/attention: a batch that the kernels cannot compute is refused by its limit") {
+  Pool pool(2);
+  AttentionBatch batch(*pool.device);
+  SequenceRows rows = row_at(100);
+  rows.splits = kSplitsMax + 1;
+  CHECK(batch.begin(pool.shape(), {rows}).error().what.find("65 splits, at most 64") != std::string::npos);
+  rows.splits = 0;
+  rows.pages.pop_back();
+  CHECK(batch.begin(pool.shape(), {rows}).error().what.find("has 1 pages") != std::string::npos);
+}
+
+}  // namespace mc::gpu
