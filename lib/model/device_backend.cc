@@ -28,16 +28,43 @@ uint32_t ceil_div(size_t value, size_t by) {
 
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
-  uint64_t tokens = 0, places = 0, sealed = 0, summed = 0;                 // int32, RowPlace
-  uint64_t largest = 0;                                                    // gpu::Largest
-  uint64_t sums = 0;                                                       // uint32
-  uint64_t cosine = 0, sine = 0, x = 0, qkv = 0, gate_up = 0, logits = 0;  // f32
-  uint64_t normed = 0, q = 0, attended = 0, activated = 0;                 // bf16
+  uint64_t inputs = 0;                                      // Inputs
+  uint64_t largest = 0;                                     // gpu::Largest
+  uint64_t sums = 0;                                        // uint32 [layers of a step, rows]
+  uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
+  uint64_t normed = 0, q = 0, attended = 0, activated = 0;  // bf16
+  uint64_t kept = 0;                                        // bf16 [layers, rows of a step, 2, kv_heads, head_dim]
 };
 
 struct PartSize {
   uint64_t Parts::*member;
   size_t bytes;
+};
+
+/// The tables that a pass copies to the device, in one piece.
+class Inputs {
+ public:
+  static constexpr size_t kAlignment = 16, kTables = 6;
+  static size_t bytes_most(size_t rows, size_t head_dim) {
+    return rows * (4 + 3 * sizeof(gpu::RowPlace) + head_dim * 4) + kTables * kAlignment;
+  }
+  /// `address`: where the tables will stand.
+  explicit Inputs(uint64_t address) : address_(address) {}
+  template <class T>
+  uint64_t add(const std::vector<T>& table) {
+    const size_t at = round_up(bytes_.size(), kAlignment), size = table.size() * sizeof(T);
+    bytes_.resize(at + size);
+    if (size > 0) std::memcpy(&bytes_[at], table.data(), size);
+    return address_ + at;
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+  uint64_t tokens = 0, cosine = 0, sine = 0;    // int32, f32
+  uint64_t places = 0, sealed = 0, summed = 0;  // RowPlace
+
+ private:
+  uint64_t address_;
+  std::vector<std::byte> bytes_;
 };
 
 size_t rows_most(const RunnerOptions& options) {
@@ -47,14 +74,10 @@ size_t rows_most(const RunnerOptions& options) {
 std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& options) {
   const size_t rows = rows_most(options), logit_rows = std::max<size_t>(options.max_batch, 16);
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
-  return {{&Parts::tokens, rows * 4},
-          {&Parts::places, rows * sizeof(gpu::RowPlace)},
-          {&Parts::sealed, rows * sizeof(gpu::RowPlace)},
-          {&Parts::summed, rows * sizeof(gpu::RowPlace)},
-          {&Parts::sums, rows * 4},
+  const size_t step_rows = size_t{c.layers} * options.max_batch;
+  return {{&Parts::inputs, Inputs::bytes_most(rows, c.head_dim)},
+          {&Parts::sums, std::max(rows, step_rows) * 4},
           {&Parts::largest, logit_rows * sizeof(gpu::Largest)},
-          {&Parts::cosine, rows * c.head_dim * 2},
-          {&Parts::sine, rows * c.head_dim * 2},
           {&Parts::x, rows * c.hidden * 4},
           {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
           {&Parts::gate_up, rows * c.intermediate * 8},
@@ -62,7 +85,8 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
           {&Parts::normed, rows * c.hidden * 2},
           {&Parts::q, rows * q_width * 2},
           {&Parts::attended, rows * q_width * 2},
-          {&Parts::activated, rows * c.intermediate * 2}};
+          {&Parts::activated, rows * c.intermediate * 2},
+          {&Parts::kept, step_rows * 2 * kv_width * 2}};
 }
 
 /// The pages of the pass whose checksums the device makes, and those.
@@ -109,6 +133,7 @@ class DeviceBackend final : public Backend {
   std::span<const uint32_t> checksums(uint32_t layer) const override;
   void forget(uint64_t sequence) override { pages_.forget(sequence); }
   Result<void> attend(uint32_t layer) override;
+  Result<void> finish_step() override;
   Result<void> after_attention(uint32_t layer) override;
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
@@ -121,17 +146,17 @@ class DeviceBackend final : public Backend {
   size_t q_width() const { return size_t{config().heads} * config().head_dim; }
   size_t qkv_width() const { return q_width() + 2 * size_t{config().kv_heads} * config().head_dim; }
   size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
-  template <class T>
-  Result<void> put(uint64_t address, const std::vector<T>& values) {
-    return device_.write(address, std::as_bytes(std::span(values)));
-  }
+  size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
+  uint64_t sums_at(uint32_t layer) const { return at_.sums + (is_step_ ? layer * sums_.pages.size() * 4 : 0); }
 
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
-  Result<void> place_pages(bool is_step);
+  Result<void> place_pages();
   Result<void> make_logits(size_t first, size_t count);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
+  Result<void> store_rows();
+  void note_sums(uint32_t layer, std::span<const uint32_t> made);
   gpu::KvPool pool_of(uint32_t layer) const;
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
@@ -156,10 +181,13 @@ class DeviceBackend final : public Backend {
   DevicePages pages_;
 
   // The pass under way.
+  bool is_step_ = false;
   size_t batches_begun_ = 0;
+  Inputs inputs_{0};
   std::vector<PassSequence> sequences_;
   std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
   std::vector<std::byte*> written_host_;         // of written_
+  std::vector<bool> written_whole_;              // of written_: the page is sealed
   PassSums sums_;
   size_t rows_ = 0;
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
@@ -207,8 +235,9 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   const auto count = static_cast<int32_t>(chunk.tokens.size());
   const int64_t block = options_.block_tokens;
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
+  is_step_ = false;
   last_state_.clear();
-  MC_CHECK(place_pages(false));
+  MC_CHECK(place_pages());
   std::vector<gpu::RowPlace> places;
   for (int64_t p = chunk.start; p < chunk.start + count; ++p)
     places.push_back({sequences_[0].pages[static_cast<size_t>(p / block)], static_cast<int32_t>(p % block)});
@@ -220,6 +249,7 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
 }
 
 Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
+  is_step_ = true;
   sequences_.clear();
   last_state_.clear();
   std::vector<int32_t> tokens;
@@ -228,7 +258,7 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
         {.sequence = row.sequence, .q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
     tokens.push_back(static_cast<int32_t>(row.token));
   }
-  MC_CHECK(place_pages(true));
+  MC_CHECK(place_pages());
   std::vector<gpu::RowPlace> places;
   for (const PassSequence& s : sequences_)
     places.push_back({s.pages.back(), static_cast<int32_t>(s.q_begin % options_.block_tokens)});
@@ -246,14 +276,17 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
     for (int64_t p = s.q_begin; p < s.end(); ++p, ++row)
       rope_.at(static_cast<uint64_t>(p), cosine.data() + row * half, sine.data() + row * half);
   MC_ASSERT_EQ(row, rows_);
-  MC_CHECK(put(at_.cosine, cosine));
-  MC_CHECK(put(at_.sine, sine));
-  MC_CHECK(put(at_.places, places));
-  MC_CHECK(put(at_.sealed, sealed_));
-  MC_CHECK(put(at_.summed, sums_.pages));
+  inputs_ = Inputs(at_.inputs);
+  inputs_.tokens = inputs_.add(tokens);
+  inputs_.places = inputs_.add(places);
+  inputs_.sealed = inputs_.add(sealed_);
+  inputs_.summed = inputs_.add(sums_.pages);
+  inputs_.cosine = inputs_.add(cosine);
+  inputs_.sine = inputs_.add(sine);
+  MC_ASSERT_LE(inputs_.bytes().size(), Inputs::bytes_most(rows_max_, config().head_dim));
+  MC_CHECK(device_.write(at_.inputs, inputs_.bytes()));
   if (tokens.empty()) return {};
-  MC_CHECK(put(at_.tokens, tokens));
-  const gpu::EmbedArgs args{.tokens = pointer<const int32_t>(at_.tokens),
+  const gpu::EmbedArgs args{.tokens = pointer<const int32_t>(inputs_.tokens),
                             .table = pointer<const uint16_t>(weights_.embeddings()),
                             .x = pointer<float>(at_.x),
                             .columns = static_cast<int32_t>(config().hidden)};
@@ -261,10 +294,11 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
 }
 
 /// Numbers the pages of the pass, and copies in those rows before it that the device lacks.
-Result<void> DeviceBackend::place_pages(bool is_step) {
+Result<void> DeviceBackend::place_pages() {
   const int64_t block = options_.block_tokens;
   written_.clear();
   written_host_.clear();
+  written_whole_.clear();
   sealed_.clear();
   batches_begun_ = 0;
   sums_ = {};
@@ -280,8 +314,9 @@ Result<void> DeviceBackend::place_pages(bool is_step) {
       const int64_t tokens = std::min(s.end() - page * block, block);
       written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
       written_host_.push_back(host);
-      if (tokens == block || is_fresh) sealed_.push_back(written_.back());
-      if (is_step && tokens < block) continue;  // a later step still writes the page
+      written_whole_.push_back(tokens == block || is_fresh);
+      if (written_whole_.back()) sealed_.push_back(written_.back());
+      if (is_step_ && tokens < block) continue;  // a later step still writes the page
       sums_.pages.push_back(written_.back());
       sums_.written.push_back(written_.size() - 1);
     }
@@ -339,30 +374,32 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
   const DeviceLayer& w = weights_.layer(layer);
   MC_CHECK(norm(at_.x, w.input_norm, at_.normed, rows_));
   MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, rows_, qkv_width(), c.hidden, false));
-  const gpu::RotateArgs rotate{.pool = pool_of(layer),
-                               .qkv = pointer<const float>(at_.qkv),
-                               .cosine = pointer<const float>(at_.cosine),
-                               .sine = pointer<const float>(at_.sine),
-                               .q_norm = pointer<const float>(w.q_norm),
-                               .k_norm = pointer<const float>(w.k_norm),
-                               .places = pointer<const gpu::RowPlace>(at_.places),
-                               .q = pointer<uint16_t>(at_.q),
-                               .q_heads = static_cast<int32_t>(c.heads),
-                               .head_dim = static_cast<int32_t>(c.head_dim),
-                               .epsilon = c.norm_epsilon};
+  const gpu::RotateArgs rotate{
+      .pool = pool_of(layer),
+      .qkv = pointer<const float>(at_.qkv),
+      .cosine = pointer<const float>(inputs_.cosine),
+      .sine = pointer<const float>(inputs_.sine),
+      .q_norm = pointer<const float>(w.q_norm),
+      .k_norm = pointer<const float>(w.k_norm),
+      .places = pointer<const gpu::RowPlace>(inputs_.places),
+      .q = pointer<uint16_t>(at_.q),
+      .kept = is_step_ ? pointer<uint16_t>(at_.kept + layer * rows_ * kept_row_bytes()) : nullptr,
+      .q_heads = static_cast<int32_t>(c.heads),
+      .head_dim = static_cast<int32_t>(c.head_dim),
+      .epsilon = c.norm_epsilon};
   const uint32_t heads = c.heads + 2 * c.kv_heads;
   MC_CHECK(device_.launch("rotate_and_keep",
                           {.grid = {static_cast<uint32_t>(rows_), ceil_div(heads, gpu::kRowsPerCta), 1}},
                           gpu::bytes_of(rotate)));
   if (!sealed_.empty()) {
     const gpu::SealArgs seal{.pool = pool_of(layer),
-                             .pages = pointer<const gpu::RowPlace>(at_.sealed),
+                             .pages = pointer<const gpu::RowPlace>(inputs_.sealed),
                              .head_dim = static_cast<int32_t>(c.head_dim)};
     MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(sealed_.size()), c.kv_heads, 1}},
                             gpu::bytes_of(seal)));
   }
   MC_CHECK(sum_extents(layer));
-  return store_extents(layer);
+  return is_step_ ? Result<void>{} : store_extents(layer);
 }
 
 std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
@@ -371,28 +408,34 @@ std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
   return std::span(sums_.values).subspan(layer * each, each);
 }
 
-/// The device sums what it wrote of one layer before the bytes cross to the host.
+/// Queues the sums of what the pass wrote of one layer: the device makes them before the bytes cross to the host.
 Result<void> DeviceBackend::sum_extents(uint32_t layer) {
   if (sums_.pages.empty()) return {};
   const gpu::ChecksumArgs args{.extents = pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
                                .page_bytes = layout_.page_bytes(),
-                               .pages = pointer<const gpu::RowPlace>(at_.summed),
-                               .sums = pointer<uint32_t>(at_.sums),
+                               .pages = pointer<const gpu::RowPlace>(inputs_.summed),
+                               .sums = pointer<uint32_t>(sums_at(layer)),
                                .words = static_cast<uint32_t>(layout_.layer_bytes() / 4),
                                .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
-  MC_CHECK(device_.launch(
+  return device_.launch(
       "checksum_extents",
       {.grid = {static_cast<uint32_t>(sums_.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
-      gpu::bytes_of(args)));
-  std::vector<uint32_t> made(sums_.pages.size());
-  MC_CHECK(device_.read(at_.sums, std::as_writable_bytes(std::span(made))));
-  sums_.values.resize(size_t{config().layers} * written_.size());
-  for (size_t i = 0; i < made.size(); ++i) sums_.values[layer * written_.size() + sums_.written[i]] = made[i];
-  return {};
+      gpu::bytes_of(args));
 }
 
-/// Copies what the pass wrote of one layer into the caller's pages.
+void DeviceBackend::note_sums(uint32_t layer, std::span<const uint32_t> made) {
+  MC_ASSERT_EQ(made.size(), sums_.written.size());
+  sums_.values.resize(size_t{config().layers} * written_.size());
+  for (size_t i = 0; i < made.size(); ++i) sums_.values[layer * written_.size() + sums_.written[i]] = made[i];
+}
+
+/// Copies the sums and what a chunk wrote of one layer to the host, the latter into the caller's pages.
 Result<void> DeviceBackend::store_extents(uint32_t layer) {
+  if (!sums_.pages.empty()) {
+    std::vector<uint32_t> made(sums_.pages.size());
+    MC_CHECK(device_.read(sums_at(layer), std::as_writable_bytes(std::span(made))));
+    note_sums(layer, made);
+  }
   const size_t offset = layout_.layer_offset(layer);
   MC_ASSERT_EQ(written_.size(), written_host_.size());
   for (size_t i = 0; i < written_.size(); ++i) {
@@ -470,6 +513,39 @@ Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t c
 }
 
 // ---- the end of a pass ----
+
+/// Copies K and V of a step's rows into the caller's pages, those of all layers at once.
+Result<void> DeviceBackend::store_rows() {
+  const size_t head = layout_.row_bytes(), kv_heads = layout_.kv_heads;
+  std::vector<std::byte> kept(size_t{config().layers} * rows_ * kept_row_bytes());
+  MC_CHECK(device_.read(at_.kept, kept));
+  const std::byte* from = kept.data();
+  for (uint32_t layer = 0; layer < config().layers; ++layer)
+    for (size_t row = 0; row < rows_; ++row) {
+      const auto slot = static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens);
+      std::byte* const extent = written_host_[row] + layout_.layer_offset(layer) + slot * head;
+      for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
+        for (size_t kv_head = 0; kv_head < kv_heads; ++kv_head, from += head)
+          std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
+    }
+  return {};
+}
+
+Result<void> DeviceBackend::finish_step() {
+  MC_ASSERT(is_step_ && written_.size() == rows_);
+  MC_CHECK(store_rows());
+  for (size_t row = 0; row < rows_; ++row)
+    if (written_whole_[row])
+      MC_CHECK(device_.read(pages_.address(written_[row].page),
+                            {written_host_[row], size_t{config().layers} * layout_.layer_bytes()}));
+  if (sums_.pages.empty()) return {};
+  const size_t each = sums_.pages.size();
+  std::vector<uint32_t> made(size_t{config().layers} * each);
+  MC_CHECK(device_.read(at_.sums, std::as_writable_bytes(std::span(made))));
+  for (uint32_t layer = 0; layer < config().layers; ++layer)
+    note_sums(layer, std::span(made).subspan(layer * each, each));
+  return {};
+}
 
 Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::span<float> hidden) {
   const uint32_t layer = config().layers - 1;

@@ -159,6 +159,7 @@ Result<void> Runner::step(std::span<const DecodeRow> rows, Finish finish) {
       MC_CHECK(backend_->attend(layer));
       MC_CHECK(backend_->after_attention(layer));
     }
+    MC_CHECK(backend_->finish_step());
     return finish();
   };
   auto done = run();

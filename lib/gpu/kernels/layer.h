@@ -61,8 +61,8 @@ struct RowPlace {
   int32_t page = 0, slot = 0;  // page number, and the row in it; page -1: the row has no place
 };
 
-/// Normalises the heads of q and k if the model does, turns them by RoPE, and writes q for attention and K and V into
-/// pages. Grid: (rows, (q_heads + 2 kv_heads) / kRowsPerCta, rounded up).
+/// Normalises the heads of q and k if the model does, turns them by RoPE, and writes q for attention, and K and V into
+/// pages and, where it is asked for, side by side. Grid: (rows, (q_heads + 2 kv_heads) / kRowsPerCta, rounded up).
 struct RotateArgs {
   KvPool pool;
   const float* qkv = nullptr;     // [rows, (q_heads + 2 kv_heads) head_dim]
@@ -72,6 +72,7 @@ struct RotateArgs {
   const float* k_norm = nullptr;
   const RowPlace* places = nullptr;  // [rows]
   uint16_t* q = nullptr;             // bf16 [rows, q_heads, head_dim]
+  uint16_t* kept = nullptr;          // bf16 [rows, 2, kv_heads, head_dim]: K and V once more, side by side; or null
   int32_t q_heads = 0, head_dim = 0;
   float epsilon = 0;
 };

@@ -87,7 +87,7 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
     }
     scale = norm_scale(sum_of_warp(squares), args.head_dim, args.epsilon);
   }
-  uint16_t* out = nullptr;
+  uint16_t *out = nullptr, *kept = nullptr;
   if (is_q) {
     out = args.q + (row * args.q_heads + head) * args.head_dim;
   } else {
@@ -97,6 +97,7 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
     unsigned char* record = const_cast<unsigned char*>(args.pool.base) + place.page * args.pool.page_bytes +
                             kv_head * args.pool.head_bytes + (is_v ? args.pool.v_offset : 0);
     out = reinterpret_cast<uint16_t*>(record) + int64_t{place.slot} * args.head_dim;
+    if (args.kept != nullptr) kept = args.kept + ((row * 2 + (is_v ? 1 : 0)) * kv_heads + kv_head) * args.head_dim;
   }
   for (int i = lane; i < half; i += 32) {
     float low = ptx::load(from + i), high = ptx::load(from + i + half);
@@ -112,6 +113,9 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
     }
     ptx::store(out + i, narrow(low));
     ptx::store(out + i + half, narrow(high));
+    if (kept == nullptr) continue;
+    ptx::store(kept + i, narrow(low));
+    ptx::store(kept + i + half, narrow(high));
   }
 }
 
