@@ -42,8 +42,8 @@ Result<void> check(const AttentionShape& shape, const SequenceRows& s) {
       return limit("a MoBA block of " + std::to_string(s.mode.block) + " tokens is no multiple of the page's");
     if (s.mode.top_k < 1 || s.mode.top_k - 1 > kChosenMax)
       return limit("top_k is " + std::to_string(s.mode.top_k) + ", at most " + std::to_string(kChosenMax + 1));
-    if (s.kv_len / s.mode.block >= kUnionBlocksMax)
-      return limit(std::to_string(s.kv_len / s.mode.block) + " MoBA blocks, at most " +
+    if ((s.kv_len + s.mode.block - 1) / s.mode.block > kUnionBlocksMax)
+      return limit(std::to_string((s.kv_len + s.mode.block - 1) / s.mode.block) + " MoBA blocks, at most " +
                    std::to_string(kUnionBlocksMax));
   }
   if (s.splits < 0 || s.splits > kSplitsMax)

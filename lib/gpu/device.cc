@@ -14,19 +14,26 @@ constexpr int kVersionMin = 13000;            // the first driver that compiles 
 constexpr int kCapabilityMin = 80;            // mma.sync of bf16, cp.async
 constexpr size_t kAllocationStep = 2 * kMiB;  // the driver hands out memory in pages of this size
 
-/// The device does not work on after these: every later call of the process fails likewise.
+/// The device does not work on after these: every later call of the process fails likewise. The driver adds numbers of
+/// such errors from release to release, so those that concern one call are named and all others count as final.
 constexpr bool is_final(Status status) {
+  constexpr int kCaptureFirst = 900, kCaptureLast = 908;
+  const int number = static_cast<int>(status);
+  if (number >= kCaptureFirst && number <= kCaptureLast) return false;
   switch (status) {
-    case Status::ecc_uncorrectable:
-    case Status::nvlink_uncorrectable:
-    case Status::illegal_address:
-    case Status::launch_timeout:
-    case Status::hardware_stack_error:
-    case Status::illegal_instruction:
-    case Status::misaligned_address:
-    case Status::launch_failed:
-    case Status::unknown: return true;
-    default: return false;
+    case Status::ok:
+    case Status::invalid_value:
+    case Status::out_of_memory:
+    case Status::no_device:
+    case Status::invalid_image:
+    case Status::no_binary:
+    case Status::invalid_ptx:
+    case Status::no_jit_compiler:
+    case Status::unsupported_ptx:
+    case Status::not_found:
+    case Status::not_ready:
+    case Status::launch_resources: return false;
+    default: return true;
   }
 }
 
@@ -47,20 +54,24 @@ Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int
   MC_ASSERT(driver != nullptr && index >= 0);
   MC_CHECK(driver->load());
   auto device = std::unique_ptr<Device>(new Device(driver, index, driver->device_name(index)));
-  int version = 0, count = 0, major = 0, minor = 0;
+  int version = 0, count = 0;
+  DeviceFacts facts;
   const Status started = driver->init();
-  if (started != Status::no_device) MC_CHECK(device->check(started, "start of the driver"));
+  if (started != Status::ok && started != Status::no_device)
+    return user_error(err::kDeviceUnusable,
+                      device->name_ + ": the driver does not start: " + driver->error_text(started) + number_of(started),
+                      "--device", "see what nvidia-smi says, or use --device cpu");
   MC_CHECK(device->check(driver->version(&version), "version of the driver"));
   if (version < kVersionMin)
     return user_error(err::kDriverTooOld, "the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
                                               std::to_string(version % 1000 / 10) + ", the kernels need 13.0");
   if (started == Status::ok) MC_CHECK(device->check(driver->device_count(&count), "count of GPUs"));
   if (index >= count) return no_such_device(*driver, index, count);
-  MC_CHECK(device->check(driver->describe(index, &major, &minor, &device->shared_max_), "properties"));
-  device->capability_ = 10 * major + minor;
-  if (device->capability_ < kCapabilityMin)
-    return user_error(err::kDeviceUnusable, device->name_ + " has compute capability " + std::to_string(major) + "." +
-                                                std::to_string(minor) + ", the kernels need 8.0");
+  MC_CHECK(device->check(driver->describe(index, &facts), "properties"));
+  device->facts_ = facts;
+  if (device->capability() < kCapabilityMin)
+    return user_error(err::kDeviceUnusable, device->name_ + " has compute capability " + std::to_string(facts.major) +
+                                                "." + std::to_string(facts.minor) + ", the kernels need 8.0");
   if (!driver->lacking().empty())
     return user_error(err::kDeviceUnusable, device->name_ + ": " + std::string(driver->lacking()), "--device",
                       "build with the CUDA toolkit 13 (MC_CUDA=on), or use --device cpu");
@@ -99,6 +110,10 @@ Result<void> Device::check(Status status, std::string_view what) {
   if (status == Status::not_found) return Error{Code::unsupported, full};
   if (status == Status::invalid_value || status == Status::capture_unsupported) return Error{Code::invalid, full};
   return Error{Code::io, full};
+}
+
+Result<void> Device::load_kernels() {
+  return check(driver().load_kernels(), "kernels");
 }
 
 Result<Device::Memory> Device::memory() {
@@ -157,9 +172,10 @@ Result<void> Device::launch(std::string_view kernel, const LaunchShape& shape, s
 
 Result<void> Device::launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
                                std::span<const std::byte> params) {
-  if (shape.dynamic_shared > static_cast<uint32_t>(shared_max_))
+  if (shape.dynamic_shared > static_cast<uint32_t>(facts_.shared_max))
     return Error{Code::unsupported, std::string(kernel) + " needs " + std::to_string(shape.dynamic_shared) +
-                                        " bytes of shared memory, " + name_ + " has " + std::to_string(shared_max_)};
+                                        " bytes of shared memory, " + name_ + " has " +
+                                        std::to_string(facts_.shared_max)};
   auto found = functions_.find(kernel);
   if (found == functions_.end()) {
     Handle function = nullptr;

@@ -20,10 +20,17 @@ enum class Status : int {
   invalid_value = 1,
   out_of_memory = 2,
   no_device = 100,
+  invalid_image = 200,
+  no_binary = 209,
   ecc_uncorrectable = 214,
+  invalid_ptx = 218,
   nvlink_uncorrectable = 220,
+  no_jit_compiler = 221,
+  unsupported_ptx = 222,
   not_found = 500,
+  not_ready = 600,
   illegal_address = 700,
+  launch_resources = 701,
   launch_timeout = 702,
   hardware_stack_error = 714,
   illegal_instruction = 715,
@@ -56,6 +63,14 @@ struct EncodedMap {
   std::byte bytes[128] = {};  // a kernel parameter aligned to 64
 };
 
+/// Properties of a device.
+struct DeviceFacts {
+  int major = 0, minor = 0;  // compute capability
+  int shared_max = 0;        // dynamic shared memory of a CTA at most, bytes
+  int processors = 0;        // multiprocessors
+  int clock_khz = 0;         // peak clock; 0: the device has none
+};
+
 /// One host's GPUs. Calls after retain() are about that device, on the thread that called enter() last.
 class Driver {
  public:
@@ -68,8 +83,7 @@ class Driver {
   virtual Status device_count(int* out) = 0;
   /// The name of device `index` in --device.
   virtual std::string device_name(int index) const = 0;
-  /// The compute capability, and the largest dynamic shared memory of a CTA in bytes.
-  virtual Status describe(int device, int* major, int* minor, int* shared_max) = 0;
+  virtual Status describe(int device, DeviceFacts* out) = 0;
   virtual Status retain(int device) = 0;
   virtual void release(int device) = 0;
   /// The calling thread uses the retained device from now on.
@@ -101,6 +115,8 @@ class Driver {
   virtual Status copy_out(void* to, uint64_t from, size_t bytes, Handle stream) = 0;
   virtual Status copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) = 0;
   virtual Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) = 0;
+  /// Compiles all kernels that the device can run. Without this call a kernel's first launch waits for it.
+  virtual Status load_kernels() = 0;
   /// Status::not_found when the build has no such kernel for the device.
   virtual Status find(Handle* function, const std::string& kernel) = 0;
   virtual Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params,

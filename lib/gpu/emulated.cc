@@ -81,11 +81,13 @@ Status EmulatedDriver::device_count(int* out) {
   return Status::ok;
 }
 
-Status EmulatedDriver::describe(int device, int* major, int* minor, int* shared_max) {
+Status EmulatedDriver::describe(int device, DeviceFacts* out) {
   MC_ASSERT(device >= 0 && device < host_.devices);
-  *major = host_.capability / 10;
-  *minor = host_.capability % 10;
-  *shared_max = kHopperShared;
+  constexpr int kProcessors = 132;
+  *out = {.major = host_.capability / 10,
+          .minor = host_.capability % 10,
+          .shared_max = kHopperShared,
+          .processors = kProcessors};
   return Status::ok;
 }
 
@@ -106,9 +108,8 @@ std::string EmulatedDriver::error_text(Status status) {
     case Status::misaligned_address: return "misaligned address";
     case Status::launch_failed: return "unspecified launch failure";
     case Status::capture_unsupported: return "operation not permitted when stream is capturing";
-    case Status::unknown: break;
+    default: return "unknown error";  // the emulator gives no other
   }
-  return "unknown error";
 }
 
 Status EmulatedDriver::state() {

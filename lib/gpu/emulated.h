@@ -68,7 +68,7 @@ class EmulatedDriver final : public Driver {
   Status version(int* out) override;
   Status device_count(int* out) override;
   std::string device_name(int) const override { return "emu"; }
-  Status describe(int device, int* major, int* minor, int* shared_max) override;
+  Status describe(int device, DeviceFacts* out) override;
   Status retain(int) override { return Status::ok; }
   void release(int) override {}
   Status enter() override { return Status::ok; }
@@ -95,6 +95,7 @@ class EmulatedDriver final : public Driver {
   Status copy_out(void* to, uint64_t from, size_t bytes, Handle stream) override;
   Status copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) override;
   Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) override;
+  Status load_kernels() override { return Status::ok; }
   Status find(Handle* function, const std::string& kernel) override;
   Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
   Status encode(EncodedMap* out, const TensorBox& box) override;

@@ -43,9 +43,12 @@ class Device {
   /// "emu", "cuda:0"
   std::string_view name() const { return name_; }
   /// Compute capability times 10; code for sm_90a runs on 90 alone.
-  int capability() const { return capability_; }
+  int capability() const { return 10 * facts_.major + facts_.minor; }
+  const DeviceFacts& facts() const { return facts_; }
   /// The error after which the device does not work on: every later call fails likewise. Empty while it works.
   const std::optional<Error>& failure() const { return failure_; }
+  /// Compiles all kernels now, so that no request waits for it and no later allocation competes with it.
+  Result<void> load_kernels();
   struct Memory {
     size_t free = 0, total = 0;
   };
@@ -82,7 +85,7 @@ class Device {
   std::shared_ptr<Driver> driver_;
   int index_;
   std::string name_;
-  int capability_ = 0, shared_max_ = 0;
+  DeviceFacts facts_;
   bool retained_ = false;
   Handle stream_ = nullptr;
   std::optional<Error> failure_;

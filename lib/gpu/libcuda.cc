@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -14,8 +15,11 @@
 namespace mc::gpu {
 namespace {
 
-constexpr int kAttributeMajor = 75, kAttributeMinor = 76, kAttributeShared = 97;  // attributes of a device
+// Attributes of a device.
+constexpr int kAttributeMajor = 75, kAttributeMinor = 76, kAttributeShared = 97, kAttributeProcessors = 16,
+              kAttributeClock = 13;
 constexpr int kFunctionShared = 8;  // attribute of a function: dynamic shared memory
+constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;  // options of the compilation of a text
 constexpr int kBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;  // of a tensor map
 constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
 
@@ -29,6 +33,7 @@ struct Functions {
   int (*retain)(Handle*, int);
   int (*release)(int);
   int (*set_current)(Handle);
+  int (*context_finish)();
   int (*memory)(size_t*, size_t*);
   int (*allocate)(uint64_t*, size_t);
   int (*free)(uint64_t);
@@ -46,7 +51,7 @@ struct Functions {
   int (*copy_out)(void*, uint64_t, size_t, Handle);
   int (*copy_within)(uint64_t, uint64_t, size_t, Handle);
   int (*fill)(uint64_t, unsigned char, size_t, Handle);
-  int (*load)(Handle*, const void*);
+  int (*load)(Handle*, const void*, unsigned, int*, void**);
   int (*unload)(Handle);
   int (*function)(Handle*, Handle, const char*);
   int (*function_set)(Handle, int, int);
@@ -76,6 +81,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.retain, "cuDevicePrimaryCtxRetain");
   find(f.release, "cuDevicePrimaryCtxRelease_v2");
   find(f.set_current, "cuCtxSetCurrent");
+  find(f.context_finish, "cuCtxSynchronize");
   find(f.memory, "cuMemGetInfo_v2");
   find(f.allocate, "cuMemAlloc_v2");
   find(f.free, "cuMemFree_v2");
@@ -93,7 +99,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.copy_out, "cuMemcpyDtoHAsync_v2");
   find(f.copy_within, "cuMemcpyDtoDAsync_v2");
   find(f.fill, "cuMemsetD8Async");
-  find(f.load, "cuModuleLoadData");
+  find(f.load, "cuModuleLoadDataEx");
   find(f.unload, "cuModuleUnload");
   find(f.function, "cuModuleGetFunction");
   find(f.function_set, "cuFuncSetAttribute");
@@ -119,7 +125,7 @@ class LibCuda final : public Driver {
   Status version(int* out) override { return status_of(f_.version(out)); }
   Status device_count(int* out) override { return status_of(f_.device_count(out)); }
   std::string device_name(int index) const override { return "cuda:" + std::to_string(index); }
-  Status describe(int device, int* major, int* minor, int* shared_max) override;
+  Status describe(int device, DeviceFacts* out) override;
   Status retain(int device) override;
   void release(int device) override;
   Status enter() override { return status_of(f_.set_current(context_)); }
@@ -132,9 +138,16 @@ class LibCuda final : public Driver {
   Status allocate(uint64_t* address, size_t bytes, std::string_view) override {
     return status_of(f_.allocate(address, bytes));
   }
-  void free(uint64_t address) override { f_.free(address); }
+  // cuMemFree may wait for queued work and need not; cuMemFreeHost says nothing of it.
+  void free(uint64_t address) override {
+    f_.context_finish();
+    f_.free(address);
+  }
   Status host_allocate(void** at, size_t bytes) override { return status_of(f_.host_allocate(at, bytes, 0)); }
-  void host_free(void* at) override { f_.host_free(at); }
+  void host_free(void* at) override {
+    f_.context_finish();
+    f_.host_free(at);
+  }
   Status host_access(const void*, size_t) override { return Status::ok; }
 
   Status stream_create(Handle* out) override { return status_of(f_.stream_create(out, kNonBlocking)); }
@@ -158,6 +171,7 @@ class LibCuda final : public Driver {
   Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) override {
     return status_of(f_.fill(to, value, bytes, stream));
   }
+  Status load_kernels() override;
   Status find(Handle* function, const std::string& kernel) override;
   Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
   Status encode(EncodedMap* out, const TensorBox& box) override;
@@ -172,12 +186,16 @@ class LibCuda final : public Driver {
     std::string_view file;
     Handle module = nullptr;
   };
+  bool runs(const KernelText& text) const { return text.target != "sm_90a" || capability_ == 90; }
+  Status compile(const KernelText& text, Handle* module);
+  Status module_of(const KernelText& text, Handle* module);
 
   Functions f_{};
   bool resolved_ = false;
   Handle context_ = nullptr;
   int capability_ = 0;
   std::vector<Loaded> loaded_;
+  std::string refused_;  // what the driver said of the text that it refused last
 };
 
 Result<void> LibCuda::load() {
@@ -192,12 +210,15 @@ Result<void> LibCuda::load() {
   return {};
 }
 
-Status LibCuda::describe(int device, int* major, int* minor, int* shared_max) {
-  const std::pair<int*, int> attributes[] = {
-      {major, kAttributeMajor}, {minor, kAttributeMinor}, {shared_max, kAttributeShared}};
-  for (const auto& [out, attribute] : attributes)
-    if (const Status status = status_of(f_.attribute(out, attribute, device)); status != Status::ok) return status;
-  capability_ = 10 * *major + *minor;
+Status LibCuda::describe(int device, DeviceFacts* out) {
+  const std::pair<int*, int> attributes[] = {{&out->major, kAttributeMajor},
+                                             {&out->minor, kAttributeMinor},
+                                             {&out->shared_max, kAttributeShared},
+                                             {&out->processors, kAttributeProcessors},
+                                             {&out->clock_khz, kAttributeClock}};
+  for (const auto& [value, attribute] : attributes)
+    if (const Status status = status_of(f_.attribute(value, attribute, device)); status != Status::ok) return status;
+  capability_ = 10 * out->major + out->minor;
   return Status::ok;
 }
 
@@ -215,24 +236,51 @@ void LibCuda::release(int device) {
 std::string LibCuda::error_text(Status status) {
   const char* text = nullptr;
   if (f_.error_text(static_cast<int>(status), &text) != 0 || text == nullptr) return "unknown error";
-  return text;
+  return refused_.empty() ? text : text + (": " + refused_);
 }
 
-/// The driver compiles a text when one of its kernels is launched first. Code for sm_90a runs on 9.0 alone.
+/// The driver compiles a text; what it says of a text that it refuses is the text of the error.
+Status LibCuda::compile(const KernelText& text, Handle* module) {
+  constexpr size_t kLogBytes = 2048;
+  std::string log(kLogBytes, '\0');
+  int options[] = {kJitErrorLog, kJitErrorLogBytes};
+  void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
+  const Status status = status_of(f_.load(module, std::string(text.text).c_str(), 2, options, values));
+  log.resize(std::strlen(log.c_str()));
+  refused_ = status == Status::ok ? "" : std::string(text.file) + ": " + log;
+  return status;
+}
+
+/// A text is compiled when one of its kernels is launched first. Code for sm_90a runs on 9.0 alone.
 Status LibCuda::find(Handle* function, const std::string& kernel) {
   const std::string entry = ".entry " + kernel + "(";
   for (const KernelText& text : kernel_texts()) {
-    if (text.text.find(entry) == std::string_view::npos || (text.target == "sm_90a" && capability_ != 90)) continue;
-    auto at = std::find_if(loaded_.begin(), loaded_.end(), [&](const Loaded& l) { return l.file == text.file; });
-    if (at == loaded_.end()) {
-      Loaded made{text.file};
-      const Status status = status_of(f_.load(&made.module, std::string(text.text).c_str()));
-      if (status != Status::ok) return status;
-      at = loaded_.insert(loaded_.end(), made);
-    }
-    return status_of(f_.function(function, at->module, kernel.c_str()));
+    if (!runs(text) || text.text.find(entry) == std::string_view::npos) continue;
+    Handle module = nullptr;
+    if (const Status status = module_of(text, &module); status != Status::ok) return status;
+    return status_of(f_.function(function, module, kernel.c_str()));
   }
   return Status::not_found;
+}
+
+Status LibCuda::module_of(const KernelText& text, Handle* module) {
+  const auto at = std::find_if(loaded_.begin(), loaded_.end(), [&](const Loaded& l) { return l.file == text.file; });
+  if (at != loaded_.end()) {
+    *module = at->module;
+    return Status::ok;
+  }
+  const Status status = compile(text, module);
+  if (status == Status::ok) loaded_.push_back({text.file, *module});
+  return status;
+}
+
+Status LibCuda::load_kernels() {
+  for (const KernelText& text : kernel_texts()) {
+    Handle module = nullptr;
+    if (!runs(text)) continue;
+    if (const Status status = module_of(text, &module); status != Status::ok) return status;
+  }
+  return Status::ok;
 }
 
 Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {

@@ -53,7 +53,9 @@ Result<model::ModelOptions> model_options(const cli::Args& args) {
 Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args) {
   MC_TRY(choice, args.has(flags::kDevice) ? gpu::parse_device(args.text(flags::kDevice)) : gpu::DeviceChoice{});
   if (choice.kind == gpu::DeviceKind::cpu) return std::unique_ptr<gpu::Device>();
-  return gpu::open_device(choice, args.count(flags::kSeed));
+  MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
+  MC_CHECK(device->load_kernels());
+  return device;
 }
 
 Result<Engine> open_engine(const cli::Args& args) {
