@@ -49,11 +49,6 @@ constexpr Flag kAttnVariants{.name = "kernels",
                              .table = attention_kernels};
 constexpr Flag kAttnDtypes{
     .name = "dtype", .kind = FlagKind::list, .value = "T,T", .fallback = "bf16", .help = "types of K and V: bf16, f32"};
-constexpr Flag kHeads{.name = "heads",
-                      .kind = FlagKind::list,
-                      .value = "Q/KV",
-                      .fallback = "32/8",
-                      .help = "query heads and KV heads: 32/8,4/1"};
 constexpr Flag kHeadDims{
     .name = "head-dim", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "128", .help = "head dimensions"};
 constexpr Flag kChunk{.name = "chunk-tokens",
@@ -112,17 +107,6 @@ Result<Variants> open_variants(const cli::Args& args, Parallel& parallel) {
     out.opened.push_back(std::move(opened));
   }
   return out;
-}
-
-Result<std::pair<int32_t, uint32_t>> read_heads(const std::string& text) {
-  const size_t slash = text.find('/');
-  const auto q = parse_u64(text.substr(0, slash), 1, 1024);
-  const auto kv = slash == std::string::npos ? q : parse_u64(text.substr(slash + 1), 1, 1024);
-  if (!q || !kv || *q % *kv != 0 || *q / *kv > 128)
-    return user_error(err::kBadValue,
-                      "'" + text + "' is not query heads / KV heads, the first a multiple of the second", "--heads",
-                      "write 32/8");
-  return std::pair{static_cast<int32_t>(*q), static_cast<uint32_t>(*kv)};
 }
 
 Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {

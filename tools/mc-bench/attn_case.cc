@@ -7,7 +7,9 @@
 
 #include "attn/plan.h"
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/rng.h"
+#include "base/units.h"
 
 namespace mc::bench {
 namespace {
@@ -193,6 +195,17 @@ Result<double> AttnCase::decode_bytes(attn::Attention& attention, const attn::Mo
     }
   }
   return bytes / layout.layers;
+}
+
+Result<std::pair<int32_t, uint32_t>> read_heads(const std::string& text) {
+  const size_t slash = text.find('/');
+  const auto q = parse_u64(text.substr(0, slash), 1, 1024);
+  const auto kv = slash == std::string::npos ? q : parse_u64(text.substr(slash + 1), 1, 1024);
+  if (!q || !kv || *q % *kv != 0 || *q / *kv > 128)
+    return user_error(err::kBadValue,
+                      "'" + text + "' is not query heads / KV heads, the first a multiple of the second", "--heads",
+                      "write 32/8");
+  return std::pair{static_cast<int32_t>(*q), static_cast<uint32_t>(*kv)};
 }
 
 }  // namespace mc::bench

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attn/attn.h"
+#include "base/cli.h"
 #include "base/parallel.h"
 #include "mem/mem.h"
 
@@ -21,6 +22,14 @@ inline constexpr size_t kColdBytes = size_t{512} << 20;
 using NamedMode = std::pair<std::string, attn::Mode>;
 /// Plans from the items of a comma list; an item that names no mode is a parameter of the plan before.
 Result<std::vector<NamedMode>> read_plans(const std::vector<std::string>& items, uint32_t block_tokens);
+
+inline constexpr Flag kHeads{.name = "heads",
+                             .kind = FlagKind::list,
+                             .value = "Q/KV",
+                             .fallback = "32/8",
+                             .help = "query heads and KV heads: 32/8,4/1"};
+/// "32/8": 32 query heads and 8 KV heads.
+Result<std::pair<int32_t, uint32_t>> read_heads(const std::string& text);
 
 struct AttnShape {
   bool decode = false;

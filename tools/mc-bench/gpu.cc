@@ -1,8 +1,10 @@
 // `mc-bench gpu`: the GPU kernels against the reference of lib/attn. In the emulator (lib/gpu/emu) every case runs
 // under several seeds and the three scheduling policies, and each run checks the chip's ordering rules. On a GPU a case
-// runs once. Nothing here measures speed.
+// runs once. With --speed the kernels are timed instead (gpu_speed.h).
 
 #include <algorithm>
+#include <optional>
+#include <thread>
 
 #include "attn_case.h"
 #include "base/assert.h"
@@ -13,6 +15,7 @@
 #include "gpu/emulated.h"
 #include "gpu_case.h"
 #include "gpu_mutants.h"
+#include "gpu_speed.h"
 #include "host/engine.h"
 #include "print.h"
 #include "product/flags.h"
@@ -68,7 +71,7 @@ constexpr Flag kGpuSplits{.name = "splits",
                           .kind = FlagKind::sweep_counts,
                           .value = "N,N",
                           .fallback = "1",
-                          .help = "CTAs that share the keys of a row tile, 1 to 64"};
+                          .help = "CTAs that share the keys of a row tile, 1 to 64; 0, with --speed: by the length"};
 constexpr Flag kGpuSchedules{.name = "schedules",
                              .kind = FlagKind::count,
                              .value = "N",
@@ -83,10 +86,21 @@ constexpr Flag kGpuMutants{.name = "mutants",
                            .kind = FlagKind::boolean,
                            .help = "run deliberately broken kernels in place of the sound ones: each must be reported"};
 
-constexpr auto kGpuFlagTable = flags::join(
-    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules, &kGpuChecks,
-                &kGpuMutants, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
-    flags::kEveryRun);
+constexpr Flag kGpuSpeed{.name = "speed",
+                         .kind = FlagKind::boolean,
+                         .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
+constexpr Flag kGpuBatch{.name = "batch",
+                         .kind = FlagKind::sweep_counts,
+                         .value = "N,N",
+                         .fallback = "1",
+                         .help = "--speed: sequences of a batch, each of the length of -n"};
+constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
+
+constexpr auto kGpuFlagTable =
+    flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules,
+                            &kGpuChecks, &kGpuMutants, &kGpuSpeed, &kGpuBatch, &kGpuHeads, &flags::kBlockTokens,
+                            &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 struct GpuPoint {
   GpuShape shape;
@@ -106,8 +120,9 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
       for (const uint64_t dim : args.sweep(kGpuDims))
         for (const uint64_t splits : args.sweep(kGpuSplits))
           for (const uint64_t tokens : args.sweep(kGpuTokens)) {
-            if (tokens < 1 || tokens > 65536) return out_of_range(kGpuTokens, tokens, 1, 65536);
-            if (splits < 1 || splits > 64) return out_of_range(kGpuSplits, splits, 1, 64);
+            const uint64_t most = args.on(kGpuSpeed) ? uint64_t{1} << 20 : 65536;
+            if (tokens < 1 || tokens > most) return out_of_range(kGpuTokens, tokens, 1, most);
+            if (splits < (args.on(kGpuSpeed) ? 0 : 1) || splits > 64) return out_of_range(kGpuSplits, splits, 1, 64);
             GpuShape shape{.kernel = kernel->second, .tokens = static_cast<int64_t>(tokens), .mode = mode};
             shape.layout = {.layers = 1,
                             .kv_heads = 1 + static_cast<uint32_t>(rng.below(2)),
@@ -116,9 +131,15 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
                             .dtype = Dtype::bf16};
             constexpr int32_t kGroups[] = {1, 2, 4, 7};
             shape.q_heads = static_cast<int32_t>(shape.layout.kv_heads) * kGroups[rng.below(4)];
+            if (args.on(kGpuSpeed)) {
+              MC_TRY(heads, read_heads(args.list(kGpuHeads).front()));
+              shape.q_heads = heads.first;
+              shape.layout.kv_heads = heads.second;
+            }
             shape.splits = static_cast<int32_t>(splits);
             shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
             shape.seed = rng.next();
+            shape.exact_choice = args.text(kGpuDevice).starts_with("emu");
             points.push_back({shape, name, wanted});
           }
   }
@@ -134,7 +155,7 @@ std::vector<std::string> gpu_cells(const Json& p) {
           text("attention"),
           p["q_heads"].dump() + "/" + p["kv_heads"].dump() + " d" + p["head_dim"].dump() + " x" + p["splits"].dump(),
           p.find("runs") == nullptr ? "-" : p["runs"].dump(),
-          some("error_share", 3),
+          p.find("failure") != nullptr ? "FAILED" : some("error_share", 3),
           p.find("bank_conflicts") == nullptr ? "-" : p["bank_conflicts"].dump(),
           p.find("instructions") == nullptr ? "-" : thousands(static_cast<uint64_t>(p["instructions"].as_int())),
           some("seconds", 2)};
@@ -189,32 +210,44 @@ Result<GpuRuns> run_schedules(GpuCase& made, gpu::EmulatedGpu& emulated, const c
   return out;
 }
 
-Result<void> run_point(const GpuPoint& point, const cli::Args& args, Parallel& parallel, Rows& rows) {
-  const TimePoint began = steady_now();
-  Json row = describe_gpu(point);
+/// Runs a case, on `device` or, without one, in an emulator of its own, and adds the figures to `row`.
+Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device* device, Parallel& parallel,
+                      Json& row) {
   GpuRuns runs;
-  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
-  if (choice.kind == gpu::DeviceKind::emu) {
+  if (device == nullptr) {
     MC_TRY(emulation, Emulation::open());
     MC_TRY(made, GpuCase::open(point.shape, parallel, *emulation.device));
-    auto done = run_schedules(*made, emulation.driver->gpu(), args);
-    if (!done) return unsound(row, std::move(done).error());
-    runs = *done;
+    MC_TRY(done, run_schedules(*made, emulation.driver->gpu(), args));
+    runs = done;
     const gpu::emu::Counters& counters = emulation.driver->gpu().counters();
     row.set("instructions", counters.instructions);
     row.set("matrix_products", counters.matrix_products);
     row.set("bank_conflicts", counters.bank_conflicts);
   } else {
-    MC_TRY(device, gpu::open_device(choice));
     MC_TRY(made, GpuCase::open(point.shape, parallel, *device));
     MC_TRY(share, made->run());
     runs = {share, 1};
+    row.set("ties", made->ties());
   }
-  row.set("runs", runs.runs).set("error_share", runs.worst).set("seconds", to_seconds(steady_now() - began));
-  if (runs.worst > 1)
-    return unsound(row, {Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"});
+  row.set("runs", runs.runs).set("error_share", runs.worst);
+  if (runs.worst <= 1) return {};
+  return Error{Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"};
+}
+
+/// Adds the row of a case, also of one that failed. The error is the case's.
+Result<void> run_point(const GpuPoint& point, const cli::Args& args, gpu::Device* device, Parallel& parallel,
+                       Rows& rows) {
+  const TimePoint began = steady_now();
+  Json row = describe_gpu(point);
+  Result<void> done = run_case(point, args, device, parallel, row);
+  row.set("seconds", to_seconds(steady_now() - began));
+  if (!done) {
+    done = unsound(row, std::move(done).error());
+    row.set("failure", done.error().what);
+  }
   std::vector<std::string> text = gpu_cells(row);
-  return rows.add(std::move(row), std::move(text));
+  MC_CHECK(rows.add(std::move(row), std::move(text)));
+  return done;
 }
 
 /// The case that mutants of one kernel run on.
@@ -353,15 +386,102 @@ Result<int> run_mutants(const cli::Args& args) {
 
 const cli::FlagList kGpuFlags = kGpuFlagTable;
 
-Result<int> check_gpu(const cli::Args& args) {
-  if (args.on(kGpuMutants)) return run_mutants(args);
+namespace {
+
+/// The peak of bf16 matrix products in operations a second; 0 when the device has no clock.
+double matrix_peak(const gpu::Device& device) {
+  const double per_clock = device.capability() == 90 ? 4096 : 2048;  // of one multiprocessor
+  return per_clock * device.facts().processors * device.facts().clock_khz * 1e3;
+}
+
+Json describe_speed(const GpuPoint& point, uint64_t batch) {
+  Json out = describe_gpu(point);
+  return std::move(out.set("type", "speed").set("batch", batch));
+}
+
+std::vector<std::string> speed_cells(const Json& p) {
+  const auto some = [&](const char* key, double scale, int decimals) {
+    return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double() * scale, decimals);
+  };
+  return {std::string(p["kernel"].as_string()) + " " + p["tokens"].dump() + " x " + p["batch"].dump(),
+          std::string(p["attention"].as_string()),
+          p["q_heads"].dump() + "/" + p["kv_heads"].dump() + " d" + p["head_dim"].dump(),
+          some("seconds", 1e3, 3),
+          some("bytes_per_second", 1e-9, 0),
+          some("flops", 1e-12, 1),
+          some("peak_share", 100, 1)};
+}
+
+/// Times one point, or runs it once where time means nothing.
+Result<Json> time_point(const GpuPoint& point, uint64_t batch, double copies, Parallel& parallel, gpu::Device& device) {
+  Json row = describe_speed(point, batch);
+  MC_TRY(made, GpuSpeed::open(point.shape, static_cast<int32_t>(batch), parallel, device));
+  if (copies == 0) {
+    MC_CHECK(made->run());
+    return row;
+  }
+  MC_TRY(seconds, made->time());
+  const double bytes = made->bytes() / seconds, flops = made->flops() / seconds;
+  row.set("seconds", seconds).set("bytes_per_second", bytes).set("flops", flops);
+  // Decode is bound by memory, prefill by products.
+  const double peak = point.shape.decode() ? copies : matrix_peak(device);
+  if (peak > 0) row.set("peak_share", (point.shape.decode() ? bytes : flops) / peak);
+  return row;
+}
+
+Result<int> measure_speed(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
-                          Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
+                          Table({"case", "attention", "heads", "ms", "GB/s", "TFLOP/s", "% of peak"})));
   Parallel parallel(1);
   MC_TRY(points, read_points(args));
-  for (const GpuPoint& point : points) rows->expect(gpu_cells(describe_gpu(point)));
-  for (const GpuPoint& point : points) MC_CHECK(run_point(point, args, parallel, *rows));
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  MC_TRY(device, gpu::open_device(choice));
+  double copies = 0;
+  if (choice.kind == gpu::DeviceKind::cuda) {
+    MC_TRY(rate, copy_rate(*device));
+    copies = rate;
+  }
+  rows->fact("copy_bytes_per_second", copies);
+  rows->fact("matrix_peak", matrix_peak(*device));
+  const std::vector<uint64_t> batches = args.sweep(kGpuBatch);
+  for (const GpuPoint& point : points)
+    for (const uint64_t batch : batches) rows->expect(speed_cells(describe_speed(point, batch)));
+  for (const GpuPoint& point : points)
+    for (const uint64_t batch : batches) {
+      if (batch < 1 || batch > 1024) return out_of_range(kGpuBatch, batch, 1, 1024);
+      MC_TRY(row, time_point(point, batch, copies, parallel, *device));
+      std::vector<std::string> cells = speed_cells(row);
+      MC_CHECK(rows->add(std::move(row), std::move(cells)));
+    }
   MC_CHECK(rows->finish());
+  return 0;
+}
+
+}  // namespace
+
+Result<int> check_gpu(const cli::Args& args) {
+  if (args.on(kGpuMutants)) return run_mutants(args);
+  if (args.on(kGpuSpeed)) return measure_speed(args);
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
+                          Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
+  MC_TRY(points, read_points(args));
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  std::unique_ptr<gpu::Device> device;
+  if (choice.kind == gpu::DeviceKind::cuda) {
+    MC_TRY(opened, gpu::open_device(choice));
+    device = std::move(opened);
+  }
+  Parallel parallel(device ? std::thread::hardware_concurrency() : 1);
+  for (const GpuPoint& point : points) rows->expect(gpu_cells(describe_gpu(point)));
+  std::optional<Error> first;
+  for (const GpuPoint& point : points) {
+    auto done = run_point(point, args, device.get(), parallel, *rows);
+    if (!done && !first) first = std::move(done).error();
+    // A GPU goes on after a wrong result, but not after a fault; the emulator's first report is the one to read.
+    if (first && (!device || device->failure())) break;
+  }
+  MC_CHECK(rows->finish());
+  if (first) return *std::move(first);
   return 0;
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 
 #include "base/rng.h"
 
@@ -132,6 +134,72 @@ double GpuCase::bound(const float* q, double out) const {
   return v_max_ * (weight + std::exp2(-8)) + std::abs(out) * std::exp2(-8) + 1e-7;
 }
 
+/// The gate's score of a block for a row, in double, and the bound of a kernel's error in it: a chip's matrix units sum
+/// 16 products with fewer bits than f32 has.
+std::pair<double, double> GpuCase::score(const gpu::SequenceRows& s, size_t row, int32_t block) const {
+  const ExtentLayout& layout = shape_.layout;
+  const size_t dim = layout.head_dim, heads = static_cast<size_t>(shape_.q_heads);
+  const size_t kv_head = row % heads / (heads / layout.kv_heads);
+  const auto pages = static_cast<size_t>(s.mode.block) / layout.block_tokens;
+  double sum = 0, size = 0;
+  for (size_t i = 0; i < dim; ++i) {
+    float total = 0;
+    for (size_t p = 0; p < pages; ++p) {
+      const size_t page = static_cast<size_t>(s.pages[static_cast<size_t>(block) * pages + p]);
+      float one = 0;
+      std::memcpy(
+          &one, &pages_[page * layout.page_bytes() + kv_head * layout.head_bytes() + layout.ksum_offset() + i * 4], 4);
+      total = p == 0 ? one : total + one;
+    }
+    const double centroid = bf16_to_f32(f32_to_bf16(total / static_cast<float>(s.mode.block)));
+    const double product = centroid * static_cast<double>(queries_[row * dim + i]);
+    sum += product;
+    size += std::abs(product);
+  }
+  return {sum, size * std::exp2(-18)};
+}
+
+/// Whether each block that the device chose in place of the reference's scores as high, within the bounds.
+bool GpuCase::is_tie(size_t row, const int32_t* chosen) const {
+  const size_t history = chosen_.size() / rows(), heads = static_cast<size_t>(shape_.q_heads);
+  size_t first = 0, at = 0;
+  for (; row >= (first + static_cast<size_t>(sequences_[at].tokens)) * heads; ++at)
+    first += static_cast<size_t>(sequences_[at].tokens);
+  const int32_t* expected = &chosen_[row * history];
+  const int32_t* const chosen_end = std::find(chosen, chosen + history, -1);
+  const int32_t* const expected_end = std::find(expected, expected + history, -1);
+  std::vector<int32_t> more, missing;
+  std::set_difference(chosen, chosen_end, expected, expected_end, std::back_inserter(more));
+  std::set_difference(expected, expected_end, chosen, chosen_end, std::back_inserter(missing));
+  if (more.size() != missing.size()) return false;
+  for (const int32_t block : more)
+    if (block < 0 || block >= sequences_[at].kv_len / sequences_[at].mode.block) return false;
+  for (const int32_t block : more)
+    for (const int32_t other : missing) {
+      const auto [theirs, bound] = score(sequences_[at], row, block);
+      const auto [ours, other_bound] = score(sequences_[at], row, other);
+      if (theirs + bound < ours - other_bound) return false;
+    }
+  return true;
+}
+
+/// The rows whose choice differs by a tie. Code::corrupt when one differs by more.
+Result<std::vector<bool>> GpuCase::tied_rows(const std::vector<int32_t>& chosen) const {
+  std::vector<bool> out(rows());
+  const size_t history = chosen.size() / rows();
+  for (size_t row = 0; row < rows() && history > 0; ++row) {
+    const int32_t* mine = &chosen[row * history];
+    const auto other = std::mismatch(mine, mine + history, &chosen_[row * history]);
+    if (other.first == mine + history) continue;
+    if (shape_.exact_choice || !std::is_sorted(mine, std::find(mine, mine + history, -1)) || !is_tie(row, mine))
+      return Error{Code::corrupt, "gate: entry " + std::to_string(other.first - chosen.data()) +
+                                      " of the selection is " + std::to_string(*other.first) +
+                                      ", the reference chose " + std::to_string(*other.second)};
+    out[row] = true;
+  }
+  return out;
+}
+
 Result<double> GpuCase::run() {
   std::vector<bf16_t> out(queries_.size(), 0xffff);
   MC_CHECK(device_->write(layer_.out, std::as_bytes(std::span(out))));
@@ -142,20 +210,19 @@ Result<double> GpuCase::run() {
   MC_CHECK(batch.attend(layer_));
   MC_CHECK(device_->read(layer_.out, std::as_writable_bytes(std::span(out))));
   if (!chosen.empty()) MC_CHECK(device_->read(layer_.selection, std::as_writable_bytes(std::span(chosen))));
-  const auto other = std::mismatch(chosen.begin(), chosen.end(), chosen_.begin());
-  if (other.first != chosen.end())
-    return Error{Code::corrupt, "gate: entry " + std::to_string(other.first - chosen.begin()) +
-                                    " of the selection is " + std::to_string(*other.first) + ", the reference chose " +
-                                    std::to_string(*other.second)};
+  MC_TRY(tied, tied_rows(chosen));
+  ties_ = static_cast<size_t>(std::count(tied.begin(), tied.end(), true));
   double worst = 0;
   const size_t dim = shape_.layout.head_dim;
-  for (size_t row = 0; row < rows(); ++row)
+  for (size_t row = 0; row < rows(); ++row) {
+    if (tied[row]) continue;
     for (size_t i = row * dim; i < (row + 1) * dim; ++i) {
       const double right = static_cast<double>(expected_[i]);
       const double share =
           std::abs(static_cast<double>(bf16_to_f32(out[i])) - right) / bound(&queries_[row * dim], right);
       if (!(share <= worst)) worst = std::isnan(share) ? std::numeric_limits<double>::infinity() : share;
     }
+  }
   return worst;
 }
 

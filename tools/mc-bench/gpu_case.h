@@ -24,6 +24,7 @@ struct GpuShape {
   attn::Mode mode;
   int32_t splits = 1;
   Values values = Values::normal;
+  bool exact_choice = true;  // of MoBA blocks; false: blocks of equal score, within rounding, may stand for each other
   uint64_t seed = 0;
 };
 
@@ -35,12 +36,18 @@ class GpuCase {
   /// Runs the call on poisoned outputs. The largest error as a share of its bound; at most 1 is right. The error is
   /// the device's, or Code::corrupt when the gate chose other blocks than the reference.
   Result<double> run();
+  /// Rows of the last run whose choice differs from the reference's by blocks of equal score, within rounding. Their
+  /// output is not compared.
+  size_t ties() const { return ties_; }
 
  private:
   GpuCase(const GpuShape& shape, gpu::Device& device) : shape_(shape), device_(&device) {}
   Result<void> fill(Parallel& parallel);
   Result<void> expect(Parallel& parallel);
   double bound(const float* q, double out) const;
+  Result<std::vector<bool>> tied_rows(const std::vector<int32_t>& chosen) const;
+  bool is_tie(size_t row, const int32_t* chosen) const;
+  std::pair<double, double> score(const gpu::SequenceRows& s, size_t row, int32_t block) const;
   size_t rows() const { return static_cast<size_t>(tokens_) * static_cast<size_t>(shape_.q_heads); }
 
   GpuShape shape_;
@@ -54,6 +61,7 @@ class GpuCase {
   std::vector<float> queries_, expected_;
   std::vector<int32_t> chosen_;
   double k_norm_ = 0, v_max_ = 0;  // of the whole case, for the bound
+  size_t ties_ = 0;
 };
 
 }  // namespace mc::bench

@@ -1,0 +1,49 @@
+// The speed of one attention call of `mc-bench gpu --speed`: sequences of equal length, whose pages lie scattered over
+// the device's memory. Results are not compared with the reference here; the cases without --speed do that.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/parallel.h"
+#include "gpu/attention.h"
+#include "gpu_case.h"
+
+namespace mc::bench {
+
+/// Bytes a second of a copy inside the device's memory, each byte counted as read and as written. The median of five.
+Result<double> copy_rate(gpu::Device& device);
+
+class GpuSpeed {
+ public:
+  /// `sequences` sequences of shape.tokens tokens: decode has a row of each, prefill all rows. Numbers are random and
+  /// repeat after 64 pages.
+  static Result<std::unique_ptr<GpuSpeed>> open(const GpuShape& shape, int32_t sequences, Parallel& parallel,
+                                                gpu::Device& device);
+
+  /// Seconds of one call: the median of five spells of at least 50 ms.
+  Result<double> time();
+  /// Runs the call once.
+  Result<void> run();
+
+  /// Bytes of K and V that a call must read at least: the heads of a group and the rows of a tile share them.
+  double bytes() const;
+  /// Multiplications and additions of the scores and of the weighted sums, of the keys that rows attend to.
+  double flops() const;
+
+ private:
+  GpuSpeed(const GpuShape& shape, int32_t sequences, gpu::Device& device)
+      : shape_(shape), sequences_(sequences), device_(&device), batch_(device) {}
+  Result<void> fill(Parallel& parallel);
+  Result<void> repeat(uint64_t address, size_t have, size_t bytes);
+  int64_t rows() const { return shape_.decode() ? sequences_ : sequences_ * shape_.tokens; }
+
+  GpuShape shape_;
+  int32_t sequences_;
+  gpu::Device* device_;
+  gpu::DeviceBuffer pool_, q_, out_;
+  gpu::AttentionBatch batch_;
+  gpu::AttentionLayer layer_;
+};
+
+}  // namespace mc::bench
