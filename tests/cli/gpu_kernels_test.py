@@ -7,6 +7,7 @@ compiler compiled the kernels, so no build lacks them.
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 
 import cluster
@@ -106,19 +107,41 @@ class Script(unittest.TestCase):
         if done.returncode == 0:
             self.skipTest("this host has a GPU")
         self.assertEqual(done.returncode, 77, done.stderr)
-        self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0)")
+        self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0|no kernels for a GPU|the kernels need)")
 
-    def test_a_rehearsal_in_the_emulator_prints_a_row_for_each_kernel_and_keeps_its_cases(self):
+    def test_a_rehearsal_in_the_emulator_takes_every_step_and_keeps_its_cases(self):
         lengths = {} if FULL else {"MCT_GPU_LENGTHS": "1,65"}
-        done = subprocess.run([self.SCRIPT, "--rehearse", cluster.BUILD], capture_output=True, text=True, timeout=600,
-                              env=os.environ | lengths)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        head, *rows, total = done.stdout.splitlines()
-        self.assertEqual(head.split(), ["kernel", "attention", "head_dim", "cases", "tokens", "error/bound", "seconds"])
-        self.assertEqual({row.split()[0] for row in rows}, {"decode", "prefill", "hopper"})
-        with open(os.path.join(cluster.BUILD, "gpu-check.json"), encoding="utf-8") as file:
-            points = [line for line in map(json.loads, file) if line["type"] == "point"]
-        self.assertEqual(total, f"{len(points)} cases")
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run([self.SCRIPT, "--rehearse", cluster.BUILD], capture_output=True, text=True,
+                                  timeout=900, env=os.environ | lengths | {"OUT": out})
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            head, *rows, total = done.stdout.splitlines()
+            self.assertTrue(head.startswith("step "), head)
+            self.assertEqual({row.split()[0] for row in rows}, {"decode", "prefill", "hopper", "model", "speed"})
+            self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
+            with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+            self.assertEqual(sum(line["type"] == "row" for line in lines), len(rows))
+            self.assertGreater(sum(line["type"] == "point" for line in lines), 20)
+            self.assertEqual([line["figure"] for line in lines if line.get("step") == "model"],
+                             ["equal to the CPU's"] * 2)
+
+    @unittest.skipUnless(FULL, "packing takes a minute: MC_TEST_FULL=1")
+    def test_a_bundle_is_small_and_holds_all_that_the_check_needs(self):
+        bundle = subprocess.run([os.path.join(os.path.dirname(self.SCRIPT), "gpu-bundle"), cluster.BUILD],
+                                capture_output=True, text=True, timeout=600)
+        self.assertEqual(bundle.returncode, 0, bundle.stderr)
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run([self.SCRIPT, "--rehearse", os.path.join(cluster.BUILD, "gpu-bundle.tar.xz")],
+                                  capture_output=True, text=True, timeout=900,
+                                  env=os.environ | {"MCT_GPU_LENGTHS": "1", "OUT": out})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_folder_without_programs_is_refused_with_the_command_that_builds_them(self):
+        with tempfile.TemporaryDirectory() as empty:
+            done = subprocess.run([self.SCRIPT, empty], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("ninja", done.stderr)
 
 
 if __name__ == "__main__":
