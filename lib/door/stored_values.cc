@@ -459,14 +459,15 @@ void StoredValues::drop_unneeded() {
 
 void StoredValues::drop_remains() {
   constexpr Duration kAgain = 1s;
+  constexpr size_t kDropsAtOnce = 256;  // each is a commit, and a node that stops waits for this call
   std::vector<Remains> work;
   {
     const TableLock lock(mutex_);
-    for (const DiskCopy& copy : store_.take_unneeded()) work.push_back({.number = copy.number});
-    if (clock_.now() >= clear_at_) {
-      work.insert(work.end(), remains_.begin(), remains_.end());
-      remains_.clear();
-    }
+    for (const DiskCopy& copy : store_.take_unneeded()) remains_.push_back({.number = copy.number});
+    if (clock_.now() < clear_at_) return;
+    const auto end = remains_.begin() + static_cast<ptrdiff_t>(std::min(remains_.size(), kDropsAtOnce));
+    work.assign(remains_.begin(), end);
+    remains_.erase(remains_.begin(), end);
   }
   if (work.empty()) return;
   std::vector<Remains> left;

@@ -73,8 +73,17 @@ bool ValueStore::is_same(const Entry& entry, const SharedValue& value) const {
   return value != nullptr && entry.value != nullptr && entry.value->view() == value->view();
 }
 
-Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
+/// The value of a key unless its time to live is over, even where expire() has not come to it yet.
+ValueStore::Place ValueStore::living(const ValueKey& key) {
   const Place place = entries_.find(key);
+  if (place == entries_.end() || place->second.expires > now_) return place;
+  erase(place);
+  ++stats_.expired;
+  return entries_.end();
+}
+
+Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
+  const Place place = living(key);
   if (place != entries_.end()) return place;
   return user_error(err::kNotFound, "there is no value " + shown(key.name), "key",
                     "mc-cache ls NODE --keys lists the keys; a value may have been evicted or its time to live over");
@@ -83,7 +92,7 @@ Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
 /// Whether a value may be put under the key.
 Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
   MC_CHECK(check_value_key(key.name));
-  const auto old = entries_.find(key);
+  const Place old = living(key);
   if (old == entries_.end() || replaces) return {};
   return user_error(err::kValueDiffers,
                     shown(key.name) + " has another value, of " + std::to_string(old->second.bytes) + " bytes", "key",
@@ -176,11 +185,11 @@ ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
 
 void ValueStore::expire(TimePoint now) {
   now_ = std::max(now_, now);
-  while (!expiring_.empty() && expiring_.begin()->first.first <= now_) {
+  for (size_t i = 0; i < kExpiredAtOnce && !expiring_.empty() && expiring_.begin()->first.first <= now_; ++i) {
     erase(expiring_.begin()->second);
     ++stats_.expired;
   }
-  while (!held_.empty() && held_.begin()->first.first <= now_) {
+  for (size_t i = 0; i < kExpiredAtOnce && !held_.empty() && held_.begin()->first.first <= now_; ++i) {
     const Place place = held_.begin()->second;
     held_.erase(held_.begin());
     held_bytes_ -= cost(place->first, place->second);
@@ -218,7 +227,7 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
                                               TimePoint now, std::optional<DiskCopy> copy) {
   MC_ASSERT(value != nullptr);
   expire(now);
-  const Place old = entries_.find(key);
+  const Place old = living(key);
   const bool exists = old != entries_.end();
   if (exists && !terms.replaces && is_same(old->second, value)) return PutResult::unchanged;
   MC_CHECK(check_put(key, *value, terms, now));
@@ -263,7 +272,7 @@ Result<ValueInfo> ValueStore::find(const ValueKey& key, TimePoint now) {
 
 SharedValue ValueStore::bytes_of(const ValueKey& key) const {
   const auto place = entries_.find(key);
-  return place == entries_.end() ? nullptr : place->second.value;
+  return place == entries_.end() || place->second.expires <= now_ ? nullptr : place->second.value;
 }
 
 Result<void> ValueStore::remove(const ValueKey& key, TimePoint now) {
@@ -303,7 +312,7 @@ Result<void> ValueStore::restore(const ValueKey& key, const ValueInfo& info, Tim
 
 bool ValueStore::attach(const ValueKey& key, const DiskCopy& copy, uint64_t bytes, uint32_t crc, TimePoint now) {
   expire(now);
-  const Place place = entries_.find(key);
+  const Place place = living(key);
   if (place == entries_.end() || place->second.bytes != bytes || place->second.crc != crc) return false;
   unindex(place);
   if (place->second.copy) unneeded_.push_back(*place->second.copy);
@@ -314,7 +323,7 @@ bool ValueStore::attach(const ValueKey& key, const DiskCopy& copy, uint64_t byte
 
 void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue value, TimePoint now) {
   expire(now);
-  const Place place = entries_.find(key);
+  const Place place = living(key);
   if (place == entries_.end() || place->second.copy != copy || place->second.value) return;
   Entry& entry = place->second;
   MC_ASSERT(value->size() == entry.bytes && value->crc() == entry.crc);
@@ -329,7 +338,7 @@ void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue 
 
 void ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) {
   expire(now);
-  const Place place = entries_.find(key);
+  const Place place = living(key);
   if (place == entries_.end() || place->second.copy != copy) return;
   ++stats_.damaged;
   if (!place->second.value) return erase(place);
@@ -342,7 +351,7 @@ void ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) 
 bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now) {
   MC_ASSERT(value != nullptr);
   expire(now);
-  const Place place = entries_.find(key);
+  const Place place = living(key);
   if (place == entries_.end() || place->second.value != value) return place != entries_.end();
   ++stats_.damaged;
   if (!place->second.copy) {
@@ -361,7 +370,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   expire(now);
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
-  const Place old = entries_.find(to);
+  const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || source->second.value);
   if (exists && !replaces && is_same(old->second, source->second.value)) return PutResult::unchanged;
@@ -391,7 +400,7 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
   MC_CHECK(check_free(to, replaces));
-  const Place old = entries_.find(to);
+  const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || !source->second.copy);
   const uint64_t need = cost(to, source->second), old_bytes = exists ? cost(to, old->second) : 0;
@@ -415,7 +424,7 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
   for (auto place = entries_.lower_bound(first); place != entries_.end(); ++place) {
     const ValueKey& key = place->first;
     if (key.tenant != tenant || !key.name.starts_with(prefix)) break;
-    if (key.name == after) continue;
+    if (key.name == after || place->second.expires <= now_) continue;
     out.more = out.values.size() == limit;
     if (out.more) break;
     out.values.push_back(info_of(key, place->second));
@@ -436,7 +445,7 @@ void ValueStore::check() const {
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
-    MC_ASSERT(entry.expires > now_ && entry.order <= order_);
+    MC_ASSERT_LE(entry.order, order_);
   }
   MC_ASSERT_EQ(used, used_);
   MC_ASSERT_EQ(idle, idle_bytes_);

@@ -165,8 +165,10 @@ class ValueStore {
                          std::optional<DiskCopy> copy = {});
   /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`.
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, TimePoint now);
-  /// Removes values whose time to live is over.
+  /// Removes values whose time to live is over, and lets go of holds that are: at most kExpiredAtOnce of each, so that
+  /// no call takes long. The rest counts as room in use until later calls; no call shows a value that is over.
   void expire(TimePoint now);
+  static constexpr size_t kExpiredAtOnce = 1024;
 
   size_t count() const { return entries_.size(); }
   uint64_t used_bytes() const { return used_; }
@@ -198,6 +200,7 @@ class ValueStore {
   uint64_t idle_gain(Place place) const;
   bool is_same(const Entry& entry, const SharedValue& value) const;
   bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
+  Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
   Result<void> check_room(uint64_t need, uint64_t given_back, uint64_t idle_kept);
   void evict_for(uint64_t need);

@@ -142,6 +142,24 @@ TEST_CASE("node/value_store: a value ends with its time to live, pinned or not, 
   CHECK(!f.has("c"));
 }
 
+TEST_CASE("node/value_store: values that end together leave in steps, and none of them shows meanwhile") {
+  Fixture f(4096);
+  constexpr size_t kValues = 3 * ValueStore::kExpiredAtOnce - 5;
+  for (size_t i = 0; i < kValues; ++i)
+    REQUIRE_OK(f.store.put(key("k" + std::to_string(i)), value_of("x"), {.ttl = 1s, .pin = 500ms}, f.now));
+  const TimePoint later = f.now + 2s;
+  CHECK(f.store.list("t", "", "", 10, later).values.empty());
+  CHECK(f.store.stats().expired <= ValueStore::kExpiredAtOnce);
+  CHECK(f.store.find(key("k" + std::to_string(kValues - 1)), later).error().mc == err::kNotFound);
+  CHECK(*f.store.put(key("k" + std::to_string(kValues - 2)), value_of("y"), {}, later) ==
+        ValueStore::PutResult::created);
+  f.store.check();
+  for (int i = 0; i < 3; ++i) f.store.expire(later);
+  CHECK(f.store.count() == 1);
+  CHECK(f.store.stats().expired == kValues);
+  f.store.check();
+}
+
 TEST_CASE("node/value_store: a lease keeps a value from eviction, at most as long as the node allows") {
   Fixture f;
   for (const char* name : {"a", "b", "c"}) REQUIRE_OK(f.put(name));
