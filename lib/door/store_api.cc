@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/units.h"
 
 namespace mc::door {
 namespace {
@@ -107,7 +108,7 @@ StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const 
     : lock_(lock),
       limits_(limits),
       values_(limits, std::move(disk), clock),
-      answering_(std::make_shared<std::atomic<uint64_t>>(0)) {
+      answering_(std::make_shared<AnswersUnderWay>()) {
   if (!values_.has_disk()) return;
   DoorPool::Options options;
   options.threads = kDiskThreads;
@@ -274,16 +275,29 @@ Result<void> StoreApi::verify(const std::string& tenant, const StoreOp& op, Outc
                     "get the value again, and check the memory of the host");
 }
 
-std::shared_ptr<const void> StoreApi::reserve(uint64_t bytes) {
-  uint64_t before = answering_->load(std::memory_order_relaxed);
-  do {
-    if (before > 0 && before + bytes > kAnswersMax) return nullptr;
-  } while (!answering_->compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+bool AnswersUnderWay::add(const std::string& tenant, uint64_t bytes, uint64_t most, uint64_t tenant_most) {
+  const std::lock_guard lock(mutex_);
+  uint64_t& own = by_tenant_[tenant];
+  const bool fits = (total_ == 0 || total_ + bytes <= most) && (own == 0 || own + bytes <= tenant_most);
+  if (fits) own += bytes, total_ += bytes;
+  if (own == 0) by_tenant_.erase(tenant);
+  return fits;
+}
+
+void AnswersUnderWay::remove(const std::string& tenant, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes == 0) return;  // a tenant without bytes has no entry
+  uint64_t& own = by_tenant_[tenant];
+  MC_ASSERT(bytes <= own && own <= total_);
+  own -= bytes, total_ -= bytes;
+  if (own == 0) by_tenant_.erase(tenant);
+}
+
+std::shared_ptr<const void> StoreApi::reserve(const std::string& tenant, uint64_t bytes) {
+  if (!answering_->add(tenant, bytes, kAnswersMax, kTenantAnswersMax)) return nullptr;
   // The answer may outlive this object.
-  return {static_cast<const void*>(answering_.get()), [counter = answering_, bytes](const void*) {
-            const uint64_t was = counter->fetch_sub(bytes, std::memory_order_relaxed);
-            MC_ASSERT_LE(bytes, was);
-          }};
+  return {static_cast<const void*>(answering_.get()),
+          [answering = answering_, tenant, bytes](const void*) { answering->remove(tenant, bytes); }};
 }
 
 Result<http::Response> StoreApi::list(const std::string& tenant, const StoreListing& listing) {
@@ -363,16 +377,18 @@ Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp
   // Room is taken before the value is read from disk: 32 calls that read values of 64 MiB would hold 4 GiB.
   const node::ValueKey key{tenant, op.key};
   const auto info = values_.find(key);
-  auto room = reserve(info ? info->bytes : 0);
+  auto room = reserve(tenant, info ? info->bytes : 0);
   const auto is_full = [] {
-    return user_error(err::kQueueFull, "answers of " + std::to_string(kAnswersMax >> 20) + " MiB wait for slow readers",
+    return user_error(err::kQueueFull,
+                      "answers wait for slow readers: " + std::to_string(kTenantAnswersMax >> 20) +
+                          " MiB of this tenant, or " + std::to_string(kAnswersMax >> 20) + " MiB of all",
                       "key", "get the value again in a moment");
   };
   if (!room) return is_full();
   MC_TRY(found, values_.get(key, op.lease));
   MC_ASSERT(found.value != nullptr);
   if (!info || found.value->size() > info->bytes) {  // it was replaced meanwhile
-    room = reserve(found.value->size());
+    room = reserve(tenant, found.value->size());
     if (!room) return is_full();
   }
   return Outcome{200, info_json(found.info), std::move(found.value), std::move(room)};

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,10 +28,25 @@
 
 namespace mc::door {
 
+/// Bytes of answers that clients have not taken yet. Calls may come from any thread.
+class AnswersUnderWay {
+ public:
+  /// False: they do not fit beside those of all tenants, or of this one. The only answer of a tenant always fits its
+  /// share.
+  bool add(const std::string& tenant, uint64_t bytes, uint64_t most, uint64_t tenant_most);
+  void remove(const std::string& tenant, uint64_t bytes);
+
+ private:
+  std::mutex mutex_;
+  uint64_t total_ = 0;
+  std::map<std::string, uint64_t> by_tenant_;  // without tenants that have none
+};
+
 class StoreApi {
  public:
-  /// Bytes of answers that clients have not taken yet, beyond which a get is told to come again.
-  static constexpr uint64_t kAnswersMax = uint64_t{256} << 20;
+  /// Bytes of answers that clients have not taken yet, beyond which a get is told to come again: of all tenants, and of
+  /// one.
+  static constexpr uint64_t kAnswersMax = uint64_t{256} << 20, kTenantAnswersMax = kAnswersMax / 2;
 
   /// `lock` and `clock` outlive it. std::system_error when there is a disk and the system gives no threads.
   StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock = SystemClock::instance(),
@@ -65,16 +81,16 @@ class StoreApi {
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op);
   Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);
-  std::shared_ptr<const void> reserve(uint64_t bytes);
+  std::shared_ptr<const void> reserve(const std::string& tenant, uint64_t bytes);
 
   const PageLock& lock_;
   const node::ValueLimits limits_;
   StoredValues values_;
-  mutable std::mutex mutex_;                          // of keys_
-  std::shared_ptr<const ApiKeys> keys_;               // the keys themselves do not change
-  std::shared_ptr<std::atomic<uint64_t>> answering_;  // bytes of answers under way; a count, ordered with nothing
-  std::atomic<bool> dropping_{false};                 // a job of drop_unneeded() waits or runs
-  std::unique_ptr<DoorPool> pool_;                    // null without a disk; last: its threads use the rest
+  mutable std::mutex mutex_;             // of keys_
+  std::shared_ptr<const ApiKeys> keys_;  // the keys themselves do not change
+  std::shared_ptr<AnswersUnderWay> answering_;
+  std::atomic<bool> dropping_{false};  // a job of drop_unneeded() waits or runs
+  std::unique_ptr<DoorPool> pool_;     // null without a disk; last: its threads use the rest
 };
 
 }  // namespace mc::door

@@ -205,6 +205,18 @@ TEST_CASE("door/store_api: a full store says what is needed, what is held and wh
   CHECK(door.ask(Method::head, "/a").status == 404);
 }
 
+TEST_CASE("door/store_api: slow readers of one tenant leave room for the answers of others") {
+  AnswersUnderWay answers;
+  CHECK(answers.add("slow", 60, 100, 50));  // the only answer of a tenant always fits its share
+  CHECK_FALSE(answers.add("slow", 1, 100, 50));
+  CHECK(answers.add("other", 40, 100, 50));
+  CHECK_FALSE(answers.add("third", 1, 100, 50));
+  answers.remove("slow", 60);
+  CHECK(answers.add("third", 30, 100, 50));
+  CHECK_FALSE(answers.add("other", 11, 100, 50));
+  CHECK(answers.add("slow", 30, 100, 50));
+}
+
 TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and no key opens nothing") {
   Door door(false);
   auto keys = ApiKeys::parse(
