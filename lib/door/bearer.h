@@ -35,6 +35,8 @@ class PageLock {
   Result<void> load(const std::string& path);
   bool has_key() const;
   bool admits(const http::Request& request) const;
+  /// For pages that hand out prompts and KV, or take KV: --insecure pages does not open them.
+  bool admits_to_kv(const http::Request& request) const;
   /// MC4026 for a request that is not admitted.
   Error refusal(std::string_view path) const;
 

@@ -53,6 +53,11 @@ bool is_order(http::Route route) {
          route == http::Route::block_export || route == http::Route::block_import;
 }
 
+/// Pages that hand out prompts and KV, or take them.
+bool moves_kv(http::Route route) {
+  return is_order(route) || route == http::Route::prefill;
+}
+
 http::Response no_prompts() {
   return http::error_response(err::kNotFound,
                               "this node computes no prompts: ask an mc-prefill node, and of a pipeline its leader");
@@ -173,9 +178,9 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
   const auto found = http::find_route(http::worker_routes(), head.method, head.path);
   const auto* match = std::get_if<http::RouteMatch>(&found);
   if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
-  if (match && is_order(match->route) && !lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
+  if (match && moves_kv(match->route) && !lock_->admits_to_kv(head))
+    return http::error_response(lock_->refusal(head.path));
   const bool asks = match && match->route == http::Route::prefill;
-  if (asks && !lock_->admits(head)) return http::error_response(lock_->refusal(head.path));
   if (asks && prompt_bytes_ == 0) return no_prompts();
   const bool imports = match && match->route == http::Route::block_import;
   const size_t most = asks ? prompt_bytes_ : imports ? import_bytes_ : kPageBodyMax;
@@ -220,9 +225,9 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
   const bool is_counted = route == http::Route::metrics || route == http::Route::version;
-  const bool for_operators =
-      is_order(route) || route == http::Route::blocks || route == http::Route::prefill || (is_counted && is_locked());
-  if (for_operators && !lock_->admits(request)) return out.respond(http::error_response(lock_->refusal(request.path)));
+  const bool for_operators = moves_kv(route) || route == http::Route::blocks || (is_counted && is_locked());
+  if (for_operators && !(moves_kv(route) ? lock_->admits_to_kv(request) : lock_->admits(request)))
+    return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, std::move(request), out);

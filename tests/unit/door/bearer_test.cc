@@ -37,7 +37,9 @@ TEST_CASE("door/bearer: a lock without a key opens to its user's socket alone, a
   CHECK_FALSE(closed.admits(request));
   CHECK_FALSE(closed.admits(with("Bearer ")));
   CHECK(open.admits(request));
+  CHECK_FALSE(open.admits_to_kv(request));
   request.over_socket = true;
+  CHECK(open.admits_to_kv(request));
   CHECK(closed.admits(request));
   CHECK(closed.refusal("/cluster").mc == err::kForbidden);
 }
