@@ -16,6 +16,7 @@ import cluster
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 LONG = 1500  # prompts above this have whole blocks to hit
 STOP = 2  # <|im_end|>
+WIDENED = ("--weight-dtype", "full", "--dtype", "f32")
 
 
 def fetch():
@@ -65,8 +66,9 @@ class SmolLM2(unittest.TestCase):
                 self.assertEqual(answer["output_ids"], case["ids"])
                 self.assertEqual(answer["text"], text_of(case))
 
+    @unittest.skipUnless(cluster.FULL, "a part of the full tier: the quick one widens weights in the cluster over tcp")
     def test_widened_weights_give_the_text_of_transformers(self):
-        self.check_once("--weight-dtype", "full", "--dtype", "f32")
+        self.check_once(*WIDENED)
 
     def test_weights_that_stay_quantised_give_the_text_of_transformers(self):
         self.check_once()
@@ -107,7 +109,11 @@ class SmolLM2(unittest.TestCase):
     def test_a_cluster_gives_the_same_text_over_shared_memory_and_again_from_its_cache(self):
         self.check_cluster(turns=2)
 
-    def test_a_cluster_gives_the_same_text_over_tcp(self):
+    def test_a_cluster_gives_the_same_text_over_tcp_with_widened_weights(self):
+        self.check_cluster("--transport", "tcp", *WIDENED, turns=1)
+
+    @unittest.skipUnless(cluster.FULL, "a part of the full tier")
+    def test_a_cluster_gives_the_same_text_over_tcp_with_weights_that_stay_quantised(self):
         self.check_cluster("--transport", "tcp", turns=1)
 
     def test_inspect_names_the_types_and_the_architecture(self):
