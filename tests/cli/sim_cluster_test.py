@@ -1,6 +1,7 @@
 """mc-bench sim over a simulated cluster: determinism, laws that hold for every run, and what it refuses."""
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -12,6 +13,14 @@ from sim_cases import SMALL, sim
 
 def run(shape, *words):
     return sim(SMALL, shape, *words, rules="cluster")[-1]
+
+
+@functools.cache
+def run_machines(shape, *words):
+    return sim(SMALL, shape, *words, rules="machines")[-1]
+
+
+AGREED = ("4p2d", "--limit", 150)  # two tests compare the model with this run of the machines
 
 
 def requests_of(shape, *words):
@@ -261,14 +270,14 @@ class Cluster(unittest.TestCase):
     def test_the_daemons_machines_agree_with_the_model_of_them(self):
         """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
         cases = (
-            ["4p2d", "--limit", 150],
+            [*AGREED],
             ["3p1d", "--limit", 100, "--policy", "load"],
             ["4p2d", "--limit", 150, "--admission", "committed", "--tbt-slo", "33ms", "--ttft-slo", "10s"],
         )
         for shape, *words in cluster.count(cases[:2], cases):
             with self.subTest(shape=shape, words=words):
                 model = run(shape, *words)
-                machines = sim(SMALL, shape, *words, rules="machines")[-1]
+                machines = run_machines(shape, *words)
                 self.assertEqual(machines["requests"], machines["served"] + machines["rejected"])
                 for key, share in (
                     ("served", 0.05),
@@ -298,8 +307,7 @@ class Cluster(unittest.TestCase):
         self.assertNotEqual(runs[0][1], runs[2][1])
 
     def test_the_machines_tell_what_their_clients_hear_and_null_for_the_rest(self):
-        words = ["--limit", cluster.count(80, 150)]
-        model, machines = run("4p2d", *words), sim(SMALL, "4p2d", *words, rules="machines")[-1]
+        model, machines = run(*AGREED), run_machines(*AGREED)
         for key, share in (("gpu_s", 0.1), ("gpu_s_mean", 0.1), ("token_hit", 0.1)):
             self.assertGreater(machines[key], 0, key)
             self.assertAlmostEqual(machines[key], model[key], delta=share * model[key], msg=key)
