@@ -1,6 +1,7 @@
 #include "node/prefix_fetches.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -18,13 +19,15 @@ wire::Fallback fallback_of(Code code) {
 
 }  // namespace
 
-uint32_t PrefixFetches::Fetch::end_block() const {
-  const uint64_t end = uint64_t{asked().first_block} + asked().block_count;
-  return static_cast<uint32_t>(std::min<uint64_t>(end, wanted.hashes.size()));
+void PrefixFetches::Fetch::give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
+  if (first_block < part.end()) outcome.given_up.push_back({first_block, part.end(), why, part.source.node, age_ms});
 }
 
-void PrefixFetches::Fetch::give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
-  if (first_block < end_block()) outcome.given_up.push_back({first_block, end_block(), why, asked().node, age_ms});
+void PrefixFetches::Outcome::add(const NodeId& node, uint32_t tokens) {
+  const auto same = [&](const wire::NameValue& entry) { return entry.first == node; };
+  const auto known = std::find_if(from.begin(), from.end(), same);
+  if (known == from.end()) return from.emplace_back(node, std::to_string(tokens)), void();
+  known->second = std::to_string(std::stoull(known->second) + tokens);
 }
 
 void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out) {
@@ -35,13 +38,13 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   f.wanted = std::move(wanted);
   f.outcome.began = now;
   f.load = disk_.load(shelf_, f.wanted.ns, f.wanted.hashes, now, out);
-  if (f.load == 0) return ask_next(req, f, now, out);
+  if (f.load == 0) return begin_parts(req, f, now, out);
   f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
   f.state = State::loading;
-  f.until = std::min(f.wanted.deadline, now + timeout_);
+  f.load_until = std::min(f.wanted.deadline, now + timeout_);
   if (!disk_.done(f.load)) return;
   end_load(f, now);  // memory has no free page: nothing is under way, and no event of the disk will come
-  ask_next(req, f, now, out);
+  begin_parts(req, f, now, out);
 }
 
 /// Takes over the blocks that the load has brought, up to the first one that is not there.
@@ -58,13 +61,14 @@ void PrefixFetches::end_load(Fetch& f, TimePoint now) {
   }
   disk_.end(f.load);
   f.load = 0;
+  f.load_until = kNever;
 }
 
 void PrefixFetches::on_disk(TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_) {
     if (f.state != State::loading || !disk_.done(f.load)) continue;
     end_load(f, now);
-    ask_next(req, f, now, out);
+    begin_parts(req, f, now, out);
   }
 }
 
@@ -72,8 +76,7 @@ void PrefixFetches::end(const RequestId& req, Actions& out) {
   const auto it = fetches_.find(req);
   if (it == fetches_.end()) return;
   if (it->second.load != 0) disk_.end(it->second.load);
-  release_lease(it->second, out);
-  abandon_read(it->second, out);
+  cut(it->second, 0, out);
   fetches_.erase(it);
 }
 
@@ -86,95 +89,137 @@ bool PrefixFetches::may_bring(const RequestId& req, uint32_t block) const {
   const auto it = fetches_.find(req);
   if (it == fetches_.end() || it->second.state == State::done) return false;
   if (it->second.state == State::loading && block < it->second.load_end) return true;
-  if (it->second.source >= it->second.wanted.sources.size()) return false;
-  return block >= it->second.asked().first_block && block < it->second.end_block();
+  return it->second.parts.covers(block);
 }
 
-/// Asks the next source that has useful blocks. Without one the fetch is done.
-void PrefixFetches::ask_next(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
-  MC_ASSERT(f.lease == 0 && f.read == 0 && f.pages.empty());
-  for (; f.source < f.wanted.sources.size(); ++f.source) {
-    const wire::Source& source = f.asked();
-    const uint32_t have = f.wanted.pages->size(), end = f.end_block();
-    if (end <= have) continue;
-    if (!peers_.has(source.node, source.instance)) {
-      if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = wire::Fallback::peer_lost;
-      f.give_up(std::max(have, source.first_block), wire::Fallback::peer_lost, 0);
+std::optional<PrefixFetches::Found> PrefixFetches::find(uint64_t operation) {
+  const auto it = by_operation_.find(operation);
+  if (it == by_operation_.end()) return std::nullopt;
+  const auto fetch = fetches_.find(it->second);
+  MC_ASSERT(fetch != fetches_.end());
+  FetchPart* part = fetch->second.parts.find(operation);
+  MC_ASSERT(part != nullptr);
+  return Found{fetch->first, fetch->second, *part};
+}
+
+void PrefixFetches::begin_parts(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
+  const auto end = static_cast<uint32_t>(f.wanted.hashes.size());
+  f.parts = FetchParts(f.wanted.sources, f.have(), end);
+  f.state = State::fetching;
+  cut(f, f.parts.end_of_prefix(f.have()), out);
+  go_on(req, f, now, out);
+}
+
+/// Publishes the parts that are here, in order, and asks for waiting parts. Without any part left the fetch is done.
+void PrefixFetches::go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
+  while (const auto part = f.parts.take(f.have())) publish(f, *part);
+  while (FetchPart* part = f.parts.next_waiting(kActiveMax)) {
+    if (peers_.has(part->source.node, part->source.instance)) {
+      ask(req, f, *part, now, out);
       continue;
     }
-    if (source.first_block > have) continue;
-    wire::LeaseRequest request;
-    request.lease = f.lease = numbers_.next();
-    request.ns = f.wanted.ns;
-    request.hashes.assign(f.wanted.hashes.begin() + have, f.wanted.hashes.begin() + end);
-    request.ttl_ms = static_cast<uint32_t>(timeout_ * 2 / 1ms);
-    request.wait_ms = source.wait_ms;
-    f.state = State::leasing;
-    f.until = std::min(f.wanted.deadline, now + timeout_ + std::chrono::milliseconds(source.wait_ms));
-    by_operation_[f.lease] = req;
-    ++stats_.fetches;
-    out.push_back(Send{source.node, source.instance, std::move(request)});
-    return;
+    if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = wire::Fallback::peer_lost;
+    f.give_up(*part, part->first(), wire::Fallback::peer_lost, 0);
+    f.parts.replace(*part, part->first());
+    cut(f, f.parts.end_of_prefix(f.have()), out);
   }
+  if (!f.parts.empty()) return;
   f.state = State::done;
-  f.until = kNever;
   f.outcome.ended = now;
 }
 
+void PrefixFetches::ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out) {
+  MC_ASSERT(part.state == FetchPart::State::waiting && part.lease == 0);
+  wire::LeaseRequest request;
+  request.lease = part.lease = numbers_.next();
+  request.ns = f.wanted.ns;
+  request.hashes.assign(f.wanted.hashes.begin() + part.first(), f.wanted.hashes.begin() + part.end());
+  request.ttl_ms = static_cast<uint32_t>(timeout_ * 2 / 1ms);
+  request.wait_ms = part.source.wait_ms;
+  part.state = FetchPart::State::leasing;
+  part.until = std::min(f.wanted.deadline, now + timeout_ + std::chrono::milliseconds(part.source.wait_ms));
+  by_operation_[part.lease] = req;
+  ++stats_.fetches;
+  out.push_back(Send{part.source.node, part.source.instance, std::move(request)});
+}
+
 /// A holder may grant fewer blocks than requested, but no others.
-bool PrefixFetches::is_as_asked(const Fetch& f, const wire::LeaseGrant& grant) const {
-  const uint32_t have = f.wanted.pages->size();
-  if (have + grant.blocks.size() > f.wanted.hashes.size()) return false;
+bool PrefixFetches::is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const {
+  if (grant.blocks.size() > part.source.block_count) return false;
   for (size_t i = 0; i < grant.blocks.size(); ++i)
-    if (grant.blocks[i].hash != f.wanted.hashes[have + i] || grant.blocks[i].layer_crcs.size() != shelf_.layout.layers)
+    if (grant.blocks[i].hash != f.wanted.hashes[part.first() + i] ||
+        grant.blocks[i].layer_crcs.size() != shelf_.layout.layers)
       return false;
   return true;
 }
 
-bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
-  const auto it = by_operation_.find(grant.lease);
-  if (it == by_operation_.end()) return false;
-  const RequestId req = it->second;
-  Fetch& f = fetches_.at(req);
-  if (f.state != State::leasing || grant.lease != f.lease) return true;
-  const auto fail_with = [&](wire::Fallback why, uint64_t age_ms = 0) { fail(req, f, why, age_ms, now, out); };
-  if (grant.blocks.empty()) {
-    fail_with(grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, grant.age_ms);
-  } else if (!is_as_asked(f, grant)) {
-    fail_with(wire::Fallback::bad_grant);
-  } else if (auto pages = shelf_.pool.allocate(static_cast<uint32_t>(grant.blocks.size())); !pages) {
-    fail_with(wire::Fallback::no_pages);
-  } else {
-    f.pages = std::move(*pages);
-    read(f, grant, now, out);
-    by_operation_[f.read] = req;
+/// Takes pages for blocks of `part`. When the pool has none, later parts of the prefix give up theirs.
+bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, uint32_t count, Actions& out) {
+  for (;;) {
+    auto pages = shelf_.pool.allocate(count);
+    if (pages) {
+      part.pages = std::move(*pages);
+      return true;
+    }
+    const FetchPart* last = nullptr;
+    for (const auto& [first, other] : f.parts.all())
+      if (first > part.first() && !other.pages.empty()) last = &other;
+    if (!last) return false;
+    f.outcome.fallback = wire::Fallback::no_pages;
+    f.give_up(*last, last->first(), wire::Fallback::no_pages, 0);
+    cut(f, last->first(), out);
   }
+}
+
+bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
+  const auto at = find(grant.lease);
+  if (!at) return false;
+  auto& [req, f, part] = *at;
+  if (part.state != FetchPart::State::leasing || grant.lease != part.lease) return true;
+  const auto count = static_cast<uint32_t>(grant.blocks.size());
+  if (count == 0) {
+    fail(f, part, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, grant.age_ms, out);
+  } else if (!is_as_asked(f, part, grant)) {
+    fail(f, part, wire::Fallback::bad_grant, 0, out);
+  } else if (!take_pages(f, part, count, out)) {
+    fail(f, part, wire::Fallback::no_pages, 0, out);
+  } else {
+    read(*at, grant, now, out);
+  }
+  go_on(req, f, now, out);
   return true;
 }
 
-void PrefixFetches::read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
+void PrefixFetches::read(const Found& at, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
+  auto& [req, f, part] = at;
   const ExtentLayout& layout = shelf_.layout;
-  const uint32_t got = f.wanted.pages->size() + static_cast<uint32_t>(grant.blocks.size());
-  if (got < f.end_block() && grant.reason != wire::Fallback::none) f.give_up(got, grant.reason, grant.age_ms);
-  MC_ASSERT(f.state == State::leasing && f.read == 0);
-  MC_ASSERT_EQ(f.pages.size(), grant.blocks.size());
-  f.granted = grant.blocks;
+  MC_ASSERT(part.state == FetchPart::State::leasing && part.read == 0);
+  MC_ASSERT_EQ(part.pages.size(), grant.blocks.size());
+  const uint32_t got = part.first() + static_cast<uint32_t>(grant.blocks.size());
+  const bool lacks_rest = got < part.end() && grant.reason != wire::Fallback::none;
+  if (got < part.end() && !lacks_rest) f.parts.ask_again(part, got);  // one grant has a limit of blocks
+  part.granted = grant.blocks;
   Read read;
-  read.read = f.read = numbers_.next();
-  read.peer = f.asked().node;
-  read.instance = f.asked().instance;
+  read.read = part.read = numbers_.next();
+  read.peer = part.source.node;
+  read.instance = part.source.instance;
   // The holder may reuse the pages after the lease, so the read must end before the lease does.
   read.budget = std::min<Duration>({timeout_, std::chrono::milliseconds(grant.ttl_ms), f.wanted.deadline - now});
   for (size_t i = 0; i < grant.blocks.size(); ++i)
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
-      read.slices.push_back({f.pages[i], layout.layer_offset(layer),
+      read.slices.push_back({part.pages[i], layout.layer_offset(layer),
                              grant.blocks[i].page_offset + layout.layer_offset(layer),
                              static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
   // A short prefix does not queue behind a long one, whose request waits for its last byte anyway.
   read.urgent = grant.blocks.size() * layout.layers * layout.layer_bytes() <= kUrgentBytes;
-  f.state = State::reading;
-  f.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
+  part.state = FetchPart::State::reading;
+  part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
+  by_operation_[part.read] = req;
   out.push_back(std::move(read));
+  if (!lacks_rest) return;
+  f.give_up(part, got, grant.reason, grant.age_ms);
+  f.parts.replace(part, got);
+  cut(f, f.parts.end_of_prefix(f.have()), out);
 }
 
 bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
@@ -183,108 +228,147 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     abandoned_.erase(abandoned);
     return true;
   }
-  const auto it = by_operation_.find(done.read);
-  if (it == by_operation_.end()) return false;
-  const RequestId req = it->second;
-  by_operation_.erase(it);
-  Fetch& f = fetches_.at(req);
-  MC_ASSERT(f.state == State::reading && f.read == done.read);
-  f.read = 0;
+  const auto at = find(done.read);
+  if (!at) return false;
+  auto& [req, f, part] = *at;
+  MC_ASSERT(part.state == FetchPart::State::reading && part.read == done.read);
+  by_operation_.erase(part.read);
+  part.read = 0;
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
-  if (done.code != Code::ok) {
-    fail(req, f, fallback_of(done.code), 0, now, out);
-    return true;
+  if (done.code == Code::ok) {
+    part.state = FetchPart::State::here;
+    part.until = kNever;
+    release_lease(part, out);
+  } else {
+    fail(f, part, fallback_of(done.code), 0, out);
   }
-  publish(f);
-  release_lease(f, out);
-  ++f.source;
-  ask_next(req, f, now, out);
+  go_on(req, f, now, out);
   return true;
 }
 
-void PrefixFetches::publish(Fetch& f) {
-  MC_ASSERT_EQ(f.pages.size(), f.granted.size());
-  MC_ASSERT_LE(f.wanted.pages->size() + f.pages.size(), f.wanted.hashes.size());
+void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
+  MC_ASSERT_EQ(part.pages.size(), part.granted.size());
+  MC_ASSERT_EQ(f.have(), part.first());
+  MC_ASSERT_LE(part.end(), f.wanted.hashes.size());
   const uint32_t bt = shelf_.layout.block_tokens;
-  for (size_t i = 0; i < f.pages.size(); ++i) {
-    const uint32_t block = f.wanted.pages->size();
+  for (size_t i = 0; i < part.pages.size(); ++i) {
+    const uint32_t block = f.have();
     const BlockHash parent = block == 0 ? BlockHash{} : f.wanted.hashes[block - 1];
     const auto ids = f.wanted.ids.subspan(size_t{block} * bt, bt);
-    f.wanted.pages->adopt(
-        shelf_.pool, f.pages[i],
-        {f.wanted.hashes[block], parent, f.wanted.ns, block * bt, f.granted[i].layer_crcs, {ids.begin(), ids.end()}});
+    f.wanted.pages->adopt(shelf_.pool, part.pages[i],
+                          {f.wanted.hashes[block],
+                           parent,
+                           f.wanted.ns,
+                           block * bt,
+                           part.granted[i].layer_crcs,
+                           {ids.begin(), ids.end()}});
   }
-  const auto count = static_cast<uint32_t>(f.pages.size());
-  f.outcome.blocks += count;
-  f.outcome.from.emplace_back(f.asked().node, std::to_string(count * bt));
-  f.pages.clear();
+  f.outcome.blocks += part.source.block_count;
+  f.outcome.add(part.source.node, part.source.block_count * bt);
 }
 
-void PrefixFetches::fail(const RequestId& req, Fetch& f, wire::Fallback why, uint64_t age_ms, TimePoint now,
-                         Actions& out) {
-  MC_ASSERT(f.state != State::done && why != wire::Fallback::none);
+/// The holder does not bring the part. Other holders replace it, unless this node has no pages.
+void PrefixFetches::fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out) {
+  MC_ASSERT(f.state == State::fetching && why != wire::Fallback::none);
   ++stats_.failures;
   f.outcome.fallback = why;
-  f.give_up(f.wanted.pages->size(), why, age_ms);
-  abandon_read(f, out);
-  release_lease(f, out);
-  ++f.source;
-  ask_next(req, f, now, out);
+  f.give_up(part, part.first(), why, age_ms);
+  drop(part, out);
+  if (why == wire::Fallback::no_pages)
+    f.parts.remove(part);
+  else
+    f.parts.replace(part, part.first());
+  cut(f, f.parts.end_of_prefix(f.have()), out);
 }
 
-void PrefixFetches::release_lease(Fetch& f, Actions& out) {
-  if (f.lease == 0) return;
-  by_operation_.erase(f.lease);
-  out.push_back(Send{f.asked().node, f.asked().instance, wire::LeaseRelease{f.lease}});
-  f.lease = 0;
-  f.granted.clear();
+/// Drops the parts from block `end` on.
+void PrefixFetches::cut(Fetch& f, uint32_t end, Actions& out) {
+  auto& parts = f.parts.all();
+  const auto first = parts.lower_bound(end);
+  for (auto it = first; it != parts.end(); ++it) drop(it->second, out);
+  parts.erase(first, parts.end());
+}
+
+void PrefixFetches::drop(FetchPart& part, Actions& out) {
+  abandon_read(part, out);
+  release_lease(part, out);
+}
+
+void PrefixFetches::release_lease(FetchPart& part, Actions& out) {
+  if (part.lease == 0) return;
+  by_operation_.erase(part.lease);
+  out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{part.lease}});
+  part.lease = 0;
 }
 
 /// Keeps the pages of an unfinished read until it ends.
-void PrefixFetches::abandon_read(Fetch& f, Actions& out) {
-  if (f.read == 0) {
-    shelf_.pool.release(f.pages);
+void PrefixFetches::abandon_read(FetchPart& part, Actions& out) {
+  if (part.read == 0) {
+    shelf_.pool.release(part.pages);
   } else {
-    out.push_back(CancelRead{f.read});
-    by_operation_.erase(f.read);
-    const bool fresh = abandoned_.emplace(f.read, std::move(f.pages)).second;
+    out.push_back(CancelRead{part.read});
+    by_operation_.erase(part.read);
+    const bool fresh = abandoned_.emplace(part.read, std::move(part.pages)).second;
     MC_ASSERT(fresh);
-    f.read = 0;
+    part.read = 0;
   }
-  f.pages.clear();
+  part.pages.clear();
+}
+
+/// Fails the parts for which why(part) names a cause.
+template <class Why>
+void PrefixFetches::fail_where(const RequestId& req, Fetch& f, TimePoint now, Actions& out, const Why& why) {
+  bool failed = false;
+  for (bool found = true; found;) {  // a failure changes the parts
+    found = false;
+    for (auto& [first, part] : f.parts.all()) {
+      const wire::Fallback cause = why(std::as_const(part));
+      if (cause == wire::Fallback::none) continue;
+      fail(f, part, cause, 0, out);
+      found = failed = true;
+      break;
+    }
+  }
+  if (failed) go_on(req, f, now, out);
 }
 
 void PrefixFetches::on_tick(TimePoint now, Actions& out) {
-  for (auto& [req, f] : fetches_)
-    if (f.state == State::loading && now >= f.until) {
+  for (auto& [req, f] : fetches_) {
+    if (f.state == State::loading && now >= f.load_until) {
       end_load(f, now);
-      ask_next(req, f, now, out);
-    } else if (f.state != State::done && now >= f.until)
-      fail(req, f, f.state == State::leasing ? wire::Fallback::lease_timeout : wire::Fallback::read_timeout, 0, now,
-           out);
+      begin_parts(req, f, now, out);
+    }
+    fail_where(req, f, now, out, [&](const FetchPart& part) {
+      if (now < part.until) return wire::Fallback::none;
+      return part.read != 0 ? wire::Fallback::read_timeout : wire::Fallback::lease_timeout;
+    });
+  }
 }
 
 void PrefixFetches::on_peer_gone(const InstanceId& instance, TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_)
-    if ((f.state == State::leasing || f.state == State::reading) && f.asked().instance == instance)
-      fail(req, f, wire::Fallback::peer_lost, 0, now, out);
+    fail_where(req, f, now, out, [&](const FetchPart& part) {
+      return part.lease != 0 && part.source.instance == instance ? wire::Fallback::peer_lost : wire::Fallback::none;
+    });
 }
 
 TimePoint PrefixFetches::next_wakeup() const {
   TimePoint at = kNever;
-  for (const auto& [req, f] : fetches_) at = std::min(at, f.until);
+  for (const auto& [req, f] : fetches_) {
+    at = std::min(at, f.load_until);
+    for (const auto& [first, part] : f.parts.all()) at = std::min(at, part.until);
+  }
   return at;
 }
 
 void PrefixFetches::check() const {
   size_t operations = 0;
   for (const auto& [req, f] : fetches_) {
-    MC_ASSERT_EQ(f.lease != 0, f.state == State::leasing || f.state == State::reading);
     MC_ASSERT_EQ(f.load != 0, f.state == State::loading);
-    MC_ASSERT_EQ(f.read != 0, f.state == State::reading);
-    MC_ASSERT_EQ(f.pages.empty(), f.state != State::reading);
-    if (f.state != State::done) MC_ASSERT_LE(f.wanted.pages->size(), f.wanted.hashes.size());
-    operations += (f.lease != 0) + (f.read != 0);
+    MC_ASSERT_EQ(f.parts.empty(), f.state != State::fetching);
+    f.parts.check(f.have());
+    if (f.state != State::done) MC_ASSERT_LE(f.have(), f.wanted.hashes.size());
+    for (const auto& [first, part] : f.parts.all()) operations += (part.lease != 0) + (part.read != 0);
   }
   MC_ASSERT_EQ(operations, by_operation_.size());
 }

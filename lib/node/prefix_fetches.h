@@ -3,19 +3,23 @@
 // hot prefixes replicate to the nodes that use them. A failed fetch costs time but never the request: the blocks are
 // computed instead, and the outcome names the cause.
 //
-//   start --> loading --> leasing --grant--> reading --ReadDone--> published --> next source, or done
-//                            '-- late, refused, holder gone ------> given up --> next source, or done
+//   start --> loading --> fetching: parts of the prefix from several holders at once (node/fetch_parts.h) --> done
+//
+// Blocks are published in their order in the prompt. When a part is late, refused, damaged, or its holder is gone,
+// other holders replace it. If there is none, the prefix ends there.
 //
 // A read that was given up may still write into its pages. They return to the pool when the host reports the end of the
 // read.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "node/disk_tier.h"
+#include "node/fetch_parts.h"
 #include "node/held_pages.h"
 #include "node/node.h"
 #include "node/numbers.h"
@@ -34,13 +38,15 @@ struct GivenUp {
 
 class PrefixFetches {
  public:
+  static constexpr uint32_t kActiveMax = 4;  // limit of the parts of one prefix that are leased or read at once
+
   /// The blocks that a prompt may reuse. `hashes`, `ids` and `pages` must outlive the fetch. Fetched blocks are added
   /// to `pages`.
   struct Wanted {
     NamespaceId ns;
     std::span<const BlockHash> hashes;
-    std::span<const uint32_t> ids;  // of the prompt, which is longer than the blocks
-    std::vector<wire::Source> sources;
+    std::span<const uint32_t> ids;      // of the prompt, which is longer than the blocks
+    std::vector<wire::Source> sources;  // see FetchParts
     TimePoint deadline{};
     HeldPages* pages = nullptr;
   };
@@ -48,10 +54,11 @@ class PrefixFetches {
     uint32_t blocks = 0;                // number of blocks fetched from other nodes
     uint32_t disk_blocks = 0;           // number of blocks loaded from this node's disk
     double load_ms = 0;                 // duration of the load
-    std::vector<wire::NameValue> from;  // node -> tokens
+    std::vector<wire::NameValue> from;  // node -> tokens; a node is named once
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
     TimePoint began{}, ended{};
+    void add(const NodeId& node, uint32_t tokens);
     /// Duration of the fetch; 0 when nothing was fetched or given up.
     double ms() const { return blocks > 0 || fallback != wire::Fallback::none ? to_ms(ended - began) : 0; }
   };
@@ -85,32 +92,41 @@ class PrefixFetches {
   const Stats& stats() const { return stats_; }
 
  private:
-  enum class State : uint8_t { loading, leasing, reading, done };
+  enum class State : uint8_t { loading, fetching, done };
   struct Fetch {
     Wanted wanted;
     State state = State::done;
-    size_t source = 0;             // index of the source in use
-    DiskTier::LoadId load = 0;     // 0 = none under way
-    uint32_t load_end = 0;         // block behind those that are loaded
-    uint64_t lease = 0, read = 0;  // 0 = none outstanding
-    TimePoint until = kNever;
-    std::vector<wire::LeasedBlock> granted;
-    std::vector<kv::PageIndex> pages;  // pages that the read fills
+    DiskTier::LoadId load = 0;  // 0 = none under way
+    uint32_t load_end = 0;      // block behind those that are loaded
+    TimePoint load_until = kNever;
+    FetchParts parts;
     Outcome outcome;
 
-    const wire::Source& asked() const { return wanted.sources.at(source); }
-    uint32_t end_block() const;
-    void give_up(uint32_t first_block, wire::Fallback why, uint64_t age_ms);
+    uint32_t have() const { return wanted.pages->size(); }
+    void give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms);
+  };
+  struct Found {  // a part of a fetch
+    const RequestId& req;
+    Fetch& fetch;
+    FetchPart& part;
   };
 
+  std::optional<Found> find(uint64_t operation);
   void end_load(Fetch& f, TimePoint now);
-  bool is_as_asked(const Fetch& f, const wire::LeaseGrant& grant) const;
-  void ask_next(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
-  void read(Fetch& f, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
-  void publish(Fetch& f);
-  void fail(const RequestId& req, Fetch& f, wire::Fallback why, uint64_t age_ms, TimePoint now, Actions& out);
-  void release_lease(Fetch& f, Actions& out);
-  void abandon_read(Fetch& f, Actions& out);
+  void begin_parts(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
+  void go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
+  void ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out);
+  bool is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const;
+  bool take_pages(Fetch& f, FetchPart& part, uint32_t count, Actions& out);
+  void read(const Found& at, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  void publish(Fetch& f, const FetchPart& part);
+  void fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out);
+  template <class Why>
+  void fail_where(const RequestId& req, Fetch& f, TimePoint now, Actions& out, const Why& why);
+  void cut(Fetch& f, uint32_t end, Actions& out);
+  void drop(FetchPart& part, Actions& out);
+  void release_lease(FetchPart& part, Actions& out);
+  void abandon_read(FetchPart& part, Actions& out);
 
   Shelf& shelf_;
   const Peers& peers_;

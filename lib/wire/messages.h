@@ -365,7 +365,7 @@ struct PrefillStart {
   RequestSpec spec;
   std::string decode;  // chosen decode node
   InstanceId decode_instance;
-  std::vector<Source> sources;  // fetch plan, ascending and disjoint; empty: missing blocks are computed
+  std::vector<Source> sources;  // fetch plan: ascending runs, then holders that may replace one; empty = none
 
   bool operator==(const PrefillStart&) const = default;
   template <class V>

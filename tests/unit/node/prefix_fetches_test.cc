@@ -2,6 +2,7 @@
 
 #include "node/prefix_fetches.h"
 
+#include "base/rng.h"
 #include "bench.h"
 
 using namespace mc;
@@ -11,7 +12,7 @@ using wire::Fallback;
 
 namespace {
 
-/// A node that wants the first three blocks of a prompt. p0 (1) and p1 (4) are peers.
+/// A node that wants the first three blocks of a prompt. p0 (1), p1 (4) and c0 (7) are peers.
 struct FetchBench {
   kv::EventLog log;
   Shelf shelf{layout_of(2), 8, 8, kv::kLruTail, log};
@@ -28,13 +29,19 @@ struct FetchBench {
   FetchBench() {
     shelf.slabs.push_back(0);
     wire::Peers list{1, {}};
-    list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}}, {"p1", instance(4), wire::Role::prefill, "", {}}};
+    list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}},
+                  {"p1", instance(4), wire::Role::prefill, "", {}},
+                  {"c0", instance(7), wire::Role::cache, "", {}}};
     peers.take(list);
   }
   ~FetchBench() { shelf.pool.check(); }
 
   void start(std::vector<wire::Source> sources) {
     fetches.start("r", {NamespaceId{}, hashes, ids, std::move(sources), now + 60s, &pages}, now, out);
+    fetches.check();
+  }
+  void ends(const Read& read, Code code = Code::ok) {
+    CHECK(fetches.on_read({read.read, code, ""}, now, out));
     fetches.check();
   }
   wire::LeaseRequest asked(const std::string& node) {
@@ -59,22 +66,27 @@ struct FetchBench {
 
 }  // namespace
 
-TEST_CASE("node/prefix_fetches: the blocks of two holders are fetched one holder after the other") {
+TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and published in their order") {
   FetchBench b;
   b.start({{"p0", instance(1), 0, 2, 0}, {"p1", instance(4), 0, 3, 0}});
-  CHECK(b.fetches.may_bring("r", 1));
-  CHECK_FALSE(b.fetches.may_bring("r", 2));
-  const auto first = b.asked("p0");
-  CHECK(first.hashes.size() == 2);
-  const Read read = b.read_of(b.grant_for(first, 2));
-  CHECK(read.slices.size() == 4);  // two layers of two blocks
-  b.now += 1s;
-  CHECK(b.fetches.on_read({read.read, Code::ok, ""}, b.now, b.out));
-  const auto second = b.asked("p1");
-  CHECK(second.hashes == std::vector<BlockHash>{b.hashes[2]});
-  CHECK_FALSE(b.fetches.done("r"));
+  CHECK(b.fetches.may_bring("r", 2));
+  CHECK_FALSE(b.fetches.may_bring("r", 3));
+  const Actions asked = std::exchange(b.out, {});
+  const auto first = sent<wire::LeaseRequest>(asked, "p0"), second = sent<wire::LeaseRequest>(asked, "p1");
+  REQUIRE(first.size() == 1);
+  REQUIRE(second.size() == 1);
+  CHECK(first[0].hashes.size() == 2);
+  CHECK(second[0].hashes == std::vector<BlockHash>{b.hashes[2]});
+  const Read later = b.read_of(b.grant_for(second[0], 1));
   b.out.clear();
-  CHECK(b.fetches.on_read({b.read_of(b.grant_for(second, 1)).read, Code::ok, ""}, b.now, b.out));
+  const Read earlier = b.read_of(b.grant_for(first[0], 2));
+  CHECK(earlier.slices.size() == 4);  // two layers of two blocks
+  b.ends(later);
+  CHECK(b.pages.empty());  // the blocks before it are not here
+  CHECK(sent<wire::LeaseRelease>(b.out, "p1").size() == 1);
+  CHECK_FALSE(b.fetches.done("r"));
+  b.now += 1s;
+  b.ends(earlier);
   REQUIRE(b.fetches.done("r"));
   const auto& outcome = b.fetches.outcome("r");
   CHECK(outcome.blocks == 3);
@@ -84,6 +96,88 @@ TEST_CASE("node/prefix_fetches: the blocks of two holders are fetched one holder
   CHECK(b.pages.pinned_count() == 3);
   b.fetches.end("r", b.out);
   b.pages.release(b.shelf.pool);
+}
+
+TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring its part") {
+  FetchBench b;
+  b.start({{"p0", instance(1), 0, 2, 0}, {"p1", instance(4), 2, 1, 0}, {"c0", instance(7), 0, 2, 0}});
+  const Actions asked = std::exchange(b.out, {});
+  const auto first = sent<wire::LeaseRequest>(asked, "p0")[0], second = sent<wire::LeaseRequest>(asked, "p1")[0];
+  b.ends(b.read_of(b.grant_for(second, 1)));
+  b.out.clear();
+  uint32_t from_p0 = 0;
+  SUBCASE("because it has none of the blocks") {
+    CHECK(b.fetches.on_grant({first.lease, {}, 0, Fallback::evicted, 9}, b.now, b.out));
+  }
+  SUBCASE("because it has a part of them") {
+    auto grant = b.grant_for(first, 1);
+    grant.reason = Fallback::evicted;
+    const Read read = b.read_of(grant);
+    CHECK(read.slices.size() == 2);
+    b.ends(read);
+    from_p0 = 1;
+  }
+  SUBCASE("because its bytes are damaged") {
+    b.ends(b.read_of(b.grant_for(first, 2)), Code::corrupt);
+    CHECK(b.fetches.stats().checksum_failures == 1);
+  }
+  SUBCASE("because it is gone") {
+    b.fetches.on_peer_gone(instance(1), b.now, b.out);
+  }
+  SUBCASE("because it does not answer") {
+    b.now = b.fetches.next_wakeup();
+    b.fetches.on_tick(b.now, b.out);
+  }
+  b.fetches.check();
+  CHECK_FALSE(b.fetches.done("r"));
+  CHECK(sent<wire::LeaseRelease>(b.out, "p0").size() == 1);
+  const auto instead = b.asked("c0");
+  CHECK(instead.hashes == std::vector<BlockHash>(b.hashes.begin() + from_p0, b.hashes.begin() + 2));
+  b.ends(b.read_of(b.grant_for(instead, 2 - from_p0)));
+  REQUIRE(b.fetches.done("r"));
+  CHECK(b.pages.size() == 3);
+  CHECK(b.owned() == 0);
+  b.fetches.end("r", b.out);
+  b.pages.release(b.shelf.pool);
+}
+
+TEST_CASE("node/prefix_fetches: blocks that no other holder has end the prefix") {
+  FetchBench b;
+  b.start({{"p0", instance(1), 0, 1, 0}, {"c0", instance(7), 1, 1, 0}, {"p1", instance(4), 2, 1, 0}});
+  const Actions asked = std::exchange(b.out, {});
+  const auto at = [&](const std::string& node) { return sent<wire::LeaseRequest>(asked, node)[0]; };
+  b.ends(b.read_of(b.grant_for(at("p1"), 1)));
+  b.out.clear();
+  const Read last = b.read_of(b.grant_for(at("c0"), 1));
+  CHECK(b.owned() == 2);
+  b.ends(last, Code::corrupt);
+  CHECK(b.owned() == 0);
+  CHECK_FALSE(b.fetches.done("r"));
+  CHECK_FALSE(b.fetches.may_bring("r", 1));
+  b.out.clear();
+  b.ends(b.read_of(b.grant_for(at("p0"), 1)));
+  REQUIRE(b.fetches.done("r"));
+  CHECK(b.fetches.outcome("r").blocks == 1);
+  CHECK(b.fetches.outcome("r").fallback == Fallback::corrupt);
+  b.fetches.end("r", b.out);
+  b.pages.release(b.shelf.pool);
+}
+
+TEST_CASE("node/prefix_fetches: later parts give up their pages for earlier ones") {
+  FetchBench b;
+  auto own = b.shelf.pool.allocate(6);
+  REQUIRE_OK(own);
+  b.start({{"p0", instance(1), 0, 2, 0}, {"p1", instance(4), 2, 1, 0}});
+  const Actions asked = std::exchange(b.out, {});
+  b.ends(b.read_of(b.grant_for(sent<wire::LeaseRequest>(asked, "p1")[0], 1)));
+  b.out.clear();
+  b.ends(b.read_of(b.grant_for(sent<wire::LeaseRequest>(asked, "p0")[0], 2)));
+  REQUIRE(b.fetches.done("r"));
+  CHECK(b.fetches.outcome("r").blocks == 2);
+  CHECK(b.fetches.outcome("r").fallback == Fallback::no_pages);
+  b.fetches.end("r", b.out);
+  b.pages.release(b.shelf.pool);
+  b.shelf.pool.release(*own);
 }
 
 TEST_CASE("node/prefix_fetches: pages of a read that was given up stay owned until the read has ended") {
@@ -132,16 +226,107 @@ TEST_CASE("node/prefix_fetches: a grant of other blocks, and one that comes twic
 
 TEST_CASE("node/prefix_fetches: a holder that is not in the cluster is not asked, and its blocks are given up") {
   FetchBench b;
-  b.start({{"p9", instance(9), 1, 2, 0}});
+  b.start({{"p9", instance(9), 0, 3, 0}});
   REQUIRE(b.fetches.done("r"));
   CHECK(b.out.empty());
   const auto& given_up = b.fetches.outcome("r").given_up;
   REQUIRE(given_up.size() == 1);
-  CHECK(given_up[0].first_block == 1);
+  CHECK(given_up[0].first_block == 0);
   CHECK(given_up[0].end_block == 3);
   CHECK(given_up[0].why == Fallback::peer_lost);
   b.fetches.end("r", b.out);
   CHECK_FALSE(b.fetches.done("r"));
+}
+
+TEST_CASE("node/prefix_fetches: blocks that no source names are not waited for") {
+  FetchBench b;
+  b.start({{"p0", instance(1), 1, 2, 0}});
+  CHECK(b.fetches.done("r"));
+  CHECK(b.out.empty());
+  b.fetches.end("r", b.out);
+  SUBCASE("unless a holder that may replace others has them") {
+    b.start({{"p0", instance(1), 1, 2, 0}, {"c0", instance(7), 0, UINT32_MAX, 0}});
+    CHECK(sent<wire::LeaseRequest>(b.out, "c0").at(0).hashes.size() == 1);
+    CHECK(sent<wire::LeaseRequest>(b.out, "p0").at(0).hashes.size() == 2);
+    b.fetches.end("r", b.out);
+    CHECK(sent<wire::LeaseRelease>(b.out, "c0").size() == 1);
+  }
+}
+
+// Holders grant all, some or none of the blocks, answer late or never, send damaged bytes, or leave.
+TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back and no page leaks") {
+  Rng rng(7);
+  const auto below = [&](uint64_t n) { return static_cast<uint32_t>(rng.below(n)); };
+  const std::vector<std::pair<std::string, uint8_t>> nodes = {{"p0", 1}, {"p1", 4}, {"c0", 7}, {"p9", 9}};
+  uint32_t whole = 0;
+  for (int round = 0; round < 3000; ++round) {
+    FetchBench b;
+    const auto runs = [&](uint32_t count) {
+      std::vector<wire::Source> out;
+      for (uint32_t i = 0; i < count; ++i) {
+        const auto& [name, number] = nodes[below(nodes.size())];
+        out.push_back({name, instance(number), below(4), below(4), 0});
+      }
+      return out;
+    };
+    b.start(runs(1 + below(7)));
+    std::map<uint64_t, std::string> leased;
+    std::vector<wire::LeaseRequest> asked;
+    std::vector<Read> reads;
+    const auto hear = [&] {
+      b.fetches.check();
+      for (const Action& action : std::exchange(b.out, {})) {
+        if (const auto* read = std::get_if<Read>(&action)) reads.push_back(*read);
+        const auto* send = std::get_if<Send>(&action);
+        if (!send) continue;
+        if (const auto* request = std::get_if<wire::LeaseRequest>(&send->message)) {
+          CHECK(request->hashes.size() > 0);
+          asked.push_back(*request), leased.emplace(request->lease, send->to);
+        } else if (const auto* release = std::get_if<wire::LeaseRelease>(&send->message)) {
+          CHECK(leased.at(release->lease) == send->to);
+          leased.erase(release->lease);
+        }
+      }
+    };
+    hear();
+    while (!b.fetches.done("r")) {
+      const uint32_t what = below(12);
+      if (what < 5 && !asked.empty()) {
+        const size_t i = below(asked.size());
+        const auto request = asked[i];
+        asked.erase(asked.begin() + static_cast<std::ptrdiff_t>(i));
+        auto grant = b.grant_for(request, what > 0 ? request.hashes.size() : below(request.hashes.size() + 1));
+        if (grant.blocks.size() < request.hashes.size() && below(2) > 0) grant.reason = Fallback::evicted;
+        if (what == 1 && below(4) == 0) grant.blocks[0].hash.bytes[0] ^= 1;
+        (void)b.fetches.on_grant(grant, b.now, b.out);
+      } else if (what < 10 && !reads.empty()) {
+        const size_t i = below(reads.size());
+        const Read read = reads[i];
+        reads.erase(reads.begin() + static_cast<std::ptrdiff_t>(i));
+        (void)b.fetches.on_read({read.read, what == 5 ? Code::corrupt : Code::ok, ""}, b.now, b.out);
+      } else if (what == 10) {
+        b.now = std::max(b.now, b.fetches.next_wakeup());
+        b.fetches.on_tick(b.now, b.out);
+      } else if (below(8) == 0) {
+        b.fetches.on_peer_gone(instance(nodes[below(3)].second), b.now, b.out);
+      }
+      hear();
+      if (below(200) == 0) break;
+    }
+    if (b.fetches.done("r")) {
+      CHECK(b.pages.size() == b.fetches.outcome("r").blocks);
+      for (uint32_t i = 0; i < b.pages.size(); ++i) CHECK(b.shelf.pool.meta(b.pages[i]).hash == b.hashes[i]);
+      whole += b.pages.size() == 3;
+    }
+    b.fetches.end("r", b.out);
+    hear();
+    CHECK(leased.empty());
+    for (const Read& read : reads) (void)b.fetches.on_read({read.read, Code::ok, ""}, b.now, b.out);
+    CHECK(b.owned() == 0);
+    b.pages.release(b.shelf.pool);
+    CHECK(b.shelf.pool.counts().pinned == 0);
+  }
+  CHECK(whole > 300);
 }
 
 TEST_CASE("node/fetches: blocks on this node's disk come before those of other nodes") {
