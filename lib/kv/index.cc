@@ -390,6 +390,30 @@ std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) con
   return out;
 }
 
+void PrefixIndex::runs(std::span<const BlockHash> hashes, uint32_t first, size_t runs_max,
+                       std::vector<NodeRun>& out) const {
+  out.clear();
+  for (uint32_t block = first; block < hashes.size(); ++block) {
+    const Slot* slot = find(hashes[block]);
+    if (slot == nullptr) return;
+    bool readable = false;
+    for (const Holder& h : sets_[slot->set].holders) {
+      if (h.tier == kAbsent) continue;
+      const uint32_t on_disk = h.tier == static_cast<uint8_t>(Tier::disk) ? 1 : 0;
+      const auto run =
+          std::find_if(out.begin(), out.end(), [&](const NodeRun& r) { return r.node == h.node && r.end == block; });
+      if (run != out.end())
+        ++run->end, run->on_disk += on_disk;
+      else if (out.size() < runs_max)
+        out.push_back({h.node, block, block + 1, on_disk});
+      else
+        continue;
+      readable = true;
+    }
+    if (!readable) return;
+  }
+}
+
 bool PrefixIndex::holds(NodeOrdinal node, const BlockHash& hash) const {
   const Slot* slot = find(hash);
   if (slot == nullptr) return false;

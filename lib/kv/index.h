@@ -35,6 +35,14 @@ struct NodeMatch {
   bool operator==(const NodeMatch&) const = default;
 };
 
+/// A run of a chain's blocks that one node holds.
+struct NodeRun {
+  NodeOrdinal node = 0;
+  uint32_t first = 0, end = 0;
+  uint32_t on_disk = 0;  // number of its blocks that are on disk
+  bool operator==(const NodeRun&) const = default;
+};
+
 /// Compares the matches of two prompts, both sorted by ordinal. Calls changed(match) for each node whose match is new
 /// or different, with an empty match for a node that is no longer in it. A match with pending blocks always counts as
 /// different.
@@ -77,6 +85,9 @@ class PrefixIndex {
   std::vector<NodeMatch> match(std::span<const BlockHash> hashes) const;
   /// Writes the matches into `out` and reuses its memory, so it allocates nothing once `out` has grown.
   void match(std::span<const BlockHash> hashes, std::vector<NodeMatch>& out) const;
+  /// The readable runs of a chain from block `first` on, up to the first block that no node has readable. Sorted by
+  /// first block and node. At most `runs_max` runs.
+  void runs(std::span<const BlockHash> hashes, uint32_t first, size_t runs_max, std::vector<NodeRun>& out) const;
   /// Whether the block is readable on that node.
   bool holds(NodeOrdinal node, const BlockHash& hash) const;
   /// Nodes on which the block is readable, by ordinal. Their number is the replication of a hot block.

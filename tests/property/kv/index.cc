@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/rng.h"
 #include "test.h"
@@ -147,6 +148,32 @@ class Walk {
       if (expected > 0) REQUIRE(found[ordinal] == NodeMatch{ordinal, resident, expected, 0, 0});
       REQUIRE(index_.resident_count(ordinal) == node.known.size());
     }
+    compare_runs(chain, hashes);
+  }
+
+  void compare_runs(const std::vector<uint32_t>& chain, const std::vector<BlockHash>& hashes) {
+    const auto first = static_cast<uint32_t>(rng_.below(chain.size() + 1));
+    std::vector<NodeRun> found, expected;
+    index_.runs(hashes, first, 1000, found);
+    uint32_t reach = first;
+    const auto held = [&](const ModelNode& node, uint32_t at) { return node.known.contains(chain[at]); };
+    const auto by_any = [&] {
+      return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& n) { return held(n.second, reach); });
+    };
+    while (reach < chain.size() && by_any()) ++reach;
+    for (const auto& [id, node] : nodes_)
+      for (uint32_t at = first; at < reach; ++at) {
+        if (!held(node, at) || (at > first && held(node, at - 1))) continue;
+        NodeRun run{*index_.find_node(id), at, at, 0};
+        while (run.end < reach && held(node, run.end)) ++run.end;
+        expected.push_back(run);
+      }
+    std::sort(expected.begin(), expected.end(),
+              [](const NodeRun& a, const NodeRun& b) { return std::tie(a.first, a.node) < std::tie(b.first, b.node); });
+    REQUIRE(found == expected);
+    std::vector<NodeRun> few;
+    index_.runs(hashes, first, 1, few);
+    REQUIRE(few.size() == std::min<size_t>(1, found.size()));
   }
 
   Rng rng_;
