@@ -46,6 +46,13 @@ struct HolderView {
   double leaving_bytes = 0;  // bytes that these transfers still have to send; 0 with transfers = unknown
 };
 
+/// A run of the prompt's blocks that a holder has, behind the leading run of every node.
+struct LaterRun {
+  int holder = -1;  // index into Snapshot::holders
+  uint32_t first = 0, end = 0;
+  uint32_t disk_blocks = 0;  // number of its blocks that are on disk
+};
+
 struct alignas(64) DecodeView {
   uint64_t kv_tokens = 0;        // context tokens of the rows
   uint64_t capacity_tokens = 0;  // tokens that the pages of the node hold
@@ -98,6 +105,7 @@ struct Snapshot {
   std::vector<HolderView> holders;
   std::vector<std::string> holder_names;  // index as in `holders`
   std::vector<DecodeView> decode;
+  std::vector<LaterRun> later_runs;  // by first block; nearly always empty, because one node has all or none has more
   std::vector<Bar> bars;             // pairs of accepting nodes that are barred; nearly always empty
   std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
   const Lengths* lengths = nullptr;  // lengths of finished answers
@@ -112,7 +120,9 @@ struct Snapshot {
 struct Candidate {
   uint32_t node = 0;  // index into Snapshot::prefill
   uint32_t local_blocks = 0;
-  int holder = -1;  // index into Snapshot::holders of the node that part of the prefix is fetched from; -1 = no fetch
+  // Index into Snapshot::holders of the node that part of the prefix is fetched from; -1 = no fetch. With blocks that
+  // this holder lacks, it is the first of several (sched/fetch_plan.h).
+  int holder = -1;
   uint32_t fetch_blocks = 0;
   double wait_s = 0;  // seconds until the holder has computed the fetched blocks
   double load_s = 0;  // seconds of reading the local blocks that are on disk
@@ -156,12 +166,20 @@ inline Work work_left(const Snapshot& snapshot, uint32_t blocks) {
 /// The sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
 /// together, but behind no more than the bytes that the other transfers have left. Blocks on the sender's disk are read
 /// before they are sent. They are the last ones of the prompt.
-inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
+inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks,
+                            uint32_t disk_blocks) {
   const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
   const double shared_s = cost.read(bytes, holder.transfers_leaving);
-  const double load_s = std::min(blocks, holder.disk_blocks) * holder.disk_block_s;
+  const double load_s = std::min(blocks, disk_blocks) * holder.disk_block_s;
   return load_s +
          (holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s);
+}
+inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
+  return fetch_seconds(snapshot, cost, holder, blocks, holder.disk_blocks);
+}
+/// Whether the prefill node is this holder. A node does not fetch from itself.
+inline bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
+  return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
 }
 /// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. With a conditional
 /// move, each round would wait for the round before.

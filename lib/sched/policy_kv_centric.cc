@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "sched/fetch_plan.h"
 #include "sched/policy.h"
 
 namespace mc::sched {
@@ -45,10 +46,6 @@ Sources sources_of(const Snapshot& snapshot) {
   return out;
 }
 
-bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
-  return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
-}
-
 /// Lets the candidate fetch its blocks up to number `blocks` from `holder`: always, or with `sooner` only if that
 /// shortens the TTFT.
 void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks, double wait_s, bool sooner) {
@@ -62,6 +59,21 @@ void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blo
   c.wait_s = wait_s, c.fetch_s = fetch_s, c.prefill_s = prefill_s, c.ttft_s = ttft_s;
 }
 
+// Considers a fetch from several holders, which together have more of the prefix than any one of them.
+void consider_several(const Snapshot& snapshot, const Options& options, Candidate& c) {
+  const PrefillView& here = snapshot.prefill[c.node];
+  const uint32_t reach = fetch_reach(snapshot, here, c.local_blocks);
+  if (reach <= c.local_blocks + c.fetch_blocks) return;
+  const FetchPlan plan = plan_fetch(snapshot, here, c.local_blocks, reach);
+  const double prefill_s = here.cost.prefill(work_left(snapshot, reach));
+  const double ttft_s = std::max(c.queue_s, c.load_s + plan.seconds) + prefill_s;
+  const bool fetch =
+      options.fetch_rule == FetchRule::cost ? ttft_s < c.ttft_s : reach > options.threshold * c.local_blocks;
+  if (!fetch) return;
+  c.holder = plan.parts.front().holder, c.fetch_blocks = reach - c.local_blocks;
+  c.wait_s = 0, c.fetch_s = plan.seconds, c.prefill_s = prefill_s, c.ttft_s = ttft_s;
+}
+
 void consider_fetch(const Snapshot& snapshot, const Options& options, const Sources& sources, Candidate& c) {
   const PrefillView& here = snapshot.prefill[c.node];
   const int holder = sources.best >= 0 && is_self(snapshot, here, sources.best) ? sources.second : sources.best;
@@ -69,6 +81,7 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
   if (options.fetch_rule == FetchRule::threshold) {
     if (best > 0 && best > options.threshold * c.local_blocks && best > c.local_blocks)
       fetch_from(snapshot, c, holder, best, 0, false);
+    if (rarely(!snapshot.later_runs.empty())) consider_several(snapshot, options, c);
     return;
   }
   if (best > c.local_blocks) fetch_from(snapshot, c, holder, best, 0, true);
@@ -77,6 +90,7 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
     if (h.pending_blocks <= c.local_blocks || is_self(snapshot, here, i)) continue;
     fetch_from(snapshot, c, i, h.pending_blocks, h.pending_s, true);
   }
+  if (rarely(!snapshot.later_runs.empty())) consider_several(snapshot, options, c);
 }
 
 // A lower bound of a candidate's TTFT with any fetch: its queue plus the computing that remains when all blocks that
@@ -88,6 +102,7 @@ class Bound {
     uint32_t most = 0;
     if (sources.best >= 0) most = snapshot.holders[static_cast<size_t>(sources.best)].readable_blocks;
     for (const int i : sources.pending) most = std::max(most, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
+    for (const LaterRun& run : snapshot.later_runs) most = std::max(most, run.end);
     left_ = work_left(snapshot, most);
   }
   double rank_s(const Candidate& c) const {

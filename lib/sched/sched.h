@@ -8,6 +8,7 @@
 #include "sched/copies.h"
 #include "sched/cost.h"
 #include "sched/fair.h"
+#include "sched/fetch_plan.h"
 #include "sched/line.h"
 #include "sched/policy.h"
 #include "sched/predict.h"

@@ -1,0 +1,38 @@
+// The holders that a prefill node reads a prefix from. The prefix is cut where a holder's run ends or continues on its
+// disk, and each piece is read from one holder. All holders are read at once, so a piece goes to the holder that will
+// have sent it first:
+//
+//   p1  0 ............ 20                       parts   p1 [0, 20)  c0 [20, 60)
+//   c0  0 ........................... 60        spares  c0 [0, 20)
+//
+// Ties go to memory before disk, then to the holder with fewer leaving transfers, then to the first one.
+#pragma once
+
+#include <vector>
+
+#include "sched/policy.h"
+
+namespace mc::sched {
+
+/// Blocks of a prompt that are read from one holder.
+struct FetchRun {
+  int holder = -1;  // index into Snapshot::holders
+  uint32_t first = 0, end = 0;
+  bool operator==(const FetchRun&) const = default;
+};
+
+struct FetchPlan {
+  std::vector<FetchRun> parts;   // ascending and without a gap
+  std::vector<FetchRun> spares;  // runs of holders that can replace the holder of a part, best first
+  double seconds = 0;            // until the last block is here
+};
+
+/// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
+uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first);
+/// The plan for blocks [first, end), which other nodes hold as far as the plan goes.
+FetchPlan plan_fetch(const Snapshot& snapshot, const PrefillView& node, uint32_t first, uint32_t end);
+/// The plan of a candidate for the blocks from `first` on; empty without a fetch. A fetch that waits for blocks which
+/// its holder computes has one part.
+FetchPlan plan_fetch(const Snapshot& snapshot, const Candidate& candidate, uint32_t first);
+
+}  // namespace mc::sched
