@@ -1,105 +1,14 @@
 // The conductor machine alone, fed with hand-made messages.
 
-#include "node/conductor.h"
-
 #include <algorithm>
 #include <limits>
 
-#include "test.h"
+#include "conductor_bench.h"
 
 namespace conductor_test {
 
 using namespace mc;
 using namespace mc::node;
-
-namespace {
-
-InstanceId instance(uint8_t n) {
-  InstanceId id;
-  id.bytes[0] = n;
-  return id;
-}
-
-struct Bench {
-  explicit Bench(ConductorOptions with = options()) : conductor(std::move(with)) {}
-  static ConductorOptions options() {
-    ConductorOptions o;
-    o.instance = instance(99);
-    o.policy = sched::find_policy("kv-centric");
-    return o;
-  }
-  Actions give(const Event& event) {
-    Actions out;
-    conductor.handle(event, now, out);
-    conductor.check();
-    return out;
-  }
-  Actions hello(wire::Role role, const std::string& name, uint8_t n, uint32_t block_tokens = 64, uint32_t stages = 1) {
-    wire::Hello h;
-    h.role = role, h.name = name, h.model = "m", h.page_count = page_count, h.page_bytes = 4096;
-    h.context_tokens = context_tokens, h.stages = stages;
-    h.control_uri = "sim:" + name;
-    kv::Namespace ns;
-    ns.weights = "w", ns.config = "c", ns.dtype = ns.weight_dtype = ns.kv_dtype = "f32", ns.rope = "r";
-    ns.attention = "full";
-    ns.layers = 2, ns.kv_heads = 1, ns.head_dim = 16, ns.block_tokens = block_tokens, ns.layout = 1;
-    h.kv_namespace = role == wire::Role::cache ? "" : ns.text();
-    h.decode_attention = "full";
-    h.cost = cost;
-    return give(Received{name, instance(n), h});
-  }
-  Conductor::NodeStatus node(const std::string& name) {
-    const auto all = conductor.nodes(now);
-    const auto it = std::find_if(all.begin(), all.end(), [&](const auto& n) { return n.name == name; });
-    REQUIRE(it != all.end());
-    return *it;
-  }
-  Actions submit(const std::string& req, size_t tokens = 100) {
-    Submit s;
-    s.req = req;
-    s.ids.assign(tokens, 7);
-    s.stopping.max_tokens = 10;
-    s.deadline = 10s;
-    return give(s);
-  }
-  template <class T>
-  static std::vector<T> sent(const Actions& actions, const std::string& to) {
-    std::vector<T> out;
-    for (const auto& a : actions)
-      if (const auto* s = std::get_if<Send>(&a); s && s->to == to)
-        if (const auto* m = std::get_if<T>(&s->message)) out.push_back(*m);
-    return out;
-  }
-  static std::vector<Reply> replies(const Actions& actions) {
-    std::vector<Reply> out;
-    for (const auto& a : actions)
-      if (const auto* r = std::get_if<Reply>(&a)) out.push_back(*r);
-    return out;
-  }
-  Actions first_token(const std::string& req, uint32_t attempt, uint32_t token, std::string finish = "") {
-    wire::FirstToken f;
-    f.req = req, f.attempt = attempt, f.token = token, f.finish_reason = std::move(finish);
-    f.report.compute_ms = 5;
-    return give(Received{"p0", instance(1), f});
-  }
-  Actions token(const std::string& req, uint32_t index, uint32_t token, std::string finish = "") {
-    wire::Tokens t;
-    t.rows.push_back({req, 1, index, token, {}, std::move(finish)});
-    return give(Received{"d0", instance(2), t});
-  }
-
-  TimePoint now{};
-  uint32_t page_count = 100, context_tokens = 4096;
-  wire::CostModel cost;
-  Conductor conductor;
-};
-
-void start(Bench& b) {
-  b.hello(wire::Role::prefill, "p0", 1);
-  b.hello(wire::Role::decode, "d0", 2);
-}
-
-}  // namespace
 
 TEST_CASE("node/conductor: a request without a decode node is rejected by name, at once") {
   Bench b;
@@ -548,11 +457,7 @@ TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pi
     s.req = "r", s.ids.assign(640, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
     const auto hashes = b.conductor.explain(s, b.now).hashes;
     REQUIRE(hashes.size() == 10);
-    wire::BlockEvents events;
-    events.first_seq = 1;
-    for (size_t i = 0; i < hashes.size(); ++i)
-      events.events.push_back({true, {hashes[i], i ? hashes[i - 1] : BlockHash{}}});
-    b.give(Received{"p0", instance(1), events});
+    b.has("p0", 1, hashes, 0, hashes.size());
     const auto seen = b.conductor.explain(s, b.now).snapshot;
     for (size_t i = 0; i < seen.holders.size(); ++i)
       if (seen.holder_names[i] == "p0") CHECK(seen.holders[i].readable_blocks == 0);
@@ -570,11 +475,7 @@ TEST_CASE("node/conductor: a prefix larger than the budget's burst is copied, an
     Submit s;
     s.req = "first", s.ids.assign(640, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
     const auto hashes = b.conductor.explain(s, b.now).hashes;
-    wire::BlockEvents events;
-    events.first_seq = 1;
-    for (size_t i = 0; i < hashes.size(); ++i)
-      events.events.push_back({true, {hashes[i], i ? hashes[i - 1] : BlockHash{}}});
-    b.give(Received{"p0", instance(1), events});
+    b.has("p0", 1, hashes, 0, hashes.size());
     const auto copies_to = [&](const Actions& out) {
       std::vector<std::string> to;
       for (const std::string name : {"p0", "p1", "p2"})
@@ -677,11 +578,7 @@ TEST_CASE("node/conductor: a copy is of at most 4,096 blocks, however long the h
   s.req = "long", s.ids.assign(16 * 5000, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
   const auto hashes = b.conductor.explain(s, b.now).hashes;
   REQUIRE(hashes.size() == 5000);
-  wire::BlockEvents events;
-  events.first_seq = 1;
-  for (size_t i = 0; i < hashes.size(); ++i)
-    events.events.push_back({true, {hashes[i], i ? hashes[i - 1] : BlockHash{}}});
-  b.give(Received{"p0", instance(1), events});
+  b.has("p0", 1, hashes, 0, hashes.size());
   const auto orders = Bench::sent<wire::CopyBlocks>(b.give(s), "p1");
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].hashes.size() == 4096);
