@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "node/order_fetch.h"
 #include "node/stage.h"
 
 namespace mc::node {
@@ -21,7 +22,7 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
     const std::string from = c.holder < 0 ? "" : snapshot.holder_names[static_cast<size_t>(c.holder)];
     const sched::PrefillView& node = snapshot.prefill[c.node];
     out.push_back({node.name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s, c.prefill_s, c.ttft_s,
-                   node.disk_blocks, c.load_s, node.measured});
+                   node.disk_blocks, c.load_s, node.measured, fetch_parts(snapshot, c)});
   }
   return out;
 }
@@ -299,14 +300,16 @@ sched::Options Conductor::options_for(const Request& r) const {
 
 sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only) {
   const kv::Namespace* ns = members_.namespace_of("");
-  members_.index().match(r.reusable(ns ? ns->block_tokens : 64), matches_);
+  const auto hashes = r.reusable(ns ? ns->block_tokens : 64);
+  members_.index().match(hashes, matches_);
+  find_runs(members_.index(), hashes, matches_, runs_);
   sched::Board::Ask ask;
   ask.tokens = r.tokens();
   ask.answer_tokens = r.submit.stopping.max_tokens;
   ask.model = &r.submit.model;
   ask.prefill = &r.submit.pin_prefill, ask.decode = &r.submit.pin_decode;
   ask.avoid = r.avoid.empty() ? -1 : board_.find(r.avoid);
-  ask.matches = matches_;
+  ask.matches = matches_, ask.runs = runs_;
   ask.breakers = &breakers_;
   ask.failed_on = r.failed_on;
   if (idle_only) ask.queue_max_s = to_seconds(options_.hold_lead);
@@ -480,18 +483,14 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   attempt.booking.prefill = prefill.slot(), attempt.booking.decode = decode.slot();
   attempt.booking.prefill_s = c.prefill_s;
   attempt.booking.tokens = r.tokens();
-  if (c.holder >= 0 && c.fetch_blocks > 0) {
-    const Members::Node& source = *members_.find(snapshot.holder_names[static_cast<size_t>(c.holder)]);
-    // The fetch begins behind the resident blocks: blocks that the prefill node still has to compute for earlier
-    // requests may arrive sooner from the source.
-    uint32_t first = 0;
-    for (const auto& match : members_.index().match(std::span(r.blocks.hashes).first(c.local_blocks)))
-      if (match.node == prefill.ordinal) first = match.resident;
-    const uint32_t wait_ms = c.wait_s > 0 ? static_cast<uint32_t>(2e3 * c.wait_s) + 100 : 0;
-    start.sources.push_back({source.name, source.instance, first, c.local_blocks + c.fetch_blocks - first, wait_ms});
-    attempt.fetch_waited = wait_ms > 0;
-    attempt.booking.source = source.slot();
-  }
+  // The fetch begins behind the resident blocks: blocks that the prefill node still has to compute for earlier
+  // requests may arrive sooner from the source.
+  uint32_t first = 0;
+  for (const kv::NodeMatch& match : matches_)
+    if (match.node == prefill.ordinal) first = std::min(match.resident, c.local_blocks);
+  FetchOrder fetch = order_fetch(members_, snapshot, c, first);
+  start.sources = std::move(fetch.sources);
+  attempt.fetch_waited = fetch.waits, attempt.booking.sources = std::move(fetch.slots);
   flights_.depart(r, std::move(attempt), now);
   out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
   order_copy(r, snapshot, c, now, out);
@@ -650,6 +649,7 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   sched::Options options = options_for(r);
   options.complete = true;
   e.placement = sched::place(e.snapshot, *options_.policy, options, draw);
+  for (const sched::Candidate& c : e.placement.candidates) e.sources.push_back(fetch_parts(e.snapshot, c));
   e.held = line_.size();
   e.holds = line_.holds(submit.priority) && (!board_.any_idle(options_.hold_lead, now) || line_.size() > 0);
   if (e.holds) e.before_s = line_.ahead_s(held_request(r), board_.queues(submit.model, now), now);

@@ -89,6 +89,7 @@ class Conductor final : public Machine {
   struct Explanation {
     sched::Snapshot snapshot;
     sched::Placement placement;
+    std::vector<std::vector<FetchSource>> sources;  // of each candidate
     std::vector<BlockHash> hashes;
     uint32_t reusable_blocks = 0;
     Reason unready = Reason::none;   // set when no node of a role is registered
@@ -156,6 +157,7 @@ class Conductor final : public Machine {
   sched::Placement placement_;          // result of the last decision; its memory is reused
   std::vector<uint32_t> best_;          // scratch
   std::vector<kv::NodeMatch> matches_;  // scratch
+  std::vector<kv::NodeRun> runs_;       // scratch
   bool members_changed_ = false;        // some held requests may have lost or regained their nodes
 };
 

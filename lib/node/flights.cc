@@ -137,8 +137,7 @@ void Flights::unplace(Request& r, TimePoint now) {
 }
 
 void Flights::forget_source(int slot) {
-  for (auto& [id, r] : requests_)
-    if (r.attempt.booking.source == slot) books_.board.forget_source(r.attempt.booking);
+  for (auto& [id, r] : requests_) sched::Board::forget_source(r.attempt.booking, slot);
 }
 
 // Charges the failure to breakers. A retry avoids the pair that failed this request even while the pair's breaker is

@@ -350,6 +350,12 @@ struct SendTokens {
   std::shared_ptr<wire::Tokens> tokens;
 };
 
+/// Blocks of a prompt that a prefill node reads from another node.
+struct FetchSource {
+  NodeId node;
+  uint32_t first_block = 0, blocks = 0;
+};
+
 /// A prefill node that a placement compared.
 struct Considered {
   NodeId node, fetch_from;
@@ -358,6 +364,7 @@ struct Considered {
   uint32_t disk_blocks = 0;  // part of local_blocks that was on the node's disk
   double load_s = 0;         // seconds of reading them
   bool measured = true;      // false: the node had computed no prompt yet, and its times are assumptions
+  std::vector<FetchSource> sources;
 };
 
 struct FailedAttempt {

@@ -155,14 +155,14 @@ void Board::place(Booking& booking, TimePoint now) {
   MC_ASSERT(decode.decode >= 0);
   ++decode.rows;
   decode.kv_tokens += booking.tokens;
-  if (booking.source >= 0) begin_transfer(booking.source);
+  for (const int source : booking.sources) begin_transfer(source);
   show(prefill), show(decode);
 }
 
 void Board::end_prefill(Booking& booking, TimePoint now, bool finished) {
-  MC_ASSERT(booking.placed || (!booking.queued && booking.source < 0));
-  if (booking.source >= 0) end_transfer(booking.source);
-  booking.source = -1;
+  MC_ASSERT(booking.placed || (!booking.queued && booking.sources.empty()));
+  for (const int source : booking.sources) end_transfer(source);
+  booking.sources.clear();
   if (!booking.queued) return;
   booking.queued = false;
   Node& node = at(booking.prefill);
@@ -253,7 +253,7 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
   }
   if (slow_start_s_ > 0)
     for (size_t i = 0; i < s.prefill.size(); ++i) s.prefill[i].up_s = to_seconds(now - prefills_[i].since);
-  look_at_blocks(ask.matches);
+  look_at_blocks(ask);
   restrict_nodes(ask);
   set_bars(ask, now);
   if (ask.queue_max_s)
@@ -262,9 +262,9 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
 }
 
 // Writes the matches of this prompt into the snapshot where they differ from those of the request before.
-void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
+void Board::look_at_blocks(const Ask& ask) {
   Snapshot& s = snapshot_;
-  kv::for_each_change(matches_, matches, [&](const kv::NodeMatch& m) {
+  kv::for_each_change(matches_, ask.matches, [&](const kv::NodeMatch& m) {
     MC_ASSERT(m.node < nodes_.size() && nodes_[m.node].here);
     MC_ASSERT_LE(m.resident, m.expected);
     const Node& node = nodes_[m.node];
@@ -281,7 +281,12 @@ void Board::look_at_blocks(std::span<const kv::NodeMatch> matches) {
     view.load_s = m.on_disk * node.disk_block_s;
     if (m.expected > m.resident) holder.pending_s = view.queue_s;
   });
-  matches_.assign(matches.begin(), matches.end());
+  matches_.assign(ask.matches.begin(), ask.matches.end());
+  s.later_runs.clear();
+  for (const kv::NodeRun& run : ask.runs) {
+    MC_ASSERT(run.node < nodes_.size() && nodes_[run.node].here);
+    if (nodes_[run.node].readable) s.later_runs.push_back({nodes_[run.node].holder, run.first, run.end, run.on_disk});
+  }
 }
 
 // Restricts the nodes for this request by its pins, its model, and the node that failed last.
@@ -362,8 +367,8 @@ void Board::check(std::span<const Booking* const> bookings, std::span<const int>
   };
   std::vector<Sum> sums(nodes_.size());
   for (const Booking* b : bookings) {
-    MC_ASSERT(b->placed || (!b->queued && !b->arrived && b->source < 0));
-    if (b->source >= 0) ++sums.at(static_cast<size_t>(b->source)).transfers;
+    MC_ASSERT(b->placed || (!b->queued && !b->arrived && b->sources.empty()));
+    for (const int source : b->sources) ++sums.at(static_cast<size_t>(source)).transfers;
     if (!b->placed) continue;
     if (b->queued) {
       Sum& prefill = sums.at(static_cast<size_t>(b->prefill));

@@ -40,7 +40,7 @@ struct BoardMember {
 /// A request's entry in the books. Its owner stores it and passes it to the board. Only the board changes it.
 struct Booking {
   int prefill = -1, decode = -1;  // slots
-  int source = -1;                // slot of the node from which blocks are fetched while the request is queued
+  std::vector<int> sources;       // slots of the nodes from which blocks are fetched while the request is queued
   double prefill_s = 0;           // predicted seconds of prefill
   uint64_t tokens = 0;            // tokens of the context
   bool placed = false;            // the board sets this field and the following ones
@@ -78,8 +78,8 @@ class Board {
   void grow(int slot, uint64_t tokens);
   /// The request leaves both nodes. `grown` is the number of its tokens that grow() has counted.
   void end(Booking& booking, TimePoint now, uint64_t grown = 0);
-  /// The node that the request fetches from is gone.
-  void forget_source(Booking& booking) { booking.source = -1; }
+  /// A node that requests fetch from is gone.
+  static void forget_source(Booking& booking, int slot) { std::erase(booking.sources, slot); }
   /// A copy of blocks starts to leave the node.
   void begin_transfer(int slot);
   void end_transfer(int slot);
@@ -103,6 +103,7 @@ class Board {
     // Slot of a node that failed; it is used only when no other node is left.
     int avoid = -1;
     std::span<const kv::NodeMatch> matches;  // blocks of the prompt that each slot holds
+    std::span<const kv::NodeRun> runs;       // runs of blocks behind the longest match
     const Breakers* breakers = nullptr;
     std::span<const Part> failed_on;    // pairs that failed this request
     std::optional<double> queue_max_s;  // prefill nodes with a longer queue are excluded
@@ -161,7 +162,7 @@ class Board {
   const Node& at(int slot) const { return const_cast<Board*>(this)->at(slot); }
   void show(const Node& node);
   void show_costs(int slot);
-  void look_at_blocks(std::span<const kv::NodeMatch> matches);
+  void look_at_blocks(const Ask& ask);
   void restrict_nodes(const Ask& ask);
   void set_bars(const Ask& ask, TimePoint now);
 

@@ -77,8 +77,7 @@ void Router::set_prefill_up(uint32_t node, bool up, double now_s) {
   if (!nodes_.set_up(node, up, now_s)) return;
   const TimePoint now = time_of(now_s);
   if (!up) {
-    for (Request& r : requests_)
-      if (r.booking.source == static_cast<int>(node)) board_.forget_source(r.booking);
+    for (Request& r : requests_) sched::Board::forget_source(r.booking, static_cast<int>(node));
     copies_.end_of(node, board_, now);
   }
   show_members(now);
@@ -313,7 +312,8 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
   booking.prefill_s = c.prefill_s;
   booking.tokens = request.tokens;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
-    booking.source = out.holder = static_cast<int>(board_.holder_slot(static_cast<size_t>(c.holder)));
+    out.holder = static_cast<int>(board_.holder_slot(static_cast<size_t>(c.holder)));
+    booking.sources = {out.holder};
     out.fetch_blocks = c.fetch_blocks;
     out.source_computes = found_.readable[static_cast<size_t>(out.holder)] < c.local_blocks + c.fetch_blocks;
   }

@@ -464,6 +464,29 @@ TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pi
   }
 }
 
+TEST_CASE("node/conductor: a prompt whose blocks are spread over nodes is fetched from all of them") {
+  Bench b;
+  start(b);
+  b.hello(wire::Role::cache, "c0", 3);
+  b.hello(wire::Role::cache, "c1", 4);
+  Submit s;
+  s.req = "r", s.ids.assign(640, 7), s.stopping.max_tokens = 10, s.deadline = 100s;
+  const auto hashes = b.conductor.explain(s, b.now).hashes;
+  b.has("d0", 2, hashes, 0, 3);
+  b.has("c0", 3, hashes, 0, 6);
+  b.has("c1", 4, hashes, 5, 10);
+  const auto sent = Bench::sent<wire::PrefillStart>(b.give(s), "p0");
+  REQUIRE(sent.size() == 1);
+  const std::vector<wire::Source> expected = {{"d0", instance(2), 0, 3, 0},
+                                              {"c0", instance(3), 3, 3, 0},
+                                              {"c1", instance(4), 6, 3, 0},  // a token is computed
+                                              {"c0", instance(3), 0, 6, 0}};
+  CHECK(sent[0].sources == expected);
+  b.now += 4s;  // all nodes are silent, and the books forget them
+  b.give(Tick{});
+  CHECK(b.conductor.nodes(b.now).empty());
+}
+
 TEST_CASE("node/conductor: a prefix larger than the budget's burst is copied, and a copy that failed is not paid") {
   for (const bool fails : {false, true}) {
     auto options = Bench::options();

@@ -36,7 +36,7 @@ TEST_CASE("sched/board: a placed request counts at its two nodes until each has 
   Board board;
   board.set_members(two_and_two(), 64, 4096);
   Booking b = booking(2, 0, 2, 100);
-  b.source = 3;
+  b.sources = {3};
   board.place(b, kStart);
   board.check(std::vector<const Booking*>{&b}, {});
   Snapshot& s = board.look({}, kStart + 500ms);
@@ -246,7 +246,7 @@ TEST_CASE("sched/board: whatever happens to requests, the books are their sum") 
     Booking& b = all[rng.below(all.size())];
     if (!b.placed) {
       b = booking(2 + static_cast<int>(rng.below(2)), static_cast<int>(rng.below(2)), 0.1, rng.below(1000));
-      if (rng.chance(0.3)) b.source = static_cast<int>(rng.below(4));
+      if (rng.chance(0.3)) b.sources = {static_cast<int>(rng.below(4))};
       board.place(b, now);
     } else if (b.queued && rng.chance(0.5)) {
       board.end_prefill(b, now);

@@ -1,0 +1,31 @@
+// The fetch of a prefix, from the conductor's decision (sched/fetch_plan.h) to the order that the prefill node gets.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kv/index.h"
+#include "node/members.h"
+#include "node/node.h"
+#include "sched/sched.h"
+
+namespace mc::node {
+
+/// Finds the runs of blocks behind the longest of `matches`. Only a prompt whose blocks are spread over several nodes
+/// has such runs.
+void find_runs(const kv::PrefixIndex& index, std::span<const BlockHash> hashes, std::span<const kv::NodeMatch> matches,
+               std::vector<kv::NodeRun>& out);
+
+/// The parts of a candidate's fetch.
+std::vector<FetchSource> fetch_parts(const sched::Snapshot& snapshot, const sched::Candidate& candidate);
+
+struct FetchOrder {
+  std::vector<wire::Source> sources;  // the parts, then holders that may replace one
+  std::vector<int> slots;             // holders of the parts, each once
+  bool waits = false;                 // the holder still computes some of the blocks
+};
+/// The order for the chosen candidate; empty when it fetches nothing. `first`: blocks that its node has already.
+FetchOrder order_fetch(const Members& members, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
+                       uint32_t first);
+
+}  // namespace mc::node
