@@ -1,0 +1,145 @@
+// Remote fetching over the transfer engine. A Window writes and reads memory of a peer, one-sided, and the table below
+// has one for each transport; a ClientEnd and a ServerEnd join a window, the protocol's state (lib/rfp) and registered
+// memory into one channel.
+//
+//   shm    writes are copies into the mapped arena, and reads are loads from it: no call enters the kernel
+//   rdma   writes and reads are RDMA operations of the engine's queue pairs; the server posts none while the client
+//          fetches
+//   tcp    there is no one-sided read worth its name, so the server pushes every response
+//
+// Both ends run on the thread that calls them, which also hands them the engine's events.
+// A client's buffer may be written by the server alone, and a server's request buffer by that client alone. Response
+// buffers are of the class `blocks`: every peer of the engine may read them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "mem/mem.h"
+#include "rfp/client.h"
+#include "rfp/server.h"
+#include "wire/rfp_slot.h"
+#include "xfer/xfer.h"
+
+namespace mc::rfp {
+
+struct WindowPlaces {
+  xfer::Engine* engine = nullptr;  // outlives the window
+  xfer::PeerId peer{};
+  uint32_t written = 0;  // buffer of the peer that write() changes
+  uint32_t read = 0;     // buffer of the peer that read() reads; 0 = none
+  Duration timeout = 5s;
+};
+
+struct WindowDone {
+  uint64_t cookie = 0;
+  Code code = Code::ok;
+};
+
+class Window {
+ public:
+  virtual ~Window() = default;
+  /// Starts a transfer; a WindowDone follows. `local` is in a registered buffer and stays as it is until then.
+  virtual void write(uint64_t offset, std::span<std::byte> local, uint64_t cookie) = 0;
+  virtual void read(uint64_t offset, std::span<std::byte> local, uint64_t cookie) = 0;
+  /// Takes an event of the engine, which may be for somebody else.
+  virtual void on(const xfer::Event& event) = 0;
+  /// Appends the transfers that have ended.
+  virtual void ended(std::vector<WindowDone>& out) = 0;
+};
+
+struct WindowEntry {
+  const char* scheme;  // of the transport
+  bool fetches;        // false: the server pushes every response
+  Result<std::unique_ptr<Window>> (*open)(const WindowPlaces& places);
+};
+std::span<const WindowEntry* const> windows();
+/// The entry of the transport in use to that peer; null when it has none.
+const WindowEntry* window_to(const xfer::Engine& engine, xfer::PeerId peer);
+
+struct EndFigures {
+  uint64_t writes = 0, reads = 0;  // transfers that this end has started
+};
+
+class ClientEnd {
+ public:
+  /// Waits until no transport uses the memory: as long as the timeout of a transfer. The engine outlives this end.
+  ~ClientEnd();
+  /// Registers memory and asks the peer, which is up, for a channel. `number` names the channel among this engine's.
+  static Result<std::unique_ptr<ClientEnd>> open(xfer::Engine& engine, xfer::PeerId peer, uint32_t number,
+                                                 const ClientOptions& options);
+  /// Takes an event of the engine.
+  void on(const xfer::Event& event);
+  /// Opens the window when the server's answer is there, starts the transfers that are due, and ends others.
+  void run(TimePoint now);
+  bool ready() const { return window_ != nullptr; }
+  /// Why there will be no channel. Code::ok: nothing speaks against it.
+  Code refused() const { return refused_; }
+
+  /// The calls; after ready(). See Client.
+  Client& client() { return *client_; }
+  ClientMemory memory() { return {local_.bytes(), pushed_.bytes()}; }
+  const EndFigures& figures() const { return figures_; }
+  /// The server's buffers; after ready().
+  const wire::RfpOpened& opened() const { return *opened_; }
+
+ private:
+  ClientEnd(xfer::Engine& engine, xfer::PeerId peer, const ClientOptions& options)
+      : engine_(engine), peer_(peer), options_(options) {}
+  void open_window();
+
+  xfer::Engine& engine_;
+  xfer::PeerId peer_;
+  ClientOptions options_;
+  mem::SharedBuffer local_, pushed_;
+  std::vector<xfer::BufferId> buffers_;
+  std::optional<wire::RfpOpened> opened_;
+  Code refused_ = Code::ok;
+  std::optional<Client> client_;
+  std::unique_ptr<Window> window_;
+  std::vector<Transfer> transfers_;  // by cookie: the slot, or the number of slots for the mode
+  std::vector<WindowDone> ended_;
+  EndFigures figures_;
+};
+
+class ServerEnd {
+ public:
+  ~ServerEnd();  // as ~ClientEnd
+  /// Registers memory for the channel that `peer` asked for, and answers it. `instance` names this end.
+  static Result<std::unique_ptr<ServerEnd>> open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
+                                                 uint64_t instance);
+  void on(const xfer::Event& event);
+  /// Starts pushes that are due, and ends others.
+  void run();
+  bool ready() const { return window_ != nullptr; }
+
+  std::optional<Server::Request> poll(TimePoint now);
+  /// The payload of the request that poll() returned, until the next poll().
+  std::span<const std::byte> payload(const Server::Request& request) const;
+  void publish(uint64_t sequence, uint16_t status, std::span<const std::byte> payload, TimePoint now);
+  const EndFigures& figures() const { return figures_; }
+
+ private:
+  ServerEnd(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked)
+      : engine_(engine), peer_(peer), asked_(asked) {}
+  ServerMemory memory() { return {requests_.bytes(), responses_.bytes()}; }
+  void open_window();
+
+  xfer::Engine& engine_;
+  xfer::PeerId peer_;
+  wire::RfpOpen asked_;
+  uint64_t instance_ = 0;
+  mem::SharedBuffer requests_, responses_;
+  std::vector<xfer::BufferId> buffers_;
+  std::optional<Server> server_;
+  std::unique_ptr<Window> window_;
+  std::vector<uint64_t> payload_;
+  std::vector<WindowDone> ended_;
+  EndFigures figures_;
+};
+
+}  // namespace mc::rfp
