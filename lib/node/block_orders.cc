@@ -238,18 +238,19 @@ Result<PagesToFill> BlockOrders::write(uint64_t id, const WriteBlocks& order) {
   MC_CHECK(check_identity(kv_, order.kv));
   MC_TRY(shelf, source_.open_shelf(order.kv, order.name_space, order.layout));
   book_.names().add(order.name_space, order.kv, order.model);
-  Writing writing{order, shelf, {}, {}, kv::kNoPage};
+  Writing writing{order, shelf, {}, {}, {}};
   kv::Pool& pool = shelf->pool;
+  const auto hold = [&](const BlockHash& hash) {  // no page is taken from the chain itself
+    const kv::PageIndex page = pool.find(hash);
+    if (page != kv::kNoPage) pool.pin(page), writing.held.push_back(page);
+    return page != kv::kNoPage || disk_.has(hash);
+  };
   const BlockHash& before = order.blocks.front().parent;
-  if (!before.is_zero()) {
-    writing.parent = pool.find(before);
-    if (writing.parent == kv::kNoPage && !disk_.has(before))
-      return user_error(err::kNotFound, "the node has no block " + before.hex() + ", which comes before the first one",
-                        "parent", "import the chain from its beginning");
-    if (writing.parent != kv::kNoPage) pool.pin(writing.parent);  // no page is taken from the chain itself
-  }
+  if (!before.is_zero() && !hold(before))
+    return user_error(err::kNotFound, "the node has no block " + before.hex() + ", which comes before the first one",
+                      "parent", "import the chain from its beginning");
   for (size_t i = 0; i < order.blocks.size(); ++i) {
-    if (pool.find(order.blocks[i].hash) != kv::kNoPage || disk_.has(order.blocks[i].hash))
+    if (hold(order.blocks[i].hash))
       ++writing.report.known;
     else
       writing.fill.blocks.push_back(i);
@@ -294,7 +295,7 @@ void BlockOrders::end(uint64_t id, bool cancelled, Actions& out) {
     report.stored = writing.fill.pages.size();
     answer(id, report, out);
   }
-  if (writing.parent != kv::kNoPage) pool.unpin(writing.parent);
+  pool.unpin(writing.held);
 }
 
 }  // namespace mc::node

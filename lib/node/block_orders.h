@@ -78,7 +78,7 @@ class BlockOrders {
     Shelf* shelf = nullptr;
     PagesToFill fill;
     WriteReport report;
-    kv::PageIndex parent = kv::kNoPage;  // pinned page of the block before the first one
+    std::vector<kv::PageIndex> held;  // pinned pages of the blocks of the chain that were here before
   };
 
   static void answer(uint64_t id, decltype(OrderAnswer::what) what, Actions& out);

@@ -532,6 +532,24 @@ TEST_CASE("node/orders: a full node takes the front of a chain, and never the pa
   CHECK(orphan.mc == err::kNotFound);
 }
 
+TEST_CASE("node/orders: a full node takes no page from blocks of the import that it had already") {
+  OrderBench b(4);
+  const auto known = b.publish(1, 2);
+  b.publish(9, 2);  // used later than the known blocks
+  const uint64_t id = b.give(writing(1, 4));
+  CHECK(b.in_memory(known[1]));
+  CHECK(b.shelf.pool.counts().pinned == 2);
+  b.end(id);
+  const auto report = b.answer<WriteReport>(id);
+  CHECK(report.known == 2);
+  CHECK(report.stored == 2);
+  for (const auto& block : writing(1, 4).blocks) CHECK(b.in_memory(block.hash));
+  CHECK(b.shelf.pool.counts().pinned == 0);
+  const uint64_t gone = b.give(writing(1, 6));
+  b.orders.on_order({gone, b.now, CancelOrder{}}, b.now, b.out);
+  CHECK(b.shelf.pool.counts().pinned == 0);
+}
+
 TEST_CASE("node/orders: blocks of another model, data type or block size are refused by the name of the field") {
   const std::pair<void (*)(kv::Namespace&), const char*> changes[] = {
       {[](kv::Namespace& kv) { kv.weights = "v"; }, "weights"},
