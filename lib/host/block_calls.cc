@@ -71,7 +71,8 @@ Json report_of(Json out, const node::EvictReport& report) {
     Json row = Json::object({{"reason", node::to_string(static_cast<node::Stayed>(i))}});
     stayed.push(std::move(row.set("blocks", report.stayed[i].blocks).set("bytes", report.stayed[i].bytes)));
   }
-  return std::move(out.set("stayed", std::move(stayed)));
+  out.set("stayed", std::move(stayed));
+  return std::move(out.set("knows_tenant", report.knows_tenant).set("knows_model", report.knows_model));
 }
 
 Json report_of(Json out, const node::PinReport& report) {

@@ -17,11 +17,21 @@ namespace {
 
 constexpr size_t kLimitMost = 10'000;  // the rows of a list are in memory at once
 
+/// Model and tenant of a block, as far as the node knows them.
+void set_owner(Json& row, const NamespaceId& ns, const node::NamespaceBook& names) {
+  row.set("namespace", ns.hex());
+  const node::NamespaceBook::Entry* entry = names.find(ns);
+  if (!entry) return;
+  if (!entry->model.empty()) row.set("model", entry->model);
+  if (entry->tenant) row.set("tenant", *entry->tenant);
+}
+
 Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const ListedNode& node) {
   const kv::Pool& pool = shelf.pool;
   const kv::BlockMeta& meta = pool.meta(page);
   Json out = Json::object({{"id", meta.hash.hex()}, {"tier", "host"}});
-  out.set("parent", meta.parent.is_zero() ? "" : meta.parent.hex()).set("namespace", meta.name_space.hex());
+  out.set("parent", meta.parent.is_zero() ? "" : meta.parent.hex());
+  set_owner(out, meta.name_space, node.names);
   out.set("first_position", meta.first_position).set("tokens", shelf.layout.block_tokens);
   out.set("bytes", shelf.layout.page_bytes()).set("uses", pool.use(page).use_count);
   const uint32_t pinned = node.pins.leases(shelf, page);
@@ -29,12 +39,6 @@ Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const ListedNode& 
   out.set("pins", pool.pins(page)).set("leases", pool.leases(page) - pinned);
   if (const auto until = node.pins.until(shelf, page)) out.set("pin_ms", to_ms(*until - node.now));
   return std::move(out.set("on_disk", node.disk.has(meta.hash)));
-}
-
-Json disk_row(const kv::ResidentBlock& block) {
-  Json out = Json::object({{"id", block.hash.hex()}, {"tier", "disk"}});
-  out.set("parent", block.parent.is_zero() ? "" : block.parent.hex());
-  return std::move(out.set("first_position", block.first_position).set("on_disk", true));
 }
 
 uint64_t key_of(BlockQuery::Sort sort, const kv::Use& use) {
@@ -65,7 +69,7 @@ void sort_first(std::vector<Row>& rows, size_t limit, Less less) {
 constexpr auto comes_first = [](const auto& a, const auto& b) {
   return std::tie(a.key, a.shelf, a.page) < std::tie(b.key, b.shelf, b.page);
 };
-constexpr auto has_lower_name = [](const kv::ResidentBlock& a, const kv::ResidentBlock& b) { return a.hash < b.hash; };
+constexpr auto has_lower_name = [](const auto& a, const auto& b) { return a.hash < b.hash; };
 
 }  // namespace
 
@@ -99,7 +103,7 @@ bool BlockListing::step(const ListedNode& node) {
     case Phase::memory: look_at_memory(node); break;
     case Phase::disk: look_at_disk(node); break;
     case Phase::memory_rows: write_memory_rows(node); break;
-    case Phase::disk_rows: write_disk_rows(); break;
+    case Phase::disk_rows: write_disk_rows(node); break;
     case Phase::over: return true;
   }
   if (phase_ == Phase::over) write_totals(node);
@@ -132,7 +136,7 @@ void BlockListing::look_at_disk(const ListedNode& node) {
                                      [&](const node::Shelf* shelf) { return shelf->pool.find(hash) != kv::kNoPage; });
     if (is_here) return;
     ++on_disk_alone_;
-    disk_rows_.push_back({hash, entry.parent, entry.first_position, kv::Tier::disk});
+    disk_rows_.push_back({hash, entry.parent, entry.name_space, entry.first_position});
     cut(disk_rows_, query_.limit, has_lower_name);
   };
   for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_)
@@ -159,9 +163,16 @@ void BlockListing::write_memory_rows(const ListedNode& node) {
   if (at_ == rows_.size()) phase_ = Phase::disk_rows, at_ = 0;
 }
 
-void BlockListing::write_disk_rows() {
+Json BlockListing::disk_row(const DiskRow& block, const ListedNode& node) {
+  Json out = Json::object({{"id", block.hash.hex()}, {"tier", "disk"}});
+  out.set("parent", block.parent.is_zero() ? "" : block.parent.hex());
+  set_owner(out, block.name_space, node.names);
+  return std::move(out.set("first_position", block.first_position).set("on_disk", true));
+}
+
+void BlockListing::write_disk_rows(const ListedNode& node) {
   for (const size_t end = std::min(disk_rows_.size(), at_ + kRowsAStep); at_ < end; ++at_)
-    write_row(disk_row(disk_rows_[at_]).dump());
+    write_row(disk_row(disk_rows_[at_], node).dump());
   if (at_ == disk_rows_.size()) phase_ = Phase::over;
 }
 
@@ -220,7 +231,8 @@ bool BlockLister::begin_next() {
 std::optional<http::Response> BlockLister::step(TimePoint now) {
   try {
     const FailsAlone alone;
-    if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk(), worker_.orders().pins(), now}))
+    if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk(), worker_.orders().pins(),
+                         worker_.orders().names(), now}))
       return std::nullopt;
     return http::Response{.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()};
   } catch (const std::bad_alloc&) {

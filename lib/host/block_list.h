@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "base/result.h"
 #include "http/server.h"
 #include "node/services.h"
@@ -30,6 +31,7 @@ struct ListedNode {
   std::span<node::Shelf* const> shelves;
   const node::DiskTier& disk;
   const node::OperatorPins& pins;
+  const node::NamespaceBook& names;
   TimePoint now{};
 };
 
@@ -54,11 +56,17 @@ class BlockListing {
     kv::PageIndex page = kv::kNoPage;
     BlockHash hash;
   };
+  struct DiskRow {
+    BlockHash hash, parent;
+    NamespaceId name_space;
+    uint32_t first_position = 0;
+  };
   enum class Phase : uint8_t { memory, disk, memory_rows, disk_rows, over };
   void look_at_memory(const ListedNode& node);
   void look_at_disk(const ListedNode& node);
   void write_memory_rows(const ListedNode& node);
-  void write_disk_rows();
+  void write_disk_rows(const ListedNode& node);
+  static Json disk_row(const DiskRow& block, const ListedNode& node);
   void write_totals(const ListedNode& node);
   void write_row(const std::string& row);
 
@@ -68,7 +76,7 @@ class BlockListing {
   size_t at_ = 0;       // the next page, bucket or row
   size_t buckets_ = 0;  // of the blocks on disk, when the walk over them began
   std::vector<Row> rows_;
-  std::vector<kv::ResidentBlock> disk_rows_;
+  std::vector<DiskRow> disk_rows_;
   uint64_t on_disk_alone_ = 0;
   std::string text_;
 };

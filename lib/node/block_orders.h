@@ -49,6 +49,8 @@ class BlockOrders {
   bool idle() const { return evictions_.empty() && waiting_.empty() && reads_.empty() && writes_.empty(); }
 
   const OperatorPins& pins() const { return pins_; }
+  /// Models and tenants of the blocks.
+  const NamespaceBook& names() const { return book_.names(); }
   /// Pages of `pool` that the host fills.
   uint64_t owned(const kv::Pool& pool) const;
 

@@ -51,7 +51,7 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, uint64_t id, T
   message.lease = id;
   message.kv_namespace = kv_namespace_;
   if (const NamespaceBook::Entry* owner = names_.find(message.ns))
-    message.model = owner->model, message.tenant = owner->tenant;
+    message.model = owner->model, message.tenant = owner->tenant.value_or("");
   message.page_bytes = shelf_.layout.page_bytes();
   message.extent_bytes = shelf_.layout.layer_bytes();
   message.ttl_ms = static_cast<uint32_t>(kDemoteTtl / 1ms);

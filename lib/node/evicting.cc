@@ -88,10 +88,10 @@ Evicting::Match Evicting::match_owner(const NamespaceId& ns) {
   if (filter.tenant.empty() && filter.model.empty()) return Match::yes;
   const NamespaceBook::Entry* entry = names_.find(ns);
   if (!entry) return Match::unknown;
-  if (!filter.tenant.empty() && entry->tenant != filter.tenant) return Match::no;
-  constexpr size_t kDigitsLeast = 8;  // of a digest; fewer could be a name
-  const bool is_digest = filter.model.size() >= kDigitsLeast && entry->weights.starts_with(filter.model);
-  return filter.model.empty() || entry->model == filter.model || is_digest ? Match::yes : Match::no;
+  if (!filter.model.empty() && !entry->has_model(filter.model)) return Match::no;
+  if (filter.tenant.empty()) return Match::yes;
+  if (!entry->tenant) return Match::unknown;
+  return *entry->tenant == filter.tenant ? Match::yes : Match::no;
 }
 
 Evicting::Match Evicting::match(const Block& block, const BlockHolders& node) {

@@ -32,7 +32,10 @@ class Evicting {
   static constexpr size_t kLooksAStep = 1024;
 
   Evicting(const EvictBlocks& order, const NamespaceBook& names, const UseClock& uses, const OperatorPins& pins)
-      : order_(order), names_(names), uses_(uses), pins_(pins) {}
+      : order_(order), names_(names), uses_(uses), pins_(pins) {
+    report_.knows_tenant = order.filter.tenant.empty() || names.knows_tenant(order.filter.tenant);
+    report_.knows_model = order.filter.model.empty() || names.knows_model(order.filter.model);
+  }
 
   /// Goes on by one step. True: the eviction is over.
   bool step(const BlockHolders& node, TimePoint now, Actions& out);

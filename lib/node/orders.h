@@ -27,7 +27,7 @@ namespace mc::node {
 /// Blocks must meet every condition that is set.
 struct BlockFilter {
   std::optional<BlockHash> prefix;  // the block, and the blocks of prompts that continue it
-  std::string tenant;               // "" = of every tenant
+  std::string tenant;               // node/namespace_book.h; "" = of every tenant
   std::string model;                // name as served, or the first digits of the weights' digest; "" = of every model
   Duration older{};                 // not used for so long; 0 = any
 };
@@ -43,7 +43,7 @@ enum class Stayed : uint8_t {
   pinned = 1,   // an operator pinned it
   in_use = 2,   // a request, a write to disk or a load from disk uses it
   needed = 3,   // a block behind it stays, which is useless without it
-  unknown = 4,  // the node does not know whose block it is: the process before this one wrote it to the disk
+  unknown = 4,  // the node does not know whose block it is: an earlier process or an import left it
 };
 inline constexpr size_t kStayedCount = 5;
 std::string_view to_string(Stayed why);
@@ -54,6 +54,7 @@ struct BlockTotal {
 struct EvictReport {
   BlockTotal memory, disk;  // freed from each tier; a block in both counts in both
   std::array<BlockTotal, kStayedCount> stayed{};
+  bool knows_tenant = true, knows_model = true;  // whether the node knows the tenant and the model of the filter
 };
 
 struct PinBlocks {

@@ -63,8 +63,19 @@ std::string_view meaning(std::string_view reason) {
   if (reason == "pinned") return "an operator pinned them";
   if (reason == "in_use") return "requests or the disk use them";
   if (reason == "needed") return "blocks that stay continue them";
-  if (reason == "unknown") return "the node does not know their tenant and model";
+  if (reason == "unknown") return "the node does not know their tenant or model";
   return "";
+}
+
+/// The note on an order that met no block; else nothing.
+std::string none_text(const Json& report) {
+  if (number(report, "memory_blocks") + number(report, "disk_blocks") > 0) return "";
+  std::string out = "no block of the node meets the conditions\n";
+  for (const char* name : {"tenant", "model"})
+    if (const Json& known = report[std::string("knows_") + name]; known.is_bool() && !known.as_bool())
+      out += std::string("the node knows no such ") + name + "; mc-cache ls --json shows the " + name +
+             "s of its blocks\n";
+  return out;
 }
 
 std::string evict_text(const Json& report, bool dry_run) {
@@ -77,7 +88,7 @@ std::string evict_text(const Json& report, bool dry_run) {
   };
   row("memory", number(report, "memory_blocks"), number(report, "memory_bytes"), "");
   row("disk", number(report, "disk_blocks"), number(report, "disk_bytes"), "");
-  if (report["stayed"].size() == 0) return out;
+  if (report["stayed"].size() == 0) return out + none_text(report);
   out += dry_run ? "would not free\n" : "not freed\n";
   for (const Json& stayed : report["stayed"].items()) {
     const std::string_view reason = stayed["reason"].as_string();

@@ -45,7 +45,7 @@ struct ListBench {
     CHECK(disk.on_event(
         found, [](const node::DiskBlock&) { return true; }, TimePoint{}, actions));
   }
-  bool step(BlockListing& listing) { return listing.step({name, shelves, disk, pins, now}); }
+  bool step(BlockListing& listing) { return listing.step({name, shelves, disk, pins, names, now}); }
   Json list(const BlockQuery& query, size_t* steps = nullptr) {
     BlockListing listing(query);
     size_t count = 1;
@@ -63,6 +63,7 @@ struct ListBench {
   node::Shelf* const shelves[1] = {&shelf};
   node::DiskTier disk;
   node::OperatorPins pins{1 << 30};
+  node::NamespaceBook names;
   TimePoint now = TimePoint{} + 3600s;
   node::Actions actions;
 };
@@ -143,6 +144,24 @@ TEST_CASE("host/block_list: a pinned block shows how long its pin lasts, and its
   }
   CHECK(list["pinned_bytes"].as_int() == static_cast<int64_t>(b.shelf.layout.page_bytes()));
   CHECK(list["pinned_bytes_max"].as_int() == 1 << 29);
+}
+
+TEST_CASE("host/block_list: a block shows its model and tenant as far as the node knows them") {
+  ListBench b(4);
+  const kv::Namespace kv = node::bench::namespace_of(b.shelf.layout);
+  b.publish(1), b.find_on_disk(2, 1);
+  const Json unknown = b.list({});
+  for (const Json& block : unknown["blocks"].items()) CHECK_FALSE((block.has("model") || block.has("tenant")));
+  b.names.add({}, kv, "m");
+  const Json salted = b.list({});
+  for (const Json& block : salted["blocks"].items()) {
+    CHECK(block["model"].as_string() == "m");
+    CHECK_FALSE(block.has("tenant"));  // it is in the salt, which the text lacks
+  }
+  b.names.add({}, kv, "m", "alice");
+  const Json list = b.list({});
+  REQUIRE(list["blocks"].size() == 2);
+  for (const Json& block : list["blocks"].items()) CHECK(block["tenant"].as_string() == "alice");
 }
 
 TEST_CASE("host/block_list: blocks that come and leave between the steps of a list leave the others in it once") {

@@ -275,8 +275,40 @@ TEST_CASE("node/orders: a tenant's and a model's blocks are those of their names
   CHECK(b.evict({.model = "other"}, true).memory.blocks == 3);
   CHECK(b.evict({.tenant = "alice", .model = "other"}, true).memory.blocks == 0);
   CHECK(b.evict({.tenant = "alice"}).memory.blocks == 3);
-  CHECK(b.evict({.model = "m"}).memory.blocks == 1);
+  CHECK(b.evict({.tenant = "default"}).memory.blocks == 1);
   CHECK(b.evict({}).memory.blocks == 7);
+}
+
+TEST_CASE(
+    "node/orders: blocks that were imported under a salt are of an unknown tenant, and others of the default one") {
+  OrderBench b;
+  const kv::Namespace alice = kKv.with_salt("5:alice");
+  WriteBlocks salted = writing(1, 3);
+  salted.name_space = alice.id();
+  for (kv::BlockMeta& block : salted.blocks) block.name_space = alice.id();
+  b.end(b.give(salted));
+  b.end(b.give(writing(2, 2)));
+  const EvictReport of_alice = b.evict({.tenant = "alice"}, true), of_default = b.evict({.tenant = "default"}, true);
+  CHECK(of_alice.memory.blocks == 0);
+  CHECK(b.stayed(of_alice, Stayed::unknown) == 3);
+  CHECK(of_default.memory.blocks == 2);
+  CHECK(b.stayed(of_default, Stayed::unknown) == 3);
+  CHECK(b.evict({.model = "m"}, true).memory.blocks == 5);
+  b.book.names().add(alice.id(), alice, "m");  // a prompt of the tenant arrives
+  CHECK(b.evict({.tenant = "alice"}).memory.blocks == 3);
+}
+
+TEST_CASE("node/orders: an eviction says whether the node knows the tenant and the model that it names") {
+  OrderBench b;
+  b.publish(1, 1);
+  const EvictReport none = b.evict({.tenant = "alicia", .model = "w"});
+  CHECK_FALSE(none.knows_tenant);
+  CHECK_FALSE(none.knows_model);
+  const EvictReport known = b.evict({.tenant = "default", .model = "m", .older = 3600s});
+  CHECK(known.memory.blocks == 0);
+  CHECK(known.knows_tenant);
+  CHECK(known.knows_model);
+  CHECK(b.evict({}).knows_tenant);
 }
 
 TEST_CASE("node/orders: a model is named by at least eight digits of its weights' digest too") {
@@ -645,11 +677,11 @@ TEST_CASE("node/orders: the conductor hears of evicted blocks, and the node know
   CHECK(grants[0].age_ms >= 3000);
 }
 
-TEST_CASE("node/orders: a salt names its tenant, and other texts name none") {
+TEST_CASE("node/orders: a salt names its tenant, and other texts are of the default one") {
   CHECK(tenant_of("5:alice") == "alice");
   CHECK(tenant_of("5:aliceand more") == "alice");
   for (const char* salt : {"", "alice", ":alice", "9:alice", "0:", "-1:a", "5x:alice", "99999999999999999999:a"})
-    CHECK(tenant_of(salt) == "");
+    CHECK(tenant_of(salt) == kDefaultTenant);
 }
 
 TEST_CASE("node/orders: the book of namespaces forgets the oldest beyond its bound") {
@@ -657,7 +689,7 @@ TEST_CASE("node/orders: the book of namespaces forgets the oldest beyond its bou
   NamespaceId ids[3];
   for (uint8_t i = 0; i < 3; ++i) {
     ids[i].bytes[0] = static_cast<uint8_t>(i + 1);
-    book.add(ids[i], kKv.with_salt("3:bob"), "m");
+    book.add(ids[i], kKv, "m", "bob");
   }
   CHECK(book.find(ids[0]) == nullptr);
   REQUIRE(book.find(ids[2]) != nullptr);
