@@ -46,6 +46,15 @@ void Evicting::next_phase() {
   MC_ASSERT(phase_ != Phase::over);
   phase_ = static_cast<Phase>(static_cast<uint8_t>(phase_) + 1);
   shelf_ = at_ = buckets_ = 0;
+  report_before_ = report_;
+}
+
+/// The table of the blocks on disk has grown, and its blocks have moved. The blocks that were freed are not in it any
+/// more; the others are counted again.
+void Evicting::begin_again(size_t buckets) {
+  at_ = 0, buckets_ = buckets;
+  report_.stayed = report_before_.stayed;
+  if (order_.dry_run) report_.disk = report_before_.disk;
 }
 
 template <class Visit>
@@ -67,8 +76,8 @@ void Evicting::look_at_memory(const BlockHolders& node, TimePoint now, Visit vis
 template <class Visit>
 void Evicting::look_at_disk(const BlockHolders& node, TimePoint now, Visit visit) {
   const DiskBlocks& blocks = node.disk.blocks();
-  if (buckets_ != blocks.buckets()) at_ = 0, buckets_ = blocks.buckets();  // the table has grown, its blocks have moved
-  std::vector<std::pair<Block, uint64_t>> seen;                            // a visit may change the table
+  if (buckets_ != blocks.buckets()) begin_again(blocks.buckets());
+  std::vector<std::pair<Block, uint64_t>> seen;  // a visit may change the table
   for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_)
     blocks.look_at_bucket(at_, [&](const BlockHash& hash, const DiskBlocks::Entry& entry) {
       const bool is_here = std::any_of(node.shelves.begin(), node.shelves.end(),

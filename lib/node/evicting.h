@@ -54,6 +54,7 @@ class Evicting {
   template <class Visit>
   void look_at_disk(const BlockHolders& node, TimePoint now, Visit visit);
   void next_phase();
+  void begin_again(size_t buckets);
   Match match(const Block& block, const BlockHolders& node);
   Match match_owner(const NamespaceId& ns);
   bool continues_prefix(const Block& block, const BlockHolders& node);
@@ -71,7 +72,7 @@ class Evicting {
   size_t shelf_ = 0, at_ = 0, buckets_ = 0;
   std::unordered_set<BlockHash, Id128Hash> needed_;
   std::unordered_map<BlockHash, bool, Id128Hash> continues_;  // blocks that were looked at, with --prefix
-  EvictReport report_;
+  EvictReport report_, report_before_;                        // `before`: as it was at the beginning of the phase
 };
 
 }  // namespace mc::node

@@ -363,6 +363,31 @@ TEST_CASE("node/orders: an eviction goes on in bounded steps, ends at its deadli
   CHECK(b.orders.idle());
 }
 
+TEST_CASE("node/orders: an eviction counts each block once, though the table of the disk grows meanwhile") {
+  constexpr uint32_t kBlocks = 5000, kMore = 300;
+  for (const bool dry_run : {true, false}) {
+    OrderBench b;
+    const kv::Namespace unknown = kKv.with_salt("4:carl");
+    const auto fill = [&](uint32_t from, uint32_t count) {
+      for (uint32_t seed = from; seed < from + count; ++seed)
+        b.put_on_disk(kv::chain(kKv.id(), tokens_of(seed, 1), 64), seed % 2 == 0 ? kKv : unknown);
+    };
+    fill(0, kBlocks);
+    const size_t buckets = b.disk.blocks().buckets();
+    const uint64_t id = b.give(EvictBlocks{{.tenant = "default"}, dry_run});
+    // The memory takes two steps, and each look at the disk one for 1,024 buckets.
+    for (size_t i = 0; i < 2 + (buckets + Evicting::kLooksAStep - 1) / Evicting::kLooksAStep + 3; ++i) b.tick();
+    REQUIRE_FALSE(b.orders.idle());
+    fill(kBlocks, dry_run ? kMore : 2 * kBlocks);
+    REQUIRE(b.disk.blocks().buckets() > buckets);
+    for (int i = 0; i < 100; ++i) b.tick();
+    const auto report = b.answer<EvictReport>(id);
+    const uint64_t known = (kBlocks + (dry_run ? kMore : 2 * kBlocks)) / 2;
+    CHECK(report.disk.blocks == known);
+    CHECK(b.stayed(report, Stayed::unknown) == known);
+  }
+}
+
 TEST_CASE("node/orders: evictions among random holds free nothing held and keep every chain whole") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
