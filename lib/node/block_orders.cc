@@ -69,6 +69,11 @@ void BlockOrders::on_tick(TimePoint now, Actions& out) {
     if (!over && now >= eviction.deadline) answer(eviction.id, late(), out);
     if (over || now >= eviction.deadline) evictions_.pop_front();
   }
+  std::erase_if(evictions_, [&](const Eviction& waiting) {
+    const bool is_late = now >= waiting.deadline;
+    if (is_late) answer(waiting.id, late(), out);
+    return is_late;
+  });
   for (size_t i = 0; i < waiting_.size();) {
     const bool done = disk_.done(waiting_[i].load);
     if (!done && now < waiting_[i].order.deadline) {
