@@ -215,20 +215,35 @@ PageMemory BlockCalls::memory() const {
   return [this](uint32_t shelf, kv::PageIndex page) { return pages_ + worker_.local_offset(shelf, page); };
 }
 
-void BlockCalls::end(uint64_t id) {
-  loop_.deliver(node::BlockOrder{id, kNever, node::EndOrder{}});
+void BlockCalls::end(uint64_t id, std::vector<uint32_t> rotten) {
+  loop_.deliver(node::BlockOrder{id, kNever, node::EndOrder{std::move(rotten)}});
 }
+
+namespace {
+Error damaged(const node::BlockRun& run, std::span<const uint32_t> rotten) {
+  const kv::BlockMeta& first = run.blocks[rotten.front()];
+  std::string next = "retry, for the disk may have the block; else send the prompt again, which computes it";
+  if (!first.parent.is_zero()) next += "; or export the chain before it: --prefix " + first.parent.hex();
+  return user_error(err::kChecksum,
+                    std::to_string(rotten.size()) + " of the chain's blocks did not match their checksums and " +
+                        (rotten.size() == 1 ? "was" : "were") + " dropped, first block " +
+                        std::to_string(run.first + rotten.front()) + ", " + first.hash.hex(),
+                    "prefix", std::move(next));
+}
+}  // namespace
 
 /// The pages are leased until they are copied. A part has some megabytes: when memory runs out, only this one fails.
 void BlockCalls::give_run(const node::BlockRun& run, uint64_t id) {
   const auto it = waiting_.find(id);
   http::Response response =
       http::error_response(err::kNotEnoughMemory, "there is not enough memory for this export; retry");
+  std::vector<uint32_t> rotten;
   try {
     const FailsAlone alone;
     auto part = write_part(run, "mc-cache export", memory());
     if (!part) {
-      response = http::error_response(part.error());
+      if (part.error().mc == err::kChecksum) rotten = rotten_blocks(run, memory());
+      response = http::error_response(rotten.empty() ? part.error() : damaged(run, rotten));
     } else {
       response = {.status = 200, .headers = {{"Content-Type", "application/octet-stream"}}, .body = std::move(*part)};
       response.headers.push_back({std::string(kChainBlocksHeader), std::to_string(run.chain_blocks)});
@@ -236,7 +251,7 @@ void BlockCalls::give_run(const node::BlockRun& run, uint64_t id) {
   } catch (const std::bad_alloc&) {
     log_warn("export of blocks refused: not enough memory");
   }
-  end(id);
+  end(id, std::move(rotten));
   if (it == waiting_.end()) return;
   it->second.out.respond(std::move(response));
   waiting_.erase(it);

@@ -61,7 +61,7 @@ class BlockCalls {
   };
   void begin(const http::Request& request, Call call, decltype(node::BlockOrder::what) what);
   void give_run(const node::BlockRun& run, uint64_t id);
-  void end(uint64_t id);
+  void end(uint64_t id, std::vector<uint32_t> rotten = {});
   PageMemory memory() const;
   Json named() const;
 

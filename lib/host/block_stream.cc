@@ -29,7 +29,23 @@ Result<kv::Namespace> check_namespace(const wire::KvPrologue& prologue, const Ex
   return kv;
 }
 
+bool is_sound(const node::BlockRun& run, size_t block, const PageMemory& memory) {
+  const std::vector<uint32_t>& crcs = run.blocks[block].layer_crcs;
+  if (crcs.size() != run.layout.layers) return false;
+  const std::span<const std::byte> page(memory(run.shelf, run.pages[block]), run.layout.page_bytes());
+  for (uint32_t layer = 0; layer < run.layout.layers; ++layer)
+    if (crc32c(page.subspan(run.layout.layer_offset(layer), run.layout.layer_bytes())) != crcs[layer]) return false;
+  return true;
+}
+
 }  // namespace
+
+std::vector<uint32_t> rotten_blocks(const node::BlockRun& run, const PageMemory& memory) {
+  std::vector<uint32_t> out;
+  for (uint32_t i = 0; i < run.pages.size(); ++i)
+    if (!is_sound(run, i, memory)) out.push_back(i);
+  return out;
+}
 
 size_t stream_part_max(uint64_t page_bytes) {
   return static_cast<size_t>(std::max(kStreamPartBytes, page_bytes)) + kPrologueMax;
@@ -56,11 +72,6 @@ Result<std::string> write_part(const node::BlockRun& run, const std::string& wri
   prologue.prefill_attention = prologue.decode_attention = kv->attention;
   MC_ASSERT_EQ(run.layout.stage.count(), 0u);  // a member of a pipeline gives no runs
   for (const kv::BlockMeta& block : run.blocks) {
-    if (block.layer_crcs.size() != run.layout.layers)
-      return user_error(err::kChecksum,
-                        "block " + block.hash.hex() + " has " + std::to_string(block.layer_crcs.size()) +
-                            " checksums for " + std::to_string(run.layout.layers) + " layers",
-                        "prefix");
     if (block.tokens.size() != run.layout.block_tokens ||
         kv::chain_next(block.parent, run.name_space, block.tokens) != block.hash)
       return user_error(err::kNotFound, "the node does not know the token ids of block " + block.hash.hex(), "prefix",
@@ -75,11 +86,10 @@ Result<std::string> write_part(const node::BlockRun& run, const std::string& wri
   out.reserve(run.pages.size() * run.layout.page_bytes() + prologue.ids.size() * 5 + 4096);
   MC_TRY(stream, wire::KvWriter::open(append, prologue));
   for (size_t i = 0; i < run.pages.size(); ++i) {
+    if (!is_sound(run, i, memory))
+      return user_error(err::kChecksum, "block " + run.blocks[i].hash.hex() + " does not match its checksums in memory",
+                        "prefix");
     const std::span<const std::byte> page(memory(run.shelf, run.pages[i]), run.layout.page_bytes());
-    for (uint32_t layer = 0; layer < run.layout.layers; ++layer)
-      if (crc32c(page.subspan(run.layout.layer_offset(layer), run.layout.layer_bytes())) !=
-          run.blocks[i].layer_crcs[layer])
-        return user_error(err::kChecksum, "block " + run.blocks[i].hash.hex() + " changed in memory", "prefix");
     MC_CHECK(stream.add(run.blocks[i].hash, page, run.blocks[i].layer_crcs));
   }
   MC_CHECK(stream.finish());

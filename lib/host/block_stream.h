@@ -34,6 +34,9 @@ using PageMemory = std::function<std::byte*(uint32_t shelf, kv::PageIndex page)>
 /// the model or the token ids of a block, which nodes of older releases do not send.
 Result<std::string> write_part(const node::BlockRun& run, const std::string& writer, const PageMemory& memory);
 
+/// The blocks of the run whose bytes do not match their checksums, as indexes.
+std::vector<uint32_t> rotten_blocks(const node::BlockRun& run, const PageMemory& memory);
+
 struct ReadPart {
   node::WriteBlocks order;
   std::shared_ptr<const std::string> body;

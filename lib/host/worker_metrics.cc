@@ -82,6 +82,7 @@ void WorkerMetrics::update_disk(const wire::Load& load) {
 
 // Counts the tokens that the role computed and the places that its blocks came from.
 void WorkerMetrics::update_work() {
+  const uint64_t rotten = worker_.disk().stats().checksum_failures + worker_.orders().checksum_failures();
   if (const auto* prefill = dynamic_cast<const node::Prefill*>(&worker_)) {
     const auto& s = prefill->stats();
     MC_ASSERT_LE(s.local_tokens, s.prompt_tokens);
@@ -91,8 +92,7 @@ void WorkerMetrics::update_work() {
     count(metric::kVllmExternalQueries, {}, s.prompt_tokens - s.local_tokens);
     count(metric::kVllmExternalHits, {}, s.remote_tokens);
     count(metric::kVllmPromptTokensCached, {}, s.local_tokens + s.remote_tokens);
-    count(metric::kChecksumFailures, {},
-          s.checksum_failures + prefill->fetches().checksum_failures + worker_.disk().stats().checksum_failures);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + prefill->fetches().checksum_failures + rotten);
     count(metric::kFallback, {"fetch"}, prefill->fetches().failures);
     const uint32_t block_tokens = worker_.shelf()->layout.block_tokens;
     MC_ASSERT(block_tokens > 0);
@@ -107,9 +107,9 @@ void WorkerMetrics::update_work() {
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
     count(metric::kKvBlockHits, {"host"}, s.local_blocks);
-    count(metric::kChecksumFailures, {}, s.checksum_failures + worker_.disk().stats().checksum_failures);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + rotten);
   } else {
-    count(metric::kChecksumFailures, {}, worker_.disk().stats().checksum_failures);
+    count(metric::kChecksumFailures, {}, rotten);
   }
 }
 

@@ -57,6 +57,8 @@ void BlockOrders::on_order(const BlockOrder& order, TimePoint now, Actions& out)
     if (!pages) return answer(order.id, pages.error(), out);
     answer(order.id, std::move(*pages), out);
   } else {
+    if (const auto* end = std::get_if<EndOrder>(&order.what))
+      if (const auto read = reads_.find(order.id); read != reads_.end()) end_read(read->second, end->rotten);
     end(order.id, std::holds_alternative<CancelOrder>(order.what), out);
   }
 }
@@ -230,8 +232,15 @@ Result<BlockRun> BlockOrders::read(const Waiting& waiting, const ReadBlocks& ord
   if (const NamespaceBook::Entry* entry = book_.names().find(run.name_space))
     run.kv_namespace = entry->kv_namespace, run.model = entry->model;
   MC_TRY(lease, shelf.leases.grant("export", run.pages, now + kLeaseTime));
-  reads_.emplace(waiting.order.id, Reading{&shelf, lease});
+  reads_.emplace(waiting.order.id,
+                 Reading{&shelf, lease, run.pages, {hashes.begin(), hashes.begin() + run.pages.size()}});
   return run;
+}
+
+/// Damaged blocks leave memory. A copy on disk stays, and the next reader gets that.
+void BlockOrders::end_read(const Reading& read, std::span<const uint32_t> rotten) {
+  checksum_failures_ += rotten.size();
+  book_.drop_rotten(read.shelf->pool, read.hashes, read.pages, rotten);
 }
 
 // ---- writes ----------------------------------------------------------------------------------

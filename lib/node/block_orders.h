@@ -51,6 +51,8 @@ class BlockOrders {
   const OperatorPins& pins() const { return pins_; }
   /// Models and tenants of the blocks.
   const NamespaceBook& names() const { return book_.names(); }
+  /// Blocks that failed their checksums when they were read for an operator.
+  uint64_t checksum_failures() const { return checksum_failures_; }
   /// Pages of `pool` that the host fills.
   uint64_t owned(const kv::Pool& pool) const;
 
@@ -74,6 +76,8 @@ class BlockOrders {
   struct Reading {
     Shelf* shelf = nullptr;
     kv::LeaseId lease = 0;
+    std::vector<kv::PageIndex> pages;
+    std::vector<BlockHash> hashes;  // of the pages
   };
   struct Writing {
     WriteBlocks order;
@@ -92,6 +96,7 @@ class BlockOrders {
   Result<PinReport> pin(const Waiting& waiting, const PinBlocks& order, TimePoint now);
   Result<BlockRun> read(const Waiting& waiting, const ReadBlocks& order, TimePoint now);
   Result<PagesToFill> write(uint64_t id, const WriteBlocks& order);
+  void end_read(const Reading& read, std::span<const uint32_t> rotten);
   void end(uint64_t id, bool cancelled, Actions& out);
 
   BlockSource& source_;
@@ -104,6 +109,7 @@ class BlockOrders {
   std::vector<Waiting> waiting_;
   std::map<uint64_t, Reading> reads_;   // by order
   std::map<uint64_t, Writing> writes_;  // by order
+  uint64_t checksum_failures_ = 0;
 };
 
 }  // namespace mc::node

@@ -112,7 +112,9 @@ struct WriteReport {
 };
 
 /// The host has read or filled the pages.
-struct EndOrder {};
+struct EndOrder {
+  std::vector<uint32_t> rotten;  // of a read: blocks of the run whose bytes fail their checksums
+};
 struct CancelOrder {};
 
 /// The event. All but EndOrder and CancelOrder begin an order, and `id` is then fresh.

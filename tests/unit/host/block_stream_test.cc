@@ -130,6 +130,8 @@ TEST_CASE("host/block_stream: a page that changed in memory, and blocks of an un
   Memory bare(2);
   bare.run.blocks[1].layer_crcs.pop_back();
   CHECK(write_part(bare.run, "test", bare.memory()).error().mc == err::kChecksum);
+  CHECK(rotten_blocks(from.run, from.memory()) == std::vector<uint32_t>{1});
+  CHECK(rotten_blocks(bare.run, bare.memory()) == std::vector<uint32_t>{1});
   Memory unknown(2);
   unknown.run.kv_namespace.clear();
   CHECK(write_part(unknown.run, "test", unknown.memory()).error().mc == err::kNotFound);

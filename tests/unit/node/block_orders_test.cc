@@ -539,6 +539,24 @@ TEST_CASE("node/orders: a read leases a bounded run of a chain until it is ended
   CHECK(b.answer<Error>(b.give(ReadBlocks{a[4], 9, kPage})).mc == err::kInvalidField);
 }
 
+TEST_CASE("node/orders: blocks of a read that failed their checksums leave memory and are counted") {
+  OrderBench b;
+  const auto a = b.publish(1, 4);
+  b.put_on_disk({a[0], a[1]});
+  const uint64_t id = b.give(ReadBlocks{a[3], 1, 3 * kPage});
+  REQUIRE(b.answer<BlockRun>(id).pages.size() == 3);
+  b.orders.on_order({id, b.now, EndOrder{{0, 2}}}, b.now, b.out);
+  CHECK_FALSE(b.in_memory(a[1]));
+  CHECK(b.disk.has(a[1]));  // and a read finds it there
+  CHECK(b.in_memory(a[2]));
+  CHECK_FALSE(b.in_memory(a[3]));
+  CHECK(b.book.memory().was_rotten(a[3]));
+  CHECK(b.orders.checksum_failures() == 2);
+  CHECK(b.shelf.leases.size() == 0);
+  CHECK(b.shelf.pool.counts().draining == 0);
+  CHECK(b.orders.idle());
+}
+
 TEST_CASE("node/orders: the leader of a pipeline evicts and pins, but gives and takes no blocks") {
   OrderBench b;
   const auto a = b.publish(1, 2);
