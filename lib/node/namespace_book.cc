@@ -21,11 +21,12 @@ bool NamespaceBook::Entry::has_model(std::string_view name) const {
 }
 
 bool NamespaceBook::knows_tenant(std::string_view tenant) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& at) { return at.second.tenant == tenant; });
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const auto& at) { return at.second.entry.tenant == tenant; });
 }
 
 bool NamespaceBook::knows_model(std::string_view name) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& at) { return at.second.has_model(name); });
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& at) { return at.second.entry.has_model(name); });
 }
 
 void NamespaceBook::add(const NamespaceId& id, const kv::Namespace& kv, std::string model, std::string tenant) {
@@ -34,23 +35,30 @@ void NamespaceBook::add(const NamespaceId& id, const kv::Namespace& kv, std::str
     owner = std::move(tenant);
   else if (kv.id() == id)
     owner = tenant_of(kv.salt);
-  if (const auto known = entries_.find(id); known != entries_.end()) {
-    if (known->second.model.empty()) known->second.model = std::move(model);
-    if (!known->second.tenant) known->second.tenant = std::move(owner);
-    return;
+  const auto [at, is_new] = entries_.try_emplace(id);
+  Entry& entry = at->second.entry;
+  if (is_new) entry.weights = kv.weights, entry.kv_namespace = kv.with_salt("").text();
+  if (entry.model.empty()) entry.model = std::move(model);
+  if (!entry.tenant) entry.tenant = std::move(owner);
+  if (id == own_) return;
+  by_use_.erase(std::exchange(at->second.use, ++uses_));
+  by_use_.emplace(uses_, id);
+  if (by_use_.size() > entries_max_) {
+    entries_.erase(by_use_.begin()->second);
+    by_use_.erase(by_use_.begin());
   }
-  entries_.emplace(id, Entry{std::move(model), kv.weights, std::move(owner), kv.with_salt("").text()});
-  order_.push_back(id);
-  if (order_.size() > entries_max_) {
-    entries_.erase(order_.front());
-    order_.pop_front();
-  }
-  MC_ASSERT_EQ(order_.size(), entries_.size());
+  MC_ASSERT_EQ(by_use_.size() + own_.has_value(), entries_.size());
+}
+
+void NamespaceBook::add_own(const kv::Namespace& kv, std::string model) {
+  MC_ASSERT(!own_ && entries_.empty());
+  own_ = kv.id();
+  add(*own_, kv, std::move(model));
 }
 
 const NamespaceBook::Entry* NamespaceBook::find(const NamespaceId& id) const {
   const auto at = entries_.find(id);
-  return at == entries_.end() ? nullptr : &at->second;
+  return at == entries_.end() ? nullptr : &at->second.entry;
 }
 
 }  // namespace mc::node

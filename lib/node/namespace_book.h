@@ -1,9 +1,10 @@
 // NamespaceBook records models and tenants of the KV namespaces of a node's blocks, because a namespace id alone names
-// neither. The book is bounded, and the id that was recorded first leaves it first.
+// neither. The book is bounded. The namespace that was used least recently leaves it first, and that of the node's own
+// model stays.
 #pragma once
 
 #include <cstddef>
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -33,9 +34,11 @@ class NamespaceBook {
   };
 
   explicit NamespaceBook(size_t entries_max = 4096) : entries_max_(entries_max) {}
-  /// Records the namespace `id`, which `kv` describes: with its salt, or without one and with the `tenant`. The tenant
-  /// is not known when `tenant` is "" and `kv` is not the text of `id`, because its salt is missing. What an entry has
-  /// stays, and a later call adds what it lacks.
+  /// Records the namespace of the node's own model.
+  void add_own(const kv::Namespace& kv, std::string model);
+  /// A request or an offer uses the namespace `id`, which `kv` describes: with its salt, or without one and with the
+  /// `tenant`. The tenant is not known when `tenant` is "" and `kv` is not the text of `id`, because its salt is
+  /// missing. What an entry has stays, and a later call adds what it lacks.
   void add(const NamespaceId& id, const kv::Namespace& kv, std::string model, std::string tenant = {});
   /// nullptr = nothing is known.
   const Entry* find(const NamespaceId& id) const;
@@ -44,9 +47,15 @@ class NamespaceBook {
   bool knows_model(std::string_view name) const;
 
  private:
+  struct Known {
+    Entry entry;
+    uint64_t use = 0;  // key in by_use_
+  };
   size_t entries_max_;
-  std::map<NamespaceId, Entry> entries_;
-  std::deque<NamespaceId> order_;
+  std::map<NamespaceId, Known> entries_;
+  std::map<uint64_t, NamespaceId> by_use_;  // without the node's own namespace
+  std::optional<NamespaceId> own_;
+  uint64_t uses_ = 0;
 };
 
 }  // namespace mc::node

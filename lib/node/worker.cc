@@ -51,7 +51,7 @@ Worker::Worker(WorkerOptions options)
       peers_(options_.instance),
       lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
       orders_(*this, shelves_, disk_, blocks_, {options_.kv, memory_of(options_)}) {
-  if (options_.kv.layers > 0) blocks_.names().add(options_.kv.id(), options_.kv, options_.model);
+  if (options_.kv.layers > 0) blocks_.names().add_own(options_.kv, options_.model);
   if (options_.page_count == 0) return;
   MC_ASSERT(options_.eviction != nullptr);
   shelf_ = std::make_unique<Shelf>(options_.layout, options_.page_count, options_.page_count, *options_.eviction,

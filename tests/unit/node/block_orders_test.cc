@@ -737,17 +737,24 @@ TEST_CASE("node/orders: a salt names its tenant, and other texts are of the defa
     CHECK(tenant_of(salt) == kDefaultTenant);
 }
 
-TEST_CASE("node/orders: the book of namespaces forgets the oldest beyond its bound") {
+TEST_CASE("node/orders: the book of namespaces forgets the least recently used one, and never the node's own") {
   NamespaceBook book(2);
+  book.add_own(kKv, "m");
   NamespaceId ids[3];
-  for (uint8_t i = 0; i < 3; ++i) {
-    ids[i].bytes[0] = static_cast<uint8_t>(i + 1);
-    book.add(ids[i], kKv, "m", "bob");
+  for (uint8_t i = 0; i < 3; ++i) ids[i].bytes[0] = static_cast<uint8_t>(i + 1);
+  book.add(ids[0], kKv, "m", "bob");
+  book.add(ids[1], kKv, "m", "bob");
+  book.add(ids[0], kKv, "m", "bob");
+  book.add(ids[2], kKv, "m", "bob");
+  CHECK(book.find(ids[1]) == nullptr);
+  for (const NamespaceId& id : {ids[0], ids[2]}) {
+    REQUIRE(book.find(id) != nullptr);
+    CHECK(book.find(id)->tenant == "bob");
+    CHECK(book.find(id)->kv_namespace == kKv.text());
   }
-  CHECK(book.find(ids[0]) == nullptr);
-  REQUIRE(book.find(ids[2]) != nullptr);
-  CHECK(book.find(ids[2])->tenant == "bob");
-  CHECK(book.find(ids[2])->kv_namespace == kKv.text());
+  REQUIRE(book.find(kKv.id()) != nullptr);
+  book.add(kKv.id(), kKv, "m");
+  CHECK(book.find(ids[0]) != nullptr);
 }
 
 TEST_CASE("node/orders: the clock of uses stays within its bound and never dates a use too early") {
