@@ -149,7 +149,8 @@ Result<uint64_t> fetch_part(const BlockDoor& node, const std::string& prefix, Bl
 
 }  // namespace
 
-Result<BlockChain> fetch_chain(const BlockDoor& node, const std::string& prefix) {
+Result<BlockChain> fetch_chain(const BlockDoor& node, const BlockHash& last) {
+  const std::string prefix = last.hex();
   MC_TRY(spool, Spool::open());
   BlockChain chain{{}, {}, {}, std::move(spool)};
   for (uint64_t all = 1; chain.blocks.size() < all;) {
@@ -158,8 +159,7 @@ Result<BlockChain> fetch_chain(const BlockDoor& node, const std::string& prefix)
     if (chain.blocks.size() == before) return garbage(node.place, "a part of the stream has no block");
     all = blocks;
   }
-  if (chain.last().hex() != prefix)
-    return garbage(node.place, "the chain ends with another block: " + chain.last().hex());
+  if (chain.last() != last) return garbage(node.place, "the chain ends with another block: " + chain.last().hex());
   chain.prologue.first_position = 0, chain.prologue.parent = {};
   return chain;
 }

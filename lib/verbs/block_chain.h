@@ -60,8 +60,8 @@ struct BlockDoor {
   Result<http::Response> call(http::Method method, const std::string& path, std::string body) const;
 };
 
-/// The chain from its root to the block `prefix`, which the node gives in parts.
-Result<BlockChain> fetch_chain(const BlockDoor& node, const std::string& prefix);
+/// The chain from its root to the block `last`, which the node gives in parts.
+Result<BlockChain> fetch_chain(const BlockDoor& node, const BlockHash& last);
 
 struct Imported {
   uint64_t stored = 0, known = 0, omitted = 0;

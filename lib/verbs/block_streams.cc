@@ -9,6 +9,7 @@
 #include "base/exit.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
+#include "base/ids.h"
 #include "base/json.h"
 #include "verbs/block_chain.h"
 
@@ -30,7 +31,7 @@ Result<int> export_blocks(const cli::Args& args) {
   if (::isatty(1))
     return user_error(err::kUsage, "stdout is a terminal, and a stream is not text", "mc-cache export",
                       "write it to a file: mc-cache export NODE --prefix HASH > p.mckv");
-  const std::string& prefix = args.text(flags::kExportPrefix);
+  const BlockHash prefix{*Id128::from_hex(args.text(flags::kExportPrefix))};  // capital digits are as good
   MC_TRY(node, BlockDoor::open(args, args.positional_one("NODE"), args.duration(flags::kBlocksTimeout)));
   MC_TRY(chain, fetch_chain(node, prefix));
   MC_CHECK(chain.write([](std::span<const std::byte> bytes) { return write_all(1, bytes); }));

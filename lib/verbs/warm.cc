@@ -13,6 +13,7 @@
 #include "base/exit.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
+#include "base/ids.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "ctl/ctl.h"
@@ -162,7 +163,7 @@ class Mover {
   Result<void> fetch(Duration time) {
     if (chain_) return {};
     MC_TRY(holder, BlockDoor::open(args_, prompt_.holders.front(), time));
-    MC_TRY(chain, fetch_chain(holder, prompt_.last));
+    MC_TRY(chain, fetch_chain(holder, BlockHash{*Id128::from_hex(prompt_.last)}));
     chain_.emplace(std::move(chain));
     return {};
   }
