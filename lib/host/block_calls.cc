@@ -243,7 +243,7 @@ void BlockCalls::give_run(const node::BlockRun& run, uint64_t id) {
     auto part = write_part(run, "mc-cache export", memory());
     if (!part) {
       if (part.error().mc == err::kChecksum) rotten = rotten_blocks(run, memory());
-      response = http::error_response(rotten.empty() ? part.error() : damaged(run, rotten));
+      response = http::operators_error(rotten.empty() ? part.error() : damaged(run, rotten));
     } else {
       response = {.status = 200, .headers = {{"Content-Type", "application/octet-stream"}}, .body = std::move(*part)};
       response.headers.push_back({std::string(kChainBlocksHeader), std::to_string(run.chain_blocks)});
@@ -273,7 +273,7 @@ void BlockCalls::answer(node::OrderAnswer answer) {
   const http::Responder out = std::move(it->second.out);
   waiting_.erase(it);
   if (const auto* error = std::get_if<Error>(&answer.what)) {
-    http::Response response = http::error_response(*error);
+    http::Response response = http::operators_error(*error);
     if (error->mc == err::kKvFileForeign) response.status = kForeignStatus;  // its number has no status of its own
     return out.respond(std::move(response));
   }

@@ -168,9 +168,11 @@ Headers sse_headers() {
 
 namespace {
 
-std::string error_json(std::string_view message, std::string_view type, std::string_view param, std::string_view code) {
+std::string error_json(std::string_view message, std::string_view type, std::string_view param, std::string_view code,
+                       std::string_view next = {}) {
   Json error = Json::object(
       {{"message", message}, {"type", type}, {"param", param.empty() ? Json() : Json(param)}, {"code", code}});
+  if (!next.empty()) error.set("next", next);
   return Json::object({{"error", std::move(error)}}).dump();
 }
 
@@ -188,7 +190,8 @@ Response error_response(err::Number number, std::string_view message, std::strin
   return {info->http_status, {{"Content-Type", "application/json"}}, error_body(number, message, param)};
 }
 
-std::string error_body(const Error& error) {
+namespace {
+std::string error_body(const Error& error, std::string_view next) {
   const ErrorInfo* info = find_error(error.mc);
   const bool is_about_field = error.mc == err::kInvalidField || error.mc == err::kUnsupportedField ||
                               error.mc == err::kContextLength || error.mc == err::kModelNotFound ||
@@ -196,11 +199,20 @@ std::string error_body(const Error& error) {
   std::string_view type = http_status_of(error) >= 500 ? "server_error" : "invalid_request_error";
   std::string_view code = to_string(error.code);
   if (info != nullptr && !info->openai_type.empty()) type = info->openai_type, code = info->openai_code;
-  return error_json(error.what, type, is_about_field ? std::string_view(error.where) : std::string_view(), code);
+  return error_json(error.what, type, is_about_field ? std::string_view(error.where) : std::string_view(), code, next);
+}
+}  // namespace
+
+std::string error_body(const Error& error) {
+  return error_body(error, "");
 }
 
 Response error_response(const Error& error) {
   return {http_status_of(error), {{"Content-Type", "application/json"}}, error_body(error)};
+}
+
+Response operators_error(const Error& error) {
+  return {http_status_of(error), {{"Content-Type", "application/json"}}, error_body(error, error.next)};
 }
 
 std::string new_request_id() {

@@ -92,6 +92,8 @@ Response error_response(err::Number number, std::string_view message, std::strin
 /// The answer to an error. The error's number selects the status, or its code when it has no number. `param` is the
 /// error's `where` if the number is about a field of the request.
 Response error_response(const Error& error);
+/// The same for the programs of operators: the body has the error's own next step too, as `next`.
+Response operators_error(const Error& error);
 /// The body of an error inside an event stream.
 std::string error_body(const Error& error);
 

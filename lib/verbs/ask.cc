@@ -36,7 +36,8 @@ Error told_error(const Json& body, int status, const std::string& url) {
   for (const auto& row : error_table())
     if (row.openai_code == error["code"].as_string() && (row.http_status == status || !info)) info = &row;
   return user_error(info ? static_cast<err::Number>(info->number) : err::kInternal,
-                    std::string(error["message"].as_string("HTTP " + std::to_string(status))), url);
+                    std::string(error["message"].as_string("HTTP " + std::to_string(status))), url,
+                    std::string(error["next"].as_string()));
 }
 
 Error unreachable(const std::string& place, const std::string& path, Error error) {

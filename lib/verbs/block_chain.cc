@@ -115,10 +115,9 @@ Result<http::Response> BlockDoor::call(http::Method method, const std::string& p
   if (response->status < 300) return response;
   const auto json = Json::parse(response->body);
   if (!json) return garbage(place + path, "the answer is not JSON: " + json.error().what);
-  if (response->status == host::kForeignStatus)
-    return user_error(err::kKvFileForeign, std::string((*json)["error"]["message"].as_string()), place);
   Error error = told_error(*json, response->status, place);
-  if (error.mc == err::kNotEnoughMemory)
+  if (response->status == host::kForeignStatus) error.mc = err::kKvFileForeign, error.code = Code::invalid;
+  if (error.mc == err::kNotEnoughMemory && (*json)["error"]["next"].as_string().empty())
     error.next = "unpin or evict blocks (mc-cache ls shows them), retry, or start the node with more memory";
   return error;
 }

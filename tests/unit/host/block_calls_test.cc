@@ -159,6 +159,7 @@ TEST_CASE("host/block_calls: an order goes to the machine, and its result is the
   const std::string pinned = ask("/blocks/pin", R"({"prefix":")" + kHash + R"(","for_ms":1000})");
   CHECK(pinned.starts_with("HTTP/1.1 404 "));
   CHECK(pinned.find(kHash) != std::string::npos);
+  CHECK(pinned.find(R"("next":"mc-cache ls shows the blocks of the node")") != std::string::npos);
   CHECK(ask("/blocks/unpin", R"({"prefix":")" + kHash + R"("})").starts_with("HTTP/1.1 404 "));
 }
 

@@ -66,4 +66,23 @@ TEST_CASE("verbs/block_chain: a chain is fetched by the id of its last block, in
   CHECK(other.error().mc == err::kPeerGarbage);
 }
 
+TEST_CASE("verbs/block_chain: an error of the node keeps its number, its text and its own next step") {
+  auto server = http::Server::open({}, [](const http::Request& request, const http::Responder& out) {
+    const bool is_foreign = request.path == "/foreign";
+    http::Response response = http::operators_error(
+        user_error(is_foreign ? err::kKvFileForeign : err::kNotFound, "no such block", "prefix", "look at ls"));
+    if (is_foreign) response.status = host::kForeignStatus;
+    out.respond(std::move(response));
+  });
+  REQUIRE_OK(server);
+  const BlockDoor door{"http://127.0.0.1:" + std::to_string((*server)->port()), {}, 10s};
+  for (const auto& [path, number] : {std::pair("/other", err::kNotFound), std::pair("/foreign", err::kKvFileForeign)}) {
+    const auto refused = door.call(http::Method::post, path, "");
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().mc == number);
+    CHECK(refused.error().what == "no such block");
+    CHECK(refused.error().next == "look at ls");
+  }
+}
+
 }  // namespace block_chain_test
