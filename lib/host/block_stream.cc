@@ -54,8 +54,8 @@ size_t stream_part_max(uint64_t page_bytes) {
 Result<std::string> write_part(const node::BlockRun& run, const std::string& writer, const PageMemory& memory) {
   MC_ASSERT(!run.pages.empty() && run.pages.size() == run.blocks.size());
   if (run.kv_namespace.empty())
-    return user_error(err::kNotFound, "the node does not know the model of these blocks, which an earlier process left",
-                      "prefix", "export after a prompt of that model and tenant has reached the node");
+    return user_error(err::kNotFound, "the node does not know the model of these blocks", "prefix",
+                      "export from a node that computed them, or send a prompt of their model and tenant to this node");
   wire::KvPrologue prologue;
   prologue.writer = writer, prologue.model = run.model;
   prologue.kv_namespace = run.kv_namespace, prologue.ns = run.name_space;

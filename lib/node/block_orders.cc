@@ -138,8 +138,8 @@ Result<BlockOrders::Chain> BlockOrders::chain_to(const BlockHash& last) const {
   std::reverse(chain.hashes.begin(), chain.hashes.end());
   if (!chain.shelf) chain.shelf = source_.shelf_of(chain.name_space);
   if (!chain.shelf)
-    return user_error(err::kNotFound, "the node does not read blocks of this chain itself", "prefix",
-                      "a pipeline holds its blocks in parts; ask another node");
+    return user_error(err::kNotFound, "the blocks are on disk alone, and the node no longer knows their layout",
+                      "prefix", "send the prompt again, or restart the node, which reads layouts from its disk");
   return chain;
 }
 
@@ -158,7 +158,7 @@ void BlockOrders::begin(const BlockOrder& order, const BlockHash& last, TimePoin
   auto chain = chain_to(last);
   if (!chain) return answer(order.id, chain.error(), out);
   const auto* read = std::get_if<ReadBlocks>(&order.what);
-  if (read && !source_.shelf_of(chain->name_space))
+  if (read && kv_.layers > 0 && !source_.shelf_of(chain->name_space))  // a cache node leads none
     return answer(order.id,
                   user_error(err::kNotFound, "the node leads a pipeline, whose members hold the blocks in parts",
                              "prefix", "export from a node outside the pipeline"),

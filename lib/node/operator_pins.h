@@ -21,7 +21,7 @@ class OperatorPins {
   explicit OperatorPins(uint64_t memory_bytes) : bytes_max_(static_cast<uint64_t>(kShare * double(memory_bytes))) {}
 
   /// Pins the chain that ends with `last` until `until`, in place of an earlier pin of it. Each page must be cached.
-  /// MC5010 with the numbers beyond the bound; the earlier pin then stays.
+  /// MC5003 with the numbers beyond the bound; the earlier pin then stays.
   Result<void> pin(const BlockHash& last, Shelf& shelf, const std::vector<kv::PageIndex>& pages, TimePoint until);
   /// The number of blocks of the pin; nothing when there is none.
   std::optional<uint64_t> unpin(const BlockHash& last);

@@ -29,19 +29,19 @@ std::vector<uint32_t> tokens_of(uint32_t seed, size_t blocks) {
 
 struct Source final : BlockSource {
   explicit Source(Shelf& s) : shelf(s) {}
-  Shelf* shelf_of(const NamespaceId&) override { return leads_pipeline ? nullptr : &shelf; }
+  Shelf* shelf_of(const NamespaceId&) override { return leads || forgets ? nullptr : &shelf; }
   bool is_pending(const BlockHash&) const override { return false; }
   Shelf& shelf;
-  bool leads_pipeline = false;
+  bool leads = false, forgets = false;
 };
 
 /// A pool over a disk, and orders about its blocks.
 struct OrderBench {
-  explicit OrderBench(uint32_t pages = 16)
+  explicit OrderBench(uint32_t pages = 16, const kv::Namespace& own = kKv)
       : shelf(kLayout, pages, pages, kv::kLruTail, book.log()),
         disk({.capacity_bytes = 1 << 20}, book.log(), numbers),
         source(shelf),
-        orders(source, shelves, disk, book, {kKv, pages * kPage}) {
+        orders(source, shelves, disk, book, {own, pages * kPage}) {
     shelf.slabs.push_back(0);
     book.names().add(kKv.id(), kKv, "m");
   }
@@ -560,12 +560,27 @@ TEST_CASE("node/orders: blocks of a read that failed their checksums leave memor
 TEST_CASE("node/orders: the leader of a pipeline evicts and pins, but gives and takes no blocks") {
   OrderBench b;
   const auto a = b.publish(1, 2);
-  b.source.leads_pipeline = true;
+  b.source.leads = true;
   CHECK(b.answer<Error>(b.give(ReadBlocks{a[1], 0, kPage})).mc == err::kNotFound);
   CHECK(b.answer<Error>(b.give(writing(2, 1))).mc == err::kKvFileForeign);
   CHECK(b.pin(a[1]).chain.blocks == 2);
   b.give(UnpinBlocks{a[1]});
   CHECK(b.evict({}).memory.blocks == 2);
+}
+
+TEST_CASE(
+    "node/orders: a cache node that forgot a namespace gives its blocks in memory, and says why not those on disk") {
+  OrderBench b(16, kv::Namespace());  // a cache node
+  const auto a = b.publish(1, 2);
+  b.put_on_disk(a);
+  b.source.forgets = true;
+  const uint64_t id = b.give(ReadBlocks{a[1], 0, kPage});
+  CHECK(b.answer<BlockRun>(id).pages.size() == 1);
+  b.end(id);
+  b.leave_memory(a);
+  const Error gone = b.answer<Error>(b.give(ReadBlocks{a[1], 0, kPage}));
+  CHECK(gone.what.find("no longer knows their layout") != std::string::npos);
+  CHECK(gone.next.find("pipeline") == std::string::npos);
 }
 
 TEST_CASE("node/orders: a read that nobody ends gives its lease back when its time is over") {
