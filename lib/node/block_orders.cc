@@ -15,13 +15,20 @@ Error late() {
                     "raise the time, or look whether the node's disk is slow");
 }
 
+/// "model qwen3-8b"
+std::string model_text(const std::string& name) {
+  return name.empty() ? "a model without a name" : "model " + name;
+}
+
 /// Tenants differ in their salts and requests in their attention, so neither is compared.
-Result<void> check_identity(const kv::Namespace& ours, const kv::Namespace& theirs) {
+Result<void> check_identity(const kv::Namespace& ours, const std::string& our_model, const WriteBlocks& order) {
   if (ours.layers == 0) return {};
-  for (const kv::FieldDifference& field : kv::differences(ours.fields(), theirs.fields()))
+  for (const kv::FieldDifference& field : kv::differences(ours.fields(), order.kv.fields()))
     if (field.name != "attention")
       return user_error(err::kKvFileForeign,
-                        field.name + " of the stream is " + field.theirs + ", and of this node " + field.ours,
+                        "the stream is of " + model_text(order.model) + ", and this node serves " +
+                            model_text(our_model) + ": " + field.name + " of the stream is " + field.theirs +
+                            ", and of this node " + field.ours,
                         "field " + field.name);
   return {};
 }
@@ -249,7 +256,8 @@ void BlockOrders::end_read(const Reading& read, std::span<const uint32_t> rotten
 Result<PagesToFill> BlockOrders::write(uint64_t id, const WriteBlocks& order) {
   MC_ASSERT(!order.blocks.empty());
   if (writes_.size() >= kWaitingMax) return full(writes_.size());
-  MC_CHECK(check_identity(kv_, order.kv));
+  const NamespaceBook::Entry* own = book_.names().find(kv_.id());
+  MC_CHECK(check_identity(kv_, own ? own->model : "", order));
   MC_TRY(shelf, source_.open_shelf(order.kv, order.name_space, order.layout));
   book_.names().add(order.name_space, order.kv, order.model);
   Writing writing{order, shelf, {}, {}, {}};

@@ -661,9 +661,12 @@ TEST_CASE("node/orders: blocks of another model, data type or block size are ref
   for (const auto& [change, field] : changes) {
     WriteBlocks order = writing(1, 1);
     change(order.kv);
+    order.model = "m2";
     const Error refused = b.answer<Error>(b.give(order));
     CHECK(refused.mc == err::kKvFileForeign);
-    CHECK_MESSAGE(refused.what.find(std::string(field) + " of the stream is ") == 0, refused.what);
+    CHECK_MESSAGE(refused.what.find("is of model m2, and this node serves model m: " + std::string(field) +
+                                    " of the stream is ") != std::string::npos,
+                  refused.what);
   }
   WriteBlocks other_plan = writing(1, 1);
   other_plan.kv.attention = "moba:block=128";
