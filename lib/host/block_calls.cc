@@ -16,9 +16,7 @@ namespace mc::host {
 namespace {
 
 constexpr size_t kBodyMax = size_t{64} << 10;
-constexpr size_t kNameBytesMax = 1024;                     // of a tenant or model
-constexpr Duration kPinMax = std::chrono::hours(30 * 24);  // of one pin
-constexpr Duration kOlderMax = std::chrono::hours(366 * 24);
+constexpr size_t kNameBytesMax = 1024;  // of a tenant or model
 
 Error wrong(std::string what, std::string field) {
   return user_error(err::kInvalidField, std::move(what), std::move(field));
@@ -105,7 +103,7 @@ Result<node::EvictBlocks> parse_evict(std::string_view body) {
   MC_TRY(model, read_name(json, "model"));
   order.filter.tenant = std::move(tenant), order.filter.model = std::move(model);
   if (!json["older_ms"].is_null()) {
-    MC_TRY(older, read_time(json, "older_ms", kOlderMax));
+    MC_TRY(older, read_time(json, "older_ms", node::BlockFilter::kOlderMax));
     order.filter.older = older;
   }
   const Json& dry_run = json["dry_run"];
@@ -117,7 +115,7 @@ Result<node::EvictBlocks> parse_evict(std::string_view body) {
 Result<node::PinBlocks> parse_pin(std::string_view body) {
   MC_TRY(json, parse_object(body, {"prefix", "for_ms"}));
   MC_TRY(prefix, read_hash(json["prefix"]));
-  MC_TRY(time, read_time(json, "for_ms", kPinMax));
+  MC_TRY(time, read_time(json, "for_ms", node::PinBlocks::kTimeMax));
   return node::PinBlocks{prefix, time};
 }
 

@@ -30,6 +30,7 @@ struct BlockFilter {
   std::string tenant;               // node/namespace_book.h; "" = of every tenant
   std::string model;                // name as served, or the first digits of the weights' digest; "" = of every model
   Duration older{};                 // not used for so long; 0 = any
+  static constexpr Duration kOlderMax = std::chrono::hours(366 * 24);
 };
 
 struct EvictBlocks {
@@ -60,6 +61,7 @@ struct EvictReport {
 struct PinBlocks {
   BlockHash prefix;  // last block of the chain
   Duration time{};
+  static constexpr Duration kTimeMax = std::chrono::hours(30 * 24);
 };
 struct PinReport {
   BlockTotal chain;

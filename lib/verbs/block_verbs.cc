@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "node/node.h"
 #include "verbs/block_chain.h"
 
 namespace mc::flags {
@@ -98,6 +99,11 @@ std::string evict_text(const Json& report, bool dry_run) {
 }
 
 Result<int> pin_chain(const cli::Args& args, const BlockHash& prefix) {
+  if (args.duration(flags::kPinFor) > node::PinBlocks::kTimeMax)
+    return user_error(err::kBadValue,
+                      format_duration(args.duration(flags::kPinFor)) + " is not from 1ms to " +
+                          format_duration(node::PinBlocks::kTimeMax) + ", as a pin of blocks may last",
+                      "--for");
   Json body = Json::object({{"prefix", prefix.hex()}, {"for_ms", args.duration(flags::kPinFor) / 1ms}});
   MC_TRY(report, order(args, "/blocks/pin", body));
   if (args.on(flags::kJson)) {

@@ -34,6 +34,7 @@ inline constexpr Flag kEvictOlder{.name = "older",
                                   .fallback = "none",
                                   .help = "blocks that were not used for T",
                                   .choices = "none",
+                                  .check = check_time<366 * 24>,
                                   .one_shot = true};
 inline constexpr Flag kEvictAll{.name = "all",
                                 .kind = FlagKind::boolean,
@@ -48,6 +49,7 @@ inline constexpr Flag kBlocksTimeout{.name = "timeout",
                                      .value = "T",
                                      .fallback = "1m",
                                      .help = "how long the node may take, at most 1h",
+                                     .check = check_time<1>,
                                      .one_shot = true};
 
 }  // namespace mc::flags

@@ -15,6 +15,16 @@
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
 
+namespace mc {
+
+Result<void> flags::check_time(std::string_view value, Duration most) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 1ms && time <= most) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 1ms to " + format_duration(most)};
+}
+
+}  // namespace mc
+
 namespace mc::verbs {
 namespace {
 

@@ -16,12 +16,20 @@ inline constexpr Flag kKeyPrefix{
     .name = "prefix", .value = "P", .help = "only keys that begin with P", .one_shot = true};
 inline constexpr Flag kTenant{
     .name = "tenant", .value = "T", .help = "tenant whose values these are; needs the admin key or the socket"};
+/// A time from 1ms to `most`.
+Result<void> check_time(std::string_view value, Duration most);
+template <int64_t kHours>
+Result<void> check_time(std::string_view value) {
+  return check_time(value, std::chrono::hours(kHours));
+}
+
 inline constexpr Flag kTimeToLive{.name = "ttl",
                                   .kind = FlagKind::duration,
                                   .value = "T",
                                   .fallback = "none",
                                   .help = "time after which the value is removed, pinned or not",
                                   .choices = "none",
+                                  .check = check_time<366 * 24>,
                                   .one_shot = true};
 inline constexpr Flag kPutPin{.name = "pin",
                               .kind = FlagKind::duration,
@@ -29,6 +37,7 @@ inline constexpr Flag kPutPin{.name = "pin",
                               .fallback = "none",
                               .help = "time in which the value is not evicted",
                               .choices = "none",
+                              .check = check_time<366 * 24>,
                               .one_shot = true};
 inline constexpr Flag kReplace{.name = "replace",
                                .kind = FlagKind::boolean,
@@ -52,7 +61,8 @@ inline constexpr Flag kPinFor{.name = "for",
                               .kind = FlagKind::duration,
                               .value = "T",
                               .fallback = "1h",
-                              .help = "time in which the values or blocks are not evicted",
+                              .help = "time in which the values, or blocks at most 30 days, are not evicted",
+                              .check = check_time<366 * 24>,
                               .one_shot = true};
 
 }  // namespace mc::flags

@@ -22,6 +22,7 @@ inline constexpr Flag kWarmPin{.name = "pin",
                                .fallback = "none",
                                .help = "time in which the blocks are not evicted",
                                .choices = "none",
+                               .check = check_time<30 * 24>,
                                .one_shot = true};
 inline constexpr Flag kWarmCopies{.name = "copies",
                                   .kind = FlagKind::count,

@@ -10,6 +10,8 @@
 #include "http/server.h"
 #include "test.h"
 #include "unit/node/bench.h"
+#include "verbs/block_verbs.h"
+#include "verbs/warm.h"
 
 namespace block_chain_test {
 
@@ -83,6 +85,15 @@ TEST_CASE("verbs/block_chain: an error of the node keeps its number, its text an
     CHECK(refused.error().what == "no such block");
     CHECK(refused.error().next == "look at ls");
   }
+}
+
+TEST_CASE("verbs/block_chain: a time beyond what the node takes is refused by the verb, with the range") {
+  for (const mc::Flag* flag : {&flags::kEvictOlder, &flags::kWarmPin, &flags::kBlocksTimeout, &flags::kPinFor}) {
+    REQUIRE(bool{flag->check != nullptr});
+    CHECK(flag->check("30m").has_value());
+    for (const char* wrong : {"0s", "-1s", "9000h"}) CHECK_FALSE(flag->check(wrong).has_value());
+  }
+  CHECK(flags::kEvictOlder.check("9000h").error().what == "'9000h' is not from 1ms to 8784h");
 }
 
 }  // namespace block_chain_test
