@@ -26,7 +26,9 @@ wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTie
       memory_.stored(e.hash);
     else if (e.kind == kv::BlockEvent::Kind::removed)
       remember(e, now);
-    message.events.push_back({stored, {e.hash, e.parent, stored && !in_memory ? kv::Tier::disk : kv::Tier::host}});
+    const bool evicted = !stored && e.kind == kv::BlockEvent::Kind::removed && e.reason == kv::Removal::evicted;
+    message.events.push_back(
+        {stored, {e.hash, e.parent, stored && !in_memory ? kv::Tier::disk : kv::Tier::host}, evicted});
   }
   return message;
 }

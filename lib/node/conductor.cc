@@ -48,7 +48,7 @@ Conductor::Conductor(ConductorOptions options)
       copies_(options_.replicate),
       breakers_(options_.breaker, Rng(options_.seed).fork("breakers").next()),
       tenants_(line_),
-      flights_({members_, board_, line_, breakers_, tenants_}, options_.sched.first_with_second),
+      flights_({members_, board_, line_, breakers_, tenants_, evicted_}, options_.sched.first_with_second),
       rng_(options_.seed) {
   MC_ASSERT(options_.policy != nullptr);
   tenants_.set(options_.tenants);
@@ -152,6 +152,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
     }
   } else if (const auto* events = std::get_if<wire::BlockEvents>(&event.message)) {
     members_.on_events(*node, *events, now, out);
+    evicted_.note(node->name, events->events, members_.index(), now);
   } else if (const auto* snapshot = std::get_if<wire::BlockSnapshot>(&event.message)) {
     members_.on_snapshot(*node, *snapshot);
   } else if (const auto* told = std::get_if<wire::PromptLogprobs>(&event.message)) {

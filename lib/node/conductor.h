@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "node/evicted_blocks.h"
 #include "node/flights.h"
 #include "node/members.h"
 #include "node/node.h"
@@ -152,6 +153,7 @@ class Conductor final : public Machine {
   sched::CopyOrders copies_;
   sched::Breakers breakers_;
   Tenants tenants_;
+  EvictedBlocks evicted_;
   Flights flights_;
   Rng rng_;
   sched::Placement placement_;          // result of the last decision; its memory is reused

@@ -214,7 +214,10 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   end_prefill(*r, now, true);
   r->attempt.first_token = true;
   books_.board.arrive(r->attempt.booking);
-  if (r->answer.empty()) r->summary.report = first.report;
+  if (r->answer.empty()) {
+    r->summary.report = first.report;
+    r->summary.report.misses = books_.evicted.explain(first.report.misses, r->blocks.hashes, r->attempt.placed_at, now);
+  }
   r->attempt.embedding = first.embedding;
   const uint32_t index = static_cast<uint32_t>(r->answer.size());
   give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "node/answer_tokens.h"
+#include "node/evicted_blocks.h"
 #include "node/failure.h"
 #include "node/members.h"
 #include "node/node.h"
@@ -85,6 +86,7 @@ class Flights {
     sched::Line& line;
     sched::Breakers& breakers;
     Tenants& tenants;
+    const EvictedBlocks& evicted;
   };
   Flights(const Books& books, bool first_with_second) : books_(books), first_with_second_(first_with_second) {}
 

@@ -266,11 +266,13 @@ struct BlockRef {
 struct BlockEvent {
   bool stored = true;  // false: removed from every tier
   BlockRef block;
+  bool evicted = false;  // removed to free its space, by the node or by an operator; older nodes do not send it
 
   bool operator==(const BlockEvent&) const = default;
   template <class V>
   void fields(V& v) {
     v("stored", stored), v("block", block);
+    v.later("evicted", evicted);
   }
 };
 

@@ -738,6 +738,7 @@ TEST_CASE("node/orders: the conductor hears of evicted blocks, and the node know
   REQUIRE(told.size() == 1);
   REQUIRE(told[0].events.size() == 1);
   CHECK_FALSE(told[0].events[0].stored);
+  CHECK(told[0].events[0].evicted);
   CHECK(told[0].events[0].block.hash == hashes[0]);
   wire::LeaseRequest request;
   request.lease = 5, request.ns = kKv.id(), request.hashes = hashes;
