@@ -70,14 +70,28 @@ Result<Prompt> explain(const BlockDoor& conductor, const Json& request) {
   return prompt;
 }
 
-/// The prompt as token ids with one more. The last token of a prompt is always computed, so the conductor does not look
-/// for a block that ends with it.
-Result<Json> longer(const BlockDoor& conductor, const Json& request) {
+/// The token ids of a text, or of messages in the form that the model's chat template gives them. The template's
+/// beginning of an answer is left out, because other messages may follow.
+Result<Json> tokenize(const BlockDoor& conductor, Json request) {
+  request.set("add_generation_prompt", false);
   MC_TRY(response, conductor.call(http::Method::post, "/tokenize", request.dump()));
   MC_TRY(json, json_of(conductor, response));
   Json ids = json["tokens"];
   if (!ids.is_array() || ids.size() == 0)
     return user_error(err::kPeerGarbage, "the answer has no tokens", conductor.place);
+  return ids;
+}
+
+/// The prompt as token ids with one more. The last token of a prompt is always computed, so the conductor does not look
+/// for a block that ends with it.
+Result<Json> longer(const BlockDoor& conductor, const Json& request) {
+  Json ids = request["prompt"];
+  if (!ids.is_array()) {
+    Json text = Json::object({{"prompt", ids}});
+    if (request.has("model")) text.set("model", request["model"]);
+    MC_TRY(read, tokenize(conductor, std::move(text)));
+    ids = std::move(read);
+  }
   ids.push(Json(ids[ids.size() - 1].as_int()));
   Json out = request;
   out.set("prompt", std::move(ids));
@@ -94,9 +108,7 @@ Result<Prompt> compute(const BlockDoor& conductor, Json request, Duration time) 
     MC_TRY(again, explain(conductor, request));
     prompt = std::move(again);
   }
-  Json ask = request;
-  ask.set("max_tokens", 1).set("temperature", 0);
-  if (prompt.holders.empty()) MC_CHECK(conductor.call(http::Method::post, "/v1/completions", ask.dump()));
+  if (prompt.holders.empty()) MC_CHECK(conductor.call(http::Method::post, "/v1/completions", request.dump()));
   while (prompt.holders.empty()) {
     const Duration left = deadline - SystemClock::instance().now();
     if (left <= 0s)
@@ -186,18 +198,48 @@ Result<void> print(const cli::Args& args, const Prompt& prompt, const Warmed& wa
   return write_foreign(1, text + "\n");
 }
 
+/// The messages with which chats begin, as the flags describe them; null: the prompt is plain text.
+Result<Json> messages_of(const cli::Args& args, const std::string& text) {
+  const std::string role = args.text(flags::kWarmChat);
+  const bool has_system = args.present(flags::kWarmSystem);
+  if (role == "none" && !has_system) return Json();
+  if (role == "system" && has_system)
+    return user_error(err::kUsage, "the chat has two system messages", "mc-cache warm",
+                      "give --system TEXT, or the file of --chat system");
+  Json messages = Json::array();
+  if (has_system) messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kWarmSystem)}}));
+  if (args.present(flags::kWarmFile))
+    messages.push(Json::object({{"role", role == "system" ? "system" : "user"}, {"content", text}}));
+  return messages;
+}
+
+/// The request that computes the prompt: one token of answer is the fewest that there can be.
+Result<Json> request_of(const cli::Args& args, const BlockDoor& conductor) {
+  if (!args.present(flags::kWarmFile) && (!args.present(flags::kWarmSystem) || args.text(flags::kWarmChat) != "none"))
+    return user_error(err::kUsage, "no prompt is given", "mc-cache warm",
+                      "give the prompt with -f FILE (- is stdin), or a system message with --system TEXT");
+  Result<std::string> text = std::string();
+  if (args.present(flags::kWarmFile)) {
+    const std::string& path = args.text(flags::kWarmFile);
+    text = path == "-" ? read_to_end(0, kWarmBytesMax) : read_file(path, kWarmBytesMax);
+  }
+  if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
+  MC_TRY(messages, messages_of(args, *text));
+  Json named = Json::object();
+  if (args.present(flags::kWarmModel)) named.set("model", args.text(flags::kWarmModel));
+  Json request = named;
+  request.set("max_tokens", 1).set("temperature", 0);
+  if (messages.is_null()) return request.set("prompt", *text);
+  MC_TRY(ids, tokenize(conductor, named.set("messages", std::move(messages))));
+  return request.set("prompt", std::move(ids));
+}
+
 }  // namespace
 
 Result<int> warm_node(const cli::Args& args) {
-  if (!args.present(flags::kWarmFile))
-    return user_error(err::kUsage, "no prompt is given", "mc-cache warm", "give the prompt with -f FILE; - is stdin");
-  const std::string& path = args.text(flags::kWarmFile);
-  auto text = path == "-" ? read_to_end(0, kWarmBytesMax) : read_file(path, kWarmBytesMax);
-  if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
-  Json request = Json::object({{"prompt", *text}});
-  if (args.present(flags::kWarmModel)) request.set("model", args.text(flags::kWarmModel));
   const Duration time = args.duration(flags::kBlocksTimeout);
   MC_TRY(conductor, conductor_of(time));
+  MC_TRY(request, request_of(args, conductor));
   MC_TRY(prompt, compute(conductor, request, time));
   MC_TRY(targets, targets_of(args, conductor, prompt));
   Mover mover(args, prompt);

@@ -16,6 +16,17 @@ inline constexpr Flag kWarmFile{.name = "prompt-file",
                                 .value = "FILE",
                                 .help = "the beginning of the prompts to come, as text; - is stdin",
                                 .one_shot = true};
+inline constexpr Flag kWarmChat{.name = "chat",
+                                .kind = FlagKind::choice,
+                                .value = "ROLE",
+                                .fallback = "none",
+                                .help = "FILE is the first message of a chat, of this role; none: it is plain text",
+                                .choices = "none|system|user",
+                                .one_shot = true};
+inline constexpr Flag kWarmSystem{.name = "system",
+                                  .value = "TEXT",
+                                  .help = "the system message of the chat; FILE, if any, is the user's message",
+                                  .one_shot = true};
 inline constexpr Flag kWarmPin{.name = "pin",
                                .kind = FlagKind::duration,
                                .value = "T",
@@ -36,9 +47,9 @@ inline constexpr Flag kWarmCopies{.name = "copies",
 
 namespace mc::verbs {
 
-inline constexpr const Flag* kWarmFlags[] = {&flags::kWarmFile,   &flags::kWarmModel,     &flags::kWarmPin,
-                                             &flags::kWarmCopies, &flags::kBlocksTimeout, &flags::kAdminKeyFile,
-                                             &flags::kApiKey,     &flags::kJson};
+inline constexpr const Flag* kWarmFlags[] = {
+    &flags::kWarmFile,   &flags::kWarmChat,      &flags::kWarmSystem,   &flags::kWarmModel, &flags::kWarmPin,
+    &flags::kWarmCopies, &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKey,    &flags::kJson};
 
 /// Asks the conductor of this run directory for one token of the prompt, moves the blocks to the nodes that lack them,
 /// and pins them. Exit 1 when a node had no room for all of them.
