@@ -13,22 +13,25 @@
 namespace mc::verbs {
 namespace {
 
-std::string list_text(const Json& list) {
-  std::string out =
-      "ID                                TIER  POSITION  TOKENS       BYTES  USES  HELD       PIN  DISK\n";
+/// The first digits of a block's id.
+std::string short_id(std::string_view id) {
+  return id.empty() ? "-" : std::string(id.substr(0, 8));
+}
+
+}  // namespace
+
+std::string block_table(const Json& list) {
+  std::string out = "ID                               TIER POSITION PARENT   USES HELD     PIN DISK\n";
   char line[160];
   for (const Json& block : list["blocks"].items()) {
     const int64_t held = block["pins"].as_int() + block["leases"].as_int();
     const bool in_memory = block["tier"].as_string() == "host";
     const std::string pin = block.has("pin_ms") ? human_duration(from_seconds(block["pin_ms"].as_double() / 1e3)) : "-";
-    std::snprintf(line, sizeof line, "%-32s  %-4s %9ld  %6s %11s %5s %5s  %8s  %s\n",
-                  std::string(block["id"].as_string()).c_str(), std::string(block["tier"].as_string()).c_str(),
-                  static_cast<long>(block["first_position"].as_int()),
-                  in_memory ? std::to_string(block["tokens"].as_int()).c_str() : "-",
-                  in_memory ? std::to_string(block["bytes"].as_int()).c_str() : "-",
-                  in_memory ? std::to_string(block["uses"].as_int()).c_str() : "-",
-                  in_memory ? std::to_string(held).c_str() : "-", pin.c_str(),
-                  block["on_disk"].as_bool() ? "yes" : "-");
+    std::snprintf(
+        line, sizeof line, "%-32s %-4s %8ld %-8s %4s %4s %7s %s\n", std::string(block["id"].as_string()).c_str(),
+        std::string(block["tier"].as_string()).c_str(), static_cast<long>(block["first_position"].as_int()),
+        short_id(block["parent"].as_string()).c_str(), in_memory ? std::to_string(block["uses"].as_int()).c_str() : "-",
+        in_memory ? std::to_string(held).c_str() : "-", pin.c_str(), block["on_disk"].as_bool() ? "yes" : "-");
     out += line;
   }
   const auto held = [&](const char* blocks, const char* bytes) {
@@ -45,8 +48,6 @@ std::string list_text(const Json& list) {
          std::to_string(list["disk_only_blocks"].as_int()) + " blocks are not in memory\n";
 }
 
-}  // namespace
-
 Result<int> list_blocks(const cli::Args& args) {
   if (args.on(flags::kListKeys)) return list_values(args);
   MC_TRY(headers, key_headers(args));
@@ -57,7 +58,7 @@ Result<int> list_blocks(const cli::Args& args) {
   if (!read) return with_key_advice(args, std::move(read).error());
   Json list = std::move(*read);
   if (!args.on(flags::kJson)) {
-    MC_CHECK(write_foreign(1, list_text(list)));
+    MC_CHECK(write_foreign(1, block_table(list)));
     return 0;
   }
   std::string out;

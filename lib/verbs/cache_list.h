@@ -1,7 +1,10 @@
 // mc-cache ls: the blocks of one node of the cluster, of any role.
 #pragma once
 
+#include <string>
+
 #include "base/cli.h"
+#include "base/json.h"
 #include "product/doors.h"
 #include "product/flags.h"
 #include "verbs/store_verbs.h"
@@ -28,6 +31,9 @@ namespace mc::verbs {
 inline constexpr const Flag* kListFlags[] = {&flags::kListSort,   &flags::kListLimit, &flags::kListKeys,
                                              &flags::kKeyPrefix,  &flags::kTenant,    &flags::kAdminKeyFile,
                                              &flags::kApiKeyFile, &flags::kApiKey,    &flags::kJson};
+
+/// The answer of GET /blocks as a table of at most 80 columns, and a line of totals.
+std::string block_table(const Json& list);
 
 /// Asks the conductor of this run directory where the node is, then the node. MC2101 when one of them does not answer.
 /// With --keys it lists the values of the node instead.
