@@ -31,6 +31,14 @@ ValueInfo info_of(const node::ValueBytes& value, const node::ValueTerms& terms) 
   return info;
 }
 
+/// Each loss is logged once: the value is gone afterwards.
+void log_damaged(const ValueKey& key, const std::string& why) {
+  log_error("a value is damaged and was removed", {{"error", "MC" + std::to_string(static_cast<int>(err::kChecksum))},
+                                                   {"tenant", key.tenant},
+                                                   {"key", key.name},
+                                                   {"why", why}});
+}
+
 /// The rest of a time that a record names.
 Duration left_of(int64_t end_ms, int64_t now_ms) {
   if (end_ms == kForeverMs) return Duration::max();
@@ -282,7 +290,8 @@ Result<SharedValue> StoredValues::bytes_of(const ValueKey& key, const ValueInfo&
   ++(loaded ? loaded_ : failed_);
   const TableLock lock(mutex_);
   if (loaded) store_.promote(key, *info.copy, *loaded, clock_.now());
-  if (!loaded && loaded.error().mc == err::kChecksum) store_.lose(key, *info.copy, clock_.now());
+  if (!loaded && loaded.error().mc == err::kChecksum && store_.lose(key, *info.copy, clock_.now()))
+    log_damaged(key, loaded.error().what);
   return loaded;
 }
 
@@ -310,7 +319,9 @@ Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration leas
 
 bool StoredValues::lose_memory(const ValueKey& key, const SharedValue& value) {
   const TableLock lock(mutex_);
-  return store_.lose_memory(key, value, clock_.now());
+  const bool is_there = store_.lose_memory(key, value, clock_.now());
+  if (!is_there) log_damaged(key, "the value in memory does not match its checksum");
+  return is_there;
 }
 
 Result<ValueInfo> StoredValues::find(const ValueKey& key) {

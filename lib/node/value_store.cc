@@ -85,6 +85,10 @@ ValueStore::Place ValueStore::living(const ValueKey& key) {
 Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
   const Place place = living(key);
   if (place != entries_.end()) return place;
+  if (damaged_.contains(key))
+    return user_error(err::kNotFound,
+                      "there is no value " + shown(key.name) + ": its bytes were damaged, and it was removed", "key",
+                      "put the value again, and check disk and memory of the node");
   return user_error(err::kNotFound, "there is no value " + shown(key.name), "key",
                     "mc-cache ls NODE --keys lists the keys; a value may have been evicted or its time to live over");
 }
@@ -164,7 +168,10 @@ void ValueStore::unindex(Place place) {
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
 
-void ValueStore::erase(Place place) {
+void ValueStore::erase(Place place, bool is_damaged) {
+  constexpr size_t kDamagedMax = 1024;
+  if (is_damaged && damaged_.size() >= kDamagedMax) damaged_.clear();
+  if (is_damaged) damaged_.insert(place->first);
   unindex(place);
   if (place->second.copy) unneeded_.push_back(*place->second.copy);
   const uint64_t bytes = cost(place->first, place->second);
@@ -174,6 +181,7 @@ void ValueStore::erase(Place place) {
 }
 
 ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
+  damaged_.erase(key);
   entry.order = ++order_;
   used_ += cost(key, entry);
   MC_ASSERT_LE(used_, limits_.memory_bytes);
@@ -336,16 +344,20 @@ void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue 
   ++stats_.promoted;
 }
 
-void ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) {
+bool ValueStore::lose(const ValueKey& key, const DiskCopy& copy, TimePoint now) {
   expire(now);
   const Place place = living(key);
-  if (place == entries_.end() || place->second.copy != copy) return;
+  if (place == entries_.end() || place->second.copy != copy) return false;
   ++stats_.damaged;
-  if (!place->second.value) return erase(place);
+  if (!place->second.value) {
+    erase(place, true);
+    return true;
+  }
   unindex(place);
   unneeded_.push_back(copy);
   place->second.copy.reset();
   index(place);
+  return true;
 }
 
 bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now) {
@@ -355,7 +367,7 @@ bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, Time
   if (place == entries_.end() || place->second.value != value) return place != entries_.end();
   ++stats_.damaged;
   if (!place->second.copy) {
-    erase(place);
+    erase(place, true);
     return false;
   }
   unindex(place);

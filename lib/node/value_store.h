@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -135,8 +136,8 @@ class ValueStore {
   bool attach(const ValueKey& key, const DiskCopy& copy, uint64_t bytes, uint32_t crc, TimePoint now);
   /// The bytes came from disk: they stay in memory if they find room there, and if the copy is still the value's.
   void promote(const ValueKey& key, const DiskCopy& copy, SharedValue value, TimePoint now);
-  /// The copy on disk is damaged: without bytes in memory the value is gone.
-  void lose(const ValueKey& key, const DiskCopy& copy, TimePoint now);
+  /// The copy on disk is damaged: without bytes in memory the value is gone. False: it was no longer the value's copy.
+  bool lose(const ValueKey& key, const DiskCopy& copy, TimePoint now);
   /// The bytes in memory are damaged: they go. False: the value went with them, because it has no copy on disk. A value
   /// that the key has by now in place of this one stays.
   bool lose_memory(const ValueKey& key, const SharedValue& value, TimePoint now);
@@ -206,7 +207,7 @@ class ValueStore {
   void evict_for(uint64_t need);
   void index(Place place);
   void unindex(Place place);
-  void erase(Place place);
+  void erase(Place place, bool is_damaged = false);
   Place insert(const ValueKey& key, Entry entry);
   ValueInfo info_of(const ValueKey& key, const Entry& entry) const;
 
@@ -215,6 +216,7 @@ class ValueStore {
   uint64_t order_ = 0;
   Entries entries_;
   std::map<uint64_t, Place> idle_;  // in memory, by Entry::order: the least recently used first
+  std::set<ValueKey> damaged_;      // keys whose values were removed as damaged, until they get others; bounded
   ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
   uint64_t used_ = 0, idle_bytes_ = 0, held_bytes_ = 0;
   std::vector<DiskCopy> unneeded_;

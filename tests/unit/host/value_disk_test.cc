@@ -119,10 +119,17 @@ TEST_CASE("host/value_disk: damaged bytes are an error with a number and never a
       Node again(bad);
       const std::string got = again.get("k");
       CHECK((got == text(5000) || got == "MC6004" || got == "MC4007"));
-      if (got == "MC6004") CHECK(again.get("k") == "MC4007");
+      if (got == "MC6004") {
+        const auto next = again.values->get({"t", "k"}, {});
+        REQUIRE_FALSE(next.has_value());
+        CHECK(next.error().mc == err::kNotFound);
+        CHECK(next.error().what.find("damaged") != std::string::npos);
+      }
       refused += got == "MC6004", lost += got == "MC4007";
       REQUIRE_OK(again.put("k", "new", {.replaces = true}));
       CHECK(again.get("k") == "new");
+      REQUIRE_OK(again.values->remove({"t", "k"}));
+      CHECK(again.values->get({"t", "k"}, {}).error().what.find("damaged") == std::string::npos);
     }
   CHECK(refused > 0);
   CHECK(lost > 0);
