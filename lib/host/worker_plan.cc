@@ -80,6 +80,15 @@ Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
                     "--values-disk", "give a larger part, or 0B for no durable values");
 }
 
+/// A part of no disk would be without effect.
+Result<void> WorkerPlan::check_value_disk() const {
+  constexpr uint64_t kAny = uint64_t{1} << 40;
+  if (args_.present(flags::kSsd) || !args_.given(flags::kValuesDisk) || args_.size(flags::kValuesDisk).of(kAny) == 0)
+    return {};
+  return user_error(err::kBadValue, "durable values need a disk, and --ssd is not given", "--values-disk",
+                    "give --ssd DIR:SIZE too, or leave --values-disk out");
+}
+
 Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
   if (!args_.present(flags::kSsd)) return std::unique_ptr<ValueDisk>();
   MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
@@ -173,6 +182,7 @@ Result<void> WorkerPlan::add_slots() {
 }
 
 Result<void> WorkerPlan::plan_cache() {
+  MC_CHECK(check_value_disk());
   const uint64_t bytes = wanted_bytes(args_.size(flags::kDram));
   if (bytes < kSlabBytes)
     return user_error(

@@ -60,6 +60,7 @@ class WorkerPlan {
  private:
   /// Bytes of --ssd for durable values; MC1002 when a part that was asked for is too small.
   Result<uint64_t> value_disk_bytes(uint64_t ssd_bytes) const;
+  Result<void> check_value_disk() const;
   Result<void> plan_pipeline();
   Result<void> add_slots();
   Result<void> plan_cache();
