@@ -184,7 +184,7 @@ Result<void> Store::put(std::span<const Put> puts, Level level) {
   uint64_t need = 0;
   for (const Put& put : puts) need += put.bytes.size() + 2 * kPageBytes;
   const Pending pending(parts_->pending_bytes, need);
-  MC_CHECK(check_room());
+  if (auto room = check_room(); !room && (!grow_again() || !check_room())) return room;
   std::vector<Item> items;
   const uint32_t pages_max = std::min(kGroupPagesMax, parts_->group_pages_max());
   uint32_t pages = 0;
@@ -318,6 +318,7 @@ Result<void> Store::flush() {
 
 Result<bool> Store::maintain() {
   MC_ASSERT(parts_->access == Access::read_write);
+  if (grow_again()) return true;
   {
     const std::lock_guard lock(parts_->writing);
     if (!parts_->writer.wants_segment()) return false;
@@ -355,6 +356,19 @@ Result<void> Store::grow() {
   parts_->segments.give_up();
   parts_->writer.stop_growing();
   return std::move(made).error();
+}
+
+/// The file system was full, or refused a file for another reason, which may have passed by now. True: there is one
+/// more segment.
+bool Store::grow_again() {
+  {
+    const std::lock_guard lock(parts_->writing);
+    if (!parts_->writer.tries_growing()) return false;
+  }
+  if (!grow()) return false;
+  const std::lock_guard lock(parts_->writing);
+  parts_->writer.go_on_growing();
+  return true;
 }
 
 Stats Store::stats() const {

@@ -118,6 +118,7 @@ class Store {
   Store(std::unique_ptr<Parts> parts, Restart restart);
   Result<void> commit(std::vector<struct Item> items, bool durable);
   Result<void> grow();
+  bool grow_again();
   class Pending;
   Result<void> check_room() const;
   void read(std::span<Get> gets, bool whole);

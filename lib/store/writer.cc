@@ -27,9 +27,9 @@ Writer::Writer(Log& log, Segments& segments, Index& index, const SegmentReader& 
       index_(index),
       reader_(reader),
       disk_(disk),
-      segments_max_(options.segments_max),
+      growth_{options.segments_max, options.segments_max},
       keeps_all_(options.keeps_all) {
-  MC_ASSERT_LE(keeps_all_ ? kSegmentsKept : kSegmentsMin, segments_max_.load());
+  MC_ASSERT_LE(keeps_all_ ? kSegmentsKept : kSegmentsMin, growth_.max.load());
 }
 
 void Writer::fault(const Error& error) {
@@ -50,8 +50,8 @@ Result<void> Writer::start(std::optional<std::pair<Segment, SegmentContent>> act
     segment.sequence = ++sequence_;
     log_.begin(std::move(segment));
   }
-  if (keeps_all_) segments_max_ = std::max(segments_max_.load(), segments_.total());  // a smaller one forgets nothing
-  while (segments_.total() > segments_max_ && segments_.oldest() != nullptr) MC_CHECK(take_back());
+  if (keeps_all_) growth_.max = std::max(growth_.max.load(), segments_.total());  // a smaller one forgets nothing
+  while (segments_.total() > growth_.max && segments_.oldest() != nullptr) MC_CHECK(take_back());
   // A full store takes nothing back before something is put.
   if (segments_.free_count() == 0 && may_grow()) MC_CHECK(make_room());
   return {};
@@ -184,7 +184,7 @@ Result<void> Writer::take_back() {
   // A walk that ended early leaves entries that recovery had found: the file is about to hold other blocks.
   if (!content || !saved || !content->sealed) counters_.evicted_blocks += index_.forget_file(segment.file);
   index_.wait_unread(segment.file);
-  return segments_.erase_oldest(segments_.total() <= segments_max_);
+  return segments_.erase_oldest(segments_.total() <= growth_.max);
 }
 
 Result<void> Writer::save_read_blocks(const Segment& segment, const SegmentContent& content) {

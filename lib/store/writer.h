@@ -48,10 +48,14 @@ class Writer {
   /// True: a segment should be made before it is needed. The caller makes one (Segments::create) or takes one back.
   bool wants_segment() const { return segments_.free_count() < kFreeAhead; }
   /// Segments that the store may have: fewer than it was given once the file system was full. Any thread.
-  size_t segments_max() const { return segments_max_; }
-  bool may_grow() const { return segments_.total() < segments_max_; }
-  /// Files cannot be added: the store stays at its present size.
-  void stop_growing() { segments_max_ = std::max(segments_.total(), size_t{1}); }
+  size_t segments_max() const { return growth_.max; }
+  bool may_grow() const { return segments_.total() < growth_.max; }
+  /// Files cannot be added: the store stays at its present size until go_on_growing().
+  void stop_growing() { growth_.max = std::max(segments_.total(), size_t{1}); }
+  /// Whether a store that stopped growing should try again: each call is a turn, and one of kTurnsStopped tries.
+  bool tries_growing() { return growth_.max < growth_.wanted && ++growth_.stopped_turns % kTurnsStopped == 0; }
+  /// A file was added.
+  void go_on_growing() { growth_.max = std::max(growth_.wanted, segments_.total()); }
   /// Takes the oldest segment back. no_space: there is none.
   Result<void> take_back();
 
@@ -60,6 +64,7 @@ class Writer {
 
  private:
   static constexpr size_t kFreeAhead = 2;
+  static constexpr uint64_t kTurnsStopped = 16;
 
   Result<void> place(std::span<Item* const> items);
   Result<void> flush_log();
@@ -78,7 +83,12 @@ class Writer {
   Index& index_;
   const SegmentReader& reader_;
   Disk& disk_;
-  std::atomic<size_t> segments_max_;  // a number, ordered with nothing
+  struct Growth {
+    std::atomic<size_t> max;     // segments that the store may have now; a number, ordered with nothing
+    const size_t wanted;         // that it was given
+    uint64_t stopped_turns = 0;  // calls of tries_growing() while it has less
+  };
+  Growth growth_;
   const bool keeps_all_;
   uint64_t sequence_ = 0, taken_back_ = 0;  // of the last segment; segments so far
   bool taking_back_ = false;

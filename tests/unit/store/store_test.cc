@@ -261,6 +261,27 @@ TEST_CASE("store: a full disk shrinks the store, which then reuses what it has")
   CHECK(get_one(**store, 0) == Code::not_found);
 }
 
+TEST_CASE("store: a store that could not grow grows again once files can be made") {
+  for (const bool keeps_all : {false, true}) {
+    Faults faults;
+    bool is_full = false;
+    faults.fail_create = [&](const std::string& name) { return name.starts_with("seg.") && is_full ? ENOSPC : 0; };
+    auto opened = Store::open(std::make_unique<MemoryDisk>(DiskImage{}, &faults),
+                              {.capacity_bytes = 16 << 16, .segment_bytes = 1 << 16, .keeps_all = keeps_all});
+    REQUIRE_OK(opened);
+    Store& store = **opened;
+    const uint64_t room = store.room_bytes();
+    is_full = true;
+    for (uint64_t n = 0; n < 100; ++n) (void)put_one(store, n), (void)store.maintain();
+    CHECK(store.room_bytes() < room);
+    is_full = false;
+    for (int turn = 0; turn < 64; ++turn) (void)store.maintain();
+    CHECK(store.room_bytes() == room);
+    for (uint64_t n = 100; n < 130; ++n) REQUIRE_OK(put_one(store, n));
+    CHECK(store.stats().segments > 4);
+  }
+}
+
 TEST_CASE("store: a disk without room for a single segment is refused when the store opens") {
   Faults faults;
   faults.fail_create = [](const std::string& name) { return name.starts_with("seg.") ? ENOSPC : 0; };
