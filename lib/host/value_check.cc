@@ -35,6 +35,7 @@ class Check {
   store::PageBuffer memory_;
   std::vector<Id128> chunks_;
   std::map<Key, std::map<uint64_t, wire::ValueRecord>> records_;  // by key and number
+  std::map<uint64_t, Id128> ids_;                                 // blocks of records, by number
 };
 
 Damage damage_of(const wire::ValueRecord& record, std::string what, bool is_lost) {
@@ -52,7 +53,7 @@ ValueFindings Check::run() {
   });
   std::sort(ids.begin(), ids.end(), [](const Id128& a, const Id128& b) { return number_of(a) < number_of(b); });
   ValueFindings findings;
-  for (const Id128& id : ids) read_record(id, findings);
+  for (const Id128& id : ids) ids_.emplace(number_of(id), id), read_record(id, findings);
   for (const auto& [key, versions] : records_) {
     const wire::ValueRecord& newest = versions.rbegin()->second;
     ++findings.values;
@@ -108,12 +109,12 @@ std::vector<Id128> Check::lost_blocks(const ValueFindings& findings) const {
   std::set<uint64_t> lost;
   for (const Damage& damage : findings.damaged) {
     if (!damage.is_lost) continue;
-    out.push_back(value_block_id(ValueBlock::record, damage.record, 0));
+    out.push_back(ids_.at(damage.record));
     const auto versions = records_.find({damage.tenant, damage.name});
     if (versions == records_.end()) continue;
     for (const auto& [number, record] : versions->second) {
       if (number > damage.record) break;
-      out.push_back(value_block_id(ValueBlock::record, number, 0));
+      out.push_back(ids_.at(number));
       lost.insert(record.data);
     }
   }
@@ -122,7 +123,7 @@ std::vector<Id128> Check::lost_blocks(const ValueFindings& findings) const {
   const std::set<Id128> gone(out.begin(), out.end());
   for (const auto& [key, versions] : records_)
     for (const auto& [number, record] : versions)
-      if (!gone.contains(value_block_id(ValueBlock::record, number, 0))) kept.insert(record.data);
+      if (!gone.contains(ids_.at(number))) kept.insert(record.data);
   for (const Id128& id : chunks_)
     if (lost.contains(number_of(id)) && !kept.contains(number_of(id))) out.push_back(id);
   return out;

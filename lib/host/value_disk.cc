@@ -89,7 +89,7 @@ void ValueDisk::append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>&
 
 // ---- the start -------------------------------------------------------------------------------
 
-std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, bool& all_known) {
+std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, Unread& unread) {
   std::vector<wire::ValueRecord> out;
   store::PageBuffer memory;
   const std::span<std::byte> room = memory.room(kRecordsAtOnce * store::kPageBytes);
@@ -107,7 +107,9 @@ std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, b
         continue;
       }
       const bool is_lost = record || record.error().code == Code::corrupt;
-      all_known = all_known && is_lost;
+      unread.all_lost = unread.all_lost && is_lost;
+      uint64_t& highest = unread.marks[chunk_of(get.id)];
+      highest = std::max(highest, number_of(get.id));
       log_warn(is_lost ? "the record of a value was lost" : "the record of a value cannot be read now",
                {{"record", number_of(get.id)}, {"why", record ? "it has another number" : record.error().what}});
     }
@@ -123,10 +125,12 @@ void ValueDisk::recover(int64_t unix_ms) {
     (kind_of(id) == ValueBlock::record ? records : chunks).push_back(id);
   });
   number_ = highest;
+  std::map<uint64_t, Id128> ids;
+  for (const Id128& id : records) ids.emplace(number_of(id), id);
   std::map<node::ValueKey, wire::ValueRecord> newest;
-  bool all_known = true;
-  for (wire::ValueRecord& record : read_records(std::move(records), all_known)) {
-    add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
+  Unread unread;
+  for (wire::ValueRecord& record : read_records(std::move(records), unread)) {
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes, ids.at(record.number)});
     wire::ValueRecord& kept = newest[{record.tenant, record.name}];
     if (record.number > kept.number) kept = std::move(record);
   }
@@ -134,17 +138,22 @@ void ValueDisk::recover(int64_t unix_ms) {
   std::vector<Id128> garbage;
   for (auto& [key, record] : newest) {
     const bool expired = record.expires_ms != 0 && record.expires_ms <= unix_ms;
+    const auto newer = unread.marks.find(key_mark(key.tenant, key.name));
+    const bool replaced = newer != unread.marks.end() && newer->second > record.number;
+    if (replaced)
+      log_warn("a value is not served, because the newest record of its key cannot be read",
+               {{"tenant", key.tenant}, {"key", key.name}, {"record", newer->second}});
     const std::set<uint64_t> numbers = by_key_[key];
     for (const uint64_t number : numbers) {
-      if (number == record.number && !expired) continue;
+      if (number == record.number && !expired && !replaced) continue;
       (void)forget(number, garbage);
     }
-    if (!expired) found_.push_back(std::move(record));
+    if (!expired && !replaced) found_.push_back(std::move(record));
   }
   for (const Id128& id : chunks)
     if (!uses_.contains(number_of(id))) garbage.push_back(id);
   if (garbage.empty()) return;
-  if (!all_known)  // after a later start, or by a newer build, the records may be read
+  if (!unread.all_lost)  // after a later start, or by a newer build, the records may be read
     return log_warn("remains of values stay on disk, because records could not be read", {{"blocks", garbage.size()}});
   if (const auto done = store_->drop(garbage, store::Level::written); !done)
     log_warn("remains of values stay on disk", {{"blocks", garbage.size()}, {"why", done.error().what}});
@@ -169,7 +178,7 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
   MC_ASSERT(numbers != by_key_.end());
   numbers->second.erase(number);
   if (numbers->second.empty()) by_key_.erase(numbers);
-  blocks.push_back(value_block_id(ValueBlock::record, number, 0));
+  blocks.push_back(known.id);
   const auto uses = uses_.find(known.data);
   MC_ASSERT(uses != uses_.end());
   if (--uses->second > 0) return known;
@@ -195,12 +204,12 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
       puts.push_back({.id = ids[i], .bytes = bytes.subspan(at, std::min(chunk_bytes(), bytes.size() - at))});
     }
   }
-  ids.push_back(value_block_id(ValueBlock::record, record.number, 0));
+  ids.push_back(value_block_id(ValueBlock::record, record.number, key_mark(record.tenant, record.name)));
   puts.push_back({.id = ids.back(), .bytes = head});
   {
     // The record is in the tables before it is written. So no other thread drops bytes that the record shares.
     const TableLock lock(mutex_);
-    add(record.number, {{record.tenant, record.name}, record.data, record.bytes});
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes, ids.back()});
   }
   const auto done = twice([&] { return store_->put(puts, store::Level::durable); });
   if (done) return {};
@@ -228,8 +237,7 @@ Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
     const std::lock_guard lock(mutex_);
     // A record that another call is removing may still be on disk. A second drop of it does no harm.
     const auto [first, last] = dropping_.equal_range(key);
-    for (auto other = first; other != last; ++other)
-      drop.blocks.push_back(value_block_id(ValueBlock::record, other->second, 0));
+    for (auto other = first; other != last; ++other) drop.blocks.push_back(other->second);
     if (const auto numbers = by_key_.find(key); numbers != by_key_.end())
       for (const uint64_t number : std::set<uint64_t>(numbers->second)) take_out(number, drop);
   }
@@ -249,7 +257,8 @@ Result<void> ValueDisk::take_back(uint64_t number) {
 
 void ValueDisk::take_out(uint64_t number, Drop& drop) {
   drop.records.emplace_back(number, forget(number, drop.blocks));
-  dropping_.emplace(drop.records.back().second.key, number);
+  const Known& known = drop.records.back().second;
+  dropping_.emplace(known.key, known.id);
 }
 
 Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
@@ -257,7 +266,7 @@ Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, known] : drop.records) {
     const auto [first, last] = dropping_.equal_range(known.key);
-    const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == number; });
+    const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == known.id; });
     MC_ASSERT(mine != last);
     dropping_.erase(mine);
     if (!done) add(number, known);  // it can be tried again

@@ -53,11 +53,17 @@ class ValueDisk final : public node::ValueDisk {
   struct Known {
     node::ValueKey key;
     uint64_t data = 0, bytes = 0;
+    Id128 id;  // of the block of the record
+  };
+  /// Records that could not be read at the start.
+  struct Unread {
+    bool all_lost = true;                // none of them may be read later
+    std::map<uint64_t, uint64_t> marks;  // the highest number for each mark of a key
   };
 
   explicit ValueDisk(std::unique_ptr<store::Store> store);
   void recover(int64_t unix_ms);
-  std::vector<wire::ValueRecord> read_records(std::vector<Id128> ids, bool& all_known);
+  std::vector<wire::ValueRecord> read_records(std::vector<Id128> ids, Unread& unread);
   size_t chunk_bytes() const;
   void append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const;
   void add(uint64_t number, const Known& known);
@@ -78,7 +84,7 @@ class ValueDisk final : public node::ValueDisk {
   std::map<uint64_t, Known> records_;                    // by number
   std::map<node::ValueKey, std::set<uint64_t>> by_key_;  // numbers
   std::map<uint64_t, uint64_t> uses_;                    // records by number of their data
-  std::multimap<node::ValueKey, uint64_t> dropping_;     // numbers of records whose drop is being written
+  std::multimap<node::ValueKey, Id128> dropping_;        // blocks of records whose drop is being written
 };
 
 }  // namespace mc::host

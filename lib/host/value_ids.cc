@@ -1,8 +1,10 @@
 #include "host/value_ids.h"
 
 #include <cstring>
+#include <span>
 
 #include "base/assert.h"
+#include "base/hash.h"
 
 namespace mc::host {
 namespace {
@@ -40,6 +42,11 @@ uint64_t number_of(const Id128& id) {
 }
 uint64_t chunk_of(const Id128& id) {
   return name_of(id) >> kChunkShift & ((uint64_t{1} << (kKindShift - kChunkShift)) - 1);
+}
+
+uint64_t key_mark(std::string_view tenant, std::string_view name) {
+  const uint32_t crc = crc32c(std::as_bytes(std::span(name)), crc32c(std::as_bytes(std::span(tenant))));
+  return 1 + crc % UINT16_MAX;
 }
 
 bool is_value_block(const Id128& id) {
