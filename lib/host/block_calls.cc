@@ -83,7 +83,9 @@ Json report_of(Json out, const node::UnpinReport& report) {
 }
 
 Json report_of(Json out, const node::WriteReport& report) {
-  return std::move(out.set("stored", report.stored).set("known", report.known).set("omitted", report.omitted));
+  out.set("stored", report.stored).set("known", report.known).set("omitted", report.omitted);
+  if (report.attention.empty()) return out;
+  return std::move(out.set("attention", report.attention).set("node_attention", report.node_attention));
 }
 
 http::Response ok(const Json& json) {

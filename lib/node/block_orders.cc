@@ -261,6 +261,8 @@ Result<PagesToFill> BlockOrders::write(uint64_t id, const WriteBlocks& order) {
   MC_TRY(shelf, source_.open_shelf(order.kv, order.name_space, order.layout));
   book_.names().add(order.name_space, order.kv, order.model);
   Writing writing{order, shelf, {}, {}, {}};
+  if (kv_.layers > 0 && kv_.attention != order.kv.attention)
+    writing.report.attention = order.kv.attention, writing.report.node_attention = kv_.attention;
   kv::Pool& pool = shelf->pool;
   const auto hold = [&](const BlockHash& hash) {  // no page is taken from the chain itself
     const kv::PageIndex page = pool.find(hash);

@@ -111,6 +111,8 @@ struct WriteReport {
   uint64_t stored = 0;   // blocks that were written
   uint64_t known = 0;    // blocks that the node had
   uint64_t omitted = 0;  // blocks at the end for which the node had no page
+  // Set where they differ: only requests that ask for the blocks' attention find them here.
+  std::string attention, node_attention;
 };
 
 /// The host has read or filled the pages.

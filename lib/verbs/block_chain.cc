@@ -196,6 +196,8 @@ Result<Imported> send_chain(const BlockDoor& node, BlockChain& chain) {
     };
     sum.stored += number("stored"), sum.known += number("known"), sum.omitted += number("omitted");
     sum.node = std::string((*json)["node"].as_string());
+    sum.attention = std::string((*json)["attention"].as_string());
+    sum.node_attention = std::string((*json)["node_attention"].as_string());
     if (number("stored") + number("known") + number("omitted") != count)
       return garbage(node.place, "the answer does not count the blocks of the part");
   }

@@ -66,6 +66,7 @@ Result<BlockChain> fetch_chain(const BlockDoor& node, const BlockHash& last);
 struct Imported {
   uint64_t stored = 0, known = 0, omitted = 0;
   std::string node;
+  std::string attention, node_attention;  // set where they differ (node/orders.h)
 };
 /// Sends the chain in parts, from its root on, until the node has no room.
 Result<Imported> send_chain(const BlockDoor& node, BlockChain& chain);

@@ -58,11 +58,15 @@ Result<int> import_blocks(const cli::Args& args) {
   if (args.on(flags::kJson)) {
     Json json = Json::object({{"node", sum.node}, {"prefix", chain.last().hex()}, {"blocks", chain.blocks.size()}});
     json.set("stored", sum.stored).set("known", sum.known).set("omitted", sum.omitted);
+    if (!sum.attention.empty()) json.set("attention", sum.attention).set("node_attention", sum.node_attention);
     MC_CHECK(write_all(1, json.dump() + "\n"));
   } else {
     std::string text = sum.node + ": " + std::to_string(sum.stored) + " of " + std::to_string(chain.blocks.size()) +
                        " blocks stored, " + std::to_string(sum.known) + " were there";
     if (sum.omitted > 0) text += ", " + std::to_string(sum.omitted) + " at the end of the chain found no room";
+    if (!sum.attention.empty())
+      text += "\nthe blocks are of attention " + sum.attention + ", and this node's prompts use " + sum.node_attention +
+              ": only requests that ask for the former (mc.attention) find them";
     MC_CHECK(write_foreign(1, text + "\nprefix " + chain.last().hex() + "\n"));
   }
   return sum.omitted > 0 ? kExitFailed : 0;

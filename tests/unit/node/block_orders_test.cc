@@ -672,6 +672,10 @@ TEST_CASE("node/orders: blocks of another model, data type or block size are ref
   other_plan.kv.attention = "moba:block=128";
   CHECK(b.answer<PagesToFill>(b.give(other_plan)).pages.size() == 1);
   b.end(b.count);
+  CHECK(b.answer<WriteReport>(b.count).attention == "moba:block=128");
+  CHECK(b.answer<WriteReport>(b.count).node_attention == "full");
+  b.end(b.give(writing(2, 1)));
+  CHECK(b.answer<WriteReport>(b.count).attention.empty());
 }
 
 TEST_CASE("node/orders: a cache node takes blocks of any layout, and a prompt of a peer finds them") {
