@@ -1,4 +1,4 @@
-// Orders of operators about the blocks of a node: evictions, pins, reads and writes, on a pool with a disk below it.
+// Orders of operators about the blocks of a node: evictions, pins and reads, on a pool with a disk below it.
 
 #include "node/block_orders.h"
 
@@ -7,155 +7,14 @@
 #include "base/errors.h"
 #include "base/rng.h"
 #include "base/units.h"
-#include "bench.h"
-#include "node/cache.h"
 #include "node/prefill.h"
+#include "order_bench.h"
 
 namespace block_orders_test {
 
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
-
-namespace {
-
-const ExtentLayout kLayout = layout_of(2);
-const kv::Namespace kKv = namespace_of(kLayout);
-const uint64_t kPage = kLayout.page_bytes();
-
-std::vector<uint32_t> tokens_of(uint32_t seed, size_t blocks) {
-  return std::vector<uint32_t>(64 * blocks, seed);
-}
-
-struct Source final : BlockSource {
-  explicit Source(Shelf& s) : shelf(s) {}
-  Shelf* shelf_of(const NamespaceId&) override { return leads || forgets ? nullptr : &shelf; }
-  bool is_pending(const BlockHash&) const override { return false; }
-  Shelf& shelf;
-  bool leads = false, forgets = false;
-};
-
-/// A pool over a disk, and orders about its blocks.
-struct OrderBench {
-  explicit OrderBench(uint32_t pages = 16, const kv::Namespace& own = kKv)
-      : shelf(kLayout, pages, pages, kv::kLruTail, book.log()),
-        disk({.capacity_bytes = 1 << 20}, book.log(), numbers),
-        source(shelf),
-        orders(source, shelves, disk, book, {own, pages * kPage}) {
-    shelf.slabs.push_back(0);
-    book.names().add(kKv.id(), kKv, "m");
-  }
-  ~OrderBench() {
-    shelf.pool.check();
-    shelf.leases.check();
-    disk.check();
-  }
-
-  std::vector<BlockHash> publish(uint32_t seed, size_t blocks, const kv::Namespace& kv = kKv) {
-    const auto tokens = tokens_of(seed, blocks);
-    const auto hashes = kv::chain(kv.id(), tokens, 64);
-    for (size_t i = 0; i < hashes.size(); ++i) {
-      if (shelf.pool.find(hashes[i]) != kv::kNoPage) continue;
-      const auto page = shelf.pool.allocate(1);
-      REQUIRE_OK(page);
-      kv::BlockMeta meta{
-          hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], kv.id(), static_cast<uint32_t>(i * 64), {7, 8}};
-      meta.tokens.assign(64, seed);
-      shelf.pool.unpin(shelf.pool.publish(page->front(), std::move(meta)).page);
-    }
-    shelf.pool.touch(std::span(hashes));
-    return hashes;
-  }
-  void put_on_disk(const std::vector<BlockHash>& hashes, const kv::Namespace& kv = kKv) {
-    DiskFound found;
-    for (size_t i = 0; i < hashes.size(); ++i)
-      found.blocks.push_back(
-          {hashes[i], i == 0 ? BlockHash{} : hashes[i - 1], kv.id(), static_cast<uint32_t>(64 * i), kLayout, {7, 8}});
-    Actions out;
-    CHECK(disk.on_event(
-        found, [](const DiskBlock&) { return true; }, now, out));
-  }
-  void leave_memory(const std::vector<BlockHash>& hashes) {
-    for (const auto& hash : hashes) shelf.pool.remove(hash, kv::Removal::evicted);
-  }
-  bool in_memory(const BlockHash& hash) const { return shelf.pool.find(hash) != kv::kNoPage; }
-  kv::LeaseId lease(const BlockHash& hash) {
-    const std::vector<kv::PageIndex> pages{shelf.pool.find(hash)};
-    const auto granted = shelf.leases.grant("d0", pages, now + 10s);
-    REQUIRE_OK(granted);
-    return *granted;
-  }
-
-  uint64_t give(decltype(BlockOrder::what) what, Duration time = 10s) {
-    const uint64_t id = ++count;
-    orders.on_order({id, now + time, std::move(what)}, now, out);
-    return id;
-  }
-  void end(uint64_t id) { orders.on_order({id, now, EndOrder{}}, now, out); }
-  void tick() { orders.on_tick(now, out); }
-  /// The answer to an order that has ended.
-  template <class T>
-  T answer(uint64_t id) const {
-    std::vector<T> found;
-    for (const OrderAnswer& a : all<OrderAnswer>(out))
-      if (a.id == id && std::holds_alternative<T>(a.what)) found.push_back(std::get<T>(a.what));
-    REQUIRE(found.size() == 1);
-    return found[0];
-  }
-  EvictReport evict(const BlockFilter& filter, bool dry_run = false) {
-    const uint64_t id = give(EvictBlocks{filter, dry_run});
-    for (int i = 0; !orders.idle(); ++i) {
-      REQUIRE(i < 100);
-      CHECK(orders.next_wakeup() <= now);
-      tick();
-    }
-    return answer<EvictReport>(id);
-  }
-  PinReport pin(const BlockHash& last, Duration time = 3600s) { return answer<PinReport>(give(PinBlocks{last, time})); }
-  void wait(Duration time) {
-    now += time;
-    book.uses().look(shelves, now);
-    for (const auto& lease : shelf.leases.expire(now)) orders.expired(shelf, lease.id);
-  }
-  void load_all() {
-    for (const DiskLoad& load : all<DiskLoad>(Actions(out))) {
-      Actions more;
-      disk.on_event(DiskLoaded{load.op, Code::ok, "", {7, 8}}, {}, now, more);
-    }
-  }
-  uint64_t stayed(const EvictReport& report, Stayed why) const {
-    return report.stayed[static_cast<size_t>(why)].blocks;
-  }
-
-  Numbers numbers;
-  BlockBook book;
-  Shelf shelf;
-  std::vector<Shelf*> shelves{&shelf};
-  DiskTier disk;
-  Source source;
-  BlockOrders orders;
-  TimePoint now = TimePoint{} + 360000s;
-  Actions out;
-  uint64_t count = 0;
-};
-
-}  // namespace
-
-namespace {
-WriteBlocks writing(uint32_t seed, size_t blocks, size_t from = 0) {
-  WriteBlocks order{kKv, kKv.id(), "m", kLayout, {}};
-  const auto tokens = tokens_of(seed, from + blocks);
-  const auto hashes = kv::chain(kKv.id(), tokens, 64);
-  for (size_t i = from; i < hashes.size(); ++i)
-    order.blocks.push_back({hashes[i],
-                            i == 0 ? BlockHash{} : hashes[i - 1],
-                            kKv.id(),
-                            static_cast<uint32_t>(64 * i),
-                            {7, 8},
-                            std::vector<uint32_t>(64, seed)});
-  return order;
-}
-}  // namespace
 
 TEST_CASE("node/orders: an eviction without conditions frees every block that nothing holds, in memory and on disk") {
   OrderBench b;
@@ -593,116 +452,6 @@ TEST_CASE("node/orders: a read that nobody ends gives its lease back when its ti
   CHECK(b.shelf.leases.size() == 0);
 }
 
-TEST_CASE("node/orders: blocks that are written become visible when their pages are filled, and not before") {
-  OrderBench b;
-  const auto order = writing(1, 4);
-  const uint64_t id = b.give(order);
-  const auto fill = b.answer<PagesToFill>(id);
-  CHECK(fill.pages.size() == 4);
-  CHECK(b.orders.owned(b.shelf.pool) == 4);
-  CHECK_FALSE(b.in_memory(order.blocks[0].hash));
-  b.end(id);
-  const auto report = b.answer<WriteReport>(id);
-  CHECK(report.stored == 4);
-  CHECK(b.in_memory(order.blocks[3].hash));
-  CHECK(b.shelf.pool.counts().pinned == 0);
-  const uint64_t again = b.give(order);
-  b.end(again);
-  CHECK(b.answer<WriteReport>(again).known == 4);
-  const uint64_t gone = b.give(writing(2, 3));
-  b.orders.on_order({gone, b.now, CancelOrder{}}, b.now, b.out);
-  CHECK(b.shelf.pool.counts().owned == 0);
-  CHECK(b.orders.idle());
-}
-
-TEST_CASE("node/orders: a full node takes the front of a chain, and never the pages of the chain itself") {
-  OrderBench b;
-  const auto held = b.publish(9, 6);
-  b.lease(held[5]);
-  const uint64_t first = b.give(writing(1, 8));
-  b.end(first);
-  CHECK(b.answer<WriteReport>(first).stored == 8);
-  const uint64_t second = b.give(writing(1, 5, 8));
-  b.end(second);
-  const auto report = b.answer<WriteReport>(second);
-  CHECK(report.stored == 2);
-  CHECK(report.omitted == 3);
-  for (const auto& block : writing(1, 10).blocks) CHECK(b.in_memory(block.hash));
-  const Error orphan = b.answer<Error>(b.give(writing(2, 1, 3)));
-  CHECK(orphan.mc == err::kNotFound);
-}
-
-TEST_CASE("node/orders: a full node takes no page from blocks of the import that it had already") {
-  OrderBench b(4);
-  const auto known = b.publish(1, 2);
-  b.publish(9, 2);  // used later than the known blocks
-  const uint64_t id = b.give(writing(1, 4));
-  CHECK(b.in_memory(known[1]));
-  CHECK(b.shelf.pool.counts().pinned == 2);
-  b.end(id);
-  const auto report = b.answer<WriteReport>(id);
-  CHECK(report.known == 2);
-  CHECK(report.stored == 2);
-  for (const auto& block : writing(1, 4).blocks) CHECK(b.in_memory(block.hash));
-  CHECK(b.shelf.pool.counts().pinned == 0);
-  const uint64_t gone = b.give(writing(1, 6));
-  b.orders.on_order({gone, b.now, CancelOrder{}}, b.now, b.out);
-  CHECK(b.shelf.pool.counts().pinned == 0);
-}
-
-TEST_CASE("node/orders: blocks of another model, data type or block size are refused by the name of the field") {
-  const std::pair<void (*)(kv::Namespace&), const char*> changes[] = {
-      {[](kv::Namespace& kv) { kv.weights = "v"; }, "weights"},
-      {[](kv::Namespace& kv) { kv.kv_dtype = "bf16"; }, "kv_dtype"},
-      {[](kv::Namespace& kv) { kv.block_tokens = 128; }, "block_tokens"},
-      {[](kv::Namespace& kv) { kv.layers = 3; }, "layers"},
-  };
-  OrderBench b;
-  for (const auto& [change, field] : changes) {
-    WriteBlocks order = writing(1, 1);
-    change(order.kv);
-    order.model = "m2";
-    const Error refused = b.answer<Error>(b.give(order));
-    CHECK(refused.mc == err::kKvFileForeign);
-    CHECK_MESSAGE(refused.what.find("is of model m2, and this node serves model m: " + std::string(field) +
-                                    " of the stream is ") != std::string::npos,
-                  refused.what);
-  }
-  WriteBlocks other_plan = writing(1, 1);
-  other_plan.kv.attention = "moba:block=128";
-  CHECK(b.answer<PagesToFill>(b.give(other_plan)).pages.size() == 1);
-  b.end(b.count);
-  CHECK(b.answer<WriteReport>(b.count).attention == "moba:block=128");
-  CHECK(b.answer<WriteReport>(b.count).node_attention == "full");
-  b.end(b.give(writing(2, 1)));
-  CHECK(b.answer<WriteReport>(b.count).attention.empty());
-}
-
-TEST_CASE("node/orders: a cache node takes blocks of any layout, and a prompt of a peer finds them") {
-  CacheOptions options;
-  options.slab_bytes = 8 * kPage;
-  options.segment_bytes = 2 * options.slab_bytes;
-  Bench<Cache, CacheOptions> b(wire::Role::cache, 0, options);
-  const WriteBlocks order = writing(1, 3);
-  const auto pages = all<OrderAnswer>(b.give(BlockOrder{1, b.now + 1s, order}));
-  REQUIRE(pages.size() == 1);
-  CHECK(std::get<PagesToFill>(pages[0].what).pages.size() == 3);
-  const auto done = all<OrderAnswer>(b.give(BlockOrder{1, b.now + 1s, EndOrder{}}));
-  REQUIRE(done.size() == 1);
-  CHECK(std::get<WriteReport>(done[0].what).stored == 3);
-  wire::LeaseRequest request;
-  request.lease = 5, request.ns = kKv.id(), request.with_tokens = true;
-  for (const auto& block : order.blocks) request.hashes.push_back(block.hash);
-  const auto grants = sent<wire::LeaseGrant>(b.from("p0", 1, request), "p0");
-  REQUIRE(grants.size() == 1);
-  REQUIRE(grants[0].blocks.size() == 3);
-  CHECK(grants[0].blocks[1].tokens == order.blocks[1].tokens);
-  CHECK(sound_tokens(grants[0].blocks[1], kKv.id(), kLayout) == order.blocks[1].tokens);
-  wire::LeasedBlock lie = grants[0].blocks[1];
-  lie.tokens[0] ^= 1;
-  CHECK(sound_tokens(lie, kKv.id(), kLayout).empty());
-}
-
 TEST_CASE("node/orders: pins neither keep a node from draining nor count as leases of readers") {
   Bench<Prefill, PrefillOptions> b(wire::Role::prefill, 16, PrefillOptions{});
   std::vector<BlockHash> hashes = kv::chain(kKv.id(), tokens_of(1, 2), 64);
@@ -751,33 +500,6 @@ TEST_CASE("node/orders: the conductor hears of evicted blocks, and the node know
   REQUIRE(grants.size() == 1);
   CHECK(grants[0].reason == wire::Fallback::evicted);
   CHECK(grants[0].age_ms >= 3000);
-}
-
-TEST_CASE("node/orders: a salt names its tenant, and other texts are of the default one") {
-  CHECK(tenant_of("5:alice") == "alice");
-  CHECK(tenant_of("5:aliceand more") == "alice");
-  for (const char* salt : {"", "alice", ":alice", "9:alice", "0:", "-1:a", "5x:alice", "99999999999999999999:a"})
-    CHECK(tenant_of(salt) == kDefaultTenant);
-}
-
-TEST_CASE("node/orders: the book of namespaces forgets the least recently used one, and never the node's own") {
-  NamespaceBook book(2);
-  book.add_own(kKv, "m");
-  NamespaceId ids[3];
-  for (uint8_t i = 0; i < 3; ++i) ids[i].bytes[0] = static_cast<uint8_t>(i + 1);
-  book.add(ids[0], kKv, "m", "bob");
-  book.add(ids[1], kKv, "m", "bob");
-  book.add(ids[0], kKv, "m", "bob");
-  book.add(ids[2], kKv, "m", "bob");
-  CHECK(book.find(ids[1]) == nullptr);
-  for (const NamespaceId& id : {ids[0], ids[2]}) {
-    REQUIRE(book.find(id) != nullptr);
-    CHECK(book.find(id)->tenant == "bob");
-    CHECK(book.find(id)->kv_namespace == kKv.text());
-  }
-  REQUIRE(book.find(kKv.id()) != nullptr);
-  book.add(kKv.id(), kKv, "m");
-  CHECK(book.find(ids[0]) != nullptr);
 }
 
 TEST_CASE("node/orders: the clock of uses stays within its bound and never dates a use too early") {
