@@ -101,6 +101,14 @@ class Blocks(unittest.TestCase):
             code, _, err = run("mc-cache", "evict", "p0", *words, env=c.env)
             self.assertEqual(code, 2, err)
             self.assertIn(text, err)
+        for words in (("evict", "p0", "--older", "9000h"), ("pin", "p0", "--prefix", "1" * 32, "--for", "900h")):
+            code, _, err = run("mc-cache", *words, env=c.env)
+            self.assertEqual(code, 2, err)
+            self.assertIn(words[-2], err)
+            self.assertIn("is not from 1ms to ", err)
+        code, out, err = run("mc-cache", "evict", "p0", "--tenant", "nobody", env=c.env)
+        self.assertEqual(code, 0, err)
+        self.assertIn(b"no block of the node meets the conditions\nthe node knows no such tenant", out)
         for words in (("pin", "p0"), ("pin", "p0", "key", "--prefix", "1" * 32), ("unpin", "p0")):
             code, _, err = run("mc-cache", *words, env=c.env)
             self.assertEqual(code, 2, err)
@@ -267,6 +275,34 @@ class Blocks(unittest.TestCase):
             code, _, err = run("mc-cache", "warm", "c0", *words, env=c.env, stdin=b"Short.")
             self.assertNotEqual(code, 0)
             self.assertIn(text, err)
+
+    def test_a_warmed_system_message_is_found_by_chats(self):
+        c = self.start(memory="32MiB")
+        text = " ".join(f"Rule {n}: answer in few words." for n in range(60))
+        code, out, err = run(
+            "mc-cache", "warm", "p0", "-f", "-", "--chat", "system", "--json", env=c.env, stdin=text.encode()
+        )
+        self.assertEqual(code, 0, err)
+        row = json.loads(out)
+        self.assertGreater(row["blocks"], 5)
+        chat = [{"role": "system", "content": text}, {"role": "user", "content": "Who are you?"}]
+        status, _, answer = c.post("/v1/chat/completions", {"messages": chat, "max_tokens": 1})
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(cached(answer), row["blocks"] * BLOCK)
+
+    def test_a_block_that_was_evicted_from_a_cache_node_is_no_cold_miss(self):
+        c = self.start()
+        c.start("c0", "--dram", "32MiB", "--transport", "shm")
+        c.wait_nodes()
+        ids = Random(53).ids(LENGTH)
+        flags = ["--prompt-ids", ",".join(map(str, ids)), "--kv-out", "-", "--dtype", "f32"]
+        code, stream, err = run("mc-prefill", "once", *flags)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.give(c, "c0", stream)[1]["stored"], LENGTH // BLOCK)
+        until(lambda: c.node("c0")["blocks_indexed"] == LENGTH // BLOCK, 20, "the index hears of the import")
+        self.evict_all(c, "c0")
+        miss = c.complete(ids=ids, max_tokens=1)["mc"]["misses"][0]
+        self.assertEqual((miss["reason"], miss["node"], miss["first_block"]), ("evicted", "c0", 0))
 
     def test_a_warmed_prompt_may_end_with_a_full_block(self):
         c = self.start(memory="32MiB")
