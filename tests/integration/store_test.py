@@ -385,7 +385,9 @@ class Durable(unittest.TestCase):
 
         self.restart(lambda: self.damage(value))
         self.assertIn("MC6004", self.verb("get", "k", code=1))
-        self.assertIn("MC4007", self.verb("get", "k", code=1))
+        again = self.verb("get", "k", code=1)
+        self.assertIn("MC4007", again)
+        self.assertIn("damaged", again)
         self.assertEqual(self.verb("get", "sound"), b"sound")
 
     def test_a_full_disk_has_an_error_of_its_own_and_keeps_what_it_acknowledged(self):
@@ -405,6 +407,12 @@ class Durable(unittest.TestCase):
         self.restart()
         for key, value in values.items():
             self.assertEqual(self.verb("get", key), value)
+
+    def test_a_disk_of_values_without_a_disk_is_refused(self):
+        code, _, err = run("mc-cache", "--values-disk", "64MiB", env=self.c.env)
+        self.assertEqual(code, 2, err)
+        self.assertIn("--values-disk", err)
+        self.assertIn("--ssd", err)
 
     def test_a_level_that_the_node_has_not_is_refused(self):
         self.assertIn("MC4031", self.verb("put", "k", "-", "--durability", "d3", code=1, stdin=b"x"))
