@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "door/request_records.h"
 #include "wire/codec.h"
 
 namespace mc::door {
@@ -102,6 +103,7 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
     Json row = Json::object();
     row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
     row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
+    row.set("sources", sources_json(e.sources[i]));
     row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("slow_start_ms", c.handicap_s * 1e3);

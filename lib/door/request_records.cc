@@ -15,6 +15,7 @@ Json considered_json(const node::RequestSummary& summary) {
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3).set("unmeasured", !c.measured);
+    row.set("sources", sources_json(c.sources));
     out.push(std::move(row));
   }
   return out;
@@ -70,6 +71,13 @@ std::string request_id(const std::string& id) {
 }
 
 }  // namespace
+
+Json sources_json(const std::vector<node::FetchSource>& sources) {
+  Json out = Json::array();
+  for (const node::FetchSource& s : sources)
+    out.push(Json::object({{"node", s.node}, {"first_block", s.first_block}, {"blocks", s.blocks}}));
+  return out;
+}
 
 void RequestRecords::begin(const RequestId& req, RequestProgress progress) {
   const bool fresh = running_.emplace(req, std::move(progress)).second;

@@ -7,11 +7,15 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "node/node.h"
 
 namespace mc::door {
+
+/// The nodes that a prefix is read from.
+Json sources_json(const std::vector<node::FetchSource>& sources);
 
 /// One running request, as far as the front door has seen it.
 struct RequestProgress {

@@ -332,6 +332,15 @@ Result<int> ask_model(const cli::Args& args) {
   return 0;
 }
 
+/// The blocks that a candidate fetches, and from which nodes: "60 of c0", "20 of p1+40 of c0".
+std::string fetch_text(const Json& candidate) {
+  std::string out;
+  for (const Json& source : candidate["sources"].items())
+    out += (out.empty() ? "" : "+") + std::to_string(source["blocks"].as_int()) + " of " +
+           std::string(source["node"].as_string());
+  return out.empty() ? "-" : out;
+}
+
 void print_explanation(const Json& e) {
   std::printf("prompt %ld tokens = %ld blocks of %ld + %ld tail, %ld reusable     deadline %.0f s\n",
               static_cast<long>(e["prompt_tokens"].as_int()), static_cast<long>(e["blocks"].as_int()),
@@ -340,12 +349,10 @@ void print_explanation(const Json& e) {
   std::printf("%-6s %7s %6s %12s %9s %8s %9s %9s %11s  %s\n", "NODE", "MATCH", "(SSD)", "FETCH", "QUEUE ms", "LOAD ms",
               "FETCH ms", "PREFILL", "TTFT(pred)", "VERDICT");
   for (const auto& c : e["candidates"].items()) {
-    const std::string from(c["fetch_from"].as_string());
-    const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
     std::printf("%-6s %3ld/%-3ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms  %s\n",
                 std::string(c["node"].as_string()).c_str(), static_cast<long>(c["match_blocks"].as_int()),
                 static_cast<long>(e["reusable_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
-                fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
+                fetch_text(c).c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
                 c["prefill_ms"].as_double(), c["ttft_ms"].as_double(),
                 (std::string(c["verdict"].as_string()) + (c["unmeasured"].as_bool() ? ", unmeasured" : "")).c_str());
   }
@@ -422,11 +429,9 @@ void print_record(const Json& r) {
   std::printf("%-6s %6s %6s %12s %9s %8s %9s %9s %11s\n", "NODE", "MATCH", "(SSD)", "FETCH", "QUEUE ms", "LOAD ms",
               "FETCH ms", "PREFILL", "TTFT(pred)");
   for (const auto& c : r["considered"].items()) {
-    const std::string from(c["fetch_from"].as_string());
-    const std::string fetch = from.empty() ? "-" : std::to_string(c["fetch_blocks"].as_int()) + " of " + from;
     std::printf("%-6s %6ld %6ld %12s %9.1f %8.1f %9.1f %9.1f %8.1f ms%s\n", text_of(c["node"]).c_str(),
                 static_cast<long>(c["match_blocks"].as_int()), static_cast<long>(c["disk_blocks"].as_int()),
-                fetch.c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
+                fetch_text(c).c_str(), c["queue_ms"].as_double(), c["load_ms"].as_double(), c["fetch_ms"].as_double(),
                 c["prefill_ms"].as_double(), c["ttft_ms"].as_double(), c["unmeasured"].as_bool() ? "  unmeasured" : "");
   }
 }
