@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import itertools
+import signal
 import unittest
 
 import cluster
@@ -105,6 +106,33 @@ class Equality(unittest.TestCase):
             sources = [a["mc"]["cached_from"] for a in answers]
             self.assertTrue(any("c0" in s for s in sources), sources)
             c.wait_quiet()
+
+    def test_a_prefix_read_from_two_nodes_at_once_gives_the_same_tokens_and_outlives_one_of_them(self):
+        with Cluster(roles=["conductor"], conductor=FETCH) as c:
+            for name in ("p0", "p1", "p2", "d0", "d1"):
+                c.start(name, "--dtype", "f32")
+            c.wait_nodes()
+            ids = Random(30).ids(20 * BLOCK + 5)
+            self.check(c, ids[: 10 * BLOCK + 5], 4, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            self.check(c, ids, 4, mc={"pin": {"prefill": "p1", "decode": "d1"}})
+            c.wait_quiet()
+            answer = self.check(c, ids, 8, mc={"pin": {"prefill": "p2", "decode": "d1"}})
+            self.assertEqual(answer["mc"]["cached_remote_tokens"], 20 * BLOCK, answer["mc"])
+            sources = c.operate("GET", "/requests/" + answer["id"])["considered"][0]["sources"]
+            self.assertEqual([(s["first_block"], s["blocks"]) for s in sources], [(0, 10), (10, 10)])
+            self.assertEqual(answer["mc"]["cached_from"], {s["node"]: 10 * BLOCK for s in sources})
+            c.wait_quiet()
+            code, _, err = cluster.run("mc-cache", "evict", "p2", "--all", env=c.env)
+            self.assertEqual(code, 0, err)
+            cluster.until(lambda: c.node("p2")["blocks_indexed"] == 0, 20, "the index hears of the eviction")
+            lost = c.processes[sources[0]["node"]].popen
+            lost.send_signal(signal.SIGSTOP)  # the conductor has not noticed yet
+            try:
+                answer = self.check(c, ids, 8, mc={"pin": {"prefill": "p2", "decode": "d1"}})
+            finally:
+                lost.send_signal(signal.SIGCONT)
+            self.assertEqual(answer["mc"]["cached_remote_tokens"], 20 * BLOCK, answer["mc"])
+            self.assertNotIn(sources[0]["node"], answer["mc"]["cached_from"])
 
     def test_requests_that_push_each_other_out_of_a_small_pool_still_give_the_oracles_tokens(self):
         # 13 pages; each of the three ends with 10.
