@@ -46,6 +46,7 @@ FAMILIES = {
     "mc-bench-attn": ["attn", "ops"],
     "mc-bench-gpu": ["gpu"],
     "mc-bench-xfer": ["xfer"],
+    "mc-bench-rfp": ["rfp"],
     "mc-bench-disk": ["disk"],
     "mc-bench-kv": ["kv"],
     "mc-bench-doctor": ["doctor"],

@@ -40,6 +40,9 @@ Result<int> measure_tokenizer(const cli::Args& args);
 extern const cli::FlagList kXferFlags;
 Result<int> xfer(const cli::Args& args);
 
+extern const cli::FlagList kRfpFlags;
+Result<int> measure_fetching(const cli::Args& args);
+
 extern const cli::FlagList kDiskFlags;
 Result<int> measure_disk(const cli::Args& args);
 

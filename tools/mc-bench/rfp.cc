@@ -1,0 +1,366 @@
+// `mc-bench rfp`: null calls by remote fetching (lib/rfp) between two ends in this process, over each transport. --op
+// call measures calls; each response is compared with its request. --op calibrate measures reads of each size and
+// writes, and prints the parameters that follow: N, the bound of R, and F for --size.
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "base/errors.h"
+#include "base/histogram.h"
+#include "product/flags.h"
+#include "rfp/sizing.h"
+#include "rfp_windows/rfp_windows.h"
+#include "rows.h"
+#include "transports/transports.h"
+#include "verbs.h"
+#include "xfer_flags.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr Flag kRfpOp{.name = "op",
+                      .kind = FlagKind::list,
+                      .value = "O,O",
+                      .fallback = "call",
+                      .help = "call measures calls, calibrate the transfers and the parameters that follow"};
+constexpr Flag kRfpSize{.name = "size",
+                        .kind = FlagKind::sweep_bytes,
+                        .value = "SIZES",
+                        .fallback = "32",
+                        .help = "bytes of a response, at most 4064"};
+constexpr Flag kRfpFetch{.name = "fetch",
+                         .kind = FlagKind::bytes,
+                         .value = "SIZE",
+                         .fallback = "256",
+                         .help = "bytes of the first read of a response, its 32 bytes of header included"};
+constexpr Flag kRfpRetries{.name = "retries",
+                           .kind = FlagKind::count,
+                           .value = "R",
+                           .fallback = "5",
+                           .help = "reads in vain of a call beyond which it counts as slow, 1 to 1000000",
+                           .check = flags::check_between<1, 1'000'000>};
+constexpr Flag kRfpDepth{
+    .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "calls in flight"};
+constexpr auto kRfpFlagTable = flags::join(flags::list(&kTransports, &kRfpOp, &kRfpSize, &kRfpFetch, &kRfpRetries,
+                                                       &kRfpDepth, &kXferDevices, &kTime, &kFormat, &flags::kOutput),
+                                           flags::kEveryRun);
+
+constexpr uint32_t kResponseBytesMax = 4096;
+
+struct RfpPoint {
+  std::string transport, op;
+  uint64_t bytes = 32, depth = 1;
+  uint32_t retries = 5;  // R
+};
+
+TimePoint clock_now() {
+  return SystemClock::instance().now();
+}
+
+/// Two engines of this process. The server's thread answers channels until the pair ends.
+class RfpPair {
+ public:
+  static Result<std::unique_ptr<RfpPair>> open(const cli::Args& args, const RfpPoint& point);
+  ~RfpPair();
+
+  /// Hands the client's events to its end.
+  void turn();
+  rfp::ClientEnd& end() { return *end_; }
+  xfer::Engine& engine() { return *client_; }
+  xfer::PeerId peer() const { return peer_; }
+  uint64_t server_operations() const { return server_operations_.load(); }
+
+ private:
+  Result<void> connect(const RfpPoint& point);
+  void serve(const std::stop_token& stop, size_t response_bytes);
+
+  std::unique_ptr<xfer::Engine> server_, client_;
+  xfer::PeerId peer_{};
+  std::unique_ptr<rfp::ClientEnd> end_;
+  std::vector<xfer::Event> events_;
+  std::atomic<uint64_t> server_operations_{0};  // transfers that the server's end started
+  std::jthread thread_;
+};
+
+RfpPair::~RfpPair() {
+  end_.reset();
+  thread_ = {};  // stops and joins
+}
+
+Result<std::unique_ptr<RfpPair>> RfpPair::open(const cli::Args& args, const RfpPoint& point) {
+  auto pair = std::make_unique<RfpPair>();
+  const std::string& devices = args.text(kXferDevices);
+  const size_t cut = devices.find('/');
+  xfer::Options options{.name = "rfp-server", .transport = point.transport, .spin = 1ms};
+  std::random_device random;  // a secret of this run: tcp serves nobody without one
+  while (options.secret.size() < 32) options.secret.push_back(static_cast<char>(random()));
+  options.rdma_devices = cut == std::string::npos ? devices : devices.substr(cut + 1);
+  MC_TRY(server, xfer::open_engine(options));
+  options.name = "rfp-client";
+  options.rdma_devices = devices.substr(0, cut);
+  MC_TRY(client, xfer::open_engine(options));
+  pair->server_ = std::move(server);
+  pair->client_ = std::move(client);
+  pair->thread_ =
+      std::jthread([raw = pair.get(), bytes = point.bytes](const std::stop_token& stop) { raw->serve(stop, bytes); });
+  MC_CHECK(pair->connect(point));
+  return pair;
+}
+
+Result<void> RfpPair::connect(const RfpPoint& point) {
+  const TimePoint deadline = clock_now() + 5s;
+  const auto failed = [&](const std::string& what) {
+    return user_error(err::kTransportUnusable, point.transport + ": " + what, "--transport");
+  };
+  MC_TRY(peer, client_->connect(server_->describe(), deadline));
+  peer_ = peer;
+  while (!end_ || !end_->ready()) {
+    if (clock_now() > deadline) return failed("no channel within 5 s");
+    events_.clear();
+    (void)client_->poll(events_, clock_now() + 1ms);
+    for (const xfer::Event& event : events_) {
+      if (event.kind == xfer::Event::Kind::peer_lost) return failed(event.text);
+      if (end_) end_->on(event);
+      if (event.kind != xfer::Event::Kind::peer_up) continue;
+      rfp::ClientOptions options;
+      options.geometry = {.slots = std::bit_ceil(static_cast<uint32_t>(point.depth)),
+                          .response_bytes = kResponseBytesMax};
+      options.retries_max = point.retries;
+      MC_TRY(end, rfp::ClientEnd::open(*client_, peer_, 1, options));
+      end_ = std::move(end);
+    }
+    if (!end_) continue;
+    end_->run(clock_now());
+    if (end_->refused() != Code::ok)
+      return failed("the channel was refused: " + std::string(to_string(end_->refused())));
+  }
+  return {};
+}
+
+void RfpPair::turn() {
+  events_.clear();
+  (void)client_->poll(events_, TimePoint{});
+  for (const xfer::Event& event : events_) end_->on(event);
+  end_->run(clock_now());
+}
+
+/// Answers each request with its own bytes, repeated to the length of a response.
+void RfpPair::serve(const std::stop_token& stop, size_t response_bytes) {
+  std::unique_ptr<rfp::ServerEnd> end;
+  std::vector<xfer::Event> events;
+  std::vector<std::byte> response(response_bytes);
+  while (!stop.stop_requested()) {
+    events.clear();
+    (void)server_->poll(events, end ? TimePoint{} : clock_now() + 1ms);
+    for (const xfer::Event& event : events) {
+      if (end) end->on(event);
+      if (end || event.kind != xfer::Event::Kind::notify) continue;
+      if (const auto asked = wire::decode_rfp_open(event.bytes)) {
+        auto opened = rfp::ServerEnd::open(*server_, event.peer, *asked, 1);
+        if (opened) end = std::move(*opened);
+      }
+    }
+    if (!end) continue;
+    end->run();
+    bool idle = true;
+    while (const auto request = end->poll(clock_now())) {
+      idle = false;
+      const auto argument = end->payload(*request);
+      for (size_t at = 0; at < response.size(); at += argument.size())
+        std::memcpy(response.data() + at, argument.data(), std::min(argument.size(), response.size() - at));
+      end->publish(request->sequence, 0, response, clock_now());
+      end->run();
+    }
+    server_operations_.store(end->figures().writes);
+    if (idle) std::this_thread::yield();
+  }
+}
+
+struct CallFigures {
+  uint64_t calls = 0, failed = 0, pushed = 0, reads = 0, writes = 0, server_operations = 0;
+  Duration elapsed{};
+  Histogram latency_us;
+};
+
+Result<CallFigures> run_calls(RfpPair& pair, const RfpPoint& point, uint32_t fetch_bytes, Duration duration) {
+  CallFigures out;
+  rfp::Client& client = pair.end().client();
+  const rfp::EndFigures before = pair.end().figures();
+  const uint64_t operations = pair.server_operations();
+  std::vector<TimePoint> starts(std::bit_ceil(point.depth));
+  const TimePoint start = clock_now();
+  uint64_t open = 0, arguments = 0;
+  TimePoint now = start, last = start;
+  while (now - start < duration || open > 0) {
+    while (open < point.depth && client.free() && now - start < duration) {
+      const uint64_t argument = ++arguments * 0x9e3779b97f4a7c15;  // the sequence that the call gets
+      MC_TRY(sequence, client.call(pair.end().memory(), 0, std::as_bytes(std::span(&argument, 1)), fetch_bytes, now));
+      starts[sequence % starts.size()] = now;
+      ++open;
+    }
+    pair.turn();
+    now = clock_now();
+    bool idle = true;
+    while (const auto answer = client.take(pair.end().memory())) {
+      idle = false;
+      if (answer->code != Code::ok)
+        return user_error(err::kPeerLost, "a call failed: " + std::string(to_string(answer->code)));
+
+      const uint64_t wanted = answer->sequence * 0x9e3779b97f4a7c15;
+      const size_t compared = std::min(sizeof wanted, answer->payload.size());
+      out.failed +=
+          answer->payload.size() != point.bytes || std::memcmp(answer->payload.data(), &wanted, compared) != 0;
+      out.pushed += answer->pushed;
+      out.latency_us.record(to_seconds(now - starts[answer->sequence % starts.size()]) * 1e6);
+      client.finish(answer->sequence);
+      ++out.calls;
+      --open;
+      last = now;
+    }
+    if (idle && now - last > 5s) return user_error(err::kPeerLost, "no call has ended for 5 s");
+    if (idle) std::this_thread::yield();
+  }
+  out.elapsed = now - start;
+  out.reads = pair.end().figures().reads - before.reads;
+  out.writes = pair.end().figures().writes - before.writes;
+  out.server_operations = pair.server_operations() - operations;
+  return out;
+}
+
+/// Transfers per second, one at a time.
+Result<double> rate_of(RfpPair& pair, rfp::Window& window, std::span<std::byte> local, bool read, Duration duration) {
+  std::vector<rfp::WindowDone> done;
+  std::vector<xfer::Event> events;
+  const TimePoint start = clock_now();
+  uint64_t count = 0;
+  while (clock_now() - start < duration) {
+    done.clear();
+    if (read)
+      window.read(0, local, 0);
+    else
+      window.write(0, local, 0);
+    while (done.empty()) {
+      events.clear();
+      (void)pair.engine().poll(events, TimePoint{});
+      for (const xfer::Event& event : events) window.on(event);
+      window.ended(done);
+      if (clock_now() - start > duration + 5s) return user_error(err::kPeerLost, "a transfer does not end");
+    }
+    if (done[0].code != Code::ok)
+      return user_error(err::kPeerLost, "a transfer failed: " + std::string(to_string(done[0].code)));
+    ++count;
+  }
+  return static_cast<double>(count) / to_seconds(clock_now() - start);
+}
+
+Result<Json> measure_parameters(const cli::Args& args, RfpPair& pair, const RfpPoint& point) {
+  const rfp::WindowEntry* entry = rfp::window_to(pair.engine(), pair.peer());
+  if (entry == nullptr || !entry->fetches)
+    return user_error(err::kUsage, "--op calibrate: " + point.transport + " has no reads to measure", "--op");
+  const wire::RfpOpened& opened = pair.end().opened();
+  MC_TRY(window,
+         entry->open(
+             {.engine = &pair.engine(), .peer = pair.peer(), .written = opened.requests, .read = opened.responses}));
+  rfp::ReadRates rates{};
+  Json reads = Json::array();
+  rfp::SizeCounts sizes;
+  sizes.record(static_cast<uint32_t>(point.bytes + wire::kRfpHeaderBytes));
+  const auto local = pair.end().memory().local;
+  const Duration each = args.duration(kTime) / (rfp::kFetchSizes.size() + 1);
+  size_t best = 0;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    MC_TRY(rate, rate_of(pair, *window, local.first(rfp::kFetchSizes[i]), true, each));
+    rates[i] = rate;
+    reads.push(Json::object({{"bytes", rfp::kFetchSizes[i]}, {"reads_per_s", rate}}));
+    if (sizes.rate(i, rates) > sizes.rate(best, rates)) best = i;
+  }
+  MC_TRY(writes, rate_of(pair, *window, local.first(rfp::kFetchSizes[0]), false, each));
+  Json out = Json::object({{"type", "point"}, {"op", point.op}, {"transport", point.transport}});
+  out.set("size_bytes", point.bytes).set("reads", std::move(reads)).set("writes_per_s", writes);
+  out.set("retries_bound", rfp::retries_bound(rates[0], writes)).set("fetch_bytes", rfp::kFetchSizes[best]);
+  return std::move(out.set("failed", 0));
+}
+
+Result<Json> measure_point(const cli::Args& args, const RfpPoint& point) {
+  MC_TRY(pair, RfpPair::open(args, point));
+  if (point.op == "calibrate") return measure_parameters(args, *pair, point);
+  const auto fetch_bytes = static_cast<uint32_t>(args.bytes(kRfpFetch));
+  MC_TRY(figures, run_calls(*pair, point, fetch_bytes, args.duration(kTime)));
+  const double calls = static_cast<double>(std::max<uint64_t>(figures.calls, 1));
+  Json out = Json::object({{"type", "point"}, {"op", point.op}, {"transport", point.transport}});
+  out.set("size_bytes", point.bytes).set("depth", point.depth).set("fetch_bytes", uint64_t{fetch_bytes});
+  out.set("retries_max", point.retries);
+  out.set("calls", figures.calls).set("failed", figures.failed).set("duration_s", to_seconds(figures.elapsed));
+  out.set("calls_per_s", static_cast<double>(figures.calls) / to_seconds(figures.elapsed));
+  out.set("latency_us_p50", figures.latency_us.quantile(.5)).set("latency_us_p99", figures.latency_us.quantile(.99));
+  out.set("reads_per_call", static_cast<double>(figures.reads) / calls);
+  out.set("writes_per_call", static_cast<double>(figures.writes) / calls);
+  return std::move(out.set("pushed_calls", figures.pushed).set("server_operations", figures.server_operations));
+}
+
+std::vector<std::string> rfp_cells(const RfpPoint& point, const Json& row) {
+  const auto number = [&](const char* key, int decimals) {
+    return row.has(key) ? fixed(row[key].as_double(), decimals) : std::string("-");
+  };
+  return {point.transport,
+          point.op,
+          human_bytes(point.bytes),
+          std::to_string(point.depth),
+          number("calls_per_s", 0),
+          number("latency_us_p50", 1),
+          number("latency_us_p99", 1),
+          number("reads_per_call", 2),
+          number("pushed_calls", 0),
+          number("server_operations", 0),
+          number("retries_bound", 0),
+          number("fetch_bytes", 0)};
+}
+
+Result<std::vector<RfpPoint>> rfp_points(const cli::Args& args) {
+  const auto bad = [](const Flag& flag, const std::string& what) {
+    return user_error(err::kBadValue, "--" + std::string(flag.name) + ": " + what, "--" + std::string(flag.name));
+  };
+  MC_TRY(sizes, parse_sweep_bytes(args.text(kRfpSize)));
+  MC_TRY(depths, parse_sweep_counts(args.text(kRfpDepth)));
+  if (args.bytes(kRfpFetch) < 64 || args.bytes(kRfpFetch) > kResponseBytesMax)
+    return bad(kRfpFetch, "64 to 4096 bytes");
+  std::vector<RfpPoint> out;
+  for (const std::string& op : args.list(kRfpOp)) {
+    if (op != "call" && op != "calibrate") return bad(kRfpOp, "'" + op + "' is none of call, calibrate");
+    for (const std::string& transport : args.list(kTransports))
+      for (const uint64_t bytes : sizes)
+        for (const uint64_t depth : depths) {
+          if (bytes < 8 || bytes > kResponseBytesMax - wire::kRfpHeaderBytes) return bad(kRfpSize, "8 to 4064 bytes");
+          if (depth == 0 || depth > wire::kRfpSlotsMax) return bad(kRfpDepth, "1 to 64");
+          out.push_back({transport, op, bytes, depth, static_cast<uint32_t>(args.count(kRfpRetries))});
+        }
+  }
+  return out;
+}
+
+}  // namespace
+
+const cli::FlagList kRfpFlags = kRfpFlagTable;
+
+Result<int> measure_fetching(const cli::Args& args) {
+  MC_TRY(points, rfp_points(args));
+  MC_TRY(rows, Rows::open(args, "mc.bench.rfp.v1",
+                          Table({"transport", "op", "size", "depth", "calls/s", "p50 us", "p99 us", "reads/call",
+                                 "pushed", "server ops", "R max", "F"})));
+  uint64_t failed = 0;
+  for (const RfpPoint& point : points) {
+    MC_TRY(row, measure_point(args, point));
+    failed += static_cast<uint64_t>(row["failed"].as_int());
+    auto cells = rfp_cells(point, row);
+    MC_CHECK(rows->add(std::move(row), std::move(cells)));
+  }
+  rows->fact("failed", failed);
+  MC_CHECK(rows->finish());
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace mc::bench
