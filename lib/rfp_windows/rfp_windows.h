@@ -109,7 +109,8 @@ class ClientEnd {
 class ServerEnd {
  public:
   ~ServerEnd();  // as ~ClientEnd
-  /// Registers memory for the channel that `peer` asked for, and answers it. `instance` names this end.
+  /// Registers memory for the channel that `peer` asked for, and answers it. `instance` names this end. The caller
+  /// bounds the channels of a peer: each takes two of the engine's buffers and up to 8 MiB.
   static Result<std::unique_ptr<ServerEnd>> open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
                                                  uint64_t instance);
   void on(const xfer::Event& event);
