@@ -7,9 +7,9 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/hash.h"
-#include "gpu/attention.h"
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
+#include "model/device_attention.h"
 #include "model/device_pages.h"
 #include "model/device_weights.h"
 #include "ops/rope.h"
@@ -107,10 +107,11 @@ struct PassSequence {
   int64_t end() const { return q_begin + tokens; }
 };
 
-/// Attention of the rows of a pass in the layers that have these modes, one for each sequence.
-struct ModeBatch {
-  std::vector<attn::Mode> modes;
-  gpu::AttentionBatch batch;
+/// A page that the pass writes.
+struct WrittenPage {
+  gpu::RowPlace place;  // on the device, with its tokens
+  std::byte* host = nullptr;
+  bool is_whole = false;  // it is sealed, so all of it goes to the host
 };
 
 class DeviceBackend final : public Backend {
@@ -123,7 +124,7 @@ class DeviceBackend final : public Backend {
         layout_(model.kv_layout(options.block_tokens)),
         rope_(model.config().rope, model.config().head_dim),
         rows_max_(rows_most(options)),
-        last_row_(device),
+        attention_(device),
         pages_(device, layout_.page_bytes()) {}
   Result<void> prepare();
 
@@ -161,9 +162,8 @@ class DeviceBackend final : public Backend {
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
                         size_t inner, bool adds);
-  std::vector<gpu::SequenceRows> sequence_rows(const std::vector<attn::Mode>& modes) const;
-  gpu::AttentionShape attention_shape() const;
-  Result<void> attend_last_row(uint32_t layer);
+  std::vector<gpu::SequenceRows> sequence_rows() const;
+  gpu::AttentionLayer attention_layer(uint32_t layer, size_t first) const;
   Result<void> rest_of_layer(uint32_t layer, size_t first, size_t count);
 
   const Model& model_;
@@ -176,18 +176,15 @@ class DeviceBackend final : public Backend {
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;
-  std::vector<ModeBatch> batches_;  // the first `batches_begun_` are of the pass; all keep their memory
-  gpu::AttentionBatch last_row_;
+  DeviceAttention attention_;
   DevicePages pages_;
 
   // The pass under way.
   bool is_step_ = false;
-  size_t batches_begun_ = 0;
   Inputs inputs_{0};
   std::vector<PassSequence> sequences_;
-  std::vector<gpu::RowPlace> written_, sealed_;  // pages that the pass writes; those that it seals, with their tokens
-  std::vector<std::byte*> written_host_;         // of written_
-  std::vector<bool> written_whole_;              // of written_: the page is sealed
+  std::vector<WrittenPage> written_;
+  std::vector<gpu::RowPlace> sealed_;  // of written_, with their tokens
   PassSums sums_;
   size_t rows_ = 0;
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
@@ -297,10 +294,7 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
 Result<void> DeviceBackend::place_pages() {
   const int64_t block = options_.block_tokens;
   written_.clear();
-  written_host_.clear();
-  written_whole_.clear();
   sealed_.clear();
-  batches_begun_ = 0;
   sums_ = {};
   pages_.begin();
   for (PassSequence& s : sequences_) {
@@ -312,15 +306,17 @@ Result<void> DeviceBackend::place_pages() {
                                         : pages_.keep(s.sequence, static_cast<size_t>(page), host, use));
       if (is_read) continue;
       const int64_t tokens = std::min(s.end() - page * block, block);
-      written_.push_back({s.pages.back(), static_cast<int32_t>(tokens)});
-      written_host_.push_back(host);
-      written_whole_.push_back(tokens == block || is_fresh);
-      if (written_whole_.back()) sealed_.push_back(written_.back());
+      const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
+      written_.push_back({place, host, tokens == block || is_fresh});
+      if (written_.back().is_whole) sealed_.push_back(place);
       if (is_step_ && tokens < block) continue;  // a later step still writes the page
-      sums_.pages.push_back(written_.back());
+      sums_.pages.push_back(place);
       sums_.written.push_back(written_.size() - 1);
     }
   }
+  const gpu::AttentionShape shape{
+      .layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
+  attention_.begin(shape, sequence_rows());
   return pages_.load();
 }
 
@@ -437,55 +433,30 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
     note_sums(layer, made);
   }
   const size_t offset = layout_.layer_offset(layer);
-  MC_ASSERT_EQ(written_.size(), written_host_.size());
-  for (size_t i = 0; i < written_.size(); ++i) {
-    const uint64_t from = pages_.address(written_[i].page) + offset;
-    MC_CHECK(device_.read(from, {written_host_[i] + offset, layout_.layer_bytes()}));
-  }
+  for (const WrittenPage& page : written_)
+    MC_CHECK(device_.read(pages_.address(page.place.page) + offset, {page.host + offset, layout_.layer_bytes()}));
   return {};
 }
 
 // ---- attention ----
 
-gpu::AttentionShape DeviceBackend::attention_shape() const {
-  return {.layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
+std::vector<gpu::SequenceRows> DeviceBackend::sequence_rows() const {
+  std::vector<gpu::SequenceRows> out;
+  for (const PassSequence& s : sequences_)
+    out.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages});
+  return out;
 }
 
-std::vector<gpu::SequenceRows> DeviceBackend::sequence_rows(const std::vector<attn::Mode>& modes) const {
-  MC_ASSERT_EQ(modes.size(), sequences_.size());
-  std::vector<gpu::SequenceRows> out;
-  for (size_t i = 0; i < modes.size(); ++i) {
-    const PassSequence& s = sequences_[i];
-    out.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages, .mode = modes[i]});
-  }
-  return out;
+/// The addresses of rows `first` and behind.
+gpu::AttentionLayer DeviceBackend::attention_layer(uint32_t layer, size_t first) const {
+  const uint64_t skipped = first * q_width() * 2;
+  return {.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q + skipped, .out = at_.attended + skipped};
 }
 
 Result<void> DeviceBackend::attend(uint32_t layer) {
   std::vector<attn::Mode> modes;
   for (const PassSequence& s : sequences_) modes.push_back(s.plan->layer(static_cast<int32_t>(layer)));
-  const auto begun = batches_.begin() + static_cast<ptrdiff_t>(batches_begun_);
-  auto found = std::find_if(batches_.begin(), begun, [&](const ModeBatch& b) { return b.modes == modes; });
-  if (found == begun) {
-    if (begun == batches_.end()) batches_.push_back({{}, gpu::AttentionBatch(device_)});
-    found = batches_.begin() + static_cast<ptrdiff_t>(batches_begun_);
-    MC_CHECK(found->batch.begin(attention_shape(), sequence_rows(modes)));
-    found->modes = std::move(modes);
-    ++batches_begun_;
-  }
-  return found->batch.attend({.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q, .out = at_.attended});
-}
-
-/// Attention of a chunk's last row alone.
-Result<void> DeviceBackend::attend_last_row(uint32_t layer) {
-  MC_ASSERT(sequences_.size() == 1 && rows_ > 0);
-  std::vector<gpu::SequenceRows> rows = sequence_rows({sequences_[0].plan->layer(static_cast<int32_t>(layer))});
-  rows[0].q_begin += static_cast<int64_t>(rows_) - 1;
-  rows[0].tokens = 1;
-  MC_CHECK(last_row_.begin(attention_shape(), std::move(rows)));
-  const uint64_t skipped = (rows_ - 1) * q_width() * 2;
-  return last_row_.attend(
-      {.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q + skipped, .out = at_.attended + skipped});
+  return attention_.attend(std::move(modes), attention_layer(layer, 0));
 }
 
 Result<void> DeviceBackend::after_attention(uint32_t layer) {
@@ -523,7 +494,7 @@ Result<void> DeviceBackend::store_rows() {
   for (uint32_t layer = 0; layer < config().layers; ++layer)
     for (size_t row = 0; row < rows_; ++row) {
       const auto slot = static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens);
-      std::byte* const extent = written_host_[row] + layout_.layer_offset(layer) + slot * head;
+      std::byte* const extent = written_[row].host + layout_.layer_offset(layer) + slot * head;
       for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
         for (size_t kv_head = 0; kv_head < kv_heads; ++kv_head, from += head)
           std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
@@ -534,10 +505,10 @@ Result<void> DeviceBackend::store_rows() {
 Result<void> DeviceBackend::finish_step() {
   MC_ASSERT(is_step_ && written_.size() == rows_);
   MC_CHECK(store_rows());
-  for (size_t row = 0; row < rows_; ++row)
-    if (written_whole_[row])
-      MC_CHECK(device_.read(pages_.address(written_[row].page),
-                            {written_host_[row], size_t{config().layers} * layout_.layer_bytes()}));
+  for (const WrittenPage& page : written_)
+    if (page.is_whole)
+      MC_CHECK(
+          device_.read(pages_.address(page.place.page), {page.host, size_t{config().layers} * layout_.layer_bytes()}));
   if (sums_.pages.empty()) return {};
   const size_t each = sums_.pages.size();
   std::vector<uint32_t> made(size_t{config().layers} * each);
@@ -552,7 +523,8 @@ Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::sp
   const size_t row = rows_ - 1;
   const uint64_t x = at_.x + row * hidden_bytes();
   if (!last_state_.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(last_state_))));
-  MC_CHECK(attend_last_row(layer));
+  MC_CHECK(
+      attention_.attend_last_row(sequences_[0].plan->layer(static_cast<int32_t>(layer)), attention_layer(layer, row)));
   MC_CHECK(rest_of_layer(layer, row, 1));
   MC_CHECK(logits(row, 1, logits_out));
   if (hidden.empty()) return {};

@@ -1,0 +1,42 @@
+#include "model/device_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::model {
+
+void DeviceAttention::begin(const gpu::AttentionShape& shape, std::vector<gpu::SequenceRows> rows) {
+  shape_ = shape;
+  rows_ = std::move(rows);
+  begun_ = 0;
+}
+
+Result<void> DeviceAttention::attend(std::vector<attn::Mode> modes, const gpu::AttentionLayer& layer) {
+  MC_ASSERT_EQ(modes.size(), rows_.size());
+  const auto begun = batches_.begin() + static_cast<ptrdiff_t>(begun_);
+  auto found = std::find_if(batches_.begin(), begun, [&](const ModeBatch& b) { return b.modes == modes; });
+  if (found == begun) {
+    if (begun == batches_.end()) batches_.push_back({{}, gpu::AttentionBatch(device_)});
+    found = batches_.begin() + static_cast<ptrdiff_t>(begun_);
+    std::vector<gpu::SequenceRows> rows = rows_;
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].mode = modes[i];
+    MC_CHECK(found->batch.begin(shape_, std::move(rows)));
+    found->modes = std::move(modes);
+    ++begun_;
+  }
+  return found->batch.attend(layer);
+}
+
+Result<void> DeviceAttention::attend_last_row(const attn::Mode& mode, const gpu::AttentionLayer& layer) {
+  MC_ASSERT(rows_.size() == 1 && rows_[0].tokens > 0);
+  gpu::SequenceRows row = rows_[0];
+  row.q_begin += row.tokens - 1;
+  row.tokens = 1;
+  row.mode = mode;
+  MC_CHECK(last_row_.begin(shape_, {std::move(row)}));
+  return last_row_.attend(layer);
+}
+
+}  // namespace mc::model
