@@ -116,7 +116,7 @@ class Driver {
   virtual Status copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) = 0;
   virtual Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) = 0;
   /// Compiles all kernels that the device can run. Without this call a kernel's first launch waits for it.
-  virtual Status load_kernels() = 0;
+  virtual Status load_kernels() { return Status::ok; }
   /// Status::not_found when the build has no such kernel for the device.
   virtual Status find(Handle* function, const std::string& kernel) = 0;
   virtual Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params,

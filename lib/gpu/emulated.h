@@ -95,7 +95,6 @@ class EmulatedDriver final : public Driver {
   Status copy_out(void* to, uint64_t from, size_t bytes, Handle stream) override;
   Status copy_within(uint64_t to, uint64_t from, size_t bytes, Handle stream) override;
   Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) override;
-  Status load_kernels() override { return Status::ok; }
   Status find(Handle* function, const std::string& kernel) override;
   Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
   Status encode(EncodedMap* out, const TensorBox& box) override;

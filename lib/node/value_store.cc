@@ -28,6 +28,11 @@ Duration left(TimePoint end, TimePoint now) {
   return end > now ? end - now : Duration{};
 }
 
+/// Memory of a value's key and tables, whose bytes may be on disk alone.
+uint64_t index_cost(const ValueKey& key) {
+  return key.tenant.size() + key.name.size() + kValueOverheadBytes;
+}
+
 }  // namespace
 
 ValueBytes::ValueBytes(std::string_view bytes)

@@ -194,7 +194,6 @@ class ValueStore {
   using Place = Entries::iterator;
   using ByTime = std::map<std::pair<TimePoint, uint64_t>, Place>;  // key: time, Entry::order
 
-  static uint64_t index_cost(const ValueKey& key) { return key.tenant.size() + key.name.size() + kValueOverheadBytes; }
   static uint64_t cost(const ValueKey& key, const Entry& entry);
   /// Bytes that the eviction of the value frees.
   static uint64_t gain(const ValueKey& key, const Entry& entry);
