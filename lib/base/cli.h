@@ -96,7 +96,7 @@ struct Positional {
 using FlagList = std::span<const Flag* const>;
 
 class Args;
-/// What a program or verb does with its settings: the exit code, or an error that `run` prints.
+/// The function of a program or verb: the exit code, or an error that `run` prints.
 using Body = Result<int> (*)(const Args& args);
 
 struct Verb {

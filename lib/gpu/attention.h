@@ -34,7 +34,7 @@ constexpr int32_t kSplitsMax = 64;
 /// row's result has equal bits in every batch.
 int32_t splits_of(const SequenceRows& sequence);
 
-/// What all layers of a batch have in common.
+/// The properties that all layers of a batch share.
 struct AttentionShape {
   ExtentLayout layout;
   uint64_t page_bytes = 0;  // from page to page

@@ -59,7 +59,8 @@ Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int
   const Status started = driver->init();
   if (started != Status::ok && started != Status::no_device)
     return user_error(err::kDeviceUnusable,
-                      device->name_ + ": the driver does not start: " + driver->error_text(started) + number_of(started),
+                      device->name_ + ": the driver does not start: " + driver->error_text(started) +
+                          number_of(started),
                       "--device", "see what nvidia-smi says, or use --device cpu");
   MC_CHECK(device->check(driver->version(&version), "version of the driver"));
   if (version < kVersionMin)

@@ -25,11 +25,11 @@ class Backend {
   virtual Result<void> begin(const PrefillChunk& chunk) = 0;
   virtual Result<void> begin(std::span<const DecodeRow> rows) = 0;
   /// Norm, q, k and v, RoPE. Writes K and V of the rows into the caller's pages, and seals those that become full and a
-  /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. Of a step the pages may follow in finish_step().
+  /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. The pages of a step may follow in finish_step().
   virtual Result<void> before_attention(uint32_t layer) = 0;
   /// CRC32C of the extents of `layer` that the pass wrote, by page: of a chunk from the page of its start on; of a step
-  /// one for each row, after finish_step(), which means nothing unless the row's page is full. Empty: the backend makes none, and the caller
-  /// sums the pages.
+  /// one for each row, after finish_step(), which means nothing unless the row's page is full. Empty: the backend makes
+  /// none, and the caller sums the pages.
   virtual std::span<const uint32_t> checksums(uint32_t /*layer*/) const { return {}; }
   /// A step's layers have run: K and V of its rows, and the seal of pages that became full, are in the caller's pages
   /// from here on, and checksums() holds.

@@ -4,7 +4,6 @@
 #include <functional>
 #include <vector>
 
-#include "attn/peak.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "print.h"
