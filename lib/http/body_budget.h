@@ -12,8 +12,8 @@ class BodyBudget {
   enum class Room : uint8_t { taken, none, short_of_memory };
 
   explicit BodyBudget(size_t bytes_max) : bytes_max_(bytes_max) {}
-  /// Reserves `more` bytes for a body that then has `whole` bytes. Fails while all bodies together are at their limit.
-  /// While the process is short of memory the limits are much lower.
+  /// Reserves `more` bytes for a body that then takes `whole` bytes. Fails while all bodies together are at their
+  /// limit. While the process is short of memory the limits are much lower.
   Room reserve(size_t more, size_t whole);
   void release(size_t bytes);
   size_t bytes() const { return bytes_; }

@@ -13,10 +13,11 @@ bool Intake::begin_body() {
 }
 
 BodyBudget::Room Intake::reserve() {
-  MC_ASSERT_LE(reserved_, parser_.body_bytes());
-  const size_t more = parser_.body_bytes() - reserved_;
+  const size_t memory = parser_.body_memory();
+  MC_ASSERT_LE(reserved_, memory);
+  const size_t more = memory - reserved_;
   if (more == 0) return BodyBudget::Room::taken;
-  const BodyBudget::Room room = budget_.reserve(more, parser_.body_bytes());
+  const BodyBudget::Room room = budget_.reserve(more, memory);
   if (room == BodyBudget::Room::taken) reserved_ += more;
   return room;
 }

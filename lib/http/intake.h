@@ -22,7 +22,7 @@ class Intake {
   /// The head has been read and the body is accepted: reads the deadline that the head names. True if the client
   /// waits for "100 Continue".
   bool begin_body();
-  /// Reserves memory for the bytes of the body that are held. Call it after each feed().
+  /// Reserves the memory that the body takes, also where its bytes have not arrived. Call it after each feed().
   BodyBudget::Room reserve();
   /// The time after which the body is too late for the deadline that the head names; kNever if it names none.
   TimePoint late() const { return late_; }

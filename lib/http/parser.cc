@@ -219,6 +219,9 @@ Request RequestParser::head() const {
 size_t RequestParser::body_bytes() const {
   return grammar_->body.size();
 }
+size_t RequestParser::body_memory() const {
+  return grammar_->body.empty() ? 0 : grammar_->body.capacity();
+}
 const Response& RequestParser::failure() const {
   return grammar_->failure;
 }

@@ -40,6 +40,8 @@ class RequestParser {
   Request head() const;
   /// Bytes of body held so far.
   size_t body_bytes() const;
+  /// Memory that the body takes. It is taken ahead of the bytes, in a few steps.
+  size_t body_memory() const;
   /// The request, without peer, request_id and received. Valid when the parser is done.
   Request take();
   /// The answer to send before closing. Valid when the parser has failed.

@@ -143,7 +143,7 @@ TEST_CASE("http/connection: memory for a body is given back when the request is 
     CAPTURE(is_complete);
     Bench bench;
     bench.connection.on_bytes("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + std::string(60, 'x'));
-    CHECK(bench.budget.bytes() == 60);
+    CHECK(bench.budget.bytes() == 100);  // memory for the whole body
     if (is_complete)
       bench.connection.on_bytes(std::string(40, 'x'));
     else
@@ -151,6 +151,21 @@ TEST_CASE("http/connection: memory for a body is given back when the request is 
     CHECK(bench.budget.bytes() == 0);
     CHECK(bench.requests.size() == (is_complete ? 1 : 0));
   }
+}
+
+TEST_CASE("http/connection: a body counts with the memory that its first bytes take, not with the bytes alone") {
+  const ServerOptions options;
+  BodyBudget budget(size_t{3} << 20);
+  const std::string text = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n" + std::string(20'000, 'x');
+  std::vector<std::unique_ptr<Intake>> intakes;
+  for (int i = 1; i <= 4; ++i) {
+    intakes.push_back(std::make_unique<Intake>(options, budget, TimePoint{}));
+    CHECK(intakes.back()->feed(text) == text.size());
+    CHECK(intakes.back()->reserve() == (i < 4 ? BodyBudget::Room::taken : BodyBudget::Room::none));
+  }
+  CHECK(budget.bytes() == size_t{3} << 20);
+  intakes.clear();
+  CHECK(budget.bytes() == 0);
 }
 
 TEST_CASE("http/connection: a body beyond the memory for all bodies is answered 429") {
