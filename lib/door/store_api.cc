@@ -301,10 +301,10 @@ std::shared_ptr<const void> StoreApi::reserve(const std::string& tenant, uint64_
 }
 
 Result<http::Response> StoreApi::list(const std::string& tenant, const StoreListing& listing) {
-  StoredValues::Totals totals;
-  const auto found = values_.list(tenant, listing.prefix, listing.after, listing.limit, totals);
-  Json out = Json::object({{"capacity_bytes", limits_.memory_bytes}, {"used_bytes", totals.used_bytes}});
-  out.set("held_bytes", totals.held_bytes);
+  StoredValues::Sums own;
+  const auto found = values_.list(tenant, listing.prefix, listing.after, listing.limit, own);
+  Json out = Json::object({{"capacity_bytes", limits_.memory_bytes}, {"used_bytes", own.used_bytes}});
+  out.set("held_bytes", own.held_bytes);
   Json values = Json::array();
   for (const node::ValueInfo& info : found.values) {
     Json row = Json::object({{"key", info.name}});

@@ -335,10 +335,10 @@ bool StoredValues::is_in_memory(const ValueKey& key) {
 }
 
 StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_view prefix, std::string_view after,
-                                         size_t limit, Totals& totals) {
+                                         size_t limit, Sums& sums) {
   const TableLock lock(mutex_);
   Listing out = store_.list(tenant, prefix, after, limit, clock_.now());
-  totals = {store_.used_bytes(), store_.held_bytes()};
+  sums = store_.sums_of(tenant);
   return out;
 }
 

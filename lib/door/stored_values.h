@@ -37,9 +37,7 @@ class StoredValues {
   using Listing = node::ValueStore::Listing;
   /// Work that is left when a call has been answered; empty: none.
   using Later = std::function<void()>;
-  struct Totals {
-    uint64_t used_bytes = 0, held_bytes = 0;
-  };
+  using Sums = node::ValueStore::Sums;
 
   /// `disk` null: values are in memory alone. `clock` outlives it.
   StoredValues(const node::ValueLimits& limits, std::unique_ptr<node::ValueDisk> disk, const Clock& clock);
@@ -59,8 +57,7 @@ class StoredValues {
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until = kNever);
   Result<PutResult> copy(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
   Result<PutResult> move(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
-  Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit,
-               Totals& totals);
+  Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, Sums& sums);
 
   bool has_disk() const { return disk_ != nullptr; }
   /// Whether a get waits for no disk.

@@ -108,21 +108,26 @@ Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
                     "ask for the replacement (replace=true, or put --replace), or remove the value first");
 }
 
+/// MC5008. The text has sizes of the caller's own values alone: what others use is not the caller's to see.
+Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
+  ++stats_.rejected;
+  const Sums own = sums_of(key.tenant);
+  return user_error(err::kStoreFull,
+                    why + "; tenant " + key.tenant + " uses " + exact(own.used_bytes) + ", of which " +
+                        exact(own.held_bytes) + " are pinned or leased",
+                    "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
+}
+
 /// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
 /// ones count as not evictable.
-Result<void> ValueStore::check_room(uint64_t need, uint64_t given_back, uint64_t idle_kept) {
+Result<void> ValueStore::check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept) {
   MC_ASSERT_LE(used_, limits_.memory_bytes);
   MC_ASSERT_LE(given_back, used_);
   MC_ASSERT_LE(idle_kept, idle_bytes_);
   const uint64_t free = limits_.memory_bytes - used_ + given_back, evictable = idle_bytes_ - idle_kept;
   if (need <= free + evictable) return {};
-  ++stats_.rejected;
-  return user_error(err::kStoreFull,
-                    "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) + "; " +
-                        exact(free) + " are free, " + exact(evictable) + " can be evicted, " + exact(held_bytes_) +
-                        " are pinned or leased, and " + exact(used_ - idle_bytes_ - held_bytes_) +
-                        " are keys of values on disk",
-                    "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
+  return no_room(key, "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) +
+                          ", and too much of it cannot be evicted");
 }
 
 void ValueStore::evict_for(uint64_t need) {
@@ -137,7 +142,7 @@ void ValueStore::evict_for(uint64_t need) {
       continue;
     }
     unindex(place);
-    used_ -= entry.bytes;
+    give_back(place->first, entry.bytes);
     entry.value = nullptr;
     index(place);
     ++stats_.demoted;
@@ -146,6 +151,37 @@ void ValueStore::evict_for(uint64_t need) {
 
 // ---- the tables ------------------------------------------------------------------------------
 
+ValueStore::Sums ValueStore::sums_of(const std::string& tenant) const {
+  const auto sums = tenants_.find(tenant);
+  return sums == tenants_.end() ? Sums{} : sums->second;
+}
+
+void ValueStore::use(const ValueKey& key, uint64_t bytes) {
+  used_ += bytes;
+  tenants_[key.tenant].used_bytes += bytes;
+}
+
+void ValueStore::give_back(const ValueKey& key, uint64_t bytes) {
+  const auto sums = tenants_.find(key.tenant);
+  MC_ASSERT(sums != tenants_.end());
+  MC_ASSERT_LE(bytes, sums->second.used_bytes);
+  used_ -= bytes;
+  sums->second.used_bytes -= bytes;
+  if (sums->second.used_bytes == 0) tenants_.erase(sums);
+}
+
+void ValueStore::hold(Place place) {
+  const uint64_t bytes = cost(place->first, place->second);
+  held_bytes_ += bytes;
+  tenants_.at(place->first.tenant).held_bytes += bytes;
+}
+
+void ValueStore::unhold(Place place) {
+  const uint64_t bytes = cost(place->first, place->second);
+  held_bytes_ -= bytes;
+  tenants_.at(place->first.tenant).held_bytes -= bytes;
+}
+
 void ValueStore::index(Place place) {
   const Entry& entry = place->second;
   bool fresh = true;
@@ -153,7 +189,7 @@ void ValueStore::index(Place place) {
     MC_ASSERT(entry.copy.has_value());
   } else if (is_held(entry)) {
     fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
-    held_bytes_ += cost(place->first, entry);
+    hold(place);
   } else {
     fresh = idle_.emplace(entry.order, place).second;
     idle_bytes_ += gain(place->first, entry);
@@ -168,7 +204,7 @@ void ValueStore::unindex(Place place) {
     idle_bytes_ -= gain(place->first, entry);
   } else if (entry.value) {
     MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
-    held_bytes_ -= cost(place->first, entry);
+    unhold(place);
   }
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
@@ -179,16 +215,14 @@ void ValueStore::erase(Place place, bool is_damaged) {
   if (is_damaged) damaged_.insert(place->first);
   unindex(place);
   if (place->second.copy) unneeded_.push_back(*place->second.copy);
-  const uint64_t bytes = cost(place->first, place->second);
-  MC_ASSERT_LE(bytes, used_);
-  used_ -= bytes;
+  give_back(place->first, cost(place->first, place->second));
   entries_.erase(place);
 }
 
 ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
   damaged_.erase(key);
   entry.order = ++order_;
-  used_ += cost(key, entry);
+  use(key, cost(key, entry));
   MC_ASSERT_LE(used_, limits_.memory_bytes);
   const auto [place, fresh] = entries_.emplace(key, std::move(entry));
   MC_ASSERT(fresh);
@@ -205,7 +239,7 @@ void ValueStore::expire(TimePoint now) {
   for (size_t i = 0; i < kExpiredAtOnce && !held_.empty() && held_.begin()->first.first <= now_; ++i) {
     const Place place = held_.begin()->second;
     held_.erase(held_.begin());
-    held_bytes_ -= cost(place->first, place->second);
+    unhold(place);
     MC_ASSERT(!is_held(place->second));
     idle_.emplace(place->second.order, place);
     idle_bytes_ += gain(place->first, place->second);
@@ -254,7 +288,7 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
   if (copy && cost(key, entry) > limits_.memory_bytes - used_ + given_back + idle_bytes_ - idle_kept)
     entry.value = nullptr;
   const uint64_t need = cost(key, entry);
-  MC_CHECK(check_room(need, given_back, idle_kept));
+  MC_CHECK(check_room(key, need, given_back, idle_kept));
   if (exists) erase(old);
   evict_for(need);
   insert(key, std::move(entry));
@@ -312,7 +346,7 @@ Result<void> ValueStore::restore(const ValueKey& key, const ValueInfo& info, Tim
   MC_ASSERT(info.copy.has_value() && !entries_.contains(key));
   expire(now);
   const uint64_t need = index_cost(key);
-  MC_CHECK(check_room(need, 0, 0));
+  MC_CHECK(check_room(key, need, 0, 0));
   evict_for(need);
   insert(key, {.value = nullptr,
                .bytes = info.bytes,
@@ -344,7 +378,7 @@ void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue 
   evict_for(entry.bytes);
   unindex(place);
   entry.value = std::move(value);
-  used_ += entry.bytes;
+  use(key, entry.bytes);
   index(place);
   ++stats_.promoted;
 }
@@ -376,7 +410,7 @@ bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, Time
     return false;
   }
   unindex(place);
-  used_ -= place->second.bytes;
+  give_back(key, place->second.bytes);
   place->second.value = nullptr;
   index(place);
   return true;
@@ -403,7 +437,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
               .copy = copy,
               .expires = source->second.expires};
   const uint64_t need = cost(to, entry), given_back = exists ? cost(to, old->second) : 0;
-  MC_CHECK(check_room(need, given_back, idle_gain(source) + (exists ? idle_gain(old) : 0)));
+  MC_CHECK(check_room(to, need, given_back, idle_gain(source) + (exists ? idle_gain(old) : 0)));
   if (exists) erase(old);
   evict_for(need);
   insert(to, std::move(entry));
@@ -422,7 +456,7 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   MC_ASSERT(copy || !source->second.copy);
   const uint64_t need = cost(to, source->second), old_bytes = exists ? cost(to, old->second) : 0;
   const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
-  MC_CHECK(check_room(need, cost(from, source->second) + old_bytes, idle_kept));
+  MC_CHECK(check_room(to, need, cost(from, source->second) + old_bytes, idle_kept));
   Entry entry = source->second;
   entry.copy = copy;
   if (exists) erase(old);
@@ -452,13 +486,16 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 
 void ValueStore::check() const {
   uint64_t used = 0, idle = 0, held = 0, ending = 0, in_memory = 0;
+  std::map<std::string, Sums> tenants;
   for (const auto& [key, entry] : entries_) {
     used += cost(key, entry);
+    tenants[key.tenant].used_bytes += cost(key, entry);
     in_memory += entry.value != nullptr;
     MC_ASSERT(entry.value ? entry.value->size() == entry.bytes : entry.copy.has_value());
     if (idle_.contains(entry.order)) idle += gain(key, entry);
     const bool is_held = held_.contains({entry.held_until(), entry.order});
     if (is_held) held += cost(key, entry);
+    if (is_held) tenants[key.tenant].held_bytes += cost(key, entry);
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
@@ -467,6 +504,7 @@ void ValueStore::check() const {
   MC_ASSERT_EQ(used, used_);
   MC_ASSERT_EQ(idle, idle_bytes_);
   MC_ASSERT_EQ(held, held_bytes_);
+  MC_ASSERT(tenants == tenants_);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
   MC_ASSERT_LE(used_, limits_.memory_bytes);

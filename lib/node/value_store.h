@@ -15,7 +15,7 @@
 // at most ValueLimits::memory_bytes. A put that does not fit evicts idle values, the least recently used first. It
 // evicts nothing when even that would not be enough.
 //
-// A key belongs to a tenant. No call shows a tenant the keys of another tenant.
+// A key belongs to a tenant. No call or error shows a tenant the keys of another tenant, or bytes that others use.
 #pragma once
 
 #include <compare>
@@ -114,6 +114,11 @@ class ValueStore {
     std::vector<ValueInfo> values;  // in the order of their names
     bool more = false;              // names behind the last one were left out
   };
+  /// Memory of values with their keys and tables, and the part of it that is pinned or leased.
+  struct Sums {
+    uint64_t used_bytes = 0, held_bytes = 0;
+    bool operator==(const Sums&) const = default;
+  };
   struct Stats {
     uint64_t created = 0, replaced = 0, hits = 0, misses = 0;
     uint64_t evicted = 0, expired = 0, removed = 0, rejected = 0, damaged = 0;
@@ -175,6 +180,8 @@ class ValueStore {
   uint64_t used_bytes() const { return used_; }
   /// Bytes of values that are pinned or leased. Beside them, the keys of values on disk cannot be evicted.
   uint64_t held_bytes() const { return held_bytes_; }
+  /// Of one tenant's values.
+  Sums sums_of(const std::string& tenant) const;
   const Stats& stats() const { return stats_; }
   /// Asserts what the tables say of each other; for tests.
   void check() const;
@@ -202,7 +209,12 @@ class ValueStore {
   bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
   Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
-  Result<void> check_room(uint64_t need, uint64_t given_back, uint64_t idle_kept);
+  Result<void> check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept);
+  Error no_room(const ValueKey& key, const std::string& why);
+  void use(const ValueKey& key, uint64_t bytes);
+  void give_back(const ValueKey& key, uint64_t bytes);
+  void hold(Place place);
+  void unhold(Place place);
   void evict_for(uint64_t need);
   void index(Place place);
   void unindex(Place place);
@@ -218,6 +230,7 @@ class ValueStore {
   std::set<ValueKey> damaged_;      // keys whose values were removed as damaged, until they get others; bounded
   ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
   uint64_t used_ = 0, idle_bytes_ = 0, held_bytes_ = 0;
+  std::map<std::string, Sums> tenants_;  // those with values
   std::vector<DiskCopy> unneeded_;
   Stats stats_;
 };

@@ -229,7 +229,7 @@ Result<int> list_values(const cli::Args& args) {
   }
   const auto bytes = [&](const char* name) { return human_bytes(static_cast<uint64_t>(page[name].as_int())); };
   MC_CHECK(write_all(1, std::to_string(listed) + (page["more"].as_bool() ? " values, more are there; " : " values; ") +
-                            bytes("used_bytes") + " of " + bytes("capacity_bytes") + " used by all tenants, " +
+                            bytes("used_bytes") + " of " + bytes("capacity_bytes") + " used by this tenant, " +
                             bytes("held_bytes") + " pinned or leased\n"));
   return 0;
 }

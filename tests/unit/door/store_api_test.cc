@@ -238,6 +238,10 @@ TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and 
   CHECK(listed["values"].size() == 1);
   CHECK(listed["values"][0]["key"].as_string() == "a");
   CHECK(listed["values"][0]["bytes"].as_int() == 3);
+  CHECK(door.as("sk-one-111", Method::put, "/large?pin=1h", std::string(10'000, 'x')).status == 201);
+  const auto own = json_of(door.as("sk-two-222", Method::get, ""));  // the other tenant's bytes do not show
+  CHECK(own["used_bytes"].as_int() == static_cast<int64_t>(3 + 3 + 1 + node::kValueOverheadBytes));
+  CHECK(own["held_bytes"].as_int() == 0);
 }
 
 TEST_CASE("door/store_api: a batch does its operations in order, and one that fails does not end the others") {

@@ -94,7 +94,8 @@ TEST_CASE("node/value_store: pinned values are never evicted, and a put without 
   const auto refused = f.put("e");
   REQUIRE(!refused);
   CHECK(refused.error().mc == err::kStoreFull);
-  CHECK(refused.error().what.find("0 bytes are free, 0 bytes can be evicted") != std::string::npos);
+  const std::string own = std::to_string(3 * (1000 + 2 + kValueOverheadBytes)) + " bytes";
+  CHECK(refused.error().what.ends_with("tenant t uses " + own + ", of which " + own + " are pinned or leased"));
   CHECK(!refused.error().next.empty());
   for (const char* name : {"a", "b", "d"}) CHECK(f.has(name));
   f.now += 5s;  // the pin of a ends
@@ -103,6 +104,26 @@ TEST_CASE("node/value_store: pinned values are never evicted, and a put without 
   REQUIRE_OK(f.store.pin(key("b"), {}, f.now));  // unpinned
   REQUIRE_OK(f.put("f"));
   CHECK(!f.has("b"));
+}
+
+TEST_CASE("node/value_store: sums and refusals show a tenant the bytes of that tenant's values alone") {
+  const uint64_t cost = 1000 + 2 + kValueOverheadBytes;
+  const auto refusal_beside = [&](const std::string& others) {
+    Fixture f(4);
+    REQUIRE_OK(f.store.put(key("a", "o"), value_of(others), {.pin = 5s}, f.now));
+    REQUIRE_OK(f.put("b"));
+    CHECK(f.store.sums_of("t") == ValueStore::Sums{cost, 0});
+    CHECK(f.store.sums_of("o").held_bytes == others.size() + 2 + kValueOverheadBytes);
+    const auto refused = f.store.put(key("z"), value_of(std::string(5000, 'x')), {}, f.now);
+    REQUIRE(!refused);
+    REQUIRE_OK(f.store.remove(key("a", "o"), f.now));
+    CHECK(f.store.sums_of("o") == ValueStore::Sums{});
+    return refused.error().what;
+  };
+  const std::string told = refusal_beside(std::string(100, 'x'));
+  CHECK(told.find("5514 bytes of the store's ") != std::string::npos);
+  CHECK(told.ends_with("tenant t uses 1514 bytes, of which 0 bytes are pinned or leased"));
+  CHECK(told == refusal_beside(std::string(1234, 'y')));
 }
 
 TEST_CASE("node/value_store: a value that can never fit evicts nothing") {
@@ -279,9 +300,7 @@ TEST_CASE("node/value_store: keys of values on disk are not counted as pinned or
   REQUIRE_OK(store.pin(key("k6"), 10s, now));
   CHECK(store.held_bytes() == 1000 + 3 + kValueOverheadBytes);
   store.check();
-  const auto refused = store.put(key("large"), value_of(std::string(8000, 'x')), {}, now);
-  CHECK(refused.error().what.find(std::to_string(5 * (3 + kValueOverheadBytes)) + " bytes are keys") !=
-        std::string::npos);
+  CHECK(store.put(key("large"), value_of(std::string(8000, 'x')), {}, now).error().mc == err::kStoreFull);
   store.expire(now + 10s);
   CHECK(store.held_bytes() == 0);
   store.check();
