@@ -122,6 +122,11 @@ void StoreApi::set_keys(std::shared_ptr<const ApiKeys> keys) {
   keys_ = std::move(keys);
 }
 
+bool StoreApi::has_keys() const {
+  const std::lock_guard lock(mutex_);
+  return keys_ != nullptr;
+}
+
 /// The tenant as which the request is served. A tenant's key opens the values of that tenant; an administrator may name
 /// another tenant.
 Result<std::string> StoreApi::tenant_of(const http::Request& request) const {

@@ -53,6 +53,8 @@ class StoreApi {
            std::unique_ptr<node::ValueDisk> disk = nullptr);
   /// null: no tenant has a key.
   void set_keys(std::shared_ptr<const ApiKeys> keys);
+  /// Whether tenants have keys. Then counts of calls show what each of them does.
+  bool has_keys() const;
   /// The refusal of a request without its key; for ServerOptions::refuse_head.
   std::optional<http::Response> refuse_head(const http::Request& head) const;
   /// Answers at once, or on a thread of the pool. `key` is "" for a listing or a batch. When memory runs out on a

@@ -215,7 +215,7 @@ void StatusPages::ask_loop(Answer LoopAnswers::*answer, http::Request request, c
 
 /// Counts of requests tell what each tenant does; without tenants only those who are not on this host are kept out.
 bool StatusPages::is_locked() {
-  if (!is_loopback(host_) || lock_->has_key()) return true;
+  if (!is_loopback(host_) || lock_->has_key() || (store_ && store_->has_keys())) return true;
   const std::lock_guard lock(mutex_);
   return has_tenants_;
 }

@@ -244,6 +244,12 @@ class Store(unittest.TestCase):
             self.assertIn(connection.getresponse().status, (401, 413))
             connection.close()
 
+    def test_metrics_of_a_store_with_keys_are_for_operators_alone(self):
+        for key in (None, "sk-one-1111"):
+            for path in ("/metrics", "/version"):
+                self.assertEqual(self.ask("GET", path, key=key)[0], 403, (path, key))
+        self.assertEqual(self.c.socket_request("GET", "/metrics", node=self.c.node("c0"))[0], 200)
+
     def test_metrics_count_values_and_what_became_of_them(self):
         self.put("m", b"x" * 1000)
 

@@ -225,7 +225,9 @@ TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and 
       "keys.toml");
   REQUIRE_OK(keys);
   CHECK(door.ask(Method::get, "/a").status == 403);  // neither tenants nor an admin key
+  CHECK_FALSE(door.api().has_keys());
   door.api().set_keys(std::make_shared<const ApiKeys>(std::move(*keys)));
+  CHECK(door.api().has_keys());
   CHECK(door.ask(Method::put, "/a", "x").status == 401);
   CHECK(door.as("sk-unknown", Method::put, "/a", "x").status == 401);
   CHECK(door.as("sk-one-111", Method::put, "/a", "one").status == 201);
