@@ -281,7 +281,8 @@ void Store::read(std::span<Get> gets, bool whole) {
                      .parts = {&memory[i], 1},
                      .tag = static_cast<uint32_t>(i)});
   }
-  parts_->disk->run(reads, [&](Io& io) {
+  // Nothing may be thrown here: the kernel still writes to the memory of the other reads.
+  parts_->disk->run(reads, [&](Io& io) noexcept {
     Get& get = gets[io.tag];
     const Place& place = *places[io.tag];
     const auto* read = static_cast<const std::byte*>(memory[io.tag].iov_base);
@@ -295,10 +296,10 @@ void Store::read(std::span<Get> gets, bool whole) {
     }
     const uint32_t crc =
         read == get.room.data() ? sum_crc32c({read, get.bytes}) : copy_crc32c(get.room.data(), read, get.bytes);
-    if (crc == place.crc) return;
-    get.code = Code::corrupt;
-    if (parts_->index.forget(get.id, place)) ++parts_->corrupt_blocks;
+    if (crc != place.crc) get.code = Code::corrupt;
   });
+  for (size_t i = 0; i < gets.size(); ++i)
+    if (gets[i].code == Code::corrupt && parts_->index.forget(gets[i].id, *places[i])) ++parts_->corrupt_blocks;
 }
 
 std::optional<uint32_t> Store::find(const Id128& id) const {

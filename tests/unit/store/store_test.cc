@@ -311,6 +311,38 @@ TEST_CASE("store: a damaged value is an error and is forgotten, and its neighbou
   CHECK((*again)->stats().corrupt_blocks == 1);
 }
 
+TEST_CASE("store: damaged values are forgotten after the last read of a call has ended") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  for (uint64_t n = 0; n < 2; ++n) REQUIRE_OK(put_one(**store, n));
+  store->reset();
+  DiskImage image = faults.image;
+  for (auto& [name, bytes] : image)
+    for (uint64_t n = 0; n < 2; ++n) {
+      const auto value = value_of(n);
+      const auto at = std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
+      if (at != bytes.end()) *(at + 4999) ^= std::byte{1};
+    }
+  auto again = open_image(image, &faults);
+  REQUIRE_OK(again);
+  int found = 0;
+  faults.fail = [&](const Io& io, const std::string&) {
+    for (uint64_t n = 0; n < 2 && io.op == Io::Op::read; ++n) found += (*again)->find(id_of(n)).has_value();
+    return 0;
+  };
+  std::vector<std::byte> room(2 * 5000);
+  std::vector<Get> gets;
+  for (uint64_t n = 0; n < 2; ++n) gets.push_back({.id = id_of(n), .room = std::span(room).subspan(n * 5000, 5000)});
+  (*again)->get(gets);
+  CHECK(found == 4);  // both at each of the two reads
+  for (uint64_t n = 0; n < 2; ++n) {
+    CHECK(gets[n].code == Code::corrupt);
+    CHECK(!(*again)->find(id_of(n)));
+  }
+  CHECK((*again)->stats().corrupt_blocks == 2);
+}
+
 TEST_CASE("store: groups that were promised and are gone are reported") {
   Faults faults;
   auto store = open_image({}, &faults);
