@@ -118,6 +118,23 @@ Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
                     "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
 }
 
+bool ValueStore::may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back) const {
+  MC_ASSERT_LE(given_back, held_bytes_);
+  return !entry.value || !is_held(entry) || held_bytes_ - given_back + cost(key, entry) <= limits_.memory_bytes / 2;
+}
+
+/// Bytes that the value adds to those held.
+uint64_t ValueStore::held_cost(Place place) const {
+  const Entry& entry = place->second;
+  return held_.contains({entry.held_until(), entry.order}) ? cost(place->first, entry) : 0;
+}
+
+Error ValueStore::too_much_held(const ValueKey& key, const Entry& entry) {
+  return no_room(key, "pinned and leased values have at most half of the store's " +
+                          format_bytes(limits_.memory_bytes) + ", and that half has no room for the value's " +
+                          exact(cost(key, entry)));
+}
+
 /// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
 /// ones count as not evictable.
 Result<void> ValueStore::check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept) {
@@ -287,6 +304,9 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
   const uint64_t given_back = exists ? cost(key, old->second) : 0, idle_kept = exists ? idle_gain(old) : 0;
   if (copy && cost(key, entry) > limits_.memory_bytes - used_ + given_back + idle_bytes_ - idle_kept)
     entry.value = nullptr;
+  const uint64_t held = exists ? held_cost(old) : 0;
+  if (copy && !may_hold(key, entry, held)) entry.value = nullptr;
+  if (!may_hold(key, entry, held)) return too_much_held(key, entry);
   const uint64_t need = cost(key, entry);
   MC_CHECK(check_room(key, need, given_back, idle_kept));
   if (exists) erase(old);
@@ -300,10 +320,18 @@ Result<ValueStore::Found> ValueStore::get(const ValueKey& key, Duration lease, T
   MC_ASSERT(lease >= Duration{});
   expire(now);
   const auto found = at(key);
-  ++(found ? stats_.hits : stats_.misses);
+  if (!found) ++stats_.misses;
   MC_TRY(place, found);
-  unindex(place);
   Entry& entry = place->second;
+  if (lease > Duration{}) {
+    Entry leased = entry;
+    leased.leased = std::max(entry.leased, after(now_, std::min(lease, limits_.lease_max)));
+    const bool may = may_hold(key, leased, held_cost(place));
+    if (!may && !entry.copy) return too_much_held(key, entry);
+    if (!may) lease = {};  // the value is not evicted anyway
+  }
+  ++stats_.hits;
+  unindex(place);
   entry.order = ++order_;
   ++entry.uses;
   if (lease > Duration{}) entry.leased = std::max(entry.leased, after(now_, std::min(lease, limits_.lease_max)));
@@ -334,8 +362,17 @@ Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now, 
   MC_ASSERT(time >= Duration{});
   expire(now);
   MC_TRY(place, at(key));
+  Entry pinned = place->second;
+  pinned.pinned = time > Duration{} ? after(now_, time) : TimePoint{};
+  const bool may = may_hold(key, pinned, held_cost(place));
+  if (!may && !copy) return too_much_held(key, pinned);
   unindex(place);
-  place->second.pinned = time > Duration{} ? after(now_, time) : TimePoint{};
+  place->second.pinned = pinned.pinned;
+  if (!may) {
+    give_back(key, pinned.bytes);
+    place->second.value = nullptr;
+    ++stats_.demoted;
+  }
   if (copy && place->second.copy) unneeded_.push_back(*place->second.copy);
   if (copy) place->second.copy = copy;
   index(place);
@@ -375,6 +412,9 @@ void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue 
   Entry& entry = place->second;
   MC_ASSERT(value->size() == entry.bytes && value->crc() == entry.crc);
   if (entry.bytes > limits_.memory_bytes - used_ + idle_bytes_) return;  // pinned and leased values leave no room
+  Entry promoted = entry;
+  promoted.value = value;
+  if (!may_hold(key, promoted)) return;
   evict_for(entry.bytes);
   unindex(place);
   entry.value = std::move(value);
@@ -454,6 +494,8 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || !source->second.copy);
+  if (!may_hold(to, source->second, held_cost(source) + (exists ? held_cost(old) : 0)))
+    return too_much_held(to, source->second);
   const uint64_t need = cost(to, source->second), old_bytes = exists ? cost(to, old->second) : 0;
   const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
   MC_CHECK(check_room(to, need, cost(from, source->second) + old_bytes, idle_kept));
@@ -505,6 +547,7 @@ void ValueStore::check() const {
   MC_ASSERT_EQ(idle, idle_bytes_);
   MC_ASSERT_EQ(held, held_bytes_);
   MC_ASSERT(tenants == tenants_);
+  MC_ASSERT_LE(held_bytes_, limits_.memory_bytes / 2);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
   MC_ASSERT_LE(used_, limits_.memory_bytes);

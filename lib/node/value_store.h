@@ -13,7 +13,8 @@
 //
 // Memory is bounded. A value costs its bytes, its key and a fixed amount for the tables, and all values together cost
 // at most ValueLimits::memory_bytes. A put that does not fit evicts idle values, the least recently used first. It
-// evicts nothing when even that would not be enough.
+// evicts nothing when even that would not be enough. Values that are held have at most half of the memory, so no tenant
+// keeps others out with pins. A value with a copy on disk needs no place there: beyond the half its bytes leave memory.
 //
 // A key belongs to a tenant. No call or error shows a tenant the keys of another tenant, or bytes that others use.
 #pragma once
@@ -151,7 +152,8 @@ class ValueStore {
   /// The caller drops this copy, or keeps it. take_unneeded() leaves it out.
   void claim(const DiskCopy& copy) { std::erase(unneeded_, copy); }
   bool has_unneeded() const { return !unneeded_.empty(); }
-  /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value.
+  /// A lease keeps the value from eviction for at most ValueLimits::lease_max. MC4007 when there is no such value;
+  /// MC5008 when too much is held for a lease, which a value with a copy on disk does not need.
   Result<Found> get(const ValueKey& key, Duration lease, TimePoint now);
   /// As get(), but it counts as no use.
   Result<ValueInfo> find(const ValueKey& key, TimePoint now);
@@ -159,7 +161,7 @@ class ValueStore {
   SharedValue bytes_of(const ValueKey& key) const;
   Result<void> remove(const ValueKey& key, TimePoint now);
   /// The value is not evicted for so long from now on, in place of an earlier pin. A pin of 0 is none.
-  /// `copy`: the record of a value on disk with its new pin.
+  /// `copy`: the record of a value on disk with its new pin. MC5008: too much is held.
   Result<void> pin(const ValueKey& key, Duration time, TimePoint now, std::optional<DiskCopy> copy = {});
   /// A second key for the bytes of the first. The copy lives as long as its source, and is not pinned. It costs memory
   /// as a value of its own. Errors are those of get() and put(); the source is not evicted for its copy.
@@ -210,6 +212,10 @@ class ValueStore {
   Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
   Result<void> check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept);
+  /// Whether the value may be held once `given_back` bytes are held no longer.
+  bool may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back = 0) const;
+  uint64_t held_cost(Place place) const;
+  Error too_much_held(const ValueKey& key, const Entry& entry);
   Error no_room(const ValueKey& key, const std::string& why);
   void use(const ValueKey& key, uint64_t bytes);
   void give_back(const ValueKey& key, uint64_t bytes);

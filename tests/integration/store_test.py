@@ -179,18 +179,20 @@ class Store(unittest.TestCase):
     def test_a_full_store_evicts_what_is_not_pinned_and_then_refuses_with_numbers(self):
         value = b"x" * 500_000
         for n in range(4):
-            self.assertEqual(self.put(f"k{n}", value, *(["--pin", "1h"] if n < 3 else []))[0], 0)
-        self.assertEqual(self.put("k4", value)[0], 0)  # in place of k3
-        self.assertEqual([row["key"] for row in self.list()], ["k0", "k1", "k2", "k4"])
-        self.assertEqual(self.verb("pin", "k4", "--for", "1h")[0], 0)
-        code, _, err = self.put("k5", value)
+            self.assertEqual(self.put(f"k{n}", value, *(["--pin", "1h"] if n < 2 else []))[0], 0)
+        self.assertEqual(self.put("k4", value)[0], 0)  # in place of k2
+        self.assertEqual([row["key"] for row in self.list()], ["k0", "k1", "k3", "k4"])
+        code, _, err = self.verb("pin", "k4", "--for", "1h")
+        self.assertEqual(code, 1)
+        self.assertIn("at most half of the store's 2MiB", err)
+        code, _, err = self.put("k5", value * 3)
         self.assertEqual(code, 1)
         self.assertIn("MC5008", err)
         self.assertIn("2MiB", err)
         self.assertIn("unpin or remove values", err)
         self.assertEqual(self.verb("unpin", "k0")[0], 0)
-        self.assertEqual(self.put("k5", value)[0], 0)
-        self.assertEqual([row["key"] for row in self.list()], ["k1", "k2", "k4", "k5"])
+        self.assertEqual(self.put("k5", value * 3)[0], 0)
+        self.assertEqual([row["key"] for row in self.list()], ["k1", "k5"])
 
     def test_a_value_ends_with_its_time_to_live(self):
         self.put("short", b"x", "--ttl", "1s", "--pin", "1h")

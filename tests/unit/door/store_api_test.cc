@@ -193,15 +193,18 @@ TEST_CASE("door/store_api: an unknown, doubled or senseless field is named, and 
 
 TEST_CASE("door/store_api: a full store says what is needed, what is held and what to do") {
   Door door(true, 100'000);
-  CHECK(door.ask(Method::put, "/a?pin=1h", binary(90'000)).status == 201);
-  const auto refused = door.ask(Method::put, "/b", binary(20'000));
+  CHECK(door.ask(Method::put, "/a?pin=1h", binary(40'000)).status == 201);
+  const auto refused = door.ask(Method::put, "/b", binary(80'000));
   CHECK(refused.status == 507);
   CHECK(code_of(refused) == "store_full");
   CHECK(json_of(refused)["error"]["message"].as_string().find("pinned or leased") != std::string_view::npos);
   CHECK(json_of(refused)["error"]["next"].as_string().starts_with("unpin or remove values"));
+  const auto held = door.ask(Method::put, "/b?pin=1h", binary(20'000));
+  CHECK(held.status == 507);
+  CHECK(json_of(held)["error"]["message"].as_string().find("at most half of the store's") != std::string_view::npos);
   CHECK(door.ask(Method::put, "/b", binary((512 << 10) + 1)).status == 413);
   CHECK(door.ask(Method::post, "/a?op=unpin").status == 204);
-  CHECK(door.ask(Method::put, "/b", binary(20'000)).status == 201);
+  CHECK(door.ask(Method::put, "/b", binary(80'000)).status == 201);
   CHECK(door.ask(Method::head, "/a").status == 404);
 }
 

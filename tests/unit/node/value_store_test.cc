@@ -82,28 +82,50 @@ TEST_CASE("node/value_store: the least recently used value is evicted first") {
   CHECK(f.store.stats().evicted == 1);
 }
 
-TEST_CASE("node/value_store: pinned values are never evicted, and a put without room names what is held") {
-  Fixture f;
+TEST_CASE("node/value_store: pinned values are never evicted, and have at most half of the memory") {
+  Fixture f(6);
   REQUIRE_OK(f.put("a", {.pin = 5s}));
-  REQUIRE_OK(f.put("b"));
-  REQUIRE_OK(f.put("c"));
+  for (const char* name : {"b", "c", "d", "e", "f"}) REQUIRE_OK(f.put(name));
   REQUIRE_OK(f.store.pin(key("b"), 20s, f.now));
-  REQUIRE_OK(f.put("d"));  // in place of c
-  CHECK(!f.has("c"));
-  REQUIRE_OK(f.store.pin(key("d"), 20s, f.now));
-  const auto refused = f.put("e");
-  REQUIRE(!refused);
-  CHECK(refused.error().mc == err::kStoreFull);
-  const std::string own = std::to_string(3 * (1000 + 2 + kValueOverheadBytes)) + " bytes";
-  CHECK(refused.error().what.ends_with("tenant t uses " + own + ", of which " + own + " are pinned or leased"));
-  CHECK(!refused.error().next.empty());
-  for (const char* name : {"a", "b", "d"}) CHECK(f.has(name));
-  f.now += 5s;  // the pin of a ends
-  REQUIRE_OK(f.put("e"));
-  CHECK(!f.has("a"));
-  REQUIRE_OK(f.store.pin(key("b"), {}, f.now));  // unpinned
-  REQUIRE_OK(f.put("f"));
-  CHECK(!f.has("b"));
+  for (const char* name : {"g", "h", "i", "j"}) REQUIRE_OK(f.put(name));  // in place of the others
+  for (const char* name : {"a", "b", "g"}) CHECK(f.has(name));
+  CHECK(!f.has("f"));
+  REQUIRE_OK(f.store.get(key("g"), 1s, f.now));
+  const auto pinned = f.store.pin(key("h"), 20s, f.now);
+  REQUIRE(!pinned);
+  CHECK(pinned.error().mc == err::kStoreFull);
+  CHECK(pinned.error().what.starts_with("pinned and leased values have at most half of the store's "));
+  CHECK(pinned.error().what.ends_with("tenant t uses 9084 bytes, of which 4542 bytes are pinned or leased"));
+  CHECK(!pinned.error().next.empty());
+  CHECK(f.put("k", {.pin = 1s}).error().mc == err::kStoreFull);
+  CHECK(f.store.get(key("h"), 1s, f.now).error().mc == err::kStoreFull);
+  CHECK(f.store.move(key("a"), key("longer"), false, f.now).error().mc == err::kStoreFull);
+  REQUIRE_OK(f.store.get(key("h"), {}, f.now));   // without a lease
+  REQUIRE_OK(f.store.pin(key("b"), 30s, f.now));  // pinned already
+  REQUIRE_OK(f.put("k"));
+  CHECK(f.store.stats().rejected == 4);
+  f.now += 5s;  // the lease of g and the pin of a end
+  REQUIRE_OK(f.store.pin(key("h"), 20s, f.now));
+}
+
+TEST_CASE("node/value_store: a durable value whose pin finds no room in the half leaves memory") {
+  ValueStore store(room_for(2));
+  const TimePoint now{};
+  REQUIRE_OK(store.put(key("a"), value_of(kThousand), {.pin = 5s}, now));
+  REQUIRE_OK(store.put(key("b"), value_of(kThousand), {}, now, DiskCopy{1, 1}));
+  const auto leased = store.get(key("b"), 1s, now);
+  REQUIRE_OK(leased);
+  CHECK(leased->info.lease == Duration{});
+  REQUIRE_OK(store.pin(key("b"), 5s, now, DiskCopy{2, 1}));
+  CHECK(!store.find(key("b"), now)->in_memory);
+  store.promote(key("b"), {2, 1}, value_of(kThousand), now);
+  CHECK(!store.find(key("b"), now)->in_memory);
+  REQUIRE_OK(store.put(key("c"), value_of("c"), {.pin = 5s}, now, DiskCopy{3, 3}));
+  CHECK(!store.find(key("c"), now)->in_memory);
+  store.check();
+  store.promote(key("b"), {2, 1}, value_of(kThousand), now + 5s);
+  CHECK(store.find(key("b"), now + 5s)->in_memory);
+  store.check();
 }
 
 TEST_CASE("node/value_store: sums and refusals show a tenant the bytes of that tenant's values alone") {
@@ -137,8 +159,9 @@ TEST_CASE("node/value_store: a value that can never fit evicts nothing") {
 }
 
 TEST_CASE("node/value_store: a replacement may use the room of the value that it replaces") {
-  Fixture f;
-  for (const char* name : {"a", "b", "c"}) REQUIRE_OK(f.put(name, {.pin = 1s}));
+  Fixture f(2);
+  REQUIRE_OK(f.put("h", {.pin = 1s}));
+  REQUIRE_OK(f.put("a"));
   CHECK(!f.store.put(key("a"), value_of(std::string(1001, 'y')), {.replaces = true}, f.now));
   CHECK(f.store.get(key("a"), {}, f.now)->value->view() == kThousand);
   REQUIRE_OK(f.store.put(key("a"), value_of(std::string(1000, 'y')), {.replaces = true}, f.now));
@@ -257,12 +280,12 @@ TEST_CASE("node/value_store: a key is 1 to 1024 bytes of UTF-8 without control c
 }
 
 TEST_CASE("node/value_store: a value with a copy on disk leaves memory before it is gone, and comes back by promote") {
-  ValueStore store({.memory_bytes = 10'000, .value_bytes_max = 8'000, .lease_max = 5s});
+  ValueStore store({.memory_bytes = 13'100, .value_bytes_max = 8'000, .lease_max = 5s});
   const TimePoint now{};
   const ValueKey one{"t", "one"}, two{"t", "two"};
-  const SharedValue bytes = std::make_shared<const ValueBytes>(std::string(6000, 'x'));
+  const SharedValue bytes = value_of(std::string(6000, 'x')), larger = value_of(std::string(6500, 'x'));
   REQUIRE_OK(store.put(one, bytes, {}, now, DiskCopy{1, 1}));
-  REQUIRE_OK(store.put(two, bytes, {}, now, DiskCopy{2, 2}));
+  REQUIRE_OK(store.put(two, larger, {}, now, DiskCopy{2, 2}));
   store.check();
   auto found = store.get(one, {}, now);
   REQUIRE_OK(found);
@@ -279,7 +302,7 @@ TEST_CASE("node/value_store: a value with a copy on disk leaves memory before it
   CHECK(store.stats().evicted == 0);
 
   REQUIRE_OK(store.pin(one, 10s, now, DiskCopy{3, 1}));
-  store.promote(two, {2, 2}, bytes, now);
+  store.promote(two, {2, 2}, larger, now);
   CHECK(store.bytes_of(two) == nullptr);  // a pinned value keeps its place in memory
   store.lose(two, {2, 2}, now);
   CHECK(store.find(two, now).error().mc == err::kNotFound);
