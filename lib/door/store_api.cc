@@ -273,7 +273,7 @@ Result<void> StoreApi::verify(const std::string& tenant, const StoreOp& op, Outc
                         "put the value again, and check the memory of the host");
     call.wants_disk = !call.may_wait;
     if (call.wants_disk) break;
-    MC_TRY(again, get(tenant, op));
+    MC_TRY(again, get(tenant, op, call));
     got = std::move(again);
   }
   return user_error(err::kChecksum, "the value in memory does not match its checksum", "key",
@@ -374,7 +374,7 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
   return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr, nullptr};
 }
 
-Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op) {
+Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op, Call& call) {
   if (op.verb == StoreVerb::exist) {
     MC_TRY(info, values_.find({tenant, op.key}));
     return Outcome{200, info_json(info), nullptr, nullptr};
@@ -390,8 +390,12 @@ Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp
                       "key", "get the value again in a moment");
   };
   if (!room) return is_full();
-  MC_TRY(found, values_.get(key, op.lease));
-  MC_ASSERT(found.value != nullptr);
+  MC_TRY(found, values_.get(key, op.lease, call.may_wait));
+  if (!found.value) {  // another call took its place in memory
+    MC_ASSERT(!call.may_wait);
+    call.wants_disk = true;
+    return user_error(err::kQueueFull, "the value has to be read from disk", "key", "get the value again");
+  }
   if (!info || found.value->size() > info->bytes) {  // it was replaced meanwhile
     room = reserve(tenant, found.value->size());
     if (!room) return is_full();
@@ -404,7 +408,7 @@ Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const Sto
   switch (op.verb) {
     case StoreVerb::put: return put(tenant, op, call);
     case StoreVerb::get:
-    case StoreVerb::exist: return get(tenant, op);
+    case StoreVerb::exist: return get(tenant, op, call);
     default: break;
   }
   if (op.verb == StoreVerb::copy || op.verb == StoreVerb::move) {

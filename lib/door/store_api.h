@@ -81,7 +81,7 @@ class StoreApi {
   Result<http::Response> list(const std::string& tenant, const StoreListing& listing);
   Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
-  Result<Outcome> get(const std::string& tenant, const StoreOp& op);
+  Result<Outcome> get(const std::string& tenant, const StoreOp& op, Call& call);
   Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);
   std::shared_ptr<const void> reserve(const std::string& tenant, uint64_t bytes);
 

@@ -295,13 +295,16 @@ Result<SharedValue> StoredValues::bytes_of(const ValueKey& key, const ValueInfo&
   return loaded;
 }
 
-Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration lease) {
+Result<StoredValues::Found> StoredValues::get(const ValueKey& key, Duration lease, bool may_wait) {
   constexpr int kTriesMax = 8;  // a value may be replaced while the disk reads it
   for (int attempt = 1;; ++attempt) {
     Found found;
     {
       const TableLock lock(mutex_);
-      MC_TRY(there, store_.get(key, lease, clock_.now()));
+      const TimePoint now = clock_.now();
+      const auto info = store_.find(key, now);
+      if (!may_wait && info && !info->in_memory) return Found{.value = nullptr, .info = *info};
+      MC_TRY(there, store_.get(key, lease, now));
       found = std::move(there);
     }
     if (found.value) return found;

@@ -47,8 +47,9 @@ class StoredValues {
   /// MC4016 of this call and of those below: other calls were changing the key until the time `until`.
   Result<PutResult> put(const node::ValueKey& key, node::SharedValue value, const node::ValueTerms& terms,
                         Later* later = nullptr, TimePoint until = kNever);
-  /// Found::value is never null. MC6004: the bytes on disk are damaged, and the value is gone.
-  Result<Found> get(const node::ValueKey& key, Duration lease);
+  /// Found::value is null only where `may_wait` is false and the bytes are on disk alone: then nothing was done.
+  /// MC6004: the bytes on disk are damaged, and the value is gone.
+  Result<Found> get(const node::ValueKey& key, Duration lease, bool may_wait = true);
   Result<node::ValueInfo> find(const node::ValueKey& key);
   /// A reader found that the bytes of this value are damaged in memory: they leave it. True: the key has a copy on disk
   /// or another value by now, and the next get gives that. False: the value is gone.

@@ -130,6 +130,23 @@ TEST_CASE("host/stored_values: a call that the disk refuses leaves the keys as t
     }
 }
 
+TEST_CASE("host/stored_values: a get that may not wait reads no disk, and counts as no use") {
+  Node node({}, 8000);
+  REQUIRE_OK(node.put("k", text(5000)));
+  CHECK(node.values->get({"t", "k"}, {}, false)->value != nullptr);
+  REQUIRE_OK(node.put("other", text(5000)));  // in place of k in memory
+  int reads = 0;
+  node.faults.fail = [&](const store::Io& io, const std::string&) { return reads += io.op == store::Io::Op::read, 0; };
+  const auto found = node.values->get({"t", "k"}, 5s, false);
+  REQUIRE_OK(found);
+  CHECK(found->value == nullptr);
+  CHECK(found->info.uses == 1);
+  CHECK(reads == 0);
+  CHECK(node.get("k") == text(5000));
+  CHECK(reads > 0);
+  CHECK(node.values->get({"t", "none"}, {}, false).error().mc == err::kNotFound);
+}
+
 TEST_CASE("host/stored_values: a drop that the disk refuses is tried again, and the value stays away after a restart") {
   Jumping clock;
   Node node({}, 1 << 20, &clock);
