@@ -121,8 +121,9 @@ void ValueDisk::recover(int64_t unix_ms) {
   std::vector<Id128> records, chunks;
   uint64_t highest = 0;
   store_->for_each([&](const Id128& id, uint32_t) {
-    highest = std::max(highest, number_of(id));
-    (kind_of(id) == ValueBlock::record ? records : chunks).push_back(id);
+    const bool is_ours = is_value_block(id);
+    if (is_ours) highest = std::max(highest, number_of(id));
+    (is_ours && kind_of(id) == ValueBlock::record ? records : chunks).push_back(id);
   });
   number_ = highest;
   std::map<uint64_t, Id128> ids;
@@ -151,7 +152,7 @@ void ValueDisk::recover(int64_t unix_ms) {
     if (!expired && !replaced) found_.push_back(std::move(record));
   }
   for (const Id128& id : chunks)
-    if (!uses_.contains(number_of(id))) garbage.push_back(id);
+    if (!is_value_block(id) || !uses_.contains(number_of(id))) garbage.push_back(id);
   if (garbage.empty()) return;
   if (!unread.all_lost)  // after a later start, or by a newer build, the records may be read
     return log_warn("remains of values stay on disk, because records could not be read", {{"blocks", garbage.size()}});
@@ -191,6 +192,9 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
 
 Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
   MC_ASSERT_LE(record.number, number_.load(std::memory_order_relaxed));
+  if (record.number > wire::kValueNumberMost)
+    return user_error(err::kValueDisk, "the store of values has no number left for a record", "durability",
+                      "put the values into a new store");
   const FailsAlone uses_reserve(false);  // the bytes are in memory, and the rest is small
   const std::vector<std::byte> head = wire::encode(record);
   std::vector<Id128> ids;

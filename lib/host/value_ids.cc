@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "wire/value_record.h"
 
 namespace mc::host {
 namespace {
@@ -53,7 +54,8 @@ bool is_value_block(const Id128& id) {
   uint64_t spread;
   std::memcpy(&spread, id.bytes.data(), sizeof spread);
   const ValueBlock kind = kind_of(id);
-  return (kind == ValueBlock::bytes || kind == ValueBlock::record) && spread == spread_of(name_of(id));
+  const bool is_known = kind == ValueBlock::bytes || (kind == ValueBlock::record && chunk_of(id) == 0);
+  return is_known && number_of(id) <= wire::kValueNumberMost && spread == spread_of(name_of(id));
 }
 
 }  // namespace mc::host

@@ -25,7 +25,7 @@ uint64_t number_of(const Id128& id);
 uint64_t chunk_of(const Id128& id);
 /// 1 to 65,535, which names the key of a record that cannot be read well enough to withhold older values of the key.
 uint64_t key_mark(std::string_view tenant, std::string_view name);
-/// Whether value_block_id() made it. Ids of KV blocks are hashes, and one of 2^64 of them would pass.
+/// Whether a store of values has made it. Ids of KV blocks are hashes, and one of 2^64 of them would pass.
 bool is_value_block(const Id128& id);
 
 /// The bytes of a value are cut into blocks of at most so many bytes.

@@ -70,12 +70,17 @@ Result<ValueRecord> parse_value_record(std::span<const std::byte> bytes) {
     return Error{Code::corrupt, "value record: its texts have not the length that the head says"};
   if (get_at<uint32_t>(bytes, kCrcAt) != record_crc(bytes))
     return Error{Code::corrupt, "value record: the bytes do not match their checksum"};
+  const auto number = get_at<uint64_t>(bytes, 12), data = get_at<uint64_t>(bytes, 20);
+  const auto size = get_at<uint64_t>(bytes, 28);
+  if (number - 1 >= kValueNumberMost || data - 1 >= kValueNumberMost || size > kValueBytesMost)
+    return Error{Code::corrupt, "value record: number " + std::to_string(number) + ", data " + std::to_string(data) +
+                                    " or size " + std::to_string(size) + " is out of range"};
   const char* texts = reinterpret_cast<const char*>(bytes.data()) + kValueRecordHead;
   return ValueRecord{.tenant = std::string(texts, tenant),
                      .name = std::string(texts + tenant, name),
-                     .number = get_at<uint64_t>(bytes, 12),
-                     .data = get_at<uint64_t>(bytes, 20),
-                     .bytes = get_at<uint64_t>(bytes, 28),
+                     .number = number,
+                     .data = data,
+                     .bytes = size,
                      .crc = get_at<uint32_t>(bytes, 52),
                      .expires_ms = get_at<int64_t>(bytes, 36),
                      .pinned_ms = get_at<int64_t>(bytes, 44)};

@@ -32,6 +32,11 @@ struct ValueRecord {
 inline constexpr size_t kValueRecordHead = 60;
 inline constexpr size_t kValueRecordMax = 4096;  // one page of a store
 
+/// Numbers are from 1 to kValueNumberMost, and values have at most kValueBytesMost bytes. No node writes another
+/// record, so one with a right checksum was made by somebody else.
+inline constexpr uint64_t kValueNumberMost = uint64_t{1} << 39;
+inline constexpr uint64_t kValueBytesMost = uint64_t{64} << 20;
+
 /// At most kValueRecordMax bytes: the texts fit.
 std::vector<std::byte> encode(const ValueRecord& record);
 /// Code::corrupt or Code::unsupported, naming the fault.

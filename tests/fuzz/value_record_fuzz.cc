@@ -1,6 +1,7 @@
 // links: wire
-// Records of durable values: whatever parses must encode to the bytes it came from. Each input is tried as it is and
-// once more with its lengths and its checksum put right, to get behind those doors.
+// Records of durable values: whatever parses is within its bounds and must encode to the bytes it came from. Each input
+// is tried as it is, with its lengths and its checksum put right, and with its numbers put right too, to get behind
+// those doors.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,14 +14,24 @@ namespace {
 
 using namespace mc::wire;
 
-constexpr size_t kTenantAt = 6, kNameAt = 8, kCrcAt = 56;
+constexpr size_t kTenantAt = 6, kNameAt = 8, kNumberAt = 12, kDataAt = 20, kBytesAt = 28, kCrcAt = 56;
 
 void try_bytes(std::span<const std::byte> bytes) {
   const auto record = parse_value_record(bytes);
   if (!record) return;
   if (record->tenant.size() + record->name.size() + kValueRecordHead != bytes.size()) std::abort();
+  if (record->number > kValueNumberMost || record->data > kValueNumberMost || record->bytes > kValueBytesMost)
+    std::abort();
   const auto again = encode(*record);
   if (again.size() != bytes.size() || std::memcmp(again.data(), bytes.data(), bytes.size()) != 0) std::abort();
+}
+
+void try_sealed(std::vector<std::byte>& bytes) {
+  uint32_t crc = 0;
+  std::memcpy(bytes.data() + kCrcAt, &crc, sizeof crc);
+  crc = mc::crc32c(bytes);
+  std::memcpy(bytes.data() + kCrcAt, &crc, sizeof crc);
+  try_bytes(bytes);
 }
 
 }  // namespace
@@ -37,10 +48,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto name = static_cast<uint16_t>(texts - tenant);
   std::memcpy(bytes.data() + kTenantAt, &tenant, sizeof tenant);
   std::memcpy(bytes.data() + kNameAt, &name, sizeof name);
-  uint32_t crc = 0;
-  std::memcpy(bytes.data() + kCrcAt, &crc, sizeof crc);
-  crc = mc::crc32c(bytes);
-  std::memcpy(bytes.data() + kCrcAt, &crc, sizeof crc);
-  try_bytes(bytes);
+  try_sealed(bytes);
+  for (const size_t at : {kNumberAt, kDataAt, kBytesAt}) {
+    uint64_t number;
+    std::memcpy(&number, bytes.data() + at, sizeof number);
+    number = number % (at == kBytesAt ? kValueBytesMost : kValueNumberMost) + 1;
+    std::memcpy(bytes.data() + at, &number, sizeof number);
+  }
+  try_sealed(bytes);
   return 0;
 }

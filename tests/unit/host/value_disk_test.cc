@@ -392,4 +392,50 @@ TEST_CASE("host/value_check: a record of a newer version is named and stays") {
   CHECK(Node(with_record_version(done.image, std::byte{1})).get("k") == text(5000));
 }
 
+/// The files with one more block, which somebody made who may write the directory.
+store::DiskImage with_block(const store::DiskImage& image, const Id128& id, const wire::ValueRecord& record) {
+  test::Faults faults;
+  {
+    const auto store = test::open_store(image, faults);
+    const std::vector<std::byte> bytes = wire::encode(record);
+    const store::Put put{.id = id, .bytes = bytes};
+    REQUIRE_OK(store->put({&put, 1}, store::Level::durable));
+  }
+  return faults.durable;
+}
+
+TEST_CASE("host/value_disk: crafted records with right checksums are lost values, and end neither node nor check") {
+  Node node;
+  REQUIRE_OK(node.put("k", text(5000)));
+  const store::DiskImage image = node.faults.durable;
+  constexpr uint64_t kIdNumberMost = (uint64_t{1} << 40) - 1;
+  const auto record_of = [](uint64_t number, uint64_t data, uint64_t bytes, int64_t expires_ms = 0) {
+    return wire::ValueRecord{
+        .tenant = "t", .name = "bad", .number = number, .data = data, .bytes = bytes, .expires_ms = expires_ms};
+  };
+  const auto id_of = [](uint64_t number, uint64_t chunk = 0) {
+    return host::value_block_id(host::ValueBlock::record, number, chunk);
+  };
+  const std::pair<Id128, wire::ValueRecord> crafted[] = {
+      {id_of(50), record_of(50, uint64_t{1} << 40, 100)},
+      {id_of(50), record_of(50, uint64_t{1} << 40, 100, 1)},  // expired
+      {id_of(50), record_of(50, 50, (uint64_t{64} << 30) + (1 << 20))},
+      {id_of(kIdNumberMost), record_of(kIdNumberMost, kIdNumberMost, 0)},
+      {id_of(1, 1), record_of(1, 1, 0)},  // the record of k has number 1
+  };
+  for (const auto& [id, record] : crafted) {
+    CAPTURE(record.bytes);
+    const store::DiskImage bad = with_block(image, id, record);
+    Node again(bad);
+    CHECK(again.get("k") == text(5000));
+    CHECK(again.get("bad") == "MC4007");
+    REQUIRE_OK(again.put("more", text(100)));
+    CHECK(Node(check(bad, true).image).get("k") == text(5000));
+  }
+  const uint64_t last = wire::kValueNumberMost;
+  Node full(with_block(image, id_of(last), record_of(last, last, 0)));
+  CHECK(full.get("k") == text(5000));
+  CHECK(full.put("more", "x").error().mc == err::kValueDisk);
+}
+
 }  // namespace value_disk_test

@@ -13,7 +13,7 @@ namespace value_record_test {
 ValueRecord example() {
   return {.tenant = "one",
           .name = "models/a",
-          .number = 0x0102'0304'0506'0708,
+          .number = 0x0506'0708,
           .data = 7,
           .bytes = 5000,
           .crc = 0x9a71'bb4c,
@@ -41,7 +41,7 @@ TEST_CASE("wire/value_record: the bytes are those that the drawing shows") {
   CHECK(byte(6) == 3);
   CHECK(byte(8) == 8);
   CHECK(byte(12) == 8);
-  CHECK(byte(19) == 1);
+  CHECK(byte(15) == 5);
   CHECK(byte(20) == 7);
   CHECK(byte(52) == 0x4c);
   CHECK(byte(60) == 'o');
@@ -76,6 +76,23 @@ TEST_CASE("wire/value_record: a record whose reserved bytes are set is of anothe
   bytes[11] = std::byte{1};
   seal();
   CHECK(parse_value_record(bytes).error().code == Code::unsupported);
+}
+
+TEST_CASE("wire/value_record: numbers and sizes that no node writes are refused, with the checksum right") {
+  for (uint64_t ValueRecord::*field : {&ValueRecord::number, &ValueRecord::data, &ValueRecord::bytes}) {
+    const bool is_size = field == &ValueRecord::bytes;
+    const uint64_t least = is_size ? 0 : 1, most = is_size ? kValueBytesMost : kValueNumberMost;
+    for (const uint64_t good : {least, most}) {
+      ValueRecord record = example();
+      record.*field = good;
+      REQUIRE_OK(parse_value_record(encode(record)));
+    }
+    for (const uint64_t bad : {least - 1, most + 1, UINT64_MAX}) {
+      ValueRecord record = example();
+      record.*field = bad;
+      CHECK(parse_value_record(encode(record)).error().code == Code::corrupt);
+    }
+  }
 }
 
 }  // namespace value_record_test
