@@ -102,16 +102,19 @@ std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, U
     for (const store::Get& get : gets) {
       auto record = get.code == Code::ok ? wire::parse_value_record(get.room.first(get.bytes))
                                          : Result<wire::ValueRecord>(Error{get.code, "it cannot be read"});
-      if (record && record->number == number_of(get.id)) {
+      const uint64_t mark = chunk_of(get.id);
+      const bool is_own = record && record->number == number_of(get.id) &&
+                          (mark == 0 || mark == key_mark(record->tenant, record->name));
+      if (is_own) {
         out.push_back(std::move(*record));
         continue;
       }
       const bool is_lost = record || record.error().code == Code::corrupt;
       unread.all_lost = unread.all_lost && is_lost;
-      uint64_t& highest = unread.marks[chunk_of(get.id)];
+      uint64_t& highest = unread.marks[mark];
       highest = std::max(highest, number_of(get.id));
       log_warn(is_lost ? "the record of a value was lost" : "the record of a value cannot be read now",
-               {{"record", number_of(get.id)}, {"why", record ? "it has another number" : record.error().what}});
+               {{"record", number_of(get.id)}, {"why", record ? "it has another number or key" : record.error().what}});
     }
   }
   return out;
@@ -126,12 +129,17 @@ void ValueDisk::recover(int64_t unix_ms) {
     (is_ours && kind_of(id) == ValueBlock::record ? records : chunks).push_back(id);
   });
   number_ = highest;
-  std::map<uint64_t, Id128> ids;
-  for (const Id128& id : records) ids.emplace(number_of(id), id);
+  const std::set<Id128> ids(records.begin(), records.end());
   std::map<node::ValueKey, wire::ValueRecord> newest;
   Unread unread;
   for (wire::ValueRecord& record : read_records(std::move(records), unread)) {
-    add(record.number, {{record.tenant, record.name}, record.data, record.bytes, ids.at(record.number)});
+    if (records_.contains(record.number)) {  // no node writes a number twice; both records stay on disk
+      log_warn("a second record has the number of a value's record; it is ignored", {{"record", record.number}});
+      continue;
+    }
+    const Id128 marked = value_block_id(ValueBlock::record, record.number, key_mark(record.tenant, record.name));
+    const Id128 id = ids.contains(marked) ? marked : value_block_id(ValueBlock::record, record.number, 0);
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes, id});
     wire::ValueRecord& kept = newest[{record.tenant, record.name}];
     if (record.number > kept.number) kept = std::move(record);
   }

@@ -54,7 +54,7 @@ bool is_value_block(const Id128& id) {
   uint64_t spread;
   std::memcpy(&spread, id.bytes.data(), sizeof spread);
   const ValueBlock kind = kind_of(id);
-  const bool is_known = kind == ValueBlock::bytes || (kind == ValueBlock::record && chunk_of(id) == 0);
+  const bool is_known = kind == ValueBlock::bytes || kind == ValueBlock::record;
   return is_known && number_of(id) <= wire::kValueNumberMost && spread == spread_of(name_of(id));
 }
 
