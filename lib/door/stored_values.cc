@@ -341,7 +341,7 @@ StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_
                                          size_t limit, Sums& sums) {
   const TableLock lock(mutex_);
   Listing out = store_.list(tenant, prefix, after, limit, clock_.now());
-  sums = store_.sums_of(tenant);
+  sums = store_.sums().of(tenant);
   return out;
 }
 
@@ -506,8 +506,8 @@ void StoredValues::update(Metrics& metrics) {
   const uint64_t disk_used = disk_ ? disk_->used_bytes() : 0, disk_most = disk_ ? disk_->capacity_bytes() : 0;
   const TableLock lock(mutex_);
   metrics.gauge(metric::kStoreValues).set(static_cast<double>(store_.count()));
-  metrics.gauge(metric::kStoreBytes, {"used"}).set(static_cast<double>(store_.used_bytes()));
-  metrics.gauge(metric::kStoreBytes, {"held"}).set(static_cast<double>(store_.held_bytes()));
+  metrics.gauge(metric::kStoreBytes, {"used"}).set(static_cast<double>(store_.sums().all().used_bytes));
+  metrics.gauge(metric::kStoreBytes, {"held"}).set(static_cast<double>(store_.sums().all().held_bytes));
   metrics.gauge(metric::kStoreBytes, {"capacity"}).set(static_cast<double>(memory_bytes_));
   metrics.gauge(metric::kStoreDisk, {"used"}).set(static_cast<double>(disk_used));
   metrics.gauge(metric::kStoreDisk, {"capacity"}).set(static_cast<double>(disk_most));

@@ -37,7 +37,7 @@ class StoredValues {
   using Listing = node::ValueStore::Listing;
   /// Work that is left when a call has been answered; empty: none.
   using Later = std::function<void()>;
-  using Sums = node::ValueStore::Sums;
+  using Sums = node::ValueSums::Sums;
 
   /// `disk` null: values are in memory alone. `clock` outlives it.
   StoredValues(const node::ValueLimits& limits, std::unique_ptr<node::ValueDisk> disk, const Clock& clock);

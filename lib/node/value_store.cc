@@ -60,22 +60,22 @@ ValueStore::ValueStore(const ValueLimits& limits) : limits_(limits) {
   MC_ASSERT(limits_.value_bytes_max > 0 && limits_.lease_max >= Duration{});
 }
 
-uint64_t ValueStore::cost(const ValueKey& key, const Entry& entry) {
-  return (entry.value ? entry.bytes : 0) + index_cost(key);
+uint64_t ValueStore::Entry::cost(const ValueKey& key) const {
+  return (value ? bytes : 0) + index_cost(key);
 }
 
-uint64_t ValueStore::gain(const ValueKey& key, const Entry& entry) {
-  MC_ASSERT(entry.value != nullptr);
-  return entry.copy ? entry.bytes : cost(key, entry);
-}
-
-uint64_t ValueStore::idle_gain(Place place) const {
-  return idle_.contains(place->second.order) ? gain(place->first, place->second) : 0;
+uint64_t ValueStore::Entry::gain(const ValueKey& key) const {
+  MC_ASSERT(value != nullptr);
+  return copy ? bytes : cost(key);
 }
 
 /// Bytes that are on disk alone are compared by the caller, who loads them first.
-bool ValueStore::is_same(const Entry& entry, const SharedValue& value) const {
-  return value != nullptr && entry.value != nullptr && entry.value->view() == value->view();
+bool ValueStore::Entry::is_same(const SharedValue& other) const {
+  return other != nullptr && value != nullptr && value->view() == other->view();
+}
+
+uint64_t ValueStore::idle_gain(Place place) const {
+  return idle_.contains(place->second.order) ? place->second.gain(place->first) : 0;
 }
 
 /// The value of a key unless its time to live is over, even where expire() has not come to it yet.
@@ -111,7 +111,7 @@ Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
 /// MC5008. The text has sizes of the caller's own values alone: what others use is not the caller's to see.
 Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
   ++stats_.rejected;
-  const Sums own = sums_of(key.tenant);
+  const ValueSums::Sums own = sums_.of(key.tenant);
   return user_error(err::kStoreFull,
                     why + "; tenant " + key.tenant + " uses " + exact(own.used_bytes) + ", of which " +
                         exact(own.held_bytes) + " are pinned or leased",
@@ -119,36 +119,37 @@ Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
 }
 
 bool ValueStore::may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back) const {
-  MC_ASSERT_LE(given_back, held_bytes_);
-  return !entry.value || !is_held(entry) || held_bytes_ - given_back + cost(key, entry) <= limits_.memory_bytes / 2;
+  MC_ASSERT_LE(given_back, sums_.all().held_bytes);
+  return !entry.value || !is_held(entry) ||
+         sums_.all().held_bytes - given_back + entry.cost(key) <= limits_.memory_bytes / 2;
 }
 
 /// Bytes that the value adds to those held.
 uint64_t ValueStore::held_cost(Place place) const {
   const Entry& entry = place->second;
-  return held_.contains({entry.held_until(), entry.order}) ? cost(place->first, entry) : 0;
+  return held_.contains({entry.held_until(), entry.order}) ? entry.cost(place->first) : 0;
 }
 
 Error ValueStore::too_much_held(const ValueKey& key, const Entry& entry) {
   return no_room(key, "pinned and leased values have at most half of the store's " +
                           format_bytes(limits_.memory_bytes) + ", and that half has no room for the value's " +
-                          exact(cost(key, entry)));
+                          exact(entry.cost(key)));
 }
 
 /// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
 /// ones count as not evictable.
 Result<void> ValueStore::check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept) {
-  MC_ASSERT_LE(used_, limits_.memory_bytes);
-  MC_ASSERT_LE(given_back, used_);
+  MC_ASSERT_LE(sums_.all().used_bytes, limits_.memory_bytes);
+  MC_ASSERT_LE(given_back, sums_.all().used_bytes);
   MC_ASSERT_LE(idle_kept, idle_bytes_);
-  const uint64_t free = limits_.memory_bytes - used_ + given_back, evictable = idle_bytes_ - idle_kept;
+  const uint64_t free = limits_.memory_bytes - sums_.all().used_bytes + given_back, evictable = idle_bytes_ - idle_kept;
   if (need <= free + evictable) return {};
   return no_room(key, "the value needs " + exact(need) + " of the store's " + format_bytes(limits_.memory_bytes) +
                           ", and too much of it cannot be evicted");
 }
 
 void ValueStore::evict_for(uint64_t need) {
-  while (limits_.memory_bytes - used_ < need) {
+  while (limits_.memory_bytes - sums_.all().used_bytes < need) {
     MC_ASSERT(!idle_.empty());  // check_room has counted them
     const Place place = idle_.begin()->second;
     Entry& entry = place->second;
@@ -159,7 +160,7 @@ void ValueStore::evict_for(uint64_t need) {
       continue;
     }
     unindex(place);
-    give_back(place->first, entry.bytes);
+    sums_.give_back(place->first.tenant, entry.bytes);
     entry.value = nullptr;
     index(place);
     ++stats_.demoted;
@@ -168,37 +169,6 @@ void ValueStore::evict_for(uint64_t need) {
 
 // ---- the tables ------------------------------------------------------------------------------
 
-ValueStore::Sums ValueStore::sums_of(const std::string& tenant) const {
-  const auto sums = tenants_.find(tenant);
-  return sums == tenants_.end() ? Sums{} : sums->second;
-}
-
-void ValueStore::use(const ValueKey& key, uint64_t bytes) {
-  used_ += bytes;
-  tenants_[key.tenant].used_bytes += bytes;
-}
-
-void ValueStore::give_back(const ValueKey& key, uint64_t bytes) {
-  const auto sums = tenants_.find(key.tenant);
-  MC_ASSERT(sums != tenants_.end());
-  MC_ASSERT_LE(bytes, sums->second.used_bytes);
-  used_ -= bytes;
-  sums->second.used_bytes -= bytes;
-  if (sums->second.used_bytes == 0) tenants_.erase(sums);
-}
-
-void ValueStore::hold(Place place) {
-  const uint64_t bytes = cost(place->first, place->second);
-  held_bytes_ += bytes;
-  tenants_.at(place->first.tenant).held_bytes += bytes;
-}
-
-void ValueStore::unhold(Place place) {
-  const uint64_t bytes = cost(place->first, place->second);
-  held_bytes_ -= bytes;
-  tenants_.at(place->first.tenant).held_bytes -= bytes;
-}
-
 void ValueStore::index(Place place) {
   const Entry& entry = place->second;
   bool fresh = true;
@@ -206,10 +176,10 @@ void ValueStore::index(Place place) {
     MC_ASSERT(entry.copy.has_value());
   } else if (is_held(entry)) {
     fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
-    hold(place);
+    sums_.hold(place->first.tenant, entry.cost(place->first));
   } else {
     fresh = idle_.emplace(entry.order, place).second;
-    idle_bytes_ += gain(place->first, entry);
+    idle_bytes_ += entry.gain(place->first);
   }
   if (entry.expires != kNever) expiring_.emplace(std::pair(entry.expires, entry.order), place);
   MC_ASSERT(fresh);
@@ -218,10 +188,10 @@ void ValueStore::index(Place place) {
 void ValueStore::unindex(Place place) {
   const Entry& entry = place->second;
   if (idle_.erase(entry.order) > 0) {
-    idle_bytes_ -= gain(place->first, entry);
+    idle_bytes_ -= entry.gain(place->first);
   } else if (entry.value) {
     MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
-    unhold(place);
+    sums_.unhold(place->first.tenant, place->second.cost(place->first));
   }
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
@@ -232,15 +202,15 @@ void ValueStore::erase(Place place, bool is_damaged) {
   if (is_damaged) damaged_.insert(place->first);
   unindex(place);
   if (place->second.copy) unneeded_.push_back(*place->second.copy);
-  give_back(place->first, cost(place->first, place->second));
+  sums_.give_back(place->first.tenant, place->second.cost(place->first));
   entries_.erase(place);
 }
 
 ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
   damaged_.erase(key);
   entry.order = ++order_;
-  use(key, cost(key, entry));
-  MC_ASSERT_LE(used_, limits_.memory_bytes);
+  sums_.use(key.tenant, entry.cost(key));
+  MC_ASSERT_LE(sums_.all().used_bytes, limits_.memory_bytes);
   const auto [place, fresh] = entries_.emplace(key, std::move(entry));
   MC_ASSERT(fresh);
   index(place);
@@ -256,10 +226,10 @@ void ValueStore::expire(TimePoint now) {
   for (size_t i = 0; i < kExpiredAtOnce && !held_.empty() && held_.begin()->first.first <= now_; ++i) {
     const Place place = held_.begin()->second;
     held_.erase(held_.begin());
-    unhold(place);
+    sums_.unhold(place->first.tenant, place->second.cost(place->first));
     MC_ASSERT(!is_held(place->second));
     idle_.emplace(place->second.order, place);
-    idle_bytes_ += gain(place->first, place->second);
+    idle_bytes_ += place->second.gain(place->first);
   }
 }
 
@@ -293,7 +263,7 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
   expire(now);
   const Place old = living(key);
   const bool exists = old != entries_.end();
-  if (exists && !terms.replaces && is_same(old->second, value)) return PutResult::unchanged;
+  if (exists && !terms.replaces && old->second.is_same(value)) return PutResult::unchanged;
   MC_CHECK(check_put(key, *value, terms, now));
   Entry entry{.value = value,
               .bytes = value->size(),
@@ -301,13 +271,13 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
               .copy = copy,
               .expires = after(now_, terms.ttl),
               .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{}};
-  const uint64_t given_back = exists ? cost(key, old->second) : 0, idle_kept = exists ? idle_gain(old) : 0;
-  if (copy && cost(key, entry) > limits_.memory_bytes - used_ + given_back + idle_bytes_ - idle_kept)
+  const uint64_t given_back = exists ? old->second.cost(key) : 0, idle_kept = exists ? idle_gain(old) : 0;
+  if (copy && entry.cost(key) > limits_.memory_bytes - sums_.all().used_bytes + given_back + idle_bytes_ - idle_kept)
     entry.value = nullptr;
   const uint64_t held = exists ? held_cost(old) : 0;
   if (copy && !may_hold(key, entry, held)) entry.value = nullptr;
   if (!may_hold(key, entry, held)) return too_much_held(key, entry);
-  const uint64_t need = cost(key, entry);
+  const uint64_t need = entry.cost(key);
   MC_CHECK(check_room(key, need, given_back, idle_kept));
   if (exists) erase(old);
   evict_for(need);
@@ -369,7 +339,7 @@ Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now, 
   unindex(place);
   place->second.pinned = pinned.pinned;
   if (!may) {
-    give_back(key, pinned.bytes);
+    sums_.give_back(key.tenant, pinned.bytes);
     place->second.value = nullptr;
     ++stats_.demoted;
   }
@@ -411,14 +381,15 @@ void ValueStore::promote(const ValueKey& key, const DiskCopy& copy, SharedValue 
   if (place == entries_.end() || place->second.copy != copy || place->second.value) return;
   Entry& entry = place->second;
   MC_ASSERT(value->size() == entry.bytes && value->crc() == entry.crc);
-  if (entry.bytes > limits_.memory_bytes - used_ + idle_bytes_) return;  // pinned and leased values leave no room
+  if (entry.bytes > limits_.memory_bytes - sums_.all().used_bytes + idle_bytes_)
+    return;  // pinned and leased values leave no room
   Entry promoted = entry;
   promoted.value = value;
   if (!may_hold(key, promoted)) return;
   evict_for(entry.bytes);
   unindex(place);
   entry.value = std::move(value);
-  use(key, entry.bytes);
+  sums_.use(key.tenant, entry.bytes);
   index(place);
   ++stats_.promoted;
 }
@@ -450,7 +421,7 @@ bool ValueStore::lose_memory(const ValueKey& key, const SharedValue& value, Time
     return false;
   }
   unindex(place);
-  give_back(key, place->second.bytes);
+  sums_.give_back(key.tenant, place->second.bytes);
   place->second.value = nullptr;
   index(place);
   return true;
@@ -464,7 +435,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || source->second.value);
-  if (exists && !replaces && is_same(old->second, source->second.value)) return PutResult::unchanged;
+  if (exists && !replaces && old->second.is_same(source->second.value)) return PutResult::unchanged;
   MC_CHECK(check_free(to, replaces));
   // The source becomes the most recently used, so it is the last to be evicted, and the check leaves it out.
   unindex(source);
@@ -476,7 +447,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
               .crc = source->second.crc,
               .copy = copy,
               .expires = source->second.expires};
-  const uint64_t need = cost(to, entry), given_back = exists ? cost(to, old->second) : 0;
+  const uint64_t need = entry.cost(to), given_back = exists ? old->second.cost(to) : 0;
   MC_CHECK(check_room(to, need, given_back, idle_gain(source) + (exists ? idle_gain(old) : 0)));
   if (exists) erase(old);
   evict_for(need);
@@ -496,9 +467,9 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   MC_ASSERT(copy || !source->second.copy);
   if (!may_hold(to, source->second, held_cost(source) + (exists ? held_cost(old) : 0)))
     return too_much_held(to, source->second);
-  const uint64_t need = cost(to, source->second), old_bytes = exists ? cost(to, old->second) : 0;
+  const uint64_t need = source->second.cost(to), old_bytes = exists ? old->second.cost(to) : 0;
   const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
-  MC_CHECK(check_room(to, need, cost(from, source->second) + old_bytes, idle_kept));
+  MC_CHECK(check_room(to, need, source->second.cost(from) + old_bytes, idle_kept));
   Entry entry = source->second;
   entry.copy = copy;
   if (exists) erase(old);
@@ -528,29 +499,29 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 
 void ValueStore::check() const {
   uint64_t used = 0, idle = 0, held = 0, ending = 0, in_memory = 0;
-  std::map<std::string, Sums> tenants;
+  std::map<std::string, ValueSums::Sums> tenants;
   for (const auto& [key, entry] : entries_) {
-    used += cost(key, entry);
-    tenants[key.tenant].used_bytes += cost(key, entry);
+    used += entry.cost(key);
+    tenants[key.tenant].used_bytes += entry.cost(key);
     in_memory += entry.value != nullptr;
     MC_ASSERT(entry.value ? entry.value->size() == entry.bytes : entry.copy.has_value());
-    if (idle_.contains(entry.order)) idle += gain(key, entry);
+    if (idle_.contains(entry.order)) idle += entry.gain(key);
     const bool is_held = held_.contains({entry.held_until(), entry.order});
-    if (is_held) held += cost(key, entry);
-    if (is_held) tenants[key.tenant].held_bytes += cost(key, entry);
+    if (is_held) held += entry.cost(key);
+    if (is_held) tenants[key.tenant].held_bytes += entry.cost(key);
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
     MC_ASSERT_LE(entry.order, order_);
   }
-  MC_ASSERT_EQ(used, used_);
+  MC_ASSERT_EQ(used, sums_.all().used_bytes);
   MC_ASSERT_EQ(idle, idle_bytes_);
-  MC_ASSERT_EQ(held, held_bytes_);
-  MC_ASSERT(tenants == tenants_);
-  MC_ASSERT_LE(held_bytes_, limits_.memory_bytes / 2);
+  MC_ASSERT_EQ(held, sums_.all().held_bytes);
+  MC_ASSERT(tenants == sums_.tenants());
+  MC_ASSERT_LE(sums_.all().held_bytes, limits_.memory_bytes / 2);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
-  MC_ASSERT_LE(used_, limits_.memory_bytes);
+  MC_ASSERT_LE(sums_.all().used_bytes, limits_.memory_bytes);
 }
 
 }  // namespace mc::node

@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "node/value_sums.h"
 
 namespace mc::node {
 
@@ -115,11 +116,6 @@ class ValueStore {
     std::vector<ValueInfo> values;  // in the order of their names
     bool more = false;              // names behind the last one were left out
   };
-  /// Memory of values with their keys and tables, and the part of it that is pinned or leased.
-  struct Sums {
-    uint64_t used_bytes = 0, held_bytes = 0;
-    bool operator==(const Sums&) const = default;
-  };
   struct Stats {
     uint64_t created = 0, replaced = 0, hits = 0, misses = 0;
     uint64_t evicted = 0, expired = 0, removed = 0, rejected = 0, damaged = 0;
@@ -179,11 +175,8 @@ class ValueStore {
   static constexpr size_t kExpiredAtOnce = 1024;
 
   size_t count() const { return entries_.size(); }
-  uint64_t used_bytes() const { return used_; }
-  /// Bytes of values that are pinned or leased. Beside them, the keys of values on disk cannot be evicted.
-  uint64_t held_bytes() const { return held_bytes_; }
-  /// Of one tenant's values.
-  Sums sums_of(const std::string& tenant) const;
+  /// Beside the values that are pinned or leased, the keys of values on disk cannot be evicted.
+  const ValueSums& sums() const { return sums_; }
   const Stats& stats() const { return stats_; }
   /// Asserts what the tables say of each other; for tests.
   void check() const;
@@ -198,29 +191,25 @@ class ValueStore {
     uint64_t order = 0;  // grows with each use; one entry's alone
     uint64_t uses = 0;
     TimePoint held_until() const { return std::max(pinned, leased); }
+    uint64_t cost(const ValueKey& key) const;
+    /// Bytes that the eviction of the value frees.
+    uint64_t gain(const ValueKey& key) const;
+    bool is_same(const SharedValue& other) const;
   };
   using Entries = std::map<ValueKey, Entry>;
   using Place = Entries::iterator;
   using ByTime = std::map<std::pair<TimePoint, uint64_t>, Place>;  // key: time, Entry::order
 
-  static uint64_t cost(const ValueKey& key, const Entry& entry);
-  /// Bytes that the eviction of the value frees.
-  static uint64_t gain(const ValueKey& key, const Entry& entry);
   uint64_t idle_gain(Place place) const;
-  bool is_same(const Entry& entry, const SharedValue& value) const;
   bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
   Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
   Result<void> check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept);
-  /// Whether the value may be held once `given_back` bytes are held no longer.
+  /// True when the value may be held once `given_back` bytes are held no longer.
   bool may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back = 0) const;
   uint64_t held_cost(Place place) const;
   Error too_much_held(const ValueKey& key, const Entry& entry);
   Error no_room(const ValueKey& key, const std::string& why);
-  void use(const ValueKey& key, uint64_t bytes);
-  void give_back(const ValueKey& key, uint64_t bytes);
-  void hold(Place place);
-  void unhold(Place place);
   void evict_for(uint64_t need);
   void index(Place place);
   void unindex(Place place);
@@ -235,8 +224,8 @@ class ValueStore {
   std::map<uint64_t, Place> idle_;  // in memory, by Entry::order: the least recently used first
   std::set<ValueKey> damaged_;      // keys whose values were removed as damaged, until they get others; bounded
   ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
-  uint64_t used_ = 0, idle_bytes_ = 0, held_bytes_ = 0;
-  std::map<std::string, Sums> tenants_;  // those with values
+  uint64_t idle_bytes_ = 0;
+  ValueSums sums_;
   std::vector<DiskCopy> unneeded_;
   Stats stats_;
 };

@@ -49,7 +49,7 @@ TEST_CASE("node/value_store: a value comes back with its bytes and checksum, and
   REQUIRE_OK(f.store.remove(key("a"), f.now));
   CHECK(f.store.get(key("a"), {}, f.now).error().mc == err::kNotFound);
   CHECK(f.store.remove(key("a"), f.now).error().mc == err::kNotFound);
-  CHECK(f.store.used_bytes() == 0);
+  CHECK(f.store.sums().all().used_bytes == 0);
   CHECK(found->value->view() == "123456789");  // a reader keeps the bytes
 }
 
@@ -134,12 +134,12 @@ TEST_CASE("node/value_store: sums and refusals show a tenant the bytes of that t
     Fixture f(4);
     REQUIRE_OK(f.store.put(key("a", "o"), value_of(others), {.pin = 5s}, f.now));
     REQUIRE_OK(f.put("b"));
-    CHECK(f.store.sums_of("t") == ValueStore::Sums{cost, 0});
-    CHECK(f.store.sums_of("o").held_bytes == others.size() + 2 + kValueOverheadBytes);
+    CHECK(f.store.sums().of("t") == ValueSums::Sums{cost, 0});
+    CHECK(f.store.sums().of("o").held_bytes == others.size() + 2 + kValueOverheadBytes);
     const auto refused = f.store.put(key("z"), value_of(std::string(5000, 'x')), {}, f.now);
     REQUIRE(!refused);
     REQUIRE_OK(f.store.remove(key("a", "o"), f.now));
-    CHECK(f.store.sums_of("o") == ValueStore::Sums{});
+    CHECK(f.store.sums().of("o") == ValueSums::Sums{});
     return refused.error().what;
   };
   const std::string told = refusal_beside(std::string(100, 'x'));
@@ -178,7 +178,7 @@ TEST_CASE("node/value_store: a value ends with its time to live, pinned or not, 
   CHECK(!f.has("a"));
   CHECK(!f.has("b"));
   CHECK(f.store.stats().expired == 2);
-  CHECK(f.store.used_bytes() == 0);
+  CHECK(f.store.sums().all().used_bytes == 0);
   REQUIRE_OK(f.put("c", {.ttl = 2s}));
   f.now -= 50s;  // a caller whose clock was read long ago
   CHECK(f.has("c"));
@@ -319,13 +319,13 @@ TEST_CASE("node/value_store: keys of values on disk are not counted as pinned or
     return store.put(key(name), value_of(kThousand), {}, now, DiskCopy{number, number});
   };
   for (uint64_t i = 1; i <= 6; ++i) REQUIRE_OK(put("k" + std::to_string(i), i));
-  CHECK(store.held_bytes() == 0);
+  CHECK(store.sums().all().held_bytes == 0);
   REQUIRE_OK(store.pin(key("k6"), 10s, now));
-  CHECK(store.held_bytes() == 1000 + 3 + kValueOverheadBytes);
+  CHECK(store.sums().all().held_bytes == 1000 + 3 + kValueOverheadBytes);
   store.check();
   CHECK(store.put(key("large"), value_of(std::string(8000, 'x')), {}, now).error().mc == err::kStoreFull);
   store.expire(now + 10s);
-  CHECK(store.held_bytes() == 0);
+  CHECK(store.sums().all().held_bytes == 0);
   store.check();
 }
 
