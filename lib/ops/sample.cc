@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "base/draw.h"
 #include "base/rng.h"
 
 namespace mc::ops {
@@ -19,6 +20,10 @@ constexpr uint32_t kSeen = 1u << 31;
 Error no_finite_logit(size_t vocab) {
   return {Code::corrupt,
           "sampling: no finite logit among " + std::to_string(vocab) + "; the weights or the KV are damaged"};
+}
+
+Error unsound_logit() {
+  return {Code::corrupt, "sampling: a logit is infinite or not a number; the weights or the KV are damaged"};
 }
 
 uint32_t argmax(const Kernels& kernels, std::span<const float> logits) {
@@ -48,12 +53,14 @@ void Sampler::apply_penalties(const wire::Sampling& sampling, std::span<const ui
   }
 }
 
-/// Sorts as much of candidates_ as top_p and min_p need; how many they keep. `total` is the sum of all
-/// weights, relative to the likeliest.
-size_t Sampler::nucleus(const wire::Sampling& sampling, double total) {
-  const auto temperature = static_cast<float>(sampling.temperature);
-  const auto top_p = static_cast<float>(sampling.top_p), min_p = static_cast<float>(sampling.min_p);
-  double kept = 0, top = 0;
+/// Sorts as much of candidates_ as top_p and min_p need; how many they keep. `top` is the largest logit, and `total` is
+/// the sum of all weights.
+size_t Sampler::nucleus(const wire::Sampling& sampling, float top, uint64_t total) {
+  const double scale = draw_scale(static_cast<float>(sampling.temperature));
+  const auto top_p = static_cast<float>(sampling.top_p);
+  const uint64_t limit = top_p < 1 ? nucleus_weight(top_p, total) : total;
+  const uint64_t least = least_weight(static_cast<float>(sampling.min_p));
+  uint64_t kept = 0;
   size_t sorted = 0, step = 256;
   for (size_t i = 0; i < candidates_.size(); ++i) {
     if (i == sorted) {  // a nucleus is usually small: sort the next few, then more
@@ -61,10 +68,9 @@ size_t Sampler::nucleus(const wire::Sampling& sampling, double total) {
       step *= 8;
       std::partial_sort(candidates_.begin() + static_cast<std::ptrdiff_t>(i),
                         candidates_.begin() + static_cast<std::ptrdiff_t>(sorted), candidates_.end());
-      if (i == 0) top = candidates_.front().logit;
     }
-    const double weight = std::exp((candidates_[i].logit - top) / temperature);
-    if (i > 0 && (kept >= top_p * total || weight < min_p)) return i;
+    const uint64_t weight = draw_weight(top, candidates_[i].logit, scale);
+    if (i > 0 && (kept >= limit || weight < least)) return i;
     kept += weight;
   }
   return candidates_.size();
@@ -84,30 +90,30 @@ uint32_t Sampler::draw(const wire::Sampling& sampling, uint64_t position) {
     candidates_.resize(sampling.top_k);
     std::sort(candidates_.begin(), candidates_.end());
   }
-  const auto temperature = static_cast<float>(sampling.temperature);
-  const auto weight = [&](const Candidate& c) { return std::exp((static_cast<double>(c.logit) - top) / temperature); };
-  double total = 0;
+  const double scale = draw_scale(static_cast<float>(sampling.temperature));
+  const auto weight = [&](const Candidate& c) { return draw_weight(top, c.logit, scale); };
+  uint64_t total = 0;
   for (const Candidate& c : candidates_) total += weight(c);
   if (static_cast<float>(sampling.top_p) < 1 || static_cast<float>(sampling.min_p) > 0) {
-    candidates_.resize(nucleus(sampling, total));
+    candidates_.resize(nucleus(sampling, top, total));
     total = 0;
     for (const Candidate& c : candidates_) total += weight(c);
   }
-  const double target = philox_uniform(sampling.seed, sampling.stream, position) * total;
-  double sum = 0;
-  for (const Candidate& c : candidates_) {
-    sum += weight(c);
-    if (sum > target) return c.token;
+  const uint64_t target = draw_target(philox_uniform(sampling.seed, sampling.stream, position), total);
+  MC_ASSERT_LT(target, total);
+  size_t chosen = 0;
+  for (uint64_t sum = weight(candidates_[0]); sum <= target; sum += weight(candidates_[chosen])) {
+    ++chosen;
+    MC_ASSERT_LT(chosen, candidates_.size());
   }
-  return candidates_.back().token;  // rounding: target == total
+  return candidates_[chosen].token;
 }
 
 /// The `count` likeliest, and the logarithm of the sum of all weights.
 Result<std::vector<TokenLogprob>> Sampler::likeliest(std::span<const float> logits, size_t count, double& log_sum) {
   const float top = kernels_->max(logits.data(), logits.size());
   log_sum = std::log(kernels_->sum_exp(logits.data(), top, logits.size())) + top;
-  if (!std::isfinite(log_sum))
-    return Error{Code::corrupt, "sampling: a logit is infinite or not a number; the weights or the KV are damaged"};
+  if (!std::isfinite(log_sum)) return unsound_logit();
   count = std::min(count, logits.size());
   std::vector<TokenLogprob> out;
   if (count == 0) return out;
@@ -134,7 +140,7 @@ Result<Scored> Sampler::score(std::span<const float> logits, uint32_t token, siz
 Result<Sampled> Sampler::sample(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
                                 std::span<const uint32_t> history, size_t prompt_tokens,
                                 std::span<const uint32_t> banned, std::span<const uint64_t> allowed) {
-  MC_ASSERT(!logits.empty());
+  MC_ASSERT(!logits.empty() && logits.size() <= kDrawVocabMax);
   Sampled sampled;
   std::span<const float> chosen = logits;
   const bool greedy = static_cast<float>(sampling.temperature) == 0;

@@ -2,6 +2,7 @@
 // then top_k, top_p, min_p on the distribution at that temperature (as vLLM). Randomness is one
 // philox_uniform(seed, stream, position) per token, so a token depends on the request and on the
 // logits' bits alone, not on the batch or the node. Ties always go to the lowest id.
+// Weights of tokens are integers (base/draw.h), so a GPU draws the same token.
 // Parameters are rounded to f32 before they are used.
 // Log-probabilities come from the unmodified distribution (raw logits, temperature 1).
 #pragma once
@@ -41,6 +42,7 @@ uint32_t argmax(const Kernels& kernels, std::span<const float> logits);
 
 /// corrupt: the model's output is broken.
 Error no_finite_logit(size_t vocab);
+Error unsound_logit();
 
 /// Draws one token. Keeps scratch between calls; one per thread.
 class Sampler {
@@ -63,7 +65,7 @@ class Sampler {
 
  private:
   void apply_penalties(const wire::Sampling& sampling, std::span<const uint32_t> history, size_t prompt_tokens);
-  size_t nucleus(const wire::Sampling& sampling, double total);
+  size_t nucleus(const wire::Sampling& sampling, float top, uint64_t total);
   uint32_t draw(const wire::Sampling& sampling, uint64_t position);
   Result<std::vector<TokenLogprob>> likeliest(std::span<const float> logits, size_t count, double& log_sum);
 
