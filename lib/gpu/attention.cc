@@ -17,11 +17,6 @@ Error limit(const std::string& text) {
   return {Code::unsupported, "attention on a GPU: " + text};
 }
 
-template <class T>
-T* device_pointer(uint64_t address) {
-  return reinterpret_cast<T*>(address);  // never followed on the host
-}
-
 Result<void> check(const AttentionShape& shape) {
   const ExtentLayout& l = shape.layout;
   if (l.head_dim != 64 && l.head_dim != 128)

@@ -200,6 +200,12 @@ class Stream {
   bool captures_ = false;
 };
 
+/// An address of the device as a kernel takes it. It is never followed on the host.
+template <class T>
+T* device_pointer(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
 /// The bytes of a kernel's parameter.
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) {

@@ -1,7 +1,6 @@
 #include "host/model_compute.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <new>
 
@@ -18,12 +17,20 @@ constexpr uint64_t name_of(uint64_t sequence) {
   return sequence + 1;
 }
 
-/// Whether the next token of a sequence is the largest of its raw logits, and nothing else of the logits is asked for.
-bool draws_plainly(const node::JoinBatch& told) {
-  const wire::Sampling& sampling = told.sampling;
-  const bool may_end = told.banned.empty() || told.position + 1 - told.prompt_tokens >= told.min_tokens;
-  return static_cast<float>(sampling.temperature) == 0 && sampling.logprobs < 0 && !sampling.needs_history() &&
-         sampling.logit_bias.empty() && may_end;
+/// The draw of the token at told.position.
+model::DrawRow draw_of(const node::JoinBatch& told) {
+  MC_ASSERT_LE(told.prompt_tokens, told.position);
+  const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
+  return {&told.sampling, told.position, told.history, told.prompt_tokens,
+          may_end ? std::span<const uint32_t>{} : told.banned};
+}
+
+node::SampledToken to_node(const ops::Sampled& sampled) {
+  node::SampledToken out;
+  out.token = sampled.token;
+  out.logprobs.chosen = sampled.logprob;
+  for (const auto& top : sampled.top) out.logprobs.top.emplace_back(top.token, top.logprob);
+  return out;
 }
 
 }  // namespace
@@ -273,26 +280,18 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
     rows_.push_back(
         {row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence)});
   }
-  const bool is_greedy = runner_.draws_greedily() && std::ranges::all_of(computed_, [&](size_t i) {
-                           return draws_plainly(batch_.at(step.in[i].sequence).told);
-                         });
-  greedy_.resize(is_greedy ? rows_.size() : 0);
-  const std::span<float> logits = std::span(logits_).first(rows_.size() * model_.config().vocab);
-  if (!rows_.empty()) MC_CHECK(is_greedy ? runner_.decode_greedily(rows_, greedy_) : runner_.decode(rows_, logits));
+  MC_CHECK(decode_rows(step));
   for (size_t n = 0; n < computed_.size(); ++n) {
     const node::RunRow& row = step.in[computed_[n]];
     node::StepRow& out = step.out[computed_[n]];
     Sequence& sequence = batch_.at(row.sequence);
     node::JoinBatch& told = sequence.told;
-    ++told.position;
-    if (told.sampling.needs_history()) told.history.push_back(row.token);
-    MC_ASSERT_LE(told.prompt_tokens, told.position);
     const auto allowed = allowed_after(sequence, row.token);
     if (!allowed) {  // this row alone ends, not the step
       out.refusal = allowed.error();
       continue;
     }
-    MC_TRY(drawn, draw_row(n, told, *allowed));
+    MC_TRY(drawn, draw_row(n, *allowed));
     out.sampled = std::move(drawn);
     if (told.position % layout_.block_tokens == 0)
       for (uint32_t layer = 0; layer < layout_.layers; ++layer)
@@ -301,18 +300,35 @@ Result<void> ModelCompute::compute_rows(node::StepRows& step) {
   return {};
 }
 
-Result<node::SampledToken> ModelCompute::draw_row(size_t n, const node::JoinBatch& told,
-                                                  std::span<const uint64_t> allowed) {
-  const size_t vocab = model_.config().vocab;
-  if (!greedy_.empty()) {
-    if (!std::isfinite(greedy_[n].logit)) return ops::no_finite_logit(vocab);
-    node::SampledToken out;
-    out.token = greedy_[n].token;
-    return out;
+/// Computes rows_, and draws their tokens too where the device can. The token of each row is then a part of its
+/// sequence. After an error the sequences are as they were.
+Result<void> ModelCompute::decode_rows(const node::StepRows& step) {
+  draws_.clear();
+  drawn_.clear();
+  if (rows_.empty()) return {};
+  for (const size_t i : computed_) {
+    node::JoinBatch& told = batch_.at(step.in[i].sequence).told;
+    ++told.position;
+    if (told.sampling.needs_history()) told.history.push_back(step.in[i].token);
+    draws_.push_back(draw_of(told));
   }
-  const bool may_end = told.position - told.prompt_tokens >= told.min_tokens;
-  return draw(std::span(logits_).subspan(n * vocab, vocab), told.sampling, told.position, told.history,
-              told.prompt_tokens, may_end ? std::span<const uint32_t>{} : told.banned, allowed);
+  const bool on_device = std::ranges::all_of(draws_, [&](const model::DrawRow& row) { return runner_.draws(row); });
+  if (on_device) drawn_.resize(rows_.size());
+  const std::span<float> logits = std::span(logits_).first(rows_.size() * model_.config().vocab);
+  auto done = on_device ? runner_.decode_and_draw(rows_, draws_, drawn_) : runner_.decode(rows_, logits);
+  if (done) return {};
+  for (const size_t i : computed_) {
+    node::JoinBatch& told = batch_.at(step.in[i].sequence).told;
+    --told.position;
+    if (told.sampling.needs_history()) told.history.pop_back();
+  }
+  return done;
+}
+
+Result<node::SampledToken> ModelCompute::draw_row(size_t n, std::span<const uint64_t> allowed) {
+  if (!drawn_.empty()) return to_node(drawn_[n]);
+  const size_t vocab = model_.config().vocab;
+  return draw(std::span(logits_).subspan(n * vocab, vocab), draws_[n], allowed);
 }
 
 Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, std::span<const float> logits) {
@@ -335,7 +351,8 @@ Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, s
     }
     allowed = *mask;
   }
-  return draw(logits, run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned, allowed);
+  return draw(logits, {&run.sampling, run.start + run.tokens.size(), run.history, run.prompt_tokens, run.banned},
+              allowed);
 }
 
 Result<std::span<const uint64_t>> ModelCompute::allowed_after(Sequence& sequence, uint32_t token) {
@@ -369,16 +386,11 @@ Result<std::span<const uint64_t>> ModelCompute::within_memory(bool begins, Work 
   return Error{Code::no_space, "the worker has not enough memory for the grammar of the answer"};
 }
 
-Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const wire::Sampling& sampling,
-                                              uint64_t position, std::span<const uint32_t> history,
-                                              uint32_t prompt_tokens, std::span<const uint32_t> banned,
+Result<node::SampledToken> ModelCompute::draw(std::span<const float> logits, const model::DrawRow& row,
                                               std::span<const uint64_t> allowed) {
-  MC_TRY(sampled, sampler_.sample(logits, sampling, position, history, prompt_tokens, banned, allowed));
-  node::SampledToken out;
-  out.token = sampled.token;
-  out.logprobs.chosen = sampled.logprob;
-  for (const auto& top : sampled.top) out.logprobs.top.emplace_back(top.token, top.logprob);
-  return out;
+  MC_TRY(sampled,
+         sampler_.sample(logits, *row.sampling, row.position, row.history, row.prompt_tokens, row.banned, allowed));
+  return to_node(sampled);
 }
 
 }  // namespace mc::host

@@ -78,12 +78,12 @@ class ModelCompute final : public node::Compute {
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
   Result<attn::Plan> plan(const std::string& text) const;
+  Result<void> decode_rows(const node::StepRows& step);
   /// Row `n` of the step under way.
-  Result<node::SampledToken> draw_row(size_t n, const node::JoinBatch& told, std::span<const uint64_t> allowed);
+  Result<node::SampledToken> draw_row(size_t n, std::span<const uint64_t> allowed);
   Result<node::SampledToken> draw_first(const node::RunChunk& run, std::span<const float> logits);
-  Result<node::SampledToken> draw(std::span<const float> logits, const wire::Sampling& sampling, uint64_t position,
-                                  std::span<const uint32_t> history, uint32_t prompt_tokens,
-                                  std::span<const uint32_t> banned, std::span<const uint64_t> allowed);
+  Result<node::SampledToken> draw(std::span<const float> logits, const model::DrawRow& row,
+                                  std::span<const uint64_t> allowed);
   /// The tokens that the grammar allows behind the row's token; empty without a grammar.
   Result<std::span<const uint64_t>> allowed_after(Sequence& sequence, uint32_t token);
   /// Runs work that takes as much memory as a client's grammar determines. `begins`: the grammar of an answer is
@@ -105,7 +105,8 @@ class ModelCompute final : public node::Compute {
   std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::vector<model::DecodeRow> rows_;            // of the step under way
-  std::vector<model::GreedyToken> greedy_;        // of the step under way, when the device draws; else empty
+  std::vector<model::DrawRow> draws_;             // likewise
+  std::vector<ops::Sampled> drawn_;               // likewise, when the device draws; else empty
   std::vector<size_t> computed_;                  // which of the step's rows they are
   ComputeQueue queue_;
   std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "model/pass.h"
+#include "ops/sample.h"
 
 namespace mc::model {
 
@@ -46,10 +47,10 @@ class Backend {
   virtual void forget(uint64_t /*sequence*/) {}
   /// Logits [count, vocab] of rows first .. first + count - 1 of the pass.
   virtual Result<void> logits(size_t first, size_t count, std::span<float> out) = 0;
-  /// Whether greedy() is there: the backend draws where the logits are.
-  virtual bool draws_greedily() const { return false; }
-  /// The greedy draw of the first out.size() rows of a step.
-  virtual Result<void> greedy(std::span<GreedyToken> /*out*/) {
+  /// Whether draw() takes a row of this kind: the backend draws where the logits are.
+  virtual bool draws(const DrawRow& /*row*/) const { return false; }
+  /// Draws the tokens of a step's rows. Code::corrupt as ops::Sampler::sample().
+  virtual Result<void> draw(std::span<const DrawRow> /*rows*/, std::span<ops::Sampled> /*out*/) {
     return Error{Code::unsupported, "the backend draws no tokens"};
   }
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.

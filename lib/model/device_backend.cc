@@ -10,17 +10,13 @@
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
 #include "model/device_attention.h"
+#include "model/device_draws.h"
 #include "model/device_pages.h"
 #include "model/device_weights.h"
 #include "ops/rope.h"
 
 namespace mc::model {
 namespace {
-
-template <class T>
-T* pointer(uint64_t address) {
-  return reinterpret_cast<T*>(address);  // never followed on the host
-}
 
 uint32_t ceil_div(size_t value, size_t by) {
   return static_cast<uint32_t>((value + by - 1) / by);
@@ -29,7 +25,6 @@ uint32_t ceil_div(size_t value, size_t by) {
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
   uint64_t inputs = 0;                                      // Inputs
-  uint64_t largest = 0;                                     // gpu::Largest
   uint64_t sums = 0;                                        // uint32 [layers of a step, rows]
   uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;  // bf16
@@ -71,13 +66,16 @@ size_t rows_most(const RunnerOptions& options) {
   return std::max<size_t>(options.max_chunk_tokens, options.max_batch);
 }
 
+size_t logit_rows_most(const RunnerOptions& options) {
+  return std::max<size_t>(options.max_batch, 16);
+}
+
 std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& options) {
-  const size_t rows = rows_most(options), logit_rows = std::max<size_t>(options.max_batch, 16);
+  const size_t rows = rows_most(options), logit_rows = logit_rows_most(options);
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
   const size_t step_rows = size_t{c.layers} * options.max_batch;
   return {{&Parts::inputs, Inputs::bytes_most(rows, c.head_dim)},
           {&Parts::sums, std::max(rows, step_rows) * 4},
-          {&Parts::largest, logit_rows * sizeof(gpu::Largest)},
           {&Parts::x, rows * c.hidden * 4},
           {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
           {&Parts::gate_up, rows * c.intermediate * 8},
@@ -87,6 +85,12 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
           {&Parts::attended, rows * q_width * 2},
           {&Parts::activated, rows * c.intermediate * 2},
           {&Parts::kept, step_rows * 2 * kv_width * 2}};
+}
+
+size_t scratch_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  size_t bytes = 0;
+  for (const PartSize& part : part_sizes(config, options)) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
+  return bytes;
 }
 
 /// The pages of the pass whose checksums the device makes, and those.
@@ -123,24 +127,27 @@ class DeviceBackend final : public Backend {
         kernels_(kernels),
         layout_(model.kv_layout(options.block_tokens)),
         rope_(model.config().rope, model.config().head_dim),
-        rows_max_(rows_most(options)),
         attention_(device),
-        pages_(device, layout_.page_bytes()) {}
+        pages_(device, layout_.page_bytes()),
+        draws_(device) {}
   Result<void> prepare();
 
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   Result<void> before_attention(uint32_t layer) override;
   std::span<const uint32_t> checksums(uint32_t layer) const override;
-  void forget(uint64_t sequence) override { pages_.forget(sequence); }
+  void forget(uint64_t sequence) override {
+    pages_.forget(sequence);
+    draws_.forget(sequence);
+  }
   Result<void> attend(uint32_t layer) override;
   Result<void> finish_step() override;
   Result<void> after_attention(uint32_t layer) override;
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
-  bool draws_greedily() const override { return true; }
-  Result<void> greedy(std::span<GreedyToken> out) override;
+  bool draws(const DrawRow& row) const override { return draws_.draws(row); }
+  Result<void> draw(std::span<const DrawRow> rows, std::span<ops::Sampled> out) override;
 
  private:
   const ModelConfig& config() const { return model_.config(); }
@@ -172,12 +179,12 @@ class DeviceBackend final : public Backend {
   const ops::Kernels& kernels_;
   ExtentLayout layout_;
   ops::Rope rope_;
-  size_t rows_max_;
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;
   DeviceAttention attention_;
   DevicePages pages_;
+  DeviceDraws draws_;
 
   // The pass under way.
   bool is_step_ = false;
@@ -217,13 +224,13 @@ Result<void> DeviceBackend::prepare() {
   MC_CHECK(check_served());
   MC_TRY(weights, DeviceWeights::load(model_, device_));
   weights_ = std::move(weights);
-  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, device_workspace_bytes(config(), options_), "workspace"));
+  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, scratch_bytes(config(), options_), "workspace"));
   scratch_ = std::move(arena);
   for (const PartSize& size : part_sizes(config(), options_)) {
     MC_TRY(part, scratch_.take(size.bytes, "activations"));
     at_.*size.member = part.address;
   }
-  return {};
+  return draws_.prepare(config().vocab, logit_rows_most(options_));
 }
 
 // ---- the beginning of a pass ----
@@ -265,7 +272,7 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
 /// `tokens` is empty when the activations come from another stage.
 Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places) {
   rows_ = places.size();
-  MC_ASSERT_LE(rows_, rows_max_);
+  MC_ASSERT_LE(rows_, rows_most(options_));
   const size_t half = rope_.half();
   std::vector<float> cosine(rows_ * half), sine(rows_ * half);
   size_t row = 0;
@@ -280,12 +287,12 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   inputs_.summed = inputs_.add(sums_.pages);
   inputs_.cosine = inputs_.add(cosine);
   inputs_.sine = inputs_.add(sine);
-  MC_ASSERT_LE(inputs_.bytes().size(), Inputs::bytes_most(rows_max_, config().head_dim));
+  MC_ASSERT_LE(inputs_.bytes().size(), Inputs::bytes_most(rows_most(options_), config().head_dim));
   MC_CHECK(device_.write(at_.inputs, inputs_.bytes()));
   if (tokens.empty()) return {};
-  const gpu::EmbedArgs args{.tokens = pointer<const int32_t>(inputs_.tokens),
-                            .table = pointer<const uint16_t>(weights_.embeddings()),
-                            .x = pointer<float>(at_.x),
+  const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(inputs_.tokens),
+                            .table = gpu::device_pointer<const uint16_t>(weights_.embeddings()),
+                            .x = gpu::device_pointer<float>(at_.x),
                             .columns = static_cast<int32_t>(config().hidden)};
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows_), 1, 1}}, gpu::bytes_of(args));
 }
@@ -323,7 +330,7 @@ Result<void> DeviceBackend::place_pages() {
 // ---- a layer ----
 
 gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
-  return {pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
+  return {gpu::device_pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
           layout_.page_bytes(),
           layout_.head_bytes(),
           static_cast<uint32_t>(layout_.v_offset()),
@@ -334,9 +341,9 @@ gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
 }
 
 Result<void> DeviceBackend::norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows) {
-  const gpu::NormArgs args{.x = pointer<const float>(x),
-                           .weight = pointer<const float>(weight),
-                           .out = pointer<uint16_t>(out),
+  const gpu::NormArgs args{.x = gpu::device_pointer<const float>(x),
+                           .weight = gpu::device_pointer<const float>(weight),
+                           .out = gpu::device_pointer<uint16_t>(out),
                            .rows = static_cast<int32_t>(rows),
                            .columns = static_cast<int32_t>(config().hidden),
                            .epsilon = config().norm_epsilon};
@@ -347,9 +354,9 @@ Result<void> DeviceBackend::norm(uint64_t x, uint64_t weight, uint64_t out, size
 Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
                                      size_t columns, size_t inner, bool adds) {
   MC_ASSERT(weights != 0 && rows > 0);
-  const gpu::ProductArgs args{.x = pointer<const uint16_t>(x),
-                              .w = pointer<const uint16_t>(weights),
-                              .y = pointer<float>(y),
+  const gpu::ProductArgs args{.x = gpu::device_pointer<const uint16_t>(x),
+                              .w = gpu::device_pointer<const uint16_t>(weights),
+                              .y = gpu::device_pointer<float>(y),
                               .rows = static_cast<int32_t>(rows),
                               .columns = static_cast<int32_t>(columns),
                               .inner = static_cast<int32_t>(inner),
@@ -360,8 +367,9 @@ Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias
       {.grid = {ceil_div(columns, 64), ceil_div(rows, tile), 1}, .dynamic_shared = gpu::product_shared(tile)},
       gpu::bytes_of(args)));
   if (bias == 0) return {};
-  const gpu::AddArgs add{
-      .x = pointer<const float>(bias), .y = pointer<float>(y), .columns = static_cast<int32_t>(columns)};
+  const gpu::AddArgs add{.x = gpu::device_pointer<const float>(bias),
+                         .y = gpu::device_pointer<float>(y),
+                         .columns = static_cast<int32_t>(columns)};
   return device_.launch("add_to_rows", {.grid = {static_cast<uint32_t>(rows), 1, 1}}, gpu::bytes_of(add));
 }
 
@@ -372,14 +380,14 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
   MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, rows_, qkv_width(), c.hidden, false));
   const gpu::RotateArgs rotate{
       .pool = pool_of(layer),
-      .qkv = pointer<const float>(at_.qkv),
-      .cosine = pointer<const float>(inputs_.cosine),
-      .sine = pointer<const float>(inputs_.sine),
-      .q_norm = pointer<const float>(w.q_norm),
-      .k_norm = pointer<const float>(w.k_norm),
-      .places = pointer<const gpu::RowPlace>(inputs_.places),
-      .q = pointer<uint16_t>(at_.q),
-      .kept = is_step_ ? pointer<uint16_t>(at_.kept + layer * rows_ * kept_row_bytes()) : nullptr,
+      .qkv = gpu::device_pointer<const float>(at_.qkv),
+      .cosine = gpu::device_pointer<const float>(inputs_.cosine),
+      .sine = gpu::device_pointer<const float>(inputs_.sine),
+      .q_norm = gpu::device_pointer<const float>(w.q_norm),
+      .k_norm = gpu::device_pointer<const float>(w.k_norm),
+      .places = gpu::device_pointer<const gpu::RowPlace>(inputs_.places),
+      .q = gpu::device_pointer<uint16_t>(at_.q),
+      .kept = is_step_ ? gpu::device_pointer<uint16_t>(at_.kept + layer * rows_ * kept_row_bytes()) : nullptr,
       .q_heads = static_cast<int32_t>(c.heads),
       .head_dim = static_cast<int32_t>(c.head_dim),
       .epsilon = c.norm_epsilon};
@@ -389,7 +397,7 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
                           gpu::bytes_of(rotate)));
   if (!sealed_.empty()) {
     const gpu::SealArgs seal{.pool = pool_of(layer),
-                             .pages = pointer<const gpu::RowPlace>(inputs_.sealed),
+                             .pages = gpu::device_pointer<const gpu::RowPlace>(inputs_.sealed),
                              .head_dim = static_cast<int32_t>(c.head_dim)};
     MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(sealed_.size()), c.kv_heads, 1}},
                             gpu::bytes_of(seal)));
@@ -407,12 +415,13 @@ std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
 /// Queues the sums of what the pass wrote of one layer: the device makes them before the bytes cross to the host.
 Result<void> DeviceBackend::sum_extents(uint32_t layer) {
   if (sums_.pages.empty()) return {};
-  const gpu::ChecksumArgs args{.extents = pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
-                               .page_bytes = layout_.page_bytes(),
-                               .pages = pointer<const gpu::RowPlace>(inputs_.summed),
-                               .sums = pointer<uint32_t>(sums_at(layer)),
-                               .words = static_cast<uint32_t>(layout_.layer_bytes() / 4),
-                               .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
+  const gpu::ChecksumArgs args{
+      .extents = gpu::device_pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
+      .page_bytes = layout_.page_bytes(),
+      .pages = gpu::device_pointer<const gpu::RowPlace>(inputs_.summed),
+      .sums = gpu::device_pointer<uint32_t>(sums_at(layer)),
+      .words = static_cast<uint32_t>(layout_.layer_bytes() / 4),
+      .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
   return device_.launch(
       "checksum_extents",
       {.grid = {static_cast<uint32_t>(sums_.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
@@ -476,8 +485,8 @@ Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t c
   MC_CHECK(norm(x, w.post_norm, at_.normed, count));
   MC_CHECK(
       multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, count, size_t{2} * c.intermediate, c.hidden, false));
-  const gpu::SiluArgs silu{.gate_up = pointer<const float>(at_.gate_up),
-                           .out = pointer<uint16_t>(at_.activated),
+  const gpu::SiluArgs silu{.gate_up = gpu::device_pointer<const float>(at_.gate_up),
+                           .out = gpu::device_pointer<uint16_t>(at_.activated),
                            .columns = static_cast<int32_t>(c.intermediate)};
   MC_CHECK(device_.launch("silu_mul", {.grid = {static_cast<uint32_t>(count), 1, 1}}, gpu::bytes_of(silu)));
   return multiply(at_.activated, w.down, w.down_bias, x, count, c.hidden, c.intermediate, true);
@@ -540,19 +549,12 @@ Result<void> DeviceBackend::make_logits(size_t first, size_t count) {
   return multiply(at_.normed, weights_.head(), 0, at_.logits, count, config().vocab, config().hidden, false);
 }
 
-Result<void> DeviceBackend::greedy(std::span<GreedyToken> out) {
-  MC_CHECK(make_logits(0, out.size()));
-  const gpu::LargestArgs args{.x = pointer<const float>(at_.logits),
-                              .out = pointer<gpu::Largest>(at_.largest),
-                              .columns = static_cast<int32_t>(config().vocab)};
-  MC_CHECK(device_.launch("largest_of_rows",
-                          {.grid = {static_cast<uint32_t>(out.size()), 1, 1}, .dynamic_shared = gpu::kLargestShared},
-                          gpu::bytes_of(args)));
-  std::vector<gpu::Largest> found(out.size());
-  MC_CHECK(device_.read(at_.largest, std::as_writable_bytes(std::span(found))));
-  for (size_t i = 0; i < found.size(); ++i)
-    out[i] = {static_cast<uint32_t>(std::max(found[i].index, 0)), found[i].value};
-  return {};
+Result<void> DeviceBackend::draw(std::span<const DrawRow> rows, std::span<ops::Sampled> out) {
+  MC_ASSERT_EQ(rows.size(), sequences_.size());
+  MC_CHECK(make_logits(0, rows.size()));
+  std::vector<uint64_t> names;
+  for (const PassSequence& s : sequences_) names.push_back(s.sequence);
+  return draws_.draw(rows, names, at_.logits, out);
 }
 
 Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> out) {
@@ -569,9 +571,7 @@ Result<void> DeviceBackend::activations(std::span<float> out) {
 }  // namespace
 
 size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
-  size_t bytes = 0;
-  for (const PartSize& part : part_sizes(config, options)) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
-  return bytes;
+  return scratch_bytes(config, options) + DeviceDraws::bytes(config.vocab, logit_rows_most(options));
 }
 
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,

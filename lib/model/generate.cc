@@ -7,17 +7,24 @@
 namespace mc::model {
 namespace {
 
-/// Draws the token after `out` and appends it. Sets the end when it is the last. False = the answer has ended.
-Result<bool> take(const Runner& runner, ops::Sampler& sampler, const GenerateRequest& request,
-                  std::span<const float> logits, std::vector<uint32_t>& history, Generated& out) {
+/// The draw of the token after `out`.
+DrawRow next_draw(const GenerateRequest& request, std::span<const uint32_t> history, const Generated& out) {
   const bool too_early = static_cast<int32_t>(out.ids.size()) < request.min_tokens;
-  const std::span<const uint32_t> banned = too_early ? request.stop_ids : std::span<const uint32_t>{};
-  auto drawn = sampler.sample(logits, request.sampling, history.size(), history, request.prompt.size(), banned);
-  if (!drawn) return std::move(drawn).error();
-  const uint32_t token = drawn->token;
+  return {&request.sampling, history.size(), history, request.prompt.size(),
+          too_early ? request.stop_ids : std::span<const uint32_t>{}};
+}
+
+Result<ops::Sampled> draw(ops::Sampler& sampler, std::span<const float> logits, const DrawRow& row) {
+  return sampler.sample(logits, *row.sampling, row.position, row.history, row.prompt_tokens, row.banned);
+}
+
+/// Appends the drawn token. Sets the end when it is the last. False = the answer has ended.
+bool take(const Runner& runner, const GenerateRequest& request, ops::Sampled drawn, std::vector<uint32_t>& history,
+          Generated& out) {
+  const uint32_t token = drawn.token;
   out.ids.push_back(token);
   history.push_back(token);
-  out.sampled.push_back(std::move(*drawn));
+  out.sampled.push_back(std::move(drawn));
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), token) != request.stop_ids.end()) {
     out.end = AnswerEnd::stop;
     return false;
@@ -89,7 +96,8 @@ Result<void> run_prefill(Runner& runner, LocalPages& pages, const GenerateReques
   if (request.max_tokens > 0) {
     ops::Sampler sampler(runner.kernels());
     std::vector<uint32_t> history = history_of(request, out);
-    MC_CHECK(take(runner, sampler, request, logits, history, out));
+    MC_TRY(first, draw(sampler, logits, next_draw(request, history, out)));
+    take(runner, request, std::move(first), history, out);
   }
   out.prefill += clock.now() - begin;
   return {};
@@ -113,9 +121,16 @@ Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest
     if (position >= pages.capacity_tokens())
       return Error{Code::no_space, "the KV pages hold " + std::to_string(pages.capacity_tokens()) + " tokens"};
     const DecodeRow row{history.back(), position, pages.pages(), &request.decode_plan, &centroids};
-    MC_CHECK(runner.decode({&row, 1}, logits));
-    MC_TRY(again, take(runner, sampler, request, logits, history, out));
-    more = again;
+    const DrawRow next = next_draw(request, history, out);
+    ops::Sampled drawn;
+    if (runner.draws(next)) {
+      MC_CHECK(runner.decode_and_draw({&row, 1}, {&next, 1}, {&drawn, 1}));
+    } else {
+      MC_CHECK(runner.decode({&row, 1}, logits));
+      MC_TRY(sampled, draw(sampler, logits, next));
+      drawn = std::move(sampled);
+    }
+    more = take(runner, request, std::move(drawn), history, out);
   }
   out.decode += clock.now() - begin;
   return {};

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "attn/attn.h"
+#include "wire/sampling.h"
 
 namespace mc::model {
 
@@ -44,11 +45,13 @@ struct PrefillChunk {
   std::function<bool(uint32_t layer)> on_layer;
 };
 
-/// The greedy draw of a row: the lowest id of the largest logit, and that logit. A logit that is not finite: the row
-/// has no finite one, or one is infinite.
-struct GreedyToken {
-  uint32_t token = 0;
-  float logit = 0;
+/// The draw of a row's next token, as arguments of ops::Sampler::sample().
+struct DrawRow {
+  const wire::Sampling* sampling = nullptr;
+  uint64_t position = 0;              // of the drawn token
+  std::span<const uint32_t> history;  // the tokens before it; may be empty without penalties
+  size_t prompt_tokens = 0;           // of `history`
+  std::span<const uint32_t> banned;
 };
 
 struct DecodeRow {

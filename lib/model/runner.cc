@@ -175,16 +175,17 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
   return step(rows, [&] { return backend_->logits(0, rows.size(), logits); });
 }
 
-bool Runner::draws_greedily() const {
-  return backend_->draws_greedily();
+bool Runner::draws(const DrawRow& row) const {
+  return backend_->draws(row);
 }
 
-Result<void> Runner::decode_greedily(std::span<const DecodeRow> rows, std::span<GreedyToken> out) {
-  MC_ASSERT(draws_greedily());
+Result<void> Runner::decode_and_draw(std::span<const DecodeRow> rows, std::span<const DrawRow> draws,
+                                     std::span<ops::Sampled> out) {
+  MC_ASSERT_EQ(rows.size(), draws.size());
   MC_ASSERT_EQ(rows.size(), out.size());
   if (rows.empty()) return {};
   MC_CHECK(check_step(rows));
-  return step(rows, [&] { return backend_->greedy(out); });
+  return step(rows, [&] { return backend_->draw(draws, out); });
 }
 
 void Runner::forget(uint64_t sequence) {

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "model/model.h"
 #include "model/pass.h"
+#include "ops/sample.h"
 
 namespace mc::gpu {
 class Device;
@@ -43,10 +44,11 @@ class Runner {
   Result<void> prefill(const PrefillChunk& chunk);
   /// Needs a whole model. logits [rows, vocab]. Seals pages that become full.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
-  /// Whether the device draws greedy tokens, which spares the copy of the logits.
-  bool draws_greedily() const;
-  /// decode() with the greedy draw of each row in the place of its logits. Only where draws_greedily().
-  Result<void> decode_greedily(std::span<const DecodeRow> rows, std::span<GreedyToken> out);
+  /// Whether the device draws a token of this kind, which spares the copy of the logits.
+  bool draws(const DrawRow& row) const;
+  /// decode() with a draw for each row in the place of its logits. Only where draws() takes all of them.
+  Result<void> decode_and_draw(std::span<const DecodeRow> rows, std::span<const DrawRow> draws,
+                               std::span<ops::Sampled> out);
   /// The sequence (DecodeRow::sequence) has no further row. A failed step forgets those of its rows.
   void forget(uint64_t sequence);
 

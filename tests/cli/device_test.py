@@ -1,5 +1,6 @@
-"""--device of the one-shot verbs: the GPU path in the emulator gives the CPU's greedy text, and a device that cannot
-be used is refused by name. The cases are small because the emulator runs every instruction of every thread."""
+"""--device of the one-shot verbs: the GPU path in the emulator gives the CPU's text, greedy and drawn, and a device
+that cannot be used is refused by name. The cases are small because the emulator runs every instruction of every
+thread."""
 
 import json
 import os
@@ -8,20 +9,21 @@ import unittest
 
 import cluster
 
-GREEDY = ["--temperature", "0", "--ignore-eos", "--dtype", "bf16", "--threads", "1"]
+PLAIN = ["--ignore-eos", "--dtype", "bf16", "--threads", "1"]
+GREEDY = ["--temperature", "0", *PLAIN]
 PASSKEY = "The pass key is 48213. Remember it. " + "The grass is green. The sky is blue. " * 4 + "The pass key is"
 IDS = ",".join(str(5 + i * 7 % 900) for i in range(135))  # two whole blocks of 64 and a tail
 
 
-def answer(device, *words, tool="mc-prefill", **kwargs):
-    code, out, err = cluster.run(tool, "once", "--device", device, *GREEDY, "--json", *words, **kwargs)
+def answer(device, *words, tool="mc-prefill", how=GREEDY, **kwargs):
+    code, out, err = cluster.run(tool, "once", "--device", device, *how, "--json", *words, **kwargs)
     assert code == 0, f"{device} {words}: exit {code}: {err}"
     return json.loads(out.splitlines()[-1])["output_ids"]
 
 
 class Equality(unittest.TestCase):
-    def equal(self, *words):
-        on_cpu, on_emu = answer("cpu", *words), answer("emu", *words)
+    def equal(self, *words, how=GREEDY):
+        on_cpu, on_emu = answer("cpu", *words, how=how), answer("emu", *words, how=how)
         self.assertEqual(on_cpu, on_emu, words)
         return on_emu
 
@@ -31,6 +33,11 @@ class Equality(unittest.TestCase):
     def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
         plan = "moba:block=64,top_k=2,full_last=1"
         self.equal("--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
+
+    def test_an_answer_drawn_on_emu_is_the_cpu_s_for_one_seed(self):
+        for seed in ("3", "8"):
+            drawn = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01", "--seed", seed]
+            self.equal("-p", PASSKEY, "-n", "5", how=[*drawn, *PLAIN])
 
     def test_kv_that_emu_wrote_is_continued_on_the_cpu_and_the_other_way_round(self):
         want = answer("cpu", "-p", PASSKEY, "-n", "4")

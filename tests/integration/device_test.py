@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Nodes on a device: a cluster whose nodes compute on the emulated GPU gives the greedy tokens of the CPU, over every
+"""Nodes on a device: a cluster whose nodes compute on the emulated GPU gives the tokens of the CPU, over every
 way that KV takes, and a node whose GPU fails leaves with the reason. The prompts are short because the emulator runs
 every instruction of every thread."""
 
@@ -72,10 +72,21 @@ class OnDevice(unittest.TestCase):
             c.start("d1", *EMU, *PROFILED)
             c.wait_nodes()
             pin = {"pin": {"prefill": "p1", "decode": "d1"}}
-            # The GPU draws greedy tokens itself, unless their log-probabilities are wanted.
             for fields in ({}, {"logprobs": 1}):
                 self.check(c, [9, *IDS[1:70]], 2, "auto", mc=pin, **fields)
+            self.check_draws(c)
             c.wait_quiet()
+
+    def check_draws(self, c):
+        """Draws of one seed on d1's GPU and on d0's CPU, beside greedy ones."""
+        sampling = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "frequency_penalty": 0.4,
+                    "repetition_penalty": 1.1, "logprobs": 2, "seed": 5}
+        answers = [c.complete(ids=IDS[3:70], max_tokens=4, mc={"pin": {"prefill": "p1", "decode": decode}}, **sampling)
+                   for decode in ("d0", "d1")]
+        on_cpu, on_emu = (answer["choices"][0]["logprobs"] for answer in answers)
+        self.assertEqual(*map(token_ids, answers))
+        for cpu, emu in zip(on_cpu["token_logprobs"], on_emu["token_logprobs"], strict=True):
+            self.assertAlmostEqual(cpu, emu, delta=0.2)
 
     @unittest.skipUnless(cluster.FULL, "a part of the full tier")
     def test_a_pipeline_of_two_stages_on_emu_gives_the_cpus_tokens(self):
@@ -148,9 +159,9 @@ class BadInput(unittest.TestCase):
         flags = ["--device", "emu:memory=16", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
         code, _, err = cluster.run("mc-prefill", *flags)
         self.assertEqual(code, 1, err)
-        need = r"needs 10 MiB for weights, 10 MiB of scratch and 1 MiB for KV, together 20 MiB; 16 of 16 MiB are free"
+        need = r"needs 10 MiB for weights, 12 MiB of scratch and 1 MiB for KV, together 22 MiB; 16 of 16 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
-        self.assertRegex(err, r"next: +weights of at most 5 MiB fit; use a smaller model, --chunk-tokens")
+        self.assertRegex(err, r"next: +weights of at most 3 MiB fit; use a smaller model, --chunk-tokens")
 
     def test_a_local_cluster_passes_the_device_on(self):
         code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")

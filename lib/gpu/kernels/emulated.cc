@@ -1,5 +1,6 @@
 // The table of the kernels that the host compiler compiled.
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/draw.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
 #include "gpu/ptx/base.cuh"
@@ -23,7 +24,8 @@ void silu_mul(const SiluArgs& args);
 void rotate_and_keep(const RotateArgs& args);
 void seal_pages(const SealArgs& args);
 void checksum_extents(const ChecksumArgs& args);
-void largest_of_rows(const LargestArgs& args);
+void count_tokens(const CountArgs& args);
+void draw_rows(const DrawArgs& args);
 void product_64(const ProductArgs& args);
 void product_16(const ProductArgs& args);
 
@@ -46,7 +48,8 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("rotate_and_keep", kThreads, rotate_and_keep),
       emu::make_kernel("seal_pages", kThreads, seal_pages),
       emu::make_kernel("checksum_extents", kThreads, checksum_extents),
-      emu::make_kernel("largest_of_rows", kThreads, largest_of_rows),
+      emu::make_kernel("count_tokens", kThreads, count_tokens),
+      emu::make_kernel("draw_rows", kDrawThreads, draw_rows),
       emu::make_kernel("product_64", kThreads, product_64),
       emu::make_kernel("product_16", kThreads, product_16),
   };

@@ -96,17 +96,4 @@ struct ChecksumArgs {
 };
 constexpr uint32_t kChecksumShared = 16;  // a word for each of four warps
 
-/// The largest value of a row and its lowest index. NaN never wins; a row of NaN and -inf alone has index -1.
-struct Largest {
-  float value = 0;
-  int32_t index = -1;
-};
-/// Grid: (rows); kLargestShared bytes of shared memory.
-struct LargestArgs {
-  const float* x = nullptr;  // [rows, columns]
-  Largest* out = nullptr;    // [rows]
-  int32_t columns = 0;
-};
-constexpr uint32_t kLargestShared = 32;  // value and index of four warps
-
 }  // namespace mc::gpu

@@ -57,6 +57,14 @@ MC_DEVICE float div_rn(float a, float b) {
   return a / b;
 #endif
 }
+/// a b, rounded to nearest: never fused with a sum (9.7.3.7, mul).
+MC_DEVICE float mul_rn(float a, float b) {
+#ifdef __CUDACC__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
 /// The square root, rounded to nearest (9.7.3.13, sqrt).
 MC_DEVICE float sqrt_rn(float a) {
 #ifdef __CUDACC__
@@ -71,6 +79,14 @@ MC_DEVICE float from_bits(uint32_t bits) {
   return __uint_as_float(bits);
 #else
   return std::bit_cast<float>(bits);
+#endif
+}
+/// The bits of a float (9.7.9.1, mov).
+MC_DEVICE uint32_t to_bits(float value) {
+#ifdef __CUDACC__
+  return __float_as_uint(value);
+#else
+  return std::bit_cast<uint32_t>(value);
 #endif
 }
 

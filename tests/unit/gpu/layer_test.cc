@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "attn/attn.h"
@@ -341,74 +339,4 @@ TEST_CASE("gpu/layer: each instruction that the checksum leaves out is reported,
     }
   }
   CHECK(mutants >= 6 * emu::kPolicies);  // two loads, the exchange, the store, the barrier and the load of the parts
-}
-
-namespace {
-
-Result<std::vector<Largest>> largest_of(Bench& bench, const std::vector<float>& x, size_t rows) {
-  const LargestArgs args{.x = bench.put(x),
-                         .out = bench.put(std::vector<Largest>(rows)),
-                         .columns = static_cast<int32_t>(x.size() / rows)};
-  const LaunchShape shape{.grid = {static_cast<uint32_t>(rows), 1, 1}, .dynamic_shared = kLargestShared};
-  MC_CHECK(bench.device->launch("largest_of_rows", shape, bytes_of(args)));
-  std::vector<Largest> out(rows);
-  MC_CHECK(bench.device->read(reinterpret_cast<uint64_t>(args.out), std::as_writable_bytes(std::span(out))));
-  return out;
-}
-
-}  // namespace
-
-TEST_CASE("gpu/layer: the largest of a row has the lowest index of its value, and NaN never wins") {
-  Rng rng(test::seed());
-  CAPTURE(test::seed());
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-  for (const size_t columns : {1u, 31u, 127u, 128u, 129u, 2048u}) {
-    constexpr size_t kRows = 6;
-    CAPTURE(columns);
-    std::vector<float> x(kRows * columns);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(rng.below(40));  // many equal values
-    const auto put = [&](size_t row, float value) { x[row * columns + rng.below(columns)] = value; };
-    put(1, kNan), put(2, kInf), put(3, -kInf);
-    std::fill_n(x.begin() + static_cast<ptrdiff_t>(4 * columns), columns, kNan);
-    std::fill_n(x.begin() + static_cast<ptrdiff_t>(5 * columns), columns, -kInf);
-    Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(columns % emu::kPolicies)});
-    const auto got = largest_of(bench, x, kRows);
-    REQUIRE_OK(got);
-    for (size_t r = 0; r < kRows; ++r) {
-      Largest want{-kInf, -1};
-      for (size_t c = 0; c < columns; ++c)
-        if (x[r * columns + c] > want.value) want = {x[r * columns + c], static_cast<int32_t>(c)};
-      CHECK((*got)[r].index == want.index);
-      CHECK((*got)[r].value == want.value);
-    }
-  }
-}
-
-TEST_CASE("gpu/layer: each instruction that the largest of a row leaves out is reported, or gives another row") {
-  Rng rng(test::seed());
-  CAPTURE(test::seed());
-  std::vector<float> x = normal(rng, 2 * 300);
-  x[17] = x[300 + 70] = 50;  // in another lane, and in another warp, than the thread that writes the result
-  std::vector<emu::Site> sites;
-  Bench sound({.sites = &sites});
-  const auto want = largest_of(sound, x, 2);
-  REQUIRE_OK(want);
-  const auto bits = [](const std::vector<Largest>& of) {
-    std::vector<std::byte> out(of.size() * sizeof(Largest));
-    std::memcpy(out.data(), of.data(), out.size());
-    return out;
-  };
-  int mutants = 0;
-  for (const emu::Site& site : sites) {
-    if (site.instruction == emu::Instruction::exit) continue;
-    const emu::Mutation mutation{.site = site};
-    for (int policy = 0; policy < emu::kPolicies; ++policy) {
-      Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy), .mutation = &mutation});
-      const auto got = largest_of(bench, x, 2);
-      CHECK_MESSAGE((!got.has_value() || bits(*got) != bits(*want)), emu::to_string(site.instruction), " at ",
-                    site.line);
-      ++mutants;
-    }
-  }
-  CHECK(mutants >= 8 * emu::kPolicies);
 }

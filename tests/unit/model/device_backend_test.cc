@@ -211,25 +211,28 @@ TEST_CASE("model/device: a sequence that stays on the device gets the logits of 
   CHECK(with == without);
 }
 
-TEST_CASE("model/device: the greedy draw on emu is the largest of the logits that emu gives") {
+TEST_CASE("model/device: a step draws on emu what the sampler draws from the logits that emu gives") {
   Pair pair;
-  CHECK(pair.gpu->draws_greedily());
-  CHECK_FALSE(pair.cpu->runner.draws_greedily());
   const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
   std::vector<LocalPages> pages;
   std::vector<DecodeRow> rows;
   for (uint32_t i = 0; i < 3; ++i) pages.push_back(pair.pages(64));
   for (uint32_t i = 0; i < 3; ++i) rows.push_back({40 + 300 * i, 0, pages[i].pages(), &plan});
+  const wire::Sampling how[] = {{.temperature = 0}, {.top_p = 0.9, .seed = 4, .logprobs = 2}, {.top_k = 5, .seed = 5}};
+  const DrawRow draws[] = {{&how[0], 1}, {&how[1], 1}, {&how[2], 1}};
+  CHECK(pair.gpu->draws(draws[1]));
+  CHECK_FALSE(pair.cpu->runner.draws(draws[0]));
   const size_t vocab = pair.config().vocab;
   std::vector<float> logits(rows.size() * vocab);
   REQUIRE_OK(pair.gpu->decode(rows, logits));
-  std::vector<GreedyToken> drawn(rows.size());
-  REQUIRE_OK(pair.gpu->decode_greedily(rows, drawn));
+  std::vector<ops::Sampled> drawn(rows.size());
+  REQUIRE_OK(pair.gpu->decode_and_draw(rows, draws, drawn));
+  ops::Sampler sampler(pair.gpu->kernels());
   for (size_t i = 0; i < rows.size(); ++i) {
-    const auto row = std::span(logits).subspan(i * vocab, vocab);
-    const auto want = std::ranges::max_element(row);
-    CHECK(drawn[i].token == want - row.begin());
-    CHECK(drawn[i].logit == *want);
+    const auto want = sampler.sample(std::span(logits).subspan(i * vocab, vocab), how[i], 1);
+    REQUIRE_OK(want);
+    CHECK(drawn[i].token == want->token);
+    CHECK(drawn[i].top.size() == want->top.size());
   }
 }
 
