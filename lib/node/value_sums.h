@@ -45,7 +45,7 @@ class ValueSums {
     const auto own = tenants_.find(tenant);
     return own == tenants_.end() ? Sums{} : own->second;
   }
-  /// Those with values.
+  /// The sums of each tenant that has values.
   const std::map<std::string, Sums>& tenants() const { return tenants_; }
 
  private:
