@@ -7,11 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 
 #include "base/errors.h"
-#include "host/conductor_process.h"
-#include "http/server.h"
+#include "operators_socket.h"
 #include "test.h"
 
 namespace node_place_test {
@@ -21,36 +19,11 @@ using namespace mc::verbs;
 
 namespace {
 
-/// A run directory with a conductor that lists one node, and the environment that names the directory.
+/// A conductor that lists one node.
 struct Cluster {
-  Cluster() {
-    std::string pattern = test::binary_dir() + "/place-XXXXXX";
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    directory = pattern;
-    if (const char* before = std::getenv("MCT_RUN_DIR")) before_ = before;
-    ::setenv("MCT_RUN_DIR", directory.c_str(), 1);
-    http::ServerOptions options;
-    options.socket_path = directory + "/" + std::string(host::kOperatorsSocket);
-    auto opened = http::Server::open(options, [](const http::Request&, const http::Responder& out) {
-      out.respond({.status = 200,
-                   .headers = {},
-                   .body = R"({"nodes":[{"id":"c0","instance":"0123456789abcdef","url":"http://192.0.2.7:8003"}]})"});
-    });
-    REQUIRE_OK(opened);
-    conductor = std::move(*opened);
-  }
-  ~Cluster() {
-    conductor.reset();
-    before_ ? ::setenv("MCT_RUN_DIR", before_->c_str(), 1) : ::unsetenv("MCT_RUN_DIR");
-    std::error_code error;
-    std::filesystem::remove_all(directory, error);
-  }
-
-  std::string directory;
-  std::unique_ptr<http::Server> conductor;
-
- private:
-  std::optional<std::string> before_;
+  test::OperatorsSocket conductor{[](const http::Request&) {
+    return R"({"nodes":[{"id":"c0","instance":"0123456789abcdef","url":"http://192.0.2.7:8003"}]})";
+  }};
 };
 
 }  // namespace
@@ -72,7 +45,7 @@ TEST_CASE("verbs/node_place: sockets and addresses that the operator named get t
   for (const std::string named : {"http://192.0.2.7:8003", "unix:/run/x.http"})
     CHECK(place_of(named, true).value() == named);
   CHECK(place_of("/run/x.http", true).value() == "unix:/run/x.http");
-  const std::string socket = cluster.directory + "/node-0123456789ab.http";
+  const std::string socket = cluster.conductor.directory() + "/node-0123456789ab.http";
   std::ofstream(socket) << "";
   const auto place = place_of("c0", true);
   REQUIRE_OK(place);
@@ -109,7 +82,7 @@ TEST_CASE("verbs/node_place: a name that is no place says which forms there are"
 TEST_CASE("verbs/node_place: a socket that is named without its folder is told to be named with it") {
   Cluster cluster;
   const auto before = std::filesystem::current_path();
-  std::filesystem::current_path(cluster.directory);
+  std::filesystem::current_path(cluster.conductor.directory());
   const auto found = place_of(std::string(host::kOperatorsSocket), true);
   std::filesystem::current_path(before);
   REQUIRE_FALSE(found.has_value());

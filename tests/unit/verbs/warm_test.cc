@@ -2,16 +2,12 @@
 
 #include "verbs/warm.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <optional>
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "host/conductor_process.h"
-#include "http/server.h"
+#include "operators_socket.h"
 #include "test.h"
 
 namespace warm_test {
@@ -25,28 +21,8 @@ constexpr cli::Positional kNode[] = {{.name = "NODE", .help = "a node"}};
 constexpr cli::Verb kVerbs[] = {{.name = "warm", .summary = "warms", .args = kNode, .flags = kWarmFlags}};
 constexpr cli::Program kProgram{.name = "mc-try", .summary = "has one verb", .verbs = kVerbs};
 
-/// The operators' socket of a conductor. Node p0 has the blocks of every prompt as soon as one was computed.
+/// A conductor that keeps what it is asked. Node p0 has the blocks of every prompt as soon as one was computed.
 struct Conductor {
-  Conductor() {
-    std::string pattern = test::binary_dir() + "/warm-XXXXXX";
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    directory = pattern;
-    if (const char* before = std::getenv("MCT_RUN_DIR")) before_ = before;
-    ::setenv("MCT_RUN_DIR", directory.c_str(), 1);
-    http::ServerOptions options;
-    options.socket_path = directory + "/" + std::string(host::kOperatorsSocket);
-    auto opened = http::Server::open(options, [this](const http::Request& request, const http::Responder& out) {
-      out.respond({.status = 200, .headers = {}, .body = answer(request)});
-    });
-    REQUIRE_OK(opened);
-    server = std::move(*opened);
-  }
-  ~Conductor() {
-    server.reset();
-    before_ ? ::setenv("MCT_RUN_DIR", before_->c_str(), 1) : ::unsetenv("MCT_RUN_DIR");
-    std::error_code error;
-    std::filesystem::remove_all(directory, error);
-  }
   std::string answer(const http::Request& request) {
     const std::lock_guard lock(mutex);
     if (!request.body.empty()) bodies.emplace_back(request.path, Json::parse(request.body).value());
@@ -58,7 +34,7 @@ struct Conductor {
            std::string(is_computed ? R"({"node":"p0","match_blocks":1})" : "") + "]}";
   }
   Result<int> warm(std::vector<std::string> words) {
-    const std::string path = directory + "/prompt.txt";
+    const std::string path = socket.directory() + "/prompt.txt";
     std::ofstream(path) << "Answer briefly.";
     std::vector<const char*> argv = {"mc-try", "warm", "p0"};
     for (std::string& word : words) argv.push_back((word = word == "FILE" ? path : word).c_str());
@@ -77,14 +53,11 @@ struct Conductor {
     return out;
   }
 
-  std::string directory;
-  std::unique_ptr<http::Server> server;
   std::mutex mutex;
   std::vector<std::pair<std::string, Json>> bodies;  // guarded by mutex
   bool is_computed = false;                          // guarded by mutex
-
- private:
-  std::optional<std::string> before_;
+  /// Last: its thread calls answer(), and it stops first.
+  test::OperatorsSocket socket{[this](const http::Request& request) { return answer(request); }};
 };
 
 }  // namespace
