@@ -148,7 +148,7 @@ void Connection::on_lost() {
 
 void Connection::on_tick() {
   const TimePoint now = host_.now();
-  if (output_.is_stalled(now, options_.write_timeout)) return close(CloseReason::slow_reader);
+  if (output_.is_stalled(now, options_.write_timeout, options_.lent_bytes_min)) return close(CloseReason::slow_reader);
   if (now >= deadline_) return end_phase(now);
   if (answer_) answer_->on_tick(input_ended_);
 }

@@ -11,6 +11,7 @@ constexpr size_t kWrittenMax = size_t{64} << 10;  // fewer written bytes are kep
 void Output::on_written(size_t count, TimePoint now) {
   MC_ASSERT_LE(count, unsent().size());
   progress_ = now;
+  span_taken_ += count;
   if (written_ == bytes_.size())
     lent_.remove_prefix(count);
   else
@@ -28,9 +29,16 @@ void Output::on_written(size_t count, TimePoint now) {
     bytes_.clear();
 }
 
-bool Output::is_stalled(TimePoint now, Duration limit) {
+bool Output::is_stalled(TimePoint now, Duration limit, size_t lent_bytes_min) {
   if (is_empty()) progress_ = now;
-  return now - progress_ > limit;
+  if (now - progress_ > limit) return true;
+  const bool span_over = now - span_ > limit;
+  const bool too_little = span_over && !lent_.empty() && span_taken_ < lent_bytes_min;
+  if (span_over || lent_.empty()) {
+    span_ = now;
+    span_taken_ = 0;
+  }
+  return too_little;
 }
 
 }  // namespace mc::http::detail

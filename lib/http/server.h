@@ -71,6 +71,7 @@ struct ServerOptions {
   std::string deadline_header;   // the header with a request's deadline in ms; a body that comes later is answered 504
   Duration idle_timeout = 75s;   // between requests of a kept-alive connection
   Duration write_timeout = 30s;  // time in which the client takes no byte
+  size_t lent_bytes_min = size_t{2} << 20;  // of a lent body, the fewest bytes that the client takes in write_timeout
   Duration ping_interval = 10s;  // ": ping" into a silent event stream
   Metrics* metrics = nullptr;    // must outlive the server
 };

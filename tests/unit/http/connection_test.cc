@@ -190,6 +190,28 @@ TEST_CASE("http/connection: a client that takes one byte within each write time-
   CHECK(bench.connection.close_reason() == CloseReason::slow_reader);
 }
 
+TEST_CASE("http/connection: a client that takes a lent body below the least rate is a slow reader") {
+  for (const size_t least : {size_t{100}, size_t{101}}) {
+    Bench bench({.lent_bytes_min = least});
+    auto body = std::make_shared<const std::string>(1000, 'x');
+    bench.connection.on_bytes(kGet);
+    bench.responders[0].respond({.status = 200, .held = body, .lent = *body});
+    bench.apply();
+    while (bench.connection.unsent().size() != body->size())
+      bench.connection.on_written(bench.connection.unsent().size());
+    bench.pass(1ms);
+    for (int span = 0; span < 3 && !bench.connection.is_closed(); ++span)
+      for (int byte = 0; byte < 100; ++byte) {
+        bench.connection.on_written(1);
+        bench.pass(bench.options.write_timeout / 100 + 1us);
+        if (bench.connection.is_closed()) break;
+      }
+    CAPTURE(least);
+    CHECK(bench.connection.is_closed() == (least > 100));
+    if (least > 100) CHECK(bench.connection.close_reason() == CloseReason::slow_reader);
+  }
+}
+
 TEST_CASE("http/connection: a silent event stream gets a ping after each interval, and none while bytes wait") {
   Bench bench;
   bench.connection.on_bytes(kGet);
