@@ -19,6 +19,7 @@ struct Commit {
   std::vector<Item> items;
   uint32_t pages = 0;  // of the values
   bool durable = true;
+  bool is_apart = false;  // durable; its group is flushed at once, and its result is that of the group alone
   Result<void> result;
 };
 

@@ -105,17 +105,19 @@ void Store::Parts::write_round(std::span<Commit* const> round) {
   for (size_t begin = 0; begin < round.size();) {
     size_t end = begin;
     uint32_t group_pages = 0;
+    bool is_apart = false;
     group.clear();
-    for (; end < round.size(); ++end) {
+    for (; end < round.size() && !is_apart; ++end) {
       const Commit& next = *round[end];
       const bool full =
           group.size() + next.items.size() > wire::kStoreGroupEntriesMax || group_pages + next.pages > pages_max;
       if (full && end > begin) break;
       group_pages += next.pages;
+      is_apart = next.is_apart;
       for (Item& item : round[end]->items) group.push_back(&item);
     }
     // One flush at the end is for all groups of the round.
-    const Result<void> done = writer.write(group, durable && end == round.size());
+    const Result<void> done = writer.write(group, is_apart || (durable && end == round.size()));
     for (; begin < end; ++begin) round[begin]->result = done;
   }
   lost_groups = writer.counters().lost_groups;
@@ -123,7 +125,7 @@ void Store::Parts::write_round(std::span<Commit* const> round) {
   if (last && lost_groups == lost_before) return;
   const Error error = last ? Error{Code::io, "store: groups were lost: " + writer.last_fault()} : last.error();
   for (Commit* commit : round)
-    if (commit->durable && commit->result) commit->result = error;
+    if (commit->durable && !commit->is_apart && commit->result) commit->result = error;
 }
 
 Store::Store(std::unique_ptr<Parts> parts, Restart restart) : parts_(std::move(parts)), restart_(std::move(restart)) {}
@@ -167,24 +169,33 @@ uint64_t Store::used_bytes() const {
   return parts_->index.live_bytes() + parts_->index.count() * 2 * kPageBytes;
 }
 
+Result<void> Store::check_sizes(std::span<const Put> puts) const {
+  for (const Put& put : puts)
+    if (put.bytes.empty() || put.bytes.size() > value_bytes_max())
+      return Error{Code::invalid, "store: a block of " + std::to_string(put.bytes.size()) + " bytes; 1 to " +
+                                      std::to_string(value_bytes_max()) + " fit"};
+  return {};
+}
+
 /// Whether the puts under way have room. They count from before this check until they are in the index.
-Result<void> Store::check_room() const {
+Result<void> Store::check_room() {
   if (!parts_->keeps_all) return {};
-  const uint64_t writing = parts_->pending_bytes, used = used_bytes(), room = room_bytes();
-  if (used + writing <= room) return {};
+  uint64_t writing = 0, used = 0, room = 0;
+  const auto fits = [&] {
+    writing = parts_->pending_bytes, used = used_bytes(), room = room_bytes();
+    return used + writing <= room;
+  };
+  if (fits() || (grow_again() && fits())) return {};
   return Error{Code::no_space, "store: the blocks do not fit: " + std::to_string(used) + " of " + std::to_string(room) +
                                    " bytes are in use, and " + std::to_string(writing) + " are being written"};
 }
 
 Result<void> Store::put(std::span<const Put> puts, Level level) {
-  for (const Put& put : puts)
-    if (put.bytes.empty() || put.bytes.size() > value_bytes_max())
-      return Error{Code::invalid, "store: a block of " + std::to_string(put.bytes.size()) + " bytes; 1 to " +
-                                      std::to_string(value_bytes_max()) + " fit"};
+  MC_CHECK(check_sizes(puts));
   uint64_t need = 0;
   for (const Put& put : puts) need += put.bytes.size() + 2 * kPageBytes;
   const Pending pending(parts_->pending_bytes, need);
-  if (auto room = check_room(); !room && (!grow_again() || !check_room())) return room;
+  MC_CHECK(check_room());
   std::vector<Item> items;
   const uint32_t pages_max = std::min(kGroupPagesMax, parts_->group_pages_max());
   uint32_t pages = 0;
@@ -220,11 +231,25 @@ Result<void> Store::drop(std::span<const Id128> ids, Level level) {
   return {};
 }
 
-Result<void> Store::commit(std::vector<Item> items, bool durable) {
+Result<void> Store::exchange(const Put& put, std::span<const Id128> drops) {
+  MC_ASSERT_LT(drops.size(), wire::kStoreGroupEntriesMax);
+  MC_CHECK(check_sizes({&put, 1}));
+  const Pending pending(parts_->pending_bytes, put.bytes.size() + 2 * kPageBytes);
+  MC_CHECK(check_room());
+  std::vector<Item> items;
+  const uint32_t crc = put.crc ? *put.crc : sum_crc32c(put.bytes);
+  items.push_back({.entry = {.id = put.id, .bytes = static_cast<uint32_t>(put.bytes.size()), .crc = crc},
+                   .value = put.bytes.data()});
+  for (const Id128& id : drops) items.push_back({.entry = {.id = id, .kind = wire::StoreKind::drop}});
+  return commit(std::move(items), true, true);
+}
+
+Result<void> Store::commit(std::vector<Item> items, bool durable, bool is_apart) {
   MC_ASSERT(parts_->access == Access::read_write);
   Commit mine;
   mine.items = std::move(items);
   mine.durable = durable;
+  mine.is_apart = is_apart;
   for (const Item& item : mine.items) mine.pages += wire::store_pages(item.entry.bytes);
   parts_->queue.run(mine, [parts = parts_.get()](std::span<Commit* const> round) {
     try {

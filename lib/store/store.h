@@ -87,6 +87,10 @@ class Store {
   Result<void> put(std::span<const Put> puts, Level level);
   /// Unknown ids are no error.
   Result<void> drop(std::span<const Id128> ids, Level level);
+  /// Puts a block and drops others in one group, durably: a power cut during the call leaves all of it or nothing.
+  /// After an error nothing was done, and a power cut before the next durable call may still leave all of it. At most
+  /// wire::kStoreGroupEntriesMax - 1 ids.
+  Result<void> exchange(const Put& put, std::span<const Id128> drops);
   /// All at once; every Get has its own code. Blocks that are read are kept longer.
   void get(std::span<Get> gets);
   /// The first bytes of each block, as many as its room holds in whole pages. Nothing checks them: blocks whose front
@@ -116,11 +120,12 @@ class Store {
  private:
   struct Parts;
   Store(std::unique_ptr<Parts> parts, Restart restart);
-  Result<void> commit(std::vector<struct Item> items, bool durable);
+  Result<void> commit(std::vector<struct Item> items, bool durable, bool is_apart = false);
   Result<void> grow();
   bool grow_again();
   class Pending;
-  Result<void> check_room() const;
+  Result<void> check_sizes(std::span<const Put> puts) const;
+  Result<void> check_room();
   void read(std::span<Get> gets, bool whole);
 
   std::unique_ptr<Parts> parts_;

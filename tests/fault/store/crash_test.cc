@@ -116,6 +116,9 @@ class Life {
     } else if (kind < 16) {
       REQUIRE_OK(store_->flush());
       call.durable = true;
+    } else if (rng_.chance(0.3)) {
+      exchange(state);
+      call.durable = true;
     } else if (kind < 17) {
       REQUIRE_OK(store_->maintain());
       call.durable = false;
@@ -146,6 +149,21 @@ class Life {
       puts.push_back({.id = id_of(n), .bytes = values.back()});
     }
     REQUIRE_OK(store_->put(puts, level));
+  }
+
+  /// One step of the history: no state between the put and the drops is one of those that a cut may leave.
+  void exchange(Versions state) {
+    const size_t n = rng_.below(kIds);
+    std::vector<Id128> ids;
+    for (uint64_t i = 0; i < 1 + rng_.below(2); ++i) {
+      const size_t dropped = (n + 1 + rng_.below(kIds - 1)) % kIds;
+      state[dropped] = 0;
+      ids.push_back(id_of(dropped));
+    }
+    state[n] = ++version_;
+    history.states.push_back(state);
+    const auto value = content_of(n, version_);
+    REQUIRE_OK(store_->exchange({.id = id_of(n), .bytes = value}, ids));
   }
 
   void drop(Versions state, Level level) {
