@@ -418,42 +418,52 @@ Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const V
     store_.expire(clock_.now());
     MC_CHECK(store_.check_free(to, replaces));  // the lock on its key keeps it free
   }
+  return info.copy ? move_durably(from, to, info, replaces) : move_in_memory(from, to, replaces);
+}
+
+/// Moves a value that has no copy on disk. What the disk has of the new key must not come back. If it refuses the
+/// drop, the move is undone.
+Result<StoredValues::PutResult> StoredValues::move_in_memory(const ValueKey& from, const ValueKey& to, bool replaces) {
   const Before source = before(from), replaced = before(to);
-  std::optional<DiskCopy> copy;
-  if (info.copy) {
-    MC_TRY(written, write(record_of(to, info), nullptr));
-    copy = written;
-  }
   Result<PutResult> done = PutResult::unchanged;
   {
     const TableLock lock(mutex_);
-    done = store_.move(from, to, replaces, clock_.now(), copy);
-    if (done && info.copy) store_.claim(*info.copy);
+    done = store_.move(from, to, replaces, clock_.now());
     if (done && replaced.info && replaced.info->copy) store_.claim(*replaced.info->copy);
   }
-  if (!done && copy) take_back(copy->number);
-  if (done && disk_) MC_CHECK(end_move(from, to, source, replaced, copy));
-  return done;
+  if (!done || !disk_) return done;
+  const auto dropped = drop_key(to);
+  if (dropped) return done;
+  const TableLock lock(mutex_);
+  (void)store_.remove(to, clock_.now());
+  put_back(from, source);
+  put_back(to, replaced);
+  return dropped.error();
 }
 
-/// The end of a move, which memory has done: the records that must not come back are dropped. If the disk refuses, the
-/// move is undone.
-Result<void> StoredValues::end_move(const ValueKey& from, const ValueKey& to, const Before& source,
-                                    const Before& replaced, const std::optional<DiskCopy>& copy) {
-  const auto done = drop_key(copy ? from : to);
+Result<StoredValues::PutResult> StoredValues::move_durably(const ValueKey& from, const ValueKey& to,
+                                                           const ValueInfo& info, bool replaces) {
   {
     const TableLock lock(mutex_);
-    if (done) {
-      if (copy && replaced.info && replaced.info->copy) remains_.push_back({.number = replaced.info->copy->number});
-      return {};
-    }
-    (void)store_.remove(to, clock_.now());
-    if (copy) store_.claim(*copy);
-    put_back(from, source);
-    put_back(to, replaced);
+    MC_CHECK(store_.set_aside(from, to, clock_.now()));
   }
-  if (copy) take_back(copy->number);
-  return done;
+  const wire::ValueRecord record = record_of(to, info);
+  const auto written = disk_->move(record, from, info.copy->number);
+  (written ? written_ : failed_).fetch_add(1, std::memory_order_relaxed);
+  const TableLock lock(mutex_);
+  store_.give_up(to);
+  if (!written) return written.error();
+  const TimePoint now = clock_.now();
+  const bool exists = store_.find(to, now).has_value();
+  auto done = store_.move(from, to, replaces, now, DiskCopy{record.number, record.data});
+  if (done) {
+    store_.claim(*info.copy);  // the disk has dropped it
+    return done;
+  }
+  // The value ended after its move: its time to live is over, or its bytes were found damaged.
+  (void)store_.remove(to, now);
+  remains_.push_back({.number = record.number});
+  return exists ? PutResult::replaced : PutResult::created;
 }
 
 // ---- upkeep ----------------------------------------------------------------------------------

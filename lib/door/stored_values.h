@@ -6,12 +6,13 @@
 //   put at d0        put into memory -> drop what the disk has of the key -> answer
 //   get              in memory: answer; on disk alone: read -> check -> promote -> answer
 //   remove           drop from disk -> remove from memory -> answer
-//   pin, copy, move  write the new record to disk -> change memory -> drop what a moved value left -> answer
+//   pin, copy        write the new record to disk -> change memory -> answer
+//   move             set memory aside -> write the new record and drop the old one as one -> change memory -> answer
 //
 // If the disk fails, the keys keep their earlier values: where memory has changed already, it is changed back. What
-// such a call wrote, and a drop that nobody waits for, is dropped later; a power cut before that may leave a value that
-// was to be moved under both keys. Two calls that change one key run one after the other. Any thread may call anything.
-// With a disk a call may wait for it.
+// such a call wrote, and a drop that nobody waits for, is dropped later. A durable value that is moved is under one of
+// its two keys after a crash at any time. Two calls that change one key run one after the other. Any thread may call
+// anything. With a disk a call may wait for it.
 #pragma once
 
 #include <atomic>
@@ -100,8 +101,9 @@ class StoredValues {
   void drop_remains();
   Result<void> drop_replaced(const node::ValueKey& key, const Before& before);
   Result<void> drop_key(const node::ValueKey& key);
-  Result<void> end_move(const node::ValueKey& from, const node::ValueKey& to, const Before& source,
-                        const Before& replaced, const std::optional<node::DiskCopy>& copy);
+  Result<PutResult> move_in_memory(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
+  Result<PutResult> move_durably(const node::ValueKey& from, const node::ValueKey& to, const node::ValueInfo& info,
+                                 bool replaces);
   Result<void> check_levels(const node::ValueTerms& terms) const;
   std::optional<node::ValueInfo> look(const node::ValueKey& key);
 

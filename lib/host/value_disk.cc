@@ -30,6 +30,12 @@ Error disk_error(std::string what, const Error& error) {
   return user_error(err::kValueDisk, std::move(what) + ": " + error.what, "durability");
 }
 
+Result<void> check_number(const wire::ValueRecord& record) {
+  if (record.number <= wire::kValueNumberMost) return {};
+  return user_error(err::kValueDisk, "the store of values has no number left for a record", "durability",
+                    "put the values into a new store");
+}
+
 /// After a disk fault the next durable call also fails, even if its own data is sound: earlier groups were lost. The
 /// store has left the file of the fault by then, so the second attempt writes to another one.
 Result<void> twice(const std::function<Result<void>()>& call) {
@@ -200,9 +206,7 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
 
 Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
   MC_ASSERT_LE(record.number, number_.load(std::memory_order_relaxed));
-  if (record.number > wire::kValueNumberMost)
-    return user_error(err::kValueDisk, "the store of values has no number left for a record", "durability",
-                      "put the values into a new store");
+  MC_CHECK(check_number(record));
   const FailsAlone uses_reserve(false);  // the bytes are in memory, and the rest is small
   const std::vector<std::byte> head = wire::encode(record);
   std::vector<Id128> ids;
@@ -228,6 +232,40 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
   return disk_error("the value was not written to disk", done.error());
 }
 
+Result<void> ValueDisk::move(const wire::ValueRecord& record, const node::ValueKey& from, uint64_t number) {
+  MC_CHECK(check_number(record));
+  const FailsAlone uses_reserve(false);
+  Drop others, old;
+  {
+    const std::lock_guard lock(mutex_);
+    append_dropping(from, others.blocks);
+    if (const auto numbers = by_key_.find(from); numbers != by_key_.end())
+      for (const uint64_t other : std::set<uint64_t>(numbers->second))
+        if (other != number) take_out(other, others);
+  }
+  // Other records of the old key would come back in place of the one that goes.
+  if (!others.blocks.empty()) MC_CHECK(write_drop(others, store::Level::durable));
+  const Id128 id = value_block_id(ValueBlock::record, record.number, key_mark(record.tenant, record.name));
+  {
+    const TableLock lock(mutex_);
+    if (!records_.contains(number)) return user_error(err::kNotFound, "the value was removed meanwhile", "key");
+    add(record.number, {{record.tenant, record.name}, record.data, record.bytes, id});
+    take_out(number, old);
+    MC_ASSERT_EQ(old.blocks.size(), size_t{1});  // the new record has the bytes
+  }
+  const std::vector<std::byte> head = wire::encode(record);
+  const auto done = twice([&] { return store_->exchange({.id = id, .bytes = head}, old.blocks); });
+  {
+    const TableLock lock(mutex_);
+    end_drop(old, done.has_value());
+    std::vector<Id128> unwritten;
+    if (!done) (void)forget(record.number, unwritten);
+    MC_ASSERT_EQ(unwritten.size(), size_t{done ? 0u : 1u});  // the old record has the bytes
+  }
+  if (done) return {};
+  return disk_error("the new key was not written to disk", done.error());
+}
+
 Result<void> ValueDisk::drop(uint64_t number) {
   const FailsAlone uses_reserve(false);
   Drop drop;
@@ -247,9 +285,7 @@ Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
   Drop drop;
   {
     const std::lock_guard lock(mutex_);
-    // A record that another call is removing may still be on disk. A second drop of it does no harm.
-    const auto [first, last] = dropping_.equal_range(key);
-    for (auto other = first; other != last; ++other) drop.blocks.push_back(other->second);
+    append_dropping(key, drop.blocks);
     if (const auto numbers = by_key_.find(key); numbers != by_key_.end())
       for (const uint64_t number : std::set<uint64_t>(numbers->second)) take_out(number, drop);
   }
@@ -273,18 +309,31 @@ void ValueDisk::take_out(uint64_t number, Drop& drop) {
   dropping_.emplace(known.key, known.id);
 }
 
+/// A record that another call is removing may still be on disk. A second drop of it does no harm.
+void ValueDisk::append_dropping(const node::ValueKey& key, std::vector<Id128>& blocks) const {
+  const auto [first, last] = dropping_.equal_range(key);
+  for (auto other = first; other != last; ++other) blocks.push_back(other->second);
+}
+
 Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
   const auto done = twice([&] { return store_->drop(drop.blocks, level); });
-  const std::lock_guard lock(mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    end_drop(drop, done.has_value());
+  }
+  if (done) return {};
+  return disk_error("the removal was not written to disk", done.error());
+}
+
+/// Records that were not removed are back in the tables.
+void ValueDisk::end_drop(const Drop& drop, bool is_done) {
   for (const auto& [number, known] : drop.records) {
     const auto [first, last] = dropping_.equal_range(known.key);
     const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == known.id; });
     MC_ASSERT(mine != last);
     dropping_.erase(mine);
-    if (!done) add(number, known);  // it can be tried again
+    if (!is_done) add(number, known);  // it can be tried again
   }
-  if (done) return {};
-  return disk_error("the removal was not written to disk", done.error());
 }
 
 Result<node::SharedValue> ValueDisk::load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) {

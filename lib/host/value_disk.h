@@ -2,6 +2,7 @@
 // value is a record (wire/value_record.h) and the blocks of its bytes:
 //
 //   put     bytes and record in one flush, the record last: a record whose bytes are missing was damaged
+//   move    the new record and the drop of the old one in one group of the store
 //   remove  a drop of the record and of the bytes
 //   start   the records are read, and the bytes are read and checked when somebody asks for them
 #pragma once
@@ -40,6 +41,7 @@ class ValueDisk final : public node::ValueDisk {
   uint64_t new_number() override { return ++number_; }
   std::vector<wire::ValueRecord> take_found() override { return std::move(found_); }
   Result<void> write(const wire::ValueRecord& record, const node::ValueBytes* value) override;
+  Result<void> move(const wire::ValueRecord& record, const node::ValueKey& from, uint64_t number) override;
   Result<void> drop(uint64_t number) override;
   Result<void> drop_key(const node::ValueKey& key) override;
   Result<void> take_back(uint64_t number) override;
@@ -73,7 +75,9 @@ class ValueDisk final : public node::ValueDisk {
     std::vector<std::pair<uint64_t, Known>> records;  // taken out of the tables
   };
   void take_out(uint64_t number, Drop& drop);
+  void append_dropping(const node::ValueKey& key, std::vector<Id128>& blocks) const;
   Result<void> write_drop(const Drop& drop, store::Level level);
+  void end_drop(const Drop& drop, bool is_done);
 
   std::unique_ptr<store::Store> store_;
   std::atomic<uint64_t> number_{0};  // the highest in use; a count, ordered with nothing

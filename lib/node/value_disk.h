@@ -22,6 +22,10 @@ class ValueDisk {
   /// disk already.
   /// MC5008: the disk is full. MC5009: it failed. Then a part of the record may be there until take_back().
   virtual Result<void> write(const wire::ValueRecord& record, const ValueBytes* value) = 0;
+  /// Writes the record of the key that a value is moved to, and removes the records of the key `from`, whose record
+  /// `number` shares its bytes. Durable when it returns, and done as one: a power cut in the call leaves the value
+  /// under one of the two keys. MC4007: the record `number` was dropped. MC5008, MC5009: the value is under `from`.
+  virtual Result<void> move(const wire::ValueRecord& record, const ValueKey& from, uint64_t number) = 0;
   /// Removes the record of this number, every older one of its key, and bytes that no record has any more. An unknown
   /// number is no error. A power cut may bring the records back. MC5009: they are still there.
   virtual Result<void> drop(uint64_t number) = 0;

@@ -74,6 +74,16 @@ bool ValueStore::Entry::is_same(const SharedValue& other) const {
   return other != nullptr && value != nullptr && value->view() == other->view();
 }
 
+ValueInfo ValueStore::Entry::info(const ValueKey& key, TimePoint now) const {
+  ValueInfo out{.name = key.name, .bytes = bytes, .uses = uses, .crc = crc};
+  if (expires != kNever) out.ttl = left(expires, now);
+  out.pin = left(pinned, now);
+  out.lease = left(leased, now);
+  out.copy = copy;
+  out.in_memory = value != nullptr;
+  return out;
+}
+
 uint64_t ValueStore::idle_gain(Place place) const {
   return idle_.contains(place->second.order) ? place->second.gain(place->first) : 0;
 }
@@ -120,7 +130,7 @@ Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
 
 bool ValueStore::may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back) const {
   MC_ASSERT_LE(given_back, sums_.all().held_bytes);
-  return !entry.value || !is_held(entry) ||
+  return !entry.value || !entry.is_held(now_) ||
          sums_.all().held_bytes - given_back + entry.cost(key) <= limits_.memory_bytes / 2;
 }
 
@@ -153,7 +163,7 @@ void ValueStore::evict_for(uint64_t need) {
     MC_ASSERT(!idle_.empty());  // check_room has counted them
     const Place place = idle_.begin()->second;
     Entry& entry = place->second;
-    MC_ASSERT(!is_held(entry));
+    MC_ASSERT(!entry.is_held(now_));
     if (!entry.copy) {
       erase(place);
       ++stats_.evicted;
@@ -174,7 +184,7 @@ void ValueStore::index(Place place) {
   bool fresh = true;
   if (!entry.value) {
     MC_ASSERT(entry.copy.has_value());
-  } else if (is_held(entry)) {
+  } else if (entry.is_held(now_)) {
     fresh = held_.emplace(std::pair(entry.held_until(), entry.order), place).second;
     sums_.hold(place->first.tenant, entry.cost(place->first));
   } else {
@@ -227,20 +237,10 @@ void ValueStore::expire(TimePoint now) {
     const Place place = held_.begin()->second;
     held_.erase(held_.begin());
     sums_.unhold(place->first.tenant, place->second.cost(place->first));
-    MC_ASSERT(!is_held(place->second));
+    MC_ASSERT(!place->second.is_held(now_));
     idle_.emplace(place->second.order, place);
     idle_bytes_ += place->second.gain(place->first);
   }
-}
-
-ValueInfo ValueStore::info_of(const ValueKey& key, const Entry& entry) const {
-  ValueInfo info{.name = key.name, .bytes = entry.bytes, .uses = entry.uses, .crc = entry.crc};
-  if (entry.expires != kNever) info.ttl = left(entry.expires, now_);
-  info.pin = left(entry.pinned, now_);
-  info.lease = left(entry.leased, now_);
-  info.copy = entry.copy;
-  info.in_memory = entry.value != nullptr;
-  return info;
 }
 
 // ---- calls -----------------------------------------------------------------------------------
@@ -306,13 +306,13 @@ Result<ValueStore::Found> ValueStore::get(const ValueKey& key, Duration lease, T
   ++entry.uses;
   if (lease > Duration{}) entry.leased = std::max(entry.leased, after(now_, std::min(lease, limits_.lease_max)));
   index(place);
-  return Found{entry.value, info_of(key, entry)};
+  return Found{entry.value, entry.info(key, now_)};
 }
 
 Result<ValueInfo> ValueStore::find(const ValueKey& key, TimePoint now) {
   expire(now);
   MC_TRY(place, at(key));
-  return info_of(key, place->second);
+  return place->second.info(key, now_);
 }
 
 SharedValue ValueStore::bytes_of(const ValueKey& key) const {
@@ -456,6 +456,24 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   return exists ? PutResult::replaced : PutResult::created;
 }
 
+Result<void> ValueStore::set_aside(const ValueKey& from, const ValueKey& to, TimePoint now) {
+  expire(now);
+  const uint64_t need = index_cost(to) - std::min(index_cost(to), index_cost(from));
+  MC_CHECK(check_room(to, need, 0, 0));
+  evict_for(need);
+  const bool is_first = aside_.emplace(to, need).second;
+  MC_ASSERT(is_first);
+  if (need > 0) sums_.use(to.tenant, need);
+  return {};
+}
+
+void ValueStore::give_up(const ValueKey& to) {
+  const auto kept = aside_.find(to);
+  MC_ASSERT(kept != aside_.end());
+  if (kept->second > 0) sums_.give_back(to.tenant, kept->second);
+  aside_.erase(kept);
+}
+
 Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                                                std::optional<DiskCopy> copy) {
   expire(now);
@@ -465,13 +483,14 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || !source->second.copy);
-  if (!may_hold(to, source->second, held_cost(source) + (exists ? held_cost(old) : 0)))
-    return too_much_held(to, source->second);
-  const uint64_t need = source->second.cost(to), old_bytes = exists ? old->second.cost(to) : 0;
-  const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
-  MC_CHECK(check_room(to, need, source->second.cost(from) + old_bytes, idle_kept));
   Entry entry = source->second;
   entry.copy = copy;
+  const bool may = may_hold(to, entry, held_cost(source) + (exists ? held_cost(old) : 0));
+  if (!may && !copy) return too_much_held(to, entry);
+  if (!may) entry.value = nullptr;
+  const uint64_t need = entry.cost(to), old_bytes = exists ? old->second.cost(to) : 0;
+  const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
+  MC_CHECK(check_room(to, need, source->second.cost(from) + old_bytes, idle_kept));
   if (exists) erase(old);
   erase(source);
   evict_for(need);
@@ -491,7 +510,7 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
     if (key.name == after || place->second.expires <= now_) continue;
     out.more = out.values.size() == limit;
     if (out.more) break;
-    out.values.push_back(info_of(key, place->second));
+    out.values.push_back(place->second.info(key, now_));
   }
   MC_ASSERT_LE(out.values.size(), limit);
   return out;
@@ -513,6 +532,10 @@ void ValueStore::check() const {
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
     MC_ASSERT_LE(entry.order, order_);
+  }
+  for (const auto& [key, bytes] : aside_) {
+    used += bytes;
+    if (bytes > 0) tenants[key.tenant].used_bytes += bytes;
   }
   MC_ASSERT_EQ(used, sums_.all().used_bytes);
   MC_ASSERT_EQ(idle, idle_bytes_);

@@ -164,7 +164,12 @@ class ValueStore {
   /// `copy` is that of the new key, which a value on disk needs.
   Result<PutResult> copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
-  /// Another key for the value, which keeps its time to live, pin and lease.
+  /// Sets memory aside for a move that the caller writes to disk first: with it, move() never lacks room for a value
+  /// that has a copy on disk. One for each new key, until give_up(). MC5008: there is no room.
+  Result<void> set_aside(const ValueKey& from, const ValueKey& to, TimePoint now);
+  void give_up(const ValueKey& to);
+  /// Another key for the value, which keeps its time to live, pin and lease. `copy` is that of the new key, which a
+  /// value on disk needs. Its bytes leave memory where pinned values have no room for the longer key.
   Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
   /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`.
@@ -191,6 +196,8 @@ class ValueStore {
     uint64_t order = 0;  // grows with each use; one entry's alone
     uint64_t uses = 0;
     TimePoint held_until() const { return std::max(pinned, leased); }
+    bool is_held(TimePoint now) const { return held_until() > now; }
+    ValueInfo info(const ValueKey& key, TimePoint now) const;
     uint64_t cost(const ValueKey& key) const;
     /// Bytes that the eviction of the value frees.
     uint64_t gain(const ValueKey& key) const;
@@ -201,7 +208,6 @@ class ValueStore {
   using ByTime = std::map<std::pair<TimePoint, uint64_t>, Place>;  // key: time, Entry::order
 
   uint64_t idle_gain(Place place) const;
-  bool is_held(const Entry& entry) const { return entry.held_until() > now_; }
   Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
   Result<void> check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept);
@@ -215,15 +221,15 @@ class ValueStore {
   void unindex(Place place);
   void erase(Place place, bool is_damaged = false);
   Place insert(const ValueKey& key, Entry entry);
-  ValueInfo info_of(const ValueKey& key, const Entry& entry) const;
 
   const ValueLimits limits_;
   TimePoint now_{};  // the latest time that a call brought
   uint64_t order_ = 0;
   Entries entries_;
-  std::map<uint64_t, Place> idle_;  // in memory, by Entry::order: the least recently used first
-  std::set<ValueKey> damaged_;      // keys whose values were removed as damaged, until they get others; bounded
-  ByTime held_, expiring_;          // by the end of the hold; by the end of the time to live
+  std::map<uint64_t, Place> idle_;      // in memory, by Entry::order: the least recently used first
+  std::map<ValueKey, uint64_t> aside_;  // memory that set_aside() keeps
+  std::set<ValueKey> damaged_;          // keys whose values were removed as damaged, until they get others; bounded
+  ByTime held_, expiring_;              // by the end of the hold; by the end of the time to live
   uint64_t idle_bytes_ = 0;
   ValueSums sums_;
   std::vector<DiskCopy> unneeded_;

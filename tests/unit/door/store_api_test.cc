@@ -29,6 +29,9 @@ class FakeDisk final : public node::ValueDisk {
     if (value != nullptr) bytes_[record.data] = value->view();
     return {};
   }
+  Result<void> move(const wire::ValueRecord& record, const node::ValueKey&, uint64_t) override {
+    return write(record, nullptr);
+  }
   Result<void> drop(uint64_t) override { return {}; }
   Result<void> drop_key(const node::ValueKey&) override { return {}; }
   Result<void> take_back(uint64_t) override { return {}; }
