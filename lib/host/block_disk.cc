@@ -147,6 +147,12 @@ Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& optio
   settings.segment_bytes = new_segment_bytes(options.capacity_bytes);
   settings.report_evictions = true;
   auto opened = store::Store::open(std::move(disk->disk), settings);
+  if (!opened && opened.error().mc == err::kStoreCorrupt) {
+    Error error = within(options.directory, std::move(opened).error());
+    error.next = "remove its files seg.* and super.*, and keep its folder " + std::string(kValuesFolder) +
+                 ": KV blocks are computed again, and nothing else has durable values";
+    return error;
+  }
   if (!opened)
     return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
                          within(options.directory, std::move(opened).error()));

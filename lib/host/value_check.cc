@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/copy_crc.h"
+#include "base/errors.h"
 #include "store/pages.h"
 #include "wire/value_record.h"
 
@@ -137,6 +138,16 @@ Result<std::unique_ptr<store::Store>> open_values(const OpenValues& open, uint64
 }
 
 }  // namespace
+
+Error value_store_error(const std::string& directory, Error error) {
+  if (error.mc == err::kStoreCorrupt)
+    error.next =
+        "bring the folder back from a copy, or move it out of the directory of --ssd and keep it: the node starts "
+        "without it, and nothing else has its values";
+  if (error.mc == err::kStoreVersion) error.next = "use the release that wrote it; nothing else has its values";
+  return as_user_error(error.code == Code::no_space ? err::kDiskFull : err::kFileAccess,
+                       within(directory, std::move(error)));
+}
 
 bool holds_values(const store::Store& store) {
   bool found = false;

@@ -29,6 +29,9 @@ struct ValueFindings {
   uint64_t dropped = 0;           // damaged values that were removed
 };
 
+/// The error of a store of values that cannot be opened, with the directory. MC6008 and MC6009 get the next step for
+/// values, which nothing else has.
+Error value_store_error(const std::string& directory, Error error);
 /// Whether the store has blocks of values. Reads no block.
 bool holds_values(const store::Store& store);
 /// With `repairs`, values that are lost are removed, with the older records of their keys: an old value does not come

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
+#include "host/value_check.h"
 #include "store/pages.h"
 
 namespace mc::host {
@@ -54,18 +55,7 @@ Result<std::unique_ptr<ValueDisk>> ValueDisk::open(const Options& options) {
   auto disk = store::open_disk(options.io, options.directory);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   auto opened = open(std::move(disk->disk), options.capacity_bytes, SystemClock::instance().unix_ms());
-  if (!opened && (opened.error().mc == err::kStoreCorrupt || opened.error().mc == err::kStoreVersion)) {
-    Error error = within(options.directory, std::move(opened).error());
-    error.next =
-        error.mc == err::kStoreCorrupt
-            ? "bring the folder back from a copy, or move it away and keep it: the node starts without it, and "
-              "nothing else has its values"
-            : "use the release that wrote it; nothing else has its values";
-    return error;
-  }
-  if (!opened)
-    return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
-                         within(options.directory, std::move(opened).error()));
+  if (!opened) return value_store_error(options.directory, std::move(opened).error());
   return opened;
 }
 

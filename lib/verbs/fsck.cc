@@ -191,7 +191,7 @@ Result<host::ValueFindings> check_values_in(const std::string& directory, bool r
     return std::move(disk.disk);
   };
   auto found = host::check_values(open, present_bytes(directory), repairs);
-  if (!found) return as_user_error(err::kFileAccess, within(directory, std::move(found).error()));
+  if (!found) return host::value_store_error(directory, std::move(found).error());
   return found;
 }
 

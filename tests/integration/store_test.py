@@ -6,6 +6,7 @@ import http.client
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -348,6 +349,52 @@ class Durable(unittest.TestCase):
         self.start(killed)
         self.assertEqual(self.verb("get", "sound"), b"sound")
         self.assertIn("MC4007", self.verb("get", "k", code=1))
+
+    def test_the_next_step_of_a_store_without_superblocks_works_for_kv_blocks_and_for_values(self):
+        values = os.path.join(self.disk, "values")
+        copy, away = self.disk + ".copy", self.disk + ".away"
+
+        def spoil(folder):
+            for name in ("super.a", "super.b"):
+                with open(os.path.join(folder, name), "r+b") as file:
+                    file.write(bytes(4096))
+
+        def refused():
+            flags = ("--dram", "64MiB", "--values", "4MiB", "--ssd", f"{self.disk}:256MiB", "--values-disk", "32MiB")
+            code, _, err = run("mc-cache", "--check", *flags, env=self.c.env)
+            self.assertEqual(code, 1, err)
+            self.assertIn("MC6009", err)
+            return err
+
+        self.verb("put", "k", "-", "--durability", "d2", stdin=b"value")
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        shutil.copytree(values, copy)
+        # The KV blocks: their files go, and the values beside them stay.
+        spoil(self.disk)
+        self.assertIn("remove its files seg.* and super.*, and keep its folder values", refused())
+        for name in os.listdir(self.disk):
+            if name.startswith(("seg.", "super.")):
+                os.remove(os.path.join(self.disk, name))
+        self.start(killed)
+        self.assertEqual(self.verb("get", "k"), b"value")
+        # The values: the node starts without the folder, and has them again with the copy.
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        spoil(values)
+        step = "bring the folder back from a copy, or move it out of the directory of --ssd and keep it"
+        self.assertIn(step, refused())
+        for folder in (self.disk, values):
+            self.assertIn(step, run("mc-cache", "fsck", folder, env=self.c.env)[2])
+        os.rename(values, away)
+        self.start(killed)
+        self.assertIn("MC4007", self.verb("get", "k", code=1))
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        shutil.rmtree(values)
+        os.rename(copy, values)
+        self.start(killed)
+        self.assertEqual(self.verb("get", "k"), b"value")
 
     def test_acknowledged_values_outlive_kill_9_and_removed_ones_do_not_come_back(self):
         values = {f"k{i}": os.urandom(size) for i, size in enumerate([0, 1, 4096, 100_000, 3_000_000])}
