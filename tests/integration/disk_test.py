@@ -52,19 +52,27 @@ class Disk(unittest.TestCase):
     def wait_written(self, c, least=30):
         until(lambda: self.blocks(c) >= least, 30, f"{least} blocks on disk")
 
+    def wait_back(self, c, killed, least=1, name="p0"):
+        """Waits until the conductor knows the new process and its blocks; it may still show those of `killed`."""
+
+        def is_back(node):
+            return node["id"] == name and node["instance"] != killed and node["disk_blocks"] >= least
+
+        until(lambda: any(map(is_back, c.cluster()["nodes"])), 30, f"a new {name} with {least} blocks on disk")
+
     def test_tokens_are_equal_from_memory_from_disk_and_after_a_kill_in_the_middle_of_writes(self):
         c = self.cluster()
         self.assertEqual(self.check_all(c), 0)
         self.wait_written(c)
         self.assertGreater(self.check_all(c), 2 * LENGTH)
-        known = self.blocks(c)
+        known, killed = self.blocks(c), c.node("p0")["instance"]
         more = [Random(n).ids(LENGTH) for n in range(20, 23)]
         for ids in more:
             c.complete(ids=ids, max_tokens=1)
         c.processes["p0"].kill()  # the last prompts are being written
         c.processes["p0"].close()
         self.start_prefill(c)
-        self.wait_written(c, known // 2)
+        self.wait_back(c, killed, known // 2)
         self.assertGreater(self.check_all(c), 2 * LENGTH)
         for ids in more:
             self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=COUNT)), oracle(ids, COUNT))
@@ -88,11 +96,7 @@ class Disk(unittest.TestCase):
                     segment.seek(at)
                     segment.write(bytes([byte[0] ^ 16]))
         self.start_prefill(c)
-        until(
-            lambda: any(n["id"] == "p0" and n["instance"] != killed and n["disk_blocks"] for n in c.cluster()["nodes"]),
-            30,
-            "blocks found",
-        )
+        self.wait_back(c, killed)
         self.check_all(c)
         until(lambda: c.metric("p0", "mc_checksum_failures_total") > 0, 10, "failures counted")
 
@@ -186,10 +190,11 @@ class Disk(unittest.TestCase):
         self.prompts = [Random(n).ids(LENGTH) for n in range(16)]
         self.check_all(c)
         until(lambda: self.blocks(c, "c0") >= 20, 30, "blocks on the cache node's disk")
+        killed = c.node("c0")["instance"]
         c.processes["c0"].kill()
         c.processes["c0"].close()
         c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
-        until(lambda: self.blocks(c, "c0") >= 20, 30, "blocks found again")
+        self.wait_back(c, killed, 20, "c0")
         remote = 0
         for ids in self.prompts:
             answer = c.complete(ids=ids, max_tokens=COUNT)
