@@ -1,6 +1,7 @@
 // The runtime: Device, its memory, streams, events and graphs, on the calls of gpu/driver.h. A status of the driver
 // becomes an error here and nowhere else. On `cuda:N` this file has not run yet.
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -58,10 +59,10 @@ Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int
   DeviceFacts facts;
   const Status started = driver->init();
   if (started != Status::ok && started != Status::no_device)
-    return user_error(err::kDeviceUnusable,
-                      device->name_ + ": the driver does not start: " + driver->error_text(started) +
-                          number_of(started),
-                      "--device", "see what nvidia-smi says, or use --device cpu");
+    return user_error(
+        err::kDeviceUnusable,
+        device->name_ + ": the driver does not start: " + driver->error_text(started) + number_of(started), "--device",
+        "see what nvidia-smi says, or use --device cpu");
   MC_CHECK(device->check(driver->version(&version), "version of the driver"));
   if (version < kVersionMin)
     return user_error(err::kDriverTooOld, "the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
@@ -89,11 +90,12 @@ Device::~Device() {
 }
 
 Driver& Device::driver() {
-  if (thread_ != std::this_thread::get_id() && driver_->enter() == Status::ok) thread_ = std::this_thread::get_id();
+  entered_ = driver_->enter();
   return *driver_;
 }
 
 Result<void> Device::check(Status status, std::string_view what) {
+  if (entered_ != Status::ok) status = entered_;  // the call went to another context, whatever it said
   if (status == Status::ok) return {};
   const std::string text = driver_->error_text(status);
   if (status == Status::rule_broken) {  // a report: the rule, then lines with the place and the seed
@@ -109,7 +111,8 @@ Result<void> Device::check(Status status, std::string_view what) {
     return user_error(err::kDeviceFailed, full, name_);
   }
   if (status == Status::not_found) return Error{Code::unsupported, full};
-  if (status == Status::invalid_value || status == Status::capture_unsupported) return Error{Code::invalid, full};
+  if (status == Status::invalid_value || status == Status::capture_unsupported || status == Status::capture_invalidated)
+    return Error{Code::invalid, full};
   return Error{Code::io, full};
 }
 
@@ -126,6 +129,8 @@ Result<Device::Memory> Device::memory() {
 
 Result<uint64_t> Device::allocate(size_t bytes, std::string_view what) {
   MC_ASSERT(bytes > 0);
+  if (captures_ > 0)
+    return Error{Code::invalid, name_ + ": " + std::string(what) + " is allocated while a stream captures a graph"};
   uint64_t address = 0;
   const Status status = driver().allocate(&address, bytes, what);
   if (status != Status::out_of_memory) {
@@ -142,7 +147,20 @@ Result<uint64_t> Device::allocate(size_t bytes, std::string_view what) {
 }
 
 void Device::release(uint64_t address) {
+  if (captures_ > 0) return later_.push_back(address);
   driver().free(address);
+}
+
+void Device::release_host(void* at) {
+  if (captures_ > 0) return host_later_.push_back(at);
+  driver().host_free(at);
+}
+
+void Device::leave_capture() {
+  MC_ASSERT_LT(0, captures_);
+  if (--captures_ > 0) return;
+  for (const uint64_t address : std::exchange(later_, {})) release(address);
+  for (void* at : std::exchange(host_later_, {})) release_host(at);
 }
 
 Result<void> Device::write(uint64_t address, std::span<const std::byte> from) {
@@ -214,6 +232,8 @@ DeviceBuffer::~DeviceBuffer() {
 
 Result<PinnedBuffer> PinnedBuffer::make(Device& device, size_t bytes, std::string_view what) {
   MC_ASSERT(bytes > 0);
+  if (device.captures_ > 0)
+    return Error{Code::invalid, std::string(what) + " is allocated while a stream captures a graph"};
   void* at = nullptr;
   const Status status = device.driver().host_allocate(&at, bytes);
   if (status == Status::out_of_memory)
@@ -235,7 +255,7 @@ PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
 }
 
 PinnedBuffer::~PinnedBuffer() {
-  if (device_ != nullptr) device_->driver().host_free(at_);
+  if (device_ != nullptr) device_->release_host(at_);
 }
 
 Result<std::span<std::byte>> PinnedBuffer::view() const {
@@ -295,7 +315,9 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 Stream::~Stream() {
-  if (device_ != nullptr) device_->driver().stream_destroy(stream_);
+  if (device_ == nullptr) return;
+  device_->driver().stream_destroy(stream_);
+  if (captures_) device_->leave_capture();
 }
 
 Result<void> Stream::copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes) {
@@ -356,6 +378,7 @@ Result<void> Stream::begin_capture() {
   MC_CHECK(check_recording("a capture begins"));
   MC_CHECK(device_->check(device_->driver().capture_begin(stream_), "graph"));
   captures_ = true;
+  ++device_->captures_;
   return {};
 }
 
@@ -363,7 +386,9 @@ Result<Graph> Stream::end_capture() {
   if (!captures_) return Error{Code::invalid, "a capture ends that did not begin"};
   captures_ = false;
   Graph out;
-  MC_CHECK(device_->check(device_->driver().capture_end(stream_, &out.graph_), "graph"));
+  const Status ended = device_->driver().capture_end(stream_, &out.graph_);
+  device_->leave_capture();
+  MC_CHECK(device_->check(ended, "graph"));
   out.device_ = device_;
   return out;
 }

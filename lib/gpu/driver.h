@@ -21,12 +21,14 @@ enum class Status : int {
   out_of_memory = 2,
   no_device = 100,
   invalid_image = 200,
+  invalid_context = 201,
   no_binary = 209,
   ecc_uncorrectable = 214,
   invalid_ptx = 218,
   nvlink_uncorrectable = 220,
   no_jit_compiler = 221,
   unsupported_ptx = 222,
+  invalid_handle = 400,
   not_found = 500,
   not_ready = 600,
   illegal_address = 700,
@@ -37,6 +39,7 @@ enum class Status : int {
   misaligned_address = 716,
   launch_failed = 719,
   capture_unsupported = 900,
+  capture_invalidated = 901,
   unknown = 999,
   rule_broken = 10000,  // the emulator's own: a kernel or a stream broke one of its rules
 };

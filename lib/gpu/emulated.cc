@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -14,13 +15,21 @@ namespace {
 
 constexpr int kHopperShared = 232448;  // of a CTA of compute capability 9.0
 
-/// Handles are numbers from 1 on: null is no handle.
-Handle handle_of(uint32_t number) {
-  return reinterpret_cast<Handle>(uintptr_t{number} + 1);
+/// The first of the statuses that is not ok.
+Status first_refusal(std::initializer_list<Status> statuses) {
+  for (const Status status : statuses)
+    if (status != Status::ok) return status;
+  return Status::ok;
 }
-uint32_t number_of(Handle handle) {
-  MC_ASSERT(handle != nullptr);
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle) - 1);
+
+/// The limits of cuLaunchKernel, and of cuFuncSetAttribute for the dynamic shared memory that a kernel opts in to.
+bool can_launch(const LaunchShape& shape) {
+  constexpr uint32_t kThreadsMax = 1024, kGridMax = 0x7fffffff, kGridMaxYZ = 65535;
+  if (shape.threads == 0 || shape.threads > kThreadsMax) return false;
+  if (shape.dynamic_shared > static_cast<uint32_t>(kHopperShared)) return false;
+  for (int d = 0; d < 3; ++d)
+    if (shape.grid[d] == 0 || shape.grid[d] > (d == 0 ? kGridMax : kGridMaxYZ)) return false;
+  return true;
 }
 
 /// The rule of cuTensorMapEncodeTiled (CUDA driver API 13.0, tensor maps) that a box breaks; empty: none.
@@ -98,6 +107,8 @@ std::string EmulatedDriver::error_text(Status status) {
     case Status::invalid_value: return refused_map_.empty() ? "invalid argument" : refused_map_;
     case Status::out_of_memory: return "out of memory";
     case Status::no_device: return "no CUDA-capable device is detected";
+    case Status::invalid_context: return "invalid device context";
+    case Status::invalid_handle: return "invalid resource handle";
     case Status::ecc_uncorrectable: return "uncorrectable ECC error encountered";
     case Status::nvlink_uncorrectable: return "uncorrectable NVLink error detected during the execution";
     case Status::not_found: return "named symbol not found";
@@ -108,8 +119,14 @@ std::string EmulatedDriver::error_text(Status status) {
     case Status::misaligned_address: return "misaligned address";
     case Status::launch_failed: return "unspecified launch failure";
     case Status::capture_unsupported: return "operation not permitted when stream is capturing";
+    case Status::capture_invalidated: return "operation failed due to a previous error during capture";
     default: return "unknown error";  // the emulator gives no other
   }
+}
+
+Status EmulatedDriver::retain(int) {
+  context_.retain();
+  return context_.enter();
 }
 
 Status EmulatedDriver::state() {
@@ -122,6 +139,7 @@ Status EmulatedDriver::state() {
 
 Status EmulatedDriver::memory(size_t* free, size_t* total) {
   MC_ASSERT_LE(used_, host_.memory_bytes);
+  if (context_.current() != Status::ok) return Status::invalid_context;
   *total = host_.memory_bytes;
   *free = host_.memory_bytes - used_;
   (void)state();
@@ -130,6 +148,8 @@ Status EmulatedDriver::memory(size_t* free, size_t* total) {
 
 Status EmulatedDriver::allocate(uint64_t* address, size_t bytes, std::string_view what) {
   if (dead_) return host_.fault;
+  const Status refused = first_refusal({context_.current(), handles_.refuse_in_capture()});
+  if (refused != Status::ok) return refused;
   if (bytes > host_.memory_bytes - used_) return Status::out_of_memory;
   *address = gpu_.memory_.allocate(bytes, std::string(what));
   allocated_.emplace(*address, bytes);
@@ -138,6 +158,7 @@ Status EmulatedDriver::allocate(uint64_t* address, size_t bytes, std::string_vie
 }
 
 void EmulatedDriver::free(uint64_t address) {
+  if (context_.current() != Status::ok || handles_.refuse_in_capture() != Status::ok) return;
   gpu_.queues_.finish_all();
   const auto found = allocated_.find(address);
   MC_ASSERT(found != allocated_.end());
@@ -148,6 +169,8 @@ void EmulatedDriver::free(uint64_t address) {
 
 Status EmulatedDriver::host_allocate(void** at, size_t bytes) {
   if (dead_) return host_.fault;
+  const Status refused = first_refusal({context_.current(), handles_.refuse_in_capture()});
+  if (refused != Status::ok) return refused;
   if (bytes > host_.host_bytes - pinned_bytes_) return Status::out_of_memory;
   std::vector<std::byte> storage(bytes);
   *at = storage.data();
@@ -157,6 +180,7 @@ Status EmulatedDriver::host_allocate(void** at, size_t bytes) {
 }
 
 void EmulatedDriver::host_free(void* at) {
+  if (context_.current() != Status::ok || handles_.refuse_in_capture() != Status::ok) return;
   gpu_.queues_.finish_all();
   const auto found = pinned_.find(static_cast<const std::byte*>(at));
   MC_ASSERT(found != pinned_.end());
@@ -172,53 +196,69 @@ Status EmulatedDriver::host_access(const void* at, size_t bytes) {
 // ---- streams and events ----
 
 Status EmulatedDriver::stream_create(Handle* out) {
-  *out = handle_of(gpu_.queues_.make_stream());
+  if (context_.current() != Status::ok) return Status::invalid_context;
+  *out = handles_.add_stream(gpu_.queues_.make_stream());
   return Status::ok;
 }
 
 void EmulatedDriver::stream_destroy(Handle stream) {
-  gpu_.queues_.finish(number_of(stream));
-  capturing_.erase(stream);
+  uint32_t queue = 0;
+  if (handles_.stream(stream, &queue) == Status::ok) gpu_.queues_.finish(queue);
+  handles_.remove(stream);
 }
 
 Status EmulatedDriver::stream_finish(Handle stream) {
-  if (capturing_.contains(stream)) return Status::capture_unsupported;
-  gpu_.queues_.finish(number_of(stream));
+  uint32_t queue = 0;
+  const Status refused = first_refusal({context_.current(), handles_.stream(stream, &queue)});
+  if (refused != Status::ok) return refused;
+  if (handles_.captures(stream)) return handles_.refuse_in_capture();
+  gpu_.queues_.finish(queue);
   return state();
 }
 
 Status EmulatedDriver::event_create(Handle* out) {
-  *out = handle_of(gpu_.queues_.make_event());
+  if (context_.current() != Status::ok) return Status::invalid_context;
+  *out = handles_.add_event(gpu_.queues_.make_event());
   return Status::ok;
 }
 
 Status EmulatedDriver::event_record(Handle event, Handle stream) {
-  if (capturing_.contains(stream)) return Status::capture_unsupported;
-  gpu_.queues_.record(number_of(stream), number_of(event));
+  uint32_t queue = 0, number = 0;
+  const Status refused =
+      first_refusal({context_.current(), handles_.stream(stream, &queue), handles_.event(event, &number)});
+  if (refused != Status::ok) return refused;
+  if (handles_.captures(stream)) return Status::capture_unsupported;
+  gpu_.queues_.record(queue, number);
   return state();
 }
 
 Status EmulatedDriver::event_finish(Handle event) {
-  gpu_.queues_.finish_event(number_of(event));
+  uint32_t number = 0;
+  const Status refused = first_refusal({context_.current(), handles_.event(event, &number)});
+  if (refused != Status::ok) return refused;
+  gpu_.queues_.finish_event(number);
   return state();
 }
 
 Status EmulatedDriver::stream_wait(Handle stream, Handle event) {
-  if (capturing_.contains(stream)) return Status::capture_unsupported;
-  gpu_.queues_.wait(number_of(stream), number_of(event));
+  uint32_t queue = 0, number = 0;
+  const Status refused =
+      first_refusal({context_.current(), handles_.stream(stream, &queue), handles_.event(event, &number)});
+  if (refused != Status::ok) return refused;
+  if (handles_.captures(stream)) return Status::capture_unsupported;
+  gpu_.queues_.wait(queue, number);
   return state();
 }
 
 // ---- work ----
 
 Status EmulatedDriver::submit(Handle stream, emu::StreamWork work) {
-  if (const Status before = state(); before != Status::ok) return before;
+  uint32_t queue = 0;
+  const Status refused = first_refusal({context_.current(), handles_.stream(stream, &queue), state()});
+  if (refused != Status::ok) return refused;
   refused_map_.clear();
-  if (const auto capture = capturing_.find(stream); capture != capturing_.end()) {
-    capture->second.push_back(std::move(work));
-    return Status::ok;
-  }
-  gpu_.queues_.submit(number_of(stream), std::move(work));
+  if (handles_.captures(stream)) return handles_.note(stream, std::move(work));
+  gpu_.queues_.submit(queue, std::move(work));
   return state();
 }
 
@@ -247,15 +287,18 @@ Status EmulatedDriver::find(Handle* function, const std::string& kernel) {
   const std::span<const emu::Kernel> all = emulated_kernels();
   const auto found = std::find_if(all.begin(), all.end(), [&](const emu::Kernel& k) { return k.name == kernel; });
   if (found == all.end()) return Status::not_found;
-  *function = handle_of(static_cast<uint32_t>(found - all.begin()));
+  *function = const_cast<emu::Kernel*>(&*found);
   return Status::ok;
 }
 
 Status EmulatedDriver::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params,
                               Handle stream) {
   const std::span<const emu::Kernel> all = emulated_kernels();
-  MC_ASSERT_LT(number_of(function), all.size());
-  emu::KernelLaunch work{.kernel = &all[number_of(function)], .params = {params.begin(), params.end()}};
+  const auto kernel = std::find_if(all.begin(), all.end(), [&](const emu::Kernel& k) { return &k == function; });
+  if (kernel == all.end()) return Status::invalid_handle;
+  refused_map_.clear();
+  if (!can_launch(shape)) return Status::invalid_value;
+  emu::KernelLaunch work{.kernel = &*kernel, .params = {params.begin(), params.end()}};
   work.launch.block = shape.threads;
   work.launch.dynamic_shared = shape.dynamic_shared;
   std::copy(std::begin(shape.grid), std::end(shape.grid), work.launch.grid);
@@ -278,30 +321,23 @@ Status EmulatedDriver::encode(EncodedMap* out, const TensorBox& box) {
 // ---- graphs ----
 
 Status EmulatedDriver::capture_begin(Handle stream) {
-  if (const Status before = state(); before != Status::ok) return before;
-  const bool fresh = capturing_.try_emplace(stream).second;
-  return fresh ? Status::ok : Status::invalid_value;
+  uint32_t queue = 0;
+  const Status refused = first_refusal({context_.current(), handles_.stream(stream, &queue), state()});
+  return refused == Status::ok ? handles_.capture_begin(stream) : refused;
 }
 
 Status EmulatedDriver::capture_end(Handle stream, Handle* graph) {
-  const auto capture = capturing_.find(stream);
-  if (capture == capturing_.end()) return Status::invalid_value;
-  *graph = reinterpret_cast<Handle>(next_graph_);
-  graphs_.emplace(next_graph_++, std::move(capture->second));
-  capturing_.erase(capture);
-  return Status::ok;
+  uint32_t queue = 0;
+  const Status refused = first_refusal({context_.current(), handles_.stream(stream, &queue)});
+  return refused == Status::ok ? handles_.capture_end(stream, graph) : refused;
 }
 
 Status EmulatedDriver::graph_launch(Handle graph, Handle stream) {
-  const auto found = graphs_.find(reinterpret_cast<uintptr_t>(graph));
-  if (found == graphs_.end()) return Status::invalid_value;
-  for (const emu::StreamWork& work : found->second)
+  const EmulatedHandles::Works* works = handles_.graph(graph);
+  if (works == nullptr) return Status::invalid_value;
+  for (const emu::StreamWork& work : *works)
     if (const Status status = submit(stream, work); status != Status::ok) return status;
   return state();
-}
-
-void EmulatedDriver::graph_destroy(Handle graph) {
-  graphs_.erase(reinterpret_cast<uintptr_t>(graph));
 }
 
 }  // namespace mc::gpu

@@ -7,7 +7,6 @@
 //   emulator->gpu().set_options({.seed = 7, .policy = emu::Policy::random});
 #pragma once
 
-#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "gpu/driver.h"
 #include "gpu/emu/emu.h"
 #include "gpu/emu/streams.h"
+#include "gpu/emulated_handles.h"
 
 namespace mc::gpu {
 
@@ -69,9 +69,9 @@ class EmulatedDriver final : public Driver {
   Status device_count(int* out) override;
   std::string device_name(int) const override { return "emu"; }
   Status describe(int device, DeviceFacts* out) override;
-  Status retain(int) override { return Status::ok; }
-  void release(int) override {}
-  Status enter() override { return Status::ok; }
+  Status retain(int device) override;
+  void release(int) override { context_.release(); }
+  Status enter() override { return context_.enter(); }
   std::string error_text(Status status) override;
   std::string_view lacking() const override { return ""; }
 
@@ -86,7 +86,7 @@ class EmulatedDriver final : public Driver {
   void stream_destroy(Handle stream) override;
   Status stream_finish(Handle stream) override;
   Status event_create(Handle* out) override;
-  void event_destroy(Handle) override {}
+  void event_destroy(Handle event) override { handles_.remove(event); }
   Status event_record(Handle event, Handle stream) override;
   Status event_finish(Handle event) override;
   Status stream_wait(Handle stream, Handle event) override;
@@ -102,7 +102,7 @@ class EmulatedDriver final : public Driver {
   Status capture_begin(Handle stream) override;
   Status capture_end(Handle stream, Handle* graph) override;
   Status graph_launch(Handle graph, Handle stream) override;
-  void graph_destroy(Handle graph) override;
+  void graph_destroy(Handle graph) override { handles_.remove(graph); }
 
  private:
   /// Queues work, or notes it for the graph that the stream captures.
@@ -117,9 +117,8 @@ class EmulatedDriver final : public Driver {
   size_t used_ = 0;
   std::map<const std::byte*, std::vector<std::byte>> pinned_;
   size_t pinned_bytes_ = 0;
-  std::map<Handle, std::vector<emu::StreamWork>> capturing_;  // by stream
-  std::map<uintptr_t, std::vector<emu::StreamWork>> graphs_;
-  uintptr_t next_graph_ = 1;
+  EmulatedContext context_;
+  EmulatedHandles handles_;
   uint64_t fault_at_ = 0;
   bool dead_ = false;
 };

@@ -22,7 +22,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/result.h"
@@ -56,7 +55,7 @@ class Device {
 
   /// MC7005 names `what`, the bytes that are needed and free, and the largest size that fits.
   Result<uint64_t> allocate(size_t bytes, std::string_view what);
-  /// Waits for all work of the device.
+  /// Waits for all work of the device. While a stream captures, the memory is freed at the end of the capture.
   void release(uint64_t address);
   /// Copies on the device's own stream, and waits for the end of the copy.
   Result<void> write(uint64_t address, std::span<const std::byte> from);
@@ -77,8 +76,12 @@ class Device {
   Device(std::shared_ptr<Driver> driver, int index, std::string name)
       : driver_(std::move(driver)), index_(index), name_(std::move(name)) {}
   Result<void> check(Status status, std::string_view what);
-  /// The driver, with the device current on this thread.
+  /// The driver, with the device current on this thread. Each call makes it so: another library of the process may
+  /// have left its own context current since the last one, and a new thread may have an old thread's number.
   Driver& driver();
+  void release_host(void* at);
+  /// One capture less: what was to be freed meanwhile is freed when none is left.
+  void leave_capture();
   Result<void> launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
                          std::span<const std::byte> params);
 
@@ -89,7 +92,10 @@ class Device {
   bool retained_ = false;
   Handle stream_ = nullptr;
   std::optional<Error> failure_;
-  std::thread::id thread_;  // the device is current there
+  Status entered_ = Status::ok;  // of the last call that made the device current
+  int captures_ = 0;             // streams of the device that capture
+  std::vector<uint64_t> later_;  // memory to free after the captures
+  std::vector<void*> host_later_;
   std::map<std::string, Handle, std::less<>> functions_;
 };
 
