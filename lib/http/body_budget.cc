@@ -5,7 +5,8 @@
 
 namespace mc::http::detail {
 namespace {
-constexpr size_t kBodyWhenShortMax = size_t{64} << 10;   // largest body of a request while memory is short
+constexpr size_t kSmallBodyMax = size_t{64} << 10;
+constexpr size_t kBodyWhenShortMax = kSmallBodyMax;      // largest body of a request while memory is short
 constexpr size_t kBodiesWhenShortMax = size_t{4} << 20;  // bodies of all requests while memory is short
 }  // namespace
 
@@ -17,7 +18,8 @@ BodyBudget::Room BodyBudget::reserve(size_t more, size_t whole) {
   MC_ASSERT_LE(more, whole);
   if (memory_is_short() && (whole > kBodyWhenShortMax || bytes_ + more > kBodiesWhenShortMax))
     return Room::short_of_memory;
-  if (bytes_ + more > bytes_max_) return Room::none;
+  const size_t left_to_small = whole > kSmallBodyMax ? bytes_max_ / 4 : 0;
+  if (bytes_ + more > bytes_max_ - left_to_small) return Room::none;
   bytes_ += more;
   return Room::taken;
 }

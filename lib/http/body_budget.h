@@ -13,7 +13,8 @@ class BodyBudget {
 
   explicit BodyBudget(size_t bytes_max) : bytes_max_(bytes_max) {}
   /// Reserves `more` bytes for a body that then takes `whole` bytes. Fails while all bodies together are at their
-  /// limit. While the process is short of memory the limits are much lower.
+  /// limit. Large bodies leave a quarter of it to those of at most 64 KiB, so that slow large ones do not stop small
+  /// requests. While the process is short of memory the limits are much lower.
   Room reserve(size_t more, size_t whole);
   void release(size_t bytes);
   size_t bytes() const { return bytes_; }

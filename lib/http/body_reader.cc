@@ -59,12 +59,11 @@ void BodyReader::expect(bool is_right, State next) {
 }
 
 void append_body(std::string& body, std::string_view piece, uint64_t left) {
-  constexpr uint64_t kFirst = uint64_t{1} << 20, kFirstAt = uint64_t{16} << 10;  // most bodies need no second step
-  constexpr uint64_t kStep = 4;
+  constexpr uint64_t kStep = 4;  // a client that stops takes at most this many times the bytes that it sent
   const uint64_t need = body.size() + piece.size();
   const uint64_t whole = std::max<uint64_t>(need, body.size() + left);
   if (need > body.capacity() && whole > need)
-    body.reserve(static_cast<size_t>(std::min(whole, std::max(need * kStep, need < kFirstAt ? 0 : kFirst))));
+    body.reserve(static_cast<size_t>(std::min(whole, need * kStep)));
   body += piece;
 }
 

@@ -153,19 +153,49 @@ TEST_CASE("http/connection: memory for a body is given back when the request is 
   }
 }
 
-TEST_CASE("http/connection: a body counts with the memory that its first bytes take, not with the bytes alone") {
+TEST_CASE("http/connection: an unfinished body takes at most four times the memory of its bytes") {
   const ServerOptions options;
-  BodyBudget budget(size_t{3} << 20);
-  const std::string text = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n" + std::string(20'000, 'x');
+  BodyBudget budget(size_t{64} << 20);
+  Intake intake(options, budget, TimePoint{});
+  const std::string head = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n";
+  CHECK(intake.feed(head) == head.size());
+  size_t sent = 0;
+  for (const size_t bytes : {1, 99, 15'900, 1'000, 3'000, 50'000, 600'000, 3'000'000}) {
+    const std::string piece(bytes, 'x');
+    CHECK(intake.feed(piece) == bytes);
+    CHECK(intake.reserve() == BodyBudget::Room::taken);
+    sent += bytes;
+    CAPTURE(sent);
+    CHECK(budget.bytes() >= sent);
+    CHECK(budget.bytes() <= std::max(4 * sent, std::string().capacity()));
+  }
+}
+
+TEST_CASE("http/connection: bodies that count with their memory are refused beyond the limit") {
+  const ServerOptions options;
+  const std::string text = "POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 4194304\r\n\r\n" + std::string(25'000, 'x');
+  BodyBudget budget(400'000);  // 300,000 for bodies that take 100,000 bytes each
   std::vector<std::unique_ptr<Intake>> intakes;
   for (int i = 1; i <= 4; ++i) {
     intakes.push_back(std::make_unique<Intake>(options, budget, TimePoint{}));
     CHECK(intakes.back()->feed(text) == text.size());
     CHECK(intakes.back()->reserve() == (i < 4 ? BodyBudget::Room::taken : BodyBudget::Room::none));
   }
-  CHECK(budget.bytes() == size_t{3} << 20);
+  CHECK(budget.bytes() == 300'000);
   intakes.clear();
   CHECK(budget.bytes() == 0);
+}
+
+TEST_CASE("http/connection: large bodies that never end leave memory to small requests") {
+  constexpr size_t kLarge = size_t{100} << 10, kSmall = size_t{64} << 10, kMax = size_t{4} << 20;
+  BodyBudget budget(kMax);
+  while (budget.reserve(kLarge, kLarge) == BodyBudget::Room::taken) CHECK(budget.bytes() <= kMax);
+  const size_t large = budget.bytes();
+  CHECK(large <= kMax / 4 * 3);
+  size_t small = 0;
+  while (budget.reserve(kSmall, kSmall) == BodyBudget::Room::taken) small += kSmall;
+  CHECK(small >= kMax / 4);
+  budget.release(large + small);
 }
 
 TEST_CASE("http/connection: a body beyond the memory for all bodies is answered 429") {
