@@ -191,6 +191,7 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
   errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
   books_.board.prefilled(slot, tokens, reused, seconds);
   if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
+  if (report.sources.size() > 1) return;  // several senders together say nothing about the rate of one
   const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
   const Members::Node* node = books_.members.find(r.attempt.prefill);
   MC_ASSERT(node != nullptr && node->instance == r.attempt.prefill_instance);

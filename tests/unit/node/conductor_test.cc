@@ -77,6 +77,22 @@ TEST_CASE("node/conductor: cached tokens count once for each request, however ma
   CHECK(b.conductor.flights().stats().prompt_tokens == 100);
 }
 
+TEST_CASE("node/conductor: a fetch from one holder teaches the rate of reading, one from two holders does not") {
+  for (const size_t holders : {1, 2}) {
+    CAPTURE(holders);
+    Bench b;
+    start(b);
+    b.submit("r");
+    wire::FirstToken f;
+    f.req = "r", f.attempt = 1, f.token = 10;
+    f.report.compute_ms = 5, f.report.fetch_ms = 2, f.report.cached_remote = 64;
+    f.report.sources = {{"c0", "32"}, {"c1", "32"}};
+    f.report.sources.resize(holders);
+    b.give(Received{"p0", instance(1), f});
+    CHECK(b.conductor.flights().prediction_errors().read.samples() == (holders == 1 ? 1 : 0));
+  }
+}
+
 TEST_CASE("node/conductor: two workers that differ in block size do not both get in, and both values are named") {
   Bench b;
   b.hello(wire::Role::prefill, "p0", 1, 64);
