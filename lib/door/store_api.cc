@@ -318,6 +318,7 @@ Result<http::Response> StoreApi::list(const std::string& tenant, const StoreList
     values.push(std::move(row));
   }
   out.set("tenant", tenant).set("values", std::move(values)).set("more", found.more);
+  if (!found.last.empty()) out.set("last", found.last);
   return json_response(200, out);
 }
 

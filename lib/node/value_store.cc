@@ -504,14 +504,22 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
   expire(now);
   Listing out;
   const ValueKey first{tenant, std::string(std::max(prefix, after))};
+  const std::string* last = nullptr;
+  size_t stepped_over = 0;
   for (auto place = entries_.lower_bound(first); place != entries_.end(); ++place) {
     const ValueKey& key = place->first;
     if (key.tenant != tenant || !key.name.starts_with(prefix)) break;
-    if (key.name == after || place->second.expires <= now_) continue;
-    out.more = out.values.size() == limit;
+    if (key.name == after) continue;
+    const bool is_over = place->second.expires <= now_;
+    out.more = is_over ? stepped_over == kSteppedOverMax : out.values.size() == limit;
     if (out.more) break;
-    out.values.push_back(place->second.info(key, now_));
+    last = &key.name;
+    if (is_over)
+      ++stepped_over;
+    else
+      out.values.push_back(place->second.info(key, now_));
   }
+  if (last) out.last = *last;
   MC_ASSERT_LE(out.values.size(), limit);
   return out;
 }

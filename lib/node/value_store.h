@@ -114,7 +114,8 @@ class ValueStore {
   };
   struct Listing {
     std::vector<ValueInfo> values;  // in the order of their names
-    bool more = false;              // names behind the last one were left out
+    bool more = false;              // names behind `last` were left out
+    std::string last;               // the last name that was looked at, where the next page goes on; empty if none was
   };
   struct Stats {
     uint64_t created = 0, replaced = 0, hits = 0, misses = 0;
@@ -172,12 +173,14 @@ class ValueStore {
   /// value on disk needs. Its bytes leave memory where pinned values have no room for the longer key.
   Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
-  /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`.
+  /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`. A page ends early
+  /// when it has stepped over kSteppedOverMax values whose time to live is over, so that no call takes long.
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, TimePoint now);
   /// Removes values whose time to live is over, and lets go of holds that are: at most kExpiredAtOnce of each, so that
   /// no call takes long. The rest counts as room in use until later calls; no call shows a value that is over.
   void expire(TimePoint now);
   static constexpr size_t kExpiredAtOnce = 1024;
+  static constexpr size_t kSteppedOverMax = 4096;
 
   size_t count() const { return entries_.size(); }
   /// Beside the values that are pinned or leased, the keys of values on disk cannot be evicted.

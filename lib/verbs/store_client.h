@@ -49,7 +49,7 @@ class StoreClient {
   Result<void> unpin(std::string_view key);
   Result<std::string> copy(std::string_view from, std::string_view to, bool replaces);
   Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
-  /// One page of keys: "values", "more" and totals, as GET /v1/store answers.
+  /// One page of keys: "values", "more", "last" and totals, as GET /v1/store answers.
   Result<Json> list(std::string_view prefix, std::string_view after, size_t limit);
   /// One round trip for all items; each has an error of its own. Fails only when the batch was not answered.
   Result<void> put_all(std::vector<Item>& items, const node::ValueTerms& terms);

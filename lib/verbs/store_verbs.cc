@@ -208,16 +208,18 @@ Result<int> list_values(const cli::Args& args) {
     auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
     if (!next) return with_key_advice(args, std::move(next).error());
     page = std::move(*next);
-    if (page["more"].as_bool() && page["values"].size() == 0)
-      return user_error(err::kPeerGarbage, "the node reports more keys after \"" + after + "\" but lists none",
+    // A page may hold no key and yet go on behind keys whose time to live is over.
+    const std::string last(page["last"].as_string());
+    if (page["more"].as_bool() && last <= after)
+      return user_error(err::kPeerGarbage, "the node reports more keys after \"" + after + "\" but names none of them",
                         args.positional_one("NODE"), "compare the versions of the node and of this program");
     std::string out;
     for (const Json& value : page["values"].items()) {
       if (left == 0) break;
       --left, ++listed;
-      after = std::string(value["key"].as_string());
       out += args.on(flags::kJson) ? value.dump() + "\n" : row_text(value);
     }
+    after = last;
     MC_ASSERT_EQ(listed + left, static_cast<size_t>(args.count(flags::kListLimit)));
     MC_CHECK(write_foreign(1, out));
   } while (page["more"].as_bool() && left > 0);

@@ -69,7 +69,7 @@ class Stranger(unittest.TestCase):
         return err
 
     def test_a_listing_that_never_goes_on_is_an_error(self):
-        self.assertIn('after "" but lists none', self.garbage("ls", "--keys"))
+        self.assertIn('after "" but names none of them', self.garbage("ls", "--keys"))
 
     def test_an_answer_that_is_no_answer_of_a_node_is_an_error_with_its_place(self):
         self.assertIn("the answer is not JSON", self.garbage("put", "k", "-"))

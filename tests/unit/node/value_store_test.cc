@@ -266,6 +266,28 @@ TEST_CASE("node/value_store: a listing has one tenant's keys of a prefix in thei
   CHECK(names("z", "", 10, false) == "");
 }
 
+TEST_CASE("node/value_store: a listing steps over a bounded number of values that are over") {
+  constexpr size_t kOver = 20'000;
+  ValueStore store({.memory_bytes = 64 << 20, .value_bytes_max = 100, .lease_max = 1s});
+  const TimePoint start{100s};
+  for (size_t i = 0; i < kOver; ++i)
+    REQUIRE_OK(store.put(key(std::to_string(100'000 + i)), value_of("x"), {.ttl = 1s}, start));
+  REQUIRE_OK(store.put(key("last"), value_of("x"), {}, start));
+  std::string after, names;
+  size_t calls = 0;
+  for (bool more = true; more; ++calls) {
+    const auto page = store.list("t", "", after, 10, start + 2s);
+    more = page.more;
+    for (const ValueInfo& info : page.values) names += info.name;
+    REQUIRE(page.last > after);
+    if (calls == 0) CHECK(std::stoul(page.last) <= 100'000 + ValueStore::kExpiredAtOnce + ValueStore::kSteppedOverMax);
+    after = page.last;
+  }
+  CHECK(names == "last");
+  CHECK(calls > 2);
+  CHECK(calls <= kOver / ValueStore::kSteppedOverMax + 1);
+}
+
 TEST_CASE("node/value_store: a key is 1 to 1024 bytes of UTF-8 without control characters") {
   CHECK(check_value_key("a/b c\xc3\xa9\xf0\x9f\x98\x80"));
   CHECK(check_value_key(std::string(1024, 'k')));
