@@ -13,8 +13,8 @@
 namespace mc::gpu {
 namespace {
 
-Error limit(const std::string& text) {
-  return {Code::unsupported, "attention on a GPU: " + text};
+Error limit(const std::string& text, Code code = Code::unsupported) {
+  return {code, "attention on a GPU: " + text};
 }
 
 Result<void> check(const AttentionShape& shape) {
@@ -32,14 +32,18 @@ Result<void> check(const AttentionShape& shape) {
 Result<void> check(const AttentionShape& shape, const SequenceRows& s) {
   const ExtentLayout& l = shape.layout;
   if (s.kv_len > INT32_MAX - 1024) return limit("a sequence of " + std::to_string(s.kv_len) + " tokens, at most 2^31");
+  // A request names its plan, so a plan beyond the kernels is the request's fault: the node is not to blame.
   if (s.mode.kind == attn::ModeKind::moba) {
     if (s.mode.block % static_cast<int32_t>(l.block_tokens) != 0 || s.mode.block <= 0)
-      return limit("a MoBA block of " + std::to_string(s.mode.block) + " tokens is no multiple of the page's");
+      return limit("a MoBA block of " + std::to_string(s.mode.block) + " tokens is no multiple of the page's",
+                   Code::invalid);
     if (s.mode.top_k < 1 || s.mode.top_k - 1 > kChosenMax)
-      return limit("top_k is " + std::to_string(s.mode.top_k) + ", at most " + std::to_string(kChosenMax + 1));
+      return limit("top_k is " + std::to_string(s.mode.top_k) + ", at most " + std::to_string(kChosenMax + 1),
+                   Code::invalid);
     if ((s.kv_len + s.mode.block - 1) / s.mode.block > kUnionBlocksMax)
       return limit(std::to_string((s.kv_len + s.mode.block - 1) / s.mode.block) + " MoBA blocks, at most " +
-                   std::to_string(kUnionBlocksMax));
+                       std::to_string(kUnionBlocksMax),
+                   Code::invalid);
   }
   if (s.splits < 0 || s.splits > kSplitsMax)
     return limit(std::to_string(s.splits) + " splits, at most " + std::to_string(kSplitsMax));

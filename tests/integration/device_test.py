@@ -77,6 +77,17 @@ class OnDevice(unittest.TestCase):
             self.check_draws(c)
             c.wait_quiet()
 
+    def test_a_plan_beyond_the_kernels_is_the_requests_fault_and_the_node_serves_on(self):
+        with Cluster(roles=["conductor"]) as c:
+            for name in ("p0", "d0"):
+                c.start(name, *EMU, *PROFILED)
+            c.wait_nodes()
+            for _ in range(4):  # three faults of a node would set it aside
+                answer = c.complete(ids=IDS[:20], max_tokens=2, mc={"attention": "moba:block=64,top_k=32"}, expect=400)
+                self.assertIn("top_k is 32, at most", answer["error"]["message"])
+            self.check(c, IDS[:20], 2, "auto")
+            c.wait_quiet()
+
     def check_draws(self, c):
         """Draws of one seed on d1's GPU and on d0's CPU, beside greedy ones."""
         sampling = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "frequency_penalty": 0.4,
