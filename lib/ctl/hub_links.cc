@@ -45,10 +45,10 @@ void Links::connect(ConnectCommand command) {
   Link& link = links_[command.link];
   link.id = command.link;
   link.outgoing = true;
-  link.uri = std::move(command.uri);
-  link.address = link.uri.text();
-  link.backoff = link_backoff(options_);
-  link.down_since = hub_now();
+  link.dialled.uri = std::move(command.uri);
+  link.address = link.dialled.uri.text();
+  link.dialled.backoff = link_backoff(options_);
+  link.dialled.down_since = hub_now();
   open_dealer(link);
 }
 
@@ -59,7 +59,7 @@ void Links::disconnect(LinkId id) {
   if (link.up) --events_.stats.links_up;
   for (const auto& r : requests_.take(id))
     events_.emit(RequestFailed{r.id, id, {Code::cancelled, "the link was closed"}});
-  if (!link.outgoing) routes_.erase(link.route);
+  if (!link.outgoing) routes_.erase(link.accepted.route);
   links_.erase(at);
 }
 
@@ -105,11 +105,12 @@ void Links::drop(const SendCommand& command, Code code, std::string what) {
 void Links::set_keys(const std::optional<KeySet>& keys) {
   keys_ = keys;
   for (auto& [id, link] : links_) {
-    if (link.gone || (link.outgoing ? link.uri : routers_.listen(link.route.first)).scheme != "tcp") continue;
-    link.handshake_failures = 0;
+    if (link.gone || (link.outgoing ? link.dialled.uri : routers_.listen(link.accepted.route.first)).scheme != "tcp")
+      continue;
+    link.dialled.handshake_failures = 0;
     if (link.up) lose(link, "the keys were changed");
     if (link.outgoing) {
-      link.backoff.reset();
+      link.dialled.backoff.reset();
       open_dealer(link);
     }
     link.reported = 0;
@@ -122,9 +123,9 @@ Code Links::transmit(Link& link, std::span<const uint8_t> envelope, std::span<co
   Code code = Code::peer_lost;
   if (link.outgoing) {
     const std::span<const uint8_t> frames[] = {envelope, body};
-    if (link.dealer) code = link.dealer->send(frames);
+    if (link.dialled.dealer) code = link.dialled.dealer->send(frames);
   } else {
-    code = routers_.send(link.route, envelope, body);
+    code = routers_.send(link.accepted.route, envelope, body);
   }
   if (code == Code::ok) {
     link.sent = hub_now();
@@ -170,14 +171,15 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
     if (link.instance == envelope.instance) return &link;
     // A process never changes its instance, so the sender is no process of this cluster. Two instances on one
     // connection would make each message a loss and a new link, so the connection is ended.
-    retire(link.route);
+    retire(link.accepted.route);
     lose(link, "its connection now carries another instance");
     ++events_.stats.garbage;
     return nullptr;
   }
   for (auto& [id, link] : links_) {
-    if (link.outgoing || link.gone || link.instance != envelope.instance || link.route.first != route.first) continue;
-    retire(link.route);
+    if (link.outgoing || link.gone || link.instance != envelope.instance || link.accepted.route.first != route.first)
+      continue;
+    retire(link.accepted.route);
     lose(link, "replaced by a new connection");  // messages sent on the old connection may be lost
     break;
   }
@@ -189,11 +191,11 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
   Link& link = links_[id];
   link.id = id;
   link.instance = envelope.instance;
-  link.fd = message.fd;
+  link.accepted.fd = message.fd;
   const Uri& listen = routers_.listen(route.first);
   link.address = message.peer_address.empty() ? listen.text() : listen.scheme + " " + message.peer_address;
   routes_[route] = id;
-  link.route = std::move(route);
+  link.accepted.route = std::move(route);
   return &link;
 }
 
@@ -205,12 +207,12 @@ bool Links::hear(Link& link, const wire::Envelope& envelope) {
     return false;
   }
   link.heard = hub_now();
-  link.broken_at = kNever;
+  link.accepted.broken_at = kNever;
   link.name = envelope.from;
   if (link.up) return true;
   link.up = true;
   link.since = link.heard;
-  link.connected = true;
+  link.dialled.connected = true;
   link.reported = 0;
   link.garbage_logged = false;
   link.instance = envelope.instance;
@@ -239,17 +241,17 @@ void Links::deliver(Link& link, wire::Envelope envelope, Bytes body) {
 // ---- connections ----
 
 void Links::on_handshake(Link& link) {
-  link.connected = true;
-  link.handshake_failures = 0;
+  link.dialled.connected = true;
+  link.dialled.handshake_failures = 0;
   link.since = hub_now();
   ping(link);
 }
 
 void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
-  if (link.reopen_at == kNever) reopen_later(link);
+  if (link.dialled.reopen_at == kNever) reopen_later(link);
   // A server that refuses the greeting may hang up before its reason is here. The cause is a wrong or a missing
   // key, or a server that was just ending, so several hang-ups must agree.
-  const bool silent = link.uri.scheme == "tcp" && ++link.handshake_failures >= kSilentRefusals;
+  const bool silent = link.dialled.uri.scheme == "tcp" && ++link.dialled.handshake_failures >= kSilentRefusals;
   if (event.refused || silent)
     report(link, true,
            wrong_key("cannot handshake with " + link.address + ": key refused or not CURVE (" + event.text + ")"));
@@ -257,38 +259,38 @@ void Links::on_handshake_failed(Link& link, const SocketEvent& event) {
 
 /// Opens the socket of an outgoing link. While nothing listens, the socket retries by itself.
 void Links::open_dealer(Link& link) {
-  if (link.dealer) link.dealer->abandon();
-  link.dealer.reset();
-  link.connected = false;
-  link.reopen_at = kNever;
+  if (link.dialled.dealer) link.dialled.dealer->abandon();
+  link.dialled.dealer.reset();
+  link.dialled.connected = false;
+  link.dialled.reopen_at = kNever;
   SocketOptions options;
   options.message_bytes_max = std::max(options_.message_bytes_max, wire::kEnvelopeBytesMax);
-  options.ipv6 = link.uri.host.find(':') != std::string::npos;
+  options.ipv6 = link.dialled.uri.host.find(':') != std::string::npos;
   options.handshake = options_.handshake;
   options.reconnect =
       Duration(static_cast<int64_t>(static_cast<double>(options_.reconnect.count()) * (0.5 + rng_.uniform())));
-  if (keys_ && link.uri.scheme == "tcp") {
+  if (keys_ && link.dialled.uri.scheme == "tcp") {
     options.peer_public = keys_->server_public;
     options.client_public = keys_->client_public;
     options.client_secret = keys_->client_secret;
   }
   auto socket = Socket::open(context_, SocketKind::dealer, options);
-  Result<void> done = socket ? socket->connect(link.uri.text()) : Result<void>(socket.error());
+  Result<void> done = socket ? socket->connect(link.dialled.uri.text()) : Result<void>(socket.error());
   if (!done) {
     report(link, true, user_error(err::kPeerUnreachable, done.error().what, link.address));
     return reopen_later(link);  // a passing cause such as a lack of descriptors
   }
-  link.dealer = std::move(*socket);
+  link.dialled.dealer = std::move(*socket);
 }
 
 /// Closes the socket at once, also that of a silent link: TCP would otherwise retry a connection whose packets are
 /// lost for minutes after the network works again. tick_link opens the next socket after a pause, because the peer
 /// decides how often connections end.
 void Links::reopen_later(Link& link) {
-  if (link.dealer) link.dealer->abandon();
-  link.dealer.reset();
-  link.connected = false;
-  link.reopen_at = hub_now() + link.backoff.next(rng_);
+  if (link.dialled.dealer) link.dialled.dealer->abandon();
+  link.dialled.dealer.reset();
+  link.dialled.connected = false;
+  link.dialled.reopen_at = hub_now() + link.dialled.backoff.next(rng_);
 }
 
 /// Ends all queued messages and pending requests of the link. Incoming links are removed; outgoing ones connect again
@@ -296,10 +298,10 @@ void Links::reopen_later(Link& link) {
 void Links::lose(Link& link, std::string why) {
   MC_ASSERT(link.up);
   const TimePoint now = hub_now();
-  link.backoff.lived(now - link.since);
-  link.down_since = now;
+  link.dialled.backoff.lived(now - link.since);
+  link.dialled.down_since = now;
   link.up = false;
-  link.broken_at = kNever;
+  link.accepted.broken_at = kNever;
   link.reported = 0;
   --events_.stats.links_up;
   for (const SendCommand& command : link.queue)
@@ -312,7 +314,7 @@ void Links::lose(Link& link, std::string why) {
   if (link.outgoing) {
     reopen_later(link);
   } else {
-    routes_.erase(link.route);
+    routes_.erase(link.accepted.route);
     link.gone = true;  // callers up the stack still hold the reference
   }
 }
@@ -337,7 +339,7 @@ void Links::report(Link& link, bool fatal, Error error) {
 void Links::forgive(Duration unread, TimePoint now) {
   for (auto& [id, link] : links_) {
     link.heard = std::min(now, link.heard + unread);
-    if (link.broken_at != kNever) link.broken_at = std::min(now, link.broken_at + unread);
+    if (link.accepted.broken_at != kNever) link.accepted.broken_at = std::min(now, link.accepted.broken_at + unread);
   }
 }
 
@@ -349,14 +351,14 @@ void Links::tick(TimePoint now) {
 void Links::tick_link(Link& link, TimePoint now) {
   if (link.up && now - link.heard >= options_.dead_after)
     return lose(link, "silent for " + std::to_string((now - link.heard) / 1ms) + " ms");
-  if (link.up && link.broken_at != kNever && now - link.broken_at >= options_.broken_grace)
+  if (link.up && link.accepted.broken_at != kNever && now - link.accepted.broken_at >= options_.broken_grace)
     return lose(link, "connection closed");
-  if ((link.up || link.connected) && now - link.sent >= options_.heartbeat) ping(link);
+  if ((link.up || link.dialled.connected) && now - link.sent >= options_.heartbeat) ping(link);
   if (link.up && !link.outgoing && !link.queue.empty()) flush(link);
-  if (now >= link.reopen_at) open_dealer(link);
+  if (now >= link.dialled.reopen_at) open_dealer(link);
   if (!link.outgoing || link.up || link.reported != 0) return;
-  if (now - (link.connected ? link.since : link.down_since) < options_.handshake) return;
-  if (link.connected)
+  if (now - (link.dialled.connected ? link.since : link.dialled.down_since) < options_.handshake) return;
+  if (link.dialled.connected)
     report(
         link, false,
         user_error(err::kHandshakeTimeout, link.address + " accepted the connection but sent no valid message within " +
@@ -370,12 +372,13 @@ void Links::tick_link(Link& link, TimePoint now) {
 TimePoint Links::next_wakeup(TimePoint now) const {
   TimePoint at = requests_.next_expiry();
   for (const auto& [id, link] : links_) {
-    if (link.up || link.connected) at = std::min(at, link.sent + options_.heartbeat);
+    if (link.up || link.dialled.connected) at = std::min(at, link.sent + options_.heartbeat);
     if (link.up) at = std::min(at, link.heard + options_.dead_after);
-    if (link.up && link.broken_at != kNever) at = std::min(at, link.broken_at + options_.broken_grace);
-    at = std::min(at, link.reopen_at);
+    if (link.up && link.accepted.broken_at != kNever)
+      at = std::min(at, link.accepted.broken_at + options_.broken_grace);
+    at = std::min(at, link.dialled.reopen_at);
     if (link.outgoing && !link.up && link.reported == 0)
-      at = std::min(at, (link.connected ? link.since : link.down_since) + options_.handshake);
+      at = std::min(at, (link.dialled.connected ? link.since : link.dialled.down_since) + options_.handshake);
     if (!link.outgoing && !link.queue.empty()) at = std::min(at, now + kFullPipeRecheck);
   }
   return at;

@@ -21,28 +21,38 @@ inline Backoff link_backoff(const HubOptions& options) {
   return {options.reconnect / 2, options.reconnect * 50};
 }
 
+/// The end of a link to an address that the owner named: it opens sockets until one connects.
+struct DialledEnd {
+  Uri uri;
+  std::optional<Socket> dealer;
+  bool connected = false;  // handshake done
+  TimePoint down_since{};  // while the link is not up
+  TimePoint reopen_at = kNever;
+  Backoff backoff;
+  int handshake_failures = 0;  // consecutive failures without a reason from the peer
+};
+
+/// The end of a link that a peer opened to a listening socket.
+struct AcceptedEnd {
+  RouteKey route;
+  int fd = -1;                   // the descriptor of its connection, -1 when unknown
+  TimePoint broken_at = kNever;  // time at which its connection seemed to break
+};
+
 struct Link {
   LinkId id = 0;
   bool outgoing = false;
-  Uri uri;                       // outgoing
-  std::optional<Socket> dealer;  // outgoing
-  RouteKey route;                // incoming
-  int fd = -1;                   // incoming: the descriptor of its connection, -1 when unknown
+  DialledEnd dialled;    // of an outgoing link
+  AcceptedEnd accepted;  // of an incoming link
   std::string address;
-  bool connected = false;  // outgoing: handshake done
   bool up = false;
   bool gone = false;  // an incoming link that is lost; it is erased at the end of the turn
   NodeId name;
   InstanceId instance;
   uint64_t epoch = 0;
   TimePoint heard{}, sent{};
-  TimePoint since{};             // start of the present state; for outgoing links also of `connected`
-  TimePoint down_since{};        // outgoing and not up
-  TimePoint reopen_at = kNever;  // outgoing: time at which the next socket is opened
-  Backoff backoff;               // outgoing
-  TimePoint broken_at = kNever;  // incoming: time at which its connection seemed to break
-  int reported = 0;              // MC number of the last LinkFailed since it was up
-  int handshake_failures = 0;    // consecutive failures without a reason from the peer
+  TimePoint since{};  // start of the present state; for outgoing links also of `connected`
+  int reported = 0;   // MC number of the last LinkFailed since it was up
   bool garbage_logged = false;
   std::deque<SendCommand> queue;
   size_t queue_bytes = 0;

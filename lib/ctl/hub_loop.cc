@@ -53,8 +53,9 @@ void Loop::poll() {
   if (Socket* zap = routers_.zap()) items_.push_back({.socket = zap});
   for (size_t r = 0; r < routers_.size(); ++r) items_.push_back({.socket = &routers_[r], .want_read = reading_});
   for (auto& [id, link] : links_.all()) {
-    if (!link.dealer) continue;
-    items_.push_back({.socket = &*link.dealer, .want_read = reading_, .want_write = link.up && !link.queue.empty()});
+    if (!link.dialled.dealer) continue;
+    items_.push_back(
+        {.socket = &*link.dialled.dealer, .want_read = reading_, .want_write = link.up && !link.queue.empty()});
     item_links_.push_back(id);
   }
   if (auto polled = poll_sockets(items_, planned_ - turn_start_); !polled)
@@ -69,7 +70,7 @@ void Loop::read_sockets() {
   for (size_t r = 0; r < routers_.size(); ++r) read_router(r, items_[at++]);
   for (size_t i = 0; i < item_links_.size(); ++i) {
     Link* link = links_.find(item_links_[i]);
-    if (link && link->dealer) read_dealer(*link, items_[at + i]);
+    if (link && link->dialled.dealer) read_dealer(*link, items_[at + i]);
   }
 }
 
@@ -89,9 +90,10 @@ void Loop::read_router(size_t router, const PollItem& item) {
 /// Reads one link's socket. The calls may replace the socket, but the link is erased at the end of the turn only.
 void Loop::read_dealer(Link& link, const PollItem& item) {
   if (item.has_event)
-    while (auto event = link.dealer ? link.dealer->next_event() : std::nullopt) on_dealer_event(link, *event);
+    while (auto event = link.dialled.dealer ? link.dialled.dealer->next_event() : std::nullopt)
+      on_dealer_event(link, *event);
   for (int n = 0; item.readable && n < kReadsPerTurn && events_.flowing(); ++n) {
-    auto message = link.dealer ? link.dealer->receive() : std::nullopt;
+    auto message = link.dialled.dealer ? link.dialled.dealer->receive() : std::nullopt;
     if (!message) break;
     on_dealer(link, std::move(*message));
   }
@@ -191,7 +193,8 @@ void Loop::on_router_event(size_t router, const SocketEvent& event) {
   } else if (event.kind == SocketEvent::Kind::disconnected) {
     // Descriptors are reused, so the link only becomes suspect. A sign of life within the grace period clears it.
     for (auto& [id, link] : links_.all())
-      if (!link.outgoing && link.route.first == router && link.fd == event.fd && link.up) link.broken_at = hub_now();
+      if (!link.outgoing && link.accepted.route.first == router && link.accepted.fd == event.fd && link.up)
+        link.accepted.broken_at = hub_now();
   }
 }
 
@@ -202,17 +205,17 @@ void Loop::on_dealer_event(Link& link, const SocketEvent& event) {
     case SocketEvent::Kind::disconnected:
       // The peer's last messages are read first. ZeroMQ would reconnect by itself, without a report of lost messages,
       // so the socket is then closed.
-      while (link.up && link.dealer && events_.flowing()) {
-        auto message = link.dealer->receive();
+      while (link.up && link.dialled.dealer && events_.flowing()) {
+        auto message = link.dialled.dealer->receive();
         if (!message) break;
         on_dealer(link, std::move(*message));
       }
       if (link.up)
         links_.lose(link, "connection closed");
-      else if (link.reopen_at == kNever)
+      else if (link.dialled.reopen_at == kNever)
         links_.reopen_later(link);
       break;
-    case SocketEvent::Kind::retrying: link.connected = false; break;
+    case SocketEvent::Kind::retrying: link.dialled.connected = false; break;
     case SocketEvent::Kind::listening: break;
   }
 }
