@@ -16,7 +16,7 @@ import unittest.mock
 import cluster
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "shared", "traces"))
+TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "Mooncake", "FAST25-release", "traces"))
 
 
 def bench(*words, expect=0, **kwargs):

@@ -6,7 +6,7 @@ import os
 import cluster
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "shared", "traces"))
+TRACES = os.environ.get("MCT_TRACES", os.path.join(ROOT, "..", "Mooncake", "FAST25-release", "traces"))
 PUBLIC = {name: os.path.join(TRACES, name + "_trace.jsonl") for name in ("conversation", "synthetic")}
 SMALL = os.path.join(ROOT, "tests", "golden", "sim", "small_trace.jsonl")
 

@@ -25,7 +25,8 @@ uint64_t number_after(const std::string& line, const char* key) {
 
 std::vector<Request> load(const std::string& name) {
   const char* folder = std::getenv("MCT_TRACES");
-  std::ifstream file((folder ? folder : test::source_dir() + "/../shared/traces") + "/" + name + "_trace.jsonl");
+  std::ifstream file((folder ? folder : test::source_dir() + "/../Mooncake/FAST25-release/traces") + "/" + name +
+                     "_trace.jsonl");
   std::vector<Request> out;
   for (std::string line; std::getline(file, line);) {
     Request& request = out.emplace_back();
@@ -34,7 +35,7 @@ std::vector<Request> load(const std::string& name) {
     for (char* end = nullptr; *at != ']' && *at != '\0'; at = *end == ',' ? end + 2 : end)
       request.ids.push_back(std::strtoull(at, &end, 10));
   }
-  if (out.empty()) MESSAGE("no trace ", name, ": passed over");
+  if (out.empty()) MESSAGE("no trace ", name, ": passed over; MCT_TRACES names the folder of the public traces");
   return out;
 }
 
