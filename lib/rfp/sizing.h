@@ -6,9 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
-
-#include "base/clock.h"
 
 namespace mc::rfp {
 
@@ -26,39 +23,12 @@ uint32_t retries_bound(double reads_per_s, double pushes_per_s);
 class SizeCounts {
  public:
   void record(uint32_t bytes);
-  uint64_t total() const { return total_; }
   /// Calls per second when the first read has kFetchSizes[choice] bytes: a longer response costs a second read.
   double rate(size_t choice, const ReadRates& rates) const;
-  /// Halves every count, so that the last interval weighs most.
-  void fade();
 
  private:
   std::array<uint64_t, kFetchSizes.size() + 1> counts_{};
   uint64_t total_ = 0;
-};
-
-/// F for each method. It is computed again every `interval`, and changes when the gain is above 5 %.
-class FetchSizes {
- public:
-  static constexpr size_t kMethodsMax = 64;
-  static constexpr Duration kInterval = 10s;
-  static constexpr double kGainMin = 1.05;
-
-  explicit FetchSizes(const ReadRates& rates, TimePoint now = {});
-  /// Methods from kMethodsMax on share the last one's figures.
-  uint32_t bytes(uint16_t method) const;
-  void record(uint16_t method, uint32_t response_bytes, TimePoint now);
-
- private:
-  struct Method {
-    SizeCounts counts;
-    size_t choice = 2;  // 256 bytes
-  };
-  void choose(Method& method) const;
-
-  ReadRates rates_;
-  std::vector<Method> methods_ = std::vector<Method>(kMethodsMax);
-  TimePoint next_{};
 };
 
 }  // namespace mc::rfp

@@ -28,28 +28,3 @@ TEST_CASE("rfp/sizing: a size counts for the smallest candidate that holds it") 
   CHECK(counts.rate(1, kNic) == doctest::Approx(11e6 * (0.75 + 0.125)));
   CHECK(counts.rate(8, kNic) == doctest::Approx(4.5e6 * (0.75 + 0.125)));
 }
-
-TEST_CASE("rfp/sizing: F follows the responses of each method, once in 10 s and for a gain above 5 %") {
-  FetchSizes sizes(kNic, TimePoint{});
-  CHECK(sizes.bytes(1) == 256);
-  TimePoint now{};
-  const auto interval = [&](uint16_t method, uint32_t bytes) {
-    for (int i = 0; i < 1000; ++i) sizes.record(method, bytes, now);
-    now += FetchSizes::kInterval;
-    sizes.record(method, bytes, now);
-  };
-  for (int i = 0; i < 1000; ++i) sizes.record(1, 600, now);
-  CHECK(sizes.bytes(1) == 256);  // the interval is not over
-  interval(1, 600);
-  CHECK(sizes.bytes(1) == 640);
-  CHECK(sizes.bytes(2) == 256);  // another method
-  interval(1, 500);              // 512 bytes would be 3 % better
-  interval(1, 500);
-  CHECK(sizes.bytes(1) == 640);
-  for (int i = 0; i < 20; ++i) interval(1, 40);
-  CHECK(sizes.bytes(1) == 64);  // 8 % better than 640
-  for (int i = 0; i < 20; ++i) interval(1, 4000);
-  CHECK(sizes.bytes(1) == 64);  // two reads in any case, and the first one is cheapest
-  interval(65535, 1000);
-  CHECK(sizes.bytes(65535) == 1024);
-}
