@@ -23,14 +23,15 @@ std::string model_text(const std::string& name) {
 /// Tenants differ in their salts and requests in their attention, so neither is compared.
 Result<void> check_identity(const kv::Namespace& ours, const std::string& our_model, const WriteBlocks& order) {
   if (ours.layers == 0) return {};
-  for (const kv::FieldDifference& field : kv::differences(ours.fields(), order.kv.fields()))
-    if (field.name != "attention")
-      return user_error(err::kKvFileForeign,
-                        "the stream is of " + model_text(order.model) + ", and this node serves " +
-                            model_text(our_model) + ": " + field.name + " of the stream is " + field.theirs +
-                            ", and of this node " + field.ours,
-                        "field " + field.name);
-  return {};
+  kv::Namespace theirs = order.kv;
+  theirs.attention = ours.attention;
+  const auto differences = kv::differences(ours.fields(), theirs.fields());
+  if (differences.empty()) return {};
+  const kv::FieldDifference& first = differences.front();
+  return user_error(err::kKvFileForeign,
+                    "the stream is of " + model_text(order.model) + ", and this node serves " + model_text(our_model) +
+                        ": " + first.name + " of the stream is " + first.theirs + ", and of this node " + first.ours,
+                    "field " + first.name);
 }
 
 Error full(size_t orders) {

@@ -416,6 +416,19 @@ TEST_CASE("node/orders: blocks of a read that failed their checksums leave memor
   CHECK(b.orders.idle());
 }
 
+TEST_CASE("node/orders: a stream of another attention is stored, and one of other weights is refused by its field") {
+  OrderBench b;
+  WriteBlocks other = writing(1, 2);
+  other.kv.attention = "moba:block=64,top_k=3";
+  b.end(b.give(other));
+  CHECK(b.evict({}, true).memory.blocks == 2);
+  WriteBlocks foreign = other;
+  foreign.kv.weights = "0123456789abcdef";
+  const Error refused = b.answer<Error>(b.give(foreign));
+  CHECK(refused.mc == err::kKvFileForeign);
+  CHECK(refused.where == "field weights");
+}
+
 TEST_CASE("node/orders: the leader of a pipeline evicts and pins, but gives and takes no blocks") {
   OrderBench b;
   const auto a = b.publish(1, 2);
