@@ -10,39 +10,39 @@ namespace {
 void announce(const PrefillRequest& r, uint32_t layer, uint32_t first_block, std::vector<wire::ReadyExtent> extents,
               Actions& out) {
   if (extents.empty()) return;
-  MC_ASSERT(r.offered && !r.alone);
-  out.push_back(
-      SendNotify{r.decode, r.decode_instance, {r.spec.req, r.spec.attempt, layer, first_block, std::move(extents)}});
+  MC_ASSERT(r.decode.offered && !r.alone);
+  out.push_back(SendNotify{
+      r.decode.node, r.decode.instance, {r.spec.req, r.spec.attempt, layer, first_block, std::move(extents)}});
 }
 
 }  // namespace
 
 void offer(PrefillRequest& r, TimePoint now, Actions& out) {
-  MC_ASSERT(r.phase == PrefillRequest::Phase::queued && !r.offered);
+  MC_ASSERT(r.phase == PrefillRequest::Phase::queued && !r.decode.offered);
   r.phase = PrefillRequest::Phase::preparing;
-  r.prepare_at = now;
+  r.times.prepare_at = now;
   if (r.alone) {
-    r.accepted = true;
-    r.accepted_at = now;
-    r.decode_has = UINT32_MAX;
+    r.decode.accepted = true;
+    r.times.accepted_at = now;
+    r.decode.has = UINT32_MAX;
     return;
   }
-  r.offered = true;
+  r.decode.offered = true;
   wire::RequestSpec spec = r.spec;
-  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.deadline - now) / 1ms));
-  out.push_back(Send{r.decode, r.decode_instance, wire::KvOffer{std::move(spec)}});
+  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.times.deadline - now) / 1ms));
+  out.push_back(Send{r.decode.node, r.decode.instance, wire::KvOffer{std::move(spec)}});
 }
 
 void announce_prefix(const PrefillRequest& r, const Shelf& shelf, LayerRange layers, Actions& out) {
-  MC_ASSERT_LE(r.prefix_blocks, r.pages.size());
+  MC_ASSERT_LE(r.prefix.blocks, r.pages.size());
   for (uint32_t layer = layers.first; layer < layers.end; ++layer) {
     std::vector<wire::ReadyExtent> extents;
-    for (uint32_t block = r.decode_has; block < r.prefix_blocks; ++block) {
+    for (uint32_t block = r.decode.has; block < r.prefix.blocks; ++block) {
       const kv::BlockMeta& meta = shelf.pool.meta(r.pages[block]);
       extents.push_back({shelf.page_offset(r.pages[block]) + shelf.layout.layer_offset(layer),
                          meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]});
     }
-    announce(r, layer, r.decode_has, std::move(extents), out);
+    announce(r, layer, r.decode.has, std::move(extents), out);
   }
 }
 
@@ -59,14 +59,15 @@ void announce_layer(PrefillRequest& r, const Shelf& shelf, const LayerDone& done
 }
 
 void complete(const PrefillRequest& r, uint32_t token, Actions& out) {
-  MC_ASSERT(r.offered && r.phase == PrefillRequest::Phase::handing_over);
-  out.push_back(Send{r.decode, r.decode_instance, wire::KvComplete{r.spec.req, r.spec.attempt, r.tokens(), token}});
+  MC_ASSERT(r.decode.offered && r.phase == PrefillRequest::Phase::handing_over);
+  out.push_back(
+      Send{r.decode.node, r.decode.instance, wire::KvComplete{r.spec.req, r.spec.attempt, r.tokens(), token}});
 }
 
 void cancel(const PrefillRequest& r, std::string reason, Actions& out) {
-  if (!r.offered) return;
+  if (!r.decode.offered) return;
   MC_ASSERT(!r.alone);
-  out.push_back(Send{r.decode, r.decode_instance, wire::Cancel{r.spec.req, r.spec.attempt, std::move(reason)}});
+  out.push_back(Send{r.decode.node, r.decode.instance, wire::Cancel{r.spec.req, r.spec.attempt, std::move(reason)}});
 }
 
 }  // namespace mc::node::handover

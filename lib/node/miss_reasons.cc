@@ -14,7 +14,7 @@ const GivenUp* find_given_up(std::span<const GivenUp> given_up, uint32_t block) 
 }
 
 bool computes(const PrefillRequest& r, uint32_t block, const BlockHash& hash) {
-  return !r.spec.no_cache && block >= r.prefix_blocks && block < r.hashes.size() && r.hashes[block] == hash;
+  return !r.spec.no_cache && block >= r.prefix.blocks && block < r.hashes.size() && r.hashes[block] == hash;
 }
 
 }  // namespace
@@ -26,11 +26,11 @@ std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const
   const uint32_t all = kv::blocks_for(r.tokens(), bt), reusable = kv::reusable_blocks(r.tokens(), bt);
   // All blocks of a prompt are named under one namespace, so the first block stands for the later ones.
   const MissKind other_name =
-      r.prefix_blocks > 0 || reusable == 0
+      r.prefix.blocks > 0 || reusable == 0
           ? MissKind::cold
           : memory_.other_name(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
   MissRuns runs;
-  for (uint32_t block = r.prefix_blocks; block < reusable; ++block) {
+  for (uint32_t block = r.prefix.blocks; block < reusable; ++block) {
     const BlockHash& hash = r.hashes[block];
     const auto ago = memory_.evicted_ago(hash, now);
     if (r.spec.no_cache)

@@ -11,10 +11,10 @@ const wire::Peer* Pipeline::member(uint32_t stage) const {
   return peer && peer->role == wire::Role::stage ? peer : nullptr;
 }
 
-std::string Pipeline::missing() const {
+std::optional<uint32_t> Pipeline::missing() const {
   for (uint32_t stage = 1; stage < stages_; ++stage)
-    if (!member(stage)) return stage_name(leader_, stage);
-  return "";
+    if (!member(stage)) return stage;
+  return std::nullopt;
 }
 
 std::optional<uint32_t> Pipeline::sender(const Received& event) const {

@@ -31,8 +31,8 @@ class Pipeline {
 
   /// The process of this stage; nullptr while the conductor lists none.
   const wire::Peer* member(uint32_t stage) const;
-  /// Name of the first stage that is not a member; empty when all are.
-  std::string missing() const;
+  /// The first stage that is not a member; nullopt when all are.
+  std::optional<uint32_t> missing() const;
   /// The stage that sent a message; nullopt when the sender is no listed member of the pipeline.
   std::optional<uint32_t> sender(const Received& event) const;
   /// Why a stage's report cannot be used: its numbers of layers or blocks differ from the leader's. Empty = usable.

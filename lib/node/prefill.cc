@@ -20,7 +20,7 @@ RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
   switch (r.phase) {
     case PrefillRequest::Phase::queued: return RequestStage::queue;
     case PrefillRequest::Phase::preparing:
-      if (!r.accepted) return RequestStage::accept;
+      if (!r.decode.accepted) return RequestStage::accept;
       return fetches.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
     case PrefillRequest::Phase::computing: return RequestStage::prefill;
     case PrefillRequest::Phase::handing_over:
@@ -47,10 +47,10 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     if (by_conductor || event.from == kOperators) on_start(event.from, *start, now, out);
   } else if (const auto* accept = std::get_if<wire::KvAccept>(&event.message)) {
     Request* r = requests_.find(accept->req, accept->attempt);
-    if (!r || event.instance != r->decode_instance || r->accepted) return;
-    r->accepted = true;
-    r->accepted_at = now;
-    r->decode_has = std::min(accept->have_blocks, static_cast<uint32_t>(r->hashes.size()));
+    if (!r || event.instance != r->decode.instance || r->decode.accepted) return;
+    r->decode.accepted = true;
+    r->times.accepted_at = now;
+    r->decode.has = std::min(accept->have_blocks, static_cast<uint32_t>(r->hashes.size()));
   } else if (const auto* refuse = std::get_if<wire::KvRefuse>(&event.message)) {
     on_refuse(event, *refuse, out);
   } else if (const auto* done = std::get_if<wire::KvDone>(&event.message)) {
@@ -88,11 +88,11 @@ void Prefill::on_start(const NodeId& from, const wire::PrefillStart& start, Time
   r->spec = spec;
   r->alone = from == kOperators;
   MC_ASSERT(!r->alone || (start.decode.empty() && spec.stopping.max_tokens == 1));
-  r->decode = start.decode;
-  r->decode_instance = start.decode_instance;
+  r->decode.node = start.decode;
+  r->decode.instance = start.decode_instance;
   if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack the blocks that the leader fetched
-  r->arrived = now;
-  r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
+  r->times.arrived = now;
+  r->times.deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
   requests_.add(r);
   check_start(*r, out);
@@ -132,11 +132,11 @@ void Prefill::check_start(Request& r, Actions& out) {
                       std::to_string(options_.page_count) + "; raise --kv-mem");
   if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
   // The members of a pipeline come from the conductor alone, and operators do not wait for one.
-  if (const std::string missing = r.alone ? pipeline_.missing() : ""; !missing.empty())
+  if (const auto missing = r.alone ? pipeline_.missing() : std::nullopt)
     return refuse(Reason::peer_lost, true,
                   "this node leads a pipeline of " + std::to_string(pipeline_.stages()) +
                       " stages and gets the others from the conductor, which lists no stage " +
-                      missing.substr(name().size() + 1) + "; start the conductor and the stages");
+                      std::to_string(*missing) + "; start the conductor and the stages");
   if (requests_.queue().size() >= prefill_.queue_max)
     return refuse(Reason::queue_full, true,
                   std::to_string(requests_.queue().size()) + " requests wait on this node, its limit");
@@ -144,10 +144,10 @@ void Prefill::check_start(Request& r, Actions& out) {
 
 void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out) {
   Request* r = requests_.find(refuse.req, refuse.attempt);
-  if (!r || r->alone || event.instance != r->decode_instance) return;
+  if (!r || r->alone || event.instance != r->decode.instance) return;
   const Reason cause = reason_named(refuse.reason);
   wire::Failed failed = report_of(r->spec.req, r->spec.attempt, {RequestStage::accept, cause, true},
-                                  "decode node " + r->decode + " refused: " + std::string(to_string(cause)));
+                                  "decode node " + r->decode.node + " refused: " + std::string(to_string(cause)));
   failed.predicted_ms = refuse.predicted_ms;
   failed.allowed_ms = refuse.allowed_ms;
   ++stats_.failed;
@@ -157,10 +157,10 @@ void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Act
 
 void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out) {
   Request* r = requests_.find(done.req, done.attempt);
-  if (!r || event.instance != r->decode_instance || r->phase != Phase::handing_over) return;
+  if (!r || event.instance != r->decode.instance || r->phase != Phase::handing_over) return;
   ++stats_.finished;
   last_error_.served();
-  stats_.exposed_s.add(to_seconds(now - r->computed_at));
+  stats_.exposed_s.add(to_seconds(now - r->times.computed_at));
   end(*r, out);
 }
 
@@ -168,7 +168,7 @@ void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actio
   Request* r = requests_.find(cancel.req);
   if (!r || r->spec.attempt > cancel.attempt) return;
   const bool by_client = event.from == (r->alone ? kOperators : kConductor);
-  if (!by_client && (r->alone || event.instance != r->decode_instance)) return;
+  if (!by_client && (r->alone || event.instance != r->decode.instance)) return;
   if (by_client) handover::cancel(*r, cancel.reason, out);
   end(*r, out);
 }
@@ -221,7 +221,7 @@ void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimeP
   copies_.on_peer_gone(instance, out);
   const auto all = requests_.all();
   for (const auto& [id, r] : all) {
-    if (r->phase == Phase::ended || !r->offered || r->decode_instance != instance) continue;
+    if (r->phase == Phase::ended || !r->decode.offered || r->decode.instance != instance) continue;
     const RequestStage stage = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r, fetches_);
     fail(*r, {stage, Reason::peer_lost, true}, "decode node " + node + " was lost", out);
   }
@@ -244,7 +244,7 @@ void Prefill::fill_load(wire::Load& load) const {
 double Prefill::estimate(const Request& r) const {
   const uint32_t bt = options_.layout.block_tokens;
   const uint32_t reused =
-      r.next > 0 ? r.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
+      r.work.next > 0 ? r.work.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
   return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
 }
 
@@ -252,17 +252,17 @@ double Prefill::estimate(const Request& r) const {
 void Prefill::pump(TimePoint now, Actions& out) {
   std::map<InstanceId, uint32_t> preparing;  // by decode node: a full decode node holds back its own requests only
   const auto queue = requests_.queue();
-  for (const auto& r : queue) preparing[r->decode_instance] += r->phase == Phase::preparing;
+  for (const auto& r : queue) preparing[r->decode.instance] += r->phase == Phase::preparing;
   for (const auto& r : queue) {
     if (r->phase == Phase::ended) continue;
     if (r->phase == Phase::queued && pipeline_.leads() && !stages_here(*r, now, out)) continue;
-    const bool partner_here = r->alone || peers().has(r->decode, r->decode_instance);
-    const bool may_wait = now < after(r->arrived, prefill_.peer_wait) && !partner_here;
-    if (r->phase != Phase::queued || preparing[r->decode_instance] >= prefill_.prepare_max || may_wait) continue;
+    const bool partner_here = r->alone || peers().has(r->decode.node, r->decode.instance);
+    const bool may_wait = now < after(r->times.arrived, prefill_.peer_wait) && !partner_here;
+    if (r->phase != Phase::queued || preparing[r->decode.instance] >= prefill_.prepare_max || may_wait) continue;
     prepare(*r, now, out);
-    preparing[r->decode_instance] += r->phase == Phase::preparing;
+    preparing[r->decode.instance] += r->phase == Phase::preparing;
   }
-  if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->run == 0)
+  if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->work.run == 0)
     run_chunk(*computing_, out);  // the run waited for a slot, which the next stage frees by reading it
   if (computing_) return;
   // Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
@@ -273,7 +273,8 @@ void Prefill::pump(TimePoint now, Actions& out) {
   };
   const auto waiting = requests_.queue();
   for (const auto& r : waiting) {
-    if (r->phase != Phase::preparing || !r->accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r)) continue;
+    if (r->phase != Phase::preparing || !r->decode.accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r))
+      continue;
     bool started = start_compute(*r, now, out);
     // The pool is out of pages. A request that is handing over will free some: the queue waits for them, so that a
     // large request is not overtaken for ever. Otherwise only requests that prepare hold pages.
@@ -289,15 +290,16 @@ void Prefill::pump(TimePoint now, Actions& out) {
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
-  if (!r.alone && !peers().has(r.decode, r.decode_instance))
+  if (!r.alone && !peers().has(r.decode.node, r.decode.instance))
     return fail(r, {RequestStage::accept, Reason::peer_lost, true},
-                "decode node " + r.decode + " is not in the cluster", out);
+                "decode node " + r.decode.node + " is not in the cluster", out);
   handover::offer(r, now, out);
   disk_.hit(shelf_->pool, r.reusable_hashes());
   // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.
   const uint32_t here = r.pages.pin_prefix(shelf_->pool, r.reusable_hashes());
   shelf_->pool.touch(std::span(r.hashes).first(here));
-  fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.spec.ids, r.sources, r.deadline, &r.pages}, now, out);
+  fetches_.start(r.spec.req, {r.spec.ns, r.reusable_hashes(), r.spec.ids, r.sources, r.times.deadline, &r.pages}, now,
+                 out);
 }
 
 void Prefill::report(const Request& r, wire::Message message, Actions& out) const {
@@ -317,20 +319,20 @@ void Prefill::fail(Request& r, Failure failure, std::string message, Actions& ou
 void Prefill::end(Request& r, Actions& out) {
   if (r.phase == Phase::ended) return;
   fetches_.end(r.spec.req, out);
-  if (r.run != 0) out.push_back(CancelRun{r.run});
-  if (!r.flow.empty()) pipeline_.cancel(r.spec, out);
+  if (r.work.run != 0) out.push_back(CancelRun{r.work.run});
+  if (!r.work.flow.empty()) pipeline_.cancel(r.spec, out);
   const RequestPtr keep = requests_.end(r);
   settle(r);
 }
 
 // The host writes into the pages until it reports the end of the run. The pages are released only then.
 void Prefill::settle(Request& r) {
-  if (r.phase != Phase::ended || r.run != 0) return;
+  if (r.phase != Phase::ended || r.work.run != 0) return;
   // Later stages write their chunks into these pages before any later run, so the release does not wait for them.
-  for (const auto& [run, chunk] : r.flow.all()) flowing_.erase(run);
-  r.flow.clear();
-  if (r.page_lease != 0) (void)shelf_->leases.release(r.page_lease);
-  r.page_lease = 0;
+  for (const auto& [run, chunk] : r.work.flow.all()) flowing_.erase(run);
+  r.work.flow.clear();
+  if (r.decode.lease != 0) (void)shelf_->leases.release(r.decode.lease);
+  r.decode.lease = 0;
   r.pages.release(shelf_->pool);
   if (computing_.get() == &r) computing_ = nullptr;
   requests_.drop(r);
@@ -340,8 +342,8 @@ void Prefill::role_check() const {
   uint64_t pins = 0;
   const auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
-    MC_ASSERT_LE(r.remote_blocks, r.prefix_blocks);
-    for (const auto& [run, chunk] : r.flow.all()) MC_ASSERT(flowing_.contains(run));
+    MC_ASSERT_LE(r.prefix.remote, r.prefix.blocks);
+    for (const auto& [run, chunk] : r.work.flow.all()) MC_ASSERT(flowing_.contains(run));
   };
   for (const auto& [id, r] : requests_.all()) count(*r);
   for (const auto& r : requests_.ended()) count(*r);
@@ -349,7 +351,7 @@ void Prefill::role_check() const {
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
   requests_.check();
-  MC_ASSERT(slots_.is_sound(computing_ ? computing_->run : 0));
+  MC_ASSERT(slots_.is_sound(computing_ ? computing_->work.run : 0));
   fetches_.check();
 }
 
@@ -368,15 +370,15 @@ bool Prefill::take_pages(Request& r) {
   const uint32_t shared = r.pages.size();
   const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
   if (!r.pages.allocate(shelf_->pool, own)) return false;
-  r.prefix_blocks = shared;
+  r.prefix.blocks = shared;
   if (r.alone) return true;
   const std::vector<kv::PageIndex> pages(r.pages.all().begin(), r.pages.all().end());
-  const auto lease = shelf_->leases.grant(r.decode_instance.hex(), pages, after(r.deadline, prefill_.grace));
+  const auto lease = shelf_->leases.grant(r.decode.instance.hex(), pages, after(r.times.deadline, prefill_.grace));
   if (!lease) {  // the limit of leases is reached: wait until some end
     r.pages.release_from(shelf_->pool, shared);
     return false;
   }
-  r.page_lease = *lease;
+  r.decode.lease = *lease;
   return true;
 }
 
@@ -387,21 +389,21 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
   // Requests that are computed here or in a later stage of the pipeline.
   const std::vector<const Request*> computing = requests_.computing_besides(r);
-  MC_ASSERT_LE(r.prefix_blocks, r.pages.size());
+  MC_ASSERT_LE(r.prefix.blocks, r.pages.size());
   r.phase = Phase::computing;
-  r.compute_at = now;
+  r.times.compute_at = now;
   flush_events(now, out);  // evictions for these pages are booked before the miss reasons are read
-  r.misses = MissReasons(*shelf_, blocks_.memory(), name()).of(r, fetched.given_up, computing, now);
-  r.remote_blocks = std::min(fetched.blocks, r.prefix_blocks);  // fetched blocks may have been evicted again
-  r.disk_blocks = std::min(fetched.disk_blocks, r.prefix_blocks - r.remote_blocks);
-  r.next = r.prefix_blocks * bt;
+  r.prefix.misses = MissReasons(*shelf_, blocks_.memory(), name()).of(r, fetched.given_up, computing, now);
+  r.prefix.remote = std::min(fetched.blocks, r.prefix.blocks);  // fetched blocks may have been evicted again
+  r.prefix.disk = std::min(fetched.disk_blocks, r.prefix.blocks - r.prefix.remote);
+  r.work.next = r.prefix.blocks * bt;
   r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
   stats_.prompt_tokens += r.tokens();
-  stats_.remote_tokens += r.remote_blocks * bt;
-  stats_.local_tokens += (r.prefix_blocks - r.remote_blocks) * bt;
-  stats_.disk_tokens += r.disk_blocks * bt;
-  stats_.computed_tokens += r.tokens() - r.next;
-  for (uint32_t stage = 1; stage < prefill_.stages && r.prefix_blocks > 0; ++stage)
+  stats_.remote_tokens += r.prefix.remote * bt;
+  stats_.local_tokens += (r.prefix.blocks - r.prefix.remote) * bt;
+  stats_.disk_tokens += r.prefix.disk * bt;
+  stats_.computed_tokens += r.tokens() - r.work.next;
+  for (uint32_t stage = 1; stage < prefill_.stages && r.prefix.blocks > 0; ++stage)
     if (const wire::Peer* member = pipeline_.member(stage))
       send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
   handover::announce_prefix(r, *shelf_, pipeline_.own_layers(), out);
@@ -410,13 +412,13 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
 }
 
 void Prefill::run_chunk(Request& r, Actions& out) {
-  MC_ASSERT(r.run == 0 && r.next < r.tokens());
+  MC_ASSERT(r.work.run == 0 && r.work.next < r.tokens());
   const uint64_t number = numbers_.next();
   const auto slot = pipeline_.leads() ? slots_.take(number) : std::nullopt;
   if (pipeline_.leads() && !slot) return;  // the run continues when the next stage has read a slot
-  r.run_end = std::min(r.tokens(), r.next + prefill_.chunk_tokens);
+  r.work.end = std::min(r.tokens(), r.work.next + prefill_.chunk_tokens);
   RunChunk run = r.chunk(options_.layout.block_tokens);
-  run.run = r.run = number;
+  run.run = r.work.run = number;
   if (slot) {
     run.end_layer = pipeline_.own_layers().end;
     run.slot_out = *slot;
@@ -424,19 +426,19 @@ void Prefill::run_chunk(Request& r, Actions& out) {
     run.sample = r.is_last_chunk();
     run.targets = r.targets();
   }
-  if (r.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix_blocks, pipeline_.own_layers());
-  ++r.chunks;
+  if (r.work.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix.blocks, pipeline_.own_layers());
+  ++r.work.chunks;
   requests_.begin_run(r);
   out.push_back(std::move(run));
 }
 
 void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
-  if (r.phase == Phase::computing && done.run == r.run) handover::announce_layer(r, *shelf_, done, out);
+  if (r.phase == Phase::computing && done.run == r.work.run) handover::announce_layer(r, *shelf_, done, out);
 }
 
 void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
-  MC_ASSERT_EQ(r.run, done.run);
-  r.run = 0;
+  MC_ASSERT_EQ(r.work.run, done.run);
+  r.work.run = 0;
   if (r.phase == Phase::ended || done.code != Code::ok) slots_.free(done.run);  // no stage will read its activations
   // Corrupt blocks are dropped even when the request is over.
   blocks_.drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);
@@ -447,10 +449,10 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   ++stats_.chunks;
   if (pipeline_.leads()) return hand_on(r, done, now, out);
   const uint32_t bt = options_.layout.block_tokens;
-  if (!done.prompt_logprobs.empty()) report(r, r.prompt_logprobs(r.next, done.prompt_logprobs), out);
-  publish(r, r.next / bt, r.run_end / bt);
-  r.next = r.run_end;
-  if (r.next < r.tokens()) return run_chunk(r, out);
+  if (!done.prompt_logprobs.empty()) report(r, r.prompt_logprobs(r.work.next, done.prompt_logprobs), out);
+  publish(r, r.work.next / bt, r.work.end / bt);
+  r.work.next = r.work.end;
+  if (r.work.next < r.tokens()) return run_chunk(r, out);
   first_token(r, done.sampled, now, out);
 }
 
@@ -470,7 +472,7 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
 }
 
 void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out) {
-  MC_ASSERT(r.phase == Phase::computing && r.run == 0 && r.next == r.tokens());
+  MC_ASSERT(r.phase == Phase::computing && r.work.run == 0 && r.work.next == r.tokens());
   const auto& stopping = r.spec.stopping;
   wire::FirstToken first = r.first_token(sampled, fetches_.outcome(r.spec.req), options_.layout.block_tokens, now);
   const bool is_stop =
@@ -485,7 +487,7 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   report(r, std::move(first), out);
   if (computing_.get() == &r) computing_ = nullptr;
   r.phase = Phase::handing_over;
-  r.computed_at = now;
+  r.times.computed_at = now;
   if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
     handover::cancel(r, "finished", out);
     ++stats_.finished;
@@ -500,11 +502,11 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
 // The leader may learn of a lost stage before the conductor, which would send the request here again at once. So the
 // request waits until the conductor must have noticed, or until the stage is back.
 bool Prefill::stages_here(Request& r, TimePoint now, Actions& out) {
-  const std::string missing = pipeline_.missing();
-  if (missing.empty()) return true;
-  if (now >= after(r.arrived, 2 * prefill_.peer_wait))
-    fail(r, {RequestStage::queue, Reason::peer_lost, true}, "pipeline stage " + missing + " is not in the cluster",
-         out);
+  const auto missing = pipeline_.missing();
+  if (!missing) return true;
+  if (now >= after(r.times.arrived, 2 * prefill_.peer_wait))
+    fail(r, {RequestStage::queue, Reason::peer_lost, true},
+         "pipeline stage " + stage_name(name(), *missing) + " is not in the cluster", out);
   return false;
 }
 
@@ -517,19 +519,19 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   if (!member) slots_.free(done.run);
   if (!member || !slot)  // the member was lost in the meantime
     return fail(r, {RequestStage::prefill, Reason::peer_lost, true},
-                "pipeline stage " + pipeline_.missing() + " was lost", out);
+                "pipeline stage " + stage_name(name(), pipeline_.missing().value_or(1)) + " was lost", out);
   wire::StageRun run = r.stage_run(bt);
   run.run = done.run;
   run.leader = name(), run.leader_instance = options_.instance, run.stages = prefill_.stages;
   run.activations_offset = prefill_.slots.offset(*slot);
   run.activations_crc = done.activations_crc;
-  run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.deadline - now) / 1ms, 1, 3'600'000));
+  run.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((r.times.deadline - now) / 1ms, 1, 3'600'000));
   slots_.handed_on(done.run, after(now, std::chrono::milliseconds(run.budget_ms)));
-  r.flow.add(done.run, r.next / bt, r.run_end / bt, prefill_.stages);
+  r.work.flow.add(done.run, r.work.next / bt, r.work.end / bt, prefill_.stages);
   flowing_[done.run] = requests_.shared(r);
   send(member->name, member->instance, std::move(run), out);
-  r.next = r.run_end;
-  if (r.next < r.tokens()) return run_chunk(r, out);
+  r.work.next = r.work.end;
+  if (r.work.next < r.tokens()) return run_chunk(r, out);
   computing_ = nullptr;  // the leader may compute another request; this one passes through the later stages
 }
 
@@ -538,7 +540,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   const auto stage = pipeline_.sender(event);
   if (it == flowing_.end() || !stage) return;
   const RequestPtr r = it->second;
-  ChunkFlow::Chunk& chunk = r->flow.at(done.run);
+  ChunkFlow::Chunk& chunk = r->work.flow.at(done.run);
   if (const Reason cause = cause_of(done); cause != Reason::none)
     return fail(*r, {RequestStage::prefill, cause, cause != Reason::invalid && cause != Reason::internal}, done.message,
                 out);
@@ -556,12 +558,12 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   }
   ChunkFlow::told(chunk, *stage);
   std::optional<SampledToken> last;
-  while (const auto finished = r->flow.take_done()) {
+  while (const auto finished = r->work.flow.take_done()) {
     publish(*r, finished->second.first_block, finished->second.end_block);
     last = finished->second.sampled;
     flowing_.erase(finished->first);
   }
-  if (last && r->flow.empty() && r->next == r->tokens() && r->run == 0) first_token(*r, *last, now, out);
+  if (last && r->work.flow.empty() && r->work.next == r->tokens() && r->work.run == 0) first_token(*r, *last, now, out);
 }
 
 // Every request that reuses one of the pages has read, or will read, wrong bytes.
@@ -578,7 +580,7 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   stats_.checksum_failures += rotten.size();
   const auto all = requests_.all();
   for (const auto& [id, r] : all) {
-    const auto reused = r->pages.all().first(std::min(r->prefix_blocks, r->pages.size()));
+    const auto reused = r->pages.all().first(std::min(r->prefix.blocks, r->pages.size()));
     const bool reads = std::find_first_of(reused.begin(), reused.end(), pages.begin(), pages.end()) != reused.end();
     if (reads && r->phase == Phase::computing)
       fail(*r, {RequestStage::prefill, Reason::corrupt, true},
@@ -593,9 +595,9 @@ void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
   for (const auto& [id, r] : all)
     if (r->phase != Phase::ended)
       fail(*r, {stage_of(*r, fetches_), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
-  for (const auto& r : requests_.ended()) r->flow.clear();  // requests whose run on the leader has not ended
+  for (const auto& r : requests_.ended()) r->work.flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
-  slots_.free_others(computing_ ? computing_->run : 0);  // the leader's compute still writes this slot
+  slots_.free_others(computing_ ? computing_->work.run : 0);  // the leader's compute still writes this slot
   for (const auto& block : shelf_->pool.snapshot()) shelf_->pool.remove(block.hash, kv::Removal::dropped);
 }
 

@@ -9,7 +9,7 @@ namespace mc::node {
 std::vector<uint32_t> PrefillRequest::targets() const {
   if (spec.prompt_logprobs < 0) return {};
   const auto& ids = spec.ids;
-  return {ids.begin() + next + 1, ids.begin() + std::min<std::ptrdiff_t>(run_end + 1, std::ssize(ids))};
+  return {ids.begin() + work.next + 1, ids.begin() + std::min<std::ptrdiff_t>(work.end + 1, std::ssize(ids))};
 }
 
 std::vector<uint32_t> block_ids(const PrefillRequest& request, uint32_t block, uint32_t block_tokens) {
@@ -24,16 +24,16 @@ namespace {
 // The fields that RunChunk and StageRun share.
 template <class Chunk>
 Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
-  MC_ASSERT(r.next < r.run_end && r.run_end <= r.tokens() && r.next % block_tokens == 0);
+  MC_ASSERT(r.work.next < r.work.end && r.work.end <= r.tokens() && r.work.next % block_tokens == 0);
   Chunk chunk;
-  chunk.start = r.next;
-  chunk.tokens.assign(r.spec.ids.begin() + r.next, r.spec.ids.begin() + r.run_end);
-  const auto pages = r.pages.all().first(kv::blocks_for(r.run_end, block_tokens));
+  chunk.start = r.work.next;
+  chunk.tokens.assign(r.spec.ids.begin() + r.work.next, r.spec.ids.begin() + r.work.end);
+  const auto pages = r.pages.all().first(kv::blocks_for(r.work.end, block_tokens));
   chunk.pages.assign(pages.begin(), pages.end());
   chunk.attention = r.spec.prefill_attention;
   chunk.sampling = r.spec.sampling;
   chunk.prompt_tokens = r.tokens() - r.spec.resumed;
-  const bool draws = r.run_end == r.tokens();  // the others need neither grammar nor history, which are large
+  const bool draws = r.work.end == r.tokens();  // the others need neither grammar nor history, which are large
   if (!draws) chunk.sampling.grammar = {};
   if (draws && r.spec.sampling.needs_history()) chunk.history = r.spec.ids;
   if (r.spec.resumed < r.spec.stopping.min_tokens) chunk.banned = r.spec.stopping.stop_ids;
@@ -45,25 +45,25 @@ Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
 
 RunChunk PrefillRequest::chunk(uint32_t block_tokens) const {
   RunChunk chunk = chunk_of<RunChunk>(*this, block_tokens);
-  chunk.reused = prefix_blocks * block_tokens;
+  chunk.reused = prefix.blocks * block_tokens;
   return chunk;
 }
 
 wire::StageRun PrefillRequest::stage_run(uint32_t block_tokens) const {
   wire::StageRun chunk = chunk_of<wire::StageRun>(*this, block_tokens);
   chunk.req = spec.req, chunk.attempt = spec.attempt;
-  chunk.decode = decode, chunk.decode_instance = decode_instance, chunk.decode_has = decode_has;
-  chunk.reused = next == prefix_blocks * block_tokens ? next : 0;
+  chunk.decode = decode.node, chunk.decode_instance = decode.instance, chunk.decode_has = decode.has;
+  chunk.reused = work.next == prefix.blocks * block_tokens ? work.next : 0;
   chunk.sample = is_last_chunk();
   chunk.targets = targets();
   return chunk;
 }
 
 wire::StageAnnounce PrefillRequest::stage_announce(const kv::Pool& pool, LayerRange layers) const {
-  wire::StageAnnounce message{spec.req, spec.attempt, decode, decode_instance, std::min(decode_has, prefix_blocks),
+  wire::StageAnnounce message{spec.req, spec.attempt, decode.node, decode.instance, std::min(decode.has, prefix.blocks),
                               {},       layers.first, {}};
   message.crcs.resize(layers.end - layers.first);
-  for (uint32_t block = 0; block < prefix_blocks; ++block) {
+  for (uint32_t block = 0; block < prefix.blocks; ++block) {
     const kv::BlockMeta& meta = pool.meta(pages[block]);
     message.pages.push_back(pages[block]);
     for (uint32_t layer = layers.first; layer < layers.end; ++layer)
@@ -75,12 +75,12 @@ wire::StageAnnounce PrefillRequest::stage_announce(const kv::Pool& pool, LayerRa
 bool PrefillRequest::seal(uint32_t block, uint32_t layer, uint32_t crc) {
   MC_ASSERT(block < pages.size() && !pages.pinned(block));
   crcs.at(block).at(layer) = crc;
-  return block >= decode_has;
+  return block >= decode.has;
 }
 
 wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
                                              uint32_t block_tokens, TimePoint now) const {
-  MC_ASSERT_LE(remote_blocks, prefix_blocks);
+  MC_ASSERT_LE(prefix.remote, prefix.blocks);
   wire::FirstToken first;
   first.req = spec.req;
   first.attempt = spec.attempt;
@@ -88,19 +88,20 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   first.logprobs = sampled.logprobs;
   first.embedding = sampled.embedding;
   wire::PrefillReport& report = first.report;
-  report.cached_remote = remote_blocks * block_tokens;
-  report.cached_disk = disk_blocks * block_tokens;
+  report.cached_remote = prefix.remote * block_tokens;
+  report.cached_disk = prefix.disk * block_tokens;
   report.load_ms = fetched.load_ms;
-  report.cached_local = (prefix_blocks - remote_blocks) * block_tokens;
+  report.cached_local = (prefix.blocks - prefix.remote) * block_tokens;
   report.sources = fetched.from;
   report.fallback = fetched.fallback;
   // Waits for preparation, and then for the compute while it serves an earlier request.
-  report.queue_ms = to_ms(prepare_at - arrived) + to_ms(compute_at - std::max(accepted_at, fetched.ended));
+  report.queue_ms =
+      to_ms(times.prepare_at - times.arrived) + to_ms(times.compute_at - std::max(times.accepted_at, fetched.ended));
   report.fetch_ms = fetched.ms();
-  report.accept_ms = to_ms(accepted_at - prepare_at);
-  report.compute_ms = to_ms(now - compute_at);
-  report.chunks = chunks;
-  report.misses = misses;
+  report.accept_ms = to_ms(times.accepted_at - times.prepare_at);
+  report.compute_ms = to_ms(now - times.compute_at);
+  report.chunks = work.chunks;
+  report.misses = prefix.misses;
   return first;
 }
 

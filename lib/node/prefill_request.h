@@ -14,46 +14,63 @@
 
 namespace mc::node {
 
+/// The decode node of a request, which reads the KV of the prompt from this node.
+struct DecodePartner {
+  NodeId node;
+  InstanceId instance;
+  bool offered = false, accepted = false;
+  uint32_t has = 0;       // number of leading blocks that it holds already
+  kv::LeaseId lease = 0;  // its lease of the request's pages; 0 = none
+};
+
+struct PrefillTimes {
+  TimePoint arrived{}, deadline{}, prepare_at{}, accepted_at{}, compute_at{}, computed_at{};
+};
+
+/// The leading blocks of a prompt that are not computed, as counted when computing started.
+struct CachedPrefix {
+  uint32_t blocks = 0;
+  uint32_t remote = 0;             // part of `blocks` that was fetched for this request
+  uint32_t disk = 0;               // part of `blocks` that was loaded from disk for this request
+  std::vector<wire::Miss> misses;  // miss reasons of the blocks behind the prefix
+};
+
+/// The chunks of a prompt. The chunk under way is [next, end).
+struct ChunkProgress {
+  uint32_t next = 0;  // first token that is not computed yet
+  uint32_t end = 0;
+  uint64_t run = 0;  // number of the chunk under way; 0 = none
+  uint32_t chunks = 0;
+  ChunkFlow flow;  // chunks that later stages have not finished
+};
+
 struct PrefillRequest {
   enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
 
   wire::RequestSpec spec;
   bool alone = false;  // operators ask this node: the request ends with its first token and has no decode node
-  NodeId decode;
-  InstanceId decode_instance;
+  Phase phase = Phase::queued;
+  DecodePartner decode;
+  PrefillTimes times;
   std::vector<wire::Source> sources;
   std::vector<BlockHash> hashes;  // names of the full blocks of spec.ids
   uint32_t reusable = 0;          // number of leading blocks that may come from a cache
-  TimePoint arrived{}, deadline{}, prepare_at{}, accepted_at{}, compute_at{}, computed_at{};
-  Phase phase = Phase::queued;
-
-  bool offered = false, accepted = false;
-  uint32_t decode_has = 0;  // number of leading blocks that the decode node holds already
-
   HeldPages pages;
-  uint32_t prefix_blocks = 0;               // cached blocks when computing started
-  uint32_t remote_blocks = 0;               // part of prefix_blocks that was fetched for this request
-  uint32_t disk_blocks = 0;                 // part of prefix_blocks that was loaded from disk for this request
-  std::vector<wire::Miss> misses;           // miss reasons of the blocks behind the prefix
-  kv::LeaseId page_lease = 0;               // lease of the decode node; 0 = none
+  CachedPrefix prefix;
+  ChunkProgress work;
   std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
-  uint32_t next = 0;                        // first token that is not computed yet
-  uint64_t run = 0;                         // number of the chunk under way; 0 = none
-  uint32_t run_end = 0;
-  uint32_t chunks = 0;
-  ChunkFlow flow;  // chunks that later stages have not finished
 
   uint32_t tokens() const { return static_cast<uint32_t>(spec.ids.size()); }
   std::span<const BlockHash> reusable_hashes() const { return std::span(hashes).first(reusable); }
   BlockHash parent(uint32_t block) const { return block == 0 ? BlockHash{} : hashes[block - 1]; }
-  /// Whether the prompt ends with the chunk [next, run_end).
-  bool is_last_chunk() const { return run_end == tokens(); }
-  /// The prompt tokens that the chunk [next, run_end) predicts. Empty unless the client asked for log-probabilities of
+  /// Whether the prompt ends with the chunk under way.
+  bool is_last_chunk() const { return work.end == tokens(); }
+  /// The prompt tokens that the chunk under way predicts. Empty unless the client asked for log-probabilities of
   /// the prompt.
   std::vector<uint32_t> targets() const;
-  /// The chunk [next, run_end), for this node's compute.
+  /// The chunk under way, for this node's compute.
   RunChunk chunk(uint32_t block_tokens) const;
-  /// The chunk [next, run_end), for the later stages of a pipeline.
+  /// The chunk under way, for the later stages of a pipeline.
   wire::StageRun stage_run(uint32_t block_tokens) const;
   /// The cached prefix, for the stage that holds these layers of it.
   wire::StageAnnounce stage_announce(const kv::Pool& pool, LayerRange layers) const;

@@ -57,7 +57,7 @@ bool PrefillRequests::is_fetched_before(const PrefillRequest& r, uint32_t block,
 }
 
 void PrefillRequests::add(Ptr r) {
-  MC_ASSERT(r->phase == Phase::queued && r->run == 0);
+  MC_ASSERT(r->phase == Phase::queued && r->work.run == 0);
   const RequestId req = r->spec.req;
   const bool fresh = requests_.try_emplace(req, std::move(r)).second;
   MC_ASSERT(fresh);
@@ -101,14 +101,14 @@ PrefillRequests::Ptr PrefillRequests::end(PrefillRequest& r) {
 }
 
 void PrefillRequests::drop(const PrefillRequest& r) {
-  MC_ASSERT(r.phase == Phase::ended && r.run == 0);
+  MC_ASSERT(r.phase == Phase::ended && r.work.run == 0);
   const size_t dropped = std::erase_if(ended_, [&](const Ptr& other) { return other.get() == &r; });
   MC_ASSERT_EQ(dropped, 1u);
 }
 
 void PrefillRequests::begin_run(PrefillRequest& r) {
-  MC_ASSERT(r.run != 0 && r.phase == Phase::computing);
-  const bool fresh = by_run_.try_emplace(r.run, shared(r)).second;
+  MC_ASSERT(r.work.run != 0 && r.phase == Phase::computing);
+  const bool fresh = by_run_.try_emplace(r.work.run, shared(r)).second;
   MC_ASSERT(fresh);
 }
 
@@ -120,7 +120,7 @@ PrefillRequest* PrefillRequests::of_run(uint64_t run) const {
 PrefillRequests::Ptr PrefillRequests::end_run(uint64_t run) {
   const auto it = by_run_.find(run);
   if (it == by_run_.end()) return nullptr;
-  MC_ASSERT_EQ(it->second->run, run);
+  MC_ASSERT_EQ(it->second->work.run, run);
   Ptr r = std::move(it->second);
   by_run_.erase(it);
   return r;
@@ -131,8 +131,8 @@ void PrefillRequests::check() const {
   size_t runs = 0;
   for (const auto& [req, r] : requests_) {
     MC_ASSERT(r->phase != Phase::ended && r->spec.req == req);
-    runs += r->run != 0;
-    if (r->run != 0) MC_ASSERT(of_run(r->run) == r.get());
+    runs += r->work.run != 0;
+    if (r->work.run != 0) MC_ASSERT(of_run(r->work.run) == r.get());
     if (!r->spec.no_cache)
       for (const auto& hash : r->hashes) ++pending[hash];
   }
@@ -142,8 +142,8 @@ void PrefillRequests::check() const {
     MC_ASSERT(find(r->spec.req) == r.get());
   }
   for (const auto& r : ended_) {
-    MC_ASSERT(r->phase == Phase::ended && r->run != 0);
-    MC_ASSERT(of_run(r->run) == r.get());
+    MC_ASSERT(r->phase == Phase::ended && r->work.run != 0);
+    MC_ASSERT(of_run(r->work.run) == r.get());
   }
   MC_ASSERT_EQ(by_run_.size(), runs + ended_.size());
 }

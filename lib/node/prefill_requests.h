@@ -60,7 +60,7 @@ class PrefillRequests {
   void drop(const PrefillRequest& r);
 
   // ---- runs ----
-  /// `r.run` was given to the host.
+  /// `r.work.run` was given to the host.
   void begin_run(PrefillRequest& r);
   /// The request of a run that has not ended; null = none.
   PrefillRequest* of_run(uint64_t run) const;
@@ -72,7 +72,7 @@ class PrefillRequests {
 
  private:
   static TimePoint deadline_of(const PrefillRequest& r, Duration grace) {
-    return r.phase == Phase::handing_over ? after(r.deadline, grace) : r.deadline;
+    return r.phase == Phase::handing_over ? after(r.times.deadline, grace) : r.times.deadline;
   }
 
   std::map<RequestId, Ptr> requests_;

@@ -28,7 +28,7 @@ struct Books {
     r->spec = spec_of(req, ids);
     r->spec.attempt = 1;
     r->spec.no_cache = no_cache;
-    r->deadline = now + 10s;
+    r->times.deadline = now + 10s;
     books.add(r);
     r->hashes = kv::chain(NamespaceId{}, ids, 64);
     books.enqueue(*r);
@@ -38,7 +38,7 @@ struct Books {
   void compute(PrefillRequest& r, uint64_t run) {
     r.phase = Phase::computing;
     books.leave_queue(r);
-    r.run = run;
+    r.work.run = run;
     books.begin_run(r);
     books.check();
   }
@@ -85,7 +85,7 @@ TEST_CASE("node/prefill_requests: an ended request stays until its run has ended
   const auto ended = b.books.end_run(7);
   REQUIRE(ended.get() == &r);
   CHECK(b.books.of_run(7) == nullptr);
-  r.run = 0;
+  r.work.run = 0;
   b.books.drop(r);
   CHECK(b.books.ended().empty());
 }
@@ -93,7 +93,7 @@ TEST_CASE("node/prefill_requests: an ended request stays until its run has ended
 TEST_CASE("node/prefill_requests: a request that hands over is late only after the grace time") {
   Books b;
   PrefillRequest &a = b.enqueue("a", 1), &c = b.enqueue("c", 2);
-  c.deadline = b.now + 5s;
+  c.times.deadline = b.now + 5s;
   b.books.leave_queue(c);
   c.phase = Phase::handing_over;
   CHECK(b.books.any_in(Phase::handing_over));
@@ -103,8 +103,8 @@ TEST_CASE("node/prefill_requests: a request that hands over is late only after t
   CHECK(b.books.late(b.now + 6s, 1s).size() == 1);
   CHECK(b.books.late(b.now + 10s, 1s).size() == 2);
   CHECK(b.books.computing_besides(a).empty());
-  a.deadline = kNever;
-  c.deadline = kNever;
+  a.times.deadline = kNever;
+  c.times.deadline = kNever;
   CHECK(b.books.next_deadline(1s) == kNever);
 }
 
