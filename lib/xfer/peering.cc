@@ -22,7 +22,7 @@ void Peering::publish(const Peer& peer) {
   parts_.directory.publish(peer.id, {.up = peer.up,
                                      .route = route == peer.routes.size() ? 0 : route,
                                      .descriptor = peer.descriptor,
-                                     .proven = peer.claimed ? InstanceId{} : peer.instance});
+                                     .proven = peer.who.claimed ? InstanceId{} : peer.who.instance});
 }
 
 void Peering::emit_up(const Peer& peer) {
@@ -36,7 +36,7 @@ void Peering::emit_up(const Peer& peer) {
     text += std::string("; not ") + parts_.transports.entry(i).scheme + ": " + peer.routes[i].reason;
   parts_.events.push({.kind = Event::Kind::peer_up,
                       .peer = peer.id,
-                      .claimed = peer.claimed,
+                      .claimed = peer.who.claimed,
                       .networked = parts_.transports.entry(route).dials_hosts,
                       .text = std::move(text)});
 }
@@ -45,8 +45,8 @@ void Peering::emit_lost(const Peer& peer, Code code, bool gone, const std::strin
   parts_.events.push({.kind = Event::Kind::peer_lost,
                       .peer = peer.id,
                       .code = code,
-                      .mismatch = peer.mismatch,
-                      .no_listener = peer.no_listener,
+                      .mismatch = peer.failure.mismatch,
+                      .no_listener = peer.failure.no_listener,
                       .gone = gone,
                       .text = text});
 }
@@ -60,7 +60,7 @@ std::string Peering::reasons(const Peer& peer) const {
 
 /// Finds the transports that reach the peer of that descriptor, and the reasons. Known routes keep their state.
 void Peering::learn_routes(Peer& peer) {
-  if (peer.claimed) return;  // an address that a stranger gives is never dialled
+  if (peer.who.claimed) return;  // an address that a stranger gives is never dialled
   const Descriptor local = build_descriptor(parts_.services);
   for (size_t i = 0; i < peer.routes.size(); ++i) {
     Route& route = peer.routes[i];
@@ -78,13 +78,13 @@ void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descr
   bool fresh;
   Peer& peer = parts_.peers.make(id, parts_.transports.size(), fresh);
   if (descriptor) {
-    peer.given = true;
-    peer.ticket = descriptor->ticket;
+    peer.who.given = true;
+    peer.who.ticket = descriptor->ticket;
   }
   if (descriptor && (!peer.descriptor || peer.descriptor->version < descriptor->version)) {
     peer.descriptor = std::move(descriptor);
-    peer.instance = peer.descriptor->instance;
-    peer.name = peer.descriptor->name;
+    peer.who.instance = peer.descriptor->instance;
+    peer.who.name = peer.descriptor->name;
     learn_routes(peer);
   } else if (!uri.empty()) {
     for (size_t i = 0; i < peer.routes.size(); ++i) {
@@ -93,7 +93,7 @@ void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descr
       peer.routes[i].uri = uri;
       peer.routes[i].reason = "named by the caller";
     }
-    if (peer.name.empty()) peer.name = uri;
+    if (peer.who.name.empty()) peer.who.name = uri;
   }
   publish(peer);
   if (peer.up) return emit_up(peer);
@@ -102,10 +102,10 @@ void Peering::connect(PeerId id, TimePoint deadline, std::shared_ptr<const Descr
     peer.gone = false;
     if (peer.descriptor) learn_routes(peer);
   }
-  if (peer.gone) return emit_lost(peer, Code::peer_lost, true, peer.last_error);
+  if (peer.gone) return emit_lost(peer, Code::peer_lost, true, peer.failure.text);
   if (peer.all_dead()) {
-    peer.last_error = "no transport reaches it: " + reasons(peer);
-    return emit_lost(peer, Code::unsupported, false, peer.last_error);
+    peer.failure.text = "no transport reaches it: " + reasons(peer);
+    return emit_lost(peer, Code::unsupported, false, peer.failure.text);
   }
   peer.connecting = true;
   peer.connect_deadline = deadline;
@@ -121,7 +121,7 @@ bool Peering::leave(PeerId id, const std::string& why) {
   parts_.peers.set_busy(id);  // the busy mark keeps admit() from removing the peer to make room
   peer->leaving = true;
   peer->gone = true;
-  peer->last_error = why;
+  peer->failure.text = why;
   running_.finish_requests_of(id, Code::cancelled, why);
   for (size_t i = 0; i < peer->routes.size(); ++i) {
     const auto up = peer->routes[i].up;
@@ -149,8 +149,8 @@ void Peering::dial(Peer& peer, size_t index) {
   if (peer.connecting) deadline = std::min(deadline, std::max(peer.connect_deadline, at + 1ms));
   if (peer.dials++ == 0) peer.line = random_id();
   for (size_t i = 0; i < 8; ++i) peer.line.bytes[15 - i] = static_cast<uint8_t>(peer.dials >> (8 * i));
-  route.dialling =
-      parts_.transports[index].connect({route.uri, peer.instance, peer.line, deadline, peer.ticket}, parts_.reports);
+  route.dialling = parts_.transports[index].connect(
+      {route.uri, peer.who.instance, peer.line, deadline, peer.who.ticket}, parts_.reports);
   parts_.lanes.add(route.dialling, peer.id, index);
 }
 
@@ -179,7 +179,7 @@ void Peering::seek(Peer& peer) {
   if (peer.connecting && !peer.up && peer.connect_deadline <= at) {
     peer.connecting = false;
     emit_lost(peer, Code::timeout, false,
-              "not connected by the deadline: " + (peer.last_error.empty() ? "no answer yet" : peer.last_error));
+              "not connected by the deadline: " + (peer.failure.text.empty() ? "no answer yet" : peer.failure.text));
   }
   if (peer.idle()) parts_.peers.set_idle(peer.id);
 }
@@ -228,7 +228,7 @@ void Peering::on_up(EndpointEvent& event) {
     }
     bool fresh;
     peer = &parts_.peers.make(id, parts_.transports.size(), fresh);
-    if (fresh) peer->stranger = !event.proven;
+    if (fresh) peer->who.stranger = !event.proven;
   } else {
     const EndpointState& endpoint = parts_.lanes.at(event.endpoint);
     index = endpoint.route;
@@ -238,12 +238,12 @@ void Peering::on_up(EndpointEvent& event) {
     peer->routes[index].dialling = EndpointId::none;
   }
   parts_.lanes.up(event.endpoint, static_cast<size_t>(parts_.transports[index].lanes(event.endpoint)));
-  if (event.proven) peer->claimed = false;
+  if (event.proven) peer->who.claimed = false;
   // The connection was accepted, or dialled at a bare address.
-  else if (peer->stranger || (!peer->given && peer->instance.is_zero()))
-    peer->claimed = true;
-  peer->instance = event.instance;
-  peer->name = event.text;
+  else if (peer->who.stranger || (!peer->who.given && peer->who.instance.is_zero()))
+    peer->who.claimed = true;
+  peer->who.instance = event.instance;
+  peer->who.name = event.text;
   peer->gone = false;
   if (!peer->descriptor || peer->descriptor->version <= event.descriptor->version) peer->descriptor = event.descriptor;
   learn_routes(*peer);
@@ -274,9 +274,9 @@ PeerId Peering::on_lost(const EndpointEvent& event) {
   Peer* peer = parts_.peers.find(endpoint.peer);
   if (peer == nullptr) return PeerId::none;
   Route& route = peer->routes[endpoint.route];
-  peer->last_error = event.text;
-  peer->mismatch = event.mismatch;
-  peer->no_listener = event.no_listener;
+  peer->failure.text = event.text;
+  peer->failure.mismatch = event.mismatch;
+  peer->failure.no_listener = event.no_listener;
   if (event.gone) route.dead = true;
   parts_.peers.set_busy(peer->id);
   if (!endpoint.up) {
@@ -287,7 +287,7 @@ PeerId Peering::on_lost(const EndpointEvent& event) {
   parts_.directory.drop_mappings(peer->id, event.endpoint);
   const bool last = none_up(*peer);
   if (last || peer->notifier == event.endpoint) down(*peer, event.code, event.gone, event.text);
-  return last && peer->stranger ? peer->id : PeerId::none;
+  return last && peer->who.stranger ? peer->id : PeerId::none;
 }
 
 /// Called when a dial ended before the connection was up.
@@ -331,7 +331,7 @@ void Peering::down(Peer& peer, Code code, bool is_gone, const std::string& text)
 /// Called when no transport reaches the peer any more.
 void Peering::gone(Peer& peer, const std::string& text) {
   const bool told = std::exchange(peer.gone, true);
-  peer.last_error = text;
+  peer.failure.text = text;
   peer.connecting = false;
   const bool dead = peer.any_dead();
   for (const QueuedRequest& request : std::exchange(peer.waiting, {})) router_.assign(request);

@@ -31,30 +31,40 @@ struct Route {
   bool may_dial(TimePoint now) const { return usable && !dead && dialling == EndpointId::none && next_try <= now; }
 };
 
-struct Peer {
-  PeerId id = PeerId::none;
+/// The process at the other end, as far as it is known.
+struct PeerIdentity {
   InstanceId instance{};  // zero while unknown
+  std::string name;
+  wire::Ticket ticket{};  // from the descriptor that connect() got
   bool given = false;     // connect() got the peer's descriptor
   // The instance was claimed but not proven: no other connection of that instance joins this peer.
   bool claimed = false;
   bool stranger = false;  // created by an accepted connection that proved nothing, and removed with it
-  wire::Ticket ticket{};  // from the descriptor that connect() got
-  std::string name;
+};
+
+/// Why the last connection or dial ended.
+struct PeerFailure {
+  std::string text;
+  wire::Mismatch mismatch = wire::Mismatch::none;
+  bool no_listener = false;  // the last dial found no program at its address
+};
+
+struct Peer {
+  PeerId id = PeerId::none;
+  PeerIdentity who;
   bool up = false;
   bool sealed = false;  // state of the first connection
   bool gone = false;
   bool leaving = false;     // disconnect() is under way, and no connection is accepted any more
   bool connecting = false;  // a connect() waits for peer_up
   TimePoint connect_deadline = kNever;
-  std::string last_error;
-  wire::Mismatch mismatch = wire::Mismatch::none;  // why the last connection or dial ended
-  bool no_listener = false;                        // the last dial found no program at its address
-  std::shared_ptr<const Descriptor> descriptor;    // shared by callers and loop; never changes
-  std::vector<Route> routes;                       // one for each running transport, in order of preference
-  std::deque<QueuedRequest> waiting;               // requests made before the first descriptor arrived
-  std::deque<std::vector<std::byte>> notifies;     // notifies that no socket has taken yet
-  EndpointId notifier = EndpointId::none;          // endpoint that carries notifies; a single one keeps their order
-  Id128 line{};                                    // see Dial::connection; zero until the first dial
+  PeerFailure failure;
+  std::shared_ptr<const Descriptor> descriptor;  // shared by callers and loop; never changes
+  std::vector<Route> routes;                     // one for each running transport, in order of preference
+  std::deque<QueuedRequest> waiting;             // requests made before the first descriptor arrived
+  std::deque<std::vector<std::byte>> notifies;   // notifies that no socket has taken yet
+  EndpointId notifier = EndpointId::none;        // endpoint that carries notifies; a single one keeps their order
+  Id128 line{};                                  // see Dial::connection; zero until the first dial
   uint64_t dials = 0;
 
   bool all_dead() const {

@@ -26,7 +26,7 @@ void Router::refuse(const Peer& peer, OpenBatch& batch, uint32_t index, Denial d
     case Denial::range: why = "beyond the end of " + name + ", " + std::to_string(buffer->length) + " bytes"; break;
   }
   running_.finish_request(batch, index, denial == Denial::no_buffer ? Code::not_found : Code::invalid,
-                          request_text(request) + " of peer '" + peer.name + "': " + why);
+                          request_text(request) + " of peer '" + peer.who.name + "': " + why);
 }
 
 /// peer.routes.size(): no route fits.
@@ -54,9 +54,9 @@ void Router::assign(OpenBatch& batch, uint32_t index) {
                                        " is not known (disconnected?)");
   const auto lost = [&](const std::string& why) {
     running_.finish_request(batch, index, Code::peer_lost,
-                            request_text(request) + " of peer '" + peer->name + "': " + why);
+                            request_text(request) + " of peer '" + peer->who.name + "': " + why);
   };
-  if (peer->gone) return lost(peer->last_error);
+  if (peer->gone) return lost(peer->failure.text);
   parts_.peers.set_busy(peer->id);
   if (!peer->descriptor) {
     peer->waiting.push_back({&batch, index});
@@ -68,7 +68,7 @@ void Router::assign(OpenBatch& batch, uint32_t index) {
   if (request.local.empty()) return running_.finish_request(batch, index, Code::ok, {});
   const size_t route = pick_route(*peer, *buffer, SystemClock::instance().now());
   if (route == peer->routes.size())
-    return lost(peer->last_error.empty() ? "no transport reaches it" : peer->last_error);
+    return lost(peer->failure.text.empty() ? "no transport reaches it" : peer->failure.text);
   peer->routes[route].queue.push({&batch, index});
 }
 
@@ -88,7 +88,7 @@ void Router::reassign(Peer& peer, size_t index) {
       running_.free_slice(slice);
       running_.finish_request(
           batch, request, buffer == nullptr ? Code::not_found : Code::peer_lost,
-          request_text(batch.requests[request]) + " of peer '" + peer.name + "': " + peer.last_error);
+          request_text(batch.requests[request]) + " of peer '" + peer.who.name + "': " + peer.failure.text);
       continue;
     }
     if (to != index) parts_.tally.add(Count::slices_failed_over);

@@ -95,7 +95,8 @@ void RunningBatches::end(OpenBatch& batch, Code code, const std::string& text) {
     const Peer* peer = parts_.peers.find(batch.requests[i].peer);
     std::string why = what;
     if (peer != nullptr && !peer->up)
-      why += "; peer '" + peer->name + "' is not connected" + (peer->last_error.empty() ? "" : ": " + peer->last_error);
+      why += "; peer '" + peer->who.name + "' is not connected" +
+             (peer->failure.text.empty() ? "" : ": " + peer->failure.text);
     finish_request(batch, i, code, why);
   }
   MC_ASSERT_EQ(batch.unfinished, size_t{0});
