@@ -353,8 +353,15 @@ class Models(Scratch):
         self.assertGreater(s["peak_read_bytes_per_s"], 0)
         self.assertEqual(s["wrong"], 0)
         refused = bench("ops", "--kernels", "none", expect=2)[1]
-        variants = re.search(r"is not one of all\|auto\|(\S+)", refused).group(1).split("|")
-        self.assertEqual(variants[0], "ref")
+        known = re.search(r"is not one of all\|auto\|(\S+)", refused).group(1).split("|")
+        with open("/proc/cpuinfo") as file:
+            cpu = set(re.search(r"^(?:flags|Features)\s*:(.*)$", file.read(), re.MULTILINE).group(1).split())
+        needs = {"ref": set(), "avx2": {"avx2", "fma"}, "avx512": {"avx512f"}, "avx512bf16": {"avx512_bf16"}}
+        self.assertEqual(set(known), set(needs))
+        variants = [k for k in known if needs[k] <= cpu]
+        for missing in set(known) - set(variants):
+            refused = bench("ops", "--kernels", missing, expect=2)[1]
+            self.assertIn(f"'{missing}' is not known here; there is all, {', '.join(variants)}", refused)
         dtypes = ["bf16", "f32", "int8", "int4", "fp8_e4m3"]
         want = {("prefill", t, 128, k) for t in dtypes for k in variants}
         want |= {("decode", t, n, k) for t in dtypes for n in (1, 5) for k in variants}
