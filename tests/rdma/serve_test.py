@@ -37,7 +37,7 @@ set -eu
 export MCT_RUN_DIR=/tmp/run
 mkdir -m 700 /tmp/run
 FLAGS="-m /mc/model --dtype f32"
-WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB --lease-time 300ms"
+WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB --lease-time 1s"
 mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
 mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
 mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
@@ -45,9 +45,10 @@ mc-conductor wait --prefill 1 --decode 1 --timeout 60s >&2 || { cat /tmp/log; ex
 for ids in $1; do
   echo "MC-ORACLE $(mc-prefill once $FLAGS --prompt-ids $ids -n 6 --temperature 0 --ignore-eos --json | tail -n 1)"
   body="{\"prompt\": [$ids], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
-  echo "MC-ANSWER $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
+  answer=$(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions) || { cat /tmp/log; exit 1; }
+  echo "MC-ANSWER $answer"
 done
-mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:900ms >/dev/null 2>>/tmp/log &
+mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:3s >/dev/null 2>>/tmp/log &
 mc-conductor wait --prefill 2 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
 body="${body%?}, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"p1\", \"decode\": \"d0\"}}}"
 echo "MC-LATE $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
