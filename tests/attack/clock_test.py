@@ -88,7 +88,7 @@ class Clock(unittest.TestCase):
                 beats = {n["id"]: n["heartbeats"] for n in c.cluster()["nodes"]}
                 until(lambda: all(n["heartbeats"] > beats[n["id"]] + 2 for n in c.cluster()["nodes"]), 60, "heartbeats")
                 self.assertEqual(self.instances(), members)
-        self.assertEqual(c.leftovers() and c.wait_quiet(30) and c.leftovers(), [])
+        self.assertEqual(c.leftovers() and c.wait_quiet() and c.leftovers(), [])
 
     def test_a_deadline_is_kept_across_a_step(self):
         for step in STEPS_S:
@@ -111,12 +111,12 @@ class Clock(unittest.TestCase):
         for step in STEPS_S:
             ids = random.ids(600)
             first = c.complete(ids=ids, max_tokens=4, mc={"pin": {"prefill": "p0"}})
-            c.wait_quiet(60)
+            c.wait_quiet()
             self.move(step)
             again = c.complete(ids=ids, max_tokens=4, mc={"pin": {"prefill": "p1"}})
             self.assertEqual(token_ids(again), token_ids(first))
             self.assertEqual(cached(again), 576)
-            c.wait_quiet(60)
+            c.wait_quiet()
 
     def test_programs_that_start_after_a_step_join_as_before(self):
         c = self.c

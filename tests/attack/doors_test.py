@@ -136,7 +136,7 @@ class BeyondLoopback(Folder):
                 mine.url_port = int(mine.processes["conductor"].wait_ready()["http"].rsplit(":", 1)[1])
                 self.assertEqual(mine.request("GET", "/v1/models")[0], 200)
                 conductor = mine.processes["conductor"]
-                until(lambda: "door without a lock" in conductor.text(), 10, "a warning of the open door")
+                until(lambda: "door without a lock" in conductor.text(), 60, "a warning of the open door")
                 for path in ("/metrics", "/cluster"):
                     self.assertEqual(mine.request("GET", path)[0], page, f"{flags} {path}")
                 self.assertEqual(mine.socket_request("GET", "/metrics")[0], 200)
@@ -150,10 +150,10 @@ class BeyondLoopback(Folder):
         with Cluster(roles=["conductor"]) as mine:
             words += ["--http", "0.0.0.0:0", "--admin-key-file", admin]
             mine.processes["c0"] = mine.spawn(words)
-            until(lambda: mine.cluster()["nodes"], 30, "the cache registered")
+            until(lambda: mine.cluster()["nodes"], 60, "the cache registered")
             port = int(mine.node("c0")["http"].rsplit(":", 1)[1])
             for path in ("/health", "/livez", "/readyz"):
-                until(lambda p=path: ask(port, "GET", p)[0] == 200, 20, path)
+                until(lambda p=path: ask(port, "GET", p)[0] == 200, 60, path)
             for path in ("/metrics", "/version", "/blocks"):
                 self.assertEqual(ask(port, "GET", path)[0], 403, path)
                 self.assertEqual(ask(port, "GET", path, Authorization="Bearer wrong-key")[0], 403, path)
@@ -166,7 +166,7 @@ class BeyondLoopback(Folder):
                 file.write("another-admin-key\n")
             mine.processes["c0"].popen.send_signal(signal.SIGHUP)
             new = {"Authorization": "Bearer another-admin-key"}
-            until(lambda: ask(port, "GET", "/metrics", **new)[0] == 200, 20, "the new key")
+            until(lambda: ask(port, "GET", "/metrics", **new)[0] == 200, 60, "the new key")
             self.assertEqual(ask(port, "GET", "/metrics", **bearer)[0], 403)
 
     def test_the_old_flag_is_refused_with_the_names_of_the_doors(self):
@@ -420,7 +420,7 @@ class Tenants(Folder):
                     status, body = ask(port, "GET", "/metrics", Authorization="Bearer mcadmin-of-another")
                     return body if status == 403 else None
 
-                answer = until(refused, 20, f"{node} locks its counts")
+                answer = until(refused, 60, f"{node} locks its counts")
                 self.assertIn(b"start this program with --admin-key-file", answer)
             self.assertIn(b"no API key", ask(mine.url_port, "GET", "/v1/models")[1])
             unknown = ask(mine.url_port, "GET", "/v1/models", Authorization="Bearer sk-nobody-has-it")[1]
@@ -493,9 +493,9 @@ class HalfClosedClients(unittest.TestCase):
             before = c.cluster()["totals"]["cancelled"]
             link = attack.dial(c.url_port)
             link.sendall(self.post({"max_tokens": 1500, "stream": stream}, version))
-            until(lambda: c.cluster()["requests_unfinished"] == 1, 20, "the request runs")
+            until(lambda: c.cluster()["requests_unfinished"] == 1, 60, "the request runs")
             link.close()
-            until(lambda: c.cluster()["requests_unfinished"] == 0, 20, "the request ended")
+            until(lambda: c.cluster()["requests_unfinished"] == 0, 60, "the request ended")
             self.assertEqual(c.cluster()["totals"]["cancelled"], before + 1)
 
 

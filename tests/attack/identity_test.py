@@ -106,7 +106,7 @@ class Squatters(unittest.TestCase):
                 for i in range(3):  # the survivors look for it
                     cluster.complete(ids=Random(50 + i).ids(150), max_tokens=4, timeout_ms=3000)
                 raise AssertionError  # they may as well do without it
-            got = json.loads(process.communicate(timeout=30)[0].splitlines()[-1])
+            got = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
             self.assertEqual(got, {"bound": 0, "bytes": 0, "descriptors": 0})
             self.assertFalse(names)
             self.assertEqual(len(sockets), 3)
@@ -118,13 +118,13 @@ class Squatters(unittest.TestCase):
         name = f"mc-squat-{os.getpid()}"
         process, said = stranger_stays("squat", 300, name)
         self.assertEqual(said, "squatting\n")
-        until(lambda: name in self.names(), 10, "the name is bound")
+        until(lambda: name in self.names(), 60, "the name is bound")
         words = ["mc-bench", "xfer", f"shm://{name}", "--op", "read", "--size", "64KiB", "--time", "0.1s"]
         with Cluster() as cluster:
             code, _, err = run(*words, "--insecure", "data", env=cluster.env)
         self.assertEqual(code, 3, err)
         self.assertIn("another user", err)
-        got = json.loads(process.communicate(timeout=30)[0].splitlines()[-1])
+        got = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
         self.assertEqual((got["bytes"], got["descriptors"]), (0, 0))
 
 
@@ -198,7 +198,7 @@ class Leftovers(unittest.TestCase):
             for path in (old, foreign):
                 os.utime(path, (1, 1))
             cluster.start("conductor", "--ready-file", ready)
-            until(lambda: os.path.exists(ready), 20, "ready")
+            until(lambda: os.path.exists(ready), 60, "ready")
             self.assertFalse(os.path.exists(old))
             self.assertTrue(os.path.exists(young))
             self.assertTrue(os.path.exists(foreign))

@@ -64,7 +64,7 @@ class Idle:
 
     def __exit__(self, *_):
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.reader.join(10)
         self.process.stdout.close()
 
@@ -211,8 +211,8 @@ class Kills(unittest.TestCase):
 
     def look_around(self):
         self.c.wait_nodes()
-        until(lambda: self.c.request("GET", "/health")[0] == 200, 30, "healthy")
-        self.c.wait_quiet(30)
+        until(lambda: self.c.request("GET", "/health")[0] == 200, 60, "healthy")
+        self.c.wait_quiet()
         answer = self.c.complete(ids=self.prompts[0], max_tokens=8)
         self.assertEqual(token_ids(answer), self.expected[0][:8])
 

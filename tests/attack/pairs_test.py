@@ -71,7 +71,7 @@ class Pairs(unittest.TestCase):
             opened = next(line for line in page.splitlines() if line.startswith("mc_breakers_opened_total"))
             return float(opened.rsplit(" ", 1)[1]) == c.processes["conductor"].text().count("pair of nodes set aside")
 
-        until(counted, 20, "as many openings counted as logged")
+        until(counted, 60, "as many openings counted as logged")
         why = c.verb("why", retried)[1].decode()
         self.assertIn("failed on p0 -> d0 in transfer: kv_transfer", why)
         c.wait_quiet()
@@ -88,7 +88,7 @@ class Pairs(unittest.TestCase):
         c.processes["d0"].kill()
         c.processes["d0"].stop()
         c.start("d0", *WORKER)
-        until(lambda: c.cluster()["breakers"] == [], 20, "a new process has a clean record")
+        until(lambda: c.cluster()["breakers"] == [], 60, "a new process has a clean record")
         c.wait_nodes()
         ids = Random(5).ids(90)
         self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=3)), oracle(ids, 3))

@@ -171,7 +171,7 @@ class Prompts(unittest.TestCase):
             self.assertLess(one.answered - one.began, 0.4 + GRACE_S)
         self.assertIn(504, [one.status for one in many])
         # A busy host may have kept a worker silent for so long that it left the cluster.
-        until(lambda: self.cluster.request("GET", "/health")[0] == 200, 20, "ready again")
+        until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "ready again")
 
     def exchange(self, parts, wait_s):
         """Sends the parts with so much time between them; the answer's bytes, and when it came."""

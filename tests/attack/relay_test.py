@@ -78,7 +78,7 @@ class Relayed(unittest.TestCase):
 
     def tearDown(self):
         self.server.send_signal(signal.SIGTERM)
-        self.assertEqual(self.server.wait(20), 0)
+        self.assertEqual(self.server.wait(60), 0)
         self.server.stdout.close()
         self.dir.cleanup()
 

@@ -239,7 +239,7 @@ class Schemas(Attacked):
                 self.ask(data)
 
         one_round()  # then the allocator keeps what the largest request took
-        self.cluster.wait_quiet(20)
+        self.cluster.wait_quiet()
         after = {name: attack.resident(p.popen.pid) for name, p in self.cluster.processes.items()}
         for name, bytes_then in after.items():
             if not is_sanitized():  # whose own memory is counted too

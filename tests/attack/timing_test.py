@@ -106,7 +106,7 @@ class Timing(unittest.TestCase):
         os.chmod(path, 0o600)
         self.c = Cluster("1p1d", conductor=["--api-keys", path])
         self.addCleanup(self.c.close)
-        until(lambda: self.c.request("GET", "/health")[0] == 200, 30, "healthy")
+        until(lambda: self.c.request("GET", "/health")[0] == 200, 60, "healthy")
 
     def ask(self, key, ids):
         """Everything that one streamed answer shows, its times included."""

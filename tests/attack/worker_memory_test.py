@@ -165,7 +165,7 @@ class Prompts(Limited):
             return status == 200 and token_ids(answer) == oracle(fresh, 6, dtype="bf16")
 
         until(is_right, PATIENCE_S, "a small request is served as before")
-        c.wait_quiet(30)
+        c.wait_quiet()
 
 
 class Operators(Limited):

@@ -87,7 +87,7 @@ class Dealer:
         except BlockingIOError:
             pass
         finally:
-            self.socket.settimeout(10)
+            self.socket.settimeout(60)
 
     def close(self):
         self.socket.close()

@@ -281,7 +281,7 @@ class OnACluster(unittest.TestCase):
             self.assertTrue(select.select([process.stderr], [], [], 60)[0])
             self.assertIn(b"not counted", process.stderr.readline())
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=60)
         finally:
             process.kill()
         self.assertEqual(process.returncode, 130)
@@ -443,7 +443,7 @@ class OnABadServer(unittest.TestCase):
                         said += os.read(master, 65536)
             except OSError:
                 pass  # a pty whose other side closed
-            self.assertEqual(process.wait(30), 0)
+            self.assertEqual(process.wait(60), 0)
             lines = [line.split(b"\r\n")[0] for line in said.split(b"\r\x1b[K") if b"ttft" in line]
             self.assertGreater(len(lines), 1)
             self.assertTrue(all(len(line) < columns for line in lines), lines)

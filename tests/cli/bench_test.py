@@ -445,7 +445,7 @@ class Interrupts(Scratch):
                 out.append(process.stdout.readline())
                 self.assertTrue(out[-1], out)
             process.send_signal(signal.SIGINT)
-            rest, err = process.communicate(timeout=30)
+            rest, err = process.communicate(timeout=60)
         finally:
             process.kill()
         self.assertEqual(process.returncode, 130)
@@ -487,7 +487,7 @@ class Interrupts(Scratch):
         except subprocess.TimeoutExpired:
             pass
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(30), 130)
+        self.assertEqual(process.wait(60), 130)
         with open(path, encoding="utf-8") as file:
             self.assertTrue(json.loads(file.readlines()[-1])["interrupted"])
 
@@ -532,7 +532,7 @@ class Streams(Scratch):
             self.assertIn("MC5001", bench("xfer", "--server", "--port", port, expect=1)[1])
         finally:
             server.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(20), 0)
+            self.assertEqual(server.wait(60), 0)
             server.stdout.close()
 
     def test_loopback_and_a_peer_that_is_not_there(self):
@@ -691,7 +691,7 @@ class Streams(Scratch):
             self.assertTrue(last["error"])
         finally:
             server.kill()
-            server.wait(20)
+            server.wait(60)
             server.stdout.close()
 
     def test_the_peer_may_be_a_host_with_a_port_and_a_uri_names_its_transport(self):
@@ -709,7 +709,7 @@ class Streams(Scratch):
             self.assertIn("leave --transport out", err)
         finally:
             server.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(20), 0)
+            self.assertEqual(server.wait(60), 0)
             server.stdout.close()
         err = bench("xfer", "192.0.2.1", "--transport", "shm", "--size", "64KiB", expect=3)[1]
         self.assertIn("--transport tcp or rdma", err)
@@ -840,7 +840,7 @@ class Streams(Scratch):
             self.assertIn("MC2103", err)
         finally:
             server.send_signal(signal.SIGTERM)
-            self.assertEqual(server.wait(20), 0)
+            self.assertEqual(server.wait(60), 0)
             server.stdout.close()
 
 

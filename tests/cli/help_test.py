@@ -78,7 +78,7 @@ class Help(unittest.TestCase):
     def test_completion_is_a_valid_script(self):
         for tool in TOOLS:
             script = text_of(tool, "--completion", "bash")
-            done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=20)
+            done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=60)
             self.assertEqual((done.returncode, done.stderr), (0, ""), tool)
             for verb in verbs(tool):
                 self.assertIn(verb, script)
@@ -97,7 +97,7 @@ class Help(unittest.TestCase):
             line = " ".join(f"'{w}'" for w in [tool, *words])
             script = text_of(tool, "--completion", "bash")
             script += f"\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _mc_prefill; echo \"${{COMPREPLY[@]}}\""
-            done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, timeout=20)
+            done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, timeout=60)
             self.assertIn(wanted, done.stdout.split(), done.stderr)
 
 
@@ -199,7 +199,7 @@ class Refusals(unittest.TestCase):
             asked = 'COMP_WORDS=(mc-conductor %s ""); COMP_CWORD=2; _mc_conductor; echo "${COMPREPLY[*]}"'
             for verb in ("drain", "why"):
                 done = subprocess.run(
-                    ["bash", "-c", script + asked % verb], cwd=folder, capture_output=True, text=True, timeout=30
+                    ["bash", "-c", script + asked % verb], cwd=folder, capture_output=True, text=True, timeout=60
                 )
                 self.assertEqual((done.stdout, done.stderr), ("\n", ""), verb)
 

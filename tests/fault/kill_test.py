@@ -121,10 +121,10 @@ class Kill(unittest.TestCase):
         c.processes[victim].stop()
         c.start(victim, *([] if victim in ("conductor", "c0") else worker))
         c.wait_nodes()
-        until(lambda: c.request("GET", "/health")[0] == 200, 20, "healthy again")
+        until(lambda: c.request("GET", "/health")[0] == 200, 60, "healthy again")
         ids = Random(7).ids(130)
         self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=8)), oracle(ids, 8))
-        c.wait_quiet(15)
+        c.wait_quiet()
 
 
 if __name__ == "__main__":

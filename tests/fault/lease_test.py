@@ -79,16 +79,16 @@ class Lease(unittest.TestCase):
                     break
                 ids = random.ids(600)
                 c.complete(ids=ids + [11], max_tokens=2, mc={"pin": {"prefill": "p0", "decode": "d0"}})
-                until(lambda: held() == 0, 20, "p0 and d0 hold no lease")
+                until(lambda: held() == 0, 60, "p0 and d0 hold no lease")
                 ended = []
                 body = {"prompt": ids + [12], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
                 body.update(return_token_ids=True, mc=dict(PIN, explain=True))
                 client = threading.Thread(target=lambda: ended.append(c.post("/v1/completions", body)))
                 client.start()
-                until(lambda: ended or held() > 0, 20, "p1 has a lease")
+                until(lambda: ended or held() > 0, 60, "p1 has a lease")
                 c.processes["p1"].popen.send_signal(signal.SIGSTOP)
                 try:
-                    until(lambda: held() == 0, 20, "the lease is over")
+                    until(lambda: held() == 0, 60, "the lease is over")
                 finally:
                     c.processes["p1"].popen.send_signal(signal.SIGCONT)
                 client.join(60)
@@ -101,7 +101,7 @@ class Lease(unittest.TestCase):
                     self.assertIn(answer["error"]["code"], STOPPED, f"turn {turn}: {status} {answer}")
                 c.wait_quiet()
             self.assertGreaterEqual(fell_back, 1)
-            until(lambda: c.metric("p1", "mc_xfer_quarantined_bytes") == 0, 5, "quarantine")
+            until(lambda: c.metric("p1", "mc_xfer_quarantined_bytes") == 0, 60, "quarantine")
 
 
 if __name__ == "__main__":

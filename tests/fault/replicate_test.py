@@ -134,7 +134,7 @@ class Replicate(unittest.TestCase):
         self.assertEqual(answer["mc"]["cached_local_tokens"], COPIED * 64)
         self.assertEqual(self.totals(c), {"copies": 1, "copied_blocks": COPIED, "copies_failed": 0})
         self.assertIn(b'"copies":1', c.verb("ps", "--json")[1])
-        c.wait_quiet(20)
+        c.wait_quiet()
 
     def test_kill_9_of_the_target_gives_the_budget_back_and_the_next_copy_is_made(self):
         c = self.start(2, "--replicate-rate", "16", stalled=["p1"])
@@ -150,7 +150,7 @@ class Replicate(unittest.TestCase):
         until(lambda: self.totals(c)["copies"] or self.ask_unless_copying(c), 2 * TIMEOUT_S, "another copy")
         self.assertGreaterEqual(self.totals(c)["copies_failed"], 1)
         self.hang_up()
-        c.wait_quiet(20)
+        c.wait_quiet()
 
     def test_kill_9_of_the_source_loses_no_request_and_leaves_no_page_behind(self):
         c = self.start(2, stalled=["p1"])
@@ -173,7 +173,7 @@ class Replicate(unittest.TestCase):
             for ids, answer in zip(prompts, answers):
                 self.assertEqual(token_ids(answer.result(TIMEOUT_S)), standin_answer(ids, 5))
         c.wait_nodes()
-        c.wait_quiet(20)  # the target's pages were given back too
+        c.wait_quiet()  # the target's pages were given back too
         self.assertEqual(c.metric("p1", "mc_checksum_failures_total"), 0)
 
 

@@ -35,7 +35,7 @@ def socket_of(c):
         names = [n for n in os.listdir(c.env["MCT_RUN_DIR"]) if n.startswith("node-") and n.endswith(".http")]
         return names[0] if len(names) == 1 else None
 
-    path = os.path.join(c.env["MCT_RUN_DIR"], until(only, 30, "the socket of the node"))
+    path = os.path.join(c.env["MCT_RUN_DIR"], until(only, 60, "the socket of the node"))
 
     def answers():
         connection = SocketConnection(path)
@@ -47,7 +47,7 @@ def socket_of(c):
         finally:
             connection.close()
 
-    until(answers, 30, "the node answers /prefill")
+    until(answers, 60, "the node answers /prefill")
     return path
 
 
@@ -107,7 +107,7 @@ class InACluster(unittest.TestCase):
                     code, err = refused(c, node, prompt)
                     self.assertIn("this node computes no prompts", err)
                     self.assertEqual(code, 1, err)
-            c.wait_quiet(20)
+            c.wait_quiet()
 
     def test_http_takes_no_prompt_without_the_admin_key(self):
         with Cluster("1p1d") as c:
@@ -133,7 +133,7 @@ class InACluster(unittest.TestCase):
             verb = start_ask(c)
             c.processes["p0"].kill()
             c.processes.pop("p0").close()
-            out, err = verb.communicate(timeout=30)
+            out, err = verb.communicate(timeout=60)
             self.assertEqual((verb.returncode, out), (3, b""), err)
             self.assertIn(b"MC2101", err)
             self.assertIn(b"the node gave no answer", err)
@@ -151,7 +151,7 @@ class InACluster(unittest.TestCase):
         with slow_cluster() as c:
             verb = start_ask(c)
             process = c.processes["p0"].popen
-            until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), 30, "the node has left")
+            until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), 60, "the node has left")
             out, err = verb.communicate(timeout=60)
             self.assertEqual((verb.returncode, out), (1, b""), err)
             self.assertIn(b"MC4015", err)
@@ -169,7 +169,7 @@ class InACluster(unittest.TestCase):
             self.assertEqual(code, 1, err)
             self.assertIn("MC4016", err)
             self.assertIn("next:  raise --timeout", err)
-            c.wait_quiet(20)
+            c.wait_quiet()
 
 
 @contextlib.contextmanager
@@ -190,7 +190,7 @@ def start_ask(c, count=400):
     place = os.path.join(c.env["MCT_RUN_DIR"], f"node-{c.node('p0')['instance'][:12]}.http")
     words = [program("mc-prefill"), "ask", place, "--prompt-ids", ",".join(map(str, Random(5).ids(count))), "--json"]
     verb = subprocess.Popen(words, env=c.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until(lambda: c.node("p0")["running"] == 1, 30, "the node computes the prompt")
+    until(lambda: c.node("p0")["running"] == 1, 60, "the node computes the prompt")
     return verb
 
 

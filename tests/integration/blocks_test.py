@@ -64,8 +64,8 @@ class Blocks(unittest.TestCase):
             code, report, err = self.verb(c, "evict", node, "--all")
             self.assertEqual((code, report["memory_blocks"], report["stayed"]), (0, held, []), err)
             self.assertEqual(self.blocks(c, node)[1]["memory_blocks"], 0)
-        until(lambda: c.metric("p0", "mc_kv_evictions_total", 'tier="host"') == 10, 20, "evictions are counted")
-        until(lambda: c.node("p0")["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+        until(lambda: c.metric("p0", "mc_kv_evictions_total", 'tier="host"') == 10, 60, "evictions are counted")
+        until(lambda: c.node("p0")["blocks_indexed"] == 0, 60, "the conductor's index hears of it")
         again = c.complete(ids=ids, max_tokens=COUNT)
         self.assertEqual(cached(again), 0)
         self.assertEqual(token_ids(again), oracle(ids, COUNT))
@@ -119,7 +119,7 @@ class Blocks(unittest.TestCase):
         port = int(c.node("p0")["http"].rsplit(":", 1)[1])
         for path in ("/blocks/evict", "/blocks/pin", "/blocks/unpin"):
             for headers in ({}, {"Authorization": "Bearer wrong"}):
-                link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+                link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 link.request("POST", path, b"{}", headers)
                 answer = link.getresponse()
                 self.assertEqual(answer.status, 403, path)
@@ -160,7 +160,7 @@ class Blocks(unittest.TestCase):
         prompts = [Random(n).ids(LENGTH) for n in range(30, 36)]
         for ids in prompts:
             c.complete(ids=ids, max_tokens=1)
-        until(lambda: c.node("p0")["disk_blocks"] >= 30, 30, "blocks on disk")
+        until(lambda: c.node("p0")["disk_blocks"] >= 30, 60, "blocks on disk")
         c.wait_quiet()
         rows, _ = self.blocks(c, "p0")
         on_disk = [b for b in rows if b["tier"] == "disk" and b["first_position"] == LENGTH - BLOCK]
@@ -199,7 +199,7 @@ class Blocks(unittest.TestCase):
         for node in nodes:
             self.verb(c, "evict", node, "--all")
             self.assertEqual(self.blocks(c, node)[1]["memory_blocks"], 0)
-            until(lambda n=node: c.node(n)["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+            until(lambda n=node: c.node(n)["blocks_indexed"] == 0, 60, "the conductor's index hears of it")
 
     def test_an_exported_prompt_is_imported_anywhere_and_gives_equal_text(self):
         c = self.start(memory="48MiB")
@@ -226,7 +226,7 @@ class Blocks(unittest.TestCase):
             code, report, err = self.give(c, node, stream)
             self.assertEqual((code, report["stored"], report["prefix"]), (0, length // BLOCK, last), err)
             self.assertEqual(self.give(c, node, stream)[1]["known"], length // BLOCK)
-            until(lambda n=node: c.node(n)["blocks_indexed"] == length // BLOCK, 20, "the index hears of the import")
+            until(lambda n=node: c.node(n)["blocks_indexed"] == length // BLOCK, 60, "the index hears of the import")
             self.assertEqual(self.export(c, node, last), stream)
             answer = c.complete(ids=ids, max_tokens=COUNT)
             self.assertEqual(cached(answer), length - BLOCK, answer["mc"])
@@ -255,7 +255,7 @@ class Blocks(unittest.TestCase):
         pinned = {b["id"] for b in self.blocks(c, "c0")[0] if "pin_ms" in b}
         self.assertEqual(len(pinned), row["blocks"])
         self.assertIn(row["prefix"], pinned)
-        until(lambda: not any(c.node(n)["running"] or c.node(n)["leases"] for n in ("p0", "d0")), 20, "quiet")
+        until(lambda: not any(c.node(n)["running"] or c.node(n)["leases"] for n in ("p0", "d0")), 60, "quiet")
         self.evict_all(c, "p0", "d0")
         answer = c.complete(text + " Who are you?", max_tokens=COUNT)
         self.assertGreaterEqual(answer["mc"]["cached_remote_tokens"], (row["blocks"] - 1) * BLOCK)
@@ -299,7 +299,7 @@ class Blocks(unittest.TestCase):
         code, stream, err = run("mc-prefill", "once", *flags)
         self.assertEqual(code, 0, err)
         self.assertEqual(self.give(c, "c0", stream)[1]["stored"], LENGTH // BLOCK)
-        until(lambda: c.node("c0")["blocks_indexed"] == LENGTH // BLOCK, 20, "the index hears of the import")
+        until(lambda: c.node("c0")["blocks_indexed"] == LENGTH // BLOCK, 60, "the index hears of the import")
         self.evict_all(c, "c0")
         miss = c.complete(ids=ids, max_tokens=1)["mc"]["misses"][0]
         self.assertEqual((miss["reason"], miss["node"], miss["first_block"]), ("evicted", "c0", 0))
@@ -352,7 +352,7 @@ class Blocks(unittest.TestCase):
         self.assertEqual(cached(c.complete(ids=ids, max_tokens=1)), 200 // BLOCK * BLOCK)
         port = int(c.node("p0")["http"].rsplit(":", 1)[1])
         for method, path in (("GET", "/blocks/export?prefix=" + "1" * 32), ("POST", "/blocks/import")):
-            link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             link.request(method, path, stream if method == "POST" else None)
             self.assertEqual(link.getresponse().status, 403, path)
             link.close()
@@ -432,14 +432,14 @@ class Blocks(unittest.TestCase):
         c.wait_nodes()
         for n in range(40, 48):
             c.complete(ids=Random(n).ids(LENGTH), max_tokens=1)
-        until(lambda: c.node("c0")["blocks_indexed"] >= 10, 30, "blocks on the cache node")
+        until(lambda: c.node("c0")["blocks_indexed"] >= 10, 60, "blocks on the cache node")
         c.wait_quiet()
         held = self.blocks(c, "c0")[1]["memory_blocks"]
         self.assertEqual(self.verb(c, "evict", "c0", "--older", "1h")[1]["memory_blocks"], 0)
         self.assertEqual(self.verb(c, "evict", "c0", "--model", "other")[1]["memory_blocks"], 0)
         self.assertEqual(self.verb(c, "evict", "c0", "--tenant", "alice")[1]["memory_blocks"], 0)
         self.assertEqual(self.verb(c, "evict", "c0", "--model", "mc-tiny")[1]["memory_blocks"], held)
-        until(lambda: c.node("c0")["blocks_indexed"] == 0, 20, "the conductor's index hears of it")
+        until(lambda: c.node("c0")["blocks_indexed"] == 0, 60, "the conductor's index hears of it")
 
 
 if __name__ == "__main__":

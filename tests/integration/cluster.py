@@ -112,16 +112,16 @@ class Process:
 
     def kill(self):
         self.popen.kill()
-        self.popen.wait(10)
+        self.popen.wait(60)
 
-    def stop(self, timeout=20):
+    def stop(self, timeout=60):
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
         try:
             return self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
             self.popen.kill()
-            self.popen.wait(10)
+            self.popen.wait(60)
             raise AssertionError(f"{self.words[0]} did not stop within {timeout} s of SIGTERM\n{self.tail()}")
         finally:
             self.close()
@@ -311,7 +311,7 @@ class Cluster:
                     found.append(f"{node['id']} {key}={node[key]}")
         return found
 
-    def wait_quiet(self, timeout=10):
+    def wait_quiet(self, timeout=60):
         """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
         began = time.monotonic()
         beats = {n["id"]: n["heartbeats"] for n in self.cluster()["nodes"]}

@@ -141,7 +141,7 @@ class OnDevice(unittest.TestCase):
                     self.assertEqual(token_ids(answer.result()), tokens_on_cpu(IDS[:20], 4, "auto"))
                 conductor = c.processes["conductor"]
                 left = rf"node left .*{name}.*uncorrectable ECC error"
-                until(lambda: re.search(left, conductor.text()), 10, "the reason in the conductor's log")
+                until(lambda: re.search(left, conductor.text()), 60, "the reason in the conductor's log")
                 retried = r"request is retried .*reason=io why=\"emu: .*uncorrectable ECC error"
                 self.assertRegex(conductor.text(), retried)
                 left = {"p0", "d0", name[0] + "1"} - {name}

@@ -50,7 +50,7 @@ class Disk(unittest.TestCase):
         return next((n["disk_blocks"] for n in c.cluster()["nodes"] if n["id"] == node), 0)
 
     def wait_written(self, c, least=30):
-        until(lambda: self.blocks(c) >= least, 30, f"{least} blocks on disk")
+        until(lambda: self.blocks(c) >= least, 60, f"{least} blocks on disk")
 
     def wait_back(self, c, killed, least=1, name="p0"):
         """Waits until the conductor knows the new process and its blocks; it may still show those of `killed`."""
@@ -58,7 +58,7 @@ class Disk(unittest.TestCase):
         def is_back(node):
             return node["id"] == name and node["instance"] != killed and node["disk_blocks"] >= least
 
-        until(lambda: any(map(is_back, c.cluster()["nodes"])), 30, f"a new {name} with {least} blocks on disk")
+        until(lambda: any(map(is_back, c.cluster()["nodes"])), 60, f"a new {name} with {least} blocks on disk")
 
     def test_tokens_are_equal_from_memory_from_disk_and_after_a_kill_in_the_middle_of_writes(self):
         c = self.cluster()
@@ -98,7 +98,7 @@ class Disk(unittest.TestCase):
         self.start_prefill(c)
         self.wait_back(c, killed)
         self.check_all(c)
-        until(lambda: c.metric("p0", "mc_checksum_failures_total") > 0, 10, "failures counted")
+        until(lambda: c.metric("p0", "mc_checksum_failures_total") > 0, 60, "failures counted")
 
     def fsck(self, *flags):
         code, out, err = run("mc-cache", "fsck", f"{self.folder}/kv", "--json", *flags)
@@ -173,7 +173,7 @@ class Disk(unittest.TestCase):
             os.truncate(path, 0)
         for _ in range(3):
             self.check_all(c)
-        until(lambda: c.node("p0")["disk_lost"], 20, "the tier is given up")
+        until(lambda: c.node("p0")["disk_lost"], 60, "the tier is given up")
         self.assertIn("goes on without it", c.node("p0")["last_error"])
         self.assertIn("lost", c.verb("ps")[1].decode())
         self.assertIn("the tier on disk is lost", c.processes["p0"].text())
@@ -189,7 +189,7 @@ class Disk(unittest.TestCase):
         c.wait_nodes()
         self.prompts = [Random(n).ids(LENGTH) for n in range(16)]
         self.check_all(c)
-        until(lambda: self.blocks(c, "c0") >= 20, 30, "blocks on the cache node's disk")
+        until(lambda: self.blocks(c, "c0") >= 20, 60, "blocks on the cache node's disk")
         killed = c.node("c0")["instance"]
         c.processes["c0"].kill()
         c.processes["c0"].close()

@@ -101,7 +101,7 @@ class Equality(unittest.TestCase):
                 c.wait_quiet()
             for ids in prompts + prompts:
                 c.complete(ids=ids, max_tokens=4)
-            cluster.until(lambda: c.node("c0")["blocks_indexed"] > 0, 10, "c0 holds blocks")
+            cluster.until(lambda: c.node("c0")["blocks_indexed"] > 0, 60, "c0 holds blocks")
             answers = [self.check(c, ids, 6) for ids in prompts]
             sources = [a["mc"]["cached_from"] for a in answers]
             self.assertTrue(any("c0" in s for s in sources), sources)
@@ -124,7 +124,7 @@ class Equality(unittest.TestCase):
             c.wait_quiet()
             code, _, err = cluster.run("mc-cache", "evict", "p2", "--all", env=c.env)
             self.assertEqual(code, 0, err)
-            cluster.until(lambda: c.node("p2")["blocks_indexed"] == 0, 20, "the index hears of the eviction")
+            cluster.until(lambda: c.node("p2")["blocks_indexed"] == 0, 60, "the index hears of the eviction")
             lost = c.processes[sources[0]["node"]].popen
             lost.send_signal(signal.SIGSTOP)  # the conductor has not noticed yet
             try:

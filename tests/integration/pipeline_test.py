@@ -76,7 +76,7 @@ class Pipeline(unittest.TestCase):
                 answers = []
                 asking = threading.Thread(target=lambda: answers.append(c.complete(ids=ids, max_tokens=4)))
                 asking.start()
-                until(lambda: answers or c.node("p0")["requests"], 20, "request in the pipeline")
+                until(lambda: answers or c.node("p0")["requests"], 60, "request in the pipeline")
                 c.processes["p0.1"].kill()
                 c.processes["p0.1"].stop()
                 # There is no other: the request waits for the member to come back.
@@ -84,7 +84,7 @@ class Pipeline(unittest.TestCase):
                 asking.join(60)
                 self.assertEqual(token_ids(answers[0]), oracle(ids, 4))
                 c.wait_nodes()
-                until(lambda: c.node("p0")["state"] == "ready", 20, "the pipeline is whole")
+                until(lambda: c.node("p0")["state"] == "ready", 60, "the pipeline is whole")
                 if answers[0]["mc"]["attempts"] >= 2:
                     break
             self.assertGreaterEqual(answers[0]["mc"]["attempts"], 2)
@@ -94,7 +94,7 @@ class Pipeline(unittest.TestCase):
             c.wait_nodes()
             c.processes["p0.1"].kill()
             c.processes["p0.1"].stop()
-            until(lambda: all(n["id"] != "p0.1" for n in c.cluster()["nodes"]), 10, "loss noticed")
+            until(lambda: all(n["id"] != "p0.1" for n in c.cluster()["nodes"]), 60, "loss noticed")
             self.assertEqual(c.node("p0")["state"], "partial")
             self.assertIn("p0.1", c.node("p0")["lacks"])
             short = random.ids(200)

@@ -62,7 +62,7 @@ class Stranger(unittest.TestCase):
         self.url = f"http://127.0.0.1:{server.server_port}"
 
     def garbage(self, verb, *words):
-        code, out, err = run("mc-cache", verb, self.url, *words, stdin=b"value", timeout=30)
+        code, out, err = run("mc-cache", verb, self.url, *words, stdin=b"value", timeout=60)
         self.assertEqual(code, 3, err)
         self.assertIn("MC2106", err)
         self.assertIn(self.url, err)
@@ -198,7 +198,7 @@ class Store(unittest.TestCase):
     def test_a_value_ends_with_its_time_to_live(self):
         self.put("short", b"x", "--ttl", "1s", "--pin", "1h")
         self.put("long", b"x", "--ttl", "1h")
-        until(lambda: [row["key"] for row in self.list()] == ["long"], 30, "short has expired")
+        until(lambda: [row["key"] for row in self.list()] == ["long"], 60, "short has expired")
         self.assertEqual(self.verb("get", "short")[0], 1)
 
     def test_copy_and_move_give_a_value_other_keys(self):
@@ -260,7 +260,7 @@ class Store(unittest.TestCase):
             used = self.c.metric("c0", "mc_store_bytes", 'state="used"')
             return self.c.metric("c0", "mc_store_values") == 1 and 1000 < used < 2000
 
-        until(counted, 10, "the value is counted, and the values of earlier tests are not")
+        until(counted, 60, "the value is counted, and the values of earlier tests are not")
         self.assertEqual(self.c.metric("c0", "mc_store_bytes", 'state="capacity"'), 2 << 20)
 
 
@@ -289,7 +289,7 @@ class Durable(unittest.TestCase):
         self.c.start("c0", *flags).wait_ready()
         until(
             lambda: any(n["id"] == "c0" and n["instance"] != killed for n in self.c.cluster()["nodes"]),
-            30,
+            60,
             "c0 is a member",
         )
 
@@ -426,7 +426,7 @@ class Durable(unittest.TestCase):
             self.verb("put", key, "-", "--durability", "d1", stdin=value)
         until(
             lambda: self.verb("ls", "--keys", "--json").count(b'"durable":true') == len(values),
-            30,
+            60,
             "all values of level d1 are on disk",
         )
         self.assertGreater(self.verb("ls", "--keys", "--json").count(b'"tier":"disk"'), 5)

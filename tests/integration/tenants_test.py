@@ -88,15 +88,15 @@ class Tenants(unittest.TestCase):
             first = http.client.HTTPConnection("127.0.0.1", c.url_port, timeout=60)
             body = {"prompt": random.ids(12000), "max_tokens": 1, "ignore_eos": True}
             first.request("POST", "/v1/completions", json.dumps(body).encode())
-            until(lambda: c.cluster()["requests_unfinished"] == 1, 20, "the first runs")
+            until(lambda: c.cluster()["requests_unfinished"] == 1, 60, "the first runs")
             with concurrent.futures.ThreadPoolExecutor(3) as pool:
                 asked = [pool.submit(ask, f"low{i}", 5) for i in range(2)]
-                until(lambda: c.cluster()["held"] == 2, 20, "two wait")
-                until(lambda: self.waiting(c)["deferred"] == 2, 20, "the metrics say so")
+                until(lambda: c.cluster()["held"] == 2, 60, "two wait")
+                until(lambda: self.waiting(c)["deferred"] == 2, 60, "the metrics say so")
                 waits = self.waiting(c)
                 self.assertEqual(waits["all"], waits["deferred"] + waits["capacity"], waits)
                 asked.append(pool.submit(ask, "high", -5))
-                until(lambda: c.cluster()["held"] == 3, 20, "all wait")
+                until(lambda: c.cluster()["held"] == 3, 60, "all wait")
                 first.close()
                 for one in asked:
                     one.result()
@@ -106,7 +106,7 @@ class Tenants(unittest.TestCase):
         keys = self.write("keys.toml", KEYS)
         with Cluster("1p1d", conductor=[*self.runner, "--api-keys", keys]) as c:
             body = {"prompt": Random(5).ids(900), "max_tokens": 1, "ignore_eos": True}
-            until(lambda: c.request("GET", "/health")[0] == 200, 30, "healthy without a key")
+            until(lambda: c.request("GET", "/health")[0] == 200, 60, "healthy without a key")
             for probe in ("/livez", "/readyz"):
                 self.assertEqual(c.request("GET", probe)[0], 200, probe)
             for path in ("/v1/models", "/metrics", "/cluster", "/version"):
@@ -140,11 +140,11 @@ class Tenants(unittest.TestCase):
             # SIGHUP reads the file again; one that is wrong changes nothing.
             self.write("keys.toml", KEYS.replace("sk-small-2", "sk-small-9"))
             c.processes["conductor"].popen.send_signal(signal.SIGHUP)
-            until(lambda: c.request("GET", "/version", headers=bearer("sk-small-9"))[0] == 200, 10, "the new key")
+            until(lambda: c.request("GET", "/version", headers=bearer("sk-small-9"))[0] == 200, 60, "the new key")
             self.assertEqual(c.request("GET", "/version", headers=bearer("sk-small-2"))[0], 401)
             self.write("keys.toml", "[tenant.x]\n")
             c.processes["conductor"].popen.send_signal(signal.SIGHUP)
-            until(lambda: "not reloaded" in c.processes["conductor"].text(), 10, "the log says so")
+            until(lambda: "not reloaded" in c.processes["conductor"].text(), 60, "the log says so")
             self.assertEqual(c.request("GET", "/version", headers=bearer("sk-small-9"))[0], 200)
 
     def test_key_files_that_are_wrong_are_refused_by_line_and_ones_others_may_read_by_mode(self):

@@ -38,11 +38,11 @@ class Watched(unittest.TestCase):
 
     def test_every_change_of_membership_is_a_line(self):
         for name, role in (("p0", "prefill"), ("d0", "decode")):
-            until(self.said("info", "node joined", f"name={name}", f"role={role}"), 10, f"{name} joined")
+            until(self.said("info", "node joined", f"name={name}", f"role={role}"), 60, f"{name} joined")
         c0 = self.c.start("c0")
-        until(self.said("node joined", "name=c0"), 30, "c0 joined")
+        until(self.said("node joined", "name=c0"), 60, "c0 joined")
         c0.stop()
-        until(self.said("node left", "name=c0"), 30, "c0 left")
+        until(self.said("node left", "name=c0"), 60, "c0 left")
         del self.c.processes["c0"]
 
     def test_the_life_of_a_request_is_lines_under_one_id(self):
@@ -52,7 +52,7 @@ class Watched(unittest.TestCase):
         self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
         req = "req_" + json.loads(data)["id"].removeprefix("cmpl-")
         for event in (" request req", " first token ", " request ended "):
-            until(self.said("debug", event, f"req={req}"), 10, event)
+            until(self.said("debug", event, f"req={req}"), 60, event)
         for name in ("mine-1", req, json.loads(data)["id"]):
             self.assertIn(req, self.verb("why", name))
         self.assertIn(req, self.verb("why", "--last"))
@@ -97,7 +97,7 @@ class Watched(unittest.TestCase):
         out = self.verb("drain", "d0", "p0", "--wait")
         said = [f"{name} is {state}" for state in ("draining", "drained") for name in ("d0", "p0")]
         self.assertEqual(out.splitlines(), said)
-        until(self.said("node is drain", "name=p0"), 10, "its line")
+        until(self.said("node is drain", "name=p0"), 60, "its line")
         self.assertEqual(len(self.verb("undrain", "d0", "p0").splitlines()), 2)
         self.verb("wait")
 
@@ -109,7 +109,7 @@ class Watched(unittest.TestCase):
     def test_the_metrics_of_a_node_that_the_conductor_named_bear_its_name(self):
         with Cluster("1p1d") as c:
             text = lambda: c.socket_request("GET", "/metrics", node=c.node("d0"))[1].decode()
-            until(lambda: 'mc_build_info{' in text() and 'engine="decode"' not in text(), 10, "its labels")
+            until(lambda: 'mc_build_info{' in text() and 'engine="decode"' not in text(), 60, "its labels")
             self.assertIn('engine="d0"', text())
 
     def test_pages_that_only_a_conductor_has_are_404_on_a_node(self):
@@ -125,7 +125,7 @@ class Stops(unittest.TestCase):
             c.complete("Once upon", max_tokens=2)
             for name, said in (("conductor", "node p0 prefill ready control="), ("d0", "peer p0 control=")):
                 c.processes[name].popen.send_signal(signal.SIGUSR1)
-                until(lambda: said in c.processes[name].text(), 10, f"dump of {name}: {c.processes[name].text()}")
+                until(lambda: said in c.processes[name].text(), 60, f"dump of {name}: {c.processes[name].text()}")
                 self.assertIn("state at SIGUSR1", c.processes[name].text())
 
     def test_a_stop_says_what_it_waits_for(self):
@@ -134,9 +134,9 @@ class Stops(unittest.TestCase):
             next(stream)
             conductor = c.processes["conductor"]
             conductor.popen.send_signal(signal.SIGTERM)
-            until(lambda: "draining; another signal stops now requests=1 most_s=" in conductor.text(), 10, "its line")
+            until(lambda: "draining; another signal stops now requests=1 most_s=" in conductor.text(), 60, "its line")
             conductor.popen.send_signal(signal.SIGTERM)
-            self.assertEqual(conductor.popen.wait(20), 0)
+            self.assertEqual(conductor.popen.wait(60), 0)
             self.assertIn("info mc-conductor: stopped", conductor.text())
             self.assertNotIn("message lost", conductor.text())
             stream.close()
@@ -145,7 +145,7 @@ class Stops(unittest.TestCase):
         tcp = ["--transport", "tcp", "--tcp-seal", "on"]
         with Cluster(roles=["conductor", "p0", "d0"], worker=tcp) as c:
             logs = lambda: c.processes["p0"].text()
-            until(lambda: 'data connection up peer=' in logs() and 'via="tcp, sealed: ' in logs(), 30, "its line")
+            until(lambda: 'data connection up peer=' in logs() and 'via="tcp, sealed: ' in logs(), 60, "its line")
 
     def test_a_data_connection_over_shared_memory_is_no_news(self):
         with Cluster(roles=["conductor", "p0", "d0"]) as c:
@@ -160,10 +160,10 @@ class Stops(unittest.TestCase):
             c.start("d0", *tcp, "off")
             c.wait_nodes()
             logs = lambda: c.processes["p0"].text() + c.processes["d0"].text()
-            until(lambda: "warn mc-" in logs() and "data connection refused peer=" in logs(), 30, "the warning")
+            until(lambda: "warn mc-" in logs() and "data connection refused peer=" in logs(), 60, "the warning")
             self.assertIn("the same --tcp-seal", logs())
             errors = lambda: [node["last_error"] for node in c.cluster()["nodes"]]
-            until(lambda: any("refused: " in e and "tcp_seal on" in e for e in errors()), 10, "the error in ps")
+            until(lambda: any("refused: " in e and "tcp_seal on" in e for e in errors()), 60, "the error in ps")
 
     def test_a_node_that_other_hosts_cannot_reach_is_warned_about(self):
         with Cluster() as c:
@@ -171,7 +171,7 @@ class Stops(unittest.TestCase):
             self.assertEqual(c.verb("keygen", "-o", key)[0], 0)
             words = ["mc-cache", "--conductor", "tcp://192.0.2.1:7700", "--auth", key, "--http", "127.0.0.1:0"]
             node = c.processes["c0"] = c.spawn(words)
-            until(lambda: "nodes of other hosts cannot reach this one" in node.text(), 30, "the warning")
+            until(lambda: "nodes of other hosts cannot reach this one" in node.text(), 60, "the warning")
             self.assertIn("give --bind an address of this host", node.text())
 
     @unittest.skipIf(os.geteuid() != 0, "needs another user")
