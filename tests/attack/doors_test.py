@@ -492,7 +492,7 @@ class HalfClosedClients(unittest.TestCase):
         for version, stream in (("1.1", False), ("1.1", True), ("1.0", False), ("1.0", True)):
             before = c.cluster()["totals"]["cancelled"]
             link = attack.dial(c.url_port)
-            link.sendall(self.post({"max_tokens": 1500, "stream": stream}, version))
+            link.sendall(self.post({"max_tokens": 6000, "stream": stream}, version))
             until(lambda: c.cluster()["requests_unfinished"] == 1, 60, "the request runs")
             link.close()
             until(lambda: c.cluster()["requests_unfinished"] == 0, 60, "the request ended")

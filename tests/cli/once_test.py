@@ -69,16 +69,17 @@ class Streams(Once):
         self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
 
     def test_text_is_printed_while_it_is_made(self):
+        tokens = 8000  # seconds of work
         process = subprocess.Popen(
-            [cluster.program("mc-prefill"), "once", "-p", "Once upon a time", "-n", "1500", "--ignore-eos"],
+            [cluster.program("mc-prefill"), "once", "-p", "Once upon a time", "-n", str(tokens), "--ignore-eos"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        first = os.read(process.stdout.fileno(), 1 << 16)
+        first = os.read(process.stdout.fileno(), 1)
+        process.kill()
         rest, err = process.communicate(timeout=100)
-        self.assertEqual(process.returncode, 0, err)
-        self.assertTrue(first)
-        self.assertGreater(len(rest), len(first))
+        self.assertTrue(first, err)
+        self.assertLess(len(rest), tokens)  # less than the whole text, in which few tokens have no byte
 
     def test_a_stream_of_nothing_is_told_as_that(self):
         said = ("stdin is empty", "where: --kv-in -", "mc-prefill once --kv-out")

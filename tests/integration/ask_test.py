@@ -130,7 +130,7 @@ class InACluster(unittest.TestCase):
 
     def test_a_node_that_is_killed_ends_the_request_with_an_error(self):
         with slow_cluster() as c:
-            verb = start_ask(c)
+            verb = start_ask(c, 2000)
             c.processes["p0"].kill()
             c.processes.pop("p0").close()
             out, err = verb.communicate(timeout=60)
@@ -140,16 +140,16 @@ class InACluster(unittest.TestCase):
 
     def test_a_conductor_that_is_killed_does_not_end_the_request(self):
         with slow_cluster() as c:
-            verb = start_ask(c)
+            verb = start_ask(c, 1000)
             c.processes["conductor"].kill()
             c.processes.pop("conductor").close()
             out, err = verb.communicate(timeout=60)
             self.assertEqual(verb.returncode, 0, err)
-            self.assertEqual(json.loads(out)["computed_tokens"], 400)
+            self.assertEqual(json.loads(out)["computed_tokens"], 1000)
 
     def test_a_second_signal_tells_a_client_that_the_node_is_stopping(self):
         with slow_cluster() as c:
-            verb = start_ask(c)
+            verb = start_ask(c, 2000)
             process = c.processes["p0"].popen
             until(lambda: process.poll() is not None or process.send_signal(signal.SIGTERM), 60, "the node has left")
             out, err = verb.communicate(timeout=60)
@@ -159,7 +159,7 @@ class InACluster(unittest.TestCase):
 
     def test_a_client_that_leaves_and_a_deadline_stop_the_computation(self):
         with slow_cluster() as c:
-            verb = start_ask(c, 2000)  # 20 s
+            verb = start_ask(c, 2000)
             verb.send_signal(signal.SIGKILL)
             verb.communicate()
             until(lambda: c.node("p0")["running"] == 0, 60, "the node is idle")
@@ -174,7 +174,7 @@ class InACluster(unittest.TestCase):
 
 @contextlib.contextmanager
 def slow_cluster():
-    """A prefill node that takes 4 s for 400 tokens, in chunks of 64."""
+    """A prefill node that takes 10 s for 1,000 tokens, in chunks of 64."""
     with tempfile.TemporaryDirectory() as folder:
         profile = os.path.join(folder, "slow.toml")
         with open(profile, "w", encoding="utf-8") as file:
@@ -185,8 +185,8 @@ def slow_cluster():
             yield c
 
 
-def start_ask(c, count=400):
-    """A prompt of `count` tokens that the node computes now."""
+def start_ask(c, count):
+    """A prompt of `count` tokens that the node computes now, and for seconds from now on."""
     place = os.path.join(c.env["MCT_RUN_DIR"], f"node-{c.node('p0')['instance'][:12]}.http")
     words = [program("mc-prefill"), "ask", place, "--prompt-ids", ",".join(map(str, Random(5).ids(count))), "--json"]
     verb = subprocess.Popen(words, env=c.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

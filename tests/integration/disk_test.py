@@ -176,8 +176,8 @@ class Disk(unittest.TestCase):
         until(lambda: c.node("p0")["disk_lost"], 60, "the tier is given up")
         self.assertIn("goes on without it", c.node("p0")["last_error"])
         self.assertIn("lost", c.verb("ps")[1].decode())
-        self.assertIn("the tier on disk is lost", c.processes["p0"].text())
-        self.assertEqual(c.metric("p0", "mc_ssd_lost"), 1)
+        until(lambda: "the tier on disk is lost" in c.processes["p0"].text(), 60, "the log says so")
+        until(lambda: c.metric("p0", "mc_ssd_lost") == 1, 60, "the metrics say so")
 
     def test_a_cache_node_keeps_demoted_blocks_on_its_disk_over_a_restart(self):
         c = Cluster()

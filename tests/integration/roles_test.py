@@ -266,7 +266,7 @@ class Roles(unittest.TestCase):
             code, _, err = c.verb("wait", "--prefill", "2", "--timeout", "500ms")
             self.assertEqual(code, 3)
             self.assertIn("MC2112 nodes-missing: ready: 1 prefill, 1 decode, 0 cache; wanted 2, 1, 0", err)
-            self.assertEqual(c.verb("wait", "--prefill", "1", "--timeout", "5s")[0], 0)
+            self.assertEqual(c.verb("wait", "--prefill", "1", "--timeout", "60s")[0], 0)
 
     def test_explain_names_the_winner_and_what_it_would_reuse(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
