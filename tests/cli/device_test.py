@@ -8,17 +8,30 @@ import tempfile
 import unittest
 
 import cluster
+import draws
 
+TOP_K = 40
+LAYERS = 6  # of mc-tiny
 PLAIN = ["--ignore-eos", "--dtype", "bf16", "--threads", "1"]
 GREEDY = ["--temperature", "0", *PLAIN]
 PASSKEY = "The pass key is 48213. Remember it. " + "The grass is green. The sky is blue. " * 4 + "The pass key is"
 IDS = ",".join(str(5 + i * 7 % 900) for i in range(135))  # two whole blocks of 64 and a tail
 
 
-def answer(device, *words, tool="mc-prefill", how=GREEDY, **kwargs):
+def result(device, *words, tool="mc-prefill", how=GREEDY, **kwargs):
     code, out, err = cluster.run(tool, "once", "--device", device, *how, "--json", *words, **kwargs)
     assert code == 0, f"{device} {words}: exit {code}: {err}"
-    return json.loads(out.splitlines()[-1])["output_ids"]
+    return json.loads(out.splitlines()[-1])
+
+
+def answer(device, *words, **kwargs):
+    return result(device, *words, **kwargs)["output_ids"]
+
+
+def drawn(device, *words, how):
+    """Each token with its log-probability and the likeliest ones, as draws.check() takes them."""
+    rows = result(device, *words, "--logprobs", str(TOP_K), how=how)["logprobs"]
+    return [(row["id"], row["logprob"], [(one["id"], one["logprob"]) for one in row["top"]]) for row in rows]
 
 
 class Equality(unittest.TestCase):
@@ -34,10 +47,15 @@ class Equality(unittest.TestCase):
         plan = "moba:block=64,top_k=2,full_last=1"
         self.equal("--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
 
-    def test_an_answer_drawn_on_emu_is_the_cpu_s_for_one_seed(self):
+    def test_one_seed_draws_by_the_same_numbers_on_emu_and_on_the_cpu(self):
+        sampling = {"temperature": 0.8, "top_k": TOP_K, "top_p": 0.95, "min_p": 0.01}
+        flags = [word for name, value in sampling.items() for word in ("--" + name.replace("_", "-"), str(value))]
+        compared = 0
         for seed in ("3", "8"):
-            drawn = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01", "--seed", seed]
-            self.equal("-p", PASSKEY, "-n", "5", how=[*drawn, *PLAIN])
+            how = [*flags, "--seed", seed, *PLAIN]
+            answers = [drawn(device, "-p", PASSKEY, "-n", "5", how=how) for device in ("cpu", "emu")]
+            compared += draws.check(self, *answers, LAYERS, sampling)
+        self.assertGreaterEqual(compared, 4)  # of 10: more than the first tokens
 
     def test_kv_that_emu_wrote_is_continued_on_the_cpu_and_the_other_way_round(self):
         want = answer("cpu", "-p", PASSKEY, "-n", "4")
