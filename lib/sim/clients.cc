@@ -26,12 +26,12 @@ node::Submit Clients::request(std::vector<uint32_t> ids, uint32_t max_tokens, Du
 RequestId Clients::add(node::Submit& submit, TimePoint now) {
   const RequestId req = "req_" + std::to_string(outcomes_.size() + 1);
   Outcome& outcome = outcomes_[req];
-  outcome.ids = submit.ids;
-  outcome.max_tokens = submit.stopping.max_tokens;
+  outcome.asked.ids = submit.ids;
+  outcome.asked.max_tokens = submit.stopping.max_tokens;
   outcome.submitted = now;
   outcome.deadline = now + submit.deadline;
-  outcome.tenant = submit.tenant;
-  outcome.pin_prefill = submit.pin_prefill, outcome.pin_decode = submit.pin_decode;
+  outcome.asked.tenant = submit.tenant;
+  outcome.asked.pin_prefill = submit.pin_prefill, outcome.asked.pin_decode = submit.pin_decode;
   submit.req = req;
   submit.sampling.temperature = 0;
   if (options_.profile == nullptr) submit.stopping.stop_ids = {kStopToken};
@@ -77,8 +77,8 @@ void Clients::check_dispatch(const node::Conductor& conductor, const std::string
         findings_.add(now, start.spec.req + " went to " + n.name + ", which drains");
       if (!n.lacks.empty()) findings_.add(now, start.spec.req + " went to " + n.name + ": " + n.lacks);
     }
-  if ((!outcome.pin_prefill.empty() && outcome.pin_prefill != to) ||
-      (!outcome.pin_decode.empty() && outcome.pin_decode != start.decode))
+  if ((!outcome.asked.pin_prefill.empty() && outcome.asked.pin_prefill != to) ||
+      (!outcome.asked.pin_decode.empty() && outcome.asked.pin_decode != start.decode))
     findings_.add(now, start.spec.req + " went to " + to + " and " + start.decode + " past its pin");
 }
 
@@ -117,7 +117,7 @@ void Clients::on_reply(const node::Reply& reply, TimePoint now) {
   if (now > outcome.deadline + options_.client_grace)
     findings_.add(now,
                   reply.req + ": ended " + std::to_string(to_ms(now - outcome.deadline)) + " ms after its deadline");
-  const auto expected = oracle(options_, outcome.ids, outcome.max_tokens);
+  const auto expected = oracle(options_, outcome.asked.ids, outcome.asked.max_tokens);
   const size_t count = outcome.answer.size();
   const bool whole = outcome.served();
   if (count > expected.size() || !std::equal(outcome.answer.begin(), outcome.answer.end(), expected.begin()))

@@ -132,7 +132,7 @@ void ClusterEngine::handle(const Event& e) {
 
 void ClusterEngine::arrive_request(uint32_t r) {
   Live& live = live_[r];
-  live.arrived_s = now_;
+  live.times.arrived_s = now_;
   live.tokens = trace_[r].input_tokens;
   live.attempt = run_.requests[r].attempts = 1;
   // As at the live front door: prompt and longest answer must fit into the context.
@@ -179,13 +179,14 @@ void ClusterEngine::fill_inflight(std::vector<sched::Inflight>& out) const {
   for (const uint32_t r : active_) {
     const Live& live = live_[r];
     if (live.decoding) continue;
-    const double arrives_s = live.computed ? live.prefill_end_s - now_ : std::max(0.0, live.expected_s - now_);
+    const double arrives_s =
+        live.computed ? live.times.prefill_end_s - now_ : std::max(0.0, live.times.expected_s - now_);
     const uint32_t answered = static_cast<uint32_t>(live.made + live.computed);
     out.push_back({arrives_s, live.decode, static_cast<uint32_t>(live.tokens + live.computed), answered, 0});
   }
   const auto add = [&](uint32_t batch, uint32_t r, uint64_t context, uint64_t made) {
     const Live& live = live_[r];
-    out.push_back({live.prefill_end_s - now_, batch, static_cast<uint32_t>(context),
+    out.push_back({live.times.prefill_end_s - now_, batch, static_cast<uint32_t>(context),
                    static_cast<uint32_t>(live.made + made + 1), 0});
   };
   for (uint32_t i = 0; i < batches_.size(); ++i) {
@@ -206,7 +207,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   RequestRecord& record = run_.requests[r];
   live.placed = true;
   live.node = record.prefill = route.node, live.decode = record.decode = route.decode;
-  live.expected_s = now_ + route.ttft_s;
+  live.times.expected_s = now_ + route.ttft_s;
   const auto reused = [&](uint32_t count) { return std::min(count * kTraceBlockTokens, live.tokens - 1); };
   const uint32_t used_blocks = route.local_blocks + route.fetch_blocks;
   const uint64_t local = reused(route.local_blocks);
@@ -281,12 +282,12 @@ void ClusterEngine::finish(uint32_t r, double at_s) {
   RequestRecord& record = run_.requests[r];
   if (live.decoding) {
     const bool waited = options_.sched.first_with_second && !coupled();
-    const Gaps gaps = batches_[live.decode].history().take_gaps(r, live.gap_s, waited);
+    const Gaps gaps = batches_[live.decode].history().take_gaps(r, live.times.gap_s, waited);
     record.tbt_s = gaps.longest_s, record.heard_tbt_s = gaps.heard_s;
     record.mean_gap_s = gaps.count > 0 ? gaps.total_s / static_cast<double>(gaps.count) : 0;
-    if (waited) outcomes_.first_token(r, live.first_token_s + gaps.first_s - live.arrived_s);
+    if (waited) outcomes_.first_token(r, live.times.first_token_s + gaps.first_s - live.times.arrived_s);
   }
-  router_.answered(static_cast<uint32_t>(trace_[r].output_tokens), at_s - live.first_token_s);
+  router_.answered(static_cast<uint32_t>(trace_[r].output_tokens), at_s - live.times.first_token_s);
   outcomes_.end(r, Fate::served, at_s);
   leave(r, live.decoding ? steps_left(r) : 0);
   router_.close(r, false, now_);
@@ -303,7 +304,8 @@ uint64_t ClusterEngine::steps_left(uint32_t r) const {
 // Takes a request off its nodes, one of which has failed.
 void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   const Live& live = live_[r];
-  if (live.computing) run_.requests[r].prefill_s += std::min(now_ - live.started_s, live.work_s) - live.work_s;
+  if (live.computing)
+    run_.requests[r].prefill_s += std::min(now_ - live.times.started_s, live.times.work_s) - live.times.work_s;
   if (live.computing && !coupled() && nodes_[live.node].up) {
     // The next request begins now, or when the first stage of a pipeline is free.
     Stages& stages = nodes_[live.node].stages;
@@ -358,8 +360,9 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   const bool unheard = first_waits(r) && more_made == 0;
   Live again;
   again.made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
-  again.arrived_s = live.arrived_s, again.first_token_s = live.first_token_s, again.gap_s = live.gap_s;
-  if (again.made > 0) again.lost_s = now_;
+  again.times.arrived_s = live.times.arrived_s, again.times.first_token_s = live.times.first_token_s,
+  again.times.gap_s = live.times.gap_s;
+  if (again.made > 0) again.times.lost_s = now_;
   again.tokens = trace_[r].input_tokens + again.made;
   again.attempt = static_cast<uint16_t>(live.attempt + 1);
   live = std::move(again);
@@ -464,42 +467,43 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
   Live& live = live_[r];
   RequestRecord& record = run_.requests[r];
   live.computing = true;
-  live.started_s = now_;
-  record.queue_s = now_ - live.arrived_s;
+  live.times.started_s = now_;
+  record.queue_s = now_ - live.times.arrived_s;
   const double tokens = static_cast<double>(live.tokens), reused = static_cast<double>(live.reused);
   double gpu_s = 0;
   if (node.stages.is_pipeline()) {  // a stage that is free takes the next request
-    live.work_s = node.stages.compute(profile_, live.reused, live.tokens, now_) - now_;
+    live.times.work_s = node.stages.compute(profile_, live.reused, live.tokens, now_) - now_;
     gpu_s = profile_.prefill_s(tokens, reused);
   } else {
-    live.work_s = profile_.prefill_s(tokens, reused);
+    live.times.work_s = profile_.prefill_s(tokens, reused);
     // Loading the prefix into the device runs beside computing, but for one layer (5.2).
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
-      live.work_s = profile_.overlapped_s(profile_.load.seconds(kv_bytes(profile_, live.reused)), live.work_s);
-    gpu_s = live.work_s;
-    node.stages.set_free(now_ + live.work_s);
+      live.times.work_s =
+          profile_.overlapped_s(profile_.load.seconds(kv_bytes(profile_, live.reused)), live.times.work_s);
+    gpu_s = live.times.work_s;
+    node.stages.set_free(now_ + live.times.work_s);
   }
   record.prefill_s += gpu_s;
   run_.prefill_busy_s += gpu_s;
   if (options_.layer_wise && steps_left(r) > 0) {
     const double bytes = kv_bytes(profile_, live.tokens);
-    send_on(r, bytes, bytes / live.work_s);
+    send_on(r, bytes, bytes / live.times.work_s);
   }
-  at(now_ + live.work_s, Kind::prefill_done, r, live_[r].attempt);
-  if (node.stages.free_s() < now_ + live.work_s) at(node.stages.free_s(), Kind::pump, index);
+  at(now_ + live.times.work_s, Kind::prefill_done, r, live_[r].attempt);
+  if (node.stages.free_s() < now_ + live.times.work_s) at(node.stages.free_s(), Kind::pump, index);
 }
 
 void ClusterEngine::first_token(uint32_t r) {
   Live& live = live_[r];
   live.computing = false, live.computed = true;
-  live.prefill_end_s = now_;
-  router_.first_token(r, live.reused, now_ - live.started_s, now_);
+  live.times.prefill_end_s = now_;
+  router_.first_token(r, live.reused, now_ - live.times.started_s, now_);
   router_.charge(r, live.made + 1, now_);
   caches_.settle(live.node, kept_blocks(r));
-  const bool first = live.attempt == 1 || live.first_token_s == 0;
-  if (first || first_waits(r)) live.first_token_s = now_;
-  if (first && !first_waits(r)) outcomes_.first_token(r, now_ - live.arrived_s);
-  if (live.lost_s > 0) live.gap_s += now_ - live.lost_s;
+  const bool first = live.attempt == 1 || live.times.first_token_s == 0;
+  if (first || first_waits(r)) live.times.first_token_s = now_;
+  if (first && !first_waits(r)) outcomes_.first_token(r, now_ - live.times.arrived_s);
+  if (live.times.lost_s > 0) live.times.gap_s += now_ - live.times.lost_s;
   const auto waiters = std::move(live.waiters);
   live.waiters.clear();
   for (const auto& [other, attempt] : waiters)
@@ -551,7 +555,7 @@ void ClusterEngine::arrive_at_decode(uint32_t r) {
   const bool full = context > static_cast<double>(profile_.kv_capacity_tokens);
   if (options_.sched.admission->checks_again && live.attempt == 1 && r != options_.force && (slow || full))
     return reject(r, Fate::rejected_after);
-  run_.requests[r].handoff_s = now_ - live.prefill_end_s;
+  run_.requests[r].handoff_s = now_ - live.times.prefill_end_s;
   const uint32_t plan = batch.plan();
   join_batch(r);
   if (batch.plan() != plan) schedule(live.decode);
@@ -560,7 +564,7 @@ void ClusterEngine::arrive_at_decode(uint32_t r) {
 void ClusterEngine::join_batch(uint32_t r) {
   Live& live = live_[r];
   live.decoding = true;
-  batches_[live.decode].add(now_, r, live.tokens + 1, steps_left(r), live.prefill_end_s);
+  batches_[live.decode].add(now_, r, live.tokens + 1, steps_left(r), live.times.prefill_end_s);
 }
 
 void ClusterEngine::batch_event(uint32_t index) {
@@ -606,11 +610,11 @@ void ClusterEngine::coupled_begin(uint32_t index) {
       node.running = r;
       Live& live = live_[r];
       live.computing = true;
-      live.started_s = now_;
-      live.work_s = profile_.prefill_s(static_cast<double>(live.tokens), static_cast<double>(live.reused));
-      run_.requests[r].queue_s = now_ - live.arrived_s;
-      run_.requests[r].prefill_s += live.work_s;
-      run_.prefill_busy_s += live.work_s;
+      live.times.started_s = now_;
+      live.times.work_s = profile_.prefill_s(static_cast<double>(live.tokens), static_cast<double>(live.reused));
+      run_.requests[r].queue_s = now_ - live.times.arrived_s;
+      run_.requests[r].prefill_s += live.times.work_s;
+      run_.prefill_busy_s += live.times.work_s;
       node.chunk_begin = node.chunk_end = live.reused;
     }
   }
@@ -622,7 +626,7 @@ void ClusterEngine::coupled_begin(uint32_t index) {
   const Live& live = live_[node.running];
   if (!batch.held()) batch.hold(now_);
   if (options_.coupled_way == CoupledWay::prefill_first) {
-    at(now_ + live.work_s, Kind::chunk, index, ++node.version);
+    at(now_ + live.times.work_s, Kind::chunk, index, ++node.version);
     return;
   }
   // One pass computes the batch and a chunk of the prompt.

@@ -28,14 +28,18 @@ class ClusterEngine {
   enum class Kind : uint8_t { pump, ssd_read, prefill_done, arrive, batch, chunk, fail, back };
   using Event = Calendar<Kind>::Event;
 
-  struct Live {  // a request that is not over
+  struct Times {
     double arrived_s = 0, started_s = 0, first_token_s = 0, prefill_end_s = 0;
     double expected_s = 0;         // end of prefill, as predicted when it was placed
     double work_s = 0;             // of prefill, as simulated
     double lost_s = 0, gap_s = 0;  // when its last attempt failed, and how long the client then had no token
-    uint64_t tokens = 0;           // prompt, and the answer so far after a failure
-    uint64_t made = 0;             // answer so far, of earlier attempts
-    uint64_t reused = 0;           // tokens
+  };
+
+  struct Live {  // a request that is not over
+    Times times;
+    uint64_t tokens = 0;  // prompt, and the answer so far after a failure
+    uint64_t made = 0;    // answer so far, of earlier attempts
+    uint64_t reused = 0;  // tokens
     uint32_t node = 0, decode = 0;
     uint32_t missing = 0;             // parts of its prefix under way
     uint32_t source = UINT32_MAX;     // node that its fetch comes from, once the fetch has begun

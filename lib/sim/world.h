@@ -74,10 +74,16 @@ struct WorldOptions {
   Faults faults;
 };
 
-/// The end of one request, and its way there.
-struct Outcome {
+/// A request as its client submitted it.
+struct Asked {
   std::vector<uint32_t> ids;
   uint32_t max_tokens = 0;
+  std::string tenant, pin_prefill, pin_decode;
+};
+
+/// The end of one request, and its way there.
+struct Outcome {
+  Asked asked;
   TimePoint submitted{}, deadline{}, first_token = kNever, ended = kNever;
   std::vector<uint32_t> answer;
   TimePoint last_token = kNever;
@@ -95,7 +101,6 @@ struct Outcome {
   std::vector<node::FailedAttempt> failed;
   bool connection_lost = false;  // the conductor died under it
   node::RequestSummary summary;
-  std::string tenant, pin_prefill, pin_decode;  // as asked for
 };
 
 /// The role of a process in the cluster.

@@ -47,7 +47,7 @@ Run serve(World& world, uint32_t first, uint32_t end) {
     REQUIRE(outcome.served());
     run.disk_tokens += outcome.summary.report.cached_disk;
     run.hit_tokens += outcome.summary.report.cached_local + outcome.summary.report.cached_remote;
-    run.prompt_tokens += outcome.ids.size();
+    run.prompt_tokens += outcome.asked.ids.size();
   }
   INFO("seed " << test::seed());
   REQUIRE_MESSAGE(world.violation().empty(), world.violation());

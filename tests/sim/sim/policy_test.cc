@@ -200,7 +200,7 @@ class Clients {
     for (const auto& [req, o] : world_.outcomes())
       if (is_of(o, name) && o.ended != kNever && o.attempts == 0 && o.stage == node::RequestStage::route &&
           o.reason != node::Reason::tenant_quota && o.reason != node::Reason::deadline_exceeded)
-        sum += static_cast<double>(o.ids.size());
+        sum += static_cast<double>(o.asked.ids.size());
     return sum;
   }
   double answered(const std::string& name) const {
@@ -210,7 +210,7 @@ class Clients {
     return sum;
   }
   bool is_of(const Outcome& o, const std::string& name) const {
-    return o.tenant == name || (name == "default" && !tenant(o.tenant));
+    return o.asked.tenant == name || (name == "default" && !tenant(o.asked.tenant));
   }
 
   World& world_;
@@ -271,8 +271,8 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
   for (const auto& req : last) {
     const Outcome& o = world.outcomes().at(req);
     INFO(req << " ended " << o.end() << " in " << to_string(o.stage) << ", attempts " << o.attempts << ", tenant "
-             << o.tenant);
-    CHECK(may_end(o, options, clients.tenant(o.tenant)));
+             << o.asked.tenant);
+    CHECK(may_end(o, options, clients.tenant(o.asked.tenant)));
     // Ten short prompts are a tenth of a second of work; priorities and classes differ by ten steps in all.
     CHECK(o.summary.held_s < 1 + 10 * options.fair.age_s + (options.fair.stretch > 0 ? 1 : 0));
   }
