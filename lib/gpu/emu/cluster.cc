@@ -64,6 +64,22 @@ Flow change_registers(Warp& w, uint32_t, void* const* operands) {
 
 }  // namespace
 
+Cluster::Cluster(Grid& grid, uint32_t first_cta)
+    : grid(grid),
+      order(grid.launch.cluster * (grid.launch.block / kLanes), grid.launch.cluster * kMbarriersMax),
+      open(order.view()),
+      released(order.view()) {
+  for (uint32_t rank = 0; rank < grid.launch.cluster; ++rank) ctas.emplace_back(*this, rank, first_cta + rank);
+}
+
+uint32_t Cluster::alive() const {
+  uint32_t out = 0;
+  for (const Cta& cta : ctas)
+    out += static_cast<uint32_t>(
+        std::count_if(cta.warps.begin(), cta.warps.end(), [](const Warp& w) { return w.alive != 0; }));
+  return out;
+}
+
 void Cluster::try_complete() {
   if (arrived == 0 || arrived < alive()) return;
   MC_ASSERT_LE(arrived, order.warps());

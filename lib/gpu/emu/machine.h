@@ -121,6 +121,15 @@ struct SiteRounds {
   std::deque<Round> rounds;
 };
 
+/// The wgmma instructions of a warp; empty in kernels without them.
+struct WarpProducts {
+  std::vector<Product> products;
+  std::vector<Accumulation> accumulations;
+  std::vector<Fenced> fenced[kLanes], held[kLanes];
+  uint32_t group = 0;   // of the next product
+  uint32_t issued = 0;  // products, to compare with the other warps of the warpgroup
+};
+
 struct Warp {
   Warp(Cta& cta, uint32_t number);
   ~Warp();
@@ -143,12 +152,7 @@ struct Warp {
   uint32_t cluster_generation = 0;                  // of the cluster barrier that it arrived at
   bool cluster_arrived = false, waits_for_cluster = false;
 
-  // wgmma; empty in kernels without it
-  std::vector<Product> products;
-  std::vector<Accumulation> accumulations;
-  std::vector<Fenced> fenced[kLanes], held[kLanes];
-  uint32_t product_group = 0;
-  uint32_t issued = 0;  // products, to compare with the other warps of the warpgroup
+  WarpProducts wgmma;
 
   /// The ready lane that runs next; there is one.
   Lane& next_lane() {

@@ -110,7 +110,7 @@ void check_exit(Lane& lane) {
     for (const AsyncCopy& copy : warp.copies)
       if (copy.lane == lane.number && copy.arrival == 0)
         fail("exit", "a lane exits with a cp.async that it has not waited for");
-  if (!warp.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
+  if (!warp.wgmma.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
   finish_stores(lane);
   if (warp.cluster_arrived && warp.cluster_generation == warp.cta.cluster.generation)
     fail("exit", "a lane exits between its arrival at the cluster's barrier and the wait");
@@ -344,22 +344,6 @@ Warp::Warp(Cta& cta, uint32_t number)
 
 Warp::~Warp() {
   for (const Lane& lane : lanes) Stacks::of_thread().give(lane.stack);
-}
-
-Cluster::Cluster(Grid& grid, uint32_t first_cta)
-    : grid(grid),
-      order(grid.launch.cluster * (grid.launch.block / kLanes), grid.launch.cluster * kMbarriersMax),
-      open(order.view()),
-      released(order.view()) {
-  for (uint32_t rank = 0; rank < grid.launch.cluster; ++rank) ctas.emplace_back(*this, rank, first_cta + rank);
-}
-
-uint32_t Cluster::alive() const {
-  uint32_t out = 0;
-  for (const Cta& cta : ctas)
-    out += static_cast<uint32_t>(
-        std::count_if(cta.warps.begin(), cta.warps.end(), [](const Warp& w) { return w.alive != 0; }));
-  return out;
 }
 
 Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)

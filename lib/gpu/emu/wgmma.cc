@@ -70,8 +70,8 @@ void compare_issue(Warp& w, const Product& product) {
   if (group >= std::size(w.cta.issues) || w.cta.warps.size() < 4 * (group + 1))
     fail("wgmma", "the warp is in no full warpgroup");
   std::vector<Cta::Issue>& issues = w.cta.issues[group];
-  if (w.issued == issues.size()) issues.push_back({product.where, product.a, product.b});
-  const Cta::Issue& first = issues[w.issued++];
+  if (w.wgmma.issued == issues.size()) issues.push_back({product.where, product.a, product.b});
+  const Cta::Issue& first = issues[w.wgmma.issued++];
   if (first.where.line() != product.where.line() || first.a != product.a || first.b != product.b)
     fail("wgmma", "the warps of a warpgroup issue different products");
 }
@@ -134,32 +134,32 @@ Flow issue_product(Warp& w, uint32_t, void* const* operands) {
                   .a = first.a,
                   .b = first.b,
                   .add = first.add,
-                  .group = w.product_group};
+                  .group = w.wgmma.group};
   size_t at = 0;
-  while (at < w.accumulations.size() && w.accumulations[at].d[0] != first.d) ++at;
-  const bool chained = at < w.accumulations.size() && w.accumulations[at].open > 0;
+  while (at < w.wgmma.accumulations.size() && w.wgmma.accumulations[at].d[0] != first.d) ++at;
+  const bool chained = at < w.wgmma.accumulations.size() && w.wgmma.accumulations[at].open > 0;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const IssueOperand& o = issue_of(operands, lane);
     if (o.a != first.a || o.b != first.b || o.add != first.add)
       fail("wgmma", "lanes name different descriptors", static_cast<int>(lane));
-    if (!chained) check_fenced(w.fenced[lane], o.d, first.form.columns / 2, lane);
+    if (!chained) check_fenced(w.wgmma.fenced[lane], o.d, first.form.columns / 2, lane);
     if (!registers) continue;
-    check_fenced(w.fenced[lane], o.a_registers, 4, lane);
+    check_fenced(w.wgmma.fenced[lane], o.a_registers, 4, lane);
     product.a_at[lane] = o.a_registers;
     std::copy_n(o.a_registers, 4, product.a_registers[lane]);
   }
   start_reads(w, product, registers);
   if (!chained) {
     Accumulation made = take_accumulators(w, operands, first.form.columns, product.where);
-    if (at < w.accumulations.size())
-      w.accumulations[at] = std::move(made);
+    if (at < w.wgmma.accumulations.size())
+      w.wgmma.accumulations[at] = std::move(made);
     else
-      w.accumulations.push_back(std::move(made));
+      w.wgmma.accumulations.push_back(std::move(made));
   }
-  MC_ASSERT_EQ(w.accumulations[at].columns, first.form.columns);
+  MC_ASSERT_EQ(w.wgmma.accumulations[at].columns, first.form.columns);
   product.accumulation = at;
-  ++w.accumulations[at].open;
-  w.products.push_back(std::move(product));
+  ++w.wgmma.accumulations[at].open;
+  w.wgmma.products.push_back(std::move(product));
   return Flow::next;
 }
 
@@ -202,14 +202,14 @@ MC_UNCHECKED bool is_poisoned(const Acc* d, uint32_t count) {
 
 /// Ends the oldest product.
 void finish_product(Warp& w) {
-  Product product = std::move(w.products.front());
-  w.products.erase(w.products.begin());
+  Product product = std::move(w.wgmma.products.front());
+  w.wgmma.products.erase(w.wgmma.products.begin());
   for (uint32_t lane = 0; lane < kLanes && product.a_at[0] != nullptr; ++lane)
     if (differ(product.a_at[lane], product.a_registers[lane], 4))
       fail("accumulator", "registers of A changed before the wait of " + place_of(Instruction::wgmma, product.where),
            static_cast<int>(lane));
-  MC_ASSERT_LT(product.accumulation, w.accumulations.size());
-  Accumulation& sum = w.accumulations[product.accumulation];
+  MC_ASSERT_LT(product.accumulation, w.wgmma.accumulations.size());
+  Accumulation& sum = w.wgmma.accumulations[product.accumulation];
   MC_ASSERT(sum.open > 0);
   multiply_product(w, product, sum.values);
   if (w.cta.grid.options.checks)
@@ -233,31 +233,31 @@ struct FenceOperand {
 Flow fence_products(Warp& w, uint32_t lanes, void* const* operands) {
   for_lanes(lanes, [&](uint32_t lane) {
     const auto& o = *static_cast<const FenceOperand*>(operands[lane]);
-    std::vector<Fenced>& fenced = w.fenced[lane];
+    std::vector<Fenced>& fenced = w.wgmma.fenced[lane];
     std::erase_if(fenced, [&](const Fenced& f) { return f.at == o.d || f.bits.size() == 4; });
     Fenced made{o.d, std::vector<uint32_t>(o.registers)};
     std::memcpy(made.bits.data(), static_cast<const void*>(o.d), size_t{o.registers} * 4);
     fenced.push_back(std::move(made));
-    for (Fenced& held : w.held[lane]) fenced.push_back(std::move(held));
-    w.held[lane].clear();
+    for (Fenced& held : w.wgmma.held[lane]) fenced.push_back(std::move(held));
+    w.wgmma.held[lane].clear();
   });
   return Flow::next;
 }
 Flow commit_products(Warp& w, uint32_t, void* const*) {
-  ++w.product_group;
+  ++w.wgmma.group;
   return Flow::next;
 }
 Flow wait_products(Warp& w, uint32_t, void* const* operands) {
   const uint32_t left = *static_cast<const uint32_t*>(operands[0]);
-  while (!w.products.empty() && w.products.front().group + left < w.product_group) finish_product(w);
-  if (w.products.empty()) w.accumulations.clear();
+  while (!w.wgmma.products.empty() && w.wgmma.products.front().group + left < w.wgmma.group) finish_product(w);
+  if (w.wgmma.products.empty()) w.wgmma.accumulations.clear();
   return Flow::next;
 }
 
 }  // namespace
 
 void touched_in_flight() {
-  for (const Accumulation& sum : running_warp().accumulations)
+  for (const Accumulation& sum : running_warp().wgmma.accumulations)
     if (sum.open > 0)
       fail("accumulator", "a register of the unfinished " + place_of(Instruction::wgmma, sum.where) +
                               " is read or written before its wait");
@@ -271,7 +271,7 @@ void wgmma_fence(Acc* d, uint32_t registers, const Where& where) {
 }
 
 void wgmma_hold(uint32_t* a) {
-  running_warp().held[running().number].push_back({a, {a, a + 4}});
+  running_warp().wgmma.held[running().number].push_back({a, {a, a + 4}});
 }
 
 void wgmma_commit(const Where& where) {
