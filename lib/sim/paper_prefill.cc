@@ -77,13 +77,13 @@ PaperChoice by_cost(const PaperView& view) {
 }
 
 constexpr PaperRule kRules[] = {
-    {"random", sched::FetchRule::cost, "random", random},
-    {"load-count", sched::FetchRule::cost, "lbcount", load_count},
-    {"load", sched::FetchRule::cost, "lb", load},
-    {"cache-aware", sched::FetchRule::cost, "local", cache_aware},
+    {"random", std::nullopt, "random", random},
+    {"load-count", std::nullopt, "lbcount", load_count},
+    {"load", std::nullopt, "lb", load},
+    {"cache-aware", std::nullopt, "local", cache_aware},
     {"kv-centric", sched::FetchRule::threshold, "global", by_threshold},
     {"kv-centric", sched::FetchRule::cost, "cost", by_cost},
-    {"affinity", sched::FetchRule::cost, "affinity", affinity},
+    {"affinity", std::nullopt, "affinity", affinity},
 };
 
 }  // namespace
@@ -94,7 +94,7 @@ std::span<const PaperRule> paper_rules() {
 
 const PaperRule* find_paper_rule(std::string_view policy, sched::FetchRule fetch_rule) {
   for (const PaperRule& rule : kRules)
-    if (rule.policy == policy && (policy != "kv-centric" || rule.fetch_rule == fetch_rule)) return &rule;
+    if (rule.policy == policy && rule.fetch_rule.value_or(fetch_rule) == fetch_rule) return &rule;
   return nullptr;
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <random>
 #include <span>
 #include <string_view>
@@ -56,13 +57,13 @@ struct PaperChoice {
 };
 
 struct PaperRule {
-  std::string_view policy;          // sched's name
-  sched::FetchRule fetch_rule;      // of kv-centric only
-  std::string_view reference_name;  // the reference's
+  std::string_view policy;                     // sched's name
+  std::optional<sched::FetchRule> fetch_rule;  // nullopt: the policy fetches nothing, or has one rule
+  std::string_view reference_name;             // the reference's
   PaperChoice (*choose)(const PaperView&);
 };
 std::span<const PaperRule> paper_rules();
-/// nullptr when there is none of that name; fetch_rule matters to kv-centric alone.
+/// nullptr when there is none of that name; fetch_rule matters to policies with several rules.
 const PaperRule* find_paper_rule(std::string_view policy, sched::FetchRule fetch_rule);
 
 struct PaperPrefillOptions {

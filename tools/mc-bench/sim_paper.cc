@@ -94,8 +94,8 @@ Result<void> check_decode_size(const std::vector<TraceRequest>& trace, const std
 
 Json figures(const sim::PaperOptions& options, const sim::PaperRun& run) {
   Json out = Json::object({{"policy", options.prefill.rule->policy}});
-  if (options.prefill.rule->policy == "kv-centric") {
-    const bool threshold = options.prefill.rule->fetch_rule == sched::FetchRule::threshold;
+  if (const auto fetch_rule = options.prefill.rule->fetch_rule) {
+    const bool threshold = fetch_rule == sched::FetchRule::threshold;
     out.set("fetch_rule", threshold ? "threshold" : "cost");
     if (threshold) out.set("theta", options.prefill.theta);
   }
