@@ -59,13 +59,13 @@ Json call_of(const Json& function, text::CallForm form) {
 
 Result<Json> calls_of(const http::GenerateRequest& request, text::CallForm form) {
   Json::Array any;
-  if (request.tools.size() > kForcedToolsMax)
-    return user_error(
-        err::kInvalidField,
-        std::to_string(request.tools.size()) + " tools; at most " + std::to_string(kForcedToolsMax) + " can be forced",
-        "tools");
-  for (size_t i = 0; i < request.tools.size(); ++i) {
-    const Json& function = request.tools[i]["function"];
+  if (request.chat.tools.size() > kForcedToolsMax)
+    return user_error(err::kInvalidField,
+                      std::to_string(request.chat.tools.size()) + " tools; at most " + std::to_string(kForcedToolsMax) +
+                          " can be forced",
+                      "tools");
+  for (size_t i = 0; i < request.chat.tools.size(); ++i) {
+    const Json& function = request.chat.tools[i]["function"];
     if (!is_tool_name(function["name"].as_string()))
       return user_error(err::kInvalidField, "must be 1 to 64 letters, digits, _, - and .",
                         "tools[" + std::to_string(i) + "].function.name");
@@ -74,7 +74,7 @@ Result<Json> calls_of(const http::GenerateRequest& request, text::CallForm form)
     if (!type.is_null() && type.as_string() != "object")
       return user_error(err::kInvalidField, "must be \"object\"",
                         "tools[" + std::to_string(i) + "].function.parameters.type");
-    if (request.tool_choice != http::ToolChoice::named || function["name"].as_string() == request.tool_name)
+    if (request.chat.tool_choice != http::ToolChoice::named || function["name"].as_string() == request.chat.tool_name)
       any.push_back(call_of(function, form));
   }
   return choice(std::move(any));
@@ -85,20 +85,20 @@ Json behind_reasoning(const Json& grammar, const http::GenerateRequest& request,
   if (!request.is_chat || !form.thinks || !request.mc.split_reasoning) return grammar;
   Json end = Json::object(), blanks = Json::object();
   end.set("until", text::kThinkEnd), blanks.set("blanks", true);
-  if (request.is_thinking) return sequence(Json::Array{end, blanks, grammar});
+  if (request.chat.is_thinking) return sequence(Json::Array{end, blanks, grammar});
   Json reasoning = sequence(Json::Array{literal(text::kThinkStart), end, blanks});
   return sequence(Json::Array{choice(Json::Array{reasoning, blanks}), grammar});
 }
 
 bool is_call(const http::GenerateRequest& request) {
-  return request.tool_choice == http::ToolChoice::required || request.tool_choice == http::ToolChoice::named;
+  return request.chat.tool_choice == http::ToolChoice::required || request.chat.tool_choice == http::ToolChoice::named;
 }
 
 }  // namespace
 
 bool has_schema(const http::GenerateRequest& request) {
   return is_call(request) || request.format.kind == http::ResponseFormat::Kind::json_schema ||
-         (request.format.kind == http::ResponseFormat::Kind::json_object && request.tools.size() > 0);
+         (request.format.kind == http::ResponseFormat::Kind::json_object && request.chat.tools.size() > 0);
 }
 
 std::vector<std::string> tool_names(const Json& tools) {
@@ -121,7 +121,7 @@ Result<std::string> answer_grammar(const http::GenerateRequest& request, const t
       grammar.set("json", "object");
     else
       grammar.set("schema", request.format.schema).set("strict", request.format.strict);
-    if (request.tools.size() > 0) {  // the answer is a document or a call, as the model likes
+    if (request.chat.tools.size() > 0) {  // the answer is a document or a call, as the model likes
       MC_TRY(calls, calls_of(request, form.calls));
       grammar = choice(Json::Array{grammar, calls});
     }

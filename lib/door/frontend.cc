@@ -231,7 +231,7 @@ void Frontend::generate(Call& call) {
   if (auto bounded = check_prompt_logprobs(*parsed, *prompts); !bounded)
     return call.respond(http::error_response(bounded.error()));
   for (auto& prompt : parsed->prompts) prompt = {};  // the text may be large; only the number of prompts is needed
-  parsed->messages.clear();
+  parsed->chat.messages.clear();
   auto job = job_of(*parsed, *prompts, call);
   if (!job) return call.respond(http::error_response(job.error()));
   try_room((*job)->submits);

@@ -70,14 +70,14 @@ void RequestReader::log_ignored(const std::vector<std::string>& fields) {
 Result<std::vector<text::Part>> RequestReader::rendered(http::GenerateRequest& request) const {
   if (!template_) return template_error_;
   std::vector<text::ChatMessage> messages;
-  for (auto& m : std::exchange(request.messages, {}))
+  for (auto& m : std::exchange(request.chat.messages, {}))
     messages.push_back({std::move(m.role), std::move(m.content), std::move(m.name), std::move(m.tool_call_id),
                         std::move(m.reasoning_content), std::move(m.tool_calls)});
   text::ChatOptions options;
-  options.add_generation_prompt = request.add_generation_prompt;
-  options.continue_final_message = request.continue_final_message;
-  options.tools = request.tools;
-  options.kwargs = request.template_kwargs;
+  options.add_generation_prompt = request.chat.add_generation_prompt;
+  options.continue_final_message = request.chat.continue_final_message;
+  options.tools = request.chat.tools;
+  options.kwargs = request.chat.template_kwargs;
   const std::time_t now = std::time(nullptr);
   localtime_r(&now, &options.now.emplace());
   auto parts = template_->render(messages, options);
@@ -117,12 +117,12 @@ Result<std::vector<std::vector<uint32_t>>> RequestReader::prompts(http::Generate
   const text::EncodeLimits limits = prompt_limits(request, given);
   if (request.is_chat) {
     size_t bytes = 0;
-    for (const auto& message : request.messages) bytes += message.content.size();
+    for (const auto& message : request.chat.messages) bytes += message.content.size();
     // A template works on four bytes for a character, so what cannot fit is not rendered.
     if (bytes > prompt_bytes_max(request))
       return encode_error(user_error(err::kContextLength, ""), request, "messages");
     MC_TRY(parts, rendered(request));
-    request.is_thinking = form().thinks && text::opens_thinking(parts);
+    request.chat.is_thinking = form().thinks && text::opens_thinking(parts);
     auto ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), limits);
     if (!ids) return encode_error(std::move(ids).error(), request, "messages");
     out.push_back(std::move(*ids));
@@ -152,8 +152,8 @@ Result<std::vector<uint32_t>> RequestReader::token_ids(http::TokenizeRequest req
   if (!request.messages.empty()) {
     http::GenerateRequest as;
     as.is_chat = true;
-    as.messages = std::move(request.messages);
-    as.add_generation_prompt = request.add_generation_prompt;
+    as.chat.messages = std::move(request.messages);
+    as.chat.add_generation_prompt = request.add_generation_prompt;
     MC_TRY(parts, rendered(as));
     ids = tokenizer_.encode(parts, request.add_special_tokens.value_or(false), limits);
   } else if (request.prompt.size() > tokenizer_.text_bytes_max(kTokenizeMax)) {
@@ -184,10 +184,10 @@ text::AnswerForm RequestReader::form() const {
 text::AnswerReader RequestReader::answer_reader(const http::GenerateRequest& request) const {
   text::AnswerReader::Options options;
   if (request.is_chat) options.form = form();
-  if (request.tools.size() == 0) options.form.calls = text::CallForm::none;
+  if (request.chat.tools.size() == 0) options.form.calls = text::CallForm::none;
   if (!request.mc.split_reasoning) options.form.thinks = false;
-  options.is_thinking = request.is_thinking && options.form.thinks;
-  options.tools = tool_names(request.tools);
+  options.is_thinking = request.chat.is_thinking && options.form.thinks;
+  options.tools = tool_names(request.chat.tools);
   return text::AnswerReader(std::move(options));
 }
 

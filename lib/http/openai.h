@@ -91,25 +91,30 @@ struct ResponseFormat {
   bool strict = false;  // keywords that JSON schema lacks are errors
 };
 
-/// tool_choice. named: the tool of GenerateRequest::tool_name.
+/// tool_choice. named: the tool of ChatFields::tool_name.
 enum class ToolChoice : uint8_t { automatic, none, required, named };
+
+/// The fields that a chat request has beside those of a completion.
+struct ChatFields {
+  std::vector<ChatMessage> messages;
+  Json tools;  // array or null, for the template
+  ToolChoice tool_choice = ToolChoice::automatic;
+  std::string tool_name;
+  Json template_kwargs;  // object or null
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool is_thinking = false;  // the rendered prompt ends with an open <think>; set by the reader of the request
+};
 
 /// POST /v1/completions and /v1/chat/completions.
 struct GenerateRequest {
   bool is_chat = false;
-  std::string model;                  // empty: the served model
-  std::vector<Prompt> prompts;        // completions
-  std::vector<ChatMessage> messages;  // chat
-  Json tools;                         // array or null, for the template
-  ToolChoice tool_choice = ToolChoice::automatic;
-  std::string tool_name;
+  std::string model;            // empty: the served model
+  std::vector<Prompt> prompts;  // completions
+  ChatFields chat;
   ResponseFormat format;
-  bool embeds = false;       // /v1/embeddings: the answer of each prompt is its last hidden state
-  bool as_base64 = false;    // embeddings only
-  bool is_thinking = false;  // the rendered prompt ends with an open <think>; set by the reader of the request
-  Json template_kwargs;      // object or null
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;
+  bool embeds = false;                     // /v1/embeddings: the answer of each prompt is its last hidden state
+  bool as_base64 = false;                  // embeddings only
   std::optional<bool> add_special_tokens;  // absent: completions true, chat false
   bool echo = false;
   std::optional<int> best_of;  // answers to draw; the n with the highest mean log-probability a token are returned

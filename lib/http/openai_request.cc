@@ -113,7 +113,8 @@ void read_format(Fields& f, ResponseFormat& out) {
 
 /// An answer that is forced into a form ends where the form does.
 void check_forced(Fields& f, const GenerateRequest& request) {
-  const bool is_call = request.tool_choice == ToolChoice::required || request.tool_choice == ToolChoice::named;
+  const bool is_call =
+      request.chat.tool_choice == ToolChoice::required || request.chat.tool_choice == ToolChoice::named;
   if (request.format.kind == ResponseFormat::Kind::text && !is_call) return;
   const std::string with = is_call ? "tool_choice" : "response_format";
   if (request.sampling.ignore_eos) f.fail("ignore_eos", "cannot be combined with " + with);
@@ -360,7 +361,7 @@ void read_allowed_tools(Fields& f, const Json& allowed, GenerateRequest& out) {
     return f.fail("tool_choice", "needs the allowed_tools.mode auto or required");
   // A request may have 100,000 tools and as many names. Clients choose the names, so no hash table keeps them.
   std::map<std::string_view, const Json*> tools;  // by name; of two tools of one name the first counts
-  for (const Json& tool : out.tools.items()) tools.emplace(tool["function"]["name"].as_string(), &tool);
+  for (const Json& tool : out.chat.tools.items()) tools.emplace(tool["function"]["name"].as_string(), &tool);
   Json kept = Json::array();
   for (const Json& wanted : allowed["tools"].items()) {
     const std::string_view name = wanted["function"]["name"].as_string();
@@ -370,18 +371,18 @@ void read_allowed_tools(Fields& f, const Json& allowed, GenerateRequest& out) {
     if (const Json* unused = std::exchange(tool->second, nullptr)) kept.push(*unused);
   }
   if (kept.size() == 0) return f.fail("tool_choice", "needs a list allowed_tools.tools of at least one tool");
-  out.tools = std::move(kept);
-  if (mode == "required") out.tool_choice = ToolChoice::required;
+  out.chat.tools = std::move(kept);
+  if (mode == "required") out.chat.tool_choice = ToolChoice::required;
 }
 
 void read_tool_choice(Fields& f, const Json& choice, GenerateRequest& out) {
   const std::string_view text = choice.as_string(), type = choice["type"].as_string();
   if (text == "none")
-    out.tools = Json(), out.tool_choice = ToolChoice::none;
+    out.chat.tools = Json(), out.chat.tool_choice = ToolChoice::none;
   else if (text == "required")
-    out.tool_choice = ToolChoice::required;
+    out.chat.tool_choice = ToolChoice::required;
   else if (type == "function")
-    out.tool_choice = ToolChoice::named, out.tool_name = choice["function"]["name"].as_string();
+    out.chat.tool_choice = ToolChoice::named, out.chat.tool_name = choice["function"]["name"].as_string();
   else if (type == "allowed_tools")
     read_allowed_tools(f, choice["allowed_tools"], out);
   else if (text != "auto")
@@ -397,13 +398,13 @@ void read_tools(Fields& f, const ApiLimits& limits, GenerateRequest& out) {
       if (const std::string_view type = (*tools)[i]["type"].as_string(); !type.empty() && type != "function")
         return f.fail("tools[" + std::to_string(i) + "].type",
                       "must be function, not \"" + std::string(type.substr(0, 40)) + "\"");
-    out.tools = *tools;
+    out.chat.tools = *tools;
   }
   if (const Json* choice = f.take("tool_choice")) read_tool_choice(f, *choice, out);
-  if (out.tool_choice != ToolChoice::required && out.tool_choice != ToolChoice::named) return;
-  if (out.tools.size() == 0) return f.fail("tool_choice", "needs tools");
-  if (out.tool_choice == ToolChoice::named && !tool_named(out.tools, out.tool_name))
-    f.fail("tool_choice", "names \"" + out.tool_name.substr(0, 64) + "\", which is none of the tools");
+  if (out.chat.tool_choice != ToolChoice::required && out.chat.tool_choice != ToolChoice::named) return;
+  if (out.chat.tools.size() == 0) return f.fail("tool_choice", "needs tools");
+  if (out.chat.tool_choice == ToolChoice::named && !tool_named(out.chat.tools, out.chat.tool_name))
+    f.fail("tool_choice", "names \"" + out.chat.tool_name.substr(0, 64) + "\", which is none of the tools");
 }
 
 void read_chat_logprobs(Fields& f, const ApiLimits& limits, SamplingFields& out) {
@@ -447,20 +448,20 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
   std::optional<uint32_t> completion_tokens;
   f.integer("max_completion_tokens", 1, kTokensMax, completion_tokens);
   if (completion_tokens) out.sampling.max_tokens = completion_tokens;  // max_tokens is its deprecated name
-  read_messages(f, out.messages);
+  read_messages(f, out.chat.messages);
   read_tools(f, limits, out);
   f.refuse("functions", "use tools");
   f.refuse("function_call", "use tools");
   f.accept({"parallel_tool_calls"});
   read_chat_logprobs(f, limits, out.sampling);
-  f.boolean("add_generation_prompt", out.add_generation_prompt);
-  f.boolean("continue_final_message", out.continue_final_message);
-  if (out.continue_final_message && out.add_generation_prompt) {
+  f.boolean("add_generation_prompt", out.chat.add_generation_prompt);
+  f.boolean("continue_final_message", out.chat.continue_final_message);
+  if (out.chat.continue_final_message && out.chat.add_generation_prompt) {
     const Json* given = json.find("add_generation_prompt");
     if (given && given->as_bool()) f.fail("continue_final_message", "cannot be combined with add_generation_prompt");
-    out.add_generation_prompt = false;
+    out.chat.add_generation_prompt = false;
   }
-  if (const Json* kwargs = f.object("chat_template_kwargs")) out.template_kwargs = *kwargs;
+  if (const Json* kwargs = f.object("chat_template_kwargs")) out.chat.template_kwargs = *kwargs;
   f.refuse("chat_template", "the model's own template is used");
   f.refuse("documents", "put the text into a message");
   f.refuse("audio", "messages are text");

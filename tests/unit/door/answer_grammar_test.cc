@@ -68,7 +68,7 @@ TEST_CASE("door: the form binds what follows the reasoning") {
   CHECK(takes(*may_think, "<think>a {</think>\n\n{}"));
   CHECK(takes(*may_think, "{}"));
   CHECK_FALSE(takes(*may_think, "<think>a"));
-  request.is_thinking = true;
+  request.chat.is_thinking = true;
   const auto thinks = answer_grammar(request, kThinks);
   REQUIRE_OK(thinks);
   CHECK(takes(*thinks, "a {</think>{\"b\":1}"));

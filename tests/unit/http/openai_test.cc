@@ -295,12 +295,12 @@ TEST_CASE("http/openai: chat messages take text and text parts; other parts are 
       R"("stream_options":{"include_usage":true}})",
       {}, {});
   REQUIRE_OK(request);
-  CHECK(request->messages[1].content == "a\nb");
-  CHECK(request->messages[2].tool_calls.size() == 1);
-  CHECK(request->messages[3].tool_call_id == "1");
+  CHECK(request->chat.messages[1].content == "a\nb");
+  CHECK(request->chat.messages[2].tool_calls.size() == 1);
+  CHECK(request->chat.messages[3].tool_call_id == "1");
   CHECK(request->sampling.max_tokens == 7u);
   CHECK(request->sampling.logprobs == 3);
-  CHECK(request->template_kwargs["enable_thinking"].is_bool());
+  CHECK(request->chat.template_kwargs["enable_thinking"].is_bool());
   CHECK(request->stream);
   CHECK(request->include_usage);
 
@@ -317,7 +317,7 @@ TEST_CASE("http/openai: chat messages take text and text parts; other parts are 
 TEST_CASE("http/openai: a refusal that an assistant gave goes back as its text") {
   const auto content = [](std::string_view message) {
     const auto request = parse_chat(R"({"messages":[)" + std::string(message) + "]}", {}, {});
-    return request ? request->messages[0].content : "refused: " + refused(request).param;
+    return request ? request->chat.messages[0].content : "refused: " + refused(request).param;
   };
   CHECK(content(R"({"role":"assistant","content":null,"refusal":"no"})") == "no");
   CHECK(content(R"({"role":"assistant","content":[{"type":"text","text":"a"},{"type":"refusal","refusal":"b"}]})") ==
@@ -339,8 +339,8 @@ TEST_CASE("http/openai: chat features beyond us are refused by name") {
     CHECK(refusal.code == "unsupported_parameter");
     CHECK(refusal.param == name);
   }
-  CHECK(chat(R"(,"tools":[{"type":"function"}],"tool_choice":"auto")", {}, {.has_tools = true}).tools.size() == 1);
-  CHECK(chat(R"(,"tools":[],"tool_choice":"none","modalities":["text"])").tools.is_null());
+  CHECK(chat(R"(,"tools":[{"type":"function"}],"tool_choice":"auto")", {}, {.has_tools = true}).chat.tools.size() == 1);
+  CHECK(chat(R"(,"tools":[],"tool_choice":"none","modalities":["text"])").chat.tools.is_null());
 }
 
 TEST_CASE("http/openai: allowed tools keep their tools and their mode") {
@@ -355,9 +355,9 @@ TEST_CASE("http/openai: allowed tools keep their tools and their mode") {
             R"(","tools":[{"function":{"name":"g"}},{"function":{"name":"g"}}]})"),
         {}, {.has_tools = true});
     REQUIRE_OK(request);
-    REQUIRE(request->tools.size() == 1);
-    CHECK(request->tools[0]["function"]["name"].as_string() == "g");
-    CHECK((request->tool_choice == ToolChoice::required) == (mode == std::string_view("required")));
+    REQUIRE(request->chat.tools.size() == 1);
+    CHECK(request->chat.tools[0]["function"]["name"].as_string() == "g");
+    CHECK((request->chat.tool_choice == ToolChoice::required) == (mode == std::string_view("required")));
   }
   for (const char* wrong : {R"({"mode":"auto","tools":[]})", R"({"mode":"auto"})", R"({"tools":[{}]})", "7",
                             R"({"mode":"auto","tools":[{"function":{"name":"h"}}]})"}) {
@@ -382,10 +382,10 @@ TEST_CASE("http/openai: forms of an answer are read, and what contradicts them i
   CHECK(schema.format.strict);
   CHECK(schema.format.schema.dump() == R"({"type":"null"})");
   const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
-  CHECK(chat(tools + R"("required")", {}, {.has_tools = true}).tool_choice == ToolChoice::required);
+  CHECK(chat(tools + R"("required")", {}, {.has_tools = true}).chat.tool_choice == ToolChoice::required);
   const GenerateRequest named = chat(tools + R"({"type":"function","function":{"name":"f"}})", {}, {.has_tools = true});
-  CHECK(named.tool_choice == ToolChoice::named);
-  CHECK(named.tool_name == "f");
+  CHECK(named.chat.tool_choice == ToolChoice::named);
+  CHECK(named.chat.tool_name == "f");
   for (const auto& [field, name] : std::initializer_list<std::pair<const char*, const char*>>{
            {R"("response_format":{"type":"xml"})", "response_format.type"},
            {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
