@@ -114,10 +114,9 @@ std::string number_text(double value, const char* format, std::string_view unit)
   return std::string(buffer) + " " + std::string(unit);
 }
 
-}  // namespace
-
-Result<uint64_t> parse_u64(std::string_view text, uint64_t low, uint64_t high) {
-  uint64_t value = 0;
+template <class T>
+Result<T> parse_whole(std::string_view text, T low, T high) {
+  T value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || end != text.data() + text.size() || ec == std::errc::invalid_argument)
     return bad(text, "is not a whole number");
@@ -126,14 +125,14 @@ Result<uint64_t> parse_u64(std::string_view text, uint64_t low, uint64_t high) {
   return value;
 }
 
+}  // namespace
+
+Result<uint64_t> parse_u64(std::string_view text, uint64_t low, uint64_t high) {
+  return parse_whole(text, low, high);
+}
+
 Result<int64_t> parse_i64(std::string_view text, int64_t low, int64_t high) {
-  int64_t value = 0;
-  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || end != text.data() + text.size() || ec == std::errc::invalid_argument)
-    return bad(text, "is not a whole number");
-  if (ec != std::errc() || value < low || value > high)
-    return bad(text, "is out of range " + std::to_string(low) + ".." + std::to_string(high));
-  return value;
+  return parse_whole(text, low, high);
 }
 
 Result<double> parse_f64(std::string_view text) {
