@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "xfer/stream.h"
 
@@ -29,13 +30,29 @@ std::optional<bool> settle(SealSetting a, SealSetting b) {
   return std::nullopt;
 }
 
+/// The words of Options::tcp_seal, and their meaning where a secret is shared.
+struct SealWord {
+  std::string_view word;
+  SealSetting on_loopback, off_loopback;
+};
+constexpr SealWord kSealWords[] = {
+    {"auto", SealSetting::may, SealSetting::must},
+    {"off", SealSetting::never, SealSetting::never},
+    {"on", SealSetting::must, SealSetting::must},
+};
+
+const SealWord* find_seal_word(std::string_view word) {
+  const auto at = std::ranges::find(kSealWords, word, &SealWord::word);
+  return at == std::end(kSealWords) ? nullptr : at;
+}
+
 }  // namespace
 
 Result<void> check_seal(const Options& options) {
-  const std::string& seal = options.tcp_seal;
-  if (seal != "auto" && seal != "off" && seal != "on")
-    return Error{Code::invalid, "xfer: tcp_seal '" + seal + "' is unknown; there are: auto, off, on"};
-  if (seal == "on" && options.secret.empty())
+  const SealWord* seal = find_seal_word(options.tcp_seal);
+  if (seal == nullptr)
+    return Error{Code::invalid, "xfer: tcp_seal '" + options.tcp_seal + "' is unknown; there are: auto, off, on"};
+  if (seal->on_loopback == SealSetting::must && options.secret.empty())
     return Error{
         Code::invalid,
         "xfer: tcp_seal on needs a secret, which authenticates the keys: share one (mc-conductor keygen), or use auto",
@@ -44,8 +61,10 @@ Result<void> check_seal(const Options& options) {
 }
 
 SealSetting seal_setting(const Options& options, bool loopback) {
-  if (options.secret.empty() || options.tcp_seal == "off") return SealSetting::never;
-  return options.tcp_seal == "on" || !loopback ? SealSetting::must : SealSetting::may;
+  const SealWord* seal = find_seal_word(options.tcp_seal);
+  MC_ASSERT(seal != nullptr);
+  if (options.secret.empty()) return SealSetting::never;
+  return loopback ? seal->on_loopback : seal->off_loopback;
 }
 
 namespace {
