@@ -31,12 +31,18 @@ Client::Client(const ClientOptions& options) : options_(options), slots_(options
   MC_ASSERT_LT(0u, options.retries_max);
 }
 
+/// Whether a call of the slot is to end, and somebody waits for it.
+bool Client::is_open(const Slot& slot) {
+  const bool is_over = slot.state == State::idle || slot.state == State::answered || slot.state == State::taken;
+  return !is_over && !slot.abandoned;
+}
+
 bool Client::free() const {
   return slots_[options_.geometry.slot_of(next_sequence_)].state == State::idle;
 }
 
 Result<uint64_t> Client::call(const ClientMemory& memory, uint16_t method, std::span<const std::byte> payload,
-                              uint32_t fetch_bytes, TimePoint now) {
+                              uint32_t fetch_bytes, TimePoint now, TimePoint deadline) {
   MC_ASSERT_LE(client_bytes(options_.geometry), memory.local.size());
   if (failed_ != Code::ok) return Error{failed_, "rfp: the channel is lost"};
   if (payload.size() > options_.geometry.request_room())
@@ -56,8 +62,17 @@ Result<uint64_t> Client::call(const ClientMemory& memory, uint16_t method, std::
                    .state = State::request,
                    .bytes = kHeader + header.size,
                    .fetch_bytes = std::clamp(fetch_bytes & ~7u, kHeader, options_.geometry.response_bytes),
-                   .due = now};
+                   .due = now,
+                   .deadline = deadline};
   return sequence;
+}
+
+void Client::expire(TimePoint now) {
+  for (Slot& slot : slots_) {
+    if (slot.deadline > now || !is_open(slot)) continue;
+    slot.state = State::answered;
+    slot.code = Code::timeout;
+  }
 }
 
 std::optional<Transfer> Client::next_of(uint32_t index, TimePoint now) {
@@ -166,7 +181,7 @@ void Client::done(const ClientMemory& memory, const Transfer& transfer, Code cod
   slot.busy = false;
   if (code != Code::ok && failed_ == Code::ok) fail(code);
   if (slot.abandoned) return release(slot);
-  if (failed_ != Code::ok) return;
+  if (!is_open(slot)) return;  // it has failed, or its deadline has passed
   if (transfer.kind == Transfer::Kind::write_request) {
     slot.state = State::waiting;
     slot.due = after(now, wire::rfp_pushes(mode_, slot.sequence) ? options_.push_wait : usual_);
@@ -204,7 +219,7 @@ std::optional<Answer> Client::take(const ClientMemory& memory) {
   for (uint32_t i = 0; i < options_.geometry.slots; ++i) {
     const uint32_t index = options_.geometry.slot_of(next_sequence_ + i);
     Slot& slot = slots_[index];
-    if (slot.state != State::answered) continue;
+    if (slot.state != State::answered || slot.abandoned) continue;
     slot.state = State::taken;
     Answer answer{.sequence = slot.sequence, .code = slot.code, .retries = slot.retries, .pushed = slot.pushed};
     if (slot.code != Code::ok) return answer;
@@ -241,8 +256,7 @@ void Client::fail(Code code) {
   if (failed_ != Code::ok) return;
   failed_ = code;
   for (Slot& slot : slots_) {
-    if (slot.state == State::idle || slot.state == State::answered || slot.state == State::taken || slot.abandoned)
-      continue;
+    if (!is_open(slot)) continue;
     slot.state = State::answered;
     slot.code = code;
   }
@@ -250,8 +264,10 @@ void Client::fail(Code code) {
 
 TimePoint Client::due() const {
   TimePoint out = kNever;
-  for (const Slot& slot : slots_)
+  for (const Slot& slot : slots_) {
     if (slot.state == State::waiting && !slot.busy && options_.fetches) out = std::min(out, slot.due);
+    if (is_open(slot)) out = std::min(out, slot.deadline);
+  }
   return out;
 }
 
@@ -268,6 +284,7 @@ void Client::state(std::vector<uint64_t>& out) const {
                   uint64_t{slot.retries} << 32);
     out.push_back(uint64_t{slot.bytes} << 32 | slot.fetch_bytes);
     out.push_back(static_cast<uint64_t>(slot.due.time_since_epoch().count()));
+    out.push_back(static_cast<uint64_t>(slot.deadline.time_since_epoch().count()));
   }
 }
 

@@ -14,7 +14,8 @@
 //   - what arrives first ends the call; a response of another sequence is ignored
 //
 // Everything that the server writes may be garbage: a response is at its place in the client's own memory before it is
-// looked at, its size is bounded by the slot, and its sequence and checksum decide.
+// looked at, its size is bounded by the slot, and its sequence and checksum decide. A call ends at its deadline at the
+// latest.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,7 @@ struct Transfer {
 
 struct Answer {
   uint64_t sequence = 0;
-  Code code = Code::ok;  // not ok: the channel failed, and whether the handler ran is not known
+  Code code = Code::ok;  // not ok: the channel failed, or (timeout) the deadline passed; the handler may have run
   uint16_t status = 0;
   uint16_t time_us = 0;                // of the handler; 65535 = at least that
   std::span<const std::byte> payload;  // in ClientMemory::local, until finish()
@@ -79,11 +80,14 @@ class Client {
 
   /// Whether call() has a slot: slots are used in turn, so the oldest call must have ended.
   bool free() const;
-  /// Starts a call and returns its sequence. `fetch_bytes` (F) counts the bytes of the first read, header included.
+  /// Starts a call and returns its sequence. `fetch_bytes` (F) counts the bytes of the first read, header included. At
+  /// the deadline the call ends with Code::timeout; its slot is in use until a transfer under way has ended.
   /// Code::busy: no slot is free. Code::invalid: the payload is longer than geometry.request_room(). After fail() the
   /// code of it.
   Result<uint64_t> call(const ClientMemory& memory, uint16_t method, std::span<const std::byte> payload,
-                        uint32_t fetch_bytes, TimePoint now);
+                        uint32_t fetch_bytes, TimePoint now, TimePoint deadline);
+  /// Ends the calls whose deadlines have passed.
+  void expire(TimePoint now);
   /// A transfer that the caller must start now; done() must follow.
   std::optional<Transfer> next(const ClientMemory& memory, TimePoint now);
   void done(const ClientMemory& memory, const Transfer& transfer, Code code, TimePoint now);
@@ -97,7 +101,7 @@ class Client {
   /// The connection is lost: ends every call with this code, and every later one.
   void fail(Code code);
 
-  /// Time at which next() may have a transfer although nothing has happened.
+  /// Time at which next() may have a transfer, or expire() a call, although nothing has happened.
   TimePoint due() const;
   bool pushes() const { return !options_.fetches || mode_ >> 63 == 1; }
 
@@ -117,7 +121,7 @@ class Client {
     uint32_t bytes = 0;        // of the image of the request, then of the response, header included
     uint32_t fetch_bytes = 0;  // F
     uint32_t retries = 0;      // up to R + 1
-    TimePoint due{};
+    TimePoint due{}, deadline = kNever;
   };
   enum class Look : uint8_t { not_ready, partial, ready };
 
@@ -126,6 +130,7 @@ class Client {
     return options_.geometry.requests_bytes() + options_.geometry.response_at(slot);
   }
   Slot& slot_of(uint64_t sequence);
+  static bool is_open(const Slot& slot);
   std::optional<Transfer> next_of(uint32_t index, TimePoint now);
   Look examine(const ClientMemory& memory, uint32_t index, uint32_t bytes);
   void retry(Slot& slot, TimePoint now);

@@ -15,6 +15,7 @@ enum class Fault : uint8_t {
   flag_read_once,       // the server does not look at the mode again after a response is published
   pushed_again,         // the server pushes a response at every look
   no_late_fetch,        // the client that waits for a push never fetches
+  failed_push_left,     // the server does not push again after a push that failed
 };
 
 }  // namespace mc::rfp

@@ -117,9 +117,12 @@ std::optional<Server::Push> Server::push(const ServerMemory& memory) {
   return std::nullopt;
 }
 
-void Server::pushed(uint32_t slot) {
-  MC_ASSERT(slot < options_.geometry.slots && slots_[slot].pushing);
-  slots_[slot].pushing = false;
+void Server::pushed(uint32_t index, Code code) {
+  MC_ASSERT(index < options_.geometry.slots && slots_[index].pushing);
+  Slot& slot = slots_[index];
+  slot.pushing = false;
+  if (code == Code::ok || code == Code::peer_lost || options_.fault == Fault::failed_push_left) return;
+  if (slot.state == State::published) slot.push_due = true;
 }
 
 void Server::state(std::vector<uint64_t>& out) const {

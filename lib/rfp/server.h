@@ -9,7 +9,7 @@
 // Rules of the switch between fetching and pushing (the client's half is in client.h):
 //   - a response is always stored for fetching, also when it is pushed
 //   - the mode is read after the response is stored, and again at every look until the slot's next request is taken
-//   - a stored response is pushed at most once
+//   - a stored response is pushed once, and again after a push that failed
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/result.h"
 #include "rfp/fault.h"
 #include "wire/rfp_slot.h"
 
@@ -65,8 +66,9 @@ class Server {
   };
   /// A stored response that the caller must write to the client now. pushed() ends it.
   std::optional<Push> push(const ServerMemory& memory);
-  /// The write of the slot's last push has ended, well or not.
-  void pushed(uint32_t slot);
+  /// The write of the slot's last push has ended. If it failed, the response is pushed again, because a client that
+  /// cannot fetch gets it in no other way. A lost peer gets nothing more.
+  void pushed(uint32_t slot, Code code);
 
   /// Everything that decides what the server does next; for tests.
   void state(std::vector<uint64_t>& out) const;

@@ -123,6 +123,7 @@ void ClientEnd::open_window() {
 void ClientEnd::run(TimePoint now) {
   if (!window_) open_window();
   if (!window_) return;
+  client_->expire(now);
   for (;;) {
     ended_.clear();
     window_->ended(ended_);
@@ -196,7 +197,7 @@ void ServerEnd::run() {
   if (!window_) return;
   ended_.clear();
   window_->ended(ended_);
-  for (const WindowDone& done : ended_) server_->pushed(static_cast<uint32_t>(done.cookie));
+  for (const WindowDone& done : ended_) server_->pushed(static_cast<uint32_t>(done.cookie), done.code);
   while (const auto push = server_->push(memory())) {
     ++figures_.writes;
     window_->write(push->at, responses_.bytes().subspan(push->at, push->bytes), push->slot);

@@ -52,7 +52,7 @@ void try_server(std::span<const std::byte> bytes, bool right) {
     server.publish(at, request->sequence, 0, std::as_bytes(std::span(payload)).first(request->size), {});
     while (const auto push = server.push(at)) {
       if (push->at + push->bytes > kGeometry.responses_bytes()) std::abort();
-      server.pushed(push->slot);
+      server.pushed(push->slot, Code::ok);
     }
   }
 }
@@ -66,7 +66,7 @@ void try_client(std::span<const std::byte> bytes, bool right) {
   const rfp::ClientMemory at{std::as_writable_bytes(std::span(local)), memory};
   rfp::Client client({.geometry = kGeometry, .retries_max = 1});
   for (int call = 0; call < 2; ++call)
-    if (!client.call(at, 1, {}, 64, {})) std::abort();
+    if (!client.call(at, 1, {}, 64, {}, kNever)) std::abort();
   for (int i = 0; i < 12; ++i) {
     client.look(at);
     if (const auto transfer = client.next(at, TimePoint{} + 1s * i)) {

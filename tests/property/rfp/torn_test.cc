@@ -30,7 +30,7 @@ Seen read_torn(uint64_t seed, uint64_t reads, rfp::Fault fault) {
   const rfp::ServerMemory at_server{bytes(requests), bytes(responses)};
   Seen seen;
   while (seen.torn < reads) {
-    const auto sequence = client.call(at_client, 0, {}, kGeometry.response_bytes, {});
+    const auto sequence = client.call(at_client, 0, {}, kGeometry.response_bytes, {}, kNever);
     REQUIRE_OK(sequence);
     const auto write = client.next(at_client, {});
     std::memcpy(bytes(requests).data() + write->remote, bytes(local).data() + write->local, write->bytes);

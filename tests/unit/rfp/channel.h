@@ -53,14 +53,14 @@ struct Channel {
     int count = 0;
     while (const auto push = server.push(server_memory())) {
       std::memcpy(bytes(pushed).data() + push->at, bytes(responses).data() + push->at, push->bytes);
-      server.pushed(push->slot);
+      server.pushed(push->slot, Code::ok);
       ++count;
     }
     client.look(client_memory());
     return count;
   }
-  uint64_t call(std::span<const std::byte> argument, uint32_t fetch_bytes = 256) {
-    auto sequence = client.call(client_memory(), 1, argument, fetch_bytes, now);
+  uint64_t call(std::span<const std::byte> argument, TimePoint deadline = kNever) {
+    auto sequence = client.call(client_memory(), 1, argument, 256, now, deadline);
     return sequence ? *sequence : 0;
   }
 

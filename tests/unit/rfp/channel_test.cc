@@ -7,6 +7,7 @@
 #include "test.h"
 
 using namespace mc;
+using rfp::ClientOptions;
 using rfp::test::Channel;
 
 namespace {
@@ -73,14 +74,14 @@ TEST_CASE("rfp/channel: slots are used in turn for ever, and a call without a fr
     std::vector<uint64_t> sequences;
     for (int i = 0; i < 4; ++i) sequences.push_back(channel.call(bytes_of(7, 16)));
     CHECK_FALSE(channel.client.free());
-    CHECK(channel.client.call(channel.client_memory(), 1, {}, 64, {}).error().code == Code::busy);
+    CHECK(channel.client.call(channel.client_memory(), 1, {}, 64, {}, kNever).error().code == Code::busy);
     channel.steps(4);
     while (const auto request = channel.poll()) channel.publish(request->sequence, bytes_of(request->sequence, 40));
     while (channel.step()) {
     }
     for (const uint64_t sequence : sequences) check_answer(channel, sequence, bytes_of(sequence, 40));
   }
-  CHECK(channel.client.call(channel.client_memory(), 1, bytes_of(1, 97), 64, {}).error().code == Code::invalid);
+  CHECK(channel.client.call(channel.client_memory(), 1, bytes_of(1, 97), 64, {}, kNever).error().code == Code::invalid);
 }
 
 TEST_CASE("rfp/channel: two slow calls switch to pushes, and two quick ones switch back") {
@@ -142,6 +143,78 @@ TEST_CASE("rfp/channel: an abandoned call frees its slot when its transfer has e
   check_answer(channel, second, bytes_of(9, 9));
 }
 
+TEST_CASE("rfp/channel: a call that was abandoned before the channel failed is not given") {
+  Channel channel(kGeometry);
+  const uint64_t first = channel.call(bytes_of(1, 8)), second = channel.call(bytes_of(2, 8));
+  const auto transfer = channel.client.next(channel.client_memory(), {});
+  REQUIRE(transfer.has_value());
+  const auto other = channel.client.next(channel.client_memory(), {});
+  REQUIRE(other.has_value());
+  channel.client.done(channel.client_memory(), *other, Code::io, {});  // the first one is still under way
+  channel.client.abandon(first);
+  const auto answer = channel.client.take(channel.client_memory());
+  REQUIRE(answer.has_value());
+  CHECK(answer->sequence == second);
+  CHECK_FALSE(channel.client.take(channel.client_memory()).has_value());
+  channel.client.done(channel.client_memory(), *transfer, Code::io, {});
+  CHECK_FALSE(channel.client.take(channel.client_memory()).has_value());
+}
+
+TEST_CASE("rfp/channel: a call ends at its deadline, and its slot serves the next one when its transfer has ended") {
+  Channel channel({.slots = 1, .request_bytes = 128, .response_bytes = 512});
+  const TimePoint deadline = channel.now + 3s;
+  const uint64_t first = channel.call(bytes_of(1, 8), deadline);
+  CHECK(channel.client.due() == deadline);
+  channel.steps(1);
+  REQUIRE(channel.poll().has_value());  // its handler hangs
+  while (channel.client.due() < deadline) {
+    channel.now = channel.client.due();
+    const auto read = channel.client.next(channel.client_memory(), channel.now);
+    if (read) channel.client.done(channel.client_memory(), *read, Code::ok, channel.now);
+  }
+  const auto read = channel.client.next(channel.client_memory(), deadline - 1ns);
+  channel.client.expire(deadline - 1ns);
+  CHECK_FALSE(channel.client.take(channel.client_memory()).has_value());
+  channel.client.expire(deadline);
+  const auto answer = channel.client.take(channel.client_memory());
+  REQUIRE(answer.has_value());
+  CHECK(answer->sequence == first);
+  CHECK(answer->code == Code::timeout);
+  channel.client.finish(first);
+  if (read) channel.client.done(channel.client_memory(), *read, Code::ok, deadline);
+  REQUIRE(channel.client.free());
+  channel.now = deadline;
+  const uint64_t second = channel.call(bytes_of(2, 8), deadline + 3s);
+  channel.publish(first, bytes_of(3, 8));  // the late response to the first call
+  channel.steps(2);
+  CHECK_FALSE(channel.client.take(channel.client_memory()).has_value());
+  const auto request = channel.poll();
+  REQUIRE(request.has_value());
+  CHECK(request->sequence == second);
+  channel.publish(second, bytes_of(4, 8));
+  while (channel.client.due() < deadline + 3s && !channel.step()) channel.now = channel.client.due();
+  check_answer(channel, second, bytes_of(4, 8));
+}
+
+TEST_CASE("rfp/channel: a push that failed is made again, unless the peer is lost") {
+  for (const Code code : {Code::timeout, Code::io, Code::peer_lost}) {
+    CAPTURE(to_string(code));
+    ClientOptions options;
+    options.fetches = false;
+    Channel channel(kGeometry, options);
+    channel.server = rfp::Server({.geometry = kGeometry, .epoch = 5, .instance = 6, .always_push = true});
+    const uint64_t sequence = channel.call(bytes_of(1, 8));
+    channel.steps(1);
+    REQUIRE(channel.poll().has_value());
+    channel.publish(sequence, bytes_of(2, 8));
+    const auto push = channel.server.push(channel.server_memory());
+    REQUIRE(push.has_value());
+    channel.server.pushed(push->slot, code);
+    CHECK(channel.push() == (code == Code::peer_lost ? 0 : 1));
+    if (code != Code::peer_lost) check_answer(channel, sequence, bytes_of(2, 8), true);
+  }
+}
+
 TEST_CASE("rfp/channel: a server that knows nothing of the channel ends the call as lost") {
   Channel channel(kGeometry, {}, 99);
   const uint64_t sequence = channel.call(bytes_of(1, 8));
@@ -166,7 +239,7 @@ TEST_CASE("rfp/channel: a failed transfer ends every call") {
     CHECK(answer->code == Code::io);
     channel.client.finish(sequence);
   }
-  CHECK(channel.client.call(channel.client_memory(), 1, {}, 64, {}).error().code == Code::io);
+  CHECK(channel.client.call(channel.client_memory(), 1, {}, 64, {}, kNever).error().code == Code::io);
 }
 
 TEST_CASE("rfp/channel: garbage of a client changes no byte outside its payload and delays no other slot") {

@@ -19,6 +19,17 @@ TEST_CASE("rfp/explore: in every interleaving each call ends once with its own r
   }
 }
 
+TEST_CASE("rfp/explore: calls of a client that cannot fetch end although pushes fail") {
+  Bounds bounds{.calls = 4, .fetches = false, .lost_pushes = 2, .lost_pushes_fail = true};
+  const Explored all = rfp::test::explore(bounds);
+  INFO(all.states, " states, ", all.steps, " steps");
+  CHECK(all.violation == "");
+  CHECK(all.pushed_ends > 0);
+  bounds.slots = 2, bounds.calls = 3;
+  CHECK(rfp::test::explore(bounds).violation == "");
+  CHECK(rfp::test::explore(bounds, Fault::failed_push_left).violation != "");
+}
+
 TEST_CASE("rfp/explore: the exploration finds every deliberate error") {
   struct Row {
     Fault fault;

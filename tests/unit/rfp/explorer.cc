@@ -29,6 +29,7 @@ struct Moving {
   bool push = false;
   Transfer transfer;    // of the client
   Server::Push pushed;  // of the server
+  uint64_t sequence = 0;  // of the response that is pushed
   uint32_t pieces = 0;  // pieces that have not moved yet, a bit for each
   bool lost = false;
 };
@@ -52,7 +53,9 @@ class Explorer {
     client_ = {.geometry = geometry_, .epoch = 5, .instance = 6, .retries_max = 1};
     client_.first_after_max = client_.retry_after = client_.slow_retry_after = client_.push_wait = 0ns;
     client_.fault = fault;
+    client_.fetches = bounds.fetches;
     server_ = {.geometry = geometry_, .epoch = 5, .instance = 6, .bad_looks_max = 0, .fault = fault};
+    server_.always_push = !bounds.fetches;
   }
 
   Explored run() {
@@ -101,7 +104,8 @@ class Explorer {
 
   void start_call(Scene scene) {
     const uint64_t argument_word = argument(scene.calls + 1);
-    auto sequence = scene.client.call(client_memory(scene), 1, std::as_bytes(std::span(&argument_word, 1)), 64, {});
+    auto sequence = scene.client.call(client_memory(scene), 1, std::as_bytes(std::span(&argument_word, 1)), 64, {},
+                                      kNever);
     if (!sequence || *sequence != ++scene.calls) return violation("a call does not start");
     reach(scene);
   }
@@ -148,8 +152,10 @@ class Explorer {
   void complete(Scene scene, size_t index) {
     const Moving moving = scene.moving[index];
     scene.moving.erase(scene.moving.begin() + static_cast<ptrdiff_t>(index));
+    const bool fails = moving.lost && bounds_.lost_pushes_fail;
+    if (fails && scene.stored[moving.pushed.slot] == moving.sequence) --scene.pushes[moving.sequence];
     if (moving.push)
-      scene.server.pushed(moving.pushed.slot);
+      scene.server.pushed(moving.pushed.slot, fails ? Code::timeout : Code::ok);
     else
       scene.client.done(client_memory(scene), moving.transfer, Code::ok, {});
     end_calls(scene);
@@ -209,7 +215,8 @@ class Explorer {
     const uint64_t sequence = scene.stored[pushed->slot];
     if (sequence == 0) return violation("the server pushes a response that is not stored");
     if (scene.pushes[sequence]++ > 0) return violation("a response is pushed twice");
-    scene.moving.push_back({.push = true, .pushed = *pushed, .pieces = pieces_of(pushed->bytes)});
+    scene.moving.push_back(
+        {.push = true, .pushed = *pushed, .sequence = sequence, .pieces = pieces_of(pushed->bytes)});
     reach(scene);
   }
 
@@ -219,7 +226,8 @@ class Explorer {
       const uint64_t sequence = scene.stored[slot];
       const bool busy = std::any_of(scene.moving.begin(), scene.moving.end(),
                                     [&](const Moving& moving) { return moving.push && moving.pushed.slot == slot; });
-      if (sequence != 0 && !busy && wire::rfp_pushes(scene.requests[0], sequence) && scene.pushes[sequence] == 0)
+      const bool is_due = server_.always_push || wire::rfp_pushes(scene.requests[0], sequence);
+      if (sequence != 0 && !busy && is_due && scene.pushes[sequence] == 0)
         return violation("a response that should be pushed is not");
     }
   }

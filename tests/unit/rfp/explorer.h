@@ -3,7 +3,7 @@
 // waits for a time may happen at every step. The states are those of the real Client and Server.
 //
 // Checked in each state: a call ends once, with the response to its own arguments; the handler runs once for a call and
-// gets exactly the arguments; a response is pushed at most once, and after each look of the server every stored
+// gets exactly the arguments; a response is pushed once and again after a failure, and after each look every stored
 // response whose mode says push was pushed. Checked at the end: from every state a state is reachable in which all
 // calls ended.
 #pragma once
@@ -21,7 +21,9 @@ namespace mc::rfp::test {
 struct Bounds {
   uint32_t slots = 1;
   uint64_t calls = 3;
+  bool fetches = true;          // false: as over tcp, the client gets responses by pushes alone
   uint32_t lost_pushes = 1;     // pushes that may vanish
+  bool lost_pushes_fail = false;  // the server is told of a lost push
   bool long_responses = false;  // some responses need a second read
   uint32_t states_max = 3'000'000;
 };

@@ -98,7 +98,8 @@ TEST_CASE("rfp_windows/ends: calls end with their own responses over each transp
     for (uint64_t started = 0; ended < 200;) {
       const uint64_t argument = started * 3;
       if (client.free() && started < 200) {
-        auto call = client.call(ends.client_end->memory(), 9, std::as_bytes(std::span(&argument, 1)), 64, clock_now());
+        auto call = client.call(ends.client_end->memory(), 9, std::as_bytes(std::span(&argument, 1)), 64, clock_now(),
+                                clock_now() + 20s);
         REQUIRE_OK(call);
         CHECK(*call == ++started);
       }
@@ -136,7 +137,7 @@ TEST_CASE("rfp_windows/ends: calls of a lost peer end as lost") {
     Ends ends(transport);
     ends.turn_until([&] { return ends.ready(); });
     rfp::Client& client = ends.client_end->client();
-    REQUIRE_OK(client.call(ends.client_end->memory(), 1, {}, 64, clock_now()));
+    REQUIRE_OK(client.call(ends.client_end->memory(), 1, {}, 64, clock_now(), kNever));
     ends.server_end.reset();
     ends.server = {};
     std::optional<rfp::Answer> answer;
