@@ -155,6 +155,12 @@ void StoredValues::take_back(uint64_t number) {
   remains_.push_back({.number = number, .is_alone = true});
 }
 
+/// Whether the key may get a value, before that is written. The lock on the key keeps the answer true, but for room.
+Result<void> StoredValues::check_put(const ValueKey& key, size_t bytes, const node::ValueTerms& terms) {
+  const TableLock lock(mutex_);
+  return store_.check_put(key, bytes, terms, clock_.now());
+}
+
 Result<void> StoredValues::drop_key(const ValueKey& key) {
   auto done = disk_->drop_key(key);
   if (!done) failed_.fetch_add(1, std::memory_order_relaxed);
@@ -198,7 +204,10 @@ Result<StoredValues::PutResult> StoredValues::put(const ValueKey& key, SharedVal
   const Before old = before(key);
   if (old.info && !terms.replaces) {
     MC_TRY(same, has_same(key, *old.info, *value));
-    if (same && !old.info->copy && terms.durability > Durability::d0) MC_CHECK(persist(key, *old.info, value));
+    if (same && !old.info->copy && terms.durability > Durability::d0) {
+      MC_CHECK(check_put(key, value->size(), {.replaces = true, .durability = terms.durability}));
+      MC_CHECK(persist(key, *old.info, value));
+    }
     if (same) return PutResult::unchanged;
   }
   // An old value on disk has to go before the answer, and the new one goes there with the same flush.
@@ -233,10 +242,7 @@ Result<void> StoredValues::drop_replaced(const ValueKey& key, const Before& befo
 
 Result<StoredValues::PutResult> StoredValues::put_durably(const ValueKey& key, const SharedValue& value,
                                                           const node::ValueTerms& terms) {
-  {
-    const TableLock lock(mutex_);
-    MC_CHECK(store_.check_put(key, *value, terms, clock_.now()));
-  }
+  MC_CHECK(check_put(key, value->size(), terms));
   MC_TRY(copy, write(record_of(key, info_of(*value, terms)), value.get()));
   Result<PutResult> done = PutResult::unchanged;
   {
@@ -387,13 +393,12 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
     MC_TRY(value, bytes_of(from, info));
     MC_TRY(same, has_same(to, *old.info, *value));
     if (same) return PutResult::unchanged;
-    const TableLock lock(mutex_);
-    store_.expire(clock_.now());
-    MC_CHECK(store_.check_free(to, replaces));
+    MC_CHECK(check_put(to, 0, {.replaces = replaces}));
   }
   std::optional<DiskCopy> copy;
   if (info.copy) {
     info.pin = {};
+    MC_CHECK(check_put(to, 0, {.replaces = true, .durability = Durability::d2}));
     MC_TRY(written, write(record_of(to, info), nullptr));
     copy = written;
   }
@@ -413,11 +418,7 @@ Result<StoredValues::PutResult> StoredValues::move(const ValueKey& from, const V
   MC_TRY(key_lock, lock_keys({from, to}, until));
   MC_TRY(info, find(from));
   if (from == to) return PutResult::unchanged;
-  {
-    const TableLock lock(mutex_);
-    store_.expire(clock_.now());
-    MC_CHECK(store_.check_free(to, replaces));  // the lock on its key keeps it free
-  }
+  MC_CHECK(check_put(to, 0, {.replaces = replaces}));
   return info.copy ? move_durably(from, to, info, replaces) : move_in_memory(from, to, replaces);
 }
 

@@ -101,6 +101,7 @@ class StoredValues {
   void drop_remains();
   Result<void> drop_replaced(const node::ValueKey& key, const Before& before);
   Result<void> drop_key(const node::ValueKey& key);
+  Result<void> check_put(const node::ValueKey& key, size_t bytes, const node::ValueTerms& terms);
   Result<PutResult> move_in_memory(const node::ValueKey& from, const node::ValueKey& to, bool replaces);
   Result<PutResult> move_durably(const node::ValueKey& from, const node::ValueKey& to, const node::ValueInfo& info,
                                  bool replaces);

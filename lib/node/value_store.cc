@@ -108,16 +108,6 @@ Result<ValueStore::Place> ValueStore::at(const ValueKey& key) {
                     "mc-cache ls NODE --keys lists the keys; a value may have been evicted or its time to live over");
 }
 
-/// Whether a value may be put under the key.
-Result<void> ValueStore::check_free(const ValueKey& key, bool replaces) {
-  MC_CHECK(check_value_key(key.name));
-  const Place old = living(key);
-  if (old == entries_.end() || replaces) return {};
-  return user_error(err::kValueDiffers,
-                    shown(key.name) + " has another value, of " + std::to_string(old->second.bytes) + " bytes", "key",
-                    "ask for the replacement (replace=true, or put --replace), or remove the value first");
-}
-
 /// MC5008. The text has sizes of the caller's own values alone: what others use is not the caller's to see.
 Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
   ++stats_.rejected;
@@ -126,6 +116,18 @@ Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
                     why + "; tenant " + key.tenant + " uses " + exact(own.used_bytes) + ", of which " +
                         exact(own.held_bytes) + " are pinned or leased",
                     "key", "unpin or remove values, put a smaller one, or start the node with a larger --values");
+}
+
+/// Whether the keys of values on disk may take `more` bytes.
+Result<void> ValueStore::check_disk_key(const ValueKey& key, uint64_t more) {
+  const uint64_t own = sums_.of(key.tenant).disk_key_bytes, all = sums_.all().disk_key_bytes;
+  if (more == 0 || (own + more <= limits_.memory_bytes / 4 && all + more <= limits_.memory_bytes / 2)) return {};
+  ++stats_.rejected;
+  return user_error(err::kStoreFull,
+                    "the keys of values on disk stay in memory, and have at most half of the store's " +
+                        format_bytes(limits_.memory_bytes) + ", those of one tenant at most a quarter; tenant " +
+                        key.tenant + " uses " + exact(own) + ", and this key needs " + exact(more) + " more",
+                    "key", "remove durable values, put this one at d0, or start the node with a larger --values");
 }
 
 bool ValueStore::may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back) const {
@@ -191,6 +193,7 @@ void ValueStore::index(Place place) {
     fresh = idle_.emplace(entry.order, place).second;
     idle_bytes_ += entry.gain(place->first);
   }
+  if (entry.copy) sums_.add_disk_key(place->first.tenant, index_cost(place->first));
   if (entry.expires != kNever) expiring_.emplace(std::pair(entry.expires, entry.order), place);
   MC_ASSERT(fresh);
 }
@@ -203,6 +206,7 @@ void ValueStore::unindex(Place place) {
     MC_ASSERT_EQ(held_.erase({entry.held_until(), entry.order}), size_t{1});
     sums_.unhold(place->first.tenant, place->second.cost(place->first));
   }
+  if (entry.copy) sums_.remove_disk_key(place->first.tenant, index_cost(place->first));
   if (entry.expires != kNever) MC_ASSERT_EQ(expiring_.erase({entry.expires, entry.order}), size_t{1});
 }
 
@@ -245,16 +249,23 @@ void ValueStore::expire(TimePoint now) {
 
 // ---- calls -----------------------------------------------------------------------------------
 
-Result<void> ValueStore::check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms,
-                                   TimePoint now) {
+Result<void> ValueStore::check_put(const ValueKey& key, size_t bytes, const ValueTerms& terms, TimePoint now) {
   MC_ASSERT(terms.ttl > Duration{} && terms.pin >= Duration{});
   expire(now);
-  if (value.size() > limits_.value_bytes_max)
+  if (bytes > limits_.value_bytes_max)
     return user_error(
         err::kBodyTooLarge,
-        "a value of " + exact(value.size()) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
+        "a value of " + exact(bytes) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
         "key", "cut the value into parts");
-  return check_free(key, terms.replaces);
+  MC_CHECK(check_value_key(key.name));
+  const Place old = living(key);
+  const bool exists = old != entries_.end();
+  if (exists && !terms.replaces)
+    return user_error(err::kValueDiffers,
+                      shown(key.name) + " has another value, of " + std::to_string(old->second.bytes) + " bytes", "key",
+                      "ask for the replacement (replace=true, or put --replace), or remove the value first");
+  const bool adds_disk_key = terms.durability > Durability::d0 && !(exists && old->second.copy);
+  return adds_disk_key ? check_disk_key(key, index_cost(key)) : Result<void>();
 }
 
 Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue value, const ValueTerms& terms,
@@ -264,7 +275,7 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
   const Place old = living(key);
   const bool exists = old != entries_.end();
   if (exists && !terms.replaces && old->second.is_same(value)) return PutResult::unchanged;
-  MC_CHECK(check_put(key, *value, terms, now));
+  MC_CHECK(check_put(key, value->size(), terms, now));
   Entry entry{.value = value,
               .bytes = value->size(),
               .crc = value->crc(),
@@ -436,7 +447,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || source->second.value);
   if (exists && !replaces && old->second.is_same(source->second.value)) return PutResult::unchanged;
-  MC_CHECK(check_free(to, replaces));
+  MC_CHECK(check_put(to, 0, {.replaces = replaces}, now));
   // The source becomes the most recently used, so it is the last to be evicted, and the check leaves it out.
   unindex(source);
   source->second.order = ++order_;
@@ -459,6 +470,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
 Result<void> ValueStore::set_aside(const ValueKey& from, const ValueKey& to, TimePoint now) {
   expire(now);
   const uint64_t need = index_cost(to) - std::min(index_cost(to), index_cost(from));
+  MC_CHECK(check_disk_key(to, need));
   MC_CHECK(check_room(to, need, 0, 0));
   evict_for(need);
   const bool is_first = aside_.emplace(to, need).second;
@@ -479,7 +491,7 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   expire(now);
   MC_TRY(source, at(from));
   if (from == to) return PutResult::unchanged;
-  MC_CHECK(check_free(to, replaces));
+  MC_CHECK(check_put(to, 0, {.replaces = replaces}, now));
   const Place old = living(to);
   const bool exists = old != entries_.end();
   MC_ASSERT(copy || !source->second.copy);
@@ -525,7 +537,7 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 }
 
 void ValueStore::check() const {
-  uint64_t used = 0, idle = 0, held = 0, ending = 0, in_memory = 0;
+  uint64_t used = 0, idle = 0, held = 0, disk_keys = 0, ending = 0, in_memory = 0;
   std::map<std::string, ValueSums::Sums> tenants;
   for (const auto& [key, entry] : entries_) {
     used += entry.cost(key);
@@ -536,6 +548,7 @@ void ValueStore::check() const {
     const bool is_held = held_.contains({entry.held_until(), entry.order});
     if (is_held) held += entry.cost(key);
     if (is_held) tenants[key.tenant].held_bytes += entry.cost(key);
+    if (entry.copy) disk_keys += index_cost(key), tenants[key.tenant].disk_key_bytes += index_cost(key);
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
@@ -548,6 +561,7 @@ void ValueStore::check() const {
   MC_ASSERT_EQ(used, sums_.all().used_bytes);
   MC_ASSERT_EQ(idle, idle_bytes_);
   MC_ASSERT_EQ(held, sums_.all().held_bytes);
+  MC_ASSERT_EQ(disk_keys, sums_.all().disk_key_bytes);
   MC_ASSERT(tenants == sums_.tenants());
   MC_ASSERT_LE(sums_.all().held_bytes, limits_.memory_bytes / 2);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);

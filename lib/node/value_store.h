@@ -15,6 +15,8 @@
 // at most ValueLimits::memory_bytes. A put that does not fit evicts idle values, the least recently used first. It
 // evicts nothing when even that would not be enough. Values that are held have at most half of the memory, so no tenant
 // keeps others out with pins. A value with a copy on disk needs no place there: beyond the half its bytes leave memory.
+// The keys of values on disk stay in memory. They have at most the other half, and those of one tenant a quarter, so no
+// tenant keeps others out with keys.
 //
 // A key belongs to a tenant. No call or error shows a tenant the keys of another tenant, or bytes that others use.
 #pragma once
@@ -130,10 +132,10 @@ class ValueStore {
   Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now,
                         std::optional<DiskCopy> copy = {});
   /// The errors of put() that do not depend on room: whether it is worth writing the value to disk.
-  Result<void> check_put(const ValueKey& key, const ValueBytes& value, const ValueTerms& terms, TimePoint now);
-  /// MC4030 or MC4002: no value may be put or moved there, as far as expire() has come.
-  Result<void> check_free(const ValueKey& key, bool replaces);
-  /// A value that an earlier process left on disk. MC5008: memory has no room for its key.
+  /// MC5008: keys of values on disk have no room for this one, which a level above d0 needs.
+  Result<void> check_put(const ValueKey& key, size_t bytes, const ValueTerms& terms, TimePoint now);
+  /// A value that an earlier process left on disk. It needs room for its key, but none of its tenant's quarter. MC5008:
+  /// memory has no room for its key.
   Result<void> restore(const ValueKey& key, const ValueInfo& info, TimePoint now);
   /// The value has a copy on disk now, in place of an earlier one. False: it is gone, or the key has other bytes.
   bool attach(const ValueKey& key, const DiskCopy& copy, uint64_t bytes, uint32_t crc, TimePoint now);
@@ -219,6 +221,7 @@ class ValueStore {
   uint64_t held_cost(Place place) const;
   Error too_much_held(const ValueKey& key, const Entry& entry);
   Error no_room(const ValueKey& key, const std::string& why);
+  Result<void> check_disk_key(const ValueKey& key, uint64_t more);
   void evict_for(uint64_t need);
   void index(Place place);
   void unindex(Place place);

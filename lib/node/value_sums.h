@@ -11,9 +11,10 @@ namespace mc::node {
 
 class ValueSums {
  public:
-  /// Memory of values with their keys and tables, and the part of it that is pinned or leased.
+  /// Memory of values with their keys and tables, and two parts of it that cannot be evicted: values that are pinned or
+  /// leased, and keys with tables of values on disk.
   struct Sums {
-    uint64_t used_bytes = 0, held_bytes = 0;
+    uint64_t used_bytes = 0, held_bytes = 0, disk_key_bytes = 0;
     bool operator==(const Sums&) const = default;
   };
 
@@ -38,6 +39,16 @@ class ValueSums {
     MC_ASSERT_LE(bytes, all_.held_bytes);
     all_.held_bytes -= bytes;
     tenants_.at(tenant).held_bytes -= bytes;
+  }
+  /// Counts the key of a value on disk. The tenant uses the bytes already.
+  void add_disk_key(const std::string& tenant, uint64_t bytes) {
+    all_.disk_key_bytes += bytes;
+    tenants_.at(tenant).disk_key_bytes += bytes;
+  }
+  void remove_disk_key(const std::string& tenant, uint64_t bytes) {
+    MC_ASSERT_LE(bytes, all_.disk_key_bytes);
+    all_.disk_key_bytes -= bytes;
+    tenants_.at(tenant).disk_key_bytes -= bytes;
   }
 
   const Sums& all() const { return all_; }

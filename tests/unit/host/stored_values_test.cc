@@ -341,14 +341,14 @@ TEST_CASE("host/stored_values: a move that the disk refuses at any of its steps 
 TEST_CASE("host/stored_values: a durable move needs no room in memory beyond that of its longer key, or is refused") {
   const std::string longer(600, 'k');
   for (const bool is_pinned : {false, true}) {
-    Node node({}, 4000);
+    Node node({}, 4600);  // a quarter has the longer key, and a half has not both key and bytes
     REQUIRE_OK(node.put("a", text(1200), {.pin = is_pinned ? 50s : 0s}));
     REQUIRE_OK(node.values->move({"t", "a"}, {"t", longer}, false));
     CHECK(node.get(longer) == text(1200));
     CHECK(Node(node.faults.durable).get(longer) == text(1200));
     if (is_pinned) CHECK(node.values->find({"t", longer})->pin > 40s);
   }
-  Node full({}, 2500);
+  Node full({}, 8400);
   for (const char* key : {"a", "b", "c", "d"}) REQUIRE_OK(full.put(key, ""));  // keys of values on disk stay in memory
   int writes = 0;
   full.faults.fail = [&](const store::Io& io, const std::string&) {
@@ -507,6 +507,34 @@ TEST_CASE("host/stored_values: a value whose key has no room in memory at the st
   CHECK(missing > 3);
   Node again(small.faults.durable);
   for (int i = 0; i < 8; ++i) CHECK(again.get("k" + std::to_string(i)) == "MC4007");
+}
+
+TEST_CASE("host/stored_values: a call that would put one more key of a full tenant on disk is refused unwritten") {
+  const ValueKey e{"t", "e"};
+  const std::function<Result<void>(Node&)> calls[] = {
+      [&](Node& n) { return outcome(n.put("e", "v")); },
+      [&](Node& n) { return outcome(n.put("memory", "v")); },  // the bytes that the key has, at a higher level
+      [&](Node& n) {
+        door::StoredValues::Later later;
+        return outcome(
+            n.values->put(e, std::make_shared<const ValueBytes>("v"), {.durability = Durability::d1}, &later));
+      },
+      [&](Node& n) { return outcome(n.values->copy({"t", "a"}, e, false)); }};
+  for (const auto& call : calls) {
+    Node node({}, 8300);
+    for (const char* key : {"a", "b", "c", "d"}) REQUIRE_OK(node.put(key, "v"));
+    REQUIRE_OK(node.put_in_memory("memory", "v"));
+    int writes = 0;
+    node.faults.fail = [&](const store::Io& io, const std::string&) {
+      return writes += io.op == store::Io::Op::write, 0;
+    };
+    CHECK(call(node).error().mc == err::kStoreFull);
+    CHECK(writes == 0);
+    for (const char* key : {"a", "b", "c", "d", "memory"}) CHECK(node.get(key) == "v");
+    REQUIRE_OK(node.values->put({"u", "e"}, std::make_shared<const ValueBytes>("v"), {.durability = Durability::d2}));
+    REQUIRE_OK(node.values->remove({"t", "a"}));
+    REQUIRE_OK(node.put("e", "v"));
+  }
 }
 
 }  // namespace stored_values_test

@@ -351,4 +351,38 @@ TEST_CASE("node/value_store: keys of values on disk are not counted as pinned or
   store.check();
 }
 
+TEST_CASE("node/value_store: a tenant's keys of values on disk have a quarter of the memory, and all of them half") {
+  constexpr uint64_t kKey = 2 + kValueOverheadBytes;  // of one letter, for a tenant of one letter
+  ValueStore store({.memory_bytes = 16 * kKey, .value_bytes_max = 8'000, .lease_max = 5s});
+  const TimePoint now{};
+  uint64_t number = 0;
+  const auto put = [&](const std::string& tenant, const std::string& name, ValueTerms terms = {}) {
+    terms.durability = Durability::d2, ++number;
+    return store.put(key(name, tenant), value_of("v"), terms, now, DiskCopy{number, number});
+  };
+  const auto is_full = [](const auto& done) { return !done && done.error().mc == err::kStoreFull; };
+  for (const char* name : {"a", "b", "c", "d"}) REQUIRE_OK(put("t", name));
+  store.check();
+  const auto refused = put("t", "e");
+  REQUIRE(is_full(refused));
+  CHECK(refused.error().what.find("tenant t uses " + std::to_string(4 * kKey) + " bytes") != std::string::npos);
+  CHECK(is_full(store.check_put(key("e"), 1, {.durability = Durability::d1}, now)));
+  CHECK(is_full(store.set_aside(key("a"), key("longer"), now)));
+  REQUIRE_OK(store.set_aside(key("a"), key("e"), now));  // a key as long as the one that goes
+  store.give_up(key("e"));
+  REQUIRE_OK(put("t", "a", {.replaces = true}));
+  REQUIRE_OK(store.put(key("e"), value_of("v"), {}, now));  // in memory alone, where it can be evicted
+  for (const char* name : {"a", "b", "c", "d"}) REQUIRE_OK(put("u", name));
+  CHECK(is_full(put("w", "a")));  // the half of all
+  REQUIRE_OK(store.put(key("a", "w"), value_of("v"), {}, now));
+  REQUIRE_OK(store.put(key("p", "w"), value_of(std::string(8 * kKey - 3 * kKey, 'x')), {.pin = 10s}, now));
+  store.check();
+  REQUIRE_OK(store.remove(key("b"), now));
+  REQUIRE_OK(put("w", "a", {.replaces = true}));
+  CHECK(is_full(put("t", "b")));
+  store.check();
+  REQUIRE_OK(store.restore(key("f"), {.bytes = 1, .copy = DiskCopy{90, 90}}, now));  // it is on disk already
+  store.check();
+}
+
 }  // namespace value_store_test
