@@ -284,6 +284,17 @@ Result<bool> StoredValues::has_same(const ValueKey& key, const ValueInfo& info, 
   return (*bytes)->view() == value.view();
 }
 
+/// Whether two keys have the same bytes. One call at a time loads values for that, because two have up to 128 MiB, and
+/// bodies do not bound such calls.
+Result<bool> StoredValues::are_same(const ValueKey& from, const ValueInfo& source, const ValueKey& to,
+                                    const ValueInfo& there) {
+  if (source.bytes != there.bytes || source.crc != there.crc) return false;
+  if (source.copy && there.copy && source.copy->data == there.copy->data) return true;
+  const std::lock_guard one_at_a_time(comparing_);
+  MC_TRY(value, bytes_of(from, source));
+  return has_same(to, there, *value);
+}
+
 // ---- get -------------------------------------------------------------------------------------
 
 Result<SharedValue> StoredValues::bytes_of(const ValueKey& key, const ValueInfo& info) {
@@ -390,8 +401,7 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
   if (from == to) return PutResult::unchanged;
   const Before old = before(to);
   if (disk_ && old.info && !replaces) {
-    MC_TRY(value, bytes_of(from, info));
-    MC_TRY(same, has_same(to, *old.info, *value));
+    MC_TRY(same, are_same(from, info, to, *old.info));
     if (same) return PutResult::unchanged;
     MC_CHECK(check_put(to, 0, {.replaces = replaces}));
   }

@@ -95,6 +95,8 @@ class StoredValues {
   Result<void> persist(const node::ValueKey& key, const node::ValueInfo& info, const node::SharedValue& value);
   Result<node::SharedValue> bytes_of(const node::ValueKey& key, const node::ValueInfo& info);
   Result<bool> has_same(const node::ValueKey& key, const node::ValueInfo& info, const node::ValueBytes& value);
+  Result<bool> are_same(const node::ValueKey& from, const node::ValueInfo& source, const node::ValueKey& to,
+                        const node::ValueInfo& there);
   Before before(const node::ValueKey& key);
   void put_back(const node::ValueKey& key, const Before& before);
   void take_back(uint64_t number);
@@ -112,6 +114,7 @@ class StoredValues {
   const uint64_t memory_bytes_;
   const std::unique_ptr<node::ValueDisk> disk_;
   std::atomic<uint64_t> written_{0}, loaded_{0}, failed_{0};  // counts, ordered with nothing
+  std::mutex comparing_;                                      // held while two values are loaded
   std::mutex mutex_;                                          // of the rest
   std::condition_variable unlocked_;
   std::set<node::ValueKey> locked_;    // keys that a call is changing

@@ -537,4 +537,21 @@ TEST_CASE("host/stored_values: a call that would put one more key of a full tena
   }
 }
 
+TEST_CASE("host/stored_values: a copy onto another value reads neither of them from disk") {
+  Node node({}, 9'000);
+  const std::string value = text(3'000);
+  REQUIRE_OK(node.put("a", value));
+  REQUIRE_OK(node.put("b", text(3'000, 'b')));
+  REQUIRE_OK(node.put("same", value));
+  REQUIRE_OK(node.values->copy({"t", "a"}, {"t", "shares"}, false));
+  int reads = 0;
+  node.faults.fail = [&](const store::Io& io, const std::string&) {
+    return reads += io.op == store::Io::Op::read, 0;
+  };
+  CHECK(node.values->copy({"t", "a"}, {"t", "b"}, false).error().mc == err::kValueDiffers);
+  CHECK(*node.values->copy({"t", "a"}, {"t", "shares"}, false) == ValueStore::PutResult::unchanged);
+  CHECK(reads == 0);
+  CHECK(*node.values->copy({"t", "a"}, {"t", "same"}, false) == ValueStore::PutResult::unchanged);
+}
+
 }  // namespace stored_values_test
