@@ -492,9 +492,12 @@ void StoredValues::drop_unneeded() {
   disk_->keep_room();
 }
 
+/// One thread at a time drops remains. Others go on with their calls.
 void StoredValues::drop_remains() {
   constexpr Duration kAgain = 1s;
   constexpr size_t kDropsAtOnce = 256;  // each is a commit, and a node that stops waits for this call
+  const std::unique_lock alone(dropping_, std::try_to_lock);
+  if (!alone) return;
   std::vector<Remains> work;
   {
     const TableLock lock(mutex_);

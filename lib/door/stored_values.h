@@ -115,6 +115,7 @@ class StoredValues {
   const std::unique_ptr<node::ValueDisk> disk_;
   std::atomic<uint64_t> written_{0}, loaded_{0}, failed_{0};  // counts, ordered with nothing
   std::mutex comparing_;                                      // held while two values are loaded
+  std::mutex dropping_;                                       // held while remains are dropped
   std::mutex mutex_;                                          // of the rest
   std::condition_variable unlocked_;
   std::set<node::ValueKey> locked_;    // keys that a call is changing
