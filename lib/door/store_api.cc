@@ -322,6 +322,26 @@ Result<http::Response> StoreApi::list(const std::string& tenant, const StoreList
   return json_response(200, out);
 }
 
+/// An operation of a batch whose answer has `answered` bytes of values already. Nothing is done behind the deadline,
+/// when nobody waits for the answer, and no value is read from disk that the answer has no room for.
+Result<StoreApi::Outcome> StoreApi::perform_in_batch(const std::string& tenant, const StoreOp& op, Call& call,
+                                                     size_t answered) {
+  if (call.until != kNever && SystemClock::instance().now() >= call.until)
+    return user_error(err::kDeadlineExceeded, "the deadline passed before this operation of the batch", "key",
+                      "send the rest in another batch");
+  if (op.verb == StoreVerb::get)
+    if (const auto info = values_.find({tenant, op.key}); info && answered + info->bytes > limits_.value_bytes_max)
+      return batch_is_full();
+  return perform(tenant, op, call);
+}
+
+Error StoreApi::batch_is_full() const {
+  return user_error(err::kBodyTooLarge,
+                    "the values of this batch are more than the " + std::to_string(limits_.value_bytes_max >> 20) +
+                        " MiB that one answer holds",
+                    "key", "get the rest in another batch");
+}
+
 Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::string_view body, Call& call) {
   call.is_batch = true;
   MC_TRY(ops, parse_store_batch(body));
@@ -332,14 +352,11 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
   };
   const auto kept = std::make_shared<Kept>();
   for (const StoreOp& op : ops) {
-    Result<Outcome> done = perform(tenant, op, call);
+    Result<Outcome> done = perform_in_batch(tenant, op, call, kept->values.size());
     Result<void> verified;
     if (done && done->value) {
       if (kept->values.size() + done->value->size() > limits_.value_bytes_max) {
-        verified = user_error(err::kBodyTooLarge,
-                              "the values of this batch are more than the " +
-                                  std::to_string(limits_.value_bytes_max >> 20) + " MiB that one answer holds",
-                              "key", "get the rest in another batch");
+        verified = batch_is_full();  // it was replaced meanwhile
       } else {
         verified = verify(tenant, op, *done, call);
         if (verified) kept->values += done->value->view();

@@ -80,6 +80,8 @@ class StoreApi {
   Result<http::Response> answer_batch(const std::string& tenant, std::string_view body, Call& call);
   Result<http::Response> list(const std::string& tenant, const StoreListing& listing);
   Result<Outcome> perform(const std::string& tenant, const StoreOp& op, Call& call);
+  Error batch_is_full() const;
+  Result<Outcome> perform_in_batch(const std::string& tenant, const StoreOp& op, Call& call, size_t answered);
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op, Call& call);
   Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);

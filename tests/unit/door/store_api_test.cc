@@ -20,6 +20,8 @@ namespace {
 /// A disk in memory, whose writes first do what a test wants.
 class FakeDisk final : public node::ValueDisk {
  public:
+  std::atomic<int> loads{0};
+
   explicit FakeDisk(std::function<void()> on_write) : on_write_(std::move(on_write)) {}
   uint64_t new_number() override { return ++number_; }
   std::vector<wire::ValueRecord> take_found() override { return {}; }
@@ -36,6 +38,7 @@ class FakeDisk final : public node::ValueDisk {
   Result<void> drop_key(const node::ValueKey&) override { return {}; }
   Result<void> take_back(uint64_t) override { return {}; }
   Result<node::SharedValue> load(const node::DiskCopy& copy, uint64_t, uint32_t) override {
+    ++loads;
     const std::lock_guard lock(mutex_);
     return node::SharedValue(std::make_shared<const node::ValueBytes>(bytes_.at(copy.data)));
   }
@@ -84,14 +87,16 @@ class Gate {
 class Door {
  public:
   explicit Door(bool is_open = true, uint64_t memory = 1 << 20, std::unique_ptr<node::ValueDisk> disk = nullptr)
-      : lock_(is_open), api_(lock_, {.memory_bytes = memory, .value_bytes_max = 512 << 10}, clock_, std::move(disk)) {
+      : lock_(is_open) {
+    api_.emplace(lock_, node::ValueLimits{.memory_bytes = memory, .value_bytes_max = 512 << 10}, clock_,
+                 std::move(disk));
     http::ServerOptions options;
     options.metrics = &metrics_;
-    options.limits.body_bytes = api_.body_bytes_max();
-    options.refuse_head = [this](const http::Request& head) { return api_.refuse_head(head); };
+    options.limits.body_bytes = api_->body_bytes_max();
+    options.refuse_head = [this](const http::Request& head) { return api_->refuse_head(head); };
     auto server = http::Server::open(options, [this](http::Request request, const http::Responder& out) {
       std::string key = request.path.size() > kRoot.size() ? request.path.substr(kRoot.size() + 1) : "";
-      api_.handle(std::move(request), std::move(key), out);
+      api_->handle(std::move(request), std::move(key), out);
     });
     REQUIRE_OK(server);
     server_ = std::move(*server);
@@ -115,7 +120,12 @@ class Door {
       if (SystemClock::instance().now() > end) return false;
     return true;
   }
-  StoreApi& api() { return api_; }
+  StoreApi& api() { return *api_; }
+  /// Waits for the calls under way.
+  void stop() {
+    server_.reset();
+    api_.reset();
+  }
   std::string url() const { return server_->url(); }
   VirtualClock& clock() { return clock_; }
 
@@ -124,7 +134,7 @@ class Door {
   Metrics metrics_;
   VirtualClock clock_;
   PageLock lock_;
-  StoreApi api_;
+  std::optional<StoreApi> api_;
   std::unique_ptr<http::Server> server_;  // last: its thread uses the rest
 };
 
@@ -266,6 +276,36 @@ TEST_CASE("door/store_api: a batch does its operations in order, and one that fa
   REQUIRE(results.size() == std::size(wanted));
   for (size_t i = 0; i < results.size(); ++i) CHECK(results[i]["status"].as_int() == wanted[i]);
   CHECK(done.body.substr(done.body.find('\n') + 1) == "abcabc");
+}
+
+TEST_CASE("door/store_api: a batch does nothing behind its deadline") {
+  Gate gate;
+  Door door(true, 1 << 20, std::make_unique<FakeDisk>([&] { gate.arrive(); }));
+  std::string line = "{\"ops\":[";
+  for (int i = 0; i < 50; ++i)
+    line += "{\"op\":\"put\",\"key\":\"k" + std::to_string(i) + "\",\"bytes\":1,\"durability\":\"d2\"},";
+  line.back() = ']';
+  CHECK(door.ask(Method::post, "", line + "}\n" + std::string(50, 'x'), {{"x-mc-deadline-ms", "100"}}).status == 504);
+  REQUIRE(gate.wait_for(1));
+  gate.open();
+  CHECK(door.ask(Method::put, "/k0?durability=d2&replace=true", "y").status == 200);  // behind the batch's own put
+  door.stop();
+  CHECK(gate.arrived() == 2);
+}
+
+TEST_CASE("door/store_api: a batch reads no value from disk that its answer has no room for") {
+  auto made = std::make_unique<FakeDisk>([] {});
+  FakeDisk& disk = *made;
+  Door door(true, 600 << 10, std::move(made));  // values have at most 512 KiB, and so has the answer of a batch
+  for (const std::string name : {"/a", "/b", "/c"})
+    CHECK(door.ask(Method::put, name + "?durability=d2", binary(400 << 10)).status == 201);
+  const std::string get = "{\"op\":\"get\",\"key\":\"";
+  const auto done = door.ask(Method::post, "", "{\"ops\":[" + get + "a\"}," + get + "b\"}," + get + "c\"}]}\n");
+  const Json results = json_of(done)["results"];
+  REQUIRE(results.size() == 3);
+  CHECK(results[0]["status"].as_int() == 200);
+  for (const size_t i : {1, 2}) CHECK(results[i]["status"].as_int() == 413);
+  CHECK(disk.loads == 1);
 }
 
 TEST_CASE("door/store_api: a batch whose lengths lie is refused whole") {
