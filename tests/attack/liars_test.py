@@ -93,7 +93,7 @@ class Frames(Attacked):
                 data = b"".join(self.random.choice(frames) for _ in range(self.random.choice([1, 2, 5])))
                 if self.random.random() < 0.8:
                     data = liar.garble(data)
-                connection = socket.create_connection(("127.0.0.1", port), 20)
+                connection = socket.create_connection(("127.0.0.1", port), 60)
                 try:
                     connection.sendall(data)
                     if self.random.random() < 0.3:
