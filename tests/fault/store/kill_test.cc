@@ -83,7 +83,7 @@ TEST_CASE("store: a killed process loses no block that it acknowledged") {
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
-    for (std::byte bytes[8]; read_all(pipe->read_end.get(), bytes, SystemClock::instance().now() + 10s);)
+    for (std::byte bytes[8]; read_all(pipe->read_end.get(), bytes, SystemClock::instance().now() + 60s);)
       std::memcpy(&acked, bytes, sizeof acked);
 
     auto store = open_folder(folder.path);

@@ -53,7 +53,7 @@ class Actor {
       act();
       done_ = true;
     });
-    REQUIRE(wait_for([&] { return tid_ != 0; }, 10s));
+    REQUIRE(wait_for([&] { return tid_ != 0; }, 60s));
   }
   ~Actor() { join(); }
   void join() {
@@ -115,7 +115,7 @@ bool caller_returns() {
       REQUIRE(::sched_setscheduler(0, SCHED_IDLE, &none) == 0);
     });
   });
-  REQUIRE(wait_for([&] { return old.sleeps(); }, 10s));
+  REQUIRE(wait_for([&] { return old.sleeps(); }, 60s));
   first_may_end = true;
   first.join();
   Actor next([&] {
@@ -129,23 +129,23 @@ bool caller_returns() {
     while (!all_passed) {
     }
   });
-  REQUIRE(wait_for([&] { return next.sleeps(); }, 10s));
+  REQUIRE(wait_for([&] { return next.sleeps(); }, 60s));
   old_may_end = true;
   old_may_end.notify_all();
   REQUIRE(wait_for([&] { return in_seventh.load(); }, 30s));
   Actor leader([&] { commit(queue); });
-  REQUIRE(wait_for([&] { return leader.sleeps(); }, 10s));
+  REQUIRE(wait_for([&] { return leader.sleeps(); }, 60s));
   Actor caller([&] { commit(queue); });
-  REQUIRE(wait_for([&] { return caller.sleeps(); }, 10s));
+  REQUIRE(wait_for([&] { return caller.sleeps(); }, 60s));
   caller.signal(SIGUSR2);
-  REQUIRE(wait_for([] { return is_held.load(); }, 10s));
+  REQUIRE(wait_for([] { return is_held.load(); }, 60s));
   seventh_may_end = true;
   leader.join();
   all_passed = true;
   next.join();
   old.join();
   REQUIRE(::write(in.get(), "x", 1) == 1);
-  const bool returned = wait_for([&] { return caller.done(); }, 5s);
+  const bool returned = wait_for([&] { return caller.done(); }, 60s);
   // A caller that sleeps on is woken by the next round of its word, which others use with it.
   while (!caller.done()) {
     std::atomic<bool> may_end{false};

@@ -31,9 +31,9 @@ ctl::HubOptions options(const std::string& name, uint8_t id) {
   return o;
 }
 
-/// The next message that `links` receives; gives up after ten seconds.
+/// The next message that `links` receives; gives up after a minute.
 std::optional<node::Received> receive(Links& links) {
-  const TimePoint end = SystemClock::instance().now() + 10s;
+  const TimePoint end = SystemClock::instance().now() + 60s;
   for (;;) {
     while (auto event = links.next())
       if (auto* received = std::get_if<node::Received>(&*event)) return std::move(*received);
@@ -43,7 +43,7 @@ std::optional<node::Received> receive(Links& links) {
 
 /// The next message that `links` receives. `speaker` is pumped meanwhile: what it said may wait for its link.
 std::optional<node::Received> receive_from(Links& speaker, Links& links) {
-  const TimePoint end = SystemClock::instance().now() + 10s;
+  const TimePoint end = SystemClock::instance().now() + 60s;
   while (SystemClock::instance().now() < end) {
     while (speaker.next()) {
     }
@@ -57,7 +57,7 @@ std::optional<node::Received> receive_from(Links& speaker, Links& links) {
 ctl::LinkId link_up(ctl::Hub& hub, const Uri& to) {
   const auto link = hub.connect(to);
   REQUIRE_OK(link);
-  const TimePoint end = SystemClock::instance().now() + 10s;
+  const TimePoint end = SystemClock::instance().now() + 60s;
   while (auto event = hub.wait(end))
     if (std::holds_alternative<ctl::LinkUp>(*event)) return *link;
   FAIL("no link");
@@ -127,9 +127,9 @@ TEST_CASE("host/links: a body that is no message is dropped and counted, and the
 
 namespace {
 
-/// The next loss that `links` reports; gives up after ten seconds.
+/// The next loss that `links` reports; gives up after a minute.
 std::optional<node::PeerLost> loss(Links& links) {
-  const TimePoint end = SystemClock::instance().now() + 10s;
+  const TimePoint end = SystemClock::instance().now() + 60s;
   for (;;) {
     while (auto event = links.next())
       if (auto* lost = std::get_if<node::PeerLost>(&*event)) return std::move(*lost);
