@@ -273,7 +273,7 @@ class Roles(unittest.TestCase):
             ids = Random(5).ids(300)
             c.complete(ids=ids, max_tokens=2, mc={"pin": {"prefill": "p1"}})
             until(lambda: c.node("p1")["blocks_indexed"] >= 4, 60, "blocks of p1")
-            body = b'{"prompt": %s, "max_tokens": 2}' % str(ids).encode()
+            body = b'{"prompt": %s, "max_tokens": 2, "user": "messages"}' % str(ids).encode()  # and yet no chat
             code, out, err = c.verb("explain", "-f", "-", "--json", stdin=body)
             self.assertEqual(code, 0, err)
             told = json.loads(out)
