@@ -51,7 +51,7 @@ uint64_t value_disk_files(uint64_t capacity_bytes) {
   return capacity_bytes == 0 ? 0 : capacity_bytes / new_segment_bytes(capacity_bytes) + kFilesBeside;
 }
 
-Result<std::unique_ptr<ValueDisk>> ValueDisk::open(const Options& options) {
+Result<std::unique_ptr<BlockValueDisk>> BlockValueDisk::open(const Options& options) {
   auto disk = store::open_disk(options.io, options.directory);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   auto opened = open(std::move(disk->disk), options.capacity_bytes, SystemClock::instance().unix_ms());
@@ -59,33 +59,33 @@ Result<std::unique_ptr<ValueDisk>> ValueDisk::open(const Options& options) {
   return opened;
 }
 
-Result<std::unique_ptr<ValueDisk>> ValueDisk::open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,
-                                                   int64_t unix_ms) {
+Result<std::unique_ptr<BlockValueDisk>> BlockValueDisk::open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,
+                                                             int64_t unix_ms) {
   store::Options settings;
   settings.capacity_bytes = capacity_bytes;
   settings.segment_bytes = new_segment_bytes(capacity_bytes);
   settings.keeps_all = true;
   MC_TRY(opened, store::Store::open(std::move(disk), settings));
-  std::unique_ptr<ValueDisk> out(new ValueDisk(std::move(opened)));
+  std::unique_ptr<BlockValueDisk> out(new BlockValueDisk(std::move(opened)));
   out->recover(unix_ms);
   return out;
 }
 
-ValueDisk::ValueDisk(std::unique_ptr<store::Store> store) : store_(std::move(store)) {}
+BlockValueDisk::BlockValueDisk(std::unique_ptr<store::Store> store) : store_(std::move(store)) {}
 
 /// Fixed for a directory, because the size of its segments is.
-size_t ValueDisk::chunk_bytes() const {
+size_t BlockValueDisk::chunk_bytes() const {
   return std::min<size_t>(kValueChunkMost, store_->value_bytes_max());
 }
 
-void ValueDisk::append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const {
+void BlockValueDisk::append_chunks(uint64_t data, uint64_t bytes, std::vector<Id128>& to) const {
   for (uint64_t at = 0, chunk = 0; at < bytes; at += chunk_bytes(), ++chunk)
     to.push_back(value_block_id(ValueBlock::bytes, data, chunk));
 }
 
 // ---- the start -------------------------------------------------------------------------------
 
-std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, Unread& unread) {
+std::vector<wire::ValueRecord> BlockValueDisk::read_records(std::vector<Id128> ids, Unread& unread) {
   std::vector<wire::ValueRecord> out;
   store::PageBuffer memory;
   const std::span<std::byte> room = memory.room(kRecordsAtOnce * store::kPageBytes);
@@ -116,7 +116,7 @@ std::vector<wire::ValueRecord> ValueDisk::read_records(std::vector<Id128> ids, U
   return out;
 }
 
-void ValueDisk::recover(int64_t unix_ms) {
+void BlockValueDisk::recover(int64_t unix_ms) {
   std::vector<Id128> records, chunks;
   uint64_t highest = 0;
   store_->for_each([&](const Id128& id, uint32_t) {
@@ -166,7 +166,7 @@ void ValueDisk::recover(int64_t unix_ms) {
 
 // ---- the tables ------------------------------------------------------------------------------
 
-void ValueDisk::add(uint64_t number, const Known& known) {
+void BlockValueDisk::add(uint64_t number, const Known& known) {
   const bool fresh = records_.emplace(number, known).second;
   MC_ASSERT(fresh);
   by_key_[known.key].insert(number);
@@ -174,7 +174,7 @@ void ValueDisk::add(uint64_t number, const Known& known) {
 }
 
 /// Takes a record out of the tables, and appends the blocks that nothing needs any more.
-ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) {
+BlockValueDisk::Known BlockValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) {
   const auto record = records_.find(number);
   MC_ASSERT(record != records_.end());
   Known known = std::move(record->second);
@@ -194,7 +194,7 @@ ValueDisk::Known ValueDisk::forget(uint64_t number, std::vector<Id128>& blocks) 
 
 // ---- calls -----------------------------------------------------------------------------------
 
-Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
+Result<void> BlockValueDisk::write(const wire::ValueRecord& record, const node::ValueBytes* value) {
   MC_ASSERT_LE(record.number, number_.load(std::memory_order_relaxed));
   MC_CHECK(check_number(record));
   const FailsAlone uses_reserve(false);  // the bytes are in memory, and the rest is small
@@ -222,7 +222,7 @@ Result<void> ValueDisk::write(const wire::ValueRecord& record, const node::Value
   return disk_error("the value was not written to disk", done.error());
 }
 
-Result<void> ValueDisk::move(const wire::ValueRecord& record, const node::ValueKey& from, uint64_t number) {
+Result<void> BlockValueDisk::move(const wire::ValueRecord& record, const node::ValueKey& from, uint64_t number) {
   MC_CHECK(check_number(record));
   const FailsAlone uses_reserve(false);
   Drop others, old;
@@ -256,7 +256,7 @@ Result<void> ValueDisk::move(const wire::ValueRecord& record, const node::ValueK
   return disk_error("the new key was not written to disk", done.error());
 }
 
-Result<void> ValueDisk::drop(uint64_t number) {
+Result<void> BlockValueDisk::drop(uint64_t number) {
   const FailsAlone uses_reserve(false);
   Drop drop;
   {
@@ -270,7 +270,7 @@ Result<void> ValueDisk::drop(uint64_t number) {
   return write_drop(drop, store::Level::written);
 }
 
-Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
+Result<void> BlockValueDisk::drop_key(const node::ValueKey& key) {
   const FailsAlone uses_reserve(false);
   Drop drop;
   {
@@ -282,7 +282,7 @@ Result<void> ValueDisk::drop_key(const node::ValueKey& key) {
   return drop.blocks.empty() ? Result<void>() : write_drop(drop, store::Level::durable);
 }
 
-Result<void> ValueDisk::take_back(uint64_t number) {
+Result<void> BlockValueDisk::take_back(uint64_t number) {
   const FailsAlone uses_reserve(false);
   Drop drop;
   {
@@ -293,19 +293,19 @@ Result<void> ValueDisk::take_back(uint64_t number) {
   return write_drop(drop, store::Level::durable);
 }
 
-void ValueDisk::take_out(uint64_t number, Drop& drop) {
+void BlockValueDisk::take_out(uint64_t number, Drop& drop) {
   drop.records.emplace_back(number, forget(number, drop.blocks));
   const Known& known = drop.records.back().second;
   dropping_.emplace(known.key, known.id);
 }
 
 /// A record that another call is removing may still be on disk. A second drop of it does no harm.
-void ValueDisk::append_dropping(const node::ValueKey& key, std::vector<Id128>& blocks) const {
+void BlockValueDisk::append_dropping(const node::ValueKey& key, std::vector<Id128>& blocks) const {
   const auto [first, last] = dropping_.equal_range(key);
   for (auto other = first; other != last; ++other) blocks.push_back(other->second);
 }
 
-Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
+Result<void> BlockValueDisk::write_drop(const Drop& drop, store::Level level) {
   const auto done = twice([&] { return store_->drop(drop.blocks, level); });
   {
     const std::lock_guard lock(mutex_);
@@ -316,7 +316,7 @@ Result<void> ValueDisk::write_drop(const Drop& drop, store::Level level) {
 }
 
 /// Records that were not removed are back in the tables.
-void ValueDisk::end_drop(const Drop& drop, bool is_done) {
+void BlockValueDisk::end_drop(const Drop& drop, bool is_done) {
   for (const auto& [number, known] : drop.records) {
     const auto [first, last] = dropping_.equal_range(known.key);
     const auto mine = std::find_if(first, last, [&](const auto& entry) { return entry.second == known.id; });
@@ -326,7 +326,7 @@ void ValueDisk::end_drop(const Drop& drop, bool is_done) {
   }
 }
 
-Result<node::SharedValue> ValueDisk::load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) {
+Result<node::SharedValue> BlockValueDisk::load(const node::DiskCopy& copy, uint64_t bytes, uint32_t crc) {
   std::vector<Id128> ids;
   append_chunks(copy.data, bytes, ids);
   store::PageBuffer memory;
@@ -353,7 +353,7 @@ Result<node::SharedValue> ValueDisk::load(const node::DiskCopy& copy, uint64_t b
 }
 
 /// One thread makes segments or takes some back, while the others go on.
-void ValueDisk::keep_room() {
+void BlockValueDisk::keep_room() {
   const std::unique_lock lock(making_room_, std::try_to_lock);
   if (!lock) return;
   const auto more = store_->maintain();

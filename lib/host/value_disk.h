@@ -25,7 +25,8 @@ inline constexpr uint64_t kValueDiskLeast = uint64_t{16} << 20;
 /// Files that the disk of values may have open.
 uint64_t value_disk_files(uint64_t capacity_bytes);
 
-class ValueDisk final : public node::ValueDisk {
+/// The values of a node in the blocks of a store.
+class BlockValueDisk final : public node::ValueDisk {
  public:
   struct Options {
     std::string directory;
@@ -33,10 +34,10 @@ class ValueDisk final : public node::ValueDisk {
     std::string io = "auto";  // kind of the store's disk
   };
   /// Errors have a number and name the directory.
-  static Result<std::unique_ptr<ValueDisk>> open(const Options& options);
+  static Result<std::unique_ptr<BlockValueDisk>> open(const Options& options);
   /// On a disk that is open already, with the time of the start; for tests.
-  static Result<std::unique_ptr<ValueDisk>> open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,
-                                                 int64_t unix_ms);
+  static Result<std::unique_ptr<BlockValueDisk>> open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,
+                                                      int64_t unix_ms);
 
   uint64_t new_number() override { return ++number_; }
   std::vector<wire::ValueRecord> take_found() override { return std::move(found_); }
@@ -63,7 +64,7 @@ class ValueDisk final : public node::ValueDisk {
     std::map<uint64_t, uint64_t> marks;  // the highest number for each mark of a key
   };
 
-  explicit ValueDisk(std::unique_ptr<store::Store> store);
+  explicit BlockValueDisk(std::unique_ptr<store::Store> store);
   void recover(int64_t unix_ms);
   std::vector<wire::ValueRecord> read_records(std::vector<Id128> ids, Unread& unread);
   size_t chunk_bytes() const;

@@ -89,8 +89,8 @@ Result<void> WorkerPlan::check_value_disk() const {
                     "give --ssd DIR:SIZE too, or leave --values-disk out");
 }
 
-Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
-  if (!args_.present(flags::kSsd)) return std::unique_ptr<ValueDisk>();
+Result<std::unique_ptr<BlockValueDisk>> WorkerPlan::open_value_disk() const {
+  if (!args_.present(flags::kSsd)) return std::unique_ptr<BlockValueDisk>();
   MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
   MC_TRY(bytes, value_disk_bytes(place.bytes));
   const std::string directory = place.directory + "/" + std::string(kValuesFolder);
@@ -101,9 +101,9 @@ Result<std::unique_ptr<ValueDisk>> WorkerPlan::open_value_disk() const {
     if (bytes == 0 && value_bytes_ > 0 && !args_.given(flags::kValuesDisk))
       log_info("no durable values: the usual part of --ssd is below the least size; --values-disk sets the part",
                {{"least", kValueDiskLeast}, {"ssd", place.bytes}});
-    return std::unique_ptr<ValueDisk>();
+    return std::unique_ptr<BlockValueDisk>();
   }
-  MC_TRY(disk, ValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
+  MC_TRY(disk, BlockValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
   const store::Restart& restart = disk->restart();
   for (const std::string& loss : restart.damaged)
     log_warn("values on disk were lost", {{"directory", directory}, {"what", loss}});

@@ -34,7 +34,7 @@ class WorkerPlan {
   /// The disk of --ssd; null without it. Errors name the directory and the next step.
   Result<std::unique_ptr<BlockDisk>> open_disk();
   /// The disk of durable values, a part of --ssd; null where the node keeps none.
-  Result<std::unique_ptr<ValueDisk>> open_value_disk() const;
+  Result<std::unique_ptr<BlockValueDisk>> open_value_disk() const;
   /// Files that the block store of --ssd may have open; 0 without one.
   uint64_t disk_files() const;
   std::unique_ptr<node::Worker> make_machine() const;

@@ -49,7 +49,7 @@ Result<Opened> open_values(const std::string& folder) {
   MC_TRY(real, store::open_disk("threads", folder));
   auto killing = std::make_unique<KillingDisk>(std::move(real.disk));
   Opened out{.disk = killing.get(), .values = nullptr};
-  MC_TRY(disk, host::ValueDisk::open(std::move(killing), test::kCapacity, SystemClock::instance().unix_ms()));
+  MC_TRY(disk, host::BlockValueDisk::open(std::move(killing), test::kCapacity, SystemClock::instance().unix_ms()));
   out.values = std::make_unique<door::StoredValues>(ValueLimits{.memory_bytes = 1 << 20}, std::move(disk),
                                                     SystemClock::instance());
   return out;

@@ -82,7 +82,7 @@ class ValuesNode {
   explicit ValuesNode(store::DiskImage image = {}, uint64_t memory = 1 << 20, const Clock* clock = nullptr)
       : clock_(clock != nullptr ? *clock : own_clock_) {
     faults.written = faults.durable = image;
-    auto opened = host::ValueDisk::open(std::make_unique<store::MemoryDisk>(std::move(image), &faults), kCapacity,
+    auto opened = host::BlockValueDisk::open(std::make_unique<store::MemoryDisk>(std::move(image), &faults), kCapacity,
                                         clock_.unix_ms());
     REQUIRE_OK(opened);
     disk = opened->get();
@@ -112,7 +112,7 @@ class ValuesNode {
  public:
   const Clock& clock_;
   Faults faults;
-  host::ValueDisk* disk = nullptr;  // of the values
+  host::BlockValueDisk* disk = nullptr;  // of the values
   std::unique_ptr<door::StoredValues> values;
 };
 
