@@ -7,6 +7,12 @@
 #include "xfer_rdma/gid.h"
 
 namespace mc::verbs {
+
+std::string_view to_string(Area area) {
+  static constexpr std::string_view kNames[] = {"rdma", "limits", "memory", "gpu", "transport", "peer"};
+  return kNames[static_cast<size_t>(area)];
+}
+
 namespace {
 
 Json optional_number(const std::optional<uint64_t>& value) {
@@ -15,7 +21,7 @@ Json optional_number(const std::optional<uint64_t>& value) {
 
 Json to_json(const xfer::RdmaPortReport& port) {
   Json out = Json::object({{"port", port.port}, {"usable", port.usable}, {"reason", port.reason}});
-  out.set("state", port.state).set("link", port.link).set("mtu", port.mtu).set("mtu_max", port.mtu_max);
+  out.set("state", port.state).set("link", link_name(port)).set("mtu", port.mtu).set("mtu_max", port.mtu_max);
   out.set("gbits_per_s", port.gbits_per_s);
   Json gids = Json::array();
   for (const auto& ranked : port.gids) {
@@ -105,7 +111,7 @@ Diagnosis diagnose(const DoctorPlan& plan) {
 std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transports, const DoctorPlan& plan) {
   std::vector<Finding> out;
   for (const TransportCheck& check : transports) {
-    Finding finding{.area = "transport", .name = check.transport, .what = check.reason};
+    Finding finding{.area = Area::transport, .name = check.transport, .what = check.reason};
     if (check.usable) {
       finding.what = check.reason.empty() ? "usable" : "usable: " + check.reason;
     } else {
@@ -123,7 +129,7 @@ std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways) {
   MC_ASSERT(ways.empty() || ways[0].trouble.empty());
   for (size_t i = 1; i < ways.size(); ++i) {
     const xfer::TcpIoReport& way = ways[i];
-    Finding finding{.area = "transport", .name = "tcp over " + way.name};
+    Finding finding{.area = Area::transport, .name = "tcp over " + way.name};
     finding.verdict = way.trouble.empty() ? Verdict::good : Verdict::unused;
     finding.what =
         way.trouble.empty() ? "usable with --tcp-io " + way.name + "; auto takes " + ways[0].name : way.trouble;
@@ -134,11 +140,12 @@ std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways) {
 
 std::string findings_text(const std::vector<Finding>& findings) {
   size_t width = 0;
-  for (const Finding& finding : findings) width = std::max(width, finding.area.size() + 1 + finding.name.size());
+  for (const Finding& finding : findings)
+    width = std::max(width, to_string(finding.area).size() + 1 + finding.name.size());
   std::string out;
   for (const Finding& finding : findings) {
     std::string state(to_string(finding.verdict));
-    std::string head = finding.area + " " + finding.name;
+    std::string head = std::string(to_string(finding.area)) + " " + finding.name;
     state.resize(8, ' ');
     MC_ASSERT_LE(head.size(), width);
     MC_ASSERT(!finding.what.empty());
@@ -150,8 +157,8 @@ std::string findings_text(const std::vector<Finding>& findings) {
 }
 
 Json to_json(const Finding& finding) {
-  MC_ASSERT(!finding.area.empty() && !finding.name.empty());
-  Json out = Json::object({{"type", "finding"}, {"area", finding.area}, {"name", finding.name}});
+  MC_ASSERT(!finding.name.empty());
+  Json out = Json::object({{"type", "finding"}, {"area", to_string(finding.area)}, {"name", finding.name}});
   out.set("verdict", to_string(finding.verdict)).set("what", finding.what);
   return std::move(out.set("next", finding.next.empty() ? Json(nullptr) : Json(finding.next)));
 }

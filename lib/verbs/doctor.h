@@ -21,8 +21,11 @@ namespace mc::verbs {
 enum class Verdict : uint8_t { good, unused, note, fix };
 std::string_view to_string(Verdict verdict);  // "ok", "unused", "note", "fix"
 
+enum class Area : uint8_t { rdma, limits, memory, gpu, transport, peer };
+std::string_view to_string(Area area);  // the enumerator's name
+
 struct Finding {
-  std::string area;  // "rdma", "limits", "memory", "gpu", "transport", "peer"
+  Area area = Area::rdma;
   std::string name;  // "rxe0:1 gid 1"
   Verdict verdict = Verdict::good;
   std::string what;
@@ -105,6 +108,8 @@ std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& pla
 /// Lines for people, one a finding, what to do below it.
 std::string findings_text(const std::vector<Finding>& findings);
 Json to_json(const Finding& finding);
+/// "Ethernet" or "InfiniBand"; empty = unknown.
+std::string_view link_name(const xfer::RdmaPortReport& port);
 /// Members of the summary: "transports", "rdma", "limits", "peers", "findings", counts.
 void describe(const Diagnosis& diagnosis, Json& result);
 

@@ -94,7 +94,7 @@ std::string size_text(uint64_t bytes) {
 }
 
 Finding locked_memory(const HostFacts& host, bool matters, uint64_t needed) {
-  Finding out{.area = "limits", .name = "locked memory"};
+  Finding out{.area = Area::limits, .name = "locked memory"};
   const uint64_t limit = host.memlock.value_or(0);
   if (host.lock_capable || limit == kUnlimited) {
     out.what = limit == kUnlimited ? "unlimited" : size_text(limit) + ", but this process may lock more (CAP_IPC_LOCK)";
@@ -113,7 +113,7 @@ Finding locked_memory(const HostFacts& host, bool matters, uint64_t needed) {
 
 Finding plain_limit(std::string name, const std::optional<uint64_t>& value, uint64_t wanted, std::string next) {
   MC_ASSERT(wanted > 0 && !next.empty());
-  Finding out{.area = "limits", .name = std::move(name)};
+  Finding out{.area = Area::limits, .name = std::move(name)};
   out.what = !value ? "not known here" : *value == kUnlimited ? "unlimited" : std::to_string(*value);
   if (value.value_or(wanted) >= wanted) return out;
   out.verdict = Verdict::note;
@@ -123,7 +123,7 @@ Finding plain_limit(std::string name, const std::optional<uint64_t>& value, uint
 }
 
 Finding huge_pages(const HostFacts& host) {
-  Finding out{.area = "memory", .name = "huge pages"};
+  Finding out{.area = Area::memory, .name = "huge pages"};
   out.what = std::to_string(host.huge_pages_free) + " of " + std::to_string(host.huge_pages) + " reserved ones of " +
              human_bytes(host.huge_page_bytes) +
              " free; transparent: " + (host.transparent_pages.empty() ? "not in this kernel" : host.transparent_pages) +
@@ -141,7 +141,7 @@ Finding huge_pages(const HostFacts& host) {
 }
 
 Finding gpu(const xfer::RdmaReport& rdma) {
-  Finding out{.area = "gpu", .name = "memory over RDMA"};
+  Finding out{.area = Area::gpu, .name = "memory over RDMA"};
   out.what = std::string(xfer::to_string(rdma.gpu.path)) + ": " + rdma.gpu.reason;
   if (rdma.gpu.path == xfer::GpuPath::none) out.verdict = Verdict::unused;
   if (rdma.gpu.path != xfer::GpuPath::staged || !rdma.usable) return out;
@@ -186,7 +186,7 @@ std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& r
   out.push_back(plain_limit("open files", host.open_files, kFilesWanted, "ulimit -n 65536"));
   out.push_back(plain_limit("memory maps", host.map_count_max, kMapsWanted, "sysctl -w vm.max_map_count=262144"));
   if (host.memory_available) {
-    Finding memory{.area = "memory", .name = "available"};
+    Finding memory{.area = Area::memory, .name = "available"};
     memory.what = human_bytes(*host.memory_available) + " on " + std::to_string(std::max(1u, host.numa_nodes)) +
                   (host.numa_nodes > 1 ? " NUMA nodes" : " NUMA node");
     if (plan.memory_bytes > *host.memory_available) {

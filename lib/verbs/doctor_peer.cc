@@ -140,7 +140,7 @@ std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const Doct
   std::vector<Finding> out;
   for (const PeerCheck& check : peers) {
     const std::string where = check.uri.empty() || check.uri == check.peer ? "" : check.uri;
-    Finding finding{.area = "peer", .name = check.peer + (check.transport.empty() ? "" : " " + check.transport)};
+    Finding finding{.area = Area::peer, .name = check.peer + (check.transport.empty() ? "" : " " + check.transport)};
     if (check.usable) {
       finding.what = (where.empty() ? "" : where + " ") + "in " +
                      human_duration(Duration(static_cast<int64_t>(check.connect_ms * 1e6))) +

@@ -5,6 +5,12 @@
 #include "xfer_rdma/gid.h"
 
 namespace mc::verbs {
+
+std::string_view link_name(const xfer::RdmaPortReport& port) {
+  if (port.state.empty()) return "";
+  return port.ethernet ? "Ethernet" : "InfiniBand";
+}
+
 namespace {
 
 constexpr uint64_t kAnySize = uint64_t{1} << 60;  // devices without a limit report large numbers of all kinds
@@ -17,7 +23,7 @@ std::string soft_roce(const HostFacts& host) {
 
 Finding no_device(const xfer::RdmaReport& rdma, const HostFacts& host, bool wanted) {
   MC_ASSERT(rdma.devices.empty() && !rdma.usable);
-  Finding out{.area = "rdma", .name = "devices", .verdict = wanted ? Verdict::fix : Verdict::note};
+  Finding out{.area = Area::rdma, .name = "devices", .verdict = wanted ? Verdict::fix : Verdict::note};
   out.what = rdma.reason.empty() ? "no RDMA device" : rdma.reason;
   if (host.verbs_devices > 0 && host.verbs_readable == 0) {
     out.what += "; " + std::to_string(host.verbs_devices) + " device files that this user may not open";
@@ -30,7 +36,7 @@ Finding no_device(const xfer::RdmaReport& rdma, const HostFacts& host, bool want
 }
 
 Finding device(const xfer::RdmaDeviceReport& device, const DoctorPlan& plan, bool any_usable, bool wanted) {
-  Finding out{.area = "rdma", .name = device.name};
+  Finding out{.area = Area::rdma, .name = device.name};
   if (device.ports.empty()) {
     out.verdict = !any_usable && wanted ? Verdict::fix : Verdict::note;
     out.what = device.reason;
@@ -49,24 +55,25 @@ Finding device(const xfer::RdmaDeviceReport& device, const DoctorPlan& plan, boo
 }
 
 Finding port(const xfer::RdmaDeviceReport& device, const xfer::RdmaPortReport& port, bool any_usable, bool wanted) {
-  Finding out{.area = "rdma", .name = device.name + ":" + std::to_string(port.port)};
+  Finding out{.area = Area::rdma, .name = device.name + ":" + std::to_string(port.port)};
   if (!port.usable) {
     out.verdict = any_usable || !wanted ? Verdict::note : Verdict::fix;
     out.what = port.reason;
     const std::string netdev = port.gids.empty() ? "" : port.gids[0].entry.netdev;
-    if (!port.state.empty() && port.state != "active" && !netdev.empty() && !port.gids[0].entry.netdev_up)
+    const bool is_known = !port.state.empty();
+    if (is_known && !port.active && !netdev.empty() && !port.gids[0].entry.netdev_up)
       out.next = "ip link set " + netdev + " up";
-    else if (!port.state.empty() && port.state != "active")
+    else if (is_known && !port.active)
       out.next = "check cable, switch port and other end" + (netdev.empty() ? "" : " of " + netdev);
-    else if (!port.state.empty())
+    else if (is_known)
       out.next = "ip addr add ADDRESS/PREFIX dev " + (netdev.empty() ? "NETDEV" : netdev);
     return out;
   }
-  out.what = port.link + ", " + port.reason;
+  out.what = std::string(link_name(port)) + ", " + port.reason;
   if (port.gbits_per_s > 0) out.what += ", nominal " + std::to_string(static_cast<int>(port.gbits_per_s)) + " Gb/s";
   out.what += ", MTU " + std::to_string(port.mtu);
   // An RDMA packet has up to 84 bytes of headers, checksum and a VLAN tag around its payload.
-  if (port.link == "Ethernet" && port.mtu < port.mtu_max && port.mtu < 4096) {
+  if (port.ethernet && port.mtu < port.mtu_max && port.mtu < 4096) {
     out.verdict = Verdict::note;
     out.what += " of " + std::to_string(port.mtu_max) + ": small packets cost bandwidth";
     const std::string netdev = port.gids.empty() ? "NETDEV" : port.gids[0].entry.netdev;
@@ -77,7 +84,7 @@ Finding port(const xfer::RdmaDeviceReport& device, const xfer::RdmaPortReport& p
 
 Finding gid(const std::string& where, const xfer::RankedGid& ranked, bool port_usable, bool best) {
   const xfer::GidEntry& entry = ranked.entry;
-  Finding out{.area = "rdma", .name = where + " gid " + std::to_string(entry.index)};
+  Finding out{.area = Area::rdma, .name = where + " gid " + std::to_string(entry.index)};
   if (!ranked.usable || !port_usable) out.verdict = Verdict::unused;
   out.what = xfer::gid_text(entry.gid) + ": " + ranked.reason + (best ? ", first choice" : "");
   return out;

@@ -130,8 +130,8 @@ RdmaPortReport report_port(ibv_context* context, const std::string& device, uint
     return port;
   }
   port.state = ::ibv_port_state_str(attr.state);
-  const bool ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
-  port.link = ethernet ? "Ethernet" : "InfiniBand";
+  port.active = attr.state == IBV_PORT_ACTIVE;
+  port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
   port.mtu = from_verbs_mtu(attr.active_mtu);
   port.mtu_max = from_verbs_mtu(attr.max_mtu);
   port.lid = attr.lid;
@@ -139,7 +139,7 @@ RdmaPortReport report_port(ibv_context* context, const std::string& device, uint
   port.gids = rank_gids(query_gids(context, number), options.rdma_gid_index);
   if (!named(options.rdma_devices, device, number))
     port.reason = "not named by the rdma devices option";
-  else if (attr.state != IBV_PORT_ACTIVE)
+  else if (!port.active)
     port.reason = "the port is " + port.state + ": check the link and its network interface";
   else if (port.gids.empty() || !port.gids[0].usable)
     port.reason = "no usable address" +

@@ -14,9 +14,10 @@ namespace mc::xfer {
 
 struct RdmaPortReport {
   int port = 1;
-  std::string state;  // "active", "down", ...
-  std::string link;   // "Ethernet", "InfiniBand"
-  uint16_t mtu = 0;   // active MTU in bytes
+  std::string state;  // "active", "down", ...; empty = unknown
+  bool active = false;
+  bool ethernet = false;  // else InfiniBand
+  uint16_t mtu = 0;       // active MTU in bytes
   uint16_t mtu_max = 0;
   uint16_t lid = 0;
   double gbits_per_s = 0;       // nominal speed; 0 = unknown

@@ -90,8 +90,8 @@ Result<int> doctor(const cli::Args& args) {
   std::string first;
   for (const verbs::Finding& finding : diagnosis.findings) {
     if (finding.verdict != verbs::Verdict::fix) continue;
-    (finding.area == "peer" ? there : here) += 1;
-    if (first.empty()) first = finding.area + " " + finding.name + ": " + finding.what;
+    (finding.area == verbs::Area::peer ? there : here) += 1;
+    if (first.empty()) first = std::string(to_string(finding.area)) + " " + finding.name + ": " + finding.what;
   }
   if (here > 0) return user_error(err::kNotReady, std::to_string(here + there) + " to fix; first: " + first);
   if (there > 0) return user_error(err::kPeerUnreachable, first);

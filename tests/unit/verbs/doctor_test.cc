@@ -51,7 +51,8 @@ wire::Gid ipv4(uint8_t last) {
 }
 
 xfer::RdmaReport one_nic(bool usable) {
-  xfer::RdmaPortReport port{.port = 1, .state = usable ? "active" : "down", .link = "Ethernet", .mtu = 4096};
+  xfer::RdmaPortReport port{
+      .port = 1, .state = usable ? "active" : "down", .active = usable, .ethernet = true, .mtu = 4096};
   port.mtu_max = 4096;
   port.usable = usable;
   port.reason = usable ? "10.0.0.1, RoCE v2" : "the port is down: check the link and its network interface";
@@ -283,8 +284,8 @@ TEST_CASE("verbs/doctor: without a key, an address of another host is to fix wit
 }
 
 TEST_CASE("verbs/doctor: every finding is a line, and what to do stands below it") {
-  const std::vector<Finding> findings = {{"rdma", "devices", Verdict::note, "none", "buy one"},
-                                         {"limits", "open files", Verdict::good, "1024"}};
+  const std::vector<Finding> findings = {{Area::rdma, "devices", Verdict::note, "none", "buy one"},
+                                         {Area::limits, "open files", Verdict::good, "1024"}};
   CHECK(findings_text(findings) ==
         "note    rdma devices       none\n        -> buy one\nok      limits open files  1024\n");
 }
