@@ -4,6 +4,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "grammar/grammar.h"
 
@@ -58,6 +59,7 @@ Json call_of(const Json& function, text::CallForm form) {
 }
 
 Result<Json> calls_of(const http::GenerateRequest& request, text::CallForm form) {
+  MC_ASSERT(request.chat.tools.size() > 0);  // the reader refuses a forced call without tools
   Json::Array any;
   if (request.chat.tools.size() > kForcedToolsMax)
     return user_error(err::kInvalidField,
@@ -77,11 +79,13 @@ Result<Json> calls_of(const http::GenerateRequest& request, text::CallForm form)
     if (request.chat.tool_choice != http::ToolChoice::named || function["name"].as_string() == request.chat.tool_name)
       any.push_back(call_of(function, form));
   }
+  MC_ASSERT(!any.empty());  // a named tool is one of the tools
   return choice(std::move(any));
 }
 
 /// The reasoning in front of an answer, which no form binds.
 Json behind_reasoning(const Json& grammar, const http::GenerateRequest& request, const text::AnswerForm& form) {
+  MC_ASSERT(!grammar.is_null());
   if (!request.is_chat || !form.thinks || !request.mc.split_reasoning) return grammar;
   Json end = Json::object(), blanks = Json::object();
   end.set("until", text::kThinkEnd), blanks.set("blanks", true);
@@ -127,6 +131,7 @@ Result<std::string> answer_grammar(const http::GenerateRequest& request, const t
     }
   }
   std::string out = behind_reasoning(grammar, request, form).dump();
+  MC_ASSERT(!out.empty());
   auto compiled = grammar::Grammar::compile(out);
   if (compiled) return out;
   Error error = std::move(compiled).error();

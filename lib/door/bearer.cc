@@ -55,6 +55,7 @@ Result<std::string> new_admin_key() {
 
 Result<void> PageLock::load(const std::string& path) {
   MC_TRY(key, read_bearer_key(path, "--admin-key-file"));
+  MC_ASSERT(is_bearer_key(key));
   const std::lock_guard lock(mutex_);
   key_ = key_digest(key);
   return {};

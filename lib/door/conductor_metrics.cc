@@ -43,6 +43,7 @@ void ConductorMetrics::next_token(const RequestProgress& progress, TimePoint now
 
 void ConductorMetrics::end(const RequestProgress& progress, const node::Reply& reply, bool is_prompt_alone,
                            TimePoint now) {
+  MC_ASSERT(progress.submitted <= now);
   const bool failed = reply.kind == node::Reply::Kind::failed, rejected = reply.kind == node::Reply::Kind::rejected;
   const std::string reason(failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
   metrics_

@@ -74,8 +74,10 @@ std::string request_id(const std::string& id) {
 
 Json sources_json(const std::vector<node::FetchSource>& sources) {
   Json out = Json::array();
-  for (const node::FetchSource& s : sources)
+  for (const node::FetchSource& s : sources) {
+    MC_ASSERT(!s.node.empty() && s.blocks > 0);
     out.push(Json::object({{"node", s.node}, {"first_block", s.first_block}, {"blocks", s.blocks}}));
+  }
   return out;
 }
 
@@ -127,6 +129,7 @@ Json RequestRecords::list(TimePoint now) const {
     add(running_json(req, progress, now));
   }
   for (auto it = ended_.rbegin(); it != ended_.rend() && out.size() < 2 * kListedMax; ++it) add(it->second);
+  MC_ASSERT_LE(out.size(), 2 * kListedMax);
   return out;
 }
 

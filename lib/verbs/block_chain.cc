@@ -30,6 +30,7 @@ Result<Spool> Spool::open() {
 }
 
 Result<void> Spool::append(std::span<const std::byte> page) {
+  MC_ASSERT(!page.empty());
   if (auto written = write_all(file_.get(), page); !written)
     return as_user_error(err::kDiskFull, within("the temporary file", std::move(written).error()));
   return {};
@@ -41,6 +42,7 @@ Result<void> Spool::rewind() {
 }
 
 Result<void> Spool::read(std::span<std::byte> page) {
+  MC_ASSERT(!page.empty());
   return read_all(file_.get(), page);
 }
 
@@ -84,6 +86,7 @@ namespace {
 
 wire::ReadBytes reader_of(const std::string& bytes) {
   return [&bytes, at = size_t{0}](std::span<std::byte> out) mutable -> Result<void> {
+    MC_ASSERT_LE(at, bytes.size());
     if (bytes.size() - at < out.size()) return Error{Code::corrupt, "it ends after " + std::to_string(at) + " bytes"};
     std::memcpy(out.data(), bytes.data() + at, out.size());
     at += out.size();
@@ -107,6 +110,7 @@ Result<BlockDoor> BlockDoor::open(const cli::Args& args, const std::string& node
 }
 
 Result<http::Response> BlockDoor::call(http::Method method, const std::string& path, std::string body) const {
+  MC_ASSERT(!place.empty() && path.starts_with('/'));
   const TimePoint deadline = SystemClock::instance().now() + time + 1s;  // the node's own error comes first
   auto response = http::fetch(method, place, path, headers, std::move(body), deadline);
   if (!response)
@@ -159,6 +163,7 @@ Result<BlockChain> fetch_chain(const BlockDoor& node, const BlockHash& last) {
     all = blocks;
   }
   if (chain.last() != last) return garbage(node.place, "the chain ends with another block: " + chain.last().hex());
+  MC_ASSERT_EQ(chain.prologue.ids.size(), chain.blocks.size() * chain.layout.block_tokens);
   chain.prologue.first_position = 0, chain.prologue.parent = {};
   return chain;
 }
@@ -167,6 +172,7 @@ Result<Imported> send_chain(const BlockDoor& node, BlockChain& chain) {
   Imported sum;
   MC_CHECK(chain.spool.rewind());
   const uint32_t bt = chain.layout.block_tokens;
+  MC_ASSERT_EQ(chain.prologue.ids.size(), chain.blocks.size() * bt);
   const size_t each = std::max<size_t>(1, host::kStreamPartBytes / chain.layout.page_bytes());
   std::vector<std::byte> page(chain.page_bytes());
   for (size_t first = 0; first < chain.blocks.size() && sum.omitted == 0; first += each) {
@@ -202,6 +208,7 @@ Result<Imported> send_chain(const BlockDoor& node, BlockChain& chain) {
       return garbage(node.place, "the answer does not count the blocks of the part");
   }
   sum.omitted = chain.blocks.size() - std::min<uint64_t>(chain.blocks.size(), sum.stored + sum.known);
+  MC_ASSERT_LE(sum.omitted, chain.blocks.size());
   return sum;
 }
 

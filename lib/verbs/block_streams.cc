@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/exit.h"
 #include "base/fd.h"
@@ -34,6 +35,7 @@ Result<int> export_blocks(const cli::Args& args) {
   const BlockHash prefix{*Id128::from_hex(args.text(flags::kExportPrefix))};  // capital digits are as good
   MC_TRY(node, BlockDoor::open(args, args.positional_one("NODE"), args.duration(flags::kBlocksTimeout)));
   MC_TRY(chain, fetch_chain(node, prefix));
+  MC_ASSERT(chain.last() == prefix);
   MC_CHECK(chain.write([](std::span<const std::byte> bytes) { return write_all(1, bytes); }));
   return 0;
 }

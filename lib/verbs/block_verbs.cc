@@ -1,12 +1,14 @@
 #include "verbs/block_verbs.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
@@ -59,12 +61,14 @@ uint64_t number(const Json& json, std::string_view field) {
   return static_cast<uint64_t>(std::max<int64_t>(0, json[field].as_int()));
 }
 
+/// The meaning of each reason to keep a block, by node::Stayed.
+constexpr std::array<std::string_view, node::kStayedCount> kStayedMeanings = {
+    "another node reads them", "an operator pinned them", "requests or the disk use them",
+    "blocks that stay continue them", "the node does not know their tenant or model"};
+
 std::string_view meaning(std::string_view reason) {
-  if (reason == "leased") return "another node reads them";
-  if (reason == "pinned") return "an operator pinned them";
-  if (reason == "in_use") return "requests or the disk use them";
-  if (reason == "needed") return "blocks that stay continue them";
-  if (reason == "unknown") return "the node does not know their tenant or model";
+  for (size_t i = 0; i < kStayedMeanings.size(); ++i)
+    if (to_string(static_cast<node::Stayed>(i)) == reason) return kStayedMeanings[i];
   return "";
 }
 
@@ -104,6 +108,7 @@ Result<int> pin_chain(const cli::Args& args, const BlockHash& prefix) {
                       format_duration(args.duration(flags::kPinFor)) + " is not from 1ms to " +
                           format_duration(node::PinBlocks::kTimeMax) + ", as a pin of blocks may last",
                       "--for");
+  MC_ASSERT(!prefix.is_zero());
   Json body = Json::object({{"prefix", prefix.hex()}, {"for_ms", args.duration(flags::kPinFor) / 1ms}});
   MC_TRY(report, order(args, "/blocks/pin", body));
   if (args.on(flags::kJson)) {

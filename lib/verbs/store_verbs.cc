@@ -137,6 +137,7 @@ Result<int> move_in(const cli::Args& args, StoreClient& store) {
 
 /// Calls `body` with the store of NODE.
 Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Args& args, StoreClient& store)) {
+  MC_ASSERT(body != nullptr);
   MC_CHECK(check_keys(args));
   MC_TRY(store, open_store(args));
   auto done = body(args, *store);

@@ -67,6 +67,7 @@ Result<Prompt> explain(const BlockDoor& conductor, const Json& request) {
   for (const Json& holder : json["holders"].items())
     if (static_cast<uint64_t>(holder["match_blocks"].as_int()) == prompt.blocks)
       prompt.holders.emplace_back(holder["node"].as_string());
+  MC_ASSERT(prompt.blocks > 0 && !prompt.last.empty());
   return prompt;
 }
 
@@ -92,6 +93,7 @@ Result<Json> longer(const BlockDoor& conductor, const Json& request) {
     MC_TRY(read, tokenize(conductor, std::move(text)));
     ids = std::move(read);
   }
+  MC_ASSERT(ids.size() > 0);
   ids.push(Json(ids[ids.size() - 1].as_int()));
   Json out = request;
   out.set("prompt", std::move(ids));
@@ -120,6 +122,7 @@ Result<Prompt> compute(const BlockDoor& conductor, Json request, Duration time) 
     MC_TRY(again, explain(door, request));
     prompt = std::move(again);
   }
+  MC_ASSERT(!prompt.holders.empty());
   return prompt;
 }
 
@@ -161,6 +164,7 @@ class Mover {
     Warmed out{node};
     if (std::find(prompt_.holders.begin(), prompt_.holders.end(), node) == prompt_.holders.end()) {
       MC_CHECK(fetch(time));
+      MC_ASSERT(chain_.has_value());
       MC_TRY(sum, send_chain(door, *chain_));
       out.stored = sum.stored, out.omitted = sum.omitted;
     }
@@ -174,6 +178,7 @@ class Mover {
  private:
   Result<void> fetch(Duration time) {
     if (chain_) return {};
+    MC_ASSERT(!prompt_.holders.empty());
     MC_TRY(holder, BlockDoor::open(args_, prompt_.holders.front(), time));
     MC_TRY(chain, fetch_chain(holder, BlockHash{*Id128::from_hex(prompt_.last)}));
     chain_.emplace(std::move(chain));
@@ -210,6 +215,7 @@ Result<Json> messages_of(const cli::Args& args, const std::string& text) {
   if (has_system) messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kWarmSystem)}}));
   if (args.present(flags::kWarmFile))
     messages.push(Json::object({{"role", role == "system" ? "system" : "user"}, {"content", text}}));
+  MC_ASSERT(messages.size() > 0);
   return messages;
 }
 
