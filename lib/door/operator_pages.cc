@@ -23,6 +23,27 @@ Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
   return out;
 }
 
+/// The prefill nodes that the placement compared.
+Json candidates_json(const node::Conductor::Explanation& e) {
+  const auto& p = e.placement;
+  Json out = Json::array();
+  for (size_t i = 0; i < p.candidates.size(); ++i) {
+    const auto& c = p.candidates[i];
+    Json row = Json::object();
+    row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
+    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
+    row.set("sources", sources_json(e.sources[i]));
+    row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
+    row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+    row.set("slow_start_ms", c.handicap_s * 1e3);
+    row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
+    row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
+    row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
+    out.push(std::move(row));
+  }
+  return out;
+}
+
 }  // namespace
 
 Json cluster_json(const node::Conductor& conductor, const std::string& model, const std::string& url, TimePoint now) {
@@ -97,22 +118,8 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
   MC_ASSERT_LT(p.candidate, static_cast<int>(p.candidates.size()));
   MC_ASSERT_LT(p.decode, static_cast<int>(e.snapshot.decode.size()));
   MC_ASSERT_EQ(e.snapshot.holders.size(), e.snapshot.holder_names.size());
-  Json candidates = Json::array();
-  for (size_t i = 0; i < p.candidates.size(); ++i) {
-    const auto& c = p.candidates[i];
-    Json row = Json::object();
-    row.set("node", e.snapshot.prefill[c.node].name).set("match_blocks", c.local_blocks);
-    row.set("fetch_from", c.holder < 0 ? "" : e.snapshot.holder_names[static_cast<size_t>(c.holder)]);
-    row.set("sources", sources_json(e.sources[i]));
-    row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
-    row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
-    row.set("slow_start_ms", c.handicap_s * 1e3);
-    row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
-    row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
-    row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
-    candidates.push(std::move(row));
-  }
-  out.set("candidates", std::move(candidates));
+  MC_ASSERT_EQ(e.sources.size(), p.candidates.size());
+  out.set("candidates", candidates_json(e));
   Json holders = Json::array();
   for (size_t i = 0; i < e.snapshot.holders.size(); ++i) {
     const auto& h = e.snapshot.holders[i];

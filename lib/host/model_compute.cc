@@ -140,6 +140,18 @@ std::vector<uint32_t> ModelCompute::rotten(std::span<const uint32_t> pages, std:
   return out;
 }
 
+std::vector<std::byte*> ModelCompute::pages_of(const node::RunChunk& run) const {
+  const size_t end = run.start + run.tokens.size();
+  MC_ASSERT_LE(end, run.pages.size() * layout_.block_tokens);
+  std::vector<std::byte*> pages;
+  for (uint32_t index : run.pages) {
+    MC_ASSERT_LT(index, options_.page_count);
+    pages.push_back(page(index));
+  }
+  if (end % layout_.block_tokens != 0) std::fill_n(pages.back(), layout_.page_bytes(), std::byte{0});
+  return pages;
+}
+
 node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   const TimePoint began = SystemClock::instance().now();
   node::ChunkDone done;
@@ -157,15 +169,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (run.tokens.empty()) return done;
   const auto chosen = plan(run.attention);
   if (!chosen) return fail(chosen.error());
-  MC_ASSERT_LE(run.start + run.tokens.size(), run.pages.size() * layout_.block_tokens);
-  std::vector<std::byte*> pages;
-  for (uint32_t index : run.pages) {
-    MC_ASSERT_LT(index, options_.page_count);
-    pages.push_back(page(index));
-  }
-  // Rows beyond a partial tail must be zero: the page may have held another block before.
-  const size_t tail_tokens = (run.start + run.tokens.size()) % layout_.block_tokens;
-  if (tail_tokens != 0) std::fill_n(pages.back(), layout_.page_bytes(), std::byte{0});
+  std::vector<std::byte*> pages = pages_of(run);
   model::PrefillChunk chunk;
   chunk.tokens = run.tokens;
   chunk.start = run.start;

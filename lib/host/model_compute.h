@@ -74,6 +74,9 @@ class ModelCompute final : public node::Compute {
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
+  /// The addresses of the chunk's pages. Rows behind its end are zeroed, because the last page may have held another
+  /// block before.
+  std::vector<std::byte*> pages_of(const node::RunChunk& run) const;
   /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;

@@ -384,6 +384,20 @@ Result<int> prefill_once(const cli::Args& args) {
   return 0;
 }
 
+namespace {
+
+/// The blocks of the stream into the first pages.
+Result<void> read_pages(wire::KvReader& reader, model::LocalPages& pages) {
+  for (size_t block = 0;; ++block) {
+    MC_TRY(header, reader.next());
+    if (!header) return {};
+    MC_ASSERT_LT(block, pages.page_count());  // the reader ends after the blocks of the prompt
+    MC_CHECK(reader.read_page(pages.page(block)));
+  }
+}
+
+}  // namespace
+
 Result<int> decode_once(const cli::Args& args) {
   const std::string& path = args.text(flags::kKvIn);
   if (path.empty()) return user_error(err::kUsage, "give --kv-in FILE, or - for stdin", "--kv-in");
@@ -424,14 +438,7 @@ Result<int> decode_once(const cli::Args& args) {
   MC_TRY(request, carried_request(args, prologue, engine, made_with));
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));
-  for (size_t block = 0;; ++block) {
-    auto header = reader.next();
-    if (!header) return stream_error(path, false, std::move(header).error());
-    if (!*header) break;
-    MC_ASSERT_LT(block, pages.page_count());  // the reader ends after the blocks of the prompt
-    if (auto read = reader.read_page(pages.page(block)); !read)
-      return stream_error(path, false, std::move(read).error());
-  }
+  if (auto read = read_pages(reader, pages); !read) return stream_error(path, false, std::move(read).error());
   AnswerText answer{text::Detokenizer(tokenizer, true, text::TextStart::before), text::StopMatcher(),
                     prints_as_it_comes(args), "", tokenizer.no_text() == nullptr};
   request.on_token = [&](const ops::Sampled& s) { return answer.push(s.token); };

@@ -62,14 +62,8 @@ std::string sentence(const Choice& best, const Choice& other, double share) {
   return out + "\n";
 }
 
-}  // namespace
-
-const cli::FlagList kAdviseFlags = kAdviseFlagTable;
-
-Result<int> advise(const cli::Args& args) {
-  MC_TRY(setup, read_setup(args));
-  MC_TRY(trace, read_sim_trace(args));
-  const uint64_t nodes = args.count(kNodes);
+/// Refuses setups of which advise can compare nothing.
+Result<void> check_sense(const SimSetup& setup, uint64_t nodes) {
   if (nodes < 2 || nodes > 256) return out_of_range(kNodes, nodes, 2, 256);
   if (setup.options.pipeline >= nodes)
     return user_error(err::kBadValue,
@@ -82,6 +76,18 @@ Result<int> advise(const cli::Args& args) {
                           std::to_string(setup.policies.size()) + " and " + std::to_string(setup.admissions.size()),
                       setup.policies.size() > 1 ? "--policy" : "--admission",
                       "name one; mc-bench sim compares several");
+  return {};
+}
+
+}  // namespace
+
+const cli::FlagList kAdviseFlags = kAdviseFlagTable;
+
+Result<int> advise(const cli::Args& args) {
+  MC_TRY(setup, read_setup(args));
+  MC_TRY(trace, read_sim_trace(args));
+  const uint64_t nodes = args.count(kNodes);
+  MC_CHECK(check_sense(setup, nodes));
   MC_TRY(share, read_share(args));
   const sim::TraceBlocks blocks(trace);
   sim::ClusterOptions options = setup.options;
