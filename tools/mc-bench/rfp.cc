@@ -22,6 +22,12 @@
 namespace mc::bench {
 namespace {
 
+constexpr Flag kRfpTransports{.name = "transport",
+                              .kind = FlagKind::list,
+                              .value = "T,T",
+                              .fallback = "shm,tcp",
+                              .help = "transports to measure",
+                              .table = flags::transport_names};
 constexpr Flag kRfpOp{.name = "op",
                       .kind = FlagKind::list,
                       .value = "O,O",
@@ -45,7 +51,7 @@ constexpr Flag kRfpRetries{.name = "retries",
                            .check = flags::check_between<1, 1'000'000>};
 constexpr Flag kRfpDepth{
     .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "calls in flight"};
-constexpr auto kRfpFlagTable = flags::join(flags::list(&kTransports, &kRfpOp, &kRfpSize, &kRfpFetch, &kRfpRetries,
+constexpr auto kRfpFlagTable = flags::join(flags::list(&kRfpTransports, &kRfpOp, &kRfpSize, &kRfpFetch, &kRfpRetries,
                                                        &kRfpDepth, &kXferDevices, &kTime, &kFormat, &flags::kOutput),
                                            flags::kEveryRun);
 
@@ -331,7 +337,7 @@ Result<std::vector<RfpPoint>> rfp_points(const cli::Args& args) {
   std::vector<RfpPoint> out;
   for (const std::string& op : args.list(kRfpOp)) {
     if (op != "call" && op != "calibrate") return bad(kRfpOp, "'" + op + "' is none of call, calibrate");
-    for (const std::string& transport : args.list(kTransports))
+    for (const std::string& transport : args.list(kRfpTransports))
       for (const uint64_t bytes : sizes)
         for (const uint64_t depth : depths) {
           if (bytes < 8 || bytes > kResponseBytesMax - wire::kRfpHeaderBytes) return bad(kRfpSize, "8 to 4064 bytes");
