@@ -45,7 +45,7 @@ struct Client {
 
 /// Whether the wanted checks can be had at all. What is written over shm or rdma no processor there looks at.
 bool verified(const cli::Args& args, const Point& point) {
-  return !args.on(kNoVerify) && (point.op == "read" || (point.op != "map" && point.transport == "tcp"));
+  return !args.on(kNoVerify) && (point.op == XferOp::read || (point.writes() && point.transport == "tcp"));
 }
 
 ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
@@ -117,8 +117,10 @@ Json describe(const Point& point, const xfer::BenchResult& result) {
     sum += latencies.back();
   }
   std::sort(latencies.begin(), latencies.end());
-  Json out = Json::object(
-      {{"type", "point"}, {"transport", point.transport}, {"op", point.op}, {"class", point.transfer_class}});
+  Json out = Json::object({{"type", "point"},
+                           {"transport", point.transport},
+                           {"op", to_string(point.op)},
+                           {"class", to_string(point.transfer_class)}});
   out.set("streams", point.streams).set("size_bytes", point.bytes).set("batch", point.batch).set("depth", point.depth);
   out.set("transfers", result.batches).set("failed", result.failed).set("bytes", result.bytes);
   out.set("duration_s", to_seconds(result.elapsed)).set("bytes_per_s", result.bytes_per_s());
@@ -137,22 +139,21 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   const size_t beside = args.present(kBeside) ? args.bytes(kBeside) : 0;
   const size_t in_flight = point.bytes * point.batch * point.depth + 2 * beside;
   MC_TRY(end, open_client_end(options, std::max(in_flight, content.size()), uri));
-  const bool write = point.op != "read" && point.op != "map";
+  const bool write = point.writes();
   MC_TRY(remote, end->find(write ? kWriteBuffer : kReadBuffer, uri));
-  if (point.op == "map") {
+  if (point.op == XferOp::map) {
     MC_TRY(mapped, bench_map(*end, remote, point.bytes, args.duration(kTime)));
     Json out = describe(point, mapped);
     return std::move(out.set("verified", false));
   }
-  xfer::BenchPlan plan{
-      .op = write ? xfer::Op::write : xfer::Op::read,
-      .request_bytes = point.bytes,
-      .batch_requests = point.batch,
-      .depth = point.depth,
-      .duration = args.duration(kTime),
-      .immediates = point.op == "write_imm",
-      .transfer_class = point.transfer_class == "urgent" ? xfer::TransferClass::urgent : xfer::TransferClass::bulk,
-      .beside_bytes = beside};
+  xfer::BenchPlan plan{.op = write ? xfer::Op::write : xfer::Op::read,
+                       .request_bytes = point.bytes,
+                       .batch_requests = point.batch,
+                       .depth = point.depth,
+                       .duration = args.duration(kTime),
+                       .immediates = point.op == XferOp::write_imm,
+                       .transfer_class = point.transfer_class,
+                       .beside_bytes = beside};
   const bool verify = verified(args, point);
   if (verify && !write && remote.length != content.size())
     return user_error(err::kBadValue,
@@ -187,8 +188,8 @@ std::vector<std::string> header(bool against) {
 std::vector<std::string> cells(const Point& point, const Json& row, bool against) {
   const auto us = [&](const char* key) { return fixed(row[key].as_double(), 1); };
   std::vector<std::string> out = {point.transport,
-                                  point.op,
-                                  point.transfer_class,
+                                  std::string(to_string(point.op)),
+                                  std::string(to_string(point.transfer_class)),
                                   std::to_string(point.streams),
                                   human_bytes(point.bytes),
                                   std::to_string(point.batch),
@@ -304,7 +305,9 @@ Result<int> xfer(const cli::Args& args) {
   if (args.on(kServer)) return serve_until_stopped(args, names, memory);
   const bool against = args.present(kAgainst);
   MC_TRY(rows, Rows::open(args, "mc.bench.xfer.v1", Table(header(against))));
-  for (const Point& point : points) rows->expect({point.transport, point.op, point.transfer_class, "", "1000.0 KiB"});
+  for (const Point& point : points)
+    rows->expect({point.transport, std::string(to_string(point.op)), std::string(to_string(point.transfer_class)), "",
+                  "1000.0 KiB"});
   rows->fact("failed", 0);
   MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
   fill_content(content.bytes());
@@ -314,7 +317,7 @@ Result<int> xfer(const cli::Args& args) {
     here = std::move(server);
   }
   const bool tells =
-      std::any_of(points.begin(), points.end(), [](const Point& point) { return point.op == "write_imm"; });
+      std::any_of(points.begin(), points.end(), [](const Point& point) { return point.op == XferOp::write_imm; });
   const std::jthread listening = here && tells ? listen_to_events(*here->engine) : std::jthread();
   const Client client{args, content.bytes(), peer_host(args)};
   std::map<std::string, std::string> places;  // URIs by transport

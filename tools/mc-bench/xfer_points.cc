@@ -1,6 +1,7 @@
 #include "xfer_points.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include "base/errors.h"
@@ -44,23 +45,33 @@ Result<std::vector<uint64_t>> ranged(std::vector<uint64_t> values, uint64_t low,
   return values;
 }
 
-Result<void> check_words(const cli::Args& args, const std::vector<std::string>& transports) {
-  for (const std::string& transfer_class : args.list(kClass))
-    if (transfer_class != "urgent" && transfer_class != "bulk")
-      return user_error(err::kBadValue, "--class is urgent or bulk", "--class");
-  for (const std::string& seal : args.list(kXferSeal))
-    if (seal != "auto" && seal != "off" && seal != "on")
-      return user_error(err::kBadValue, "--tcp-seal is auto, off or on", "--tcp-seal");
-  for (const std::string& op : args.list(kOp)) {
-    if (op != "read" && op != "write" && op != "write_imm" && op != "map")
-      return user_error(err::kBadValue, "--op is read, write, write_imm or map, or register alone", "--op");
-    if (op == "map" && (transports != std::vector<std::string>{"shm"} || args.present(kAgainst)))
-      return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
+constexpr std::array<std::string_view, 4> kOpNames = {"read", "write", "write_imm", "map"};
+constexpr std::array<std::string_view, 2> kClassNames = {"urgent", "bulk"};
+constexpr std::array<std::string_view, 3> kSealNames = {"auto", "off", "on"};
+
+/// The values of a flag as places in its names. MC1002 says `choices` for a word that is none of them.
+template <size_t N>
+Result<std::vector<size_t>> places_of(const std::vector<std::string>& words,
+                                      const std::array<std::string_view, N>& names, const char* flag,
+                                      const char* choices) {
+  std::vector<size_t> out;
+  for (const std::string& word : words) {
+    const auto at = std::find(names.begin(), names.end(), word);
+    if (at == names.end()) return user_error(err::kBadValue, std::string(flag) + " is " + choices, flag);
+    out.push_back(static_cast<size_t>(at - names.begin()));
   }
-  return {};
+  return out;
 }
 
 }  // namespace
+
+std::string_view to_string(XferOp op) {
+  return kOpNames[static_cast<size_t>(op)];
+}
+
+std::string_view to_string(xfer::TransferClass transfer_class) {
+  return kClassNames[static_cast<size_t>(transfer_class)];
+}
 
 bool has_port(const std::string& peer) {
   if (is_uri(peer)) return true;
@@ -89,15 +100,19 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
 }
 
 Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports) {
-  MC_CHECK(check_words(args, transports));
+  MC_TRY(classes, places_of(args.list(kClass), kClassNames, "--class", "urgent or bulk"));
+  MC_TRY(seals, places_of(args.list(kXferSeal), kSealNames, "--tcp-seal", "auto, off or on"));
+  MC_TRY(ops, places_of(args.list(kOp), kOpNames, "--op", "read, write, write_imm or map, or register alone"));
+  const bool maps = std::ranges::count(ops, static_cast<size_t>(XferOp::map)) > 0;
+  if (maps && (transports != std::vector<std::string>{"shm"} || args.present(kAgainst)))
+    return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
   MC_TRY(streams, ranged(args.sweep(kStreams), 1, 63, "--streams", "1 to 63"));
   MC_TRY(sizes, ranged(args.sweep(kSize), 64, kGiB, "--size", "64B to 1GiB"));
   MC_TRY(batches, ranged(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
   MC_TRY(depths, ranged(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
-  const std::vector<std::string> seals = args.list(kXferSeal);
   std::vector<Point> out;
   for (const std::string& transport : transports)
-    for (const std::string& op : args.list(kOp))
+    for (const size_t op : ops)
       for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
         for (const uint64_t bytes : sizes)
           for (const uint64_t batch : batches)
@@ -105,9 +120,10 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
               if (bytes * batch * depth > 16 * kGiB)
                 return user_error(err::kBadValue, "more than 16 GiB would be in flight: size x batch x depth",
                                   "--size");
-              for (const std::string& transfer_class : args.list(kClass))
-                for (const std::string& seal : transport == "shm" ? std::vector<std::string>{"auto"} : seals)
-                  out.push_back({transport, op, transfer_class, seal, stream, bytes, batch, depth});
+              for (const size_t transfer_class : classes)
+                for (const size_t seal : transport == "shm" ? std::vector<size_t>{0} : seals)
+                  out.push_back({transport, static_cast<XferOp>(op), static_cast<xfer::TransferClass>(transfer_class),
+                                 std::string(kSealNames[seal]), stream, bytes, batch, depth});
             }
   return out;
 }

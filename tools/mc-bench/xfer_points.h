@@ -3,16 +3,26 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/cli.h"
+#include "xfer/xfer.h"
 
 namespace mc::bench {
 
+enum class XferOp : uint8_t { read, write, write_imm, map };
+std::string_view to_string(XferOp op);
+std::string_view to_string(xfer::TransferClass transfer_class);
+
 struct Point {
-  std::string transport, op, transfer_class;
+  std::string transport;
+  XferOp op = XferOp::read;
+  xfer::TransferClass transfer_class = xfer::TransferClass::urgent;
   std::string seal = "auto";  // --tcp-seal
   uint64_t streams = 1, bytes = 0, batch = 1, depth = 1;
+
+  bool writes() const { return op == XferOp::write || op == XferOp::write_imm; }
 };
 
 /// Whether `peer` says a port: a URI, HOST:PORT or [v6]:PORT.
