@@ -19,7 +19,7 @@ constexpr Duration kPrepareAhead = 25ms;  // a body of 100,000 ids takes some mi
 std::string request_body(const PlannedRequest& r, const Target& target) {
   std::string body = "{\"model\":";
   append_json_string(body, target.model);
-  if (target.is_chat()) {
+  if (target.is_chat) {
     body += ",\"messages\":[{\"role\":\"user\",\"content\":";
     append_json_string(body, r.text);
     body += "}]";
@@ -140,7 +140,7 @@ class Load {
     const Json& choice = c["choices"][0];
     // Servers that do not return ids are counted by text: a chunk is a token then, until usage says better.
     const std::string_view text =
-        target_.is_chat() ? choice["delta"]["content"].as_string() : choice["text"].as_string();
+        target_.is_chat ? choice["delta"]["content"].as_string() : choice["text"].as_string();
     const size_t tokens = choice["token_ids"].is_array() ? choice["token_ids"].size() : text.empty() ? 0 : 1;
     if (tokens > 0) {
       if (live.chunks_tokens == 0)

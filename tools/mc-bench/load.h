@@ -15,6 +15,7 @@ namespace mc::bench {
 struct Target {
   std::string base_url;  // http://127.0.0.1:8000
   std::string path;      // /v1/completions
+  bool is_chat = false;  // the requests and answers at this path are those of chats
   std::string model;     // name to ask for
   http::Headers headers;
   TokenRange tokens;
@@ -22,7 +23,6 @@ struct Target {
   double temperature = 0;
   Duration timeout = 600s;       // of one request, from its planned time
   uint64_t max_concurrency = 0;  // 0 = unlimited; more wait in the client, and their latency grows
-  bool is_chat() const { return path.find("chat") != std::string::npos; }
 };
 
 enum class Outcome : uint8_t { pending, completed, rejected, failed };

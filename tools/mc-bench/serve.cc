@@ -279,8 +279,9 @@ Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
   if (args.count(kPort) == 0 || args.count(kPort) > 65535) return out_of_range(kPort, args.count(kPort), 1, 65535);
   target.base_url = base_url(args);
   while (target.base_url.ends_with('/')) target.base_url.pop_back();
+  target.is_chat = target.path.find("chat") != std::string::npos;
   const bool has_texts = args.has(flag::kDataset) && args.present(flag::kDataset);
-  if (target.path.empty() || target.path[0] != '/' || (target.is_chat() && !has_texts))
+  if (target.path.empty() || target.path[0] != '/' || (target.is_chat && !has_texts))
     return user_error(err::kBadValue, "--endpoint " + target.path + " takes no random token ids", "--endpoint",
                       "use /v1/completions, or give texts with --dataset FILE");
   MC_TRY(headers, read_headers(args));
