@@ -69,18 +69,11 @@ constexpr Flag kCentroids{
     .fallback = "gathered",
     .help = "where the gate of decode reads centroids: gathered as in a decode node, or in the pages",
     .choices = "gathered|pages"};
-constexpr Flag kAttnRepeats{.name = "repeats",
-                            .letter = 'r',
-                            .kind = FlagKind::count,
-                            .value = "N",
-                            .fallback = "5",
-                            .help = "turns of each point, 1 to 10000",
-                            .check = flags::check_between<1, 10'000>};
 
 constexpr auto kAttnFlagTable =
     flags::join(flags::list(&kPhase, &kAttnLengths, &kPlans, &kAttnVariants, &kAttnDtypes, &kHeads, &kHeadDims, &kChunk,
-                            &kRouting, &kCentroids, &kAttnRepeats, &flags::kBlockTokens, &flags::kThreads,
-                            &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                            &kRouting, &kCentroids, &kRepeats, &flags::kBlockTokens, &flags::kThreads, &flags::kSeed,
+                            &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 constexpr int64_t kTokensMax = int64_t{1} << 24;
@@ -218,7 +211,7 @@ Result<void> measure(const AttnShape& shape, std::vector<AttnContender>& contend
   MC_CHECK(check_room(shape));
   MC_TRY(made, AttnCase::open(shape, parallel, args.count(flags::kSeed)));
   for (AttnContender& c : contenders) c.seconds.clear();
-  const uint64_t repeats = args.count(kAttnRepeats);
+  const uint64_t repeats = args.count(kRepeats);
   if (repeats > 1)
     for (AttnContender& c : contenders) MC_CHECK(made.run(*c.attention, c.mode));  // scratch grows, code is read
   for (uint64_t turn = 0; turn < repeats; ++turn)

@@ -50,13 +50,6 @@ constexpr Flag kDiskBlocks{.name = "blocks",
                            .value = "N,N",
                            .fallback = "100k",
                            .help = "blocks in the store when it restarts"};
-constexpr Flag kDiskTime{.name = "time",
-                         .letter = 't',
-                         .kind = FlagKind::duration,
-                         .value = "T",
-                         .fallback = "2s",
-                         .help = "how long each point runs, at least 1ms",
-                         .check = check_measured_time};
 constexpr Flag kDiskIo{
     .name = "disk-io",
     .value = "W",
@@ -88,7 +81,7 @@ constexpr Flag kDiskPairs{.name = "pairs",
                           .check = flags::check_between<1, 1000>};
 constexpr auto kDiskFlagTable = flags::join(
     flags::list(&kDiskRw, &kDiskBs, &kDiskJobs, &kDiskQd, &kDiskSize, &kDiskBlocks, &kDiskLevel, &kDiskIo,
-                &kDiskAgainst, &kDiskAgainstJobs, &kDiskPairs, &kDiskTime, &flags::kSeed, &kFormat, &flags::kOutput),
+                &kDiskAgainst, &kDiskAgainstJobs, &kDiskPairs, &kStoreTime, &flags::kSeed, &kFormat, &flags::kOutput),
     flags::kEveryRun);
 
 struct DiskPoint {
@@ -106,7 +99,7 @@ Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::str
                 .disk_io = args.text(kDiskIo),
                 .capacity_bytes = args.bytes(kDiskSize),
                 .durable = args.text(kDiskLevel) == "durable",
-                .duration = args.duration(kDiskTime),
+                .duration = args.duration(kStoreTime),
                 .seed = args.count(flags::kSeed)};
   const auto names = store::disk_names();
   if (std::find(names.begin(), names.end(), plan.disk_io) == names.end())

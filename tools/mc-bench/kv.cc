@@ -59,15 +59,8 @@ constexpr Flag kKvZipf{.name = "zipf",
                        .value = "S",
                        .fallback = "0",
                        .help = "exponent of the keys' popularity; 0 = all keys alike"};
-constexpr Flag kKvTime{.name = "time",
-                       .letter = 't',
-                       .kind = FlagKind::duration,
-                       .value = "T",
-                       .fallback = "2s",
-                       .help = "how long each point runs, at least 1ms",
-                       .check = check_measured_time};
 constexpr auto kKvFlagTable = flags::join(
-    flags::list(&kKvOp, &kKvValue, &kKvClients, &kKvBatch, &kKvKeys, &kKvZipf, &kKvTime, &flags::kDurability,
+    flags::list(&kKvOp, &kKvValue, &kKvClients, &kKvBatch, &kKvKeys, &kKvZipf, &kStoreTime, &flags::kDurability,
                 &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey, &flags::kSeed, &kFormat, &flags::kOutput),
     flags::kEveryRun);
 
@@ -233,7 +226,7 @@ Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
   KvPoint point{.keys = args.count(kKvKeys),
                 .seed = args.count(flags::kSeed),
                 .zipf = args.number(kKvZipf),
-                .time = args.duration(kKvTime),
+                .time = args.duration(kStoreTime),
                 .durability = verbs::durability_of(args)};
   if (point.keys == 0 || point.keys > kKeysMax) return bad(kKvKeys, "1 to " + std::to_string(kKeysMax));
   if (!(point.zipf >= 0 && point.zipf <= 10)) return bad(kKvZipf, "0 to 10");

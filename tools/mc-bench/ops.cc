@@ -48,16 +48,9 @@ constexpr Flag kSizes{.name = "size",
                       .value = "KxN,KxN",
                       .fallback = "2048x2048",
                       .help = "inputs and outputs of a matrix: 2048x2048,896x4864"};
-constexpr Flag kOpsRepeats{.name = "repeats",
-                           .letter = 'r',
-                           .kind = FlagKind::count,
-                           .value = "N",
-                           .fallback = "5",
-                           .help = "turns of each point, 1 to 10000",
-                           .check = flags::check_between<1, 10'000>};
 
 constexpr auto kOpsFlagTable =
-    flags::join(flags::list(&kOps, &kOpsVariants, &kOpsDtypes, &kOpsRows, &kSizes, &kOpsRepeats, &flags::kThreads,
+    flags::join(flags::list(&kOps, &kOpsVariants, &kOpsDtypes, &kOpsRows, &kSizes, &kRepeats, &flags::kThreads,
                             &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
@@ -215,7 +208,7 @@ Result<void> measure(Run& run, const Operator& op, std::string_view dtype, size_
     c.slow = passed > kSlowCallSeconds;
     if (!c.slow) c.seconds.clear();
   }
-  for (uint64_t turn = 0; turn < run.args.count(kOpsRepeats); ++turn)
+  for (uint64_t turn = 0; turn < run.args.count(kRepeats); ++turn)
     for (OpsContender& c : run.contenders) {
       Operands& own = &c == ref ? ref_operands : operands;
       if (c.slow) continue;

@@ -9,8 +9,26 @@
 
 #include "interruption.h"
 #include "print.h"
+#include "product/flags.h"
 
 namespace mc::bench {
+
+/// Shared by the verbs that measure kernels.
+inline constexpr Flag kRepeats{.name = "repeats",
+                               .letter = 'r',
+                               .kind = FlagKind::count,
+                               .value = "N",
+                               .fallback = "5",
+                               .help = "turns of each point, 1 to 10000",
+                               .check = flags::check_between<1, 10'000>};
+/// Shared by the verbs that measure stores.
+inline constexpr Flag kStoreTime{.name = "time",
+                                 .letter = 't',
+                                 .kind = FlagKind::duration,
+                                 .value = "T",
+                                 .fallback = "2s",
+                                 .help = "how long each point runs, at least 1ms",
+                                 .check = check_measured_time};
 
 class Rows {
  public:
