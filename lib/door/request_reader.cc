@@ -265,8 +265,8 @@ Result<node::Submit> RequestReader::submit(const http::GenerateRequest& request,
   stopping.min_tokens = s.min_tokens;
   stopping.stop_ids = s.stop_token_ids;
   if (!s.ignore_eos) {
-    stopping.stop_ids.insert(stopping.stop_ids.end(), config_.eos.begin(), config_.eos.end());
-    if (config_.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
+    stopping.stop_ids.insert(stopping.stop_ids.end(), config_.special.eos.begin(), config_.special.eos.end());
+    if (config_.special.eos.empty() && tokenizer_.eos_id()) stopping.stop_ids.push_back(*tokenizer_.eos_id());
   }
   if (!grammar.empty()) sampling.grammar = grammar, sampling.end_ids = stopping.stop_ids;
   if (!sampling.grammar.empty() && sampling.end_ids.empty())

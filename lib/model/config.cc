@@ -191,7 +191,7 @@ Result<void> read_mixture(const Reader& reader, ModelConfig& config) {
 
 Result<void> read_generation(const Reader& reader, ModelConfig& config) {
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
-  if (!eos.empty()) config.eos = std::move(eos);
+  if (!eos.empty()) config.special.eos = std::move(eos);
   const auto number = [&](const char* field, std::optional<double>& out) {
     if (reader[field].is_number()) out = reader[field].as_double();
   };
@@ -235,7 +235,7 @@ std::string ModelConfig::kv_text() const {
                 "architecture=%s\nhidden=%u\nintermediate=%u\nlayers=%u\nheads=%u\nkv_heads=%u\nhead_dim=%u\n"
                 "vocab=%u\nnorm_epsilon=%.9g\nqkv_bias=%d\noutput_bias=%d\nmlp_bias=%d\nqk_norm=%d\n",
                 std::string(to_string(architecture)).c_str(), hidden, intermediate, layers, heads, kv_heads, head_dim,
-                vocab, static_cast<double>(norm_epsilon), qkv_bias, output_bias, mlp_bias, qk_norm);
+                vocab, static_cast<double>(norm_epsilon), bias.qkv, bias.output, bias.mlp, qk_norm);
   std::string text = line + ("rope=" + rope.text() + "\n");
   if (mixture.experts == 0) return text;
   std::snprintf(line, sizeof line,
@@ -279,17 +279,17 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   MC_TRY(attention_bias, reader.flag("attention_bias"));
   MC_TRY(mlp_bias, reader.flag("mlp_bias"));
   config.tied_embeddings = tied;
-  config.qkv_bias = qwen2 || attention_bias;
-  config.output_bias = !qwen2 && attention_bias;
-  config.mlp_bias = architecture == Architecture::llama && mlp_bias;
+  config.bias.qkv = qwen2 || attention_bias;
+  config.bias.output = !qwen2 && attention_bias;
+  config.bias.mlp = architecture == Architecture::llama && mlp_bias;
   config.qk_norm = qwen3;
   MC_TRY(dtype, read_dtype(reader));
   config.dtype = dtype;
   MC_CHECK(read_quantization(reader, config.fp8));
   MC_TRY(bos, read_ids(reader, "bos_token_id", config.vocab));
-  if (!bos.empty()) config.bos = bos.front();
+  if (!bos.empty()) config.special.bos = bos.front();
   MC_TRY(eos, read_ids(reader, "eos_token_id", config.vocab));
-  config.eos = eos;
+  config.special.eos = eos;
   if (architecture == Architecture::mistral && reader.given("sliding_window")) {
     MC_TRY(window, reader.size("sliding_window", 1 << 24));
     config.attention = attn::PlanText{.automatic = false, .mode = {.kind = attn::ModeKind::window}, .full_last = 0};

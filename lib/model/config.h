@@ -42,6 +42,16 @@ struct Fp8Config {
   bool operator==(const Fp8Config&) const = default;
 };
 
+/// The projections that add a bias.
+struct Biases {
+  bool qkv = false, output = false, mlp = false;
+};
+
+struct SpecialTokens {
+  std::optional<uint32_t> bos;
+  std::vector<uint32_t> eos;  // generation_config.json wins over config.json; ascending
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
   uint32_t hidden = 0, intermediate = 0, layers = 0;
@@ -49,14 +59,13 @@ struct ModelConfig {
   uint32_t vocab = 0, max_positions = 0;
   float norm_epsilon = 1e-6f;
   bool tied_embeddings = false;
-  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  Biases bias;
   bool qk_norm = false;
   MixtureConfig mixture;
   Fp8Config fp8;
   ops::RopeConfig rope;
   std::optional<Dtype> dtype;  // declared data type of the weights
-  std::optional<uint32_t> bos;
-  std::vector<uint32_t> eos;                // generation_config.json wins over config.json; ascending
+  SpecialTokens special;
   wire::SamplingChoice generation;          // sampling parameters of generation_config.json
   std::optional<attn::PlanText> attention;  // key mc_attention
 

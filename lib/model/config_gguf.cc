@@ -43,9 +43,9 @@ class GgufConfig {
     config_.norm_epsilon = static_cast<float>(*epsilon);
     if (row_.mixture) MC_CHECK(read_mixture());
     config_.tied_embeddings = !has("output.weight");
-    config_.qkv_bias = has("blk.0.attn_q.bias");
-    config_.output_bias = has("blk.0.attn_output.bias");
-    config_.mlp_bias = !row_.mixture && has("blk.0.ffn_gate.bias");
+    config_.bias.qkv = has("blk.0.attn_q.bias");
+    config_.bias.output = has("blk.0.attn_output.bias");
+    config_.bias.mlp = !row_.mixture && has("blk.0.ffn_gate.bias");
     config_.qk_norm = row_.qk_norm;
     MC_CHECK(read_ends());
     MC_ASSERT(config_.layers > 0 && config_.vocab > 0 && config_.heads % config_.kv_heads == 0);
@@ -225,17 +225,18 @@ class GgufConfig {
 
   Result<void> read_ends() {
     MC_TRY(bos, file_.whole("tokenizer.ggml.bos_token_id", 0, UINT32_MAX));
-    if (bos && *bos < config_.vocab) config_.bos = static_cast<uint32_t>(*bos);
+    if (bos && *bos < config_.vocab) config_.special.bos = static_cast<uint32_t>(*bos);
     for (const char* field : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
       const std::string name = std::string("tokenizer.ggml.") + field;
       MC_TRY(id, file_.whole(name, 0, UINT32_MAX));
       if (!id || *id == UINT32_MAX) continue;  // all ones: none
       if (*id >= config_.vocab)
         return file_.invalid(name, "is " + std::to_string(*id) + "; it must be below " + std::to_string(config_.vocab));
-      config_.eos.push_back(static_cast<uint32_t>(*id));
+      config_.special.eos.push_back(static_cast<uint32_t>(*id));
     }
-    std::sort(config_.eos.begin(), config_.eos.end());
-    config_.eos.erase(std::unique(config_.eos.begin(), config_.eos.end()), config_.eos.end());
+    std::sort(config_.special.eos.begin(), config_.special.eos.end());
+    config_.special.eos.erase(std::unique(config_.special.eos.begin(), config_.special.eos.end()),
+                              config_.special.eos.end());
     return {};
   }
 

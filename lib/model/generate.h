@@ -39,7 +39,7 @@ struct GenerateRequest {
   std::vector<uint32_t> prompt;
   int32_t max_tokens = 16;         // limit of the answer
   int32_t min_tokens = 0;          // stop ids may not be drawn before this many tokens
-  std::vector<uint32_t> stop_ids;  // usually config.eos; empty = ignore EOS
+  std::vector<uint32_t> stop_ids;  // usually config.special.eos; empty = ignore EOS
   wire::Sampling sampling;
   uint32_t chunk_tokens = 4096;  // rounded down to whole blocks, at least one, at most the runner's limit
   attn::Plan prefill_plan, decode_plan;

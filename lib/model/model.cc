@@ -249,8 +249,8 @@ Result<void> Model::load_layer(const WeightLoader& loader, uint32_t index) {
        &layer.qkv_bias,
        {{"self_attn.q_proj", q_width(c)}, {"self_attn.k_proj", kv_width(c)}, {"self_attn.v_proj", kv_width(c)}},
        c.hidden,
-       c.qkv_bias},
-      {&layer.output, &layer.output_bias, {{"self_attn.o_proj", c.hidden}}, q_width(c), c.output_bias},
+       c.bias.qkv},
+      {&layer.output, &layer.output_bias, {{"self_attn.o_proj", c.hidden}}, q_width(c), c.bias.output},
   };
   for (const Product& product : products) {
     MC_TRY(matrix, loader.matrix(prefix, product.parts, product.columns));
@@ -262,7 +262,7 @@ Result<void> Model::load_layer(const WeightLoader& loader, uint32_t index) {
     MC_TRY(experts, load_experts(loader, prefix + "mlp."));
     layer.experts = std::move(experts);
   } else {
-    MC_TRY(mlp, load_mlp(loader, prefix + "mlp.", c.intermediate, c.mlp_bias));
+    MC_TRY(mlp, load_mlp(loader, prefix + "mlp.", c.intermediate, c.bias.mlp));
     layer.mlp = std::move(mlp);
   }
   return {};

@@ -347,7 +347,7 @@ Result<int> prefill_once(const cli::Args& args) {
   MC_TRY(most, answer_tokens(args));
   stopping.max_tokens = static_cast<uint32_t>(most);
   stopping.min_tokens = static_cast<uint32_t>(args.count(flags::kMinTokens));
-  if (!args.on(flags::kIgnoreEos)) stopping.stop_ids = config.eos;
+  if (!args.on(flags::kIgnoreEos)) stopping.stop_ids = config.special.eos;
   model::GenerateRequest request;
   request.prompt = prompt;
   request.max_tokens = to_stream ? 1 : static_cast<int32_t>(stopping.max_tokens);

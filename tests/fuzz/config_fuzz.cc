@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MC_ASSERT(config->hidden > 0 && config->layers > 0 && config->layers <= 1024 && config->vocab > 0);
   MC_ASSERT(config->kv_heads > 0 && config->heads % config->kv_heads == 0);
   MC_ASSERT(config->head_dim > 0 && config->head_dim % 2 == 0 && config->head_dim <= 512);
-  for (uint32_t id : config->eos) MC_ASSERT_LT(id, config->vocab);
+  for (uint32_t id : config->special.eos) MC_ASSERT_LT(id, config->vocab);
   MC_ASSERT(!config->kv_digest().empty());
   return 0;
 }

@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto config = model::read_config(file.path())) {
     MC_ASSERT(config->layers > 0 && config->hidden > 0 && config->vocab > 0);
     MC_ASSERT_EQ(config->heads % config->kv_heads, 0u);
-    for (uint32_t id : config->eos) MC_ASSERT_LT(id, config->vocab);
+    for (uint32_t id : config->special.eos) MC_ASSERT_LT(id, config->vocab);
     const auto files = model::WeightFiles::open(file.path());
     if (files)
       for (const model::Tensor& tensor : files->tensors()) MC_ASSERT(files->find(tensor.entry.name) == &tensor);

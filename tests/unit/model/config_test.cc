@@ -269,10 +269,10 @@ TEST_CASE("model/config: each architecture has its own biases and norms") {
     REQUIRE_OK(config);
     return *config;
   };
-  CHECK(of("Qwen2ForCausalLM", "qwen2", false).qkv_bias);
-  CHECK(!of("Qwen2ForCausalLM", "qwen2", false).output_bias);
-  CHECK(!of("LlamaForCausalLM", "llama", false).qkv_bias);
-  CHECK(of("LlamaForCausalLM", "llama", true).output_bias);
+  CHECK(of("Qwen2ForCausalLM", "qwen2", false).bias.qkv);
+  CHECK(!of("Qwen2ForCausalLM", "qwen2", false).bias.output);
+  CHECK(!of("LlamaForCausalLM", "llama", false).bias.qkv);
+  CHECK(of("LlamaForCausalLM", "llama", true).bias.output);
   CHECK(of("Qwen3ForCausalLM", "qwen3", false).qk_norm);
   CHECK(!of("LlamaForCausalLM", "llama", false).qk_norm);
   CHECK(of("LlamaForCausalLM", "llama", false).head_dim == 16);
@@ -283,11 +283,11 @@ TEST_CASE("model/config: generation_config.json gives stop ids and sampling defa
   json.set("eos_token_id", 5);
   const auto plain = parse(json);
   REQUIRE_OK(plain);
-  CHECK(plain->eos == std::vector<uint32_t>{5});
+  CHECK(plain->special.eos == std::vector<uint32_t>{5});
   CHECK(!plain->generation.temperature);
   const auto config = parse(json, R"({"eos_token_id":[9,3,9],"temperature":0.7,"top_k":20,"top_p":0.8})");
   REQUIRE_OK(config);
-  CHECK(config->eos == std::vector<uint32_t>{3, 9});
+  CHECK(config->special.eos == std::vector<uint32_t>{3, 9});
   CHECK(config->generation.temperature == 0.7);
   CHECK(config->generation.top_k == 20);
   CHECK(!config->generation.min_p);

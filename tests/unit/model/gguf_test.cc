@@ -61,8 +61,8 @@ GgufWriter metadata(const ModelConfig& c) {
     if (c.mixture.shared_intermediate > 0)
       out.whole(a + ".expert_shared_feed_forward_length", c.mixture.shared_intermediate);
   }
-  if (c.bos) out.whole("tokenizer.ggml.bos_token_id", *c.bos);
-  if (!c.eos.empty()) out.whole("tokenizer.ggml.eos_token_id", c.eos[0]);
+  if (c.special.bos) out.whole("tokenizer.ggml.bos_token_id", *c.special.bos);
+  if (!c.special.eos.empty()) out.whole("tokenizer.ggml.eos_token_id", c.special.eos[0]);
   return out;
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("model/gguf: golden models converted to GGUF have their configuration 
     CHECK(read->kv_heads == config->kv_heads);
     CHECK(read->rope.kind == config->rope.kind);
     CHECK(read->mixture.experts == config->mixture.experts);
-    CHECK(read->qkv_bias == config->qkv_bias);
+    CHECK(read->bias.qkv == config->bias.qkv);
     for (const char* weights : {"auto", "int8"}) {
       auto theirs = test::Loaded::open(golden.directory, "f32", 1, {}, weights);
       auto ours = test::Loaded::open(path, "f32", 1, {}, weights);
