@@ -331,11 +331,11 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   options.kv.kv_heads = options.layout.kv_heads, options.kv.head_dim = options.layout.head_dim;
   options.kv.block_tokens = block_tokens_;
   options.kv.layout = ExtentLayout::kVersion;
-  const uint64_t cached = profile.dram_bytes / profile.kv_bytes_per_token;
-  const uint64_t tokens = role_ == wire::Role::decode ? profile.kv_capacity_tokens
+  const uint64_t cached = profile.capacity.dram_bytes / profile.kv_bytes_per_token;
+  const uint64_t tokens = role_ == wire::Role::decode ? profile.capacity.kv_tokens
                                                       : std::max(cached, profile.context_tokens + block_tokens_);
   options.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, kPagesMin, 1u << 20));
-  const uint64_t said = role_ == wire::Role::decode ? profile.kv_capacity_tokens : cached;
+  const uint64_t said = role_ == wire::Role::decode ? profile.capacity.kv_tokens : cached;
   const uint64_t here = uint64_t{options.page_count} * block_tokens_;
   if (here > said || here + block_tokens_ <= said)
     log_warn("KV room differs from the profile: a node holds at least one context and at most 1048576 pages",
@@ -388,8 +388,8 @@ std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   MC_ASSERT(options.layout.layer_bytes() > 0);
   const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
                        static_cast<double>(options.layout.layers * options.layout.layer_bytes());
-  return costed::PacedPlane::Pace{scale / costed_->profile.net.bytes_per_s,
-                                  from_seconds(costed_->profile.net.latency_s)};
+  return costed::PacedPlane::Pace{scale / costed_->profile.paths.net.bytes_per_s,
+                                  from_seconds(costed_->profile.paths.net.latency_s)};
 }
 
 Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {

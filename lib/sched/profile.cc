@@ -65,13 +65,13 @@ Error invalid(std::string what) {
 }  // namespace
 
 double Profile::curve_at(double tokens) const {
-  const auto above = std::lower_bound(curve_.begin(), curve_.end(), tokens,
+  const auto above = std::lower_bound(curves_.prefill.begin(), curves_.prefill.end(), tokens,
                                       [](const PrefillSample& s, double value) { return s.tokens < value; });
-  if (above == curve_.end()) {  // beyond the measured points the fit continues the curve
-    const PrefillSample& last = curve_.back();
+  if (above == curves_.prefill.end()) {  // beyond the measured points the fit continues the curve
+    const PrefillSample& last = curves_.prefill.back();
     return last.seconds + cost.prefill(tokens, last.tokens) - cost.prefill_s;
   }
-  if (above == curve_.begin()) return above->seconds;
+  if (above == curves_.prefill.begin()) return above->seconds;
   const PrefillSample& below = *(above - 1);
   const double share = (tokens - below.tokens) / (above->tokens - below.tokens);
   return below.seconds + share * (above->seconds - below.seconds);
@@ -90,7 +90,7 @@ double Profile::fixed_s() const {
   switch (kind) {
     case Kind::fitted: return cost.prefill_s;
     case Kind::analytic: return roofline.fixed_s;
-    case Kind::measured: return curve_.front().seconds;
+    case Kind::measured: return curves_.prefill.front().seconds;
   }
   return 0;
 }
@@ -106,10 +106,10 @@ Profile::StepLine Profile::step_line(double rows) const {
     case Kind::analytic: return analytic_line(*this, rows);
     case Kind::measured: break;
   }
-  if (lines_.size() == 1 || rows <= lines_.front().rows) return lines_.front().line;
-  auto above = std::lower_bound(lines_.begin(), lines_.end(), rows,
+  if (curves_.steps.size() == 1 || rows <= curves_.steps.front().rows) return curves_.steps.front().line;
+  auto above = std::lower_bound(curves_.steps.begin(), curves_.steps.end(), rows,
                                 [](const RowLine& line, double value) { return line.rows < value; });
-  if (above == lines_.end()) --above;  // continues the line between the last two points
+  if (above == curves_.steps.end()) --above;  // continues the line between the last two points
   const RowLine &a = *(above - 1), &b = *above;
   const double share = (rows - a.rows) / (b.rows - a.rows);
   return {std::max(a.line.base_s + share * (b.line.base_s - a.line.base_s), 0.0),
@@ -148,11 +148,11 @@ Result<void> Profile::complete_analytic() {
     kv_bytes_per_token = static_cast<uint64_t>(layer_count * 2 * r.kv_heads * r.head_dim * r.element_bytes);
   if (kv_bytes_per_token == 0) return invalid("roofline: a token's KV is less than a byte");
   if (activation_bytes_per_token == 0) activation_bytes_per_token = static_cast<uint64_t>(r.hidden * r.element_bytes);
-  if (kv_capacity_tokens == 0) {
+  if (capacity.kv_tokens == 0) {
     const double left = 0.92 * r.memory_bytes - r.weight_bytes(layer_count);
     if (left < static_cast<double>(kv_bytes_per_token))
       return invalid("roofline.memory_bytes leaves no room for KV beside the weights");
-    kv_capacity_tokens = static_cast<uint64_t>(left / static_cast<double>(kv_bytes_per_token));
+    capacity.kv_tokens = static_cast<uint64_t>(left / static_cast<double>(kv_bytes_per_token));
   }
   std::vector<PrefillSample> prefills;
   std::vector<StepSample> steps;
@@ -165,36 +165,37 @@ Result<void> Profile::complete_analytic() {
 }
 
 Result<void> Profile::complete_measured() {
-  if (prefill_points.empty()) return invalid("prefill.points is empty");
-  if (step_points.empty()) return invalid("decode.points is empty");
+  if (points.prefill.empty()) return invalid("prefill.points is empty");
+  if (points.steps.empty()) return invalid("decode.points is empty");
   cost = Cost{.decode_s = 0, .decode_s_per_row = 0, .prefill_s = 0, .prefill_s_per_token = 0};
-  fit_prefill(prefill_points, cost);
-  fit_step(step_points, cost);
-  curve_.clear();
-  for (const auto& s : prefill_points)
-    if (s.reused == 0) curve_.push_back(s);
-  std::sort(curve_.begin(), curve_.end(), [](auto& a, auto& b) { return a.tokens < b.tokens; });
-  if (curve_.size() < 2) return invalid("prefill.points needs two points with nothing reused");
-  for (size_t i = 1; i < curve_.size(); ++i)
-    if (curve_[i].tokens == curve_[i - 1].tokens || curve_[i].seconds <= curve_[i - 1].seconds)
+  fit_prefill(points.prefill, cost);
+  fit_step(points.steps, cost);
+  curves_.prefill.clear();
+  for (const auto& s : points.prefill)
+    if (s.reused == 0) curves_.prefill.push_back(s);
+  std::sort(curves_.prefill.begin(), curves_.prefill.end(), [](auto& a, auto& b) { return a.tokens < b.tokens; });
+  if (curves_.prefill.size() < 2) return invalid("prefill.points needs two points with nothing reused");
+  for (size_t i = 1; i < curves_.prefill.size(); ++i)
+    if (curves_.prefill[i].tokens == curves_.prefill[i - 1].tokens ||
+        curves_.prefill[i].seconds <= curves_.prefill[i - 1].seconds)
       return invalid("prefill.points must grow in tokens and in seconds");
-  const PrefillSample &a = curve_[0], &b = curve_[1];
+  const PrefillSample &a = curves_.prefill[0], &b = curves_.prefill[1];
   const double start = a.seconds - a.tokens * (b.seconds - a.seconds) / (b.tokens - a.tokens);
-  curve_.insert(curve_.begin(), PrefillSample{0, 0, std::clamp(start, 0.0, a.seconds)});
+  curves_.prefill.insert(curves_.prefill.begin(), PrefillSample{0, 0, std::clamp(start, 0.0, a.seconds)});
   // Points with a prefix show the cost of loading it, beside the cost of computing the rest.
   double over = 0, reused = 0;
-  for (const auto& s : prefill_points) {
+  for (const auto& s : points.prefill) {
     if (s.reused == 0) continue;
     over += s.seconds - fixed_s() - chunk_compute_s(s.reused, s.tokens), reused += s.reused;
   }
   if (reused > 0 && reused_s_per_token == 0) reused_s_per_token = std::max(over / reused, 0.0);
-  lines_.clear();
-  std::vector<StepSample> sorted = step_points;
+  curves_.steps.clear();
+  std::vector<StepSample> sorted = points.steps;
   std::sort(sorted.begin(), sorted.end(),
             [](auto& x, auto& y) { return x.rows != y.rows ? x.rows < y.rows : x.kv_tokens < y.kv_tokens; });
   for (size_t i = 0, j; i < sorted.size(); i = j) {
     for (j = i; j < sorted.size() && sorted[j].rows == sorted[i].rows;) ++j;
-    lines_.push_back({sorted[i].rows, line_through(std::span(sorted).subspan(i, j - i))});
+    curves_.steps.push_back({sorted[i].rows, line_through(std::span(sorted).subspan(i, j - i))});
   }
   return {};
 }
@@ -204,8 +205,8 @@ Result<void> Profile::complete() {
   if (kind == Kind::analytic) MC_CHECK(complete_analytic());
   if (kind == Kind::measured) MC_CHECK(complete_measured());
   if (kv_bytes_per_token == 0) return invalid("node.kv_bytes_per_token is missing");
-  if (kv_capacity_tokens == 0) return invalid("node.kv_capacity_tokens is missing");
-  cost.read_bytes_per_s = net.bytes_per_s;
+  if (capacity.kv_tokens == 0) return invalid("node.kv_capacity_tokens is missing");
+  cost.read_bytes_per_s = paths.net.bytes_per_s;
   const double sum = std::accumulate(step_spread.begin(), step_spread.end(), 0.0);
   if (!std::is_sorted(step_spread.begin(), step_spread.end()) || (!step_spread.empty() && !(sum > 1e-6)))
     return invalid("decode.spread does not ascend, or is all 0");

@@ -43,25 +43,45 @@ struct Roofline {
   double weight_bytes(double layers) const;
 };
 
+/// The paths of a node's bytes: [paths.*].
+struct Paths {
+  Path net;          // node to node; shared by the transfers that leave a node
+  Path load, store;  // DRAM to device, and device to DRAM
+  Path ssd_read, ssd_write;
+};
+
+/// The sizes of a node: a part of [node].
+struct Capacity {
+  uint64_t kv_tokens = 0;                  // of the running batch: kv_capacity_tokens
+  uint64_t dram_bytes = 0, ssd_bytes = 0;  // sizes of the cache tiers
+};
+
+/// The points of a measured profile: `points` of [prefill] and [decode].
+struct MeasuredPoints {
+  std::vector<PrefillSample> prefill;
+  std::vector<StepSample> steps;
+};
+
+/// [error]: mean absolute relative errors of the fit that made the profile; 0 = not fitted.
+struct FitErrors {
+  double prefill_mape = 0, step_mape = 0, net_mape = 0;
+};
+
 struct Profile {
   enum class Kind : uint8_t { fitted, analytic, measured };
 
   std::string name, hardware, model;
   Kind kind = Kind::fitted;
 
-  // ---- [node]: shape and capacity. In an analytic profile, 0 for a KV size = derived from hardware and model.
+  // ---- [node]. In an analytic profile, 0 for a KV size = derived from hardware and model.
   uint64_t layers = 1;
   uint64_t kv_bytes_per_token = 0;
   uint64_t activation_bytes_per_token = 0;  // bytes that cross a pipeline boundary
   uint64_t context_tokens = 131072;
-  uint64_t chunk_tokens = 2048;            // prefill_chunk
-  uint64_t kv_capacity_tokens = 0;         // capacity of the running batch
-  uint64_t dram_bytes = 0, ssd_bytes = 0;  // sizes of the cache tiers
+  uint64_t chunk_tokens = 2048;  // prefill_chunk
+  Capacity capacity;
 
-  // ---- [paths.*]
-  Path net;          // node to node; shared by the transfers that leave a node
-  Path load, store;  // DRAM to device, and device to DRAM
-  Path ssd_read, ssd_write;
+  Paths paths;
 
   // ---- [prefill] and [decode]
   Cost cost;                      // the fit of a fitted profile; complete() fits it for other kinds
@@ -73,11 +93,9 @@ struct Profile {
   /// work.
   std::vector<double> step_spread;
   Roofline roofline;
-  std::vector<PrefillSample> prefill_points;
-  std::vector<StepSample> step_points;
+  MeasuredPoints points;
 
-  // ---- [error]: mean absolute relative errors of the fit that made the profile; 0 = not fitted
-  double prefill_mape = 0, step_mape = 0, net_mape = 0;
+  FitErrors error;
 
   /// Seconds of a whole prompt of `tokens` in one piece, of which `reused` are not computed.
   double prefill_s(double tokens, double reused) const;
@@ -108,8 +126,12 @@ struct Profile {
   Result<void> complete_measured();
   double curve_at(double tokens) const;
 
-  std::vector<PrefillSample> curve_;  // times of prompts without reuse, by tokens, ascending; starts at 0
-  std::vector<RowLine> lines_;        // index: rows
+  /// Measured points in the order in which they are interpolated.
+  struct Curves {
+    std::vector<PrefillSample> prefill;  // times of prompts without reuse, by tokens, ascending; starts at 0
+    std::vector<RowLine> steps;          // index: rows
+  };
+  Curves curves_;
 };
 
 /// A sample for `fit_path`.

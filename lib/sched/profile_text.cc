@@ -42,19 +42,19 @@ constexpr Number kNumbers[] = {
     MC_WHOLE("node", "activation_bytes_per_token", 0, 1e9, activation_bytes_per_token),
     MC_WHOLE("node", "context_tokens", 1, 1e9, context_tokens),
     MC_WHOLE("node", "chunk_tokens", 1, 1e9, chunk_tokens),
-    MC_WHOLE("node", "kv_capacity_tokens", 0, 1e12, kv_capacity_tokens),
-    MC_WHOLE("node", "dram_bytes", 0, 1e15, dram_bytes),
-    MC_WHOLE("node", "ssd_bytes", 0, 1e15, ssd_bytes),
-    MC_REAL("paths.net", "bytes_per_s", every, 1, kHuge, net.bytes_per_s),
-    MC_REAL("paths.net", "latency_s", every, 0, 1e3, net.latency_s),
-    MC_REAL("paths.load", "bytes_per_s", every, 1, kHuge, load.bytes_per_s),
-    MC_REAL("paths.load", "latency_s", every, 0, 1e3, load.latency_s),
-    MC_REAL("paths.store", "bytes_per_s", every, 1, kHuge, store.bytes_per_s),
-    MC_REAL("paths.store", "latency_s", every, 0, 1e3, store.latency_s),
-    MC_REAL("paths.ssd_read", "bytes_per_s", every, 1, kHuge, ssd_read.bytes_per_s),
-    MC_REAL("paths.ssd_read", "latency_s", every, 0, 1e3, ssd_read.latency_s),
-    MC_REAL("paths.ssd_write", "bytes_per_s", every, 1, kHuge, ssd_write.bytes_per_s),
-    MC_REAL("paths.ssd_write", "latency_s", every, 0, 1e3, ssd_write.latency_s),
+    MC_WHOLE("node", "kv_capacity_tokens", 0, 1e12, capacity.kv_tokens),
+    MC_WHOLE("node", "dram_bytes", 0, 1e15, capacity.dram_bytes),
+    MC_WHOLE("node", "ssd_bytes", 0, 1e15, capacity.ssd_bytes),
+    MC_REAL("paths.net", "bytes_per_s", every, 1, kHuge, paths.net.bytes_per_s),
+    MC_REAL("paths.net", "latency_s", every, 0, 1e3, paths.net.latency_s),
+    MC_REAL("paths.load", "bytes_per_s", every, 1, kHuge, paths.load.bytes_per_s),
+    MC_REAL("paths.load", "latency_s", every, 0, 1e3, paths.load.latency_s),
+    MC_REAL("paths.store", "bytes_per_s", every, 1, kHuge, paths.store.bytes_per_s),
+    MC_REAL("paths.store", "latency_s", every, 0, 1e3, paths.store.latency_s),
+    MC_REAL("paths.ssd_read", "bytes_per_s", every, 1, kHuge, paths.ssd_read.bytes_per_s),
+    MC_REAL("paths.ssd_read", "latency_s", every, 0, 1e3, paths.ssd_read.latency_s),
+    MC_REAL("paths.ssd_write", "bytes_per_s", every, 1, kHuge, paths.ssd_write.bytes_per_s),
+    MC_REAL("paths.ssd_write", "latency_s", every, 0, 1e3, paths.ssd_write.latency_s),
     MC_REAL("prefill", "fixed_s", fitted, 0, 1e6, cost.prefill_s),
     MC_REAL("prefill", "s_per_token", fitted, 0, 1e3, cost.prefill_s_per_token),
     MC_REAL("prefill", "s_per_token2", fitted, 0, 1, cost.prefill_s_per_token2),
@@ -81,9 +81,9 @@ constexpr Number kNumbers[] = {
     MC_REAL("roofline", "fixed_s", analytic, 0, 1e6, roofline.fixed_s),
     MC_REAL("roofline", "layer_s", analytic, 0, 1e3, roofline.layer_s),
     MC_REAL("roofline", "row_s", analytic, 0, 1e3, roofline.row_s),
-    MC_REAL("error", "prefill_mape", every, 0, kHuge, prefill_mape),
-    MC_REAL("error", "step_mape", every, 0, kHuge, step_mape),
-    MC_REAL("error", "net_mape", every, 0, kHuge, net_mape),
+    MC_REAL("error", "prefill_mape", every, 0, kHuge, error.prefill_mape),
+    MC_REAL("error", "step_mape", every, 0, kHuge, error.step_mape),
+    MC_REAL("error", "net_mape", every, 0, kHuge, error.net_mape),
 };
 #undef MC_REAL
 #undef MC_WHOLE
@@ -167,7 +167,7 @@ struct Reader {
       return bad(e, "is not an array of 1.." + std::to_string(kPointsMax) + " points");
     points_line = e.line;
     const bool prefill = e.table == "prefill";
-    (prefill ? profile.prefill_points.clear() : profile.step_points.clear());
+    (prefill ? profile.points.prefill.clear() : profile.points.steps.clear());
     for (const Json& item : e.value.items()) {
       double v[3] = {};
       bool ok = item.size() == 3;
@@ -180,9 +180,9 @@ struct Reader {
         return bad(e, prefill ? "has a point that is not [tokens, reused, seconds]"
                               : "has a point that is not [rows, kv_tokens, seconds]");
       if (prefill)
-        profile.prefill_points.push_back({v[0], v[1], v[2]});
+        profile.points.prefill.push_back({v[0], v[1], v[2]});
       else
-        profile.step_points.push_back({v[0], v[1], v[2]});
+        profile.points.steps.push_back({v[0], v[1], v[2]});
     }
     return {};
   }
@@ -248,11 +248,11 @@ std::string format_profile(const Profile& profile) {
       table = n.table;
       out += "\n[" + std::string(table) + "]\n";
       if (p.kind == Profile::Kind::measured && table == "prefill")
-        append_points(out, "points", p.prefill_points, [](const PrefillSample& s) {
+        append_points(out, "points", p.points.prefill, [](const PrefillSample& s) {
           return std::array{s.tokens, s.reused, s.seconds};
         });
       if (p.kind == Profile::Kind::measured && table == "decode")
-        append_points(out, "points", p.step_points, [](const StepSample& s) {
+        append_points(out, "points", p.points.steps, [](const StepSample& s) {
           return std::array{s.rows, s.kv_tokens, s.seconds};
         });
       if (table == "decode" && !p.step_spread.empty()) {

@@ -24,11 +24,11 @@ void shape_70b(Profile& p) {
   p.layers = 80;
   p.kv_bytes_per_token = 327'680;
   p.activation_bytes_per_token = 16'384;
-  p.dram_bytes = 3'000'000 * p.kv_bytes_per_token;
-  p.net = {87e9, 0};
-  p.load = p.store = {102e9, 0};
-  p.ssd_read = {12e9, 100e-6};
-  p.ssd_write = {6e9, 100e-6};
+  p.capacity.dram_bytes = 3'000'000 * p.kv_bytes_per_token;
+  p.paths.net = {87e9, 0};
+  p.paths.load = p.paths.store = {102e9, 0};
+  p.paths.ssd_read = {12e9, 100e-6};
+  p.paths.ssd_write = {6e9, 100e-6};
 }
 
 Roofline llama3_70b() {
@@ -42,7 +42,7 @@ Profile a800_llama3_70b() {
   Profile p = node_of("a800-llama3-70b", "8 x A800-SXM4-80GB, 4 x 200 Gbit/s", "Llama-3-70B bf16");
   shape_70b(p);
   p.context_tokens = 262'144;  // context of the papers' dummy model: their traces have prompts of 191,378 tokens
-  p.kv_capacity_tokens = 1'370'000;
+  p.capacity.kv_tokens = 1'370'000;
   p.cost.prefill_s = 0.0428, p.cost.prefill_s_per_token = 0.11048e-3, p.cost.prefill_s_per_token2 = 0.7589e-9;
   p.cost.decode_s = 26.16e-3, p.cost.decode_s_per_row = 0.143e-3, p.cost.decode_s_per_kv_token = 3.47e-8;
   return p;
@@ -74,15 +74,15 @@ Profile a800_70b() {
 
 Profile h800_70b() {
   Profile p = analytic_70b("h800-70b", "8 x H800-SXM5-80GB, 8 x 400 Gbit/s", 8 * 989e12, 8 * 3.35e12, 8 * 80e9, 100e9);
-  p.net = {190e9, 0};
-  p.load = p.store = {200e9, 0};
+  p.paths.net = {190e9, 0};
+  p.paths.load = p.paths.store = {200e9, 0};
   return p;
 }
 
 Profile h200_70b() {
   Profile p = analytic_70b("h200-70b", "8 x H200-SXM5-141GB, 8 x 400 Gbit/s", 8 * 989e12, 8 * 4.8e12, 8 * 141e9, 225e9);
-  p.net = {190e9, 0};
-  p.load = p.store = {200e9, 0};
+  p.paths.net = {190e9, 0};
+  p.paths.load = p.paths.store = {200e9, 0};
   return p;
 }
 
@@ -93,16 +93,16 @@ Profile cpu() {
   p.layers = 6;
   p.context_tokens = 8192;
   p.chunk_tokens = 512;
-  p.dram_bytes = uint64_t{4} << 30;
+  p.capacity.dram_bytes = uint64_t{4} << 30;
   Roofline& r = p.roofline;
   r.flops = 945e9, r.memory_bytes_per_s = 20e9, r.memory_bytes = 1e9;
   r.hidden = 256, r.intermediate = 704, r.heads = 4, r.kv_heads = 2, r.head_dim = 64, r.vocab = 2048;
   r.gemm_efficiency = 0.4, r.attention_efficiency = 0.2, r.memory_efficiency = 0.6;
   r.fixed_s = 0.3e-3, r.layer_s = 20e-6, r.row_s = 50e-6;
-  p.net = {4e9, 50e-6};
-  p.load = p.store = {8e9, 0};
-  p.ssd_read = {1e9, 100e-6};
-  p.ssd_write = {0.5e9, 100e-6};
+  p.paths.net = {4e9, 50e-6};
+  p.paths.load = p.paths.store = {8e9, 0};
+  p.paths.ssd_read = {1e9, 100e-6};
+  p.paths.ssd_write = {0.5e9, 100e-6};
   return p;
 }
 

@@ -45,13 +45,13 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       nodes_(nodes_of(options), Node(options.pipeline)),
       grown_(batches_of(options)),
       caches_(nodes_of(options), options.dram_blocks, options.ssd_blocks, blocks.unique()),
-      links_(nodes_of(options) + batches_of(options), options.profile->net.bytes_per_s),
+      links_(nodes_of(options) + batches_of(options), options.profile->paths.net.bytes_per_s),
       router_(trace, blocks, options, caches_, nodes_of(options), [this](auto& out) { fill_inflight(out); }),
       sampler_(options, blocks, nodes_of(options)) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !grown_.empty());
   MC_ASSERT_EQ(trace.size(), blocks.size());
   const uint64_t seed = Rng(options.seed).fork("steps").next();
-  for (size_t i = 0; i < grown_.size(); ++i) batches_.emplace_back(&profile_, profile_.kv_capacity_tokens, seed + i);
+  for (size_t i = 0; i < grown_.size(); ++i) batches_.emplace_back(&profile_, profile_.capacity.kv_tokens, seed + i);
 }
 
 void ClusterEngine::at(double when_s, Kind kind, uint32_t a, uint32_t b) {
@@ -221,7 +221,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   Node& node = nodes_[route.node];
   node.queue.push_back(r);
   const double read_s = node.disk.begin(caches_, route.node, blocks.first(route.local_blocks),
-                                        kv_bytes(profile_, record.ssd_tokens), profile_.ssd_read, now_);
+                                        kv_bytes(profile_, record.ssd_tokens), profile_.paths.ssd_read, now_);
   if (read_s > now_) {
     ++live.missing;
     at(read_s, Kind::ssd_read, r, live.attempt);
@@ -479,7 +479,7 @@ void ClusterEngine::start(uint32_t index, uint32_t r) {
     // Loading the prefix into the device runs beside computing, but for one layer (5.2).
     if (profile_.reused_s_per_token == 0 && live.reused > 0)
       live.times.work_s =
-          profile_.overlapped_s(profile_.load.seconds(kv_bytes(profile_, live.reused)), live.times.work_s);
+          profile_.overlapped_s(profile_.paths.load.seconds(kv_bytes(profile_, live.reused)), live.times.work_s);
     gpu_s = live.times.work_s;
     node.stages.set_free(now_ + live.times.work_s);
   }
@@ -532,8 +532,8 @@ void ClusterEngine::hand_over(uint32_t r) {
   const uint64_t chunk = std::min(profile_.chunk_tokens, live.tokens - live.reused);
   const double layers = static_cast<double>(profile_.layers);
   const double part = options_.layer_wise ? kv_bytes(profile_, chunk) / layers : kv_bytes(profile_, live.tokens);
-  const double sent_s = options_.layer_wise ? profile_.net.seconds(part) : profile_.net.latency_s;
-  at(now_ + sent_s + profile_.load.seconds(part), Kind::arrive, r, live_[r].attempt);
+  const double sent_s = options_.layer_wise ? profile_.paths.net.seconds(part) : profile_.paths.net.latency_s;
+  at(now_ + sent_s + profile_.paths.load.seconds(part), Kind::arrive, r, live_[r].attempt);
 }
 
 // ---- decode ----------------------------------------------------------------------------------
@@ -552,7 +552,7 @@ void ClusterEngine::arrive_at_decode(uint32_t r) {
   const double rows = static_cast<double>(batch.rows() + batch.waiting() + 1);
   const double context = static_cast<double>(batch.context() + batch.waiting_context() + live.tokens);
   const bool slow = options_.sched.tbt_slo_s > 0 && profile_.step_s(rows, context) > options_.sched.tbt_slo_s;
-  const bool full = context > static_cast<double>(profile_.kv_capacity_tokens);
+  const bool full = context > static_cast<double>(profile_.capacity.kv_tokens);
   if (options_.sched.admission->checks_again && live.attempt == 1 && r != options_.force && (slow || full))
     return reject(r, Fate::rejected_after);
   run_.requests[r].handoff_s = now_ - live.times.prefill_end_s;
@@ -602,7 +602,7 @@ void ClusterEngine::coupled_begin(uint32_t index) {
   Batch& batch = batches_[index];
   if (node.running == UINT32_MAX && !node.queue.empty()) {
     const uint32_t r = node.queue.front();
-    const uint64_t room = profile_.kv_capacity_tokens;
+    const uint64_t room = profile_.capacity.kv_tokens;
     const bool fits =
         batch.rows() + batch.waiting() == 0 || batch.context() + batch.waiting_context() + live_[r].tokens < room;
     if (fits) {

@@ -54,7 +54,7 @@ std::vector<sched::BoardMember> ClusterNodes::members() const {
     sched::BoardMember& m = members.emplace_back();
     m.slot = static_cast<uint32_t>(slot);
     m.name = role + std::to_string(number);
-    m.capacity_tokens = profile.kv_capacity_tokens;
+    m.capacity_tokens = profile.capacity.kv_tokens;
     m.announced = profile.cost;
     return m;
   };

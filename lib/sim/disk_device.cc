@@ -97,7 +97,7 @@ DiskDevice::~DiskDevice() = default;
 
 Duration DiskDevice::time_of(const Process& process, bool is_write) {
   if (const sched::Profile* p = options_.profile) {
-    const sched::Path& path = is_write ? p->ssd_write : p->ssd_read;
+    const sched::Path& path = is_write ? p->paths.ssd_write : p->paths.ssd_read;
     const double bytes = static_cast<double>(p->kv_bytes_per_token) * options_.block_tokens;
     Node& node = nodes_.at(process.name);
     node.busy_until = std::max(node.busy_until, agenda_.now()) + from_seconds(bytes / path.bytes_per_s);

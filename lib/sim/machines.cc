@@ -44,7 +44,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.block_tokens = kTraceBlockTokens;
   w.page_count = static_cast<uint32_t>(o.dram_blocks);
   w.disk_blocks = static_cast<uint32_t>(o.ssd_blocks);
-  w.decode_pages = static_cast<uint32_t>(std::max(p.kv_capacity_tokens / kTraceBlockTokens, prompt_pages(o)));
+  w.decode_pages = static_cast<uint32_t>(std::max(p.capacity.kv_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);
   w.context_tokens = static_cast<uint32_t>(p.context_tokens);
   w.batch_max = kBatchMax;

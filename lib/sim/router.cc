@@ -67,7 +67,7 @@ void Router::show_members(TimePoint now) {
     for (const sched::BoardMember& member : members)
       if (member.prefill)
         board_.reads_disk(static_cast<int>(member.slot),
-                          options_.profile->ssd_read.seconds(static_cast<double>(block_bytes)));
+                          options_.profile->paths.ssd_read.seconds(static_cast<double>(block_bytes)));
   inflight_at_.reset();
   line_.room_changed();
   bound_held(now);

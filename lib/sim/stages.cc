@@ -11,7 +11,7 @@ double Stages::compute(const sched::Profile& profile, uint64_t begin, uint64_t e
   const double stages = static_cast<double>(free_s_.size());
   const double chunk_bytes =
       static_cast<double>(profile.chunk_tokens) * static_cast<double>(profile.activation_bytes_per_token);
-  const double hop_s = profile.net.seconds(chunk_bytes);
+  const double hop_s = profile.paths.net.seconds(chunk_bytes);
   double end_s = 0;
   for (uint64_t at = begin; at < end; at += profile.chunk_tokens) {
     const uint64_t to = std::min(end, at + profile.chunk_tokens);

@@ -51,8 +51,8 @@ Duration TagDevice::read_time(Process& process, const node::Read& read, uint64_t
   Process& source = *processes_.at(read.peer);
   const TimePoint start = std::max({agenda_.now(), process.receives_until, source.sends_until});
   const double modelled = static_cast<double>(bytes) * byte_scale(*p, (*process.worker->shelves()[read.pool]).layout);
-  source.sends_until = process.receives_until = start + from_seconds(modelled / p->net.bytes_per_s);
-  return process.receives_until - agenda_.now() + from_seconds(p->net.latency_s);
+  source.sends_until = process.receives_until = start + from_seconds(modelled / p->paths.net.bytes_per_s);
+  return process.receives_until - agenda_.now() + from_seconds(p->paths.net.latency_s);
 }
 
 void TagDevice::perform_read(Process& process, const node::Read& read) {

@@ -109,7 +109,7 @@ Result<int> advise(const cli::Args& args) {
   options.pipeline = 1;
   options.hold = false;
   if (args.text(kDram) == "profile" && args.text(kCacheBlocks) == "profile")
-    options.dram_blocks = setup.profile.kv_capacity_tokens / sim::kTraceBlockTokens;
+    options.dram_blocks = setup.profile.capacity.kv_tokens / sim::kTraceBlockTokens;
   options.policy = sched::find_policy("cache-aware");
   options.sched.admission = sched::find_admission("none");
   for (const sim::CoupledWay way : {sim::CoupledWay::chunked, sim::CoupledWay::prefill_first}) {

@@ -159,7 +159,7 @@ void fit_spread(const Samples& s, sched::Profile& p) {
   if (s.reads.size() >= 8 || s.first_gaps_s.empty()) return;  // fetches tell better
   std::vector<double> first = s.first_gaps_s;
   std::nth_element(first.begin(), first.begin() + static_cast<ptrdiff_t>(first.size() / 2), first.end());
-  p.net.latency_s = std::max(0.0, first[first.size() / 2] - 1.5 * step_s);
+  p.paths.net.latency_s = std::max(0.0, first[first.size() / 2] - 1.5 * step_s);
 }
 
 /// Fits on the samples of `which` half; 2 = all.
@@ -173,7 +173,7 @@ sched::Profile fitted(const sched::Profile& base, const Samples& s, size_t which
   sched::fit_step(all ? s.steps : half(s.steps, which), p.cost);
   std::vector<sched::ReadSample> reads = all ? s.reads : half(s.reads, which);
   for (auto& read : reads) read.bytes *= static_cast<double>(p.kv_bytes_per_token);
-  sched::fit_path(reads, p.net);
+  sched::fit_path(reads, p.paths.net);
   if (all) fit_spread(s, p);
   return p;
 }
@@ -208,15 +208,15 @@ Result<int> calibrate(const cli::Args& args) {
   sched::Profile profile = fitted(base, samples, 2);
   const auto tests = half(samples.prefills, 1);
   const auto rest_s = half(samples.ttft_rest_s, 1), ttft_s = half(samples.ttft_s, 1);
-  profile.prefill_mape = mape(
+  profile.error.prefill_mape = mape(
       tests, [&](const auto& s) { return judged.prefill_s(s.tokens, s.reused); },
       [](const auto& s) { return s.seconds; });
-  profile.step_mape = mape(
+  profile.error.step_mape = mape(
       half(samples.steps, 1), [&](const auto& s) { return judged.step_s(s.rows, s.kv_tokens); },
       [](const auto& s) { return s.seconds; });
-  profile.net_mape = mape(
+  profile.error.net_mape = mape(
       half(samples.reads, 1),
-      [&](const auto& r) { return judged.net.seconds(r.bytes * static_cast<double>(judged.kv_bytes_per_token)); },
+      [&](const auto& r) { return judged.paths.net.seconds(r.bytes * static_cast<double>(judged.kv_bytes_per_token)); },
       [](const auto& r) { return r.seconds; });
   double ttft_mape = 0;
   for (size_t i = 0; i < tests.size(); ++i)
@@ -231,17 +231,17 @@ Result<int> calibrate(const cli::Args& args) {
   Json out = result_head("mc.calibrate.v1", args);
   out.set("runs", files.size()).set("requests", samples.requests).set("prompts", samples.prefills.size());
   out.set("step_samples", samples.steps.size()).set("fetches", samples.reads.size());
-  out.set("prefill_mape", profile.prefill_mape).set("step_mape", profile.step_mape);
-  out.set("net_mape", profile.net_mape).set("ttft_mape", ttft_mape);
+  out.set("prefill_mape", profile.error.prefill_mape).set("step_mape", profile.error.step_mape);
+  out.set("net_mape", profile.error.net_mape).set("ttft_mape", ttft_mape);
   if (args.on(flags::kJson)) {
     MC_CHECK(write_all(1, out.dump() + "\n"));
     return 0;
   }
   const auto percent = [](double share) { return fixed(100 * share, 1) + " %"; };
   const std::string told = std::to_string(samples.requests) + " requests of " + std::to_string(files.size()) +
-                           " runs; mean error on requests left out: prefill " + percent(profile.prefill_mape) +
-                           ", TTFT " + percent(ttft_mape) + ", step " + percent(profile.step_mape) +
-                           (samples.reads.empty() ? "" : ", fetch " + percent(profile.net_mape)) + "\n";
+                           " runs; mean error on requests left out: prefill " + percent(profile.error.prefill_mape) +
+                           ", TTFT " + percent(ttft_mape) + ", step " + percent(profile.error.step_mape) +
+                           (samples.reads.empty() ? "" : ", fetch " + percent(profile.error.net_mape)) + "\n";
   MC_CHECK(write_all(to_file ? 1 : 2, told));
   if (!to_file) MC_CHECK(write_all(1, text));
   return 0;

@@ -245,12 +245,12 @@ Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const 
   profile.kv_bytes_per_token = engine.model->kv_layout(engine.block_tokens).page_bytes() / engine.block_tokens;
   profile.activation_bytes_per_token = config.hidden * sizeof(float);
   profile.context_tokens = config.max_positions;
-  profile.kv_capacity_tokens = mem::available_bytes() / std::max<uint64_t>(profile.kv_bytes_per_token, 1);
-  profile.dram_bytes = mem::available_bytes() / 2;
+  profile.capacity.kv_tokens = mem::available_bytes() / std::max<uint64_t>(profile.kv_bytes_per_token, 1);
+  profile.capacity.dram_bytes = mem::available_bytes() / 2;
   sched::Cost& cost = profile.cost;
   sched::fit_prefill(fit.prefills, cost);
   sched::fit_step(fit.steps, cost);
-  profile.net.bytes_per_s = profile.load.bytes_per_s = profile.store.bytes_per_s = copy_rate();
+  profile.paths.net.bytes_per_s = profile.paths.load.bytes_per_s = profile.paths.store.bytes_per_s = copy_rate();
   double error = 0;
   for (const auto& s : fit.prefills) error += std::abs(cost.prefill(s.tokens, s.reused) - s.seconds) / s.seconds;
   double step_error = 0;
@@ -259,8 +259,8 @@ Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const 
   out.set("prefill_mape", fit.prefills.empty() ? 0.0 : error / static_cast<double>(fit.prefills.size()));
   out.set("step_mape", fit.steps.empty() ? 0.0 : step_error / static_cast<double>(fit.steps.size()));
   result.set("cost", std::move(out));
-  profile.prefill_mape = result["cost"]["prefill_mape"].as_double();
-  profile.step_mape = result["cost"]["step_mape"].as_double();
+  profile.error.prefill_mape = result["cost"]["prefill_mape"].as_double();
+  profile.error.step_mape = result["cost"]["step_mape"].as_double();
   if (auto done = profile.complete(); !done) return user_error(err::kInternal, done.error().what);
   return write_output(args.text(kSaveCost), sched::format_profile(profile), kSaveCost);
 }

@@ -153,7 +153,7 @@ class Cluster {
         snapshot_.prefill.push_back(std::move(view));
       } else {
         sched::DecodeView view;
-        view.name = name, view.cost = profile->cost, view.capacity_tokens = profile->kv_capacity_tokens;
+        view.name = name, view.cost = profile->cost, view.capacity_tokens = profile->capacity.kv_tokens;
         snapshot_.decode.push_back(std::move(view));
       }
     }

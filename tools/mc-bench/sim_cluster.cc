@@ -31,10 +31,10 @@ uint64_t blocks_in(uint64_t bytes, const sched::Profile& profile) {
 
 Result<void> read_caches(const cli::Args& args, SimSetup& out) {
   const sched::Profile& p = out.profile;
-  out.options.dram_blocks = blocks_in(p.dram_bytes, p);
-  out.options.ssd_blocks = blocks_in(p.ssd_bytes, p);
+  out.options.dram_blocks = blocks_in(p.capacity.dram_bytes, p);
+  out.options.ssd_blocks = blocks_in(p.capacity.ssd_bytes, p);
   // A node of both roles keeps its blocks in its VRAM, beside the running batch.
-  if (out.options.shape.coupled > 0) out.options.dram_blocks = p.kv_capacity_tokens / sim::kTraceBlockTokens;
+  if (out.options.shape.coupled > 0) out.options.dram_blocks = p.capacity.kv_tokens / sim::kTraceBlockTokens;
   if (args.text(kDram) != "profile") out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
   if (args.text(kSsd) != "profile") out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
   const std::string& cache = args.text(kCacheBlocks);
@@ -106,7 +106,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   out.profile = std::move(profile);
   if (args.text(kBandwidth) != "profile") {
     MC_TRY(bandwidth, positive(args, kBandwidth));
-    out.profile.net.bytes_per_s = out.profile.cost.read_bytes_per_s = bandwidth;
+    out.profile.paths.net.bytes_per_s = out.profile.cost.read_bytes_per_s = bandwidth;
   }
   if (args.text(kJoinStall) != "profile") out.profile.join_s = to_seconds(args.duration(kJoinStall));
   MC_CHECK(read_caches(args, out));
@@ -379,7 +379,7 @@ Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Jso
   out.set("coupled_nodes", o.shape.coupled).set("profile", setup.profile.name);
   out.set("cache_blocks", o.dram_blocks == sim::kUnlimitedBlocks ? Json() : Json(o.dram_blocks));
   out.set("ssd_blocks", o.ssd_blocks).set("speedup", o.speedup);
-  out.set("bandwidth_bytes_per_s", setup.profile.net.bytes_per_s);
+  out.set("bandwidth_bytes_per_s", setup.profile.paths.net.bytes_per_s);
   out.set("ttft_slo_s", o.sched.ttft_slo_s).set("tbt_slo_ms", o.sched.tbt_slo_s * 1e3);
   return with_points(std::move(out), points);
 }

@@ -41,7 +41,7 @@ TEST_CASE("sched/profile: the A800 as calibrated gives the brief's prefill and s
   CHECK(p.prefill_s(8192, 0) == doctest::Approx(0.9988).epsilon(0.0001));
   CHECK(p.prefill_s(131072, 0) == doctest::Approx(27.5614).epsilon(0.0001));
   CHECK(p.step_s(1, 8192) == doctest::Approx(26.58e-3).epsilon(0.002));
-  CHECK(p.net.seconds(131072.0 * 327'680) == doctest::Approx(0.4937).epsilon(0.001));
+  CHECK(p.paths.net.seconds(131072.0 * 327'680) == doctest::Approx(0.4937).epsilon(0.001));
 }
 
 TEST_CASE("sched/profile: the older curve keeps its published shape") {
@@ -60,7 +60,7 @@ TEST_CASE("sched/profile: a roofline of the A800 comes within 2 % of its calibra
     CHECK(roofline.prefill_s(n, 0) == doctest::Approx(fitted.prefill_s(n, 0)).epsilon(0.02));
   for (double kv : {8192.0, 131072.0})
     CHECK(roofline.step_s(1, kv) == doctest::Approx(fitted.step_s(1, kv)).epsilon(0.02));
-  CHECK(static_cast<double>(roofline.kv_capacity_tokens) == doctest::Approx(1.37e6).epsilon(0.02));
+  CHECK(static_cast<double>(roofline.capacity.kv_tokens) == doctest::Approx(1.37e6).epsilon(0.02));
 }
 
 TEST_CASE("sched/profile: chunks of a prompt add up to the whole, whatever the cut") {
@@ -123,7 +123,7 @@ TEST_CASE("sched/profile: a file that extends a built-in changes only what it na
   REQUIRE(p.has_value());
   const Profile base = builtin("h200-70b");
   CHECK(p->name == "slow-net");
-  CHECK(p->net.bytes_per_s == 12.5e9);
+  CHECK(p->paths.net.bytes_per_s == 12.5e9);
   CHECK(p->cost.read_bytes_per_s == 12.5e9);
   CHECK(p->prefill_s(8192, 0) == base.prefill_s(8192, 0));
 }

@@ -68,7 +68,7 @@ TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
   const sched::Profile p = profile();
   Rng rng(test::seed());
   for (int round = 0; round < 30; ++round) {
-    Batch batch(&p, p.kv_capacity_tokens);
+    Batch batch(&p, p.capacity.kv_tokens);
     Plain plain{p};
     std::map<uint32_t, double> ended;
     std::vector<Batch::Done> done;
@@ -105,7 +105,7 @@ TEST_CASE("sim/batch: stretches give the times and gaps of single steps") {
 
 TEST_CASE("sim/batch: a hole lengthens the gap of those who were there and of who waits for its end") {
   const sched::Profile p = profile();
-  Batch batch(&p, p.kv_capacity_tokens);
+  Batch batch(&p, p.capacity.kv_tokens);
   std::vector<Batch::Done> done;
   batch.add(0, 1, 1000, 3, 0);
   const double first_s = batch.next_s();
@@ -127,7 +127,7 @@ TEST_CASE("sim/batch: a hole lengthens the gap of those who were there and of wh
 
 TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the wait for the KV is both") {
   const sched::Profile p = profile();
-  Batch batch(&p, p.kv_capacity_tokens);
+  Batch batch(&p, p.capacity.kv_tokens);
   std::vector<Batch::Done> done;
   batch.add(0, 1, 1000, 10, 0);
   const double step_s = p.step_s(1, 1000), rest_s = step_s * 0.75, handoff_s = 0.01;
@@ -141,7 +141,7 @@ TEST_CASE("sim/batch: the wait for a step to end is heard but not promised; the 
 
 TEST_CASE("sim/batch: the first gap can be told apart from the others, and may be the only one") {
   const sched::Profile p = profile();
-  Batch batch(&p, p.kv_capacity_tokens);
+  Batch batch(&p, p.capacity.kv_tokens);
   std::vector<Batch::Done> done;
   const double handoff_s = 0.01;
   batch.add(handoff_s, 1, 1000, 3, 0);
@@ -163,7 +163,7 @@ TEST_CASE(
   scattered.step_spread = {0.5, 0.75, 0.75, 2};
   REQUIRE(scattered.complete());
   const auto run = [](const sched::Profile& p) {
-    Batch batch(&p, p.kv_capacity_tokens, 7);
+    Batch batch(&p, p.capacity.kv_tokens, 7);
     std::vector<Batch::Done> done;
     batch.add(0, 1, 1000, 400, 0);
     batch.add(0, 2, 1000, 400, 0);

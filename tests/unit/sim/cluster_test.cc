@@ -132,7 +132,7 @@ TEST_CASE("sim/cluster: copies are bounded by their budget and by the nodes that
 TEST_CASE("sim/cluster: a copy dies with its source or its target, and the node that comes back is empty") {
   Bench b("3p1d", "cache-aware");
   for (int i = 0; i < 100; ++i) b.add(0.5 * i, 40, 6);
-  b.profile.net.bytes_per_s = 20e9;  // a conductor gives up a copy that takes 20 s beside the hand-offs
+  b.profile.paths.net.bytes_per_s = 20e9;  // a conductor gives up a copy that takes 20 s beside the hand-offs
   b.options.replicate.replicas_max = 3, b.options.replicate.bytes_per_s = 1e12;
   const ClusterRun all = b.run();
   for (uint32_t node = 0; node < 3; ++node)
@@ -199,7 +199,7 @@ TEST_CASE("sim/cluster: a first token that waits for the second moves the hand-o
   for (const bool dies : {false, true}) {
     CAPTURE(dies);
     Bench b("2p2d");
-    b.profile.net.bytes_per_s = 2e9;  // a hand-off is long
+    b.profile.paths.net.bytes_per_s = 2e9;  // a hand-off is long
     for (int i = 0; i < 12; ++i) b.add(3 * i, 0, 24, 1 + static_cast<uint64_t>(i) % 4);
     if (dies) b.options.failures = {*parse_failure("d0@4s-6s", b.options.shape)};
     const ClusterRun at_once = b.run();

@@ -17,7 +17,7 @@ constexpr uint64_t kStem = 20;  // blocks
 Bench with_stem_on_disk(const char* shape, double disk_bytes_per_s) {
   Bench b(shape);
   b.options.dram_blocks = 24, b.options.ssd_blocks = 1000;
-  b.profile.ssd_read.bytes_per_s = disk_bytes_per_s;
+  b.profile.paths.ssd_read.bytes_per_s = disk_bytes_per_s;
   b.add(0, kStem, 2);
   for (int i = 0; i < 8; ++i) b.add(20 + 5 * i, 0, 24);
   return b;

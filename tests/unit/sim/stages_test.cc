@@ -9,7 +9,7 @@ using namespace mc::sim;
 
 TEST_CASE("sim/stages: a pipeline ends a prompt after its chunks and the way through the other stages") {
   sched::Profile profile = *sched::builtin_profile("a800-llama3-70b");
-  profile.net.bytes_per_s = 1e300, profile.net.latency_s = 0;
+  profile.paths.net.bytes_per_s = 1e300, profile.paths.net.latency_s = 0;
   const uint64_t chunk = profile.chunk_tokens;
   const auto work_s = [&](uint64_t begin) {
     return profile.chunk_s +
