@@ -33,17 +33,20 @@ const EvictedBlocks::Entry* EvictedBlocks::find(const BlockHash& hash, TimePoint
   return at == entries_.end() || at->second.at > placed || at->second.stored_at <= placed ? nullptr : &at->second;
 }
 
-// The runs come from a peer: their numbers bound nothing.
+// The runs come from a peer: their numbers bound nothing. Runs of an honest node ascend and are disjoint, so each block
+// is looked at once; other runs stay as they are.
 std::vector<wire::Miss> EvictedBlocks::explain(std::span<const wire::Miss> misses, std::span<const BlockHash> hashes,
                                                TimePoint placed, TimePoint now) const {
   std::vector<wire::Miss> out;
+  uint32_t looked_at = 0;  // blocks before it were looked at
   for (const wire::Miss& run : misses) {
     const uint64_t run_end = uint64_t{run.first_block} + run.block_count;
     const auto end = static_cast<uint32_t>(std::min<uint64_t>(run_end, hashes.size()));
-    if (run.kind != wire::MissKind::cold || run.first_block >= end) {
+    if (run.kind != wire::MissKind::cold || run.first_block >= end || run.first_block < looked_at) {
       out.push_back(run);
       continue;
     }
+    looked_at = end;
     for (uint32_t at = run.first_block; at < end;) {
       const Entry* entry = find(hashes[at], placed);
       wire::Miss part = run;

@@ -68,4 +68,21 @@ TEST_CASE("node/conductor: an eviction explains no miss of a block that came bac
     CHECK(miss.kind == wire::MissKind::cold);
 }
 
+TEST_CASE("node/evicted_blocks: a member that names one block a thousand times has it explained once") {
+  EvictedBlocks evicted;
+  kv::PrefixIndex index;
+  std::vector<BlockHash> hashes(100);
+  std::vector<wire::BlockEvent> events;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    hashes[i].bytes[0] = static_cast<uint8_t>(i + 1);
+    if (i % 2 == 0) events.push_back({false, {hashes[i], {}, kv::Tier::host}, true});
+  }
+  const TimePoint now = TimePoint{} + 10s;
+  evicted.note("c0", events, index, now);
+  const std::vector<wire::Miss> lies(1000, {wire::MissKind::cold, 0, 100, "", 0});
+  const auto explained = evicted.explain(lies, hashes, now, now);
+  CHECK(explained.size() == 100 + 999);
+  CHECK(explained.back() == lies.back());
+}
+
 }  // namespace evicted_blocks_test
