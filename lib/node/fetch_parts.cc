@@ -13,7 +13,7 @@ uint64_t end_of(const wire::Source& source) {
 }
 
 bool is_active(const FetchPart& part) {
-  return part.state == FetchPart::State::leasing || part.state == FetchPart::State::reading;
+  return part.state > FetchPart::State::waiting && part.state < FetchPart::State::here;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // The parts of a prefix that one fetch brings from several holders. A part is a run of blocks from one holder. The
 // parts are disjoint, they have no gap, and they begin behind the blocks that the prompt has already.
 //
-//   waiting --asked for a lease--> leasing --grant--> reading --ReadDone--> here --blocks before it are here--> taken
+//   waiting --asked for a lease--> leasing --grant--> granted --pages--> reading --ReadDone--> here --its turn--> taken
 //
+// A part is granted for a moment only, unless its pages are those of reads that were given up and have not ended. A
+// part that is here is taken when the blocks before it are here.
 // When a holder does not bring its blocks, other holders of the same blocks take its place. Blocks that no other holder
 // can bring end the prefix: all later parts are useless then.
 #pragma once
@@ -18,12 +20,12 @@
 namespace mc::node {
 
 struct FetchPart {
-  enum class State : uint8_t { waiting, leasing, reading, here };
+  enum class State : uint8_t { waiting, leasing, granted, reading, here };
   wire::Source source;  // the blocks of this part, which may be fewer than the holder has
   State state = State::waiting;
   uint64_t lease = 0, read = 0;  // 0 = none outstanding
-  TimePoint until = kNever;
-  std::vector<wire::LeasedBlock> granted;
+  TimePoint until = kNever, lease_end = kNever;
+  wire::LeaseGrant grant;
   std::vector<kv::PageIndex> pages;  // pages that the read fills; owned by the part
 
   uint32_t first() const { return source.first_block; }

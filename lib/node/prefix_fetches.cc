@@ -153,14 +153,23 @@ bool PrefixFetches::is_as_asked(const Fetch& f, const FetchPart& part, const wir
   return true;
 }
 
-/// Takes pages for blocks of `part`. When the pool has none, later parts of the prefix give up theirs.
-bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, uint32_t count, Actions& out) {
+/// Pages that come back to the pool when reads that were given up end.
+uint32_t PrefixFetches::returning() const {
+  size_t pages = 0;
+  for (const auto& [read, owned] : abandoned_) pages += owned.size();
+  return static_cast<uint32_t>(pages);
+}
+
+/// Takes pages for the blocks of a grant. When the pool has none, later parts of the prefix give up theirs; those of an
+/// unfinished read come back with its end, and the part waits for them. False: there are not enough.
+bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
+  const auto count = static_cast<uint32_t>(part.grant.blocks.size());
   for (;;) {
-    auto pages = shelf_.pool.allocate(count);
-    if (pages) {
+    if (auto pages = shelf_.pool.allocate(count)) {
       part.pages = std::move(*pages);
       return true;
     }
+    if (shelf_.pool.available() + returning() >= count) return true;
     const FetchPart* last = nullptr;
     for (const auto& [first, other] : f.parts.all())
       if (first > part.first() && !other.pages.empty()) last = &other;
@@ -176,35 +185,56 @@ bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actio
   if (!at) return false;
   auto& [req, f, part] = *at;
   if (part.state != FetchPart::State::leasing || grant.lease != part.lease) return true;
-  const auto count = static_cast<uint32_t>(grant.blocks.size());
-  if (count == 0) {
+  if (grant.blocks.empty()) {
     fail(f, part, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, grant.age_ms, out);
   } else if (!is_as_asked(f, part, grant)) {
     fail(f, part, wire::Fallback::bad_grant, 0, out);
-  } else if (!take_pages(f, part, count, out)) {
-    fail(f, part, wire::Fallback::no_pages, 0, out);
   } else {
-    read(*at, grant, now, out);
+    part.state = FetchPart::State::granted;
+    part.grant = grant;
+    part.lease_end = now + std::chrono::milliseconds(grant.ttl_ms);
+    part.until = std::min({f.wanted.deadline, now + timeout_, part.lease_end});
+    read_granted(*at, now, out);
   }
   go_on(req, f, now, out);
   return true;
 }
 
-void PrefixFetches::read(const Found& at, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
+/// Reads the blocks of a grant if there are pages for them now.
+void PrefixFetches::read_granted(const Found& at, TimePoint now, Actions& out) {
+  MC_ASSERT(at.part.state == FetchPart::State::granted);
+  if (!take_pages(at.fetch, at.part, out)) return fail(at.fetch, at.part, wire::Fallback::no_pages, 0, out);
+  if (!at.part.pages.empty()) read(at, now, out);
+}
+
+/// Goes on with parts that wait for pages, because some have come back to the pool.
+void PrefixFetches::on_pages(TimePoint now, Actions& out) {
+  std::vector<uint64_t> leases;  // a part that is read or fails changes the parts of its fetch
+  for (auto& [req, f] : fetches_) {
+    leases.clear();
+    for (const auto& [first, part] : f.parts.all())
+      if (part.state == FetchPart::State::granted && now < part.until) leases.push_back(part.lease);
+    for (const uint64_t lease : leases)
+      if (const auto at = find(lease)) read_granted(*at, now, out);
+    if (!leases.empty()) go_on(req, f, now, out);
+  }
+}
+
+void PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   auto& [req, f, part] = at;
   const ExtentLayout& layout = shelf_.layout;
-  MC_ASSERT(part.state == FetchPart::State::leasing && part.read == 0);
+  const wire::LeaseGrant& grant = part.grant;
+  MC_ASSERT(part.state == FetchPart::State::granted && part.read == 0);
   MC_ASSERT_EQ(part.pages.size(), grant.blocks.size());
   const uint32_t got = part.first() + static_cast<uint32_t>(grant.blocks.size());
   const bool lacks_rest = got < part.end() && grant.reason != wire::Fallback::none;
   if (got < part.end() && !lacks_rest) f.parts.ask_again(part, got);  // one grant has a limit of blocks
-  part.granted = grant.blocks;
   Read read;
   read.read = part.read = numbers_.next();
   read.peer = part.source.node;
   read.instance = part.source.instance;
   // The holder may reuse the pages after the lease, so the read must end before the lease does.
-  read.budget = std::min<Duration>({timeout_, std::chrono::milliseconds(grant.ttl_ms), f.wanted.deadline - now});
+  read.budget = std::min<Duration>({timeout_, part.lease_end - now, f.wanted.deadline - now});
   for (size_t i = 0; i < grant.blocks.size(); ++i)
     for (uint32_t layer = 0; layer < layout.layers; ++layer)
       read.slices.push_back({part.pages[i], layout.layer_offset(layer),
@@ -226,6 +256,7 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   if (const auto abandoned = abandoned_.find(done.read); abandoned != abandoned_.end()) {
     shelf_.pool.release(abandoned->second);
     abandoned_.erase(abandoned);
+    on_pages(now, out);
     return true;
   }
   const auto at = find(done.read);
@@ -247,7 +278,7 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
 }
 
 void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
-  MC_ASSERT_EQ(part.pages.size(), part.granted.size());
+  MC_ASSERT_EQ(part.pages.size(), part.grant.blocks.size());
   MC_ASSERT_EQ(f.have(), part.first());
   MC_ASSERT_LE(part.end(), f.wanted.hashes.size());
   const uint32_t bt = shelf_.layout.block_tokens;
@@ -260,7 +291,7 @@ void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
                            parent,
                            f.wanted.ns,
                            block * bt,
-                           part.granted[i].layer_crcs,
+                           part.grant.blocks[i].layer_crcs,
                            {ids.begin(), ids.end()}});
   }
   f.outcome.blocks += part.source.block_count;
@@ -340,6 +371,7 @@ void PrefixFetches::on_tick(TimePoint now, Actions& out) {
     }
     fail_where(req, f, now, out, [&](const FetchPart& part) {
       if (now < part.until) return wire::Fallback::none;
+      if (part.state == FetchPart::State::granted) return wire::Fallback::no_pages;
       return part.read != 0 ? wire::Fallback::read_timeout : wire::Fallback::lease_timeout;
     });
   }

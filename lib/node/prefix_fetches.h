@@ -117,8 +117,11 @@ class PrefixFetches {
   void go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out);
   bool is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const;
-  bool take_pages(Fetch& f, FetchPart& part, uint32_t count, Actions& out);
-  void read(const Found& at, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  uint32_t returning() const;
+  bool take_pages(Fetch& f, FetchPart& part, Actions& out);
+  void read_granted(const Found& at, TimePoint now, Actions& out);
+  void read(const Found& at, TimePoint now, Actions& out);
+  void on_pages(TimePoint now, Actions& out);
   void publish(Fetch& f, const FetchPart& part);
   void fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out);
   template <class Why>
