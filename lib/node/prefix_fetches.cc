@@ -247,6 +247,8 @@ void PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   by_operation_[part.read] = req;
   out.push_back(std::move(read));
   if (!lacks_rest) return;
+  ++stats_.failures;
+  if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = grant.reason;
   f.give_up(part, got, grant.reason, grant.age_ms);
   f.parts.replace(part, got);
   cut(f, f.parts.end_of_prefix(f.have()), out);

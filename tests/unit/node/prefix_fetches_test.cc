@@ -116,6 +116,8 @@ TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring 
     CHECK(read.slices.size() == 2);
     b.ends(read);
     from_p0 = 1;
+    CHECK(b.fetches.outcome("r").fallback == Fallback::evicted);
+    CHECK(b.fetches.stats().failures == 1);
   }
   SUBCASE("because its bytes are damaged") {
     b.ends(b.read_of(b.grant_for(first, 2)), Code::corrupt);
