@@ -390,6 +390,20 @@ std::vector<NodeMatch> PrefixIndex::match(std::span<const BlockHash> hashes) con
   return out;
 }
 
+bool add_to_run(std::vector<NodeRun>& runs, size_t runs_max, NodeOrdinal node, uint32_t block, bool on_disk) {
+  const auto run =
+      std::find_if(runs.begin(), runs.end(), [&](const NodeRun& r) { return r.node == node && r.end == block; });
+  if (run != runs.end()) {
+    ++run->end;
+    run->on_disk += on_disk;
+  } else if (runs.size() < runs_max) {
+    runs.push_back({node, block, block + 1, on_disk});
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void PrefixIndex::runs(std::span<const BlockHash> hashes, uint32_t first, size_t runs_max,
                        std::vector<NodeRun>& out) const {
   out.clear();
@@ -399,16 +413,7 @@ void PrefixIndex::runs(std::span<const BlockHash> hashes, uint32_t first, size_t
     bool readable = false;
     for (const Holder& h : sets_[slot->set].holders) {
       if (h.tier == kAbsent) continue;
-      const uint32_t on_disk = h.tier == static_cast<uint8_t>(Tier::disk) ? 1 : 0;
-      const auto run =
-          std::find_if(out.begin(), out.end(), [&](const NodeRun& r) { return r.node == h.node && r.end == block; });
-      if (run != out.end())
-        ++run->end, run->on_disk += on_disk;
-      else if (out.size() < runs_max)
-        out.push_back({h.node, block, block + 1, on_disk});
-      else
-        continue;
-      readable = true;
+      readable |= add_to_run(out, runs_max, h.node, block, h.tier == static_cast<uint8_t>(Tier::disk));
     }
     if (!readable) return;
   }

@@ -43,6 +43,10 @@ struct NodeRun {
   bool operator==(const NodeRun&) const = default;
 };
 
+/// Adds a block that is on `node` to the node's run, or begins a run. False: `runs_max` runs are there, and none of
+/// them continues with the block. The blocks of a chain are added in order.
+bool add_to_run(std::vector<NodeRun>& runs, size_t runs_max, NodeOrdinal node, uint32_t block, bool on_disk);
+
 /// Compares the matches of two prompts, both sorted by ordinal. Calls changed(match) for each node whose match is new
 /// or different, with an empty match for a node that is no longer in it. A match with pending blocks always counts as
 /// different.

@@ -303,7 +303,7 @@ sched::Snapshot& Conductor::look(const Request& r, TimePoint now, bool idle_only
   const kv::Namespace* ns = members_.namespace_of("");
   const auto hashes = r.reusable(ns ? ns->block_tokens : 64);
   members_.index().match(hashes, matches_);
-  find_runs(members_.index(), hashes, matches_, runs_);
+  sched::find_runs(members_.index(), hashes, matches_, runs_);
   sched::Board::Ask ask;
   ask.tokens = r.tokens();
   ask.answer_tokens = r.submit.stopping.max_tokens;

@@ -1,20 +1,13 @@
 // The fetch of a prefix, from the conductor's decision (sched/fetch_plan.h) to the order that the prefill node gets.
 #pragma once
 
-#include <span>
 #include <vector>
 
-#include "kv/index.h"
 #include "node/members.h"
 #include "node/node.h"
 #include "sched/sched.h"
 
 namespace mc::node {
-
-/// Finds the runs of blocks behind the longest of `matches`. Only a prompt whose blocks are spread over several nodes
-/// has such runs.
-void find_runs(const kv::PrefixIndex& index, std::span<const BlockHash> hashes, std::span<const kv::NodeMatch> matches,
-               std::vector<kv::NodeRun>& out);
 
 /// The parts of a candidate's fetch.
 std::vector<FetchSource> fetch_parts(const sched::Snapshot& snapshot, const sched::Candidate& candidate);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "sched/sched.h"
 
 namespace mc::node {
 namespace {
@@ -113,7 +114,7 @@ void PrefixFetches::begin_parts(const RequestId& req, Fetch& f, TimePoint now, A
 /// Publishes the parts that are here, in order, and asks for waiting parts. Without any part left the fetch is done.
 void PrefixFetches::go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
   while (const auto part = f.parts.take(f.have())) publish(f, *part);
-  while (FetchPart* part = f.parts.next_waiting(kActiveMax)) {
+  while (FetchPart* part = f.parts.next_waiting(sched::kPartsAtOnce)) {
     if (peers_.has(part->source.node, part->source.instance)) {
       ask(req, f, *part, now, out);
       continue;

@@ -38,8 +38,6 @@ struct GivenUp {
 
 class PrefixFetches {
  public:
-  static constexpr uint32_t kActiveMax = 4;  // limit of the parts of one prefix that are leased or read at once
-
   /// The blocks that a prompt may reuse. `hashes`, `ids` and `pages` must outlive the fetch. Fetched blocks are added
   /// to `pages`.
   struct Wanted {

@@ -111,6 +111,13 @@ std::vector<FetchRun> spares_of(const Snapshot& snapshot, const std::vector<Run>
 
 }  // namespace
 
+std::vector<int> FetchPlan::holders() const {
+  std::vector<int> out;
+  for (const FetchRun& part : parts)
+    if (std::find(out.begin(), out.end(), part.holder) == out.end()) out.push_back(part.holder);
+  return out;
+}
+
 uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
   return reach_of(runs_of(snapshot, node, first), first);
 }

@@ -8,8 +8,11 @@
 // Ties go to memory before disk, then to the holder with fewer leaving transfers, then to the first one.
 #pragma once
 
+#include <algorithm>
+#include <span>
 #include <vector>
 
+#include "kv/index.h"
 #include "sched/policy.h"
 
 namespace mc::sched {
@@ -25,7 +28,24 @@ struct FetchPlan {
   std::vector<FetchRun> parts;   // ascending and without a gap
   std::vector<FetchRun> spares;  // runs of holders that can replace the holder of a part, best first
   double seconds = 0;            // until the last block is here
+
+  /// Holders of the parts, each once.
+  std::vector<int> holders() const;
 };
+
+inline constexpr uint32_t kPartsAtOnce = 4;  // parts of one prefix that a prefill node leases or reads at once
+inline constexpr size_t kRunsMax = 32;       // runs behind the longest match that a decision sees
+
+/// Finds the runs of blocks behind the longest of `matches`. Only a prompt whose blocks are spread over several nodes
+/// has such runs. `Index` is kv::PrefixIndex or the caches of a simulated cluster.
+template <class Index, class Block>
+void find_runs(const Index& index, std::span<const Block> prompt, std::span<const kv::NodeMatch> matches,
+               std::vector<kv::NodeRun>& out) {
+  uint32_t longest = 0;
+  for (const kv::NodeMatch& match : matches) longest = std::max(longest, match.resident);
+  out.clear();
+  if (longest > 0) index.runs(prompt, longest, kRunsMax, out);
+}
 
 /// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
 uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first);
