@@ -4,7 +4,7 @@
 //
 //   prefill   a queue a node, first in, first out among those whose prefix is there; groups of nodes as pipelines
 //             of layer ranges, chunk by chunk (arXiv:2407.00079, 5.1)
-//   caches    DRAM before SSD, blocks readable when computed, fetches between nodes
+//   caches    DRAM before SSD, blocks readable when computed, fetches from several nodes at once
 //   network   a link out of and into each node, shared by its transfers; KV leaves layer by layer (5.2)
 //   decode    continuous batching, joins at step boundaries, VRAM bound
 //   coupled   nodes that do both, prefill first or in chunks beside decoding (vLLM's two ways)

@@ -16,6 +16,11 @@ double kv_bytes(const sched::Profile& profile, uint64_t tokens) {
   return static_cast<double>(tokens) * static_cast<double>(profile.kv_bytes_per_token);
 }
 
+/// Tokens that so many reused blocks save. At least one token of the prompt is computed.
+uint64_t reused_tokens(uint64_t blocks, uint64_t prompt_tokens) {
+  return std::min(blocks * kTraceBlockTokens, prompt_tokens - 1);
+}
+
 uint32_t nodes_of(const ClusterOptions& options) {
   if (options.shape.coupled > 0) return options.shape.coupled;
   return (options.shape.prefill + options.pipeline - 1) / options.pipeline;
@@ -86,7 +91,9 @@ ClusterRun ClusterEngine::run() {
     } else if (arrival == first) {
       arrive_request(next++);
     }
-    if (router_.wants_round(now_)) serve_waiting();
+    if (!router_.wants_round(now_)) continue;
+    count_all_growth();
+    router_.serve_waiting(now_, followed);
   }
   router_.end_held(now_, followed);  // admission refuses them on an idle cluster, too
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
@@ -109,8 +116,9 @@ void ClusterEngine::handle(const Event& e) {
   switch (e.kind) {
     case Kind::pump: return pump(e.a);
     case Kind::ssd_read:
-      if (live_[e.a].attempt == e.b) part_arrived(e.a);
-      return;
+      if (live_[e.a].attempt != e.b) return;
+      live_[e.a].prefix.end_load();
+      return pump_if_here(e.a);
     case Kind::prefill_done:
       if (live_[e.a].attempt == e.b) prefill_done(e.a);
       return;
@@ -149,11 +157,6 @@ void ClusterEngine::follow(uint32_t r, const Answer& answer) {
     run_.requests[r].predicted_tbt_s = static_cast<float>(answer.predicted_tbt_s);
   }
   answer.what == Answer::What::placed ? dispatch(r, answer.route) : outcomes_.end(r, answer.fate, now_);
-}
-
-void ClusterEngine::serve_waiting() {
-  count_all_growth();
-  router_.serve_waiting(now_, [&](uint32_t r, const Answer& answer) { follow(r, answer); });
 }
 
 // Reports the tokens that the rows of a batch have made to the router.
@@ -208,10 +211,9 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   live.placed = true;
   live.node = record.prefill = route.node, live.decode = record.decode = route.decode;
   live.times.expected_s = now_ + route.ttft_s;
-  const auto reused = [&](uint32_t count) { return std::min(count * kTraceBlockTokens, live.tokens - 1); };
   const uint32_t used_blocks = route.local_blocks + route.fetch_blocks;
-  const uint64_t local = reused(route.local_blocks);
-  live.reused = reused(used_blocks);
+  const uint64_t local = reused_tokens(route.local_blocks, live.tokens);
+  live.reused = reused_tokens(used_blocks, live.tokens);
   const uint32_t ssd_blocks = caches_.on_ssd(route.node, blocks.first(route.local_blocks));
   record.ssd_tokens = static_cast<uint32_t>(std::min<uint64_t>(local, ssd_blocks * kTraceBlockTokens));
   record.dram_tokens = static_cast<uint32_t>(local) - record.ssd_tokens;
@@ -223,20 +225,18 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   const double read_s = node.disk.begin(caches_, route.node, blocks.first(route.local_blocks),
                                         kv_bytes(profile_, record.ssd_tokens), profile_.paths.ssd_read, now_);
   if (read_s > now_) {
-    ++live.missing;
+    live.prefix.begin_load();
     at(read_s, Kind::ssd_read, r, live.attempt);
   }
-  if (route.holder >= 0) {
+  if (!route.parts.empty()) {
     ++run_.fetches;
-    ++live.missing;
-    const uint32_t holder = static_cast<uint32_t>(route.holder);
+    const uint32_t holder = static_cast<uint32_t>(route.parts.front().holder);
     const uint32_t maker = route.source_computes ? caches_.maker(blocks[used_blocks - 1]) : UINT32_MAX;
     const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
                        !live_[maker].computed && maker != r;
-    if (waits)
-      live_[maker].waiters.push_back({r, live.attempt});
-    else
-      begin_fetch(r, holder, kv_bytes(profile_, live.reused - local));
+    if (waits) live_[maker].waiters.push_back({r, live.attempt});
+    live.prefix.fetch(route.parts, waits);
+    ask_for_parts(r);
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
   caches_.use(route.node, blocks, r);
@@ -267,7 +267,8 @@ void ClusterEngine::leave(uint32_t r, uint64_t grown) {
       waiting.reused =
           std::min<uint64_t>(waiting.reused, run_.requests[other].dram_tokens + run_.requests[other].ssd_tokens);
       run_.requests[other].remote_tokens = 0;
-      part_arrived(other);
+      waiting.prefix.cut();
+      pump_if_here(other);
     }
 }
 
@@ -335,15 +336,10 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
       return !caches_.is_readable(node, block) && !maker_of.contains(block);
     });
     const auto kept_tokens = static_cast<uint32_t>((lost - reused.begin()) * static_cast<int64_t>(kTraceBlockTokens));
-    if (record.remote_tokens > 0) {
-      record.remote_tokens += local_tokens - kept_tokens;                     // its source has the whole prefix
-      if (live_[other].source != UINT32_MAX && local_tokens > kept_tokens) {  // a fetch that waits will ask for all
-        ++live_[other].missing;
-        begin_fetch(other, live_[other].source, kv_bytes(profile_, local_tokens - kept_tokens));
-      }
-    } else {
+    if (record.remote_tokens == 0)
       live_[other].reused = kept_tokens;
-    }
+    else if (lost != reused.end())
+      fetch_lost(other, kept_tokens / kTraceBlockTokens, local_tokens / kTraceBlockTokens);
     record.ssd_tokens = std::min(record.ssd_tokens, kept_tokens);
     record.dram_tokens = kept_tokens - record.ssd_tokens;
     make(other);
@@ -352,6 +348,27 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
     const auto maker = maker_of.find(block);
     caches_.pass_on(node, block, maker == maker_of.end() ? std::nullopt : std::optional(maker->second));
   }
+}
+
+// A request that fetches blocks behind these ones fetches them too, from a holder that has them all. Without one its
+// prefix ends here.
+void ClusterEngine::fetch_lost(uint32_t r, uint32_t first_block, uint32_t end_block) {
+  Live& live = live_[r];
+  RequestRecord& record = run_.requests[r];
+  const auto lost = kept_blocks(r).subspan(first_block, end_block - first_block);
+  const auto holder = live.prefix.find_holder([&](int node) {
+    const auto has = [&](uint32_t block) { return caches_.is_readable(static_cast<uint32_t>(node), block); };
+    return live.prefix.is_held() || std::all_of(lost.begin(), lost.end(), has);
+  });
+  if (!holder) {
+    live.prefix.cut();
+    live.reused = reused_tokens(first_block, live.tokens);
+    record.remote_tokens = 0;
+    return;
+  }
+  live.prefix.add({*holder, first_block, end_block});
+  record.remote_tokens += static_cast<uint32_t>(lost.size() * kTraceBlockTokens);
+  ask_for_parts(r);
 }
 
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
@@ -419,9 +436,13 @@ void ClusterEngine::send(const Parcel& parcel, uint32_t from, uint32_t to, doubl
   transfer_of_[id] = parcel;
 }
 
-void ClusterEngine::begin_fetch(uint32_t r, uint32_t holder, double bytes) {
-  live_[r].source = holder;
-  send({Parcel::Kind::fetch, r, live_[r].attempt}, holder, live_[r].node, bytes, kUncapped);
+void ClusterEngine::ask_for_parts(uint32_t r) {
+  Live& live = live_[r];
+  while (const auto part = live.prefix.ask()) {
+    const uint64_t tokens = reused_tokens(part->end, live.tokens) - reused_tokens(part->first, live.tokens);
+    send({Parcel::Kind::fetch, r, live.attempt}, static_cast<uint32_t>(part->holder), live.node,
+         kv_bytes(profile_, tokens), kUncapped);
+  }
 }
 
 void ClusterEngine::send_on(uint32_t r, double bytes, double cap) {
@@ -438,15 +459,19 @@ void ClusterEngine::transfer_over(uint32_t transfer) {
     return;
   }
   if (live_[r].attempt != parcel.attempt || !live_[r].placed) return;
-  if (parcel.kind == Parcel::Kind::fetch) return part_arrived(r);
+  if (parcel.kind == Parcel::Kind::fetch) {
+    live_[r].prefix.arrive();
+    ask_for_parts(r);
+    return pump_if_here(r);
+  }
   live_[r].sent = true;
   if (live_[r].computed) hand_over(r);
 }
 
-void ClusterEngine::part_arrived(uint32_t r) {
-  Live& live = live_[r];
-  if (live.missing > 0 && --live.missing > 0) return;
-  if (!live.computing && !live.computed) coupled() ? coupled_pump(live.node) : pump(live.node);
+void ClusterEngine::pump_if_here(uint32_t r) {
+  const Live& live = live_[r];
+  if (!live.prefix.is_here() || live.computing || live.computed) return;
+  coupled() ? coupled_pump(live.node) : pump(live.node);
 }
 
 // Computes requests first in, first out among those whose prefix is here, as the live prefill node does.
@@ -454,7 +479,7 @@ void ClusterEngine::pump(uint32_t index) {
   Node& node = nodes_[index];
   while (node.up && node.stages.free_s() <= now_) {
     const auto ready =
-        std::find_if(node.queue.begin(), node.queue.end(), [&](uint32_t r) { return live_[r].missing == 0; });
+        std::find_if(node.queue.begin(), node.queue.end(), [&](uint32_t r) { return live_[r].prefix.is_here(); });
     if (ready == node.queue.end()) return;
     const uint32_t r = *ready;
     node.queue.erase(ready);
@@ -507,8 +532,10 @@ void ClusterEngine::first_token(uint32_t r) {
   const auto waiters = std::move(live.waiters);
   live.waiters.clear();
   for (const auto& [other, attempt] : waiters)
-    if (live_[other].attempt == attempt && live_[other].placed)
-      begin_fetch(other, live.node, kv_bytes(profile_, run_.requests[other].remote_tokens));
+    if (live_[other].attempt == attempt && live_[other].placed) {
+      live_[other].prefix.release();
+      ask_for_parts(other);
+    }
 }
 
 void ClusterEngine::prefill_done(uint32_t r) {

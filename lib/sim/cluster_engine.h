@@ -12,6 +12,7 @@
 #include "sim/disk_reads.h"
 #include "sim/links.h"
 #include "sim/outcomes.h"
+#include "sim/prefix_parts.h"
 #include "sim/router.h"
 #include "sim/sampler.h"
 #include "sim/stages.h"
@@ -41,9 +42,8 @@ class ClusterEngine {
     uint64_t made = 0;    // answer so far, of earlier attempts
     uint64_t reused = 0;  // tokens
     uint32_t node = 0, decode = 0;
-    uint32_t missing = 0;             // parts of its prefix under way
-    uint32_t source = UINT32_MAX;     // node that its fetch comes from, once the fetch has begun
     uint32_t active_at = UINT32_MAX;  // its place in active_
+    PrefixParts prefix;
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
@@ -72,7 +72,6 @@ class ClusterEngine {
   void arrive_request(uint32_t r);
   void follow(uint32_t r, const Answer& answer);
   void dispatch(uint32_t r, const Route& route);
-  void serve_waiting();
   void leave(uint32_t r, uint64_t grown);
   void reject(uint32_t r, Fate fate);
   void finish(uint32_t r, double at_s);
@@ -93,11 +92,12 @@ class ClusterEngine {
   void come_back(const NodeFailure& failure);
   void abandon(uint32_t r, uint64_t more_made);
   void pass_on_blocks(uint32_t r);
+  void fetch_lost(uint32_t r, uint32_t first_block, uint32_t end_block);
   void retry(uint32_t r, uint64_t more_made);
 
   // ---- prefill ----
-  void begin_fetch(uint32_t r, uint32_t holder, double bytes);
-  void part_arrived(uint32_t r);
+  void ask_for_parts(uint32_t r);
+  void pump_if_here(uint32_t r);
   void pump(uint32_t node);
   void start(uint32_t node, uint32_t r);
   void first_token(uint32_t r);

@@ -108,7 +108,8 @@ std::span<const uint32_t> Router::blocks_of(uint32_t r) const {
 }
 
 sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
-  caches_.match(blocks_of(r), found_);
+  const std::span<const uint32_t> blocks = blocks_of(r);
+  caches_.match(blocks, found_);
   matches_.clear();
   for (uint32_t i = 0; i < nodes_.count(); ++i)
     if (found_.resident[i] > 0)
@@ -118,7 +119,8 @@ sched::Snapshot& Router::look(uint32_t r, TimePoint now, bool idle_only) {
                           .on_disk = found_.on_ssd[i]});
   sched::Board::Ask ask;
   ask.tokens = static_cast<uint32_t>(requests_[r].tokens);
-  ask.matches = matches_;  // the length of the answer is unknown
+  sched::find_runs(caches_, blocks, matches_, runs_);
+  ask.matches = matches_, ask.runs = runs_;  // the length of the answer is unknown
   if (idle_only) ask.queue_max_s = options_.hold_lead_s;
   sched::Snapshot& snapshot = board_.look(ask, now);
   add_inflight(snapshot, now);
@@ -312,10 +314,15 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
   booking.prefill_s = c.prefill_s;
   booking.tokens = request.tokens;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
-    out.holder = static_cast<int>(board_.holder_slot(static_cast<size_t>(c.holder)));
-    booking.sources = {out.holder};
+    const auto slot_of = [&](int holder) { return static_cast<int>(board_.holder_slot(static_cast<size_t>(holder))); };
+    sched::FetchPlan plan = sched::plan_fetch(snapshot, c, c.local_blocks);
+    for (const int holder : plan.holders()) booking.sources.push_back(slot_of(holder));
+    out.parts = std::move(plan.parts);
+    for (sched::FetchRun& part : out.parts) part.holder = slot_of(part.holder);
     out.fetch_blocks = c.fetch_blocks;
-    out.source_computes = found_.readable[static_cast<size_t>(out.holder)] < c.local_blocks + c.fetch_blocks;
+    const auto holder = static_cast<size_t>(out.parts.front().holder);
+    const uint32_t end = c.local_blocks + c.fetch_blocks;
+    out.source_computes = out.parts.size() == 1 && found_.readable[holder] < end && found_.resident[holder] >= end;
   }
   const bool first = !request.dispatched;
   request.dispatched = true;

@@ -4,6 +4,7 @@
 //   Board          the books: load and cost of each node, as policies see them     sched/board.h
 //   Line           requests that wait for their turn, and quotas                   sched/line.h
 //   CopyOrders     copies of hot prefixes under way                                sched/copies.h
+//   plan_fetch     the nodes that a prefix is fetched from                         sched/fetch_plan.h
 //   Waits          requests that wait for their turn or for a node, and how long   sim/waits.h
 //
 // The router has the information of a conductor: predictions at placing, first tokens, tokens and ends, of which the
@@ -32,8 +33,8 @@ namespace mc::sim {
 struct Route {
   uint32_t node = 0, decode = 0;
   uint32_t local_blocks = 0, fetch_blocks = 0;
-  int holder = -1;               // the node that blocks are fetched from; -1 = none
-  bool source_computes = false;  // the holder still computes some of them
+  std::vector<sched::FetchRun> parts;  // runs of the fetched blocks, and the node that sends each
+  bool source_computes = false;        // the only one of these nodes still computes some of them
   double prefill_s = 0, ttft_s = 0;
   std::optional<sched::CopyOrders::Order> copy;  // to be made now; nodes are slots
 };
@@ -142,11 +143,12 @@ class Router {
   Rng rng_;
   std::vector<Request> requests_;
   Waits waits_;
-  sched::Placement placement_;                 // of the last decision: its memory is used again
-  CacheMatch found_;                           // scratch: blocks of a prompt on each node
-  std::vector<kv::NodeMatch> matches_;         // scratch
-  std::vector<BlockHash> hashes_;              // scratch
-  std::optional<TimePoint> inflight_at_;       // when the snapshot's was made
+  sched::Placement placement_;            // of the last decision: its memory is used again
+  CacheMatch found_;                      // scratch: blocks of a prompt on each node
+  std::vector<kv::NodeMatch> matches_;    // scratch
+  std::vector<kv::NodeRun> runs_;         // scratch: behind the longest match
+  std::vector<BlockHash> hashes_;         // scratch
+  std::optional<TimePoint> inflight_at_;  // when the snapshot's was made
   uint64_t held_count_ = 0;
 };
 

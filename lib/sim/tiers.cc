@@ -50,6 +50,22 @@ void TieredCaches::match(std::span<const uint32_t> blocks, CacheMatch& out) {
   }
 }
 
+void TieredCaches::runs(std::span<const uint32_t> blocks, uint32_t first, size_t runs_max,
+                        std::vector<kv::NodeRun>& out) const {
+  out.clear();
+  for (uint32_t k = first; k < blocks.size(); ++k) {
+    bool readable = false;
+    for (size_t w = 0; w < words_; ++w) {
+      const size_t word = blocks[k] * words_ + w;
+      for (uint64_t bits = held_[word] & ~pending_[word]; bits != 0; bits &= bits - 1) {
+        const auto node = static_cast<uint32_t>(w * 64) + static_cast<uint32_t>(std::countr_zero(bits));
+        readable |= kv::add_to_run(out, runs_max, static_cast<kv::NodeOrdinal>(node), k, is_on_ssd(node, blocks[k]));
+      }
+    }
+    if (!readable) return;
+  }
+}
+
 uint32_t TieredCaches::on_ssd(uint32_t node, std::span<const uint32_t> blocks) const {
   if (!has_ssd()) return 0;
   return static_cast<uint32_t>(

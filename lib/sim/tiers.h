@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/index.h"
 #include "sim/lru.h"
 
 namespace mc::sim {
@@ -27,6 +28,9 @@ class TieredCaches {
   TieredCaches(uint32_t node_count, uint64_t dram_blocks, uint64_t ssd_blocks, uint32_t unique_blocks);
 
   void match(std::span<const uint32_t> blocks, CacheMatch& out);
+  /// The readable runs of a prompt from block `first` on, up to the first block that no node can send. Sorted by first
+  /// block and node, at most `runs_max` runs, as those of kv::PrefixIndex.
+  void runs(std::span<const uint32_t> blocks, uint32_t first, size_t runs_max, std::vector<kv::NodeRun>& out) const;
   bool has_ssd() const { return ssd_capacity_ > 0; }
   bool is_on_ssd(uint32_t node, uint32_t block) const {
     return has_ssd() && on_ssd_[block * words_ + node / 64] >> (node % 64) & 1;

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -291,6 +292,41 @@ class Cluster(unittest.TestCase):
                     ("p99_client_tbt_ms", 0.15),
                 ):
                     self.assertAlmostEqual(machines[key], model[key], delta=share * model[key], msg=key)
+
+    def test_a_prefix_of_two_nodes_is_fetched_from_both_as_by_the_machines(self):
+        """One holder alone would take twice as long for both fetches."""
+        fresh = itertools.count(1000)
+        stem, first = [*range(80)], [next(fresh) for _ in range(100)]
+        more = lambda ids, count: [*ids, *(next(fresh) for _ in range(count))]
+        requests = [
+            (0, stem[:40]),
+            (30, [*stem[:40], *first]),  # keeps the node of the forty blocks busy
+            (31, stem),  # on another node, which fetches those and computes the others
+            (60, more([*stem[:40], *first], 60)),  # on the first node
+            (60, more(stem, 100)),  # on the second node
+            (61, more(stem, 40)),  # these two fetch
+            (61, more(stem, 40)),
+        ]
+        lines = [dict(timestamp=1000 * t, input_length=512 * len(i), output_length=2, hash_ids=i) for t, i in requests]
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        runs = {}
+        with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
+            profile, fates = os.path.join(directory, "p.toml"), os.path.join(directory, "r.jsonl")
+            with open(profile, "w", encoding="utf-8") as file:
+                file.write('extends = "a800-llama3-70b"\n[node]\nlayers = 4\n')  # as many as the machines have
+            for rules in ("cluster", "machines"):
+                words = ["--profile", profile, "--bandwidth", "40e9", "--save-requests", fates]
+                sim("-", "4p4d", *words, rules=rules, stdin=text)
+                with open(fates, encoding="utf-8") as file:
+                    runs[rules] = [json.loads(line) for line in file]
+        for model, machines in zip(runs["cluster"], runs["machines"]):
+            for key in ("prefill", "dram_tokens", "remote_tokens"):
+                self.assertEqual(model[key], machines[key], (key, model, machines))
+            self.assertAlmostEqual(model["ttft_s"], machines["ttft_s"], delta=0.05 * machines["ttft_s"])
+        for r in (5, 6):
+            model, machines = (runs[rules][r] for rules in ("cluster", "machines"))
+            self.assertEqual(model["remote_tokens"], 80 * 512)
+            self.assertAlmostEqual(model["queue_s"], machines["queue_s"], delta=0.2 * machines["queue_s"])
 
     def test_the_machines_give_the_same_bytes_for_the_same_seed(self):
         runs = []

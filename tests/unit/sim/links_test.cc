@@ -3,6 +3,8 @@
 #include <map>
 
 #include "base/rng.h"
+#include "kv/index.h"
+#include "sched/sched.h"
 #include "sim/tiers.h"
 #include "test.h"
 
@@ -134,4 +136,47 @@ TEST_CASE("sim/tiers: a pending block whose maker was given up comes from its he
   caches.use(0, blocks, 10);
   CHECK(caches.maker(2) == 10);
   CHECK(caches.maker(1) == 9);
+}
+
+TEST_CASE("sim/tiers: the runs of a prompt are those that a conductor's index finds") {
+  INFO("seed ", test::seed());
+  Rng rng(test::seed());
+  const uint32_t nodes = 70, count = 16;
+  size_t compared = 0;
+  for (int round = 0; round < 300; ++round) {
+    TieredCaches caches(nodes, 3, 100, count);
+    kv::PrefixIndex index;
+    std::vector<uint32_t> prompt;
+    std::vector<BlockHash> hashes(count);
+    for (uint32_t i = 0; i < count; ++i) prompt.push_back(i), hashes[i].bytes[0] = static_cast<uint8_t>(i + 1);
+    for (uint32_t node = 0; node < nodes; ++node) {
+      if (rng.chance(0.9)) {
+        index.add_node("n" + std::to_string(node));
+        continue;
+      }
+      for (int i = 0; i < 6; ++i) {
+        const uint32_t first = static_cast<uint32_t>(rng.below(count));
+        const auto used = std::span(prompt).subspan(first, 1 + rng.below(count - first));
+        caches.use(node, used, 0);
+        if (rng.chance(0.8)) caches.settle(node, used);
+      }
+      std::vector<kv::ResidentBlock> readable;
+      for (const uint32_t block : prompt)
+        if (caches.is_readable(node, block))
+          readable.push_back({.hash = hashes[block],
+                              .parent = block == 0 ? BlockHash{} : hashes[block - 1],
+                              .first_position = block * 512,
+                              .tier = caches.is_on_ssd(node, block) ? kv::Tier::disk : kv::Tier::host});
+      index.replace(index.add_node("n" + std::to_string(node)), 1, readable);
+    }
+    const auto first = static_cast<uint32_t>(rng.below(count));
+    for (const size_t most : {size_t{2}, sched::kRunsMax}) {
+      std::vector<kv::NodeRun> ours, theirs;
+      caches.runs(prompt, first, most, ours);
+      index.runs(hashes, first, most, theirs);
+      CHECK(ours == theirs);
+      compared += ours.size();
+    }
+  }
+  CHECK(compared > 1000);
 }
