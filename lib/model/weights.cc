@@ -39,10 +39,10 @@ void drop_pages(const std::byte* begin, const std::byte* end) {
 
 }  // namespace
 
-std::optional<ops::QuantBits> bits_of(WeightForm form) {
+std::optional<ops::QuantForm> bits_of(WeightForm form) {
   switch (form) {
-    case WeightForm::int8: return ops::QuantBits::eight;
-    case WeightForm::int4: return ops::QuantBits::four;
+    case WeightForm::int8: return ops::QuantForm::eight;
+    case WeightForm::int4: return ops::QuantForm::four;
     case WeightForm::as_stored:
     case WeightForm::full: break;
   }
@@ -137,7 +137,7 @@ Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::s
   const std::vector<ops::WeightRows> rows = rows_of(read);
   const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
   auto bits = bits_of(form);
-  if (form == WeightForm::as_stored) bits = ops::PackedMatrix::block_bits(rows);
+  if (form == WeightForm::as_stored) bits = ops::PackedMatrix::block_form(rows);
   auto packed = bits ? ops::PackedMatrix::quantise(parallel_, rows, columns, *bits)
                 : form == WeightForm::as_stored && ops::PackedMatrix::fp8_group(rows, columns)
                     ? ops::PackedMatrix::keep_fp8(parallel_, rows, columns, dtype_)
@@ -159,7 +159,7 @@ Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, s
     types.push_back({.blocks = tensor ? tensor->blocks : std::nullopt});
   }
   auto bits = precision == Precision::as_asked ? bits_of(form_) : std::nullopt;
-  const auto kept = stored ? ops::PackedMatrix::block_bits(types) : std::nullopt;
+  const auto kept = stored ? ops::PackedMatrix::block_form(types) : std::nullopt;
   if (kept) bits = kept;
   if (bits) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *bits), false, kept.has_value()};
   if (fp8) {

@@ -36,7 +36,7 @@ struct WeightPart {
 /// elsewhere, the compute type everywhere, or whole numbers of 8 or 4 bits.
 enum class WeightForm : uint8_t { as_stored, full, int8, int4 };
 /// The bits of a form; nullopt for as_stored and full.
-std::optional<ops::QuantBits> bits_of(WeightForm form);
+std::optional<ops::QuantForm> bits_of(WeightForm form);
 
 /// The type of a matrix: that of --weight-dtype, or the compute type (for a router, whose choices change with small
 /// errors).

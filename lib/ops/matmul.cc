@@ -138,7 +138,7 @@ size_t PackedMatrix::packed_bytes(size_t rows, size_t columns, Dtype dtype) {
 }
 
 Result<PackedMatrix> PackedMatrix::allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype,
-                                            std::optional<QuantBits> quant, size_t fp8_group) {
+                                            std::optional<QuantForm> quant, size_t fp8_group) {
   MC_ASSERT(dtype == Dtype::f32 || dtype == Dtype::bf16);
   PackedMatrix packed;
   packed.columns_ = columns;
@@ -166,14 +166,14 @@ Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const Weig
   return packed;
 }
 
-size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns, QuantBits bits) {
+size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns, QuantForm bits) {
   return (rows + kPanelColumns - 1) / kPanelColumns * quant_panel_bytes(columns, bits);
 }
 
-std::optional<QuantBits> PackedMatrix::block_bits(std::span<const WeightRows> parts) {
-  std::optional<QuantBits> bits;
+std::optional<QuantForm> PackedMatrix::block_form(std::span<const WeightRows> parts) {
+  std::optional<QuantForm> bits;
   for (const WeightRows& part : parts) {
-    const auto own = part.blocks ? kept_bits(*part.blocks) : std::nullopt;
+    const auto own = part.blocks ? kept_form(*part.blocks) : std::nullopt;
     if (!own) return std::nullopt;
     bits = std::max(bits.value_or(*own), *own);
   }
@@ -181,7 +181,7 @@ std::optional<QuantBits> PackedMatrix::block_bits(std::span<const WeightRows> pa
 }
 
 Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
-                                            QuantBits bits) {
+                                            QuantForm bits) {
   MC_TRY(packed, allocate(parts, columns, Dtype::f32, bits, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;

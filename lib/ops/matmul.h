@@ -67,9 +67,9 @@ class PackedMatrix {
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
   /// Stacks the parts and packs them as whole numbers (quant_pack.h). Inputs and dtype() are f32.
   static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
-                                       QuantBits bits);
-  /// The bits in which parts that are all quantised blocks stay; nullopt for other parts.
-  static std::optional<QuantBits> block_bits(std::span<const WeightRows> parts);
+                                       QuantForm bits);
+  /// The form in which parts that are all quantised blocks stay; nullopt for other parts.
+  static std::optional<QuantForm> block_form(std::span<const WeightRows> parts);
   /// Stacks fp8 parts and keeps their codes and scales. Inputs are those of weights of `dtype`. Only for parts for
   /// which fp8_group() returns a group.
   static Result<PackedMatrix> keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
@@ -83,12 +83,12 @@ class PackedMatrix {
   size_t rows() const { return rows_; }        // outputs (N)
   size_t columns() const { return columns_; }  // inputs (K)
   Dtype dtype() const { return dtype_; }
-  std::optional<QuantBits> quantised() const { return quant_; }
+  std::optional<QuantForm> quantised() const { return quant_; }
   bool is_fp8() const { return fp8_group_ > 0; }
   size_t fp8_group() const { return fp8_group_; }
   size_t bytes() const { return storage_.size(); }
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
-  static size_t quantised_bytes(size_t rows, size_t columns, QuantBits bits);
+  static size_t quantised_bytes(size_t rows, size_t columns, QuantForm bits);
   static size_t fp8_bytes(size_t rows, size_t columns, size_t group);
 
   size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }
@@ -105,11 +105,11 @@ class PackedMatrix {
 
  private:
   static Result<PackedMatrix> allocate(std::span<const WeightRows> parts, size_t columns, Dtype dtype,
-                                       std::optional<QuantBits> quant, size_t fp8_group);
+                                       std::optional<QuantForm> quant, size_t fp8_group);
 
   size_t rows_ = 0, columns_ = 0;
   Dtype dtype_ = Dtype::f32;
-  std::optional<QuantBits> quant_;
+  std::optional<QuantForm> quant_;
   size_t fp8_group_ = 0;  // inputs that share a scale; 0: not fp8
   mem::HostBuffer storage_;
 };

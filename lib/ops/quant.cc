@@ -24,20 +24,20 @@ struct CodePlace {
   size_t byte;
   bool high;
 };
-CodePlace code_place(QuantBits bits, size_t lane, size_t in_group) {
+CodePlace code_place(QuantForm bits, size_t lane, size_t in_group) {
   const size_t step = in_group / 4, input = in_group % 4;
-  if (bits == QuantBits::eight) return {(step * kPanelColumns + lane) * 4 + input, false};
+  if (bits == QuantForm::eight) return {(step * kPanelColumns + lane) * 4 + input, false};
   return {(step / 2 * kPanelColumns + lane) * 4 + input, step % 2 == 1};
 }
 
-int code_at(const std::byte* panel, QuantBits bits, size_t lane, size_t column) {
+int code_at(const std::byte* panel, QuantForm bits, size_t lane, size_t column) {
   const std::byte* group = panel + column / kQuantGroup * quant_group_bytes(bits);
   const CodePlace place = code_place(bits, lane, column % kQuantGroup);
   const int byte = static_cast<uint8_t>(group[place.byte]);
-  return bits == QuantBits::eight ? byte : place.high ? byte >> 4 : byte & 15;
+  return bits == QuantForm::eight ? byte : place.high ? byte >> 4 : byte & 15;
 }
 
-float factor_at(const std::byte* panel, QuantBits bits, size_t lane, size_t group, bool minimum) {
+float factor_at(const std::byte* panel, QuantForm bits, size_t lane, size_t group, bool minimum) {
   uint16_t half;
   const std::byte* factors = panel + group * quant_group_bytes(bits) + quant_code_bytes(bits);
   std::memcpy(&half, factors + (minimum * kPanelColumns + lane) * sizeof half, sizeof half);
@@ -63,7 +63,7 @@ void quantise_row_ref(const float* x, size_t k, std::byte* out) {
   }
 }
 
-void panel_ref(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantBits bits,
+void panel_ref(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm bits,
                float* y, size_t y_stride, size_t columns) {
   const size_t groups = quant_groups(k);
   for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
@@ -106,7 +106,7 @@ uint16_t f16_up(float value) {
 /// Writes codes, scale and minimum of one group of one lane.
 class GroupWriter {
  public:
-  GroupWriter(std::byte* panel, QuantBits bits, size_t lane, size_t group)
+  GroupWriter(std::byte* panel, QuantForm bits, size_t lane, size_t group)
       : group_(panel + group * quant_group_bytes(bits)), bits_(bits), lane_(lane) {}
   void code(size_t in_group, int code) {
     MC_ASSERT(code >= 0 && code < 1 << static_cast<int>(bits_));
@@ -121,7 +121,7 @@ class GroupWriter {
 
  private:
   std::byte* group_;
-  QuantBits bits_;
+  QuantForm bits_;
   size_t lane_;
 };
 
@@ -164,20 +164,20 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | (joined + 0xfff + (joined >> 13 & 1)) >> 13);
 }
 
-float quant_weight(const std::byte* panel, QuantBits bits, size_t lane, size_t column) {
+float quant_weight(const std::byte* panel, QuantForm bits, size_t lane, size_t column) {
   const size_t group = column / kQuantGroup;
   return static_cast<float>(double{factor_at(panel, bits, lane, group, false)} * code_at(panel, bits, lane, column) +
                             factor_at(panel, bits, lane, group, true));
 }
 
-std::optional<QuantBits> kept_bits(gguf::Type type) {
+std::optional<QuantForm> kept_form(gguf::Type type) {
   switch (type) {
     case gguf::Type::f32:
     case gguf::Type::f16:
     case gguf::Type::bf16: return std::nullopt;
     case gguf::Type::q4_0:
     case gguf::Type::q4_1:
-    case gguf::Type::q4_k: return QuantBits::four;
+    case gguf::Type::q4_k: return QuantForm::four;
     case gguf::Type::q5_0:
     case gguf::Type::q5_1:
     case gguf::Type::q8_0:
@@ -185,12 +185,12 @@ std::optional<QuantBits> kept_bits(gguf::Type type) {
     case gguf::Type::q3_k:
     case gguf::Type::q5_k:
     case gguf::Type::q6_k:
-    case gguf::Type::iq4_nl: return QuantBits::eight;
+    case gguf::Type::iq4_nl: return QuantForm::eight;
   }
   return std::nullopt;
 }
 
-void pack_floats(const float* row, size_t k, QuantBits bits, size_t lane, std::byte* panel) {
+void pack_floats(const float* row, size_t k, QuantForm bits, size_t lane, std::byte* panel) {
   MC_ASSERT_LT(lane, kPanelColumns);
   const int levels = (1 << static_cast<int>(bits)) - 1;
   for (size_t first = 0; first < k; first += kQuantGroup) {
@@ -218,9 +218,9 @@ void pack_floats(const float* row, size_t k, QuantBits bits, size_t lane, std::b
   }
 }
 
-void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantBits bits, size_t lane, std::byte* panel) {
+void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantForm bits, size_t lane, std::byte* panel) {
   const gguf::TypeInfo& info = gguf::info(type);
-  const auto kept = kept_bits(type);
+  const auto kept = kept_form(type);
   const bool narrow_groups = type == gguf::Type::q2_k || type == gguf::Type::q3_k || type == gguf::Type::q6_k;
   if (!kept || narrow_groups || *kept > bits) {
     std::vector<float> wide(k);

@@ -24,20 +24,20 @@ namespace mc::ops {
 
 inline constexpr size_t kQuantGroup = 32;
 
-/// The number of bits of a code.
-enum class QuantBits : uint8_t { four = 4, eight = 8 };
+/// The form of weights: the number of bits of a code.
+enum class QuantForm : uint8_t { four = 4, eight = 8 };
 
 constexpr size_t quant_groups(size_t k) {
   return (k + kQuantGroup - 1) / kQuantGroup;
 }
 /// Codes of one group of a panel, without the factors.
-constexpr size_t quant_code_bytes(QuantBits bits) {
+constexpr size_t quant_code_bytes(QuantForm bits) {
   return kPanelColumns * kQuantGroup * static_cast<size_t>(bits) / 8;
 }
-constexpr size_t quant_group_bytes(QuantBits bits) {
+constexpr size_t quant_group_bytes(QuantForm bits) {
   return quant_code_bytes(bits) + 2 * kPanelColumns * sizeof(uint16_t);
 }
-constexpr size_t quant_panel_bytes(size_t k, QuantBits bits) {
+constexpr size_t quant_panel_bytes(size_t k, QuantForm bits) {
   return quant_groups(k) * quant_group_bytes(bits);
 }
 /// One row of inputs as whole numbers: 16-bit codes in the order of the variant, then scale and scaled sum of each
@@ -53,7 +53,7 @@ struct QuantKernels {
   void (*quantise_row)(const float* x, size_t k, std::byte* out);
   /// y[row, 0..columns) = x[row] . panel; columns <= 64. x is what quantise_row() of the same variant made, x_stride in
   /// bytes, y_stride in elements. Groups are added in order, in f32: a row's bits do not depend on the other rows.
-  void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantBits bits,
+  void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm bits,
                 float* y, size_t y_stride, size_t columns);
 };
 

@@ -22,14 +22,14 @@
 
 namespace mc::ops {
 
-/// The bits in which a GGUF type is kept by itself; nullopt for plain floats.
-std::optional<QuantBits> kept_bits(gguf::Type type);
+/// The form in which a GGUF type is kept by itself; nullopt for plain floats.
+std::optional<QuantForm> kept_form(gguf::Type type);
 /// Puts a row of blocks of `type` into lane `lane` of a panel whose bytes are zero.
-void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantBits bits, size_t lane, std::byte* panel);
+void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantForm bits, size_t lane, std::byte* panel);
 /// The same for a row of floats.
-void pack_floats(const float* row, size_t k, QuantBits bits, size_t lane, std::byte* panel);
+void pack_floats(const float* row, size_t k, QuantForm bits, size_t lane, std::byte* panel);
 /// One weight of a panel, widened.
-float quant_weight(const std::byte* panel, QuantBits bits, size_t lane, size_t column);
+float quant_weight(const std::byte* panel, QuantForm bits, size_t lane, size_t column);
 
 uint16_t f32_to_f16(float value);  // to nearest even; for tests
 

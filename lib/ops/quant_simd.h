@@ -33,7 +33,7 @@ void quant_rows(const float* x, size_t k, std::byte* out) {
   }
 }
 
-template <class V, QuantBits kBits, int kRows>
+template <class V, QuantForm kBits, int kRows>
 void quant_strip(const std::byte* x, size_t x_stride, const std::byte* panel, size_t k, float* y, size_t y_stride,
                  size_t columns) {
   constexpr int kVectors = V::vectors(kRows);
@@ -47,7 +47,7 @@ void quant_strip(const std::byte* x, size_t x_stride, const std::byte* panel, si
     for (size_t g = 0; g < groups; ++g, group += quant_group_bytes(kBits)) {
       typename V::Dots dots[kRows][kVectors];
       const std::byte* inputs = x + g * kQuantGroup * sizeof(int16_t);
-      constexpr size_t kSteps = kBits == QuantBits::eight ? 8 : 4;
+      constexpr size_t kSteps = kBits == QuantForm::eight ? 8 : 4;
       for (size_t step = 0; step < kSteps; ++step) {
         const std::byte* codes = group + step * kPanelColumns * 4;
         typename V::ireg w[kVectors];
@@ -55,7 +55,7 @@ void quant_strip(const std::byte* x, size_t x_stride, const std::byte* panel, si
           if constexpr (kRows <= 2) __builtin_prefetch(codes + v * kRegisterBytes + kQuantAheadBytes);
           w[v] = V::load(codes + v * kRegisterBytes);
         }
-        if constexpr (kBits == QuantBits::eight) {
+        if constexpr (kBits == QuantForm::eight) {
           for (int r = 0; r < kRows; ++r)
             for (int v = 0; v < kVectors; ++v) dots[r][v].add(w[v], inputs + r * x_stride + step * kInputStepBytes);
         } else {
@@ -96,7 +96,7 @@ void quant_strip(const std::byte* x, size_t x_stride, const std::byte* panel, si
 }
 
 /// Strips of at most four rows, of equal size as nearly as can be.
-template <class V, QuantBits kBits>
+template <class V, QuantForm kBits>
 void quant_strips(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, float* y,
                   size_t y_stride, size_t columns) {
   while (rows > 0) {
@@ -115,12 +115,12 @@ void quant_strips(const std::byte* x, size_t x_stride, size_t rows, const std::b
 }
 
 template <class V>
-void quant_panel(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantBits bits,
+void quant_panel(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm bits,
                  float* y, size_t y_stride, size_t columns) {
-  if (bits == QuantBits::eight)
-    quant_strips<V, QuantBits::eight>(x, x_stride, rows, panel, k, y, y_stride, columns);
+  if (bits == QuantForm::eight)
+    quant_strips<V, QuantForm::eight>(x, x_stride, rows, panel, k, y, y_stride, columns);
   else
-    quant_strips<V, QuantBits::four>(x, x_stride, rows, panel, k, y, y_stride, columns);
+    quant_strips<V, QuantForm::four>(x, x_stride, rows, panel, k, y, y_stride, columns);
 }
 
 }  // namespace

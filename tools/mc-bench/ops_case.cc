@@ -42,9 +42,9 @@ std::vector<uint8_t> edge_codes(Rng& rng, size_t n) {
   return v;
 }
 
-std::optional<ops::QuantBits> bits_named(std::string_view dtype) {
-  if (dtype == "int8") return ops::QuantBits::eight;
-  if (dtype == "int4") return ops::QuantBits::four;
+std::optional<ops::QuantForm> bits_named(std::string_view dtype) {
+  if (dtype == "int8") return ops::QuantForm::eight;
+  if (dtype == "int4") return ops::QuantForm::four;
   return std::nullopt;
 }
 

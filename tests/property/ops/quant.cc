@@ -22,10 +22,10 @@ using namespace mc::ops;
 
 namespace {
 
-constexpr QuantBits kBits[] = {QuantBits::four, QuantBits::eight};
+constexpr QuantForm kBits[] = {QuantForm::four, QuantForm::eight};
 constexpr size_t kDepths[] = {1, 3, 31, 32, 33, 64, 100, 544, 1030};
 
-std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantBits bits) {
+std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantForm bits) {
   std::vector<std::byte> panel(quant_panel_bytes(k, bits));
   for (size_t row = 0; row < rows; ++row) pack_floats(weights.data() + row * k, k, bits, row, panel.data());
   return panel;
@@ -87,7 +87,7 @@ TEST_CASE("ops/quant: every variant's panel product agrees with the definition, 
   INFO("seed " << test::seed());
   for (const QuantKernels* kernels : quant_variants()) {
     if (!kernels->supported()) continue;
-    for (QuantBits bits : kBits)
+    for (QuantForm bits : kBits)
       for (size_t k : kDepths)
         for (size_t columns : {size_t{1}, size_t{17}, size_t{63}, size_t{64}}) {
           INFO(kernels->name << " bits " << static_cast<int>(bits) << " k " << k << " columns " << columns);
@@ -124,7 +124,7 @@ TEST_CASE("ops/quant: every variant's panel product agrees with the definition, 
 TEST_CASE("ops/quant: packing floats moves no weight by more than half a step") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
-  for (QuantBits bits : kBits)
+  for (QuantForm bits : kBits)
     for (size_t k : kDepths) {
       const size_t rows = 1 + rng.below(64);
       auto weights = values(rng, rows * k);
@@ -136,7 +136,7 @@ TEST_CASE("ops/quant: packing floats moves no weight by more than half a step") 
           const float* group = weights.data() + row * k + first;
           const size_t count = std::min(kQuantGroup, k - first);
           const auto [least, largest] = std::minmax_element(group, group + count);
-          const double levels = bits == QuantBits::four ? 15 : 255;
+          const double levels = bits == QuantForm::four ? 15 : 255;
           // The minimum is rounded down, by at most a part in 1024 of itself, and the scale up.
           const double range = double{*largest} - *least + std::abs(double{*least}) / 1024 + 0x1p-24;
           const double step = range / levels * (1 + 1.0 / 1024) + 0x1p-24;
@@ -153,13 +153,13 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
   constexpr size_t kColumns = 512;
   for (const gguf::TypeInfo& type : gguf::types()) {
     if (type.plain) {
-      CHECK_FALSE(kept_bits(type.type).has_value());
+      CHECK_FALSE(kept_form(type.type).has_value());
       continue;
     }
-    const QuantBits bits = *kept_bits(type.type);
+    const QuantForm bits = *kept_form(type.type);
     const bool rounded = type.type == gguf::Type::q4_k || type.type == gguf::Type::q5_k;
     const bool anew = type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k || type.type == gguf::Type::q6_k;
-    for (QuantBits held : {bits, QuantBits::eight}) {
+    for (QuantForm held : {bits, QuantForm::eight}) {
       INFO(type.name << " in " << static_cast<int>(held) << " bits");
       std::vector<std::byte> panel(quant_panel_bytes(kColumns, held));
       std::vector<float> want(kColumns);
@@ -191,7 +191,7 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
 TEST_CASE("ops/quant: a weight or an input that is not finite makes its output not a number") {
   std::vector<float> weights(2 * 200, 1.0f);
   weights[150] = std::numeric_limits<float>::infinity();
-  for (QuantBits bits : kBits) {
+  for (QuantForm bits : kBits) {
     const auto panel = panel_of(weights, 2, 200, bits);
     for (const QuantKernels* kernels : quant_variants()) {
       if (!kernels->supported()) continue;
@@ -217,7 +217,7 @@ TEST_CASE("ops/quant: prefill and decode agree with the packed weights and, bit 
   INFO("seed " << test::seed());
   for (const Kernels* kernels : variants()) {
     if (!kernels->supported()) continue;
-    for (QuantBits bits : kBits)
+    for (QuantForm bits : kBits)
       for (size_t n : {40, 256})
         for (size_t k : {50, 544}) {
           INFO(kernels->name << " bits " << static_cast<int>(bits) << " n " << n << " k " << k);

@@ -52,7 +52,7 @@ std::vector<Factor> factors_of(gguf::Type type) {
 struct Form {
   gguf::Type type;
   bool is_plain = false;                              // as f32
-  std::optional<ops::QuantBits> bits = std::nullopt;  // f32 of the weights that packing into so many bits leaves
+  std::optional<ops::QuantForm> bits = std::nullopt;  // f32 of the weights that packing into so many bits leaves
 };
 
 std::string random_blocks(Rng& rng, const gguf::TypeInfo& type, size_t bytes) {
@@ -179,16 +179,16 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
   CAPTURE(test::seed());
   size_t tried = 0;
   for (const gguf::TypeInfo& type : gguf::types()) {
-    const auto kept_bits = ops::kept_bits(type.type);
-    if (!kept_bits) continue;
+    const auto kept_form = ops::kept_form(type.type);
+    if (!kept_form) continue;
     CAPTURE(type.name);
     ++tried;
     const Answer widened = answer_of(folder, {type.type}, "full");
     const Answer defined = answer_of(folder, {.type = type.type, .is_plain = true});
     CHECK(widened.logits == defined.logits);
     CHECK(widened.generated.ids == defined.generated.ids);
-    for (const auto& [weights, bits] : {std::pair{"auto", *kept_bits}, std::pair{"int8", ops::QuantBits::eight},
-                                        std::pair{"int4", ops::QuantBits::four}}) {
+    for (const auto& [weights, bits] : {std::pair{"auto", *kept_form}, std::pair{"int8", ops::QuantForm::eight},
+                                        std::pair{"int4", ops::QuantForm::four}}) {
       CAPTURE(weights);
       const Answer kept = answer_of(folder, {type.type}, weights);
       const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .bits = bits});
