@@ -123,8 +123,8 @@ float f16_to_f32(uint16_t half) {
   const int mantissa = half & 1023;
   const float sign = half >> 15 ? -1.0f : 1.0f;
   if (exponent == 31) return mantissa ? std::nanf("") : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  return sign * std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+  if (exponent == 0) return sign * static_cast<float>(mantissa) * 0x1p-24f;
+  return sign * static_cast<float>(1024 + mantissa) * 0x1p-25f * static_cast<float>(1u << exponent);
 }
 
 void convert_row(const WeightRows& source, size_t row, size_t columns, Dtype dtype, std::byte* out) {

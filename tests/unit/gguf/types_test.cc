@@ -1,8 +1,10 @@
 #include "gguf/types.h"
 
 #include <bit>
+#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <vector>
 
 #include "test.h"
