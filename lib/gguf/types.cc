@@ -122,8 +122,9 @@ void unpack_q3_k(const std::byte* block, Block& out) {
 /// in the low bits of bytes 0 to 7; the top two bits of these bytes are the top bits of the other four, whose low
 /// nibbles fill bytes 8 to 11.
 void unpack_k_factors(const std::byte* block, Block& out) {
-  const double d = half_at(block, 0), least = half_at(block, 2);
   const std::byte* packed = block + 4;
+  out.d = half_at(block, 0);
+  out.least = half_at(block, 2);
   out.group = 32;
   for (size_t g = 0; g < 8; ++g) {
     int scale, minimum;
@@ -134,8 +135,10 @@ void unpack_k_factors(const std::byte* block, Block& out) {
       scale = (byte_at(packed, g + 4) & 15) | byte_at(packed, g - 4) >> 6 << 4;
       minimum = byte_at(packed, g + 4) >> 4 | byte_at(packed, g) >> 6 << 4;
     }
-    out.scale[g] = d * scale;
-    out.minimum[g] = -least * minimum;
+    out.steps[g] = static_cast<int16_t>(scale);
+    out.least_steps[g] = static_cast<int16_t>(minimum);
+    out.scale[g] = out.d * scale;
+    out.minimum[g] = -out.least * minimum;
   }
 }
 
@@ -165,7 +168,8 @@ void unpack_q5_k(const std::byte* block, Block& out) {
 /// low nibbles[128], high pairs[64], scales[16] (signed), d. A half of 128 weights has 64 bytes of nibbles, whose low
 /// halves are its weights 0 to 63, and 32 bytes of bit pairs, which are four runs of 32 weights.
 void unpack_q6_k(const std::byte* block, Block& out) {
-  const double d = half_at(block, 208);
+  out.d = half_at(block, 208);
+  out.least = 0;
   out.group = 16;
   for (size_t half = 0; half < 2; ++half)
     for (size_t run = 0; run < 4; ++run) {
@@ -177,7 +181,9 @@ void unpack_q6_k(const std::byte* block, Block& out) {
       }
     }
   for (size_t g = 0; g < 16; ++g) {
-    out.scale[g] = d * static_cast<int8_t>(byte_at(block, 192 + g));
+    out.steps[g] = static_cast<int8_t>(byte_at(block, 192 + g));
+    out.least_steps[g] = 0;
+    out.scale[g] = out.d * out.steps[g];
     out.minimum[g] = 0;
   }
 }

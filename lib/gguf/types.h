@@ -45,6 +45,10 @@ struct Block {
   size_t group = kGroupWidth;
   std::array<int16_t, kBlockMax> codes;
   std::array<double, kGroupsMax> scale, minimum;
+  /// Q4_K, Q5_K and Q6_K alone: scale[g] is d * steps[g], and minimum[g] is -least * least_steps[g] (0 in Q6_K). d and
+  /// least are f16.
+  double d, least;
+  std::array<int16_t, kGroupsMax> steps, least_steps;
 };
 
 struct TypeInfo {

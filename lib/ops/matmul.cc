@@ -166,23 +166,23 @@ Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const Weig
   return packed;
 }
 
-size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns, QuantForm bits) {
-  return (rows + kPanelColumns - 1) / kPanelColumns * quant_panel_bytes(columns, bits);
+size_t PackedMatrix::quantised_bytes(size_t rows, size_t columns, QuantForm form) {
+  return (rows + kPanelColumns - 1) / kPanelColumns * quant_panel_bytes(columns, form);
 }
 
 std::optional<QuantForm> PackedMatrix::block_form(std::span<const WeightRows> parts) {
-  std::optional<QuantForm> bits;
+  std::optional<QuantForm> form;
   for (const WeightRows& part : parts) {
     const auto own = part.blocks ? kept_form(*part.blocks) : std::nullopt;
     if (!own) return std::nullopt;
-    bits = std::max(bits.value_or(*own), *own);
+    form = form ? common_form(*form, *own) : *own;
   }
-  return bits;
+  return form;
 }
 
 Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
-                                            QuantForm bits) {
-  MC_TRY(packed, allocate(parts, columns, Dtype::f32, bits, 0));
+                                            QuantForm form) {
+  MC_TRY(packed, allocate(parts, columns, Dtype::f32, form, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
     const size_t rows = std::min(kPanelColumns, packed.rows_ - first);
@@ -195,11 +195,11 @@ Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const 
       if (part.blocks) {
         const size_t stored = part.stored_row(row - part_start);
         pack_blocks(*part.blocks, static_cast<const std::byte*>(part.data) + stored * part.row_bytes(columns), columns,
-                    bits, row - first, out);
+                    form, row - first, out);
         continue;
       }
       read_row(part, row - part_start, columns, wide.data());
-      pack_floats(wide.data(), columns, bits, row - first, out);
+      pack_floats(wide.data(), columns, form, row - first, out);
     }
     finish_rows(parts, first, first + rows, columns);
   });

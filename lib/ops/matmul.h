@@ -67,7 +67,7 @@ class PackedMatrix {
   static Result<PackedMatrix> pack(Parallel& parallel, std::span<const WeightRows> parts, size_t columns, Dtype dtype);
   /// Stacks the parts and packs them as whole numbers (quant_pack.h). Inputs and dtype() are f32.
   static Result<PackedMatrix> quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
-                                       QuantForm bits);
+                                       QuantForm form);
   /// The form in which parts that are all quantised blocks stay; nullopt for other parts.
   static std::optional<QuantForm> block_form(std::span<const WeightRows> parts);
   /// Stacks fp8 parts and keeps their codes and scales. Inputs are those of weights of `dtype`. Only for parts for
@@ -88,7 +88,7 @@ class PackedMatrix {
   size_t fp8_group() const { return fp8_group_; }
   size_t bytes() const { return storage_.size(); }
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
-  static size_t quantised_bytes(size_t rows, size_t columns, QuantForm bits);
+  static size_t quantised_bytes(size_t rows, size_t columns, QuantForm form);
   static size_t fp8_bytes(size_t rows, size_t columns, size_t group);
 
   size_t panels() const { return (rows_ + kPanelColumns - 1) / kPanelColumns; }

@@ -1,5 +1,5 @@
-// Weights as whole numbers of 8 or 4 bits, with a scale and a minimum for each output and group of 32 inputs:
-//   weight = scale * code + minimum        code 0 .. 255 or 0 .. 15; scale and minimum are f16
+// Weights as whole numbers of 8, 6 or 4 bits, with a scale and a minimum for each output and group of 32 inputs:
+//   weight = scale * code + minimum        code 0 .. 255, 63 or 15
 // Every block type of a GGUF file has this form, so most are kept exactly (quant_pack.h has the table).
 //
 // Inputs become whole numbers of 16 bits with a scale for each group of 32, so that the sums over a group are exact
@@ -7,11 +7,17 @@
 // sum enters the output as
 //   y += x_scale * scale * (codes . x_codes) + minimum * (x_scale * sum of x_codes)
 //
-// A panel of 64 outputs (ops.h) is a list of groups; a group of 32 inputs is
-//   8 bits  codes [8 steps of 4 inputs][64 outputs][4 inputs]      f16 scale [64]  f16 minimum [64]
-//   4 bits  codes [4 pairs of steps][64 outputs][4 inputs]         the same; the low half of a byte belongs to the
-//                                                                  first step of the pair
-// so that 32 bits of a register hold four inputs of one output, as the integer dot products of x86 need them.
+// A panel of 64 outputs (ops.h) is a list of groups. A group of 32 inputs has its codes first:
+//   8 bits  [8 steps of 4 inputs][64 outputs][4 inputs]
+//   4 bits  [4 pairs of steps][64 outputs][4 inputs]    the low half of a byte belongs to the first step of the pair
+//   6 bits  the low four bits as above, then the high two: [2 halves of 4 steps][64 outputs][4 inputs], of which step i
+//           of the half has bits 2 i and 2 i + 1
+// so that 32 bits of a register hold four inputs of one output, as the integer dot products of x86 need them. Then come
+// the factors of the group, and in the forms of K types also factors of a block of eight groups, in front of them:
+//   four, eight     scale, minimum          f16 scale [64]   f16 minimum [64]
+//   four_k, five_k  d * s, -least * m       u8 s [64]        u8 m [64]             block: f16 d [64]   f16 least [64]
+//   six_k           d * s, -32 * d * s      i8 s [64]        i8 s [64]             block: f16 d [64]
+// six_k has one s for the first 16 inputs of a group and one for the others.
 #pragma once
 
 #include <cstddef>
@@ -24,26 +30,54 @@ namespace mc::ops {
 
 inline constexpr size_t kQuantGroup = 32;
 
-/// The form of weights: the number of bits of a code.
-enum class QuantForm : uint8_t { four = 4, eight = 8 };
+enum class QuantForm : uint8_t { four, eight, four_k, five_k, six_k };
 
+/// Bits of a code in memory.
+constexpr size_t quant_code_bits(QuantForm form) {
+  return form == QuantForm::eight ? 8 : form == QuantForm::four || form == QuantForm::four_k ? 4 : 6;
+}
+/// Groups that share factors of their block; 1: the form has none.
+constexpr size_t quant_block_groups(QuantForm form) {
+  return form == QuantForm::four || form == QuantForm::eight ? 1 : 8;
+}
 constexpr size_t quant_groups(size_t k) {
   return (k + kQuantGroup - 1) / kQuantGroup;
 }
 /// Codes of one group of a panel, without the factors.
-constexpr size_t quant_code_bytes(QuantForm bits) {
-  return kPanelColumns * kQuantGroup * static_cast<size_t>(bits) / 8;
+constexpr size_t quant_code_bytes(QuantForm form) {
+  return kPanelColumns * kQuantGroup * quant_code_bits(form) / 8;
 }
-constexpr size_t quant_group_bytes(QuantForm bits) {
-  return quant_code_bytes(bits) + 2 * kPanelColumns * sizeof(uint16_t);
+constexpr size_t quant_group_bytes(QuantForm form) {
+  return quant_code_bytes(form) + 2 * kPanelColumns * (quant_block_groups(form) == 1 ? sizeof(uint16_t) : 1);
 }
-constexpr size_t quant_panel_bytes(size_t k, QuantForm bits) {
-  return quant_groups(k) * quant_group_bytes(bits);
+/// Factors in front of a block's groups.
+constexpr size_t quant_head_bytes(QuantForm form) {
+  if (quant_block_groups(form) == 1) return 0;
+  return (form == QuantForm::six_k ? 1 : 2) * kPanelColumns * sizeof(uint16_t);
 }
-/// One row of inputs as whole numbers: 16-bit codes in the order of the variant, then scale and scaled sum of each
-/// group.
+constexpr size_t quant_block_bytes(QuantForm form) {
+  return quant_head_bytes(form) + quant_block_groups(form) * quant_group_bytes(form);
+}
+/// Where group `group` begins in a panel.
+constexpr size_t quant_group_offset(QuantForm form, size_t group) {
+  const size_t groups = quant_block_groups(form);
+  return group / groups * quant_block_bytes(form) + quant_head_bytes(form) + group % groups * quant_group_bytes(form);
+}
+/// `k` inputs are whole blocks in the forms of K types.
+constexpr size_t quant_panel_bytes(size_t k, QuantForm form) {
+  const size_t groups = quant_block_groups(form);
+  return (quant_groups(k) + groups - 1) / groups * quant_block_bytes(form);
+}
+
+/// The numbers of a row of inputs for one group: scale, scaled sum of the codes, and the plain sums of the first 16 and
+/// of the last 16 codes.
+struct QuantInputGroup {
+  float scale, sum;
+  int32_t half_sum[2];
+};
+/// One row of inputs as whole numbers: 16-bit codes in the order of the variant, then a QuantInputGroup for each group.
 constexpr size_t quant_row_bytes(size_t k) {
-  return quant_groups(k) * (kQuantGroup * sizeof(int16_t) + 2 * sizeof(float));
+  return quant_groups(k) * (kQuantGroup * sizeof(int16_t) + sizeof(QuantInputGroup));
 }
 
 struct QuantKernels {
@@ -53,7 +87,7 @@ struct QuantKernels {
   void (*quantise_row)(const float* x, size_t k, std::byte* out);
   /// y[row, 0..columns) = x[row] . panel; columns <= 64. x is what quantise_row() of the same variant made, x_stride in
   /// bytes, y_stride in elements. Groups are added in order, in f32: a row's bits do not depend on the other rows.
-  void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm bits,
+  void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm form,
                 float* y, size_t y_stride, size_t columns);
 };
 

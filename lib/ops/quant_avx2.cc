@@ -23,6 +23,7 @@ struct Avx2Quant {
   }
   struct Dots {
     ireg sum = _mm256_setzero_si256();
+    void start(int32_t first) { sum = _mm256_set1_epi32(first); }
     void add(ireg codes, const std::byte* x) {
       const ireg even = _mm256_and_si256(codes, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(codes, 8);
       sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, _mm256_set1_epi32(word(x))));
@@ -33,9 +34,21 @@ struct Avx2Quant {
   static ireg load(const std::byte* codes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)); }
   static ireg low(ireg codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
   static ireg high(ireg codes) { return _mm256_and_si256(_mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15)); }
+  template <int kPair>
+  static ireg joined(ireg low, ireg pairs) {
+    const ireg moved = kPair < 2 ? _mm256_slli_epi16(pairs, kPair == 0 ? 4 : kPair == 1 ? 2 : 0)
+                                 : _mm256_srli_epi16(pairs, kPair == 3 ? 2 : 0);
+    return _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(0x30)));
+  }
   static freg to_float(ireg v) { return _mm256_cvtepi32_ps(v); }
   static freg load_f16(const std::byte* halves) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+  }
+  static freg load_u8(const std::byte* bytes) {
+    return to_float(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
+  }
+  static freg load_i8(const std::byte* bytes) {
+    return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
   }
   static void store(float* x, freg v) { _mm256_storeu_ps(x, v); }
   static void store_some(float* x, size_t n, freg v) {
@@ -59,15 +72,14 @@ struct Avx2Quant {
     return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
   }
 
-  static void quantise_group(const float* x, std::byte* out, float* factors) {
+  static void quantise_group(const float* x, std::byte* out, QuantInputGroup& group) {
     // As whole numbers the bits of magnitudes are in the order of the values, with infinity and NaN above all others.
     const uint32_t most = largest_bits(x);
     float largest;
     __builtin_memcpy(&largest, &most, sizeof largest);
     const InputScale scale = input_scale(most < 0x7f800000 ? largest : std::numeric_limits<float>::infinity());
-    __m256i sum = _mm256_setzero_si256();
     for (size_t i = 0; i < kQuantGroup; i += 16) {
-      __m256i codes[2];
+      __m256i codes[2], sum = _mm256_setzero_si256();
       for (size_t j = 0; j < 2; ++j) {
         // 0 * infinity is no number, so a group that is not finite needs zeros of its own.
         codes[j] = scale.inverse == 0 ? _mm256_setzero_si256()
@@ -78,12 +90,13 @@ struct Avx2Quant {
       // vpackssdw works in halves of 128 bits; the permutation puts the quarters back in order.
       const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(codes[0], codes[1]), 0xd8);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * sizeof(int16_t)), packed);
+      __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+      half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+      half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
+      group.half_sum[i / 16] = _mm_cvtsi128_si32(half);
     }
-    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
-    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
-    factors[0] = scale.scale;
-    factors[1] = scale.scale * static_cast<float>(_mm_cvtsi128_si32(half));
+    group.scale = scale.scale;
+    group.sum = scale.scale * static_cast<float>(group.half_sum[0] + group.half_sum[1]);
   }
 };
 

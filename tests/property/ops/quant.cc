@@ -1,5 +1,6 @@
-// Weights as whole numbers of 8 or 4 bits: every variant's kernels against the definition, packing against its bounds
-// or bit for bit against the blocks of GGUF types, and products of both shapes against the sum over the packed weights.
+// Weights as whole numbers of 8, 6 or 4 bits: every variant's kernels against the definition, packing
+// against its bounds or bit for bit against the blocks of GGUF types, and products of both shapes against the sum over
+// the packed weights.
 #include "ops/quant.h"
 
 #include <algorithm>
@@ -22,12 +23,13 @@ using namespace mc::ops;
 
 namespace {
 
-constexpr QuantForm kBits[] = {QuantForm::four, QuantForm::eight};
+constexpr QuantForm kForms[] = {QuantForm::four, QuantForm::eight};
+constexpr gguf::Type kOwnForms[] = {gguf::Type::q4_k, gguf::Type::q5_k, gguf::Type::q6_k};
 constexpr size_t kDepths[] = {1, 3, 31, 32, 33, 64, 100, 544, 1030};
 
-std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantForm bits) {
-  std::vector<std::byte> panel(quant_panel_bytes(k, bits));
-  for (size_t row = 0; row < rows; ++row) pack_floats(weights.data() + row * k, k, bits, row, panel.data());
+std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantForm form) {
+  std::vector<std::byte> panel(quant_panel_bytes(k, form));
+  for (size_t row = 0; row < rows; ++row) pack_floats(weights.data() + row * k, k, form, row, panel.data());
   return panel;
 }
 
@@ -82,41 +84,76 @@ TEST_CASE("ops/quant: every f16 makes the round through f32, and others round to
   CHECK(f32_to_f16(65520) == 0x7c00);
 }
 
+/// Checks a variant's product of a panel against the definition. `largest[c]` bounds the weights of output c and both
+/// parts of each.
+void check_product(Rng& rng, const QuantKernels& kernels, const std::vector<std::byte>& panel, QuantForm form, size_t k,
+                   const std::vector<double>& largest) {
+  constexpr size_t kRows = 7, kGuard = 3;
+  const size_t columns = largest.size(), stride = columns + kGuard, bytes = quant_row_bytes(k);
+  const auto x = values(rng, kRows * k);
+  std::vector<float> want(kRows * stride, 7), got(want), alone(stride, 7);
+  const QuantKernels& ref = *quant_variants()[0];
+  const auto ref_x = inputs_of(ref, x, k), own_x = inputs_of(kernels, x, k);
+  ref.panel(ref_x.data(), bytes, kRows, panel.data(), k, form, want.data(), stride, columns);
+  kernels.panel(own_x.data(), bytes, kRows, panel.data(), k, form, got.data(), stride, columns);
+  for (size_t row = 0; row < kRows; ++row) {
+    kernels.panel(own_x.data() + row * bytes, bytes, 1, panel.data(), k, form, alone.data(), stride, columns);
+    for (size_t c = 0; c < stride; ++c) {
+      if (c >= columns) {
+        CHECK(got[row * stride + c] == 7);  // nothing is written beyond the columns
+        continue;
+      }
+      double terms = 0;
+      for (size_t i = 0; i < k; ++i) terms += std::abs(double{x[row * k + i]}) * largest[c];
+      const double bound = 4 * kUlp * std::sqrt(static_cast<double>(k) + 4) * (terms + 1e-30);
+      CHECK(std::abs(double{got[row * stride + c]} - want[row * stride + c]) <= bound);
+      CHECK(alone[c] == got[row * stride + c]);
+    }
+  }
+}
+
 TEST_CASE("ops/quant: every variant's panel product agrees with the definition, alone and in a batch") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
   for (const QuantKernels* kernels : quant_variants()) {
     if (!kernels->supported()) continue;
-    for (QuantForm bits : kBits)
+    for (QuantForm form : kForms)
       for (size_t k : kDepths)
         for (size_t columns : {size_t{1}, size_t{17}, size_t{63}, size_t{64}}) {
-          INFO(kernels->name << " bits " << static_cast<int>(bits) << " k " << k << " columns " << columns);
+          INFO(kernels->name << " form " << static_cast<int>(form) << " k " << k << " columns " << columns);
           const auto weights = values(rng, columns * k);
-          const auto panel = panel_of(weights, columns, k, bits);
-          constexpr size_t kRows = 7, kGuard = 3;
-          const size_t stride = columns + kGuard, bytes = quant_row_bytes(k);
-          const auto x = values(rng, kRows * k);
-          std::vector<float> want(kRows * stride, 7), got(want), alone(stride, 7);
-          const QuantKernels& ref = *quant_variants()[0];
-          const auto ref_x = inputs_of(ref, x, k), own_x = inputs_of(*kernels, x, k);
-          ref.panel(ref_x.data(), bytes, kRows, panel.data(), k, bits, want.data(), stride, columns);
-          kernels->panel(own_x.data(), bytes, kRows, panel.data(), k, bits, got.data(), stride, columns);
-          for (size_t row = 0; row < kRows; ++row) {
-            kernels->panel(own_x.data() + row * bytes, bytes, 1, panel.data(), k, bits, alone.data(), stride, columns);
-            for (size_t c = 0; c < stride; ++c) {
-              if (c >= columns) {
-                CHECK(got[row * stride + c] == 7);  // nothing is written beyond the columns
-                continue;
-              }
-              // The terms of the sum are at most (levels scale + |minimum|) |x|, which twice the largest weight bounds.
-              double terms = 0, largest = 0;
-              for (size_t i = 0; i < k; ++i) largest = std::max(largest, std::abs(double{weights[c * k + i]}));
-              for (size_t i = 0; i < k; ++i) terms += std::abs(double{x[row * k + i]}) * 4 * largest;
-              const double bound = 4 * kUlp * std::sqrt(static_cast<double>(k) + 4) * (terms + 1e-30);
-              CHECK(std::abs(double{got[row * stride + c]} - want[row * stride + c]) <= bound);
-              CHECK(alone[c] == got[row * stride + c]);
+          // The terms of the sum are at most (levels scale + |minimum|) |x|, which twice the largest weight bounds.
+          std::vector<double> largest(columns);
+          for (size_t i = 0; i < columns * k; ++i)
+            largest[i / k] = std::max(largest[i / k], 4 * std::abs(double{weights[i]}));
+          check_product(rng, *kernels, panel_of(weights, columns, k, form), form, k, largest);
+        }
+  }
+}
+
+TEST_CASE("ops/quant: every variant's product of the forms of K types agrees with the definition") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (const QuantKernels* kernels : quant_variants()) {
+    if (!kernels->supported()) continue;
+    for (gguf::Type own : kOwnForms)
+      for (size_t k : {size_t{256}, size_t{1280}})
+        for (size_t columns : {size_t{1}, size_t{17}, size_t{64}}) {
+          const gguf::TypeInfo& type = gguf::info(own);
+          INFO(kernels->name << " " << type.name << " k " << k << " columns " << columns);
+          std::vector<std::byte> panel(quant_panel_bytes(k, *kept_form(own)));
+          std::vector<double> largest(columns);
+          for (size_t c = 0; c < columns; ++c) {
+            const auto row = blocks_of(rng, type, k);
+            pack_blocks(own, row.data(), k, *kept_form(own), c, panel.data());
+            gguf::Block block;
+            for (size_t at = 0; at < row.size(); at += type.bytes) {
+              type.unpack(row.data() + at, block);
+              for (size_t g = 0; g < type.weights / block.group; ++g)
+                largest[c] = std::max(largest[c], 63 * std::abs(block.scale[g]) + std::abs(block.minimum[g]));
             }
           }
+          check_product(rng, *kernels, panel, *kept_form(own), k, largest);
         }
   }
 }
@@ -124,24 +161,24 @@ TEST_CASE("ops/quant: every variant's panel product agrees with the definition, 
 TEST_CASE("ops/quant: packing floats moves no weight by more than half a step") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
-  for (QuantForm bits : kBits)
+  for (QuantForm form : kForms)
     for (size_t k : kDepths) {
       const size_t rows = 1 + rng.below(64);
       auto weights = values(rng, rows * k);
       if (rng.chance(0.5))
         std::fill(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(std::min(k, kQuantGroup)), 0.0f);
-      const auto panel = panel_of(weights, rows, k, bits);
+      const auto panel = panel_of(weights, rows, k, form);
       for (size_t row = 0; row < rows; ++row)
         for (size_t first = 0; first < k; first += kQuantGroup) {
           const float* group = weights.data() + row * k + first;
           const size_t count = std::min(kQuantGroup, k - first);
           const auto [least, largest] = std::minmax_element(group, group + count);
-          const double levels = bits == QuantForm::four ? 15 : 255;
+          const double levels = form == QuantForm::four ? 15 : 255;
           // The minimum is rounded down, by at most a part in 1024 of itself, and the scale up.
           const double range = double{*largest} - *least + std::abs(double{*least}) / 1024 + 0x1p-24;
           const double step = range / levels * (1 + 1.0 / 1024) + 0x1p-24;
           for (size_t i = 0; i < count; ++i)
-            CHECK(std::abs(double{quant_weight(panel.data(), bits, row, first + i)} - group[i]) <=
+            CHECK(std::abs(double{quant_weight(panel.data(), form, row, first + i)} - group[i]) <=
                   step / 2 + std::abs(group[i]) * kUlp);
         }
     }
@@ -156,11 +193,13 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
       CHECK_FALSE(kept_form(type.type).has_value());
       continue;
     }
-    const QuantForm bits = *kept_form(type.type);
-    const bool rounded = type.type == gguf::Type::q4_k || type.type == gguf::Type::q5_k;
-    const bool anew = type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k || type.type == gguf::Type::q6_k;
-    for (QuantForm held : {bits, QuantForm::eight}) {
-      INFO(type.name << " in " << static_cast<int>(held) << " bits");
+    const QuantForm own = *kept_form(type.type);
+    for (QuantForm held : {own, QuantForm::eight}) {
+      const bool is_k = held == QuantForm::eight && held != own;
+      const bool rounded = is_k && (type.type == gguf::Type::q4_k || type.type == gguf::Type::q5_k);
+      const bool anew = type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k ||
+                        (is_k && type.type == gguf::Type::q6_k);
+      INFO(type.name << " in form " << static_cast<int>(held));
       std::vector<std::byte> panel(quant_panel_bytes(kColumns, held));
       std::vector<float> want(kColumns);
       for (size_t lane : {size_t{0}, size_t{5}, size_t{63}}) {
@@ -191,8 +230,8 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
 TEST_CASE("ops/quant: a weight or an input that is not finite makes its output not a number") {
   std::vector<float> weights(2 * 200, 1.0f);
   weights[150] = std::numeric_limits<float>::infinity();
-  for (QuantForm bits : kBits) {
-    const auto panel = panel_of(weights, 2, 200, bits);
+  for (QuantForm form : kForms) {
+    const auto panel = panel_of(weights, 2, 200, form);
     for (const QuantKernels* kernels : quant_variants()) {
       if (!kernels->supported()) continue;
       INFO(kernels->name);
@@ -201,7 +240,7 @@ TEST_CASE("ops/quant: a weight or an input that is not finite makes its output n
         x[70] = odd;
         const auto codes = inputs_of(*kernels, x, 200);
         float y[2] = {};
-        kernels->panel(codes.data(), codes.size(), 1, panel.data(), 200, bits, y, 2, 2);
+        kernels->panel(codes.data(), codes.size(), 1, panel.data(), 200, form, y, 2, 2);
         CHECK(std::isnan(y[0]));
         if (odd == 1)
           CHECK(y[1] == doctest::Approx(200));
@@ -217,17 +256,17 @@ TEST_CASE("ops/quant: prefill and decode agree with the packed weights and, bit 
   INFO("seed " << test::seed());
   for (const Kernels* kernels : variants()) {
     if (!kernels->supported()) continue;
-    for (QuantForm bits : kBits)
+    for (QuantForm form : kForms)
       for (size_t n : {40, 256})
         for (size_t k : {50, 544}) {
-          INFO(kernels->name << " bits " << static_cast<int>(bits) << " n " << n << " k " << k);
+          INFO(kernels->name << " form " << static_cast<int>(form) << " n " << n << " k " << k);
           Parallel parallel(2);
           const auto first = values(rng, n * k), second = values(rng, 3 * k);
           const WeightRows parts[] = {{first.data(), Dtype::f32, n}, {second.data(), Dtype::f32, 3}};
-          const auto packed = PackedMatrix::quantise(parallel, parts, k, bits);
+          const auto packed = PackedMatrix::quantise(parallel, parts, k, form);
           REQUIRE_OK(packed);
-          CHECK(packed->quantised() == bits);
-          CHECK(packed->bytes() >= PackedMatrix::quantised_bytes(n + 3, k, bits));
+          CHECK(packed->quantised() == form);
+          CHECK(packed->bytes() >= PackedMatrix::quantised_bytes(n + 3, k, form));
           Matmul matmul(*kernels, parallel);
           REQUIRE_OK(matmul.prepare(*packed));
           const auto x = values(rng, kTileRows * k);

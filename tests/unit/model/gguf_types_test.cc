@@ -52,7 +52,7 @@ std::vector<Factor> factors_of(gguf::Type type) {
 struct Form {
   gguf::Type type;
   bool is_plain = false;                              // as f32
-  std::optional<ops::QuantForm> bits = std::nullopt;  // f32 of the weights that packing into so many bits leaves
+  std::optional<ops::QuantForm> packed = std::nullopt;  // f32 of the weights that this packing leaves
 };
 
 std::string random_blocks(Rng& rng, const gguf::TypeInfo& type, size_t bytes) {
@@ -69,13 +69,13 @@ std::string random_blocks(Rng& rng, const gguf::TypeInfo& type, size_t bytes) {
 /// The values of a row of blocks in f32.
 std::vector<float> values_of(const Form& form, const std::byte* row, size_t columns) {
   std::vector<float> out(columns);
-  if (!form.bits) {
+  if (!form.packed) {
     gguf::widen_row(form.type, row, columns, out.data());
     return out;
   }
-  std::vector<std::byte> panel(ops::quant_panel_bytes(columns, *form.bits));
-  ops::pack_blocks(form.type, row, columns, *form.bits, 0, panel.data());
-  for (size_t i = 0; i < columns; ++i) out[i] = ops::quant_weight(panel.data(), *form.bits, 0, i);
+  std::vector<std::byte> panel(ops::quant_panel_bytes(columns, *form.packed));
+  ops::pack_blocks(form.type, row, columns, *form.packed, 0, panel.data());
+  for (size_t i = 0; i < columns; ++i) out[i] = ops::quant_weight(panel.data(), *form.packed, 0, i);
   return out;
 }
 
@@ -109,7 +109,7 @@ GgufWriter random_llama(const Form& form) {
   out.number("llama.attention.layer_norm_rms_epsilon", 1e-5f);
   const size_t kv = kHidden / kHeads * kKvHeads;
   Form embeddings = form;  // their rows are read one by one, never packed
-  embeddings.bits.reset();
+  embeddings.packed.reset();
   add_matrix(out, "token_embd.weight", embeddings, kVocab, kHidden);
   add_matrix(out, "output.weight", form, kVocab, kHidden);
   add_norm(out, "output_norm.weight");
@@ -179,19 +179,19 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
   CAPTURE(test::seed());
   size_t tried = 0;
   for (const gguf::TypeInfo& type : gguf::types()) {
-    const auto kept_form = ops::kept_form(type.type);
-    if (!kept_form) continue;
+    const auto own = ops::kept_form(type.type);
+    if (!own) continue;
     CAPTURE(type.name);
     ++tried;
     const Answer widened = answer_of(folder, {type.type}, "full");
     const Answer defined = answer_of(folder, {.type = type.type, .is_plain = true});
     CHECK(widened.logits == defined.logits);
     CHECK(widened.generated.ids == defined.generated.ids);
-    for (const auto& [weights, bits] : {std::pair{"auto", *kept_form}, std::pair{"int8", ops::QuantForm::eight},
+    for (const auto& [weights, packed_form] : {std::pair{"auto", *own}, std::pair{"int8", ops::QuantForm::eight},
                                         std::pair{"int4", ops::QuantForm::four}}) {
       CAPTURE(weights);
       const Answer kept = answer_of(folder, {type.type}, weights);
-      const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .bits = bits});
+      const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .packed = packed_form});
       // An input moves by at most 1 / 65024 of its group's largest; a few layers of that stay far below 1e-3.
       check_close(kept, packed, 1e-3);
     }
