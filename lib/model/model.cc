@@ -10,6 +10,8 @@
 namespace mc::model {
 namespace {
 
+constexpr const char* kEmbeddings = "model.embed_tokens.weight";
+
 uint64_t q_width(const ModelConfig& c) {
   return uint64_t{c.heads} * c.head_dim;
 }
@@ -105,7 +107,11 @@ Result<void> plan_weights(ModelPlan& plan) {
   }
   held = needs_head(c, plan.layers);
   MC_CHECK(visit("", {head_part(c)}, c.hidden, Precision::as_asked));
-  if (needs_embeddings(c, plan.layers)) plan.weight_bytes += uint64_t{c.vocab} * c.hidden * dtype_bytes(plan.dtype);
+  if (!needs_embeddings(c, plan.layers)) return {};
+  const WeightLoader::MatrixPlan table = loader.plan_table(kEmbeddings, c.vocab, c.hidden);
+  plan.blocks |= table.blocks;
+  plan.embedding_bytes = table.bytes;
+  plan.weight_bytes += table.bytes;
   return {};
 }
 
@@ -169,6 +175,7 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.weight_dtype_ = plan.weight_dtype();
   model.held_ = plan.layers;
   model.weight_bytes_ = plan.weight_bytes;
+  model.embedding_bytes_ = plan.embedding_bytes;
   model.weights_digest_ = plan.files.digest();
   for (const Tensor& tensor : plan.files.tensors())
     if (!is_scale(tensor.entry.name)) model.parameters_ += tensor.entry.elements();
@@ -188,7 +195,7 @@ Result<void> Model::load(const WeightLoader& loader) {
     head_ = std::move(packed);
   }
   if (needs_embeddings(c, held_)) {
-    MC_TRY(table, loader.table("model.embed_tokens.weight", c.vocab, c.hidden));
+    MC_TRY(table, loader.table(kEmbeddings, c.vocab, c.hidden));
     embeddings_ = std::move(table);
   }
   return {};
@@ -301,14 +308,7 @@ kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens,
 void Model::embed(uint32_t token, float* out) const {
   MC_ASSERT_LT(token, config_.vocab);
   if (!embeddings_) return head_.row(token, out);
-  const size_t width = config_.hidden;
-  const std::byte* source = embeddings_.data() + token * width * dtype_bytes(dtype_);
-  if (dtype_ == Dtype::f32) {
-    std::memcpy(out, source, width * sizeof(float));
-    return;
-  }
-  const auto* narrow = reinterpret_cast<const bf16_t*>(source);
-  for (size_t i = 0; i < width; ++i) out[i] = bf16_to_f32(narrow[i]);
+  embeddings_.row(token, out);
 }
 
 }  // namespace mc::model

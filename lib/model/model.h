@@ -37,7 +37,8 @@ struct ModelOptions {
   /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), quantised blocks of a GGUF file stay whole numbers
   /// of 4 or 8 bits (ops/quant.h), the others have `dtype`. "full": all have `dtype`. "int8", "int4": all matrices
   /// become such whole numbers while loading. Inputs of whole numbers are f32. Routers and KV always have `dtype`,
-  /// norms and biases f32. Embeddings have `dtype` too, but tied ones share the head's matrix and its form.
+  /// norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF file, and tied ones share
+  /// the head's matrix and its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
@@ -51,7 +52,7 @@ struct ModelPlan {
   bool fp8 = false;     // some matrices stay fp8
   bool blocks = false;  // some matrices stay quantised blocks
   LayerRange layers;    // layers that are loaded
-  size_t weight_bytes = 0;
+  size_t weight_bytes = 0, embedding_bytes = 0;  // the first with the second
   WeightFiles files;
 
   /// Type of the matrices: "int8", "int4", "blocks" or "fp8_e4m3" when some are kept as the file has them, or the
@@ -89,6 +90,8 @@ class Model {
   /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
+  /// The part of weight_bytes() that a table of embeddings takes; 0 for tied ones.
+  size_t embedding_bytes() const { return embedding_bytes_; }
   /// The loaded layers: all, or those of a pipeline stage.
   LayerRange held() const { return held_; }
   bool whole() const { return held_.count() == config_.layers; }
@@ -119,12 +122,12 @@ class Model {
   std::string_view weight_dtype_;
   LayerRange held_;
   std::string weights_digest_;
-  size_t weight_bytes_ = 0;
+  size_t weight_bytes_ = 0, embedding_bytes_ = 0;
   uint64_t parameters_ = 0;
   std::vector<Layer> layers_;
   std::vector<float> final_norm_;
-  ops::PackedMatrix head_;      // [vocab, hidden]
-  mem::HostBuffer embeddings_;  // [vocab, hidden] in dtype_; empty when tied, because head_ has them
+  ops::PackedMatrix head_;  // [vocab, hidden]
+  WeightTable embeddings_;  // [vocab, hidden]; empty when tied, because head_ has them
 };
 
 /// `held`: the layers of a pipeline stage; empty: all.

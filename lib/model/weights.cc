@@ -181,19 +181,44 @@ Result<std::vector<float>> WeightLoader::bias(const std::string& prefix, std::sp
   return out;
 }
 
-Result<mem::HostBuffer> WeightLoader::table(const std::string& name, uint64_t rows, uint64_t columns) const {
+size_t WeightTable::row_bytes(size_t columns, Dtype dtype, std::optional<gguf::Type> blocks) {
+  return blocks ? gguf::row_bytes(*blocks, columns) : columns * dtype_bytes(dtype);
+}
+
+void WeightTable::row(size_t row, float* out) const {
+  const size_t line = row_bytes(columns_, dtype_, blocks_);
+  MC_ASSERT_LE((row + 1) * line, storage_.size());
+  const std::byte* source = storage_.data() + row * line;
+  const gguf::Type plain = dtype_ == Dtype::f32 ? gguf::Type::f32 : gguf::Type::bf16;
+  gguf::widen_row(blocks_.value_or(plain), source, columns_, out);
+}
+
+WeightLoader::MatrixPlan WeightLoader::plan_table(const std::string& name, uint64_t rows, uint64_t columns) const {
+  const Tensor* tensor = form_ == WeightForm::as_stored ? files_.find(name) : nullptr;
+  if (!tensor || !tensor->blocks) return {rows * columns * dtype_bytes(dtype_), false, false};
+  const gguf::TypeInfo& type = gguf::info(*tensor->blocks);  // of any shape: table() refuses a wrong one
+  return {rows * ((columns + type.weights - 1) / type.weights * type.bytes), false, true};
+}
+
+Result<WeightTable> WeightLoader::table(const std::string& name, uint64_t rows, uint64_t columns) const {
   MC_TRY(one, source(name, rows, columns));
   one.rows.scales.values = one.scales.data();
-  const size_t line = columns * dtype_bytes(dtype_), source_line = one.rows.row_bytes(columns);
+  const auto blocks = form_ == WeightForm::as_stored ? one.rows.blocks : std::nullopt;
+  const size_t line = WeightTable::row_bytes(columns, dtype_, blocks), source_line = one.rows.row_bytes(columns);
   MC_TRY(storage, mem::HostBuffer::allocate(rows * line, {.name = "embeddings"}));
   const auto* data = static_cast<const std::byte*>(one.rows.data);
   parallel_.for_ranges(static_cast<int64_t>(rows), 256, [&](int64_t begin, int64_t end, int) {
-    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
-      ops::convert_row(one.rows, row, columns, dtype_, storage.data() + row * line);
+    for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+      std::byte* out = storage.data() + row * line;
+      if (blocks)
+        std::memcpy(out, data + row * line, line);
+      else
+        ops::convert_row(one.rows, row, columns, dtype_, out);
+    }
     drop_pages(data + static_cast<size_t>(begin) * source_line, data + static_cast<size_t>(end) * source_line);
   });
   files_.drop(*one.tensor);
-  return storage;
+  return WeightTable(std::move(storage), columns, dtype_, blocks);
 }
 
 }  // namespace mc::model

@@ -42,6 +42,25 @@ std::optional<ops::QuantForm> bits_of(WeightForm form);
 /// errors).
 enum class Precision : uint8_t { as_asked, full };
 
+/// Rows that are read one by one, row-major: quantised blocks where the file has them and the weights stay as stored,
+/// the compute type elsewhere.
+class WeightTable {
+ public:
+  WeightTable() = default;
+  WeightTable(mem::HostBuffer storage, size_t columns, Dtype dtype, std::optional<gguf::Type> blocks)
+      : storage_(std::move(storage)), columns_(columns), dtype_(dtype), blocks_(blocks) {}
+  static size_t row_bytes(size_t columns, Dtype dtype, std::optional<gguf::Type> blocks);
+  explicit operator bool() const { return static_cast<bool>(storage_); }
+  /// Row `row` widened to f32, out [columns].
+  void row(size_t row, float* out) const;
+
+ private:
+  mem::HostBuffer storage_;
+  size_t columns_ = 0;
+  Dtype dtype_ = Dtype::f32;
+  std::optional<gguf::Type> blocks_;
+};
+
 class WeightLoader {
  public:
   /// All reference arguments must outlive the loader.
@@ -61,8 +80,9 @@ class WeightLoader {
                           Precision precision = Precision::as_asked) const;
   /// The biases; empty unless `present`.
   Result<std::vector<float>> bias(const std::string& prefix, std::span<const WeightPart> parts, bool present) const;
-  /// A table [rows, columns] in the compute type, row-major.
-  Result<mem::HostBuffer> table(const std::string& name, uint64_t rows, uint64_t columns) const;
+  Result<WeightTable> table(const std::string& name, uint64_t rows, uint64_t columns) const;
+  /// The size of the table that table() makes, and whether it keeps its quantised blocks. Made from headers only.
+  MatrixPlan plan_table(const std::string& name, uint64_t rows, uint64_t columns) const;
 
  private:
   struct Source {

@@ -199,4 +199,22 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
   CHECK(tried == 11);
 }
 
+TEST_CASE("model/gguf_types: a table of embeddings stays in its blocks, and each row is its definition") {
+  const test::GgufFolder folder;
+  for (const gguf::TypeInfo& type : gguf::types()) {
+    if (type.plain) continue;
+    CAPTURE(type.name);
+    const std::string path = folder.write("m.gguf", random_llama({type.type}));
+    const auto kept = test::Loaded::open(path, "f32", 1), widened = test::Loaded::open(path, "f32", 1, {}, "full");
+    CHECK(kept->model.embedding_bytes() == kVocab * gguf::row_bytes(type.type, kHidden));
+    CHECK(widened->model.embedding_bytes() == kVocab * kHidden * sizeof(float));
+    std::vector<float> row(kHidden), defined(kHidden);
+    for (uint32_t token : {0u, 1u, kVocab - 1}) {
+      kept->model.embed(token, row.data());
+      widened->model.embed(token, defined.data());
+      CHECK(row == defined);
+    }
+  }
+}
+
 }  // namespace gguf_types_test
