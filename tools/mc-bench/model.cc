@@ -143,19 +143,14 @@ class Bench {
   /// that so many rows choose when all are equally likely), and each row's K and V.
   double step_bytes(int64_t context, size_t rows) const {
     const auto& c = config();
-    const double element = engine_.model->dtype() == Dtype::f32 ? 4 : 2;
-    const std::string_view weights = engine_.model->weight_dtype();
-    // A weight of an expert: its code and its share of a scale (int8 has one for 128, fp8 mostly so).
-    const double matrix = weights == "int8" || weights == "fp8_e4m3" ? 1 + 4.0 / 128 : element;
-    const double embedding = c.tied_embeddings ? 0 : element * c.vocab * c.hidden;
     const double kv = attn::decode_bytes(runner_.layout(), context) * c.layers;
     const auto& m = c.mixture;
     double idle = 0;
     for (uint32_t i = 0; i < c.layers; ++i)
-      if (c.has_mixture(i))
-        idle += 3.0 * c.hidden * m.intermediate * m.experts *
+      for (const model::Mlp& expert : engine_.model->layers()[i].experts.routed)
+        idle += static_cast<double>(expert.gate_up.bytes() + expert.down.bytes()) *
                 std::pow(1 - static_cast<double>(m.per_token) / m.experts, static_cast<double>(rows));
-    return static_cast<double>(engine_.model->weight_bytes()) - embedding - matrix * idle +
+    return static_cast<double>(engine_.model->weight_bytes() - engine_.model->embedding_bytes()) - idle +
            static_cast<double>(rows) * kv;
   }
 
