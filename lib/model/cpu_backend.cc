@@ -1,6 +1,7 @@
 // See cpu_backend.h. Rows are positions: tile t of a chunk holds positions from 64 (start / 64 + t) on, so the index of
-// a row in its tile is position % 64 for every block size. Rows outside the chunk are zero. All steps but attention
-// work on groups of 8 tiles, so that scratch memory stays small and the activations of a group stay in cache.
+// a row in its tile is position % 64 for every block size. Rows outside the chunk are zero. Where all products are
+// quantised, a row has equal bits in every place, and a chunk is computed without rows outside of it. All steps but
+// attention work on groups of 8 tiles, so that scratch memory stays small and the activations of a group stay in cache.
 #include "model/cpu_backend.h"
 
 #include <algorithm>
@@ -145,14 +146,15 @@ class CpuBackend final : public Backend {
     const size_t hidden = width_.hidden;
     const MixtureConfig& mixture = config().mixture;
     matmul_.decode(experts.router, in, rows, work_.scores);
-    asking_.assign(mixture.experts, {});
+    auto& [asking, routes] = routing_;
+    asking.assign(mixture.experts, {});
     for (size_t row = 0; row < rows; ++row) {
-      route({work_.scores + row * mixture.experts, mixture.experts}, mixture.per_token, mixture.normalise, routes_);
-      for (const Route& one : routes_) asking_[one.expert].push_back({static_cast<uint32_t>(row), one.share});
+      route({work_.scores + row * mixture.experts, mixture.experts}, mixture.per_token, mixture.normalise, routes);
+      for (const Route& one : routes) asking[one.expert].push_back({static_cast<uint32_t>(row), one.share});
     }
     std::fill_n(out, rows * hidden, 0.0f);
-    for (size_t expert = 0; expert < asking_.size(); ++expert) {
-      const auto& askers = asking_[expert];
+    for (size_t expert = 0; expert < asking.size(); ++expert) {
+      const auto& askers = asking[expert];
       if (askers.empty()) continue;
       for (size_t i = 0; i < askers.size(); ++i)
         std::memcpy(work_.asked + i * hidden, in + askers[i].row * hidden, hidden * sizeof(float));
@@ -226,7 +228,7 @@ class CpuBackend final : public Backend {
   }
 
   size_t last_row() const { return pad_ + chunk_->tokens.size() - 1; }
-  Form form() const { return chunk_ != nullptr ? Form::tiles : Form::rows; }
+  Form form() const { return chunk_ != nullptr && !free_rows_ ? Form::tiles : Form::rows; }
   Result<void> attend_chunk(uint32_t layer, const float* q, size_t rows, int64_t position, float* out);
   Result<void> attend_batch(uint32_t layer);
   void append_chunk(uint32_t layer);
@@ -249,13 +251,17 @@ class CpuBackend final : public Backend {
     uint32_t row;
     float share;
   };
-  std::vector<std::vector<Asker>> asking_;  // index: expert
-  std::vector<Route> routes_;               // routes of one row
+  struct Routing {
+    std::vector<std::vector<Asker>> asking;  // index: expert
+    std::vector<Route> routes;               // routes of one row
+  };
+  Routing routing_;
 
   // The pass under way: of a chunk or of a batch.
   const PrefillChunk* chunk_ = nullptr;
   std::span<const DecodeRow> batch_;
   size_t pad_ = 0, rows_ = 0;      // rows of work_ before the chunk, and in all
+  bool free_rows_ = false;         // every product of a chunk is quantised, so that rows need no tiles
   std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
 };
 
@@ -264,10 +270,14 @@ Result<void> CpuBackend::prepare() {
                                            {.name = "forward pass workspace", .huge_pages = true}));
   memory_ = std::move(memory);
   work_.cut(config(), rows_of(options_), memory_.as<float>());
+  free_rows_ = true;
   for (const Layer& layer : model_.layers()) {
     const Mlp& tiled = layer.experts.routed.empty() ? layer.mlp : layer.experts.shared;  // routed experts work on rows
     for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &tiled.gate_up, &tiled.down})
-      if (matrix->rows() > 0) MC_CHECK(matmul_.prepare(*matrix));
+      if (matrix->rows() > 0) {
+        MC_CHECK(matmul_.prepare(*matrix));
+        free_rows_ = free_rows_ && matrix->quantised().has_value();
+      }
   }
   return {};
 }
@@ -278,8 +288,8 @@ Result<void> CpuBackend::begin(const PrefillChunk& chunk) {
   last_state_.clear();
   const Widths& w = width_;
   const size_t tokens = chunk.tokens.size(), half = rope_.half();
-  pad_ = static_cast<size_t>(chunk.start) % kTileRows;
-  rows_ = round_up(pad_ + tokens, kTileRows);
+  pad_ = free_rows_ ? 0 : static_cast<size_t>(chunk.start) % kTileRows;
+  rows_ = free_rows_ ? tokens : round_up(pad_ + tokens, kTileRows);
   each_row(rows_, [&](size_t row) {
     const bool inside = row >= pad_ && row < pad_ + tokens;
     const auto position = static_cast<uint64_t>(chunk.start) + (inside ? row - pad_ : 0);

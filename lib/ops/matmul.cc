@@ -375,7 +375,7 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
 
 void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
   const size_t n = weights.rows(), k = weights.columns();
-  if (!uses_library(weights)) return tiles_by_panels(weights, x, tiles, y);
+  if (!uses_library(weights)) return rows_by_panels(weights, x, tiles * kTileRows, y);
   const Input rows = input(weights, x, tiles * kTileRows);
   const Dtype dtype = tile_dtype(weights);
   const size_t full = n / kPanelColumns * kPanelColumns;
@@ -422,15 +422,17 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
                          columns);
 }
 
-void Matmul::tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
-  const Input rows = input(weights, x, tiles * kTileRows);
+void Matmul::rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
+  const Input in = input(weights, x, rows);
+  const size_t tiles = (rows + kTileRows - 1) / kTileRows;
   parallel_->for_each(static_cast<int64_t>(tiles * weights.panels()), [&](int64_t task, int) {
-    const size_t row = static_cast<size_t>(task) % tiles * kTileRows;
-    panel_rows(weights, static_cast<size_t>(task) / tiles, rows.from_row(row), kTileRows, y + row * weights.rows());
+    const size_t row = static_cast<size_t>(task) % tiles * kTileRows, count = std::min(kTileRows, rows - row);
+    panel_rows(weights, static_cast<size_t>(task) / tiles, in.from_row(row), count, y + row * weights.rows());
   });
 }
 
 void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
+  if (rows > kTileRows) return rows_by_panels(weights, x, rows, y);
   const Input in = input(weights, x, rows);
   const auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
   parallel_->for_ranges(static_cast<int64_t>(weights.panels()), grain, [&](int64_t begin, int64_t end, int) {

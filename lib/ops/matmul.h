@@ -2,7 +2,8 @@
 //
 // Prefill: 64-row tiles, each computed by one thread as the same (64 x K x 128-column slice) product, so a row's bits
 // depend on its own values and on its place in the tile, never on the number of tiles, on threads, or on the process.
-// Decode: a few rows, each an independent chain of sums, so a row's bits do not depend on the batch.
+// Decode: any number of rows, each an independent chain of sums, so a row's bits do not depend on the batch. Quantised
+// weights give a row the same bits in both shapes.
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
 // mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take
@@ -162,7 +163,8 @@ class Matmul {
   const void* widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker);
   /// One panel's columns of y for `rows` rows.
   void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const;
-  void tiles_by_panels(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
+  /// Any number of rows, each of which has the bits that it has alone.
+  void rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y);
 
   const Kernels* kernels_;
   const QuantKernels* quant_;

@@ -273,6 +273,10 @@ TEST_CASE("ops/quant: prefill and decode agree with the packed weights and, bit 
           std::vector<float> tile(kTileRows * (n + 3)), rows(5 * (n + 3)), weight(k);
           matmul.prefill(*packed, x.data(), 1, tile.data());
           matmul.decode(*packed, x.data(), 5, rows.data());
+          std::vector<float> many(2 * x.size() + k), all(many.size() / k * (n + 3));
+          for (size_t i = 0; i < many.size(); ++i) many[i] = x[i % x.size()];
+          matmul.decode(*packed, many.data(), many.size() / k, all.data());
+          for (size_t i = 0; i < all.size(); ++i) CHECK(all[i] == tile[i % tile.size()]);
           for (size_t out = 0; out < n + 3; ++out) {
             packed->row(out, weight.data());
             CHECK(weight[k - 1] == packed->at(out, k - 1));
