@@ -40,6 +40,22 @@ class Machine(unittest.TestCase):
         code, out, _ = machine("--pairs", "0", "--", "/usr/bin/printf", "%s|", "a b", "", "it's", "$x")
         self.assertEqual((code, out), (0, "a b||it's|$x|\n"))
 
+    def test_a_disk_keeps_what_is_written_and_its_writes_and_flushes_are_recorded(self):
+        with tempfile.TemporaryDirectory(prefix="mct-vm-") as folder:
+            disk, log = os.path.join(folder, "disk"), os.path.join(folder, "log")
+            with open(disk, "wb") as file:
+                file.truncate(1 << 20)
+            open(log, "wb").close()
+            line = "test -b /dev/vda && echo written | dd of=/dev/vda conv=fsync 2>/dev/null"
+            code, out, _ = machine("--pairs", "0", "--disk", f"{disk}:{log}", "--", line)
+            self.assertEqual((code, out), (0, ""))
+            with open(disk, "rb") as file:
+                self.assertEqual(file.read(8), b"written\n")
+            with open(log, "rb") as file:
+                record = file.read()
+            self.assertEqual(record[:8], (0x6A736677736872).to_bytes(8, "little"))
+            self.assertIn(b"written\n", record)
+
     def test_a_machine_that_dies_or_hangs_has_failed(self):
         code, _, err = machine("--pairs", "0", "--", "echo c >/proc/sysrq-trigger")
         self.assertEqual(code, 125)
