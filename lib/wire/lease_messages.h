@@ -51,6 +51,21 @@ struct LeasedBlock {
   }
 };
 
+/// The layers of blocks that one member of a pipeline holds. All members hold a block in a page of the same number.
+struct HolderPart {
+  std::string node;
+  InstanceId instance;
+  uint32_t first_layer = 0, end_layer = 0;
+  uint64_t page_bytes = 0;  // distance of pages in the member's KV buffer, the first of which is at offset 0
+
+  bool operator==(const HolderPart&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("node", node), v("instance", instance), v("first_layer", first_layer), v("end_layer", end_layer);
+    v("page_bytes", page_bytes);
+  }
+};
+
 /// The leading run that is leased, which may be empty.
 struct LeaseGrant {
   static constexpr std::string_view kType = "lease_grant";
@@ -59,12 +74,15 @@ struct LeaseGrant {
   uint32_t ttl_ms = 0;
   Fallback reason = Fallback::none;  // why the run is empty
   uint64_t age_ms = 0;               // time since the first block was evicted
+  // The members that hold the blocks, in the order of their layers, the sender first. Empty: the sender holds all
+  // layers.
+  std::vector<HolderPart> parts;
 
   bool operator==(const LeaseGrant&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("blocks", blocks), v("ttl_ms", ttl_ms), v("reason", reason);
-    v.later("age_ms", age_ms);
+    v.later("age_ms", age_ms), v.later("parts", parts);
   }
 };
 
@@ -84,19 +102,20 @@ struct DemoteOffer {
   static constexpr std::string_view kType = "demote_offer";
   uint64_t lease = 0;  // chosen by the offerer
   NamespaceId ns;
-  std::string kv_namespace;  // text without salt, so that the cache can open a pool of this page size
-  uint64_t page_bytes = 0;
+  std::string kv_namespace;   // text without salt, so that the cache can open a pool of this page size
+  uint64_t page_bytes = 0;    // of a page with all layers
   uint64_t extent_bytes = 0;  // bytes of one layer
   std::vector<LeasedBlock> blocks;
   uint32_t ttl_ms = 10000;
-  std::string model, tenant;  // whose blocks these are, as far as the offerer knows
+  std::string model, tenant;      // whose blocks these are, as far as the offerer knows
+  std::vector<HolderPart> parts;  // as in LeaseGrant
 
   bool operator==(const DemoteOffer&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("ns", ns), v("kv_namespace", kv_namespace), v("page_bytes", page_bytes);
     v("extent_bytes", extent_bytes), v("blocks", blocks), v("ttl_ms", ttl_ms);
-    v.later("model", model), v.later("tenant", tenant);
+    v.later("model", model), v.later("tenant", tenant), v.later("parts", parts);
   }
 };
 

@@ -11,6 +11,7 @@
 //                              anyone -> worker      Cancel
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
 //                              leader -> stage       StageAnnounce         stage -> its leader  Failed, StageRotten
+//                              leader -> stage       StageRead . StageReadDone
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //                              conductor -> prefill  CopyBlocks . CopyDone
 //
@@ -590,7 +591,8 @@ using MessageVariant =
     std::variant<Hello, Welcome, Refused, Heartbeat, HeartbeatAck, Peers, Drain, Goodbye, BlockEvents, IndexSync,
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
-                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten>;
+                 DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten,
+                 StageRead, StageReadDone>;
 using Message = OneOf<MessageVariant>;
 
 /// The message's type, such as "hello" or "prefill_start".

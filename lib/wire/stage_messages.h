@@ -125,4 +125,40 @@ struct StageRotten {
   }
 };
 
+/// Asks a stage to read its layers of some blocks from another node into its pages. The leader owns the pages until the
+/// stage has answered.
+struct StageRead {
+  static constexpr std::string_view kType = "stage_read";
+  uint64_t read = 0;  // from the numbers of the leader's runs
+  std::string node;   // holder of the bytes
+  InstanceId instance;
+  std::vector<uint32_t> pages;
+  uint32_t first_layer = 0;
+  std::vector<uint64_t> offsets;            // of layer `first_layer` of each block, in the holder's KV buffer
+  std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][block]
+  uint32_t budget_ms = 5000;
+  bool urgent = false;
+
+  bool operator==(const StageRead&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("read", read), v("node", node), v("instance", instance), v("pages", pages), v("first_layer", first_layer);
+    v("offsets", offsets), v("crcs", crcs), v("budget_ms", budget_ms), v("urgent", urgent);
+  }
+};
+
+/// The end of a StageRead. The stage writes into the pages no more.
+struct StageReadDone {
+  static constexpr std::string_view kType = "stage_read_done";
+  uint64_t read = 0;
+  std::string code;  // "ok" or to_string(mc::Code)
+  std::string message;
+
+  bool operator==(const StageReadDone&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("read", read), v("code", code), v("message", message);
+  }
+};
+
 }  // namespace mc::wire
