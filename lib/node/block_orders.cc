@@ -166,7 +166,8 @@ void BlockOrders::begin(const BlockOrder& order, const BlockHash& last, TimePoin
   auto chain = chain_to(last);
   if (!chain) return answer(order.id, chain.error(), out);
   const auto* read = std::get_if<ReadBlocks>(&order.what);
-  if (read && kv_.layers > 0 && !source_.shelf_of(chain->name_space))  // a cache node leads none
+  const Shelf* shelf = source_.shelf_of(chain->name_space);
+  if (read && kv_.layers > 0 && (!shelf || shelf->layout.stage.count() > 0))  // a cache node leads none
     return answer(order.id,
                   user_error(err::kNotFound, "the node leads a pipeline, whose members hold the blocks in parts",
                              "prefix", "export from a node outside the pipeline"),

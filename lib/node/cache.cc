@@ -105,7 +105,7 @@ Result<Shelf*> Cache::open_shelf(const kv::Namespace&, const NamespaceId& ns, co
   return &at(*shelf);
 }
 
-void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint, Actions& out) {
+void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint now, Actions& out) {
   ++stats_.offers;
   Offer offer{event.from, event.instance, message, 0, {}, {}, {}, false};
   const auto refuse = [&](std::string reason) {
@@ -126,6 +126,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
                         message.tenant.substr(0, kNameBytesMax));
   offer.shelf = *shelf;
   Shelf& s = at(*shelf);
+  if (!are_sound(message.parts, s.layout.layers)) return refuse("layout");
   for (size_t i = 0; i < message.blocks.size(); ++i) {
     const auto& block = message.blocks[i];
     if (block.layer_crcs.size() != s.layout.layers) return refuse("layout");
@@ -143,23 +144,21 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   if (!pages) return refuse("full");
   offer.pages = std::move(*pages);
   MC_ASSERT_EQ(offer.pages.size(), offer.wanted.size());
-  Read read;
-  read.read = numbers_.next();
-  read.peer = event.from;
-  read.instance = event.instance;
+  std::vector<wire::LeasedBlock> blocks;
+  for (const size_t i : offer.wanted) blocks.push_back(message.blocks[i]);
+  BlockRead read{.read = numbers_.next(), .node = event.from, .instance = event.instance};
+  read.parts = message.parts;
   read.pool = *shelf;
+  read.blocks = blocks;
+  read.pages = offer.pages;
   read.budget = std::min<Duration>(cache_.read_timeout, std::chrono::milliseconds(message.ttl_ms));
-  for (size_t i = 0; i < offer.wanted.size(); ++i) {
-    const auto& block = message.blocks[offer.wanted[i]];
-    for (uint32_t layer = 0; layer < s.layout.layers; ++layer)
-      read.slices.push_back({offer.pages[i], s.layout.layer_offset(layer),
-                             block.page_offset + s.layout.layer_offset(layer),
-                             static_cast<uint32_t>(s.layout.layer_bytes()), block.layer_crcs[layer]});
-  }
   // Not urgent: no request depends on this copy.
+  if (!reads_.start(read, s.layout, now, out)) {
+    s.pool.release(offer.pages);
+    return refuse("unknown_peer");
+  }
   const bool fresh = offers_.emplace(read.read, std::move(offer)).second;
   MC_ASSERT(fresh && offers_.size() <= cache_.offers_max);
-  out.push_back(std::move(read));
 }
 
 void Cache::on_read(const ReadDone& done, Actions& out) {
@@ -193,7 +192,7 @@ void Cache::on_read(const ReadDone& done, Actions& out) {
 void Cache::drop_all(TimePoint, Actions& out) {
   for (auto& [read, offer] : offers_) {
     offer.dropped = true;
-    out.push_back(CancelRead{read});
+    reads_.cancel(read, out);
   }
 }
 
@@ -201,7 +200,7 @@ void Cache::on_peer_gone(const NodeId&, const InstanceId& instance, TimePoint, A
   for (auto& [read, offer] : offers_) {
     if (offer.instance != instance) continue;
     offer.dropped = true;
-    out.push_back(CancelRead{read});
+    reads_.cancel(read, out);
   }
 }
 

@@ -23,7 +23,7 @@ void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out)
   c.lease = 0;
   c.dropped = true;
   if (c.read != 0) {  // the transport may still write into the pages, so they stay owned until ReadDone
-    out.push_back(CancelRead{c.read});
+    reads_.cancel(c.read, out);
     c.until = kNever;
     return;
   }
@@ -73,28 +73,26 @@ bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint
   if (count == 0)
     return fail(
         std::string(wire::to_string(grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason)));
-  bool sane = c.have + count <= c.order.hashes.size();
+  bool sane = c.have + count <= c.order.hashes.size() && are_sound(grant.parts, layout.layers);
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
   if (!sane) return fail("bad_grant");
   // A block that a request has published since is read again. publish() keeps the first of the two.
   MC_ASSERT(c.pages.empty() && read_id != 0);
+  if (shelf_.make_room) shelf_.make_room(static_cast<uint32_t>(count));
   auto pages = shelf_.pool.allocate(static_cast<uint32_t>(count));
   if (!pages) return fail("no_space");
   MC_ASSERT_EQ(pages->size(), count);
   c.pages = std::move(*pages);
   c.granted = grant.blocks;
-  Read read;
-  read.read = c.read = read_id;
-  read.peer = c.order.node, read.instance = c.order.instance;
+  BlockRead read{.read = read_id, .node = c.order.node, .instance = c.order.instance};
+  read.parts = grant.parts;
+  read.blocks = c.granted;
+  read.pages = c.pages;
   read.budget = std::min<Duration>(kReadTimeout, std::chrono::milliseconds(grant.ttl_ms));
-  for (size_t i = 0; i < count; ++i)
-    for (uint32_t layer = 0; layer < layout.layers; ++layer)
-      read.slices.push_back({c.pages[i], layout.layer_offset(layer),
-                             grant.blocks[i].page_offset + layout.layer_offset(layer),
-                             static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
+  if (!reads_.start(read, layout, now, out)) return fail("peer_lost");
+  c.read = read_id;
   c.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
-  out.push_back(std::move(read));
   return true;
 }
 

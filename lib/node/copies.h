@@ -26,7 +26,8 @@ class Copies {
     uint64_t copies = 0, blocks = 0, bytes = 0, failed = 0, checksum_failures = 0;
   };
 
-  explicit Copies(Shelf& shelf) : shelf_(shelf) {}
+  /// `shelf` and `reads` must outlive the object.
+  Copies(Shelf& shelf, BlockReads& reads) : shelf_(shelf), reads_(reads) {}
 
   /// `id` is a fresh number of the node for the lease. An immediate answer is appended to `out`.
   void start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out);
@@ -58,6 +59,7 @@ class Copies {
   void end(Iterator at, uint32_t blocks, std::string reason, Actions& out);
 
   Shelf& shelf_;
+  BlockReads& reads_;
   std::map<uint64_t, Copy> copies_;  // key: number of the lease
   Stats stats_;
 };

@@ -38,7 +38,8 @@ std::vector<kv::PageIndex> Demoter::cold_chain(NamespaceId& ns) const {
   return {};
 }
 
-void Demoter::offer(const std::vector<const wire::Peer*>& caches, uint64_t id, TimePoint now, Actions& out) {
+void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts,
+                    uint64_t id, TimePoint now, Actions& out) {
   if (caches.empty()) return;
   next_ = now + kDemoteEvery;
   wire::DemoteOffer message;
@@ -52,7 +53,10 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, uint64_t id, T
   message.kv_namespace = kv_namespace_;
   if (const NamespaceBook::Entry* owner = names_.find(message.ns))
     message.model = owner->model, message.tenant = owner->tenant.value_or("");
-  message.page_bytes = shelf_.layout.page_bytes();
+  ExtentLayout whole = shelf_.layout;
+  whole.stage = {};
+  message.page_bytes = whole.page_bytes();
+  message.parts = parts;
   message.extent_bytes = shelf_.layout.layer_bytes();
   message.ttl_ms = static_cast<uint32_t>(kDemoteTtl / 1ms);
   for (const kv::PageIndex page : pages) {

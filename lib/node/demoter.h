@@ -21,8 +21,10 @@ class Demoter {
 
   /// Whether an offer may be due.
   bool due(TimePoint now) const;
-  /// Offers the coldest chain to one of `caches`, under the lease number `id`.
-  void offer(const std::vector<const wire::Peer*>& caches, uint64_t id, TimePoint now, Actions& out);
+  /// Offers the coldest chain to one of `caches`, under the lease number `id`. `parts`: the members of this node's
+  /// pipeline.
+  void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
+             TimePoint now, Actions& out);
   void on_done(const NodeId& node, const wire::DemoteDone& message);
   /// The lease of an offer has expired.
   void expired(kv::LeaseId lease);

@@ -27,6 +27,7 @@ struct FetchPart {
   TimePoint until = kNever, lease_end = kNever;
   wire::LeaseGrant grant;
   std::vector<kv::PageIndex> pages;  // pages that the read fills; owned by the part
+  std::vector<uint64_t> held;        // see BlockRead; set with the pages
 
   uint32_t first() const { return source.first_block; }
   uint32_t end() const { return source.first_block + source.block_count; }

@@ -15,7 +15,8 @@ constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader req
 
 Result<Shelf*> BlockSource::open_shelf(const kv::Namespace&, const NamespaceId& ns, const ExtentLayout& layout) {
   Shelf* shelf = shelf_of(ns);
-  if (!shelf) return user_error(err::kKvFileForeign, "the node holds its blocks in parts, as a member of a pipeline");
+  if (!shelf || shelf->layout.stage.count() > 0)
+    return user_error(err::kKvFileForeign, "the node holds its blocks in parts, as a member of a pipeline");
   if (shelf->layout != layout)
     return user_error(err::kKvFileForeign, "the blocks have pages of " + std::to_string(layout.page_bytes()) +
                                                " bytes, this node's have " +
@@ -72,7 +73,8 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
   wire::LeaseGrant reply{request.lease, {}, 0};
   Shelf* shelf = source_.shelf_of(request.ns);
   const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
-  const uint32_t here = shelf ? shelf->pool.match(wanted) : 0;
+  const HolderParts parts = source_.parts();
+  const uint32_t here = shelf && parts ? shelf->pool.match(wanted) : 0;
   if (here < wanted.size()) reply.reason = absence(shelf, wanted[here], request.wait_ms > 0, now, reply.age_ms);
   if (here > 0) {
     std::vector<kv::PageIndex> pages;
@@ -89,6 +91,7 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       const bool fresh = granted_.try_emplace({instance, request.lease}, Granted{shelf, *lease}).second;
       MC_ASSERT(fresh);
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
+      reply.parts = *parts;
       for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page, request.with_tokens));
     }
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,10 @@
 
 namespace mc::node {
 
+/// The members of a node's pipeline, this process first; empty for a node that holds all layers. nullopt: a member is
+/// missing.
+using HolderParts = std::optional<std::vector<wire::HolderPart>>;
+
 /// The blocks that a node can lend.
 class BlockSource {
  public:
@@ -22,6 +27,7 @@ class BlockSource {
   virtual Shelf* shelf_of(const NamespaceId& ns) = 0;
   /// Whether the block is being computed and will be published here.
   virtual bool is_pending(const BlockHash& hash) const = 0;
+  virtual HolderParts parts() const { return std::vector<wire::HolderPart>(); }
   /// The shelf that takes blocks of this namespace from operators. MC6003 names what differs on this node.
   virtual Result<Shelf*> open_shelf(const kv::Namespace& kv, const NamespaceId& ns, const ExtentLayout& layout);
 };

@@ -190,8 +190,8 @@ const std::string* Members::decode_attention(const std::string& model) const {
   return nullptr;
 }
 
-// Each member of a pipeline holds a range of the layers only. So other nodes fetch no blocks from a pipeline, and a
-// pipeline fetches none.
+// Blocks of a pipeline are read from all of its members, and all of them read what the pipeline fetches. So a pipeline
+// that lacks a member lends and fetches nothing.
 void Members::show_on(sched::Board& board) const {
   const kv::Namespace* ns = namespace_of("");
   const uint32_t block_tokens = ns ? ns->block_tokens : 64;
@@ -202,7 +202,7 @@ void Members::show_on(sched::Board& board) const {
     member.slot = node.ordinal;
     member.name = name;
     member.prefill = serves(node, wire::Role::prefill, ""), member.decode = serves(node, wire::Role::decode, "");
-    member.readable = node.hello.stages <= 1;
+    member.readable = lacking(node).empty();
     member.draining = node.draining;
     member.model = node.hello.model;
     member.capacity_tokens = node.hello.page_count * block_tokens;

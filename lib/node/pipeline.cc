@@ -23,6 +23,18 @@ std::optional<uint32_t> Pipeline::sender(const Received& event) const {
   return std::nullopt;
 }
 
+HolderParts Pipeline::parts(const InstanceId& leader, ExtentLayout layout) const {
+  std::vector<wire::HolderPart> out;
+  for (uint32_t stage = 0; leads() && stage < stages_; ++stage) {
+    const wire::Peer* peer = stage == 0 ? nullptr : member(stage);
+    if (stage > 0 && !peer) return std::nullopt;
+    layout.stage = layers_of(stage);
+    out.push_back({peer ? peer->name : leader_, peer ? peer->instance : leader, layout.stage.first, layout.stage.end,
+                   layout.page_bytes()});
+  }
+  return out;
+}
+
 std::string Pipeline::objection(const wire::StageDone& done, uint32_t stage, uint32_t blocks) const {
   const LayerRange layers = layers_of(stage);
   if (done.first_layer != layers.first || done.crcs.size() != layers.end - layers.first)

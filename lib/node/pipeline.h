@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/extent.h"
+#include "node/lender.h"
 #include "node/node.h"
 #include "node/peers.h"
 #include "node/stage.h"
@@ -35,6 +36,8 @@ class Pipeline {
   std::optional<uint32_t> missing() const;
   /// The stage that sent a message; nullopt when the sender is no listed member of the pipeline.
   std::optional<uint32_t> sender(const Received& event) const;
+  /// The layers that each member holds. nullopt: a member is missing.
+  HolderParts parts(const InstanceId& leader, ExtentLayout layout) const;
   /// Why a stage's report cannot be used: its numbers of layers or blocks differ from the leader's. Empty = usable.
   std::string objection(const wire::StageDone& done, uint32_t stage, uint32_t blocks) const;
   /// Cancels a request at every other member.

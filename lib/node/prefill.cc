@@ -10,12 +10,6 @@
 namespace mc::node {
 
 namespace {
-// The leader of a pipeline demotes nothing, because a cache node would read the leader's layers alone.
-WorkerOptions worker_options(WorkerOptions worker, uint32_t stages) {
-  if (stages > 1) worker.demote_above = kNeverDemote;
-  return worker;
-}
-
 RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
   switch (r.phase) {
     case PrefillRequest::Phase::queued: return RequestStage::queue;
@@ -31,13 +25,14 @@ RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
 }  // namespace
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
-    : Worker(worker_options(std::move(worker), options.stages)),
+    : Worker(std::move(worker)),
       prefill_(options),
-      fetches_(*shelf_, peers(), disk_, numbers_, prefill_.fetch_timeout),
+      fetches_(*shelf_, peers(), disk_, reads_, numbers_, prefill_.fetch_timeout),
       pipeline_(name(), peers(), prefill_.stages, options_.layout.layers),
-      copies_(*shelf_) {
+      copies_(*shelf_, reads_) {
   MC_ASSERT(shelf_);
   MC_ASSERT(!pipeline_.leads() || disk().state() == DiskTier::State::none);
+  if (pipeline_.leads()) shelf_->keep_lost_parts();
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
 
@@ -62,14 +57,15 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
     if (!ours && !grant->blocks.empty())  // the grant arrived after its fetch had been given up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
-    if (by_conductor && !pipeline_.leads())
-      copies_.start(*order, numbers_.next(), peers().has(order->node, order->instance), now, out);
+    if (by_conductor) copies_.start(*order, numbers_.next(), peers().has(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
     if (is_stage_of(event.from, name())) slots_.free(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
     on_stage_done(event, *staged, now, out);
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
     if (pipeline_.sender(event)) on_stage_rotten(*rotten, out);
+  } else if (const auto* read = std::get_if<wire::StageReadDone>(&event.message)) {
+    if (const auto whole = reads_.on_stage_read(event.from, event.instance, *read)) on_event(*whole, now, out);
     // A stage could not announce its extents.
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {
     Request* r = requests_.find(failed->req, failed->attempt);
@@ -90,7 +86,7 @@ void Prefill::on_start(const NodeId& from, const wire::PrefillStart& start, Time
   MC_ASSERT(!r->alone || (start.decode.empty() && spec.stopping.max_tokens == 1));
   r->decode.node = start.decode;
   r->decode.instance = start.decode_instance;
-  if (!pipeline_.leads()) r->sources = start.sources;  // later stages would lack the blocks that the leader fetched
+  r->sources = start.sources;
   r->times.arrived = now;
   r->times.deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
@@ -188,6 +184,7 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
 
 void Prefill::on_tick(TimePoint now, Actions& out) {
   slots_.free_late(now);
+  for (const ReadDone& late : reads_.on_tick(now)) on_event(late, now, out);
   copies_.on_tick(now, out);
   for (const auto& r : requests_.late(now, prefill_.grace)) {
     if (r->phase == Phase::handing_over) {
@@ -202,8 +199,8 @@ void Prefill::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Prefill::role_wakeup() const {
-  return std::min(
-      {slots_.next_wakeup(), copies_.next_wakeup(), fetches_.next_wakeup(), requests_.next_deadline(prefill_.grace)});
+  return std::min({slots_.next_wakeup(), copies_.next_wakeup(), fetches_.next_wakeup(), reads_.next_wakeup(),
+                   requests_.next_deadline(prefill_.grace)});
 }
 
 void Prefill::drop_all(TimePoint, Actions& out) {
@@ -217,7 +214,7 @@ void Prefill::drop_all(TimePoint, Actions& out) {
 }
 
 void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
-  if (pipeline_.leads() && is_stage_of(node, name())) on_stage_gone(node, out);
+  if (pipeline_.leads() && is_stage_of(node, name())) on_stage_gone(node, instance, now, out);
   copies_.on_peer_gone(instance, out);
   const auto all = requests_.all();
   for (const auto& [id, r] : all) {
@@ -369,6 +366,7 @@ bool Prefill::take_pages(Request& r) {
   r.pages.pin_prefix(shelf_->pool, r.reusable_hashes().subspan(r.pages.size()));
   const uint32_t shared = r.pages.size();
   const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
+  if (shelf_->make_room) shelf_->make_room(own);
   if (!r.pages.allocate(shelf_->pool, own)) return false;
   r.prefix.blocks = shared;
   if (r.alone) return true;
@@ -463,6 +461,7 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   MC_ASSERT(first_block <= end_block && end_block <= r.hashes.size());
   MC_ASSERT_LE(end_block, r.crcs.size());
   const uint32_t bt = options_.layout.block_tokens;
+  for (uint32_t block = first_block; shelf_->lost && block < end_block; ++block) shelf_->lost->forget(r.hashes[block]);
   for (uint32_t block = first_block; block < end_block; ++block)
     r.pages.publish(shelf_->pool, block,
                     {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block], block_ids(r, block, bt)});
@@ -588,9 +587,9 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
   }
 }
 
-// The lost member had its layers of every block, so all cached blocks and all requests under way are lost. Blocks that
-// are still held drain.
-void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
+// The lost member had its layers of every block, so all requests under way are lost, and no block can be used as it is.
+// Blocks that are still held drain.
+void Prefill::on_stage_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
   const auto all = requests_.all();
   for (const auto& [id, r] : all)
     if (r->phase != Phase::ended)
@@ -598,7 +597,9 @@ void Prefill::on_stage_gone(const NodeId& node, Actions& out) {
   for (const auto& r : requests_.ended()) r->work.flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
   slots_.free_others(computing_ ? computing_->work.run : 0);  // the leader's compute still writes this slot
-  for (const auto& block : shelf_->pool.snapshot()) shelf_->pool.remove(block.hash, kv::Removal::dropped);
+  for (const ReadDone& ended : reads_.on_stage_gone(instance)) on_event(ended, now, out);
+  for (uint32_t stage = 1; stage < prefill_.stages; ++stage)
+    if (node == stage_name(name(), stage)) shelf_->lost->lose(stage);
 }
 
 }  // namespace mc::node

@@ -19,8 +19,11 @@
 //
 // With `stages` above 1 this node leads a pipeline (node/pipeline.h). The leader computes the first layers of a chunk,
 // hands the chunk on, and computes the next chunk while later stages work. The blocks of a chunk are published when the
-// last stage has finished it. When a member is lost, every request under way and all cached blocks are lost too. Until
-// the member is back, the conductor sends nothing.
+// last stage has finished it. The pipeline is one holder of blocks. The leader's books stand for all members: it grants
+// the leases, and readers read each layer from the member that has it. Blocks that the leader fetches are read by each
+// member for itself (node/block_reads.h). When a member is lost, every request under way is lost, and no block can be
+// used. The other members keep their layers of the blocks. When the member is back, its layers are fetched from other
+// nodes that hold the blocks, or computed again (node/lost_parts.h). Until then, the conductor sends nothing.
 #pragma once
 
 #include <map>
@@ -75,8 +78,7 @@ class Prefill final : public Worker {
   bool role_idle() const override { return requests_.all().empty() && copies_.idle(); }
   void role_check() const override;
   bool is_pending(const BlockHash& hash) const override { return requests_.is_pending(hash); }
-  /// A pipeline leases no blocks to other nodes, because each member holds a part of the layers.
-  Shelf* shelf_of(const NamespaceId&) override { return pipeline_.leads() ? nullptr : shelf_.get(); }
+  HolderParts parts() const override { return pipeline_.parts(options_.instance, options_.layout); }
 
  private:
   using Request = PrefillRequest;
@@ -114,7 +116,7 @@ class Prefill final : public Worker {
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
   void on_stage_rotten(const wire::StageRotten& found, Actions& out);
-  void on_stage_gone(const NodeId& node, Actions& out);
+  void on_stage_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
 
   PrefillOptions prefill_;
   PrefillRequests requests_;

@@ -151,7 +151,7 @@ bool PrefixFetches::is_as_asked(const Fetch& f, const FetchPart& part, const wir
     if (grant.blocks[i].hash != f.wanted.hashes[part.first() + i] ||
         grant.blocks[i].layer_crcs.size() != shelf_.layout.layers)
       return false;
-  return true;
+  return are_sound(grant.parts, shelf_.layout.layers);
 }
 
 /// Pages that come back to the pool when reads that were given up end.
@@ -161,15 +161,34 @@ uint32_t PrefixFetches::returning() const {
   return static_cast<uint32_t>(pages);
 }
 
+/// Takes a page for each granted block, or none. A block of which a member lost its layers has its page already, and
+/// part.held then has the members that still have theirs.
+bool PrefixFetches::allocate(FetchPart& part) {
+  MC_ASSERT(part.pages.empty());
+  const auto& blocks = part.grant.blocks;
+  std::vector<kv::PageIndex> kept;
+  std::vector<uint64_t> has(blocks.size(), 0);
+  for (size_t i = 0; shelf_.lost && i < blocks.size(); ++i)
+    if (const auto block = shelf_.lost->take(blocks[i].hash, blocks[i].layer_crcs))
+      kept.push_back(block->page), has[i] = ~block->lost;
+  std::vector<kv::PageIndex> fresh(blocks.size() - kept.size());
+  if (shelf_.make_room) shelf_.make_room(static_cast<uint32_t>(fresh.size()));
+  if (!shelf_.pool.allocate(fresh)) {
+    shelf_.pool.release(kept);
+    return false;
+  }
+  size_t next_kept = 0, next_fresh = 0;
+  for (const uint64_t members : has) part.pages.push_back(members != 0 ? kept[next_kept++] : fresh[next_fresh++]);
+  if (!kept.empty()) part.held = std::move(has);
+  return true;
+}
+
 /// Takes pages for the blocks of a grant. When the pool has none, later parts of the prefix give up theirs; those of an
 /// unfinished read come back with its end, and the part waits for them. False: there are not enough.
 bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
   const auto count = static_cast<uint32_t>(part.grant.blocks.size());
   for (;;) {
-    if (auto pages = shelf_.pool.allocate(count)) {
-      part.pages = std::move(*pages);
-      return true;
-    }
+    if (allocate(part)) return true;
     if (shelf_.pool.available() + returning() >= count) return true;
     const FetchPart* last = nullptr;
     for (const auto& [first, other] : f.parts.all())
@@ -205,7 +224,7 @@ bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actio
 void PrefixFetches::read_granted(const Found& at, TimePoint now, Actions& out) {
   MC_ASSERT(at.part.state == FetchPart::State::granted);
   if (!take_pages(at.fetch, at.part, out)) return fail(at.fetch, at.part, wire::Fallback::no_pages, 0, out);
-  if (!at.part.pages.empty()) read(at, now, out);
+  if (!at.part.pages.empty() && !read(at, now, out)) fail(at.fetch, at.part, wire::Fallback::peer_lost, 0, out);
 }
 
 /// Goes on with parts that wait for pages, because some have come back to the pool.
@@ -221,7 +240,8 @@ void PrefixFetches::on_pages(TimePoint now, Actions& out) {
   }
 }
 
-void PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
+/// False: a member of a pipeline is missing, and nothing is read.
+bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   auto& [req, f, part] = at;
   const ExtentLayout& layout = shelf_.layout;
   const wire::LeaseGrant& grant = part.grant;
@@ -229,30 +249,28 @@ void PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   MC_ASSERT_EQ(part.pages.size(), grant.blocks.size());
   const uint32_t got = part.first() + static_cast<uint32_t>(grant.blocks.size());
   const bool lacks_rest = got < part.end() && grant.reason != wire::Fallback::none;
-  if (got < part.end() && !lacks_rest) f.parts.ask_again(part, got);  // one grant has a limit of blocks
-  Read read;
-  read.read = part.read = numbers_.next();
-  read.peer = part.source.node;
-  read.instance = part.source.instance;
+  BlockRead read{.read = numbers_.next(), .node = part.source.node, .instance = part.source.instance};
+  read.parts = grant.parts;
+  read.blocks = grant.blocks;
+  read.pages = part.pages;
+  read.held = part.held;
   // The holder may reuse the pages after the lease, so the read must end before the lease does.
   read.budget = std::min<Duration>({timeout_, part.lease_end - now, f.wanted.deadline - now});
-  for (size_t i = 0; i < grant.blocks.size(); ++i)
-    for (uint32_t layer = 0; layer < layout.layers; ++layer)
-      read.slices.push_back({part.pages[i], layout.layer_offset(layer),
-                             grant.blocks[i].page_offset + layout.layer_offset(layer),
-                             static_cast<uint32_t>(layout.layer_bytes()), grant.blocks[i].layer_crcs[layer]});
   // A short prefix does not queue behind a long one, whose request waits for its last byte anyway.
   read.urgent = grant.blocks.size() * layout.layers * layout.layer_bytes() <= kUrgentBytes;
+  if (!reads_.start(read, layout, now, out)) return false;
+  if (got < part.end() && !lacks_rest) f.parts.ask_again(part, got);  // one grant has a limit of blocks
+  part.read = read.read;
   part.state = FetchPart::State::reading;
   part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
   by_operation_[part.read] = req;
-  out.push_back(std::move(read));
-  if (!lacks_rest) return;
+  if (!lacks_rest) return true;
   ++stats_.failures;
   if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = grant.reason;
   f.give_up(part, got, grant.reason, grant.age_ms);
   f.parts.replace(part, got);
   cut(f, f.parts.end_of_prefix(f.have()), out);
+  return true;
 }
 
 bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
@@ -340,7 +358,7 @@ void PrefixFetches::abandon_read(FetchPart& part, Actions& out) {
   if (part.read == 0) {
     shelf_.pool.release(part.pages);
   } else {
-    out.push_back(CancelRead{part.read});
+    reads_.cancel(part.read, out);
     by_operation_.erase(part.read);
     const bool fresh = abandoned_.emplace(part.read, std::move(part.pages)).second;
     MC_ASSERT(fresh);

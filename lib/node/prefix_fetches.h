@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "node/block_reads.h"
 #include "node/disk_tier.h"
 #include "node/fetch_parts.h"
 #include "node/held_pages.h"
@@ -64,9 +65,10 @@ class PrefixFetches {
     uint64_t fetches = 0, failures = 0, checksum_failures = 0;
   };
 
-  /// `shelf`, `peers`, `disk` and `numbers` must outlive the object. `timeout` bounds one load, lease request or read.
-  PrefixFetches(Shelf& shelf, const Peers& peers, DiskTier& disk, Numbers& numbers, Duration timeout)
-      : shelf_(shelf), peers_(peers), disk_(disk), numbers_(numbers), timeout_(timeout) {}
+  /// `shelf`, `peers`, `disk`, `reads` and `numbers` must outlive the object. `timeout` bounds one load, lease request
+  /// or read.
+  PrefixFetches(Shelf& shelf, const Peers& peers, DiskTier& disk, BlockReads& reads, Numbers& numbers, Duration timeout)
+      : shelf_(shelf), peers_(peers), disk_(disk), reads_(reads), numbers_(numbers), timeout_(timeout) {}
 
   void start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out);
   /// Removes the request's fetch. An unfinished fetch is cancelled.
@@ -116,9 +118,10 @@ class PrefixFetches {
   void ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out);
   bool is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const;
   uint32_t returning() const;
+  bool allocate(FetchPart& part);
   bool take_pages(Fetch& f, FetchPart& part, Actions& out);
   void read_granted(const Found& at, TimePoint now, Actions& out);
-  void read(const Found& at, TimePoint now, Actions& out);
+  bool read(const Found& at, TimePoint now, Actions& out);
   void on_pages(TimePoint now, Actions& out);
   void publish(Fetch& f, const FetchPart& part);
   void fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out);
@@ -132,6 +135,7 @@ class PrefixFetches {
   Shelf& shelf_;
   const Peers& peers_;
   DiskTier& disk_;
+  BlockReads& reads_;
   Numbers& numbers_;
   Duration timeout_;
   std::map<RequestId, Fetch> fetches_;

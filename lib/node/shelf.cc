@@ -4,6 +4,12 @@
 
 namespace mc::node {
 
+void Shelf::keep_lost_parts() {
+  MC_ASSERT(!lost && !make_room);
+  lost = std::make_unique<LostParts>(pool);
+  make_room = [this](uint32_t pages) { lost->make_room(pages); };
+}
+
 wire::LeasedBlock Shelf::leased_block(kv::PageIndex page, bool with_tokens) const {
   const kv::BlockMeta& meta = pool.meta(page);
   return {meta.hash,

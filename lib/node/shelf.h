@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/extent.h"
 #include "kv/kv.h"
+#include "node/lost_parts.h"
 #include "wire/messages.h"
 
 namespace mc::node {
@@ -25,6 +27,10 @@ struct Shelf {
   uint64_t page_offset(kv::PageIndex page) const {
     return slabs.at(page / slab_pages) + uint64_t{page % slab_pages} * layout.page_bytes();
   }
+  /// The layers of a pipeline's blocks may be lost with a member. From now on the others are kept.
+  void keep_lost_parts();
+  /// Owned pages that are given to any other use first.
+  uint32_t spare_pages() const { return lost ? lost->size() : 0; }
   /// The description of a cached block for a reader.
   wire::LeasedBlock leased_block(kv::PageIndex page, bool with_tokens) const;
   /// The checksums that the first `blocks` pages must have before they are used again (RunChunk::prefix_crcs).
@@ -38,6 +44,7 @@ struct Shelf {
   kv::Leases leases;
   /// Grows the pool until so many pages can be allocated, as far as its owner has memory. Empty: it never grows.
   std::function<void(uint32_t pages)> make_room;
+  std::unique_ptr<LostParts> lost;  // only of the leader of a pipeline
 };
 
 /// The token ids that a peer gave with a block, when the block's id is made of them; else none. A node works without

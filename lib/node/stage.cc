@@ -32,7 +32,8 @@ Stage::Stage(WorkerOptions worker, StageOptions options)
       stage_(std::move(options)),
       layers_(stage_layers(options_.layout.layers, stage_.stage, stage_.stages)),
       in_used_(ActivationSlots::kEach),
-      out_used_(ActivationSlots::kEach) {
+      out_used_(ActivationSlots::kEach),
+      block_reads_(numbers_, options_.layout, options_.page_count) {
   MC_ASSERT(stage_.stage > 0 && layers_.first < layers_.end);
 }
 
@@ -55,6 +56,8 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
     free_handed(it);
   } else if (const auto* announced = std::get_if<wire::StageAnnounce>(&event.message)) {
     if (event.from == stage_.leader) announce(event, *announced, out);
+  } else if (const auto* read = std::get_if<wire::StageRead>(&event.message)) {
+    if (event.from == stage_.leader) on_block_read(event, *read, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     if (event.from != stage_.leader) return;
     for (Run& run : runs_)
@@ -109,12 +112,36 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   if (const std::string why = objection(asked); !why.empty()) return refuse(Reason::internal, why);
   // A leader numbers its chunks upwards. When a chunk arrives late, the chunks after it were computed without its KV,
   // so the whole request is unusable.
-  if (asked.leader_instance != newest_leader_) newest_leader_ = asked.leader_instance, newest_run_ = 0;
+  follow(asked.leader_instance, out);
   if (asked.run <= newest_run_)
     return refuse(Reason::io,
                   "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
+  if (block_reads_.is_younger(asked.run, asked.pages))
+    return refuse(Reason::io, "chunk " + std::to_string(asked.run) + " came after a read of its pages");
   newest_run_ = asked.run;
   runs_.push_back(std::move(run));
+}
+
+/// Chunks and reads of this leader follow, whose numbers begin anew when it is another one than before.
+void Stage::follow(const InstanceId& leader, Actions& out) {
+  if (leader == newest_leader_) return;
+  newest_leader_ = leader, newest_run_ = 0;
+  block_reads_.forget_leader(out);
+}
+
+void Stage::on_block_read(const Received& event, const wire::StageRead& asked, Actions& out) {
+  const auto refuse = [&](Code code, std::string why) { StageReads::refuse(event, asked, code, std::move(why), out); };
+  if (!peers().has(event.from, event.instance)) return refuse(Code::peer_lost, event.from + kNotListed);
+  if (!peers().has(asked.node, asked.instance)) return refuse(Code::peer_lost, asked.node + kNotListed);
+  follow(event.instance, out);
+  if (std::string why = block_reads_.objection(asked, newest_run_); !why.empty())
+    return refuse(Code::busy, std::move(why));
+  const bool computes = std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
+    const auto& pages = run.asked.pages;
+    return std::find_first_of(pages.begin(), pages.end(), asked.pages.begin(), asked.pages.end()) != pages.end();
+  });
+  if (computes) return refuse(Code::busy, "a chunk that the leader has given up still uses the pages");
+  block_reads_.start(event, asked, out);
 }
 
 void Stage::free_handed(std::map<uint64_t, Handed>::iterator handed) {
@@ -189,7 +216,8 @@ std::map<uint64_t, Stage::Check>::iterator Stage::check_of(const Run& run) {
 }
 
 bool Stage::role_idle() const {
-  return runs_.empty() && std::none_of(checks_.begin(), checks_.end(), [](const auto& c) { return c.second.running; });
+  return runs_.empty() && block_reads_.idle() &&
+         std::none_of(checks_.begin(), checks_.end(), [](const auto& c) { return c.second.running; });
 }
 
 // Reads run ahead of compute by the number of slots. Compute is first in, first out.
@@ -200,7 +228,8 @@ void Stage::pump(TimePoint now, Actions& out) {
   for (Run& run : runs_) {
     if (run.phase == Phase::computing) return;
     if (run.dropped) continue;
-    if (run.phase != Phase::ready || waits_for_check(run)) return;  // the first run of the queue is not ready
+    // The first run of the queue is not ready.
+    if (run.phase != Phase::ready || waits_for_check(run) || block_reads_.writes(run.asked.pages)) return;
     return refuse_unchecked(run, out) ? pump(now, out) : start_compute(run, out);
   }
 }
@@ -271,6 +300,7 @@ void Stage::start_compute(Run& run, Actions& out) {
 
 void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
   if (const auto* read = std::get_if<ReadDone>(&event)) {
+    if (block_reads_.on_read(*read, out)) return pump(now, out);
     if (Run* run = by_op(read->read)) {
       run->op = 0;
       send(run->from, run->from_instance, wire::StageTaken{run->asked.run}, out);
@@ -384,14 +414,17 @@ TimePoint Stage::role_wakeup() const {
 }
 
 void Stage::drop_all(TimePoint, Actions& out) {
+  block_reads_.cancel_all(out);
   for (Run& run : runs_) drop(run, out);
   std::erase_if(runs_, [](const Run& r) { return r.op == 0; });
 }
 
 // A new leader has no record of earlier runs. A next stage that was lost reads no more slots.
 void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, Actions& out) {
-  if (node == stage_.leader)
+  if (node == stage_.leader) {
+    block_reads_.cancel_all(out);
     for (Run& run : runs_) drop(run, out);
+  }
   if (node == stage_name(stage_.leader, stage_.stage + 1)) {
     while (!handed_on_.empty()) free_handed(handed_on_.begin());
   }

@@ -5,10 +5,11 @@
 //                                |                                     StageRun to the next stage
 //                                '-- StageTaken: the sender's slot is free
 //
-// A stage keeps no books of blocks. Its page i holds its layers of the block in the leader's page i, so the leader's
-// pool, leases and index stand for the whole pipeline. Runs are computed in the order of their arrival. When the leader
-// gives a page to another block, the later run therefore writes last. A run that arrives after a younger one is
-// refused.
+// A stage reads cached blocks into its pages when the leader asks (node/stage_reads.h), and other nodes read blocks
+// from its pages under leases of the leader. It keeps no books of blocks. Its page i holds its layers of the block in
+// the leader's page i, so the leader's pool, leases and index stand for the whole pipeline. Runs are computed in the
+// order of their arrival. When the leader gives a page to another block, the later run therefore writes last. A run
+// that arrives after a younger one is refused.
 #pragma once
 
 #include <deque>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "node/failure.h"
+#include "node/stage_reads.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -105,6 +107,8 @@ class Stage final : public Worker {
   std::string objection(const wire::StageRun& run) const;
   void on_run(const Received& event, const wire::StageRun& run, TimePoint now, Actions& out);
   std::string objection(const wire::StageAnnounce& message) const;
+  void on_block_read(const Received& event, const wire::StageRead& asked, Actions& out);
+  void follow(const InstanceId& leader, Actions& out);
   void announce(const Received& event, const wire::StageAnnounce& message, Actions& out);
   void start_check(const Received& event, const wire::StageAnnounce& message, Actions& out);
   void on_check(Check& check, const ChunkDone& done, Actions& out);
@@ -131,6 +135,7 @@ class Stage final : public Worker {
   uint64_t newest_run_ = 0;  // newest run of that leader, whose chunks arrive in the order of their numbers
   std::vector<bool> in_used_, out_used_;
   std::map<uint64_t, Handed> handed_on_;  // key: run number; slots that the next stage has not read yet
+  StageReads block_reads_;
   Stats stats_;
 };
 

@@ -47,8 +47,9 @@ uint64_t memory_of(const WorkerOptions& options) {
 Worker::Worker(WorkerOptions options)
     : options_(std::move(options)),
       disk_(options_.disk, blocks_.log(), numbers_),
-      registration_(options_.name, options_.hello_retry, options_.seed),
       peers_(options_.instance),
+      reads_(*this, numbers_, peers_),
+      registration_(options_.name, options_.hello_retry, options_.seed),
       lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
       orders_(*this, shelves_, disk_, blocks_, {options_.kv, memory_of(options_)}) {
   if (options_.kv.layers > 0) blocks_.names().add_own(options_.kv, options_.model);
@@ -93,7 +94,11 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
             event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))
       if (const std::string trouble = disk_.take_trouble(); !trouble.empty())
         disk_.state() == DiskTier::State::lost ? last_error_.keep(trouble) : last_error_.note(trouble);
-    on_event(event, now, out);
+    const auto* read = std::get_if<ReadDone>(&event);
+    if (!read)
+      on_event(event, now, out);
+    else if (const auto whole = reads_.on_read(*read))
+      on_event(*whole, now, out);
   }
   tend_blocks(now, out);
 }
@@ -123,17 +128,18 @@ bool Worker::idle() const {
   for (const Shelf* shelf : shelves()) {
     const auto& counts = shelf->pool.counts();
     const size_t leases = shelf->leases.size() - orders_.pins().count(*shelf);
-    if (counts.owned + counts.draining + counts.pinned > 0 || leases > 0) return false;
+    if (counts.owned - shelf->spare_pages() + counts.draining + counts.pinned > 0 || leases > 0) return false;
   }
-  return disk_.idle() && lender_.idle() && orders_.idle() && (!demoter_ || demoter_->idle()) && role_idle();
+  return disk_.idle() && reads_.idle() && lender_.idle() && orders_.idle() && (!demoter_ || demoter_->idle()) &&
+         role_idle();
 }
 
 wire::Load Worker::load() const {
   wire::Load load;
   for (const Shelf* shelf : shelves()) {
     const auto& counts = shelf->pool.counts();
-    load.pages_free += counts.free;
-    load.pages_private += counts.owned + counts.draining;
+    load.pages_free += counts.free + shelf->spare_pages();
+    load.pages_private += counts.owned - shelf->spare_pages() + counts.draining;
     load.pages_cached += counts.cached;
     load.pages_pinned += counts.cached - counts.evictable;
     load.leases += shelf->leases.size() - orders_.pins().count(*shelf);
@@ -274,7 +280,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
   lender_.serve_waiting(now, out);
   if (!draining_) disk_.tend(shelves_, now, out);  // a node that leaves would wait for the writes
   if (demoter_ && registration_.is_member() && demoter_->due(now))
-    demoter_->offer(peers_.caches(), numbers_.next(), now, out);
+    if (const HolderParts own = parts()) demoter_->offer(peers_.caches(), *own, numbers_.next(), now, out);
   blocks_.uses().look(shelves_, now);
   flush_events(now, out);
 }

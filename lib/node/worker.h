@@ -17,6 +17,7 @@
 #include "kv/kv.h"
 #include "node/block_book.h"
 #include "node/block_orders.h"
+#include "node/block_reads.h"
 #include "node/demoter.h"
 #include "node/disk_tier.h"
 #include "node/last_error.h"
@@ -30,7 +31,7 @@
 
 namespace mc::node {
 
-/// As WorkerOptions::demote_above: nothing is offered.
+/// For tests. As WorkerOptions::demote_above: nothing is offered.
 inline constexpr double kNeverDemote = 2;
 
 struct WorkerOptions {
@@ -125,6 +126,8 @@ class Worker : public Machine, protected BlockSource {
   BlockBook blocks_;
   DiskTier disk_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
+  Peers peers_;
+  BlockReads reads_;
   bool draining_ = false;
   LastError last_error_;
 
@@ -140,7 +143,6 @@ class Worker : public Machine, protected BlockSource {
   std::vector<Shelf*> shelves_;
   Registration registration_;
   bool leaving_ = false;  // the node drains by its own decision, which no order of the conductor reverses
-  Peers peers_;
   Lender lender_;
   BlockOrders orders_;
   std::optional<Demoter> demoter_;  // only in a node with one shelf

@@ -78,7 +78,7 @@ Code TagDevice::take_slice(Process& process, const Process& source, const node::
                            const node::ReadSlice& slice, bool flipped) {
   const uint64_t to = process.worker->local_offset(read.pool, slice.page) + slice.page_offset;
   uint32_t crc = 0;
-  if (process.is_stage()) {
+  if (process.is_stage() && read.pool == node::Stage::kSlotPool) {
     const auto found = source.slots.find(slice.remote_offset);
     Activations& rows = process.slots[to] = found == source.slots.end() ? Activations{} : found->second;
     if (flipped) rows.pages ^= 1;

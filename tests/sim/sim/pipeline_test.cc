@@ -124,6 +124,83 @@ TEST_CASE("sim: a pipeline has several chunks in flight, and gives back all slot
   CHECK(overlapped > 0);
 }
 
+TEST_CASE("sim: a prompt's blocks go between pipelines of other cuts, whole nodes and cache nodes, both ways") {
+  uint64_t fetched = 0, fetched_whole = 0, demoted = 0;
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
+    WorldOptions options = shape(80000 + test::seed() + i);
+    options.cache = 1;
+    options.sched.fetch_rule = sched::FetchRule::threshold, options.sched.threshold = 1;
+    World world(options);
+    world.run_for(100ms);
+    INFO("seed " << options.seed << ", " << options.stages[0] << " and " << options.stages[1] << " stages");
+    std::vector<RequestId> sent;
+    for (int n = 0; n < 12; ++n) {
+      std::vector<uint32_t> ids;
+      for (uint64_t k = 40 + world.rng().below(250); k > 0; --k)
+        ids.push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
+      for (const char* pin : {"p0", "p1", "p0"}) {  // where it is computed, where it is fetched, and again
+        if (n % 2 == 1) pin = pin[1] == '0' ? "p1" : "p0";
+        node::Submit s;
+        s.ids = ids, s.stopping.max_tokens = 3, s.deadline = 20s, s.pin_prefill = pin;
+        sent.push_back(world.submit(std::move(s)));
+        REQUIRE(world.run_until_done(20s));
+        const Outcome& o = world.outcomes().at(sent.back());
+        CHECK(o.served());
+        fetched += o.summary.report.cached_remote;
+        if (options.stages[1] == 1 && std::string(pin) == "p1") fetched_whole += o.summary.report.cached_remote;
+        for (const auto& [node, tokens] : o.summary.report.sources) demoted += node == "c0";
+      }
+    }
+    world.run_for(35s);
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+    REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+  }
+  CHECK(fetched > 0);
+  CHECK(fetched_whole > 0);
+}
+
+TEST_CASE("sim: a pipeline that lost a member reads that member's part again from a cache node, and loses no more") {
+  uint64_t again = 0, whole = 0;
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
+    WorldOptions options = shape(90000 + test::seed() + i);
+    options.prefill = 1, options.stages.resize(1), options.cache = 1, options.page_count = 64;
+    options.sched.fetch_rule = sched::FetchRule::threshold, options.sched.threshold = 1;
+    World world(options);
+    world.run_for(100ms);
+    INFO("seed " << options.seed << ", " << options.stages[0] << " stages");
+    std::vector<std::vector<uint32_t>> prompts;
+    const auto ask_all = [&] {
+      for (const auto& ids : prompts) {
+        node::Submit s;
+        s.ids = ids, s.stopping.max_tokens = 1, s.deadline = 20s;
+        const RequestId req = world.submit(std::move(s));
+        REQUIRE(world.run_until_done(20s));
+        CHECK(world.outcomes().at(req).served());
+        again += world.outcomes().at(req).summary.report.cached_remote;
+      }
+    };
+    for (int n = 0; n < 4; ++n) {  // more than 85 % of the pages, so that blocks are offered to the cache node
+      auto& ids = prompts.emplace_back();
+      for (int k = 0; k < 15 * 16; ++k) ids.push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
+    }
+    ask_all();
+    world.run_for(1s);
+    again = 0;
+    const std::string victim =
+        node::stage_name("p0", 1 + static_cast<uint32_t>(world.rng().below(options.stages[0] - 1)));
+    world.crash(victim);
+    world.run_for(1s);
+    world.restart(victim);
+    world.run_for(1s);
+    ask_all();
+    whole += again;
+    world.run_for(35s);
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+    REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+  }
+  CHECK(whole > 0);
+}
+
 TEST_CASE("sim: without checksums, activations that arrive wrong are noticed in the answer") {
   int caught = 0;
   for (uint64_t i = 0; i < 10; ++i) {

@@ -462,7 +462,7 @@ TEST_CASE("node/conductor: a prefill that told probabilities of its prompt teach
   CHECK(b.conductor.flights().prediction_errors().prefill.samples() == 1);
 }
 
-TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pipeline, whole or not") {
+TEST_CASE("node/conductor: blocks of a pipeline are read by others while all its members are here, and only then") {
   for (const bool whole : {false, true}) {
     Bench b;
     b.hello(wire::Role::prefill, "p0", 1, 64, 2);
@@ -476,7 +476,7 @@ TEST_CASE("node/conductor: nobody is sent to read blocks from the leader of a pi
     b.has("p0", 1, hashes, 0, hashes.size());
     const auto seen = b.conductor.explain(s, b.now).snapshot;
     for (size_t i = 0; i < seen.holders.size(); ++i)
-      if (seen.holder_names[i] == "p0") CHECK(seen.holders[i].readable_blocks == 0);
+      if (seen.holder_names[i] == "p0") CHECK(seen.holders[i].readable_blocks == (whole ? 9u : 0u));
   }
 }
 

@@ -133,7 +133,7 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   TimePoint now{};
   CHECK(demoter.due(now));
   Actions out;
-  demoter.offer({&cache}, 7, now, out);
+  demoter.offer({&cache}, {}, 7, now, out);
   const auto offers = sent<wire::DemoteOffer>(out, "c0");
   REQUIRE(offers.size() == 1);
   CHECK(offers[0].blocks.size() == 4);
@@ -145,10 +145,10 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   CHECK(demoter.idle());
   CHECK(source.shelf.pool.match(source.hashes) == 2);
   out.clear();
-  demoter.offer({&cache}, 8, now + 1s, out);
+  demoter.offer({&cache}, {}, 8, now + 1s, out);
   CHECK(out.empty());  // the cache node holds the rest
   demoter.drop(instance(3), true);
-  demoter.offer({&cache}, 9, now + 2s, out);
+  demoter.offer({&cache}, {}, 9, now + 2s, out);
   CHECK(sent<wire::DemoteOffer>(out, "c0").size() == 1);
   demoter.drop(instance(3), true);
   CHECK(source.shelf.leases.size() == 0);

@@ -114,7 +114,12 @@ TEST_CASE("node/prefill_requests: a block is awaited from requests that came bef
   Peers peers{instance(50)};
   Numbers numbers;
   DiskTier disk({}, log, numbers);
-  PrefixFetches fetches(shelf, peers, disk, numbers, 5s);
+  struct Reader final : BlockSource {
+    Shelf* shelf_of(const NamespaceId&) override { return nullptr; }
+    bool is_pending(const BlockHash&) const override { return false; }
+  } reader;
+  BlockReads reads(reader, numbers, peers);
+  PrefixFetches fetches(shelf, peers, disk, reads, numbers, 5s);
   wire::Peers list{1, {}};
   list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}}};
   peers.take(list);

@@ -12,6 +12,11 @@ using wire::Fallback;
 
 namespace {
 
+struct Reader final : BlockSource {
+  Shelf* shelf_of(const NamespaceId&) override { return nullptr; }
+  bool is_pending(const BlockHash&) const override { return false; }
+};
+
 /// A node that wants the first three blocks of a prompt. p0 (1), p1 (4) and c0 (7) are peers.
 struct FetchBench {
   kv::EventLog log;
@@ -19,7 +24,9 @@ struct FetchBench {
   Peers peers{instance(50)};
   Numbers numbers;
   DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
-  PrefixFetches fetches{shelf, peers, disk, numbers, 5s};
+  Reader reader;
+  BlockReads reads{reader, numbers, peers};
+  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s};
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
   std::vector<uint32_t> ids = std::vector<uint32_t>(64 * 3 + 1, 5);
   HeldPages pages;
