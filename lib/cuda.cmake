@@ -1,7 +1,7 @@
 # The kernels of lib/gpu/kernels. The host compiler compiles all of them for the emulator, in every build. With nvcc,
 # *_sm80.cu and *_sm90a.cu also become PTX for that architecture, which the build puts into mc_gpu as text. ptxas
-# compiles them as well, for what only it can tell: registers, spills, and whether it had to repair or serialise
-# anything (C75xx). Without nvcc the table of PTX is empty.
+# compiles them as well, for what only it can tell: registers, which lib/gpu/kernels/resources.txt bounds, spills, and
+# whether it had to repair or serialise anything (C75xx). Without nvcc the table of PTX is empty.
 set(MC_CUDA auto CACHE STRING "auto, on or off: compile GPU kernels with nvcc")
 set_property(CACHE MC_CUDA PROPERTY STRINGS auto on off)
 if(NOT MC_CUDA STREQUAL "off")
@@ -34,14 +34,20 @@ function(mc_kernels library)
     # The kernels of lib/gpu/ptx are compiled to see that the assembler takes them. No library links them.
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/kernels/*_sm*.cu
       ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/ptx/*_sm*.cu)
+    set(resources ${CMAKE_CURRENT_SOURCE_DIR}/lib/gpu/kernels/resources.txt)
     foreach(source ${sources})
       get_filename_component(name ${source} NAME_WE)
+      set(table)
+      if(source MATCHES "lib/gpu/kernels/")
+        set(table -DRESOURCES=${resources})
+      endif()
       string(REGEX REPLACE "^.*_sm" "" arch ${name})
       set(ptx ${folder}/${name}.ptx)
-      add_custom_command(OUTPUT ${ptx} DEPFILE ${ptx}.d DEPENDS ${source} ${CMAKE_CURRENT_SOURCE_DIR}/lib/ptxas.cmake
+      add_custom_command(OUTPUT ${ptx} DEPFILE ${ptx}.d
+        DEPENDS ${source} ${CMAKE_CURRENT_SOURCE_DIR}/lib/ptxas.cmake ${resources}
         COMMAND ${MC_NVCC} -std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -arch=compute_${arch} -ptx
           -I${CMAKE_CURRENT_SOURCE_DIR}/lib -MD -MF ${ptx}.d -o ${ptx} ${source}
-        COMMAND ${CMAKE_COMMAND} -DPTXAS=${MC_PTXAS} -DARCH=sm_${arch} -DPTX=${ptx}
+        COMMAND ${CMAKE_COMMAND} -DPTXAS=${MC_PTXAS} -DARCH=sm_${arch} -DPTX=${ptx} ${table}
           -P ${CMAKE_CURRENT_SOURCE_DIR}/lib/ptxas.cmake
         COMMENT "Building PTX ${name}" VERBATIM)
       list(APPEND checked ${ptx})

@@ -202,11 +202,11 @@ Result<EncodedMap> AttentionBatch::encode_pool(uint64_t address) const {
 Result<void> AttentionBatch::run_kernel(const AttentionArgs& args) {
   const ExtentLayout& layout = shape_.layout;
   const bool hopper = kernel_ == AttentionKernel::hopper, decode = kernel_ == AttentionKernel::decode;
-  const uint32_t tile_rows = hopper ? 128 : decode ? 16 : 64, row_bytes = layout.head_dim * 2;
+  const uint32_t tile_rows = hopper ? 128 : decode ? 16 : 64;
   const uint32_t tiles = (rows_of_longest() + tile_rows - 1) / tile_rows;
   LaunchShape shape{
       .grid = {tiles * static_cast<uint32_t>(args.splits), layout.kv_heads, static_cast<uint32_t>(sequences_.size())},
-      .dynamic_shared = (tile_rows + 4 * kKeyTile) * row_bytes + kUnionBlocksMax / 8};
+      .dynamic_shared = attention_shared(tile_rows, layout.head_dim)};
   if (!hopper) {
     const std::string name = kernel_name(decode ? "attention_decode" : "attention_prefill", layout);
     return device_->launch(name, shape, bytes_of(args));

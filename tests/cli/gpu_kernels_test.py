@@ -6,6 +6,8 @@ compiler compiled the kernels, so no build lacks them.
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -73,6 +75,40 @@ class Mutants(unittest.TestCase):
         missed = [line["mutant"] for line in lines if line.get("type") == "mutant" and "none" in line["reported"]]
         self.assertEqual(code, 1)
         self.assertTrue(missed)
+
+
+class Resources(unittest.TestCase):
+    """What ptxas gives a kernel, beside lib/gpu/kernels/resources.txt: lib/ptxas.cmake on the PTX of the build."""
+
+    LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib")
+
+    def assemble(self, edit):
+        """The messages about the PTX of the layer kernels under an edited table; empty: it is taken."""
+        ptxas = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
+        built = os.path.join(cluster.BUILD, "kernels", "layer_sm80.ptx")
+        if ptxas is None or not os.path.exists(built):
+            self.skipTest("the build has no nvcc")
+        with tempfile.TemporaryDirectory() as folder:
+            ptx, table = os.path.join(folder, "layer_sm80.ptx"), os.path.join(folder, "resources.txt")
+            shutil.copy(built, ptx)
+            with open(os.path.join(self.LIB, "gpu", "kernels", "resources.txt"), encoding="utf-8") as file:
+                rows = file.read()
+            with open(table, "w", encoding="utf-8") as file:
+                file.write(edit(rows))
+            words = [f"-DPTXAS={ptxas}", "-DARCH=sm_80", f"-DPTX={ptx}", f"-DRESOURCES={table}"]
+            done = subprocess.run(["cmake", *words, "-P", os.path.join(self.LIB, "ptxas.cmake")], capture_output=True,
+                                  text=True, timeout=120)
+            self.assertEqual(done.returncode == 0, os.path.exists(ptx), done.stderr)
+            return " ".join(done.stderr.split())
+
+    def test_a_kernel_beyond_its_row_of_the_table_is_refused(self):
+        self.assertEqual(self.assemble(lambda rows: rows), "")
+        for pattern, row, says in (
+            (r"rms_norm +128 +12 +0", "rms_norm 128 64 0", r"rms_norm has \d+ registers a thread, 8 leave room for 64"),
+            (r"silu_mul +128 +12 +0", "silu_mul 128 12 20480", r"silu_mul: 12 CTAs have 258048 bytes of shared memory"),
+            (r"seal_pages +128", "seal_page 128", "seal_pages has no row"),
+        ):
+            self.assertRegex(self.assemble(lambda rows: re.sub(pattern, row, rows)), says)
 
 
 class BadInput(unittest.TestCase):

@@ -347,6 +347,7 @@ template <int kDim, int kRowWarps>
 MC_DEVICE void attend(const AttentionArgs& args) {
   constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
   using Layout = SharedLayout<kDim, kRows>;
+  static_assert(Layout::kBytes == attention_shared(kRows, kDim));
   const uint32_t base = ptx::dynamic_shared<128>(), bits = base + Layout::kUnion;
 
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());

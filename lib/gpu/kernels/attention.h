@@ -20,6 +20,12 @@ constexpr int kHopperBarrierBytes = 64;
 constexpr int kChosenMax = 16;         // top_k - 1 at most
 constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
 
+/// Dynamic shared memory of an attention kernel with tiles of `rows` rows: the queries, two stages of K and V, and the
+/// union. The kernels of sm_90a have kHopperBarrierBytes more.
+constexpr uint32_t attention_shared(uint32_t rows, uint32_t head_dim) {
+  return (rows + 4 * kKeyTile) * head_dim * 2 + kUnionBlocksMax / 8;
+}
+
 /// One layer of the pool. `base` is the layer's first extent in page 0.
 struct KvPool {
   const unsigned char* base = nullptr;

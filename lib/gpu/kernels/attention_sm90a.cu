@@ -29,6 +29,7 @@ struct HopperLayout {
   static constexpr uint32_t kStage0 = kGroups * kTile;
   static constexpr uint32_t kBarriers = kStage0 + kStages * 2 * kTile;
   static constexpr uint32_t kUnion = kBarriers + kHopperBarrierBytes;
+  static constexpr uint32_t kBytes = kUnion + kUnionBlocksMax / 8;
   MC_DEVICE static uint32_t k_tile(uint32_t base, int stage) { return base + kStage0 + stage * 2 * kTile; }
   MC_DEVICE static uint32_t v_tile(uint32_t base, int stage) { return k_tile(base, stage) + kTile; }
   MC_DEVICE static uint32_t full(uint32_t base, int stage) { return base + kBarriers + stage * 16; }
@@ -213,6 +214,7 @@ MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, cons
 template <int kDim>
 MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map) {
   using Layout = HopperLayout<kDim>;
+  static_assert(Layout::kBytes == attention_shared(kTileRows, kDim) + kHopperBarrierBytes);
   const uint32_t base = ptx::dynamic_shared<1024>(), bits = base + Layout::kUnion;
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
   const int split = ptx::ctaid_x() % args.splits,
