@@ -301,6 +301,7 @@ Status EmulatedDriver::launch(Handle function, const LaunchShape& shape, std::sp
   emu::KernelLaunch work{.kernel = &*kernel, .params = {params.begin(), params.end()}};
   work.launch.block = shape.threads;
   work.launch.dynamic_shared = shape.dynamic_shared;
+  work.launch.cluster = kernel->cluster;
   std::copy(std::begin(shape.grid), std::end(shape.grid), work.launch.grid);
   return submit(stream, std::move(work));
 }

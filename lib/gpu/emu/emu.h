@@ -37,6 +37,7 @@ struct Kernel {
   uint32_t conflicts_max = 0;  // extra wavefronts that its accesses to shared memory may cost each
   /// The body of one thread. Parameters lie at the offsets that a launch on a chip gives them.
   std::function<void(const std::byte* params)> enter;
+  uint32_t cluster = 1;  // CTAs of a cluster
 };
 
 /// Offsets of parameters in the bytes of a launch: each is aligned to itself.
@@ -51,14 +52,15 @@ struct ParamOffsets {
 };
 
 template <class... P>
-Kernel make_kernel(std::string_view name, uint32_t threads_max, void (*body)(P...)) {
+Kernel make_kernel(std::string_view name, uint32_t threads_max, void (*body)(P...), uint32_t cluster = 1) {
   using Offsets = ParamOffsets<std::remove_cvref_t<P>...>;
-  return {name, threads_max, Offsets().end, 0, [body](const std::byte* params) {
-            [&]<size_t... kI>(std::index_sequence<kI...>) {
-              body(*reinterpret_cast<const std::remove_cvref_t<P>*>(params + Offsets().at[kI])...);
-            }
-            (std::index_sequence_for<P...>{});
-          }};
+  const auto enter = [body](const std::byte* params) {
+    [&]<size_t... kI>(std::index_sequence<kI...>) {
+      body(*reinterpret_cast<const std::remove_cvref_t<P>*>(params + Offsets().at[kI])...);
+    }
+    (std::index_sequence_for<P...>{});
+  };
+  return {name, threads_max, Offsets().end, 0, enter, cluster};
 }
 
 /// The order between grids and copies of several streams (streams.h).

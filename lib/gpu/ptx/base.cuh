@@ -18,6 +18,9 @@
 #define MC_AND_WHERE
 /// `MC_KERNEL(name, (threads, ctas))(MC_PARAM(Args) args) { ... }`: a kernel, by the bounds of its launch.
 #define MC_KERNEL(name, bounds) extern "C" __global__ void __launch_bounds__ bounds name
+/// Likewise, of a kernel whose CTAs run in clusters of `ctas` along x.
+#define MC_CLUSTER_KERNEL(name, bounds, ctas) \
+  extern "C" __global__ void __cluster_dims__(ctas, 1, 1) __launch_bounds__ bounds name
 #define MC_PARAM(type) __grid_constant__ const type
 
 #else
@@ -32,6 +35,7 @@
 #define MC_WHERE ::mc::gpu::emu::Where where = ::mc::gpu::emu::Where::current()
 #define MC_AND_WHERE , MC_WHERE
 #define MC_KERNEL(name, bounds) void name
+#define MC_CLUSTER_KERNEL(name, bounds, ctas) void name
 #define MC_PARAM(type) const type&
 
 namespace mc::gpu {
