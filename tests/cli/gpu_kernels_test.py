@@ -60,6 +60,16 @@ class Kernels(unittest.TestCase):
                    "--attention", "full,moba:block=128,top_k=2")
 
 
+class Instructions(unittest.TestCase):
+    def test_each_instruction_gives_one_result_under_every_schedule(self):
+        code, lines, err = gpu("--instructions")
+        self.assertEqual(code, 0, err)
+        rows = [line for line in lines if line.get("type") == "instruction"]
+        self.assertEqual(len(rows), 20)
+        for row in rows:
+            self.assertEqual((row["runs"], row["differences"]), (4, 0), row)
+
+
 class Mutants(unittest.TestCase):
     def test_every_mutant_is_reported_in_one_schedule_of_each_policy(self):
         code, lines, err = gpu("--mutants")
@@ -153,7 +163,8 @@ class Script(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
-            self.assertEqual({row.split()[0] for row in rows}, {"decode", "prefill", "hopper", "model", "speed"})
+            self.assertEqual({row.split()[0] for row in rows},
+                             {"instruction", "decode", "prefill", "hopper", "model", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

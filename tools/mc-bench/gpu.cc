@@ -16,6 +16,7 @@
 #include "gpu_case.h"
 #include "gpu_mutants.h"
 #include "gpu_speed.h"
+#include "gpu_trials.h"
 #include "host/engine.h"
 #include "print.h"
 #include "product/flags.h"
@@ -86,6 +87,9 @@ constexpr Flag kGpuMutants{.name = "mutants",
                            .kind = FlagKind::boolean,
                            .help = "run deliberately broken kernels in place of the sound ones: each must be reported"};
 
+constexpr Flag kGpuInstructions{.name = "instructions",
+                                .kind = FlagKind::boolean,
+                                .help = "run each instruction alone and compare it with the emulator"};
 constexpr Flag kGpuSpeed{.name = "speed",
                          .kind = FlagKind::boolean,
                          .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
@@ -98,8 +102,8 @@ constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads an
 
 constexpr auto kGpuFlagTable =
     flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules,
-                            &kGpuChecks, &kGpuMutants, &kGpuSpeed, &kGpuBatch, &kGpuHeads, &flags::kBlockTokens,
-                            &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                            &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuSpeed, &kGpuBatch, &kGpuHeads,
+                            &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 struct GpuPoint {
@@ -375,6 +379,8 @@ Result<int> run_mutants(const cli::Args& args) {
     MC_TRY(unseen, sweep_mutants(sweep.kernel, sweep.entry, sweep.run, args, parallel, *rows));
     missed += unseen;
   }
+  MC_TRY(unseen, mutate_trials(args.count(flags::kSeed), *rows));
+  missed += unseen;
   MC_CHECK(rows->finish());
   if (!missed.empty())
     return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule: " + missed.substr(2), {},
@@ -459,18 +465,32 @@ Result<int> measure_speed(const cli::Args& args) {
 
 }  // namespace
 
+namespace {
+
+/// The device of --device; null: the emulator.
+Result<std::unique_ptr<gpu::Device>> open_gpu(const cli::Args& args) {
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  if (choice.kind != gpu::DeviceKind::cuda) return std::unique_ptr<gpu::Device>();
+  return gpu::open_device(choice);
+}
+
+Result<int> run_trials(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", trial_table()));
+  MC_TRY(device, open_gpu(args));
+  MC_CHECK(try_instructions(device.get(), args.count(flags::kSeed), *rows));
+  return 0;
+}
+
+}  // namespace
+
 Result<int> check_gpu(const cli::Args& args) {
   if (args.on(kGpuMutants)) return run_mutants(args);
   if (args.on(kGpuSpeed)) return measure_speed(args);
+  if (args.on(kGpuInstructions)) return run_trials(args);
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
                           Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
   MC_TRY(points, read_points(args));
-  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
-  std::unique_ptr<gpu::Device> device;
-  if (choice.kind == gpu::DeviceKind::cuda) {
-    MC_TRY(opened, gpu::open_device(choice));
-    device = std::move(opened);
-  }
+  MC_TRY(device, open_gpu(args));
   Parallel parallel(device ? std::thread::hardware_concurrency() : 1);
   for (const GpuPoint& point : points) rows->expect(gpu_cells(describe_gpu(point)));
   std::optional<Error> first;

@@ -3,6 +3,7 @@
 #include "gpu/kernels/draw.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
+#include "gpu/kernels/trial.h"
 #include "gpu/ptx/base.cuh"
 
 namespace mc::gpu {
@@ -28,6 +29,26 @@ void count_tokens(const CountArgs& args);
 void draw_rows(const DrawArgs& args);
 void product_64(const ProductArgs& args);
 void product_16(const ProductArgs& args);
+void trial_ldmatrix(const TrialArgs& args);
+void trial_mma(const TrialArgs& args);
+void trial_shuffle(const TrialArgs& args);
+void trial_numbers(const TrialArgs& args);
+void trial_pack(const TrialArgs& args);
+void trial_exp2(const TrialArgs& args);
+void trial_cp_async(const TrialArgs& args);
+void trial_atomics(const TrialArgs& args);
+void trial_message(const TrialArgs& args);
+void trial_barriers(const TrialArgs& args);
+void trial_mbarrier(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_cp_async_arrive(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_load_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_store_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_stmatrix(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_shared(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_registers_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_registers_128(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_cluster(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 
 std::span<const emu::Kernel> emulated_kernels() {
   static const emu::Kernel kKernels[] = {
@@ -52,6 +73,26 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("draw_rows", kDrawThreads, draw_rows),
       emu::make_kernel("product_64", kThreads, product_64),
       emu::make_kernel("product_16", kThreads, product_16),
+      emu::make_kernel("trial_ldmatrix", kTrialThreads, trial_ldmatrix),
+      emu::make_kernel("trial_mma", kTrialThreads, trial_mma),
+      emu::make_kernel("trial_shuffle", kTrialThreads, trial_shuffle),
+      emu::make_kernel("trial_numbers", kTrialThreads, trial_numbers),
+      emu::make_kernel("trial_pack", kTrialThreads, trial_pack),
+      emu::make_kernel("trial_exp2", kTrialThreads, trial_exp2),
+      emu::make_kernel("trial_cp_async", kTrialThreads, trial_cp_async),
+      emu::make_kernel("trial_atomics", kTrialThreads, trial_atomics),
+      emu::make_kernel("trial_message", kTrialThreads, trial_message),
+      emu::make_kernel("trial_barriers", kTrialThreads, trial_barriers),
+      emu::make_kernel("trial_mbarrier", kTrialThreads, trial_mbarrier),
+      emu::make_kernel("trial_cp_async_arrive", kTrialThreads, trial_cp_async_arrive),
+      emu::make_kernel("trial_load_box", kTrialThreads, trial_load_box),
+      emu::make_kernel("trial_store_box", kTrialThreads, trial_store_box),
+      emu::make_kernel("trial_stmatrix", kTrialThreads, trial_stmatrix),
+      emu::make_kernel("trial_wgmma_shared", kTrialThreads, trial_wgmma_shared),
+      emu::make_kernel("trial_wgmma_registers_64", kTrialThreads, trial_wgmma_registers_64),
+      emu::make_kernel("trial_wgmma_registers_128", kTrialThreads, trial_wgmma_registers_128),
+      emu::make_kernel("trial_cluster", kTrialThreads, trial_cluster, 2),
+      emu::make_kernel("trial_multicast", kTrialThreads, trial_multicast, 2),
   };
   return kKernels;
 }

@@ -1,0 +1,24 @@
+// Trials of single instructions (trial_sm80.cu, trial_sm90a.cu): random words go in, and what the instruction makes of
+// them comes out. `mc-bench gpu --instructions` runs them on a chip and in the emulator and compares the two. No
+// program that serves launches them.
+#pragma once
+
+#include <cstdint>
+
+namespace mc::gpu {
+
+constexpr int kTrialThreads = 128;
+constexpr int kTrialIn = 32, kTrialOut = 64;  // words of a thread at most
+constexpr uint32_t kTrialTile = 16384;        // bytes of shared memory for data; mbarriers lie behind them
+constexpr uint32_t kTrialShared = kTrialTile + 64;
+constexpr int kTrialOutRows = 60;  // of 64 elements: the tensor that a trial writes
+
+/// Word i of thread t is at [i * kTrialThreads + t]; a second CTA's output lies kTrialOut words of a CTA behind. The
+/// trials that copy boxes take two tensors of rows of 64 elements with them: `in` as rows, and kTrialOutRows of `out`.
+struct TrialArgs {
+  const uint32_t* in = nullptr;  // [kTrialIn, kTrialThreads]
+  uint32_t* out = nullptr;       // zeros
+  int32_t column = 0, row = 0;   // of the box
+};
+
+}  // namespace mc::gpu
