@@ -1,5 +1,3 @@
-#include "model/device_backend.h"
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
 #include "model/device_attention.h"
+#include "model/device_backend.h"
 #include "model/device_draws.h"
 #include "model/device_pages.h"
 #include "model/device_weights.h"
@@ -111,6 +110,13 @@ struct PassSequence {
   int64_t end() const { return q_begin + tokens; }
 };
 
+/// The pass as a whole.
+struct PassState {
+  bool is_step = false;
+  size_t rows = 0;
+  std::vector<float> last_state;  // x of the chunk's last row before the model's last layer, once that has run
+};
+
 /// A page that the pass writes.
 struct WrittenPage {
   gpu::RowPlace place;  // on the device, with its tokens
@@ -155,7 +161,7 @@ class DeviceBackend final : public Backend {
   size_t qkv_width() const { return q_width() + 2 * size_t{config().kv_heads} * config().head_dim; }
   size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
   size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
-  uint64_t sums_at(uint32_t layer) const { return at_.sums + (is_step_ ? layer * sums_.pages.size() * 4 : 0); }
+  uint64_t sums_at(uint32_t layer) const { return at_.sums + (pass_.is_step ? layer * sums_.pages.size() * 4 : 0); }
 
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
@@ -187,14 +193,12 @@ class DeviceBackend final : public Backend {
   DeviceDraws draws_;
 
   // The pass under way.
-  bool is_step_ = false;
+  PassState pass_;
   Inputs inputs_{0};
   std::vector<PassSequence> sequences_;
   std::vector<WrittenPage> written_;
   std::vector<gpu::RowPlace> sealed_;  // of written_, with their tokens
   PassSums sums_;
-  size_t rows_ = 0;
-  std::vector<float> last_state_;  // x of the chunk's last row before the model's last layer, once that has run
 };
 
 // ---- opening ----
@@ -239,8 +243,8 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   const auto count = static_cast<int32_t>(chunk.tokens.size());
   const int64_t block = options_.block_tokens;
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
-  is_step_ = false;
-  last_state_.clear();
+  pass_.is_step = false;
+  pass_.last_state.clear();
   MC_CHECK(place_pages());
   std::vector<gpu::RowPlace> places;
   for (int64_t p = chunk.start; p < chunk.start + count; ++p)
@@ -253,9 +257,9 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
 }
 
 Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
-  is_step_ = true;
+  pass_.is_step = true;
   sequences_.clear();
-  last_state_.clear();
+  pass_.last_state.clear();
   std::vector<int32_t> tokens;
   for (const DecodeRow& row : rows) {
     sequences_.push_back(
@@ -271,15 +275,15 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
 
 /// `tokens` is empty when the activations come from another stage.
 Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places) {
-  rows_ = places.size();
-  MC_ASSERT_LE(rows_, rows_most(options_));
+  pass_.rows = places.size();
+  MC_ASSERT_LE(pass_.rows, rows_most(options_));
   const size_t half = rope_.half();
-  std::vector<float> cosine(rows_ * half), sine(rows_ * half);
+  std::vector<float> cosine(pass_.rows * half), sine(pass_.rows * half);
   size_t row = 0;
   for (const PassSequence& s : sequences_)
     for (int64_t p = s.q_begin; p < s.end(); ++p, ++row)
       rope_.at(static_cast<uint64_t>(p), cosine.data() + row * half, sine.data() + row * half);
-  MC_ASSERT_EQ(row, rows_);
+  MC_ASSERT_EQ(row, pass_.rows);
   inputs_ = Inputs(at_.inputs);
   inputs_.tokens = inputs_.add(tokens);
   inputs_.places = inputs_.add(places);
@@ -294,7 +298,7 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
                             .table = gpu::device_pointer<const uint16_t>(weights_.embeddings()),
                             .x = gpu::device_pointer<float>(at_.x),
                             .columns = static_cast<int32_t>(config().hidden)};
-  return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows_), 1, 1}}, gpu::bytes_of(args));
+  return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(pass_.rows), 1, 1}}, gpu::bytes_of(args));
 }
 
 /// Numbers the pages of the pass, and copies in those rows before it that the device lacks.
@@ -316,7 +320,7 @@ Result<void> DeviceBackend::place_pages() {
       const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
       written_.push_back({place, host, tokens == block || is_fresh});
       if (written_.back().is_whole) sealed_.push_back(place);
-      if (is_step_ && tokens < block) continue;  // a later step still writes the page
+      if (pass_.is_step && tokens < block) continue;  // a later step still writes the page
       sums_.pages.push_back(place);
       sums_.written.push_back(written_.size() - 1);
     }
@@ -376,8 +380,8 @@ Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias
 Result<void> DeviceBackend::before_attention(uint32_t layer) {
   const ModelConfig& c = config();
   const DeviceLayer& w = weights_.layer(layer);
-  MC_CHECK(norm(at_.x, w.input_norm, at_.normed, rows_));
-  MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, rows_, qkv_width(), c.hidden, false));
+  MC_CHECK(norm(at_.x, w.input_norm, at_.normed, pass_.rows));
+  MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, pass_.rows, qkv_width(), c.hidden, false));
   const gpu::RotateArgs rotate{
       .pool = pool_of(layer),
       .qkv = gpu::device_pointer<const float>(at_.qkv),
@@ -387,13 +391,13 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
       .k_norm = gpu::device_pointer<const float>(w.k_norm),
       .places = gpu::device_pointer<const gpu::RowPlace>(inputs_.places),
       .q = gpu::device_pointer<uint16_t>(at_.q),
-      .kept = is_step_ ? gpu::device_pointer<uint16_t>(at_.kept + layer * rows_ * kept_row_bytes()) : nullptr,
+      .kept = pass_.is_step ? gpu::device_pointer<uint16_t>(at_.kept + layer * pass_.rows * kept_row_bytes()) : nullptr,
       .q_heads = static_cast<int32_t>(c.heads),
       .head_dim = static_cast<int32_t>(c.head_dim),
       .epsilon = c.norm_epsilon};
   const uint32_t heads = c.heads + 2 * c.kv_heads;
   MC_CHECK(device_.launch("rotate_and_keep",
-                          {.grid = {static_cast<uint32_t>(rows_), ceil_div(heads, gpu::kRowsPerCta), 1}},
+                          {.grid = {static_cast<uint32_t>(pass_.rows), ceil_div(heads, gpu::kRowsPerCta), 1}},
                           gpu::bytes_of(rotate)));
   if (!sealed_.empty()) {
     const gpu::SealArgs seal{.pool = pool_of(layer),
@@ -403,7 +407,7 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
                             gpu::bytes_of(seal)));
   }
   MC_CHECK(sum_extents(layer));
-  return is_step_ ? Result<void>{} : store_extents(layer);
+  return pass_.is_step ? Result<void>{} : store_extents(layer);
 }
 
 std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
@@ -470,10 +474,11 @@ Result<void> DeviceBackend::attend(uint32_t layer) {
 
 Result<void> DeviceBackend::after_attention(uint32_t layer) {
   if (layer + 1 == config().layers && sequences_.size() == 1) {
-    last_state_.resize(config().hidden);
-    MC_CHECK(device_.read(at_.x + (rows_ - 1) * hidden_bytes(), std::as_writable_bytes(std::span(last_state_))));
+    pass_.last_state.resize(config().hidden);
+    MC_CHECK(
+        device_.read(at_.x + (pass_.rows - 1) * hidden_bytes(), std::as_writable_bytes(std::span(pass_.last_state))));
   }
-  return rest_of_layer(layer, 0, rows_);
+  return rest_of_layer(layer, 0, pass_.rows);
 }
 
 Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t count) {
@@ -497,11 +502,11 @@ Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t c
 /// Copies K and V of a step's rows into the caller's pages, those of all layers at once.
 Result<void> DeviceBackend::store_rows() {
   const size_t head = layout_.row_bytes(), kv_heads = layout_.kv_heads;
-  std::vector<std::byte> kept(size_t{config().layers} * rows_ * kept_row_bytes());
+  std::vector<std::byte> kept(size_t{config().layers} * pass_.rows * kept_row_bytes());
   MC_CHECK(device_.read(at_.kept, kept));
   const std::byte* from = kept.data();
   for (uint32_t layer = 0; layer < config().layers; ++layer)
-    for (size_t row = 0; row < rows_; ++row) {
+    for (size_t row = 0; row < pass_.rows; ++row) {
       const auto slot = static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens);
       std::byte* const extent = written_[row].host + layout_.layer_offset(layer) + slot * head;
       for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
@@ -512,7 +517,7 @@ Result<void> DeviceBackend::store_rows() {
 }
 
 Result<void> DeviceBackend::finish_step() {
-  MC_ASSERT(is_step_ && written_.size() == rows_);
+  MC_ASSERT(pass_.is_step && written_.size() == pass_.rows);
   MC_CHECK(store_rows());
   for (const WrittenPage& page : written_)
     if (page.is_whole)
@@ -529,9 +534,9 @@ Result<void> DeviceBackend::finish_step() {
 
 Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::span<float> hidden) {
   const uint32_t layer = config().layers - 1;
-  const size_t row = rows_ - 1;
+  const size_t row = pass_.rows - 1;
   const uint64_t x = at_.x + row * hidden_bytes();
-  if (!last_state_.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(last_state_))));
+  if (!pass_.last_state.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(pass_.last_state))));
   MC_CHECK(
       attention_.attend_last_row(sequences_[0].plan->layer(static_cast<int32_t>(layer)), attention_layer(layer, row)));
   MC_CHECK(rest_of_layer(layer, row, 1));
@@ -544,7 +549,7 @@ Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::sp
 }
 
 Result<void> DeviceBackend::make_logits(size_t first, size_t count) {
-  MC_ASSERT_LE(first + count, rows_);
+  MC_ASSERT_LE(first + count, pass_.rows);
   MC_CHECK(norm(at_.x + first * hidden_bytes(), weights_.final_norm(), at_.normed, count));
   return multiply(at_.normed, weights_.head(), 0, at_.logits, count, config().vocab, config().hidden, false);
 }
@@ -564,7 +569,7 @@ Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> 
 }
 
 Result<void> DeviceBackend::activations(std::span<float> out) {
-  MC_ASSERT_EQ(out.size(), rows_ * config().hidden);
+  MC_ASSERT_EQ(out.size(), pass_.rows * config().hidden);
   return device_.read(at_.x, std::as_writable_bytes(out));
 }
 
