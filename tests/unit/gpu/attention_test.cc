@@ -83,6 +83,49 @@ TEST_CASE("gpu/attention: a decode row has equal bits alone and beside a longer 
   CHECK(pool.result(1) != alone);
 }
 
+TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, however its prompt is cut into chunks") {
+  constexpr int32_t kTokens = 300;
+  constexpr size_t kWidth = size_t{kQHeads} * 64, kChosen = 2;
+  Pool pool(5);
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  std::vector<bf16_t> queries(kTokens * kWidth);
+  for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+  const auto q = *DeviceBuffer::make(*pool.device, queries.size() * 2, "queries");
+  const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
+  const auto selection = *DeviceBuffer::make(*pool.device, kTokens * kQHeads * kChosen * 4, "selection");
+  REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
+  const auto run = [&](std::initializer_list<int32_t> ends, AttentionKernel kernel) {
+    AttentionBatch batch(*pool.device);
+    AttentionShape shape = pool.shape();
+    shape.kernel = kernel;
+    int32_t begin = 0;
+    for (const int32_t end : ends) {
+      SequenceRows rows = row_at(end);
+      rows.q_begin = begin, rows.tokens = end - begin;
+      rows.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = kChosen + 1};
+      REQUIRE_OK(batch.begin(shape, {rows}));
+      const uint64_t skipped = static_cast<uint64_t>(begin) * kWidth * 2;
+      REQUIRE_OK(
+          batch.attend({.pool = pool.pages.address(),
+                        .q = q.address() + skipped,
+                        .out = out.address() + skipped,
+                        .selection = selection.address() + static_cast<uint64_t>(begin) * kQHeads * kChosen * 4}));
+      begin = end;
+    }
+    std::vector<int32_t> chosen(kTokens * kQHeads * kChosen);
+    std::vector<bf16_t> result(queries.size());
+    REQUIRE_OK(pool.device->read(selection.address(), std::as_writable_bytes(std::span(chosen))));
+    REQUIRE_OK(pool.device->read(out.address(), std::as_writable_bytes(std::span(result))));
+    return std::pair(chosen, result);
+  };
+  const auto whole = run({kTokens}, AttentionKernel::prefill);
+  CHECK(std::ranges::count_if(whole.first, [](int32_t block) { return block >= 0; }) > 100);
+  CHECK(run({64, 192, kTokens}, AttentionKernel::prefill) == whole);
+  CHECK(run({128, kTokens}, AttentionKernel::prefill) == whole);
+  CHECK(run({64, kTokens}, AttentionKernel::hopper).first == whole.first);
+}
+
 TEST_CASE("gpu/attention: two layers of a batch use one copy of its tables") {
   Pool pool(2);
   AttentionBatch batch(*pool.device);
