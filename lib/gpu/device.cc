@@ -179,6 +179,16 @@ Result<void> Device::finish() {
   return check(driver().stream_finish(stream_), "work on the GPU");
 }
 
+Result<void> Device::record(Event& event) {
+  MC_ASSERT(event.device_ == this);
+  return check(driver().event_record(event.event_, stream_), "event");
+}
+
+Result<void> Device::wait(const Event& event) {
+  MC_ASSERT(event.device_ == this);
+  return check(driver().stream_wait(stream_, event.event_), "event");
+}
+
 Result<EncodedMap> Device::encode(const TensorBox& box) {
   EncodedMap out;
   MC_CHECK(check(driver().encode(&out, box), "tensor map"));

@@ -29,6 +29,8 @@
 
 namespace mc::gpu {
 
+class Event;
+
 /// One device, used by one thread at a time.
 class Device {
  public:
@@ -64,6 +66,9 @@ class Device {
   Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
   /// Waits for what was queued on the device's own stream.
   Result<void> finish();
+  /// As Stream::record() and Stream::wait(), of the device's own stream.
+  Result<void> record(Event& event);
+  Result<void> wait(const Event& event);
   /// The kernel parameter that describes a tensor. Code::invalid names the rule that the driver would refuse.
   Result<EncodedMap> encode(const TensorBox& box);
 
@@ -149,6 +154,7 @@ class Event {
   Result<void> finish() const;
 
  private:
+  friend class Device;
   friend class Stream;
   Device* device_ = nullptr;
   Handle event_ = nullptr;

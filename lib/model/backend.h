@@ -3,7 +3,7 @@
 // so the interface costs nothing beside the work.
 //
 //   MC_CHECK(backend.begin(chunk));
-//   for each layer:  before_attention(l), [the layer's K and V are announced], attend(l), after_attention(l)
+//   for each layer:  before_attention(l), attend(l), after_attention(l); finish_layer(l), and K and V are announced
 //   of the model's last layer, when one row's logits are wanted:  before_attention(l), finish_last_row(...)
 #pragma once
 
@@ -26,8 +26,14 @@ class Backend {
   virtual Result<void> begin(const PrefillChunk& chunk) = 0;
   virtual Result<void> begin(std::span<const DecodeRow> rows) = 0;
   /// Norm, q, k and v, RoPE. Writes K and V of the rows into the caller's pages, and seals those that become full and a
-  /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. The pages of a step may follow in finish_step().
+  /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. The pages of a step may follow in finish_step(),
+  /// and those of a chunk in finish_layer().
   virtual Result<void> before_attention(uint32_t layer) = 0;
+  /// Whether K and V of a chunk reach the caller's pages beside later kernels: finish_layer() is then called when the
+  /// layer behind is queued, else right after before_attention().
+  virtual bool stores_later() const { return false; }
+  /// K and V of a chunk's rows of `layer` are in the caller's pages, and checksums() of the layer holds, from here on.
+  virtual Result<void> finish_layer(uint32_t /*layer*/) { return {}; }
   /// CRC32C of the extents of `layer` that the pass wrote, by page: of a chunk from the page of its start on; of a step
   /// one for each row, after finish_step(), which means nothing unless the row's page is full. Empty: the backend makes
   /// none, and the caller sums the pages.

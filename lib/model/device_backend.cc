@@ -1,3 +1,5 @@
+#include "model/device_backend.h"
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -8,7 +10,7 @@
 #include "gpu/kernels/layer.h"
 #include "model/cpu_backend.h"
 #include "model/device_attention.h"
-#include "model/device_backend.h"
+#include "model/device_copies.h"
 #include "model/device_draws.h"
 #include "model/device_pages.h"
 #include "model/device_weights.h"
@@ -21,10 +23,12 @@ uint32_t ceil_div(size_t value, size_t by) {
   return static_cast<uint32_t>((value + by - 1) / by);
 }
 
+constexpr size_t kLayersAtOnce = 2;  // of a chunk whose sums are on the device: one is stored while the next is made
+
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
   uint64_t inputs = 0;                                      // Inputs
-  uint64_t sums = 0;                                        // uint32 [layers of a step, rows]
+  uint64_t sums = 0;                                        // uint32 [layers of a step, or kLayersAtOnce, rows]
   uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;  // bf16
   uint64_t kept = 0;                                        // bf16 [layers, rows of a step, 2, kv_heads, head_dim]
@@ -74,7 +78,7 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
   const size_t step_rows = size_t{c.layers} * options.max_batch;
   return {{&Parts::inputs, Inputs::bytes_most(rows, c.head_dim)},
-          {&Parts::sums, std::max(rows, step_rows) * 4},
+          {&Parts::sums, std::max(kLayersAtOnce * rows, step_rows) * 4},
           {&Parts::x, rows * c.hidden * 4},
           {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
           {&Parts::gate_up, rows * c.intermediate * 8},
@@ -95,8 +99,9 @@ size_t scratch_bytes(const ModelConfig& config, const RunnerOptions& options) {
 /// The pages of the pass whose checksums the device makes, and those.
 struct PassSums {
   std::vector<gpu::RowPlace> pages;
-  std::vector<size_t> written;   // their index among the written pages
-  std::vector<uint32_t> values;  // [layer][written page]
+  std::vector<size_t> written;                  // their index among the written pages
+  std::vector<uint32_t> stored[kLayersAtOnce];  // of a chunk's layers under way: what the device made, by page
+  std::vector<uint32_t> values;                 // [layer][written page]
 };
 
 /// One sequence of the pass: its rows, and where its pages are on the host and on the device.
@@ -113,6 +118,7 @@ struct PassSequence {
 /// The pass as a whole.
 struct PassState {
   bool is_step = false;
+  LayerRange layers;
   size_t rows = 0;
   std::vector<float> last_state;  // x of the chunk's last row before the model's last layer, once that has run
 };
@@ -135,12 +141,15 @@ class DeviceBackend final : public Backend {
         rope_(model.config().rope, model.config().head_dim),
         attention_(device),
         pages_(device, layout_.page_bytes()),
+        copies_(device),
         draws_(device) {}
   Result<void> prepare();
 
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   Result<void> before_attention(uint32_t layer) override;
+  bool stores_later() const override { return true; }
+  Result<void> finish_layer(uint32_t layer) override;
   std::span<const uint32_t> checksums(uint32_t layer) const override;
   void forget(uint64_t sequence) override {
     pages_.forget(sequence);
@@ -161,11 +170,14 @@ class DeviceBackend final : public Backend {
   size_t qkv_width() const { return q_width() + 2 * size_t{config().kv_heads} * config().head_dim; }
   size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
   size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
-  uint64_t sums_at(uint32_t layer) const { return at_.sums + (pass_.is_step ? layer * sums_.pages.size() * 4 : 0); }
+  uint64_t sums_at(uint32_t layer) const {
+    return at_.sums + (pass_.is_step ? layer : layer % kLayersAtOnce) * sums_.pages.size() * 4;
+  }
 
   Result<void> check_served() const;
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
-  Result<void> place_pages();
+  Result<void> place_pages(LayerRange layers);
+  Result<void> load_extents(uint32_t layer);
   Result<void> make_logits(size_t first, size_t count);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
@@ -190,6 +202,7 @@ class DeviceBackend final : public Backend {
   Parts at_;
   DeviceAttention attention_;
   DevicePages pages_;
+  DeviceCopies copies_;
   DeviceDraws draws_;
 
   // The pass under way.
@@ -234,6 +247,7 @@ Result<void> DeviceBackend::prepare() {
     MC_TRY(part, scratch_.take(size.bytes, "activations"));
     at_.*size.member = part.address;
   }
+  MC_CHECK(copies_.prepare());
   return draws_.prepare(config().vocab, logit_rows_most(options_));
 }
 
@@ -245,7 +259,7 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
   pass_.is_step = false;
   pass_.last_state.clear();
-  MC_CHECK(place_pages());
+  MC_CHECK(place_pages({chunk.first_layer, chunk.end_layer == 0 ? config().layers : chunk.end_layer}));
   std::vector<gpu::RowPlace> places;
   for (int64_t p = chunk.start; p < chunk.start + count; ++p)
     places.push_back({sequences_[0].pages[static_cast<size_t>(p / block)], static_cast<int32_t>(p % block)});
@@ -266,7 +280,7 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
         {.sequence = row.sequence, .q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
     tokens.push_back(static_cast<int32_t>(row.token));
   }
-  MC_CHECK(place_pages());
+  MC_CHECK(place_pages({0, config().layers}));
   std::vector<gpu::RowPlace> places;
   for (const PassSequence& s : sequences_)
     places.push_back({s.pages.back(), static_cast<int32_t>(s.q_begin % options_.block_tokens)});
@@ -301,9 +315,10 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(pass_.rows), 1, 1}}, gpu::bytes_of(args));
 }
 
-/// Numbers the pages of the pass, and copies in those rows before it that the device lacks.
-Result<void> DeviceBackend::place_pages() {
+/// Numbers the pages of the pass, and begins to copy in those rows before it that the device lacks.
+Result<void> DeviceBackend::place_pages(LayerRange layers) {
   const int64_t block = options_.block_tokens;
+  pass_.layers = layers;
   written_.clear();
   sealed_.clear();
   sums_ = {};
@@ -328,7 +343,21 @@ Result<void> DeviceBackend::place_pages() {
   const gpu::AttentionShape shape{
       .layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
   attention_.begin(shape, sequence_rows());
-  return pages_.load();
+  MC_CHECK(pages_.make_room());
+  MC_CHECK(copies_.begin());
+  return load_extents(pass_.layers.first);
+}
+
+/// Queues the copies of a layer's extents of the missing pages. A page is there when all layers are.
+Result<void> DeviceBackend::load_extents(uint32_t layer) {
+  if (layer >= pass_.layers.end) return {};
+  const size_t offset = layout_.layer_offset(layer);
+  std::vector<DeviceCopies::Load> pieces;
+  for (const DevicePages::Missing& page : pages_.missing())
+    pieces.push_back({page.host + offset, pages_.address(page.number) + offset, layout_.layer_bytes()});
+  MC_CHECK(copies_.load(layer, pieces));
+  if (layer + 1 == config().layers && pass_.layers.first == 0) pages_.note_filled();
+  return {};
 }
 
 // ---- a layer ----
@@ -380,6 +409,7 @@ Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias
 Result<void> DeviceBackend::before_attention(uint32_t layer) {
   const ModelConfig& c = config();
   const DeviceLayer& w = weights_.layer(layer);
+  MC_CHECK(copies_.await_load(layer));
   MC_CHECK(norm(at_.x, w.input_norm, at_.normed, pass_.rows));
   MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, pass_.rows, qkv_width(), c.hidden, false));
   const gpu::RotateArgs rotate{
@@ -407,6 +437,7 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
                             gpu::bytes_of(seal)));
   }
   MC_CHECK(sum_extents(layer));
+  MC_CHECK(load_extents(layer + 1));
   return pass_.is_step ? Result<void>{} : store_extents(layer);
 }
 
@@ -438,16 +469,23 @@ void DeviceBackend::note_sums(uint32_t layer, std::span<const uint32_t> made) {
   for (size_t i = 0; i < made.size(); ++i) sums_.values[layer * written_.size() + sums_.written[i]] = made[i];
 }
 
-/// Copies the sums and what a chunk wrote of one layer to the host, the latter into the caller's pages.
+/// Queues the copies of what a chunk wrote of one layer to the caller's pages, and of their sums.
 Result<void> DeviceBackend::store_extents(uint32_t layer) {
-  if (!sums_.pages.empty()) {
-    std::vector<uint32_t> made(sums_.pages.size());
-    MC_CHECK(device_.read(sums_at(layer), std::as_writable_bytes(std::span(made))));
-    note_sums(layer, made);
-  }
   const size_t offset = layout_.layer_offset(layer);
+  std::vector<DeviceCopies::Store> pieces;
   for (const WrittenPage& page : written_)
-    MC_CHECK(device_.read(pages_.address(page.place.page) + offset, {page.host + offset, layout_.layer_bytes()}));
+    pieces.push_back({pages_.address(page.place.page) + offset, page.host + offset, layout_.layer_bytes()});
+  std::vector<uint32_t>& sums = sums_.stored[layer % kLayersAtOnce];
+  sums.resize(sums_.pages.size());
+  if (!sums.empty())
+    pieces.push_back({sums_at(layer), std::as_writable_bytes(std::span(sums)).data(), sums.size() * sizeof(uint32_t)});
+  return copies_.store(layer, std::move(pieces));
+}
+
+Result<void> DeviceBackend::finish_layer(uint32_t layer) {
+  MC_ASSERT(!pass_.is_step);
+  MC_CHECK(copies_.finish_store(layer));
+  if (!sums_.pages.empty()) note_sums(layer, sums_.stored[layer % kLayersAtOnce]);
   return {};
 }
 

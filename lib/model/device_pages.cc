@@ -30,6 +30,7 @@ void DevicePages::begin() {
   taken_.clear();
   read_.clear();
   used_.clear();
+  missing_.clear();
 }
 
 int32_t DevicePages::take(const std::byte* host, PageUse use) {
@@ -59,7 +60,7 @@ int32_t DevicePages::keep(uint64_t sequence, size_t index, const std::byte* host
   return number;
 }
 
-Result<void> DevicePages::make_room() {
+Result<void> DevicePages::grow() {
   for (; !slots_.empty() && slots_.back().host == nullptr; slots_.pop_back())
     free_.erase(static_cast<int32_t>(slots_.size()) - 1);
   if (slots_.size() <= room_) return {};
@@ -79,15 +80,19 @@ Result<void> DevicePages::make_room() {
   return {};
 }
 
-Result<void> DevicePages::load() {
-  MC_CHECK(make_room());
+Result<void> DevicePages::make_room() {
+  MC_CHECK(grow());
+  std::set<int32_t> seen;
   for (const Used& used : used_) {
-    Slot& slot = slots_[static_cast<size_t>(used.number)];
-    if (!slot.is_filled && used.use != PageUse::fresh)
-      MC_CHECK(device_.write(address(used.number), {slot.host, page_bytes_}));
-    slot.is_filled = true;
+    const Slot& slot = slots_[static_cast<size_t>(used.number)];
+    if (slot.is_filled || used.use == PageUse::fresh || !seen.insert(used.number).second) continue;
+    missing_.push_back({slot.host, used.number});
   }
   return {};
+}
+
+void DevicePages::note_filled() {
+  for (const Used& used : used_) slots_[static_cast<size_t>(used.number)].is_filled = true;
 }
 
 void DevicePages::forget(uint64_t sequence) {

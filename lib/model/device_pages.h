@@ -1,5 +1,5 @@
-// KV pages on a device, copies of the caller's pages in host memory. A pass numbers the pages that it uses, and the
-// bytes that the device lacks are copied in.
+// KV pages on a device, copies of the caller's pages in host memory. A pass numbers the pages that it uses, and
+// copies in the bytes that the device lacks.
 //
 // Pages of a sequence that decodes stay on the device from step to step, because only its own steps write them.
 // Sequences with a common prefix share its pages. A page of the host must not change while a sequence keeps it, but for
@@ -7,13 +7,16 @@
 //
 //   pages.begin();
 //   number = pages.keep(sequence, index, host, PageUse::read);   // or take(), for this pass alone
-//   MC_CHECK(pages.load());                                      // now the numbers hold in address()
+//   MC_CHECK(pages.make_room());                                 // now the numbers hold in address()
+//   ... the pages of missing() are copied in ...
+//   pages.note_filled();
 //   pages.forget(sequence);
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -38,9 +41,17 @@ class DevicePages {
   int32_t take(const std::byte* host, PageUse use);
   /// The number of page `index` of a sequence, whose pages below have been kept in this pass or before.
   int32_t keep(uint64_t sequence, size_t index, const std::byte* host, PageUse use);
-  /// Makes room for the pages of the pass and of all sequences, and copies in the bytes that are missing. MC7005 when
-  /// the device has no room; the pages of the sequences are then copied in anew by the next pass.
-  Result<void> load();
+  /// Makes room for the pages of the pass and of all sequences. MC7005 when the device has no room; the pages of the
+  /// sequences are then copied in anew by the next pass.
+  Result<void> make_room();
+  /// A page of the pass whose bytes the device lacks.
+  struct Missing {
+    const std::byte* host = nullptr;
+    int32_t number = 0;
+  };
+  std::span<const Missing> missing() const { return missing_; }
+  /// The bytes of missing() are on the device, and later passes copy them no more. Without this call they do.
+  void note_filled();
   /// The sequence has ended, or its step failed: the device keeps its pages no longer.
   void forget(uint64_t sequence);
 
@@ -61,7 +72,7 @@ class DevicePages {
   };
   int32_t new_slot(const std::byte* host);
   void free_slot(int32_t number);
-  Result<void> make_room();
+  Result<void> grow();
 
   gpu::Device& device_;
   size_t page_bytes_;
@@ -74,6 +85,7 @@ class DevicePages {
   std::unordered_map<const std::byte*, int32_t> read_;            // likewise, taken for this pass
   std::vector<int32_t> taken_;                                    // for this pass
   std::vector<Used> used_;                                        // by this pass
+  std::vector<Missing> missing_;                                  // likewise
 };
 
 }  // namespace mc::model

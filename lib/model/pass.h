@@ -40,8 +40,8 @@ struct PrefillChunk {
   /// equal bits with and without it.
   size_t scored = 0;
   std::function<bool(size_t row, std::span<const float> logits)> on_logits;
-  /// Called when a layer's extents of this chunk are written and sealed (including a partial tail), before the
-  /// attention of that layer. False stops the chunk: Code::cancelled.
+  /// Called when a layer's extents of this chunk are written and sealed (including a partial tail): on the CPU before
+  /// the attention of that layer, on a GPU while it computes the layer behind. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> on_layer;
 };
 

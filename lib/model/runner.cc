@@ -119,18 +119,28 @@ Result<void> Runner::score_rows(const PrefillChunk& chunk) {
   return {};
 }
 
+/// K and V of a layer are in the caller's pages, who may stop the chunk now.
+Result<void> Runner::announce(const PrefillChunk& chunk, uint32_t layer) {
+  MC_CHECK(backend_->finish_layer(layer));
+  if (!chunk.on_layer || chunk.on_layer(layer)) return {};
+  return Error{Code::cancelled, "prefill stopped after layer " + std::to_string(layer)};
+}
+
 Result<void> Runner::prefill(const PrefillChunk& chunk) {
   MC_CHECK(check_chunk(chunk));
   MC_CHECK(backend_->begin(chunk));
   const uint32_t layers = model_->config().layers, end = chunk.end_layer == 0 ? layers : chunk.end_layer;
+  const bool is_late = backend_->stores_later();
   for (uint32_t layer = chunk.first_layer; layer < end; ++layer) {
     MC_CHECK(backend_->before_attention(layer));
-    if (chunk.on_layer && !chunk.on_layer(layer))
-      return Error{Code::cancelled, "prefill stopped after layer " + std::to_string(layer)};
-    if (layer + 1 == layers) break;
-    MC_CHECK(backend_->attend(layer));
-    MC_CHECK(backend_->after_attention(layer));
+    if (!is_late) MC_CHECK(announce(chunk, layer));
+    if (layer + 1 < layers) {
+      MC_CHECK(backend_->attend(layer));
+      MC_CHECK(backend_->after_attention(layer));
+    }
+    if (is_late && layer > chunk.first_layer) MC_CHECK(announce(chunk, layer - 1));
   }
+  if (is_late) MC_CHECK(announce(chunk, end - 1));
   if (end < layers) return backend_->activations(chunk.activations_out);
   if (chunk.scored > 0) MC_CHECK(score_rows(chunk));
   return chunk.logits.empty() ? Result<void>{} : backend_->finish_last_row(chunk.logits, chunk.hidden);

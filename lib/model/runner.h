@@ -70,6 +70,7 @@ class Runner {
   Result<void> check_token(uint32_t token) const;
   Result<void> check_position(int64_t position) const;
   Result<void> check_chunk(const PrefillChunk& chunk) const;
+  Result<void> announce(const PrefillChunk& chunk, uint32_t layer);
   Result<void> score_rows(const PrefillChunk& chunk);
   Result<void> check_step(std::span<const DecodeRow> rows) const;
   template <class Finish>

@@ -118,8 +118,60 @@ TEST_CASE("model/device: rows that share a page copy it once, and get the logits
   };
   std::vector<float> apart, together;
   const uint64_t copies = step(own, apart);
-  CHECK(step(shared, together) == copies - 1);
+  CHECK(step(shared, together) == copies - pair.config().layers);
   CHECK(together == apart);
+}
+
+TEST_CASE("model/device: a chunk over a loaded prefix gives equal bits under every schedule of copies and kernels") {
+  Pair pair;
+  const auto tokens = some_tokens(67);
+  const attn::Plan plan = test::moba_plan(pair.cpu->model, 64, 1, 1);
+  LocalPages pages = pair.pages(128);
+  REQUIRE_OK(prefill(pair.cpu->runner, pages, std::span(tokens).first(64), plan));
+  std::vector<std::byte> expected;
+  std::vector<float> first_logits;
+  for (const auto policy : {gpu::emu::Policy::in_order, gpu::emu::Policy::random, gpu::emu::Policy::sticky}) {
+    pair.driver->gpu().set_options({.seed = test::seed(), .policy = policy});
+    std::ranges::fill(pages.page(1), std::byte{0});
+    const auto logits = prefill(*pair.gpu, pages, std::span(tokens).subspan(64), plan, 64);
+    REQUIRE_OK(logits);
+    if (expected.empty()) {
+      expected.assign(pages.page(1).begin(), pages.page(1).end());
+      first_logits = *logits;
+    }
+    CHECK(std::ranges::equal(pages.page(1), expected));
+    CHECK(*logits == first_logits);
+  }
+}
+
+TEST_CASE("model/device: a layer is announced when its bytes are in the pages, and a chunk that stops is done again") {
+  Pair pair;
+  pair.driver->gpu().set_options({.seed = test::seed(), .policy = gpu::emu::Policy::sticky});
+  const auto tokens = some_tokens(5);
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  LocalPages pages = pair.pages(64);
+  const ExtentLayout layout = pair.cpu->runner.layout();
+  std::vector<uint32_t> layers;
+  uint32_t stop_at = 2;
+  PrefillChunk chunk;
+  chunk.tokens = tokens;
+  chunk.pages = pages.pages();
+  chunk.plan = &plan;
+  chunk.on_layer = [&](uint32_t layer) {
+    layers.push_back(layer);
+    const auto sums = pair.gpu->checksums(layer);
+    const auto extent = pages.page(0).subspan(layout.layer_offset(layer), layout.layer_bytes());
+    CHECK(sums[0] == crc32c(extent));
+    return layer != stop_at;
+  };
+  const auto stopped = pair.gpu->prefill(chunk);
+  REQUIRE_FALSE(stopped.has_value());
+  CHECK(stopped.error().code == Code::cancelled);
+  CHECK(layers == std::vector<uint32_t>{0, 1, 2});
+  stop_at = UINT32_MAX;
+  layers.clear();
+  REQUIRE_OK(pair.gpu->prefill(chunk));
+  CHECK(layers.size() == pair.config().layers);
 }
 
 TEST_CASE("model/device: the planned weights and workspace are what the device lends") {
@@ -197,7 +249,8 @@ TEST_CASE("model/device: a sequence that stays on the device gets the logits of 
     before = pair.driver->gpu().operations();
     REQUIRE_OK(pair.gpu->decode({&moves, 1}, without));
     CHECK(with == without);
-    if (position >= 66) CHECK(stayed + 2 == pair.driver->gpu().operations() - before);  // two pages are not copied in
+    if (position >= 66)  // two pages are not copied in, layer by layer
+      CHECK(stayed + 2 * pair.config().layers == pair.driver->gpu().operations() - before);
   }
   for (size_t page = 0; page < 2; ++page) CHECK(std::ranges::equal(kept.page(page), copied.page(page)));
   pair.gpu->forget(5);

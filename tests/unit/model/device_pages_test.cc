@@ -42,6 +42,14 @@ struct Pool {
     REQUIRE_OK(device->read(pages->address(number), there));
     return std::equal(there.begin(), there.begin() + static_cast<ptrdiff_t>(rows * 16), host[page].begin());
   }
+  /// Makes room and copies in what is missing.
+  Result<void> load() {
+    MC_CHECK(pages->make_room());
+    for (const DevicePages::Missing& page : pages->missing())
+      MC_CHECK(device->write(pages->address(page.number), {page.host, kPageBytes}));
+    pages->note_filled();
+    return {};
+  }
   uint64_t copies() const { return driver->gpu().operations(); }
 };
 
@@ -64,7 +72,7 @@ TEST_CASE("model/device_pages: a step copies in only the pages that the device l
     pages.begin();
     size_t index = 0;
     for (const auto& [page, use] : uses) pages.keep(sequence, index++, pool.at(page), use);
-    REQUIRE_OK(pages.load());
+    REQUIRE_OK(pool.load());
     return pool.copies() - before;
   };
   CHECK(step(1, {{0, PageUse::read}, {1, PageUse::append}}) == 2);
@@ -116,7 +124,7 @@ TEST_CASE("model/device_pages: what a pass reads is what the host has, through j
         scribble(rng, pool.host[0]);
         const int32_t number = pool.pages->take(pool.at(0), PageUse::read);
         CHECK(pool.pages->take(pool.at(0), PageUse::read) == number);
-        REQUIRE_OK(pool.pages->load());
+        REQUIRE_OK(pool.load());
         CHECK(pool.is_equal(number, 0, kRows));
       }
     }
@@ -138,7 +146,7 @@ TEST_CASE("model/device_pages: what a pass reads is what the host has, through j
       }
       stepped.push_back(name);
     }
-    REQUIRE_OK(pool.pages->load());
+    REQUIRE_OK(pool.load());
     for (const auto& [number, page, rows] : numbers) CHECK(pool.is_equal(number, page, rows));
     for (const uint64_t name : stepped) {  // the step writes a row on both sides
       Sequence& sequence = running[name];
@@ -165,12 +173,26 @@ TEST_CASE("model/device_pages: what a pass reads is what the host has, through j
   CHECK(pool.pages->kept() == 0);
 }
 
+TEST_CASE("model/device_pages: bytes that a pass did not copy in are missing for the next one") {
+  Pool pool(2);
+  const auto missing = [&] {
+    pool.pages->begin();
+    for (size_t i = 0; i < 2; ++i) pool.pages->keep(1, i, pool.at(i), i == 0 ? PageUse::read : PageUse::append);
+    REQUIRE_OK(pool.pages->make_room());
+    return pool.pages->missing().size();
+  };
+  CHECK(missing() == 2);
+  CHECK(missing() == 2);  // the pass before stopped half-way
+  pool.pages->note_filled();
+  CHECK(missing() == 0);
+}
+
 TEST_CASE("model/device_pages: a device that is full refuses a page, and goes on when pages are free again") {
   Pool pool(4, 3 * kPageBytes);
   const auto step = [&](uint64_t sequence, size_t pages) {
     pool.pages->begin();
     for (size_t i = 0; i < pages; ++i) pool.pages->keep(sequence, i, pool.at(i), PageUse::read);
-    return pool.pages->load();
+    return pool.load();
   };
   REQUIRE_OK(step(1, 2));
   const auto refused = step(1, 4);
