@@ -83,14 +83,17 @@ void note_banks(uint32_t address, uint32_t bytes) {
   }
 }
 
-/// The start is drawn: a kernel that wants more alignment than it states fails under some seeds.
+/// The start is drawn: a kernel that wants more alignment than it states fails under some seeds. It is one address in
+/// all CTAs of a cluster, because mapa and multicast copies name other CTAs by it.
 uint32_t dynamic_shared(uint32_t alignment) {
   Cta& cta = running_cta();
-  if (!cta.dynamic_known) {
-    MC_ASSERT_LE(alignment + cta.grid.launch.dynamic_shared, cta.shared.size());
-    cta.dynamic_known = true;
-    cta.dynamic_start = alignment * static_cast<uint32_t>(cta.grid.rng.below(2));
-  }
+  if (cta.dynamic_known) return cta.dynamic_start;
+  MC_ASSERT_LE(alignment + cta.grid.launch.dynamic_shared, cta.shared.size());
+  const auto& peers = cta.cluster.ctas;
+  const auto peer = std::find_if(peers.begin(), peers.end(), [](const Cta& other) { return other.dynamic_known; });
+  cta.dynamic_start =
+      peer != peers.end() ? peer->dynamic_start : alignment * static_cast<uint32_t>(cta.grid.rng.below(2));
+  cta.dynamic_known = true;
   return cta.dynamic_start;
 }
 

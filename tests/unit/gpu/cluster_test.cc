@@ -44,6 +44,26 @@ TEST_CASE("gpu/cluster: a CTA writes the shared memory of another between two ba
   CHECK(o.out[32 + 5] == 5);
 }
 
+TEST_CASE("gpu/cluster: dynamic shared memory begins at one address in all CTAs of a cluster (9.7.9.24)") {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const Outcome o = tested::run_body(
+        [](const Args& a) {
+          const uint32_t at = ptx::dynamic_shared<1024>() + tid() * 4;
+          ptx::store_shared_u32(at, 100 * ptx::cluster_rank() + tid());
+          ptx::cluster_arrive();
+          ptx::cluster_wait();
+          ptx::store(a.out + 32 * ptx::cluster_rank() + tid(),
+                     ptx::load_cluster_u32(ptx::map_to_rank(at, ptx::cluster_rank() ^ 1)));
+          ptx::cluster_arrive();
+          ptx::cluster_wait();
+        },
+        {.policy = emu::Policy::random, .seed = test::seed() + seed, .ctas = 2, .cluster = 2});
+    CHECK_MESSAGE(o.rule.empty(), o.text);
+    CHECK(o.out[3] == 103);
+    CHECK(o.out[32 + 3] == 3);
+  }
+}
+
 TEST_CASE("gpu/cluster: shared memory of another CTA needs the cluster's barrier before, between and behind") {
   const auto exchange = [](bool before, bool between, bool behind) {
     return [=](const Args&) {
