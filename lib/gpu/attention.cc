@@ -77,6 +77,15 @@ int32_t splits_of(const SequenceRows& sequence) {
   return static_cast<int32_t>(std::clamp<int64_t>((keys + kKeysOfSplit - 1) / kKeysOfSplit, 1, kSplitsMax));
 }
 
+AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences) {
+  constexpr size_t kParts = 7;        // of an AttentionBatch, each aligned
+  constexpr size_t kDecodeRows = 16;  // tokens of a sequence whose keys are split
+  const size_t heads = static_cast<size_t>(q_heads), states = kSplitsMax * std::max(sequences, kDecodeRows) * heads;
+  return {.fixed = sequences * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
+                   states * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
+          .page = sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim};  // its number, and a bf16 centroid
+}
+
 // ---- what the layers share ----
 
 Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<SequenceRows> sequences) {

@@ -50,6 +50,14 @@ struct AttentionLayer {
   uint64_t selection = 0;  // MoBA: int32 [tokens, q_heads, top_k - 1], written by the gate; 0: the batch's own memory
 };
 
+/// Device memory of an AttentionBatch at most.
+struct AttentionMemory {
+  size_t fixed = 0;
+  size_t page = 0;  // for each page of a sequence
+};
+/// The memory for passes of at most `rows` tokens, and for steps with a token of each of `sequences` sequences.
+AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
+
 /// Attention of a batch, layer by layer. begin() copies what the layers share to the device once; attend() queues the
 /// kernels of a layer and neither copies, allocates nor waits.
 class AttentionBatch {

@@ -35,18 +35,18 @@ CentroidBytes centroid_bytes(const attn::Plan& plan, const ExtentLayout& layout)
 uint64_t DevicePlan::pages() const {
   MC_ASSERT(page_bytes > 0);
   const uint64_t fixed = weight_bytes + scratch_bytes;
-  return fixed >= free_bytes ? 0 : (free_bytes - fixed) / page_bytes;
+  return fixed >= free_bytes ? 0 : (free_bytes - fixed) / (page_bytes + beside_page_bytes);
 }
 
 Result<void> check_device_memory(const DevicePlan& plan) {
   if (plan.pages() >= kPagesMin) return {};
-  const uint64_t beside = plan.scratch_bytes + kPagesMin * plan.page_bytes;
+  const uint64_t least = kPagesMin * (plan.page_bytes + plan.beside_page_bytes);
+  const uint64_t beside = plan.scratch_bytes + least;
   return user_error(
       err::kDeviceMemory,
       plan.device + ": the model needs " + mib(plan.weight_bytes) + " for weights, " + mib(plan.scratch_bytes) +
-          " of scratch and " + mib(kPagesMin * plan.page_bytes) + " for KV, together " +
-          mib(plan.weight_bytes + beside) + "; " + std::to_string(plan.free_bytes / kMiB) + " of " +
-          std::to_string(plan.total_bytes / kMiB) + " MiB are free",
+          " of scratch and " + mib(least) + " for KV, together " + mib(plan.weight_bytes + beside) + "; " +
+          std::to_string(plan.free_bytes / kMiB) + " of " + std::to_string(plan.total_bytes / kMiB) + " MiB are free",
       "--device",
       "weights of at most " + std::to_string((plan.free_bytes - std::min(plan.free_bytes, beside)) / kMiB) +
           " MiB fit; use a smaller model, --chunk-tokens or --batch-max, or another GPU");

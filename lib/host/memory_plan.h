@@ -36,6 +36,7 @@ struct DevicePlan {
   uint64_t weight_bytes = 0, scratch_bytes = 0;
   uint64_t page_bytes = 0;                   // of one KV block
   uint64_t free_bytes = 0, total_bytes = 0;  // of the device's memory, before anything is loaded
+  uint64_t beside_page_bytes = 0;            // what attention takes for each page
 
   /// Number of KV pages that fit beside weights and activations.
   uint64_t pages() const;

@@ -244,12 +244,14 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   memory.page_bytes = layout.page_bytes();
   if (device != nullptr) {
     MC_TRY(on_device, device->memory());
+    const model::DeviceScratch scratch = model::Runner::device_scratch(plan.config, layout, runner);
     device_ = {.device = std::string(device->name()),
                .weight_bytes = plan.weight_bytes,
-               .scratch_bytes = model::Runner::device_workspace_bytes(plan.config, runner) + kDeviceRounding,
+               .scratch_bytes = scratch.fixed + kDeviceRounding,
                .page_bytes = layout.page_bytes(),
                .free_bytes = on_device.free,
-               .total_bytes = on_device.total};
+               .total_bytes = on_device.total,
+               .beside_page_bytes = scratch.page};
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {

@@ -16,6 +16,9 @@ class DeviceAttention {
   /// The device must outlive it. Memory is kept from pass to pass.
   explicit DeviceAttention(gpu::Device& device) : device_(device), last_row_(device) {}
 
+  /// Device memory of all batches of a pass. Layers have at most two modes where the requests of a step agree.
+  static gpu::AttentionMemory memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
+
   /// `rows`: the sequences of the pass; their modes and splits are not read.
   void begin(const gpu::AttentionShape& shape, std::vector<gpu::SequenceRows> rows);
   /// Queues the attention of all rows. Errors: those of gpu::AttentionBatch.

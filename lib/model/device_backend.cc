@@ -617,6 +617,12 @@ size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& op
   return scratch_bytes(config, options) + DeviceDraws::bytes(config.vocab, logit_rows_most(options));
 }
 
+DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options) {
+  const gpu::AttentionMemory attention =
+      DeviceAttention::memory(layout, static_cast<int32_t>(config.heads), options.max_chunk_tokens, options.max_batch);
+  return {device_workspace_bytes(config, options) + attention.fixed, attention.page};
+}
+
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels) {
   auto backend = std::make_unique<DeviceBackend>(model, device, options, kernels);

@@ -25,7 +25,9 @@ namespace mc::model {
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels);
 
-/// Bytes of the activations on the device.
+/// `layout`: of the KV pages.
+DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options);
+/// Bytes of the activations on the device, a part of it.
 size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 
 }  // namespace mc::model

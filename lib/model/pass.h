@@ -22,6 +22,11 @@ struct RunnerOptions {
   std::string kernels = "auto";      // variant for both lib/ops and lib/attn
 };
 
+/// Bytes of a device's memory beside weights and KV pages: of any pass, and for each page.
+struct DeviceScratch {
+  size_t fixed = 0, page = 0;
+};
+
 struct PrefillChunk {
   std::span<const uint32_t> tokens;   // at positions start, start + 1, ...
   int64_t start = 0;                  // a multiple of block_tokens

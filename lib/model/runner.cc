@@ -50,6 +50,11 @@ size_t Runner::device_workspace_bytes(const ModelConfig& config, const RunnerOpt
   return model::device_workspace_bytes(config, options);
 }
 
+DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayout& layout,
+                                     const RunnerOptions& options) {
+  return model::device_scratch(config, layout, options);
+}
+
 Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
   const uint32_t block = options.block_tokens;
   if (block < 16 || block > 512 || (block & (block - 1)) != 0)

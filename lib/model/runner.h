@@ -61,8 +61,11 @@ class Runner {
   const ops::Kernels& kernels() const;
   /// Host memory of the CPU's workspace.
   static size_t workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
-  /// Device memory of a GPU's workspace.
+  /// Device memory of a GPU's workspace, which is allocated when a runner is opened.
   static size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
+  /// The workspace, and what passes allocate beside it. `layout`: of the KV pages.
+  static DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout,
+                                      const RunnerOptions& options);
 
  private:
   Runner(const Model& model, const RunnerOptions& options, const ops::Kernels& kernels,

@@ -153,14 +153,14 @@ class OnDevice(unittest.TestCase):
 
     def test_a_decode_node_has_no_more_pages_than_its_device_can_hold(self):
         pages = {}
-        for device in ("cpu", "emu:memory=32"):
+        for device in ("cpu", "emu:memory=43"):
             flags = [*CPU, *PROFILED, "--device", device, "--check", "--http", "127.0.0.1:0"]
             code, _, err = cluster.run("mc-decode", *flags)
             self.assertEqual(code, 0, err)
             pages[device] = int(re.search(r"check passed kv_bytes=(\d+)", err)[1]) / 204800
         self.assertGreater(pages["cpu"], 1000)
-        self.assertGreater(pages["emu:memory=32"], 50)
-        self.assertLess(pages["emu:memory=32"], 80)
+        self.assertGreater(pages["emu:memory=43"], 50)
+        self.assertLess(pages["emu:memory=43"], 80)
 
 
 class BadInput(unittest.TestCase):
@@ -171,12 +171,12 @@ class BadInput(unittest.TestCase):
             self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
 
     def test_a_device_without_room_says_what_is_needed_what_is_free_and_what_fits(self):
-        flags = ["--device", "emu:memory=16", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
+        flags = ["--device", "emu:memory=28", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
         code, _, err = cluster.run("mc-prefill", *flags)
         self.assertEqual(code, 1, err)
-        need = r"needs 10 MiB for weights, 12 MiB of scratch and 1 MiB for KV, together 22 MiB; 16 of 16 MiB are free"
+        need = r"needs 10 MiB for weights, 21 MiB of scratch and 1 MiB for KV, together 31 MiB; 28 of 28 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
-        self.assertRegex(err, r"next: +weights of at most 3 MiB fit; use a smaller model, --chunk-tokens")
+        self.assertRegex(err, r"next: +weights of at most 6 MiB fit; use a smaller model, --chunk-tokens")
 
     def test_a_local_cluster_passes_the_device_on(self):
         code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")

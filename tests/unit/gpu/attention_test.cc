@@ -136,6 +136,39 @@ TEST_CASE("gpu/attention: two layers of a batch use one copy of its tables") {
   CHECK(pool.result(0) == first);
 }
 
+TEST_CASE("gpu/attention: a batch takes no more memory than was planned for its rows and pages") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  Pool pool(1);
+  for (int round = 0; round < 30; ++round) {
+    AttentionShape shape = pool.shape();
+    shape.layout.kv_heads = 1 + static_cast<uint32_t>(rng.below(3));
+    shape.layout.head_dim = rng.below(2) == 0 ? 64 : 128;
+    shape.q_heads = static_cast<int32_t>(shape.layout.kv_heads * (1 + rng.below(4)));
+    shape.kernel = AttentionKernel::automatic;
+    const bool is_step = rng.below(2) == 0;
+    std::vector<SequenceRows> sequences;
+    size_t rows = 0, pages = 0;
+    for (uint64_t i = 0; i <= (is_step ? rng.below(20) : 0); ++i) {
+      SequenceRows s = row_at(1 + static_cast<int64_t>(rng.below(rng.below(8) == 0 ? 40'000 : 2000)));
+      if (!is_step)
+        s.tokens = static_cast<int32_t>(1 + rng.below(static_cast<uint64_t>(std::min<int64_t>(s.kv_len, 300))));
+      s.q_begin = s.kv_len - s.tokens;
+      if (rng.below(2) == 0)
+        s.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 1 + static_cast<int32_t>(rng.below(17))};
+      rows += static_cast<size_t>(s.tokens);
+      pages += s.pages.size();
+      sequences.push_back(std::move(s));
+    }
+    const AttentionMemory planned = attention_memory(shape.layout, shape.q_heads, rows, sequences.size());
+    const auto before = pool.device->memory();
+    AttentionBatch batch(*pool.device);
+    REQUIRE_OK(batch.begin(shape, sequences));
+    const auto after = pool.device->memory();
+    CHECK(before->free - after->free <= planned.fixed + pages * planned.page);
+  }
+}
+
 TEST_CASE("gpu/attention: a batch that the kernels cannot compute is refused by its limit") {
   Pool pool(2);
   AttentionBatch batch(*pool.device);

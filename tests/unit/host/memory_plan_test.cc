@@ -52,6 +52,12 @@ TEST_CASE("host/memory_plan: a device with room for the least pool passes, and o
                            "together 114 MiB", "113 of 120 MiB are free"})
     CHECK_MESSAGE(refused.error().what.find(part) != std::string::npos, refused.error().what);
   CHECK(refused.error().next.find("weights of at most 99 MiB fit") == 0);
+  plan.beside_page_bytes = kMiB;  // attention takes as much again for each page
+  plan.free_bytes = 118 * kMiB;
+  CHECK(plan.pages() == kPagesMin);
+  CHECK(check_device_memory(plan).has_value());
+  --plan.free_bytes;
+  CHECK(check_device_memory(plan).error().what.find("8 MiB for KV, together 118 MiB") != std::string::npos);
   plan.free_bytes = kMiB;  // less than the scratch memory alone
   CHECK(plan.pages() == 0);
   CHECK(check_device_memory(plan).error().next.find("weights of at most 0 MiB fit") == 0);
