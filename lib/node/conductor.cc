@@ -1,6 +1,7 @@
 #include "node/conductor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/assert.h"
@@ -32,6 +33,13 @@ Miss miss_of(const sched::Placement& placement) {
   if (v.bound == sched::Bound::kv)
     return {.bound = v.bound, .kv_tokens = v.kv_tokens, .capacity_tokens = v.capacity_tokens};
   return {.bound = v.bound, .predicted_s = v.predicted_s, .allowed_s = v.allowed_s};
+}
+
+/// A number that bounds of TBT within a factor of two share; 0 = no bound. Clients choose any bound, so each of them
+/// with a group of its own in the waiting queue would make an event as expensive as the queue is long.
+int class_of_bound(double tbt_slo_s) {
+  if (!(tbt_slo_s > 0)) return 0;
+  return std::ilogb(std::clamp(tbt_slo_s * 1e3, 1.0, 65536.0)) + 1;
 }
 
 sched::LineOptions line_options(const ConductorOptions& options) {
@@ -343,7 +351,8 @@ sched::HeldRequest Conductor::held_request(const Request& r) const {
   out.arrived = r.arrived, out.deadline = r.deadline, out.expires = r.expires;
   out.pin = r.submit.pin_prefill;
   // A request with a bound of its own may be refused where others are admitted: they do not wait behind it.
-  out.destination = r.submit.model + "/" + r.submit.pin_decode + "/" + std::to_string(r.submit.tbt_slo_s);
+  const int bound = class_of_bound(r.submit.tbt_slo_s);
+  out.destination = r.submit.model + "/" + r.submit.pin_decode + "/" + std::to_string(bound);
   return out;
 }
 

@@ -53,7 +53,7 @@ struct HeldRequest {
   TimePoint arrived{}, deadline = kNever;
   TimePoint expires = kNever;  // from this time on the TTFT bound cannot be met
   NodeId pin;                  // prefill node that the request is pinned to; "" = any
-  std::string destination;     // requests with one destination share decode nodes and a bound of TBT
+  std::string destination;     // requests with one destination share decode nodes and a range of bounds of TBT
 };
 
 /// The change that a held request waits for. `of` is its pin, or the node that computes its prefix, or for load its

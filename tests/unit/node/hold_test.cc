@@ -608,6 +608,21 @@ TEST_CASE("node/hold: what cannot run is not looked at again before it could: ho
     b.lose("p2");
     each_max = 1;
   }
+  SUBCASE("refused for bounds of TBT that differ") {
+    for (int i = 0; i < 10; ++i) {  // a step of so many rows takes 3 ms
+      const std::string req = "row" + std::to_string(i);
+      b.give(b.request(req, 10));
+      wire::FirstToken f;
+      f.req = req, f.attempt = 1, f.token = 1, f.report.compute_ms = 100;
+      b.give(Received{"p1", instance(b.numbers["p1"]), f});
+    }
+    for (int i = 0; i < kHeld; ++i) {
+      Submit s = b.request("held" + std::to_string(i), 10);
+      s.ttft_slo_s = 10'000, s.tbt_slo_s = 0.0022 + i * 4e-7;
+      b.give(s, false);
+    }
+    each_max = 8;
+  }
   REQUIRE(b.conductor.line().size() >= kHeld);
   const uint64_t before = b.conductor.line().asked();
   for (int i = 0; i < kEvents; ++i) {
