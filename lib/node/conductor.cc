@@ -493,12 +493,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   attempt.booking.prefill = prefill.slot(), attempt.booking.decode = decode.slot();
   attempt.booking.prefill_s = c.prefill_s;
   attempt.booking.tokens = r.tokens();
-  // The fetch begins behind the resident blocks: blocks that the prefill node still has to compute for earlier
-  // requests may arrive sooner from the source.
-  uint32_t first = 0;
-  for (const kv::NodeMatch& match : matches_)
-    if (match.node == prefill.ordinal) first = std::min(match.resident, c.local_blocks);
-  FetchOrder fetch = order_fetch(members_, snapshot, c, first);
+  FetchOrder fetch = order_fetch(members_, snapshot, c, sched::first_fetched(matches_, prefill.ordinal, c));
   start.sources = std::move(fetch.sources);
   attempt.fetch_waited = fetch.waits, attempt.booking.sources = std::move(fetch.slots);
   flights_.depart(r, std::move(attempt), now);

@@ -118,6 +118,12 @@ std::vector<int> FetchPlan::holders() const {
   return out;
 }
 
+uint32_t first_fetched(std::span<const kv::NodeMatch> matches, kv::NodeOrdinal node, const Candidate& candidate) {
+  for (const kv::NodeMatch& match : matches)
+    if (match.node == node) return std::min(match.resident, candidate.local_blocks);
+  return 0;
+}
+
 uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
   return reach_of(runs_of(snapshot, node, first), first);
 }

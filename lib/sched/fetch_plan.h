@@ -47,6 +47,9 @@ void find_runs(const Index& index, std::span<const Block> prompt, std::span<cons
   if (longest > 0) index.runs(prompt, longest, kRunsMax, out);
 }
 
+/// The first block that the candidate's node fetches, the node being number `node` in `matches`. Blocks that it still
+/// has to compute for earlier requests are fetched, because they may arrive sooner from a holder.
+uint32_t first_fetched(std::span<const kv::NodeMatch> matches, kv::NodeOrdinal node, const Candidate& candidate);
 /// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
 uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first);
 /// The plan for blocks [first, end), which other nodes hold as far as the plan goes.

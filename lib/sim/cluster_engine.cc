@@ -235,7 +235,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
     const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
                        !live_[maker].computed && maker != r;
     if (waits) live_[maker].waiters.push_back({r, live.attempt});
-    live.prefix.fetch(route.parts, waits);
+    live.prefix.fetch(route.parts, waits, now_);
     ask_for_parts(r);
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
@@ -336,10 +336,11 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
       return !caches_.is_readable(node, block) && !maker_of.contains(block);
     });
     const auto kept_tokens = static_cast<uint32_t>((lost - reused.begin()) * static_cast<int64_t>(kTraceBlockTokens));
-    if (record.remote_tokens == 0)
+    if (lost != reused.end()) {  // fetched blocks behind them are useless
       live_[other].reused = kept_tokens;
-    else if (lost != reused.end())
-      fetch_lost(other, kept_tokens / kTraceBlockTokens, local_tokens / kTraceBlockTokens);
+      live_[other].prefix.cut();
+      record.remote_tokens = 0;
+    }
     record.ssd_tokens = std::min(record.ssd_tokens, kept_tokens);
     record.dram_tokens = kept_tokens - record.ssd_tokens;
     make(other);
@@ -348,27 +349,6 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
     const auto maker = maker_of.find(block);
     caches_.pass_on(node, block, maker == maker_of.end() ? std::nullopt : std::optional(maker->second));
   }
-}
-
-// A request that fetches blocks behind these ones fetches them too, from a holder that has them all. Without one its
-// prefix ends here.
-void ClusterEngine::fetch_lost(uint32_t r, uint32_t first_block, uint32_t end_block) {
-  Live& live = live_[r];
-  RequestRecord& record = run_.requests[r];
-  const auto lost = kept_blocks(r).subspan(first_block, end_block - first_block);
-  const auto holder = live.prefix.find_holder([&](int node) {
-    const auto has = [&](uint32_t block) { return caches_.is_readable(static_cast<uint32_t>(node), block); };
-    return live.prefix.is_held() || std::all_of(lost.begin(), lost.end(), has);
-  });
-  if (!holder) {
-    live.prefix.cut();
-    live.reused = reused_tokens(first_block, live.tokens);
-    record.remote_tokens = 0;
-    return;
-  }
-  live.prefix.add({*holder, first_block, end_block});
-  record.remote_tokens += static_cast<uint32_t>(lost.size() * kTraceBlockTokens);
-  ask_for_parts(r);
 }
 
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
@@ -460,7 +440,7 @@ void ClusterEngine::transfer_over(uint32_t transfer) {
   }
   if (live_[r].attempt != parcel.attempt || !live_[r].placed) return;
   if (parcel.kind == Parcel::Kind::fetch) {
-    live_[r].prefix.arrive();
+    live_[r].prefix.arrive(now_);
     ask_for_parts(r);
     return pump_if_here(r);
   }
@@ -523,6 +503,8 @@ void ClusterEngine::first_token(uint32_t r) {
   live.computing = false, live.computed = true;
   live.times.prefill_end_s = now_;
   router_.first_token(r, live.reused, now_ - live.times.started_s, now_);
+  if (const auto fetch_s = live.prefix.seconds())
+    router_.fetched(live.node, kv_bytes(profile_, run_.requests[r].remote_tokens), *fetch_s);
   router_.charge(r, live.made + 1, now_);
   caches_.settle(live.node, kept_blocks(r));
   const bool first = live.attempt == 1 || live.times.first_token_s == 0;

@@ -92,7 +92,6 @@ class ClusterEngine {
   void come_back(const NodeFailure& failure);
   void abandon(uint32_t r, uint64_t more_made);
   void pass_on_blocks(uint32_t r);
-  void fetch_lost(uint32_t r, uint32_t first_block, uint32_t end_block);
   void retry(uint32_t r, uint64_t more_made);
 
   // ---- prefill ----

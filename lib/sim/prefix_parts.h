@@ -3,7 +3,6 @@
 // holder still computes the blocks.
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,16 +15,14 @@ namespace mc::sim {
 /// Holders are numbers of nodes.
 class PrefixParts {
  public:
-  void fetch(std::vector<sched::FetchRun> parts, bool held) {
+  void fetch(std::vector<sched::FetchRun> parts, bool held, double now_s) {
     MC_ASSERT(parts_.empty() && next_ == 0 && !held_);
     parts_ = std::move(parts);
-    held_ = held;
+    held_ = waited_ = held;
+    began_s_ = now_s;
   }
-  /// Adds a part to a fetch.
-  void add(const sched::FetchRun& part) { parts_.push_back(part); }
   /// The holder has computed the blocks.
   void release() { held_ = false; }
-  bool is_held() const { return held_; }
   /// The next part to be sent; nullopt = none is left, the fetch is held, or enough parts are on their way.
   std::optional<sched::FetchRun> ask() {
     if (held_ || next_ == parts_.size() || on_their_way_ == sched::kPartsAtOnce) return std::nullopt;
@@ -33,23 +30,22 @@ class PrefixParts {
     return parts_[next_++];
   }
   /// A part is here.
-  void arrive() {
+  void arrive(double now_s) {
     MC_ASSERT_LT(0u, on_their_way_);
     --on_their_way_;
+    arrived_s_ = now_s;
+  }
+  /// The duration of a fetch from one holder that had all blocks; nullopt: another fetch, or none. Several holders
+  /// together say nothing about the rate of one.
+  std::optional<double> seconds() const {
+    if (parts_.size() != 1 || waited_) return std::nullopt;
+    return arrived_s_ - began_s_;
   }
   /// Gives up the parts that are not on their way.
   void cut() {
     parts_.resize(next_);
     held_ = false;
   }
-  /// The first holder of a part for which has_all(holder) is true.
-  template <class HasAll>
-  std::optional<int> find_holder(const HasAll& has_all) const {
-    const auto part =
-        std::find_if(parts_.begin(), parts_.end(), [&](const sched::FetchRun& p) { return has_all(p.holder); });
-    return part == parts_.end() ? std::nullopt : std::optional(part->holder);
-  }
-
   /// Blocks of the prefix are read from the node's own disk.
   void begin_load() { loading_ = true; }
   void end_load() { loading_ = false; }
@@ -60,7 +56,8 @@ class PrefixParts {
   std::vector<sched::FetchRun> parts_;
   size_t next_ = 0;            // the first part that was not asked for
   uint32_t on_their_way_ = 0;  // number of parts
-  bool held_ = false, loading_ = false;
+  bool held_ = false, waited_ = false, loading_ = false;
+  double began_s_ = 0, arrived_s_ = 0;
 };
 
 }  // namespace mc::sim

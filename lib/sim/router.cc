@@ -315,13 +315,14 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
   booking.tokens = request.tokens;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
     const auto slot_of = [&](int holder) { return static_cast<int>(board_.holder_slot(static_cast<size_t>(holder))); };
-    sched::FetchPlan plan = sched::plan_fetch(snapshot, c, c.local_blocks);
+    const uint32_t begin = sched::first_fetched(matches_, static_cast<kv::NodeOrdinal>(out.node), c);
+    const uint32_t end = c.local_blocks + c.fetch_blocks;
+    sched::FetchPlan plan = sched::plan_fetch(snapshot, c, begin);
     for (const int holder : plan.holders()) booking.sources.push_back(slot_of(holder));
     out.parts = std::move(plan.parts);
     for (sched::FetchRun& part : out.parts) part.holder = slot_of(part.holder);
-    out.fetch_blocks = c.fetch_blocks;
+    out.local_blocks = begin, out.fetch_blocks = end - begin;
     const auto holder = static_cast<size_t>(out.parts.front().holder);
-    const uint32_t end = c.local_blocks + c.fetch_blocks;
     out.source_computes = out.parts.size() == 1 && found_.readable[holder] < end && found_.resident[holder] >= end;
   }
   const bool first = !request.dispatched;

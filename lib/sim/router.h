@@ -84,6 +84,8 @@ class Router {
   /// `seconds` of prefill have computed the tokens that were not reused. The board learns from them as a conductor
   /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced.
   void first_token(uint32_t r, uint64_t reused, double seconds, double now_s);
+  /// A node has fetched these bytes from one other node.
+  void fetched(uint32_t node, double bytes, double seconds) { board_.read(static_cast<int>(node), bytes, seconds); }
   /// The rows of a decode node made so many tokens. leave() gets the part of each row.
   void grow(uint32_t decode, uint64_t tokens) { board_.grow(nodes_.slot_of_decode(decode), tokens); }
   /// The request is on no node any more.
