@@ -209,7 +209,7 @@ class Load {
     if (progress_.terminal)
       (void)write_all(2, "\r\x1b[K" + with_bar(line, terminal_columns(2)));
     else if (at >= begin_)
-      (void)write_all(2, with_bar(line, kColumns) + "\n");
+      (void)write_all(2, with_bar(line, kTerminalColumns) + "\n");
     client_->at(at + (progress_.terminal ? kTerminalEvery : kLogEvery), [this] { tick(); });
   }
 

@@ -8,6 +8,7 @@
 #include "base/cli.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/table.h"
 
 namespace mc::bench {
 
@@ -22,12 +23,6 @@ std::string fixed(double value, int decimals);
 /// 144793823 -> "144,793,823".
 std::string thousands(uint64_t value);
 
-/// Columns of the terminal at `fd`; kColumns if `fd` is not a terminal or its size is unknown.
-constexpr size_t kColumns = 80;
-size_t terminal_columns(int fd);
-
-/// The form of a table: columns for people, a table of Markdown, or comma-separated values (RFC 4180).
-enum class TableForm : uint8_t { text, markdown, csv };
 inline constexpr Flag kFormat{.name = "format",
                               .kind = FlagKind::choice,
                               .value = "F",
@@ -36,27 +31,6 @@ inline constexpr Flag kFormat{.name = "format",
                               .choices = "text|md|csv"};
 /// The form that --format names; text for a verb without it.
 TableForm table_form(const cli::Args& args);
-
-/// Columns aligned to the right but the first; the header line has the units.
-class Table {
- public:
-  explicit Table(std::vector<std::string> header) { add(std::move(header)); }
-  void add(std::vector<std::string> row);
-  std::string text(TableForm form = TableForm::text) const;
-
-  /// The text of one row, with the header before the first row, for rows that are measured slowly.
-  /// A column is as wide as its header and `expect`ed cells, and grows with a wider cell.
-  Table& expect(const std::vector<std::string>& cells);
-  std::string next(std::vector<std::string> row, TableForm form = TableForm::text);
-
- private:
-  std::string head(TableForm form) const;
-  std::string line(const std::vector<std::string>& row, TableForm form) const;
-
-  std::vector<std::vector<std::string>> rows_;
-  std::vector<size_t> widths_;
-};
-
 /// A file that the user named; MC1002 naming it when it cannot be read.
 Result<std::string> read_input(const std::string& path, size_t bytes_max);
 
