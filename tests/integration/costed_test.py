@@ -87,7 +87,8 @@ class Costed(unittest.TestCase):
             code, out, err = c.verb("why", "mine", "--json")
             self.assertEqual(code, 0, err)
             record = json.loads(out)
-            self.assertIn(" costed:quick ", c.verb("ps")[1].decode())
+            self.assertTrue(c.verb("ps")[1].startswith(b"costed:quick at http://"))
+            self.assertIn(" costed:quick ", c.verb("ps", "--wide")[1].decode())
             self.assertEqual(
                 (record["outcome"], record["prompt_tokens"], record["output_tokens"]), ("finished", 700, 3)
             )

@@ -52,9 +52,10 @@ class OnDevice(unittest.TestCase):
 
     def check_what_is_shown(self, c):
         self.assertEqual([n["device"] for n in c.cluster()["nodes"]], ["emu", "emu"])
-        code, out, err = c.verb("ps")
+        code, out, err = c.verb("ps", "--wide")
         self.assertEqual(code, 0, err)
-        head, *rows = out.decode().splitlines()
+        said, head, *rows = out.decode().splitlines()
+        self.assertIn(" on emu at ", said)
         at = head.split().index("DEVICE")
         self.assertEqual([row.split()[at] for row in rows], ["emu", "emu"])
         log = c.processes["conductor"].text()

@@ -1,0 +1,102 @@
+// The tables of ps, why, explain and top.
+
+#include <algorithm>
+#include <sstream>
+
+#include "test.h"
+#include "verbs/cluster_table.h"
+#include "verbs/request_text.h"
+
+using namespace mc;
+
+namespace {
+
+size_t widest(const std::string& text) {
+  std::istringstream lines(text);
+  size_t out = 0;
+  for (std::string line; std::getline(lines, line);) out = std::max(out, line.size());
+  return out;
+}
+
+Json parsed(const char* text) {
+  auto json = Json::parse(text);
+  REQUIRE_OK(json);
+  return std::move(*json);
+}
+
+Json cluster() {
+  return parsed(R"({"model":"mc-tiny","url":"http://127.0.0.1:8000","requests_unfinished":1,"nodes":[
+    {"id":"p12","role":"prefill","state":"partial","http":"127.0.0.1:8100","control":"ipc:///r/p","model":"mc-tiny",
+     "device":"cpu","running":12,"waiting":345,"page_bytes":1048576,"pages_total":10240,"pages_free":1024,
+     "hit_rate":1,"up_s":359999,"lacks":"pipeline stage p12.1 is not registered","last_error":"","labels":{}},
+    {"id":"c0","role":"cache","state":"ready","http":"127.0.0.1:8300","control":"ipc:///r/c","model":"","device":"",
+     "page_bytes":0,"pages_cached":123456,"hit_rate":0,"up_s":7,"last_error":"a \"b\"","labels":{}}],
+    "totals":{"finished":30,"failed":0,"rejected":0,"retried":0,"prompt_tokens":9000,"cached_local_tokens":3000,
+    "cached_remote_tokens":1500,"answer_tokens":600},
+    "breakers":[{"prefill":"p0","decode":"","state":"half_open","failures":3,"retry_in_ms":0}]})");
+}
+
+Json requests() {
+  return parsed(R"([{"id":"req_0123456789012345678901234567","outcome":"running","stage":"decode","prefill_node":"p12",
+    "decode_node":"d3","prompt_tokens":131072,"output_tokens":12,"ttft_ms":1234.5,"total_ms":60000.1},
+    {"id":"req_0123456789012345678901234568","outcome":"failed","reason":"peer_lost","prefill_node":"p0",
+    "decode_node":"","prompt_tokens":5,"output_tokens":0,"ttft_ms":null,"total_ms":9.25},
+    {"id":"req_0123456789012345678901234569","outcome":"finished","reason":"stop","prefill_node":"p0",
+    "decode_node":"d0","prompt_tokens":5,"output_tokens":2,"ttft_ms":40,"total_ms":90}])");
+}
+
+}  // namespace
+
+TEST_CASE("verbs/cluster_table: it fits 80 columns, and columns in which no nodes differ are left out") {
+  const std::string table = verbs::cluster_table(cluster(), false);
+  CHECK(widest(table) <= 80);
+  for (const char* word : {"MODEL", "DEVICE", "SSD"}) CHECK(table.find(word) == std::string::npos);
+  CHECK(table.find("p12: pipeline stage p12.1 is not registered\n") != std::string::npos);
+  CHECK(table.find("c0 last error: a \"b\"\n") != std::string::npos);
+  CHECK(table.find("node p0 is set aside: its last 3 requests failed; the next request tries it\n") !=
+        std::string::npos);
+  CHECK(table.find("123456 blocks") != std::string::npos);
+  CHECK(verbs::cluster_line(cluster()) == "mc-tiny on cpu at http://127.0.0.1:8000, 2 nodes, 1 request unfinished\n");
+  const std::string wide = verbs::cluster_table(cluster(), true);
+  for (const char* word : {"MODEL", "DEVICE", "SSD"}) CHECK(wide.find(word) != std::string::npos);
+}
+
+TEST_CASE("verbs/cluster_table: a node with another model or a disk brings its column back") {
+  Json nodes = Json::array();
+  for (Json node : cluster()["nodes"].items()) {
+    if (node["id"].as_string() == "c0") node.set("disk_capacity_bytes", int64_t{64} << 30).set("disk_bytes", 1 << 20);
+    nodes.push(std::move(node));
+  }
+  Json other = Json::object({{"id", "p1"}, {"labels", Json::object({{"runner", "costed:quick"}})}});
+  nodes.push(std::move(other));
+  Json two = cluster();
+  const std::string table = verbs::cluster_table(two.set("nodes", std::move(nodes)), false);
+  CHECK(table.find("MODEL") != std::string::npos);
+  CHECK(table.find(" costed:quick ") != std::string::npos);
+  CHECK(table.find("1M/64.0G") != std::string::npos);
+  CHECK(table.find("DEVICE") == std::string::npos);
+}
+
+TEST_CASE("verbs/request_text: the list of requests fits 80 columns and says why each one ended") {
+  const std::string table = verbs::requests_table(requests());
+  CHECK(widest(table) <= 96);
+  for (const char* word : {"decoding", "failed: peer_lost", "stop", "p12>d3", "p0>-"})
+    CHECK(table.find(word) != std::string::npos);
+}
+
+TEST_CASE("verbs/request_text: a decision shows disks where a candidate has blocks on one, and marks guesses") {
+  const char* kCandidate = R"({"prompt_tokens":1781,"blocks":27,"block_tokens":64,"tail_tokens":53,
+    "reusable_blocks":27,"deadline_ms":600000,"admit":true,"holders":[{"node":"d0","match_blocks":27}],
+    "candidates":[{"node":"p0","match_blocks":0,"sources":[{"node":"d0","blocks":27}],"queue_ms":0,"fetch_ms":5.5,
+    "prefill_ms":72.6,"ttft_ms":78.1,"verdict":"slower","disk_blocks":0},{"node":"p1","match_blocks":27,"sources":[],
+    "queue_ms":0,"fetch_ms":0,"prefill_ms":32.1,"ttft_ms":32.1,"verdict":"winner","unmeasured":true}]})";
+  const std::string text = verbs::explanation_text(parsed(kCandidate));
+  CHECK(widest(text) <= 80);
+  CHECK(text.find("27 of d0") != std::string::npos);
+  CHECK(text.find("27/27") != std::string::npos);
+  CHECK(text.find("32.1*  winner") != std::string::npos);
+  CHECK(text.find("ON SSD") == std::string::npos);
+  CHECK(text.find("d0 holds 27 blocks\n") != std::string::npos);
+  CHECK(text.find("\nadmit: yes\n") != std::string::npos);
+}
+
