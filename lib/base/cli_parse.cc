@@ -71,7 +71,7 @@ struct Hint {
 };
 constexpr Hint kVerbHints[] = {
     {"status", "mc-conductor ps lists the nodes"},
-    {"top", "mc-conductor ps lists the nodes and their load; /metrics has the counters"},
+    {"top", "mc-conductor top shows a cluster"},
     {"list", "mc-conductor ps lists the nodes"},
     {"ls", "mc-conductor ps lists the nodes"},
     {"logs", "every program logs to its stderr"},

@@ -23,6 +23,7 @@
 #include "verbs/cluster_table.h"
 #include "verbs/operators.h"
 #include "verbs/request_text.h"
+#include "verbs/top.h"
 #include "wire/codec.h"
 
 namespace mc {
@@ -285,6 +286,11 @@ constexpr cli::Verb kVerbs[] = {
      .flags = kPsFlags,
      .example = "mc-conductor ps",
      .run = ps},
+    {.name = "top",
+     .summary = "show the nodes, rates and requests, again every second",
+     .flags = kTopFlags,
+     .example = "mc-conductor top --once",
+     .run = top},
     {.name = "wait",
      .summary = "wait until so many nodes are ready",
      .flags = kWaitFlags,

@@ -155,7 +155,7 @@ class Refusals(unittest.TestCase):
     def test_words_of_other_programs_get_a_hint(self):
         if not {"mc-conductor", "mc-prefill"} <= set(TOOLS):
             self.skipTest("mc-conductor or mc-prefill is not built")
-        for word, hint in (("status", "mc-conductor ps"), ("top", "mc-conductor ps"), ("stop", "SIGTERM")):
+        for word, hint in (("status", "mc-conductor ps"), ("list", "mc-conductor ps"), ("stop", "SIGTERM")):
             self.assertIn(hint, self.refused("MC1001", 2, "mc-conductor", word))
         for flag in ("--port", "--host"):
             err = self.refused("MC1001", 2, "mc-conductor", flag, "8000")

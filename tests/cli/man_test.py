@@ -340,6 +340,7 @@ class Pages(unittest.TestCase):
             request = json.dumps({"prompt": "Once upon a time " * 60})
             outputs = [json.dumps(c.processes["conductor"].ready)]
             outputs += text_of("mc-conductor", "ps", "--json", **own).splitlines()
+            outputs.append(text_of("mc-conductor", "top", "--once", "--interval", "100ms", "--json", **own))
             for verb in (["drain", "p1"], ["undrain", "p1"]):
                 outputs.append(text_of("mc-conductor", *verb, "--json", **own))
             explain = ["mc-conductor", "explain", "--json", "-f", "-"]
@@ -354,7 +355,7 @@ class Pages(unittest.TestCase):
             environment = dict(c.env, PATH=os.path.abspath(cluster.BUILD) + os.pathsep + os.environ["PATH"])
             ran = 0
             for line in examples(page("mc-conductor.1")):
-                if not re.search(r"mc-conductor (wait|ps|explain)|localhost:8000", line):
+                if not re.search(r"mc-conductor (wait|ps|top|explain)|localhost:8000", line):
                     continue
                 line = line.replace("localhost:8000", url)
                 done = subprocess.run(

@@ -86,7 +86,7 @@ class Watched(unittest.TestCase):
         self.verb("explain", expect=2)
 
     def test_no_table_is_lost_on_a_full_disk(self):
-        words = (["ps"], ["why"], ["explain", "-p", "Once"])
+        words = (["ps"], ["why"], ["explain", "-p", "Once"], ["top", "--once", "--interval", "100ms"])
         with open("/dev/full", "wb") as full:
             for verb in words:
                 done = subprocess.run(
@@ -98,6 +98,18 @@ class Watched(unittest.TestCase):
                 )
                 self.assertEqual(done.returncode, 1, verb)
                 self.assertIn(b"MC5004 disk-full", done.stderr, verb)
+
+    def test_the_screen_of_top_has_rates_nodes_and_requests(self):
+        self.verb("ask", "Once upon a time", "-n", 2)
+        screen = self.verb("top", "--once", "--interval", "100ms")
+        rates = ("requests/s ", "tokens/s in ", "TTFT of the last ")
+        for word in ("mc-tiny on cpu at http://", *rates, "p0 ", "d0 ", "req_"):
+            self.assertIn(word, screen)
+        self.assertLessEqual(max(map(len, screen.splitlines())), 80)
+        sample = json.loads(self.verb("top", "--once", "--interval", "100ms", "--json"))
+        self.assertEqual((sample["type"], sample["model"]), ("sample", "mc-tiny"))
+        self.assertGreaterEqual(sample["requests_per_s"], 0)
+        self.assertIn("MC1002", self.verb("top", "--interval", "1ms", expect=2))
 
     def test_drain_waits_until_nothing_runs(self):
         stream = self.c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})

@@ -21,7 +21,8 @@ constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
                kDevice = by_name(flags::kDevice), kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
                kChunkTokens = by_name(flags::kChunkTokens), kTransport = by_name(flags::kTransport),
-               kBlockTokens = by_name(flags::kBlockTokens), kDrainTimeout = by_name(flags::kDrainTimeout);
+               kBlockTokens = by_name(flags::kBlockTokens), kDrainTimeout = by_name(flags::kDrainTimeout),
+               kReadyFile = by_name(flags::kReadyFile);
 constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
 // A cluster learns how long its requests decode; a trace is compared with the papers.
 constexpr Flag kDecodeTime =
@@ -69,7 +70,7 @@ constexpr const Flag* kFlags[] = {
     &kKvMem,
     &kChunkTokens,
     &flags::kRunner,
-    &flags::kReadyFile,
+    &kReadyFile,
     &kDrainTimeout,
     &kDieWithParent,
     &flags::kConfig,

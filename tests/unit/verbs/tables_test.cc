@@ -6,6 +6,7 @@
 #include "test.h"
 #include "verbs/cluster_table.h"
 #include "verbs/request_text.h"
+#include "verbs/top.h"
 
 using namespace mc;
 
@@ -62,14 +63,13 @@ TEST_CASE("verbs/cluster_table: it fits 80 columns, and columns in which no node
 }
 
 TEST_CASE("verbs/cluster_table: a node with another model or a disk brings its column back") {
-  Json nodes = Json::array();
-  for (Json node : cluster()["nodes"].items()) {
+  Json nodes = Json::array(), two = cluster();
+  for (Json node : two["nodes"].items()) {
     if (node["id"].as_string() == "c0") node.set("disk_capacity_bytes", int64_t{64} << 30).set("disk_bytes", 1 << 20);
     nodes.push(std::move(node));
   }
   Json other = Json::object({{"id", "p1"}, {"labels", Json::object({{"runner", "costed:quick"}})}});
   nodes.push(std::move(other));
-  Json two = cluster();
   const std::string table = verbs::cluster_table(two.set("nodes", std::move(nodes)), false);
   CHECK(table.find("MODEL") != std::string::npos);
   CHECK(table.find(" costed:quick ") != std::string::npos);
@@ -100,3 +100,29 @@ TEST_CASE("verbs/request_text: a decision shows disks where a candidate has bloc
   CHECK(text.find("\nadmit: yes\n") != std::string::npos);
 }
 
+TEST_CASE("verbs/top: rates are differences of two looks, and a screen keeps to its rows and columns") {
+  Json before = cluster();
+  before.set("totals", Json::object({{"finished", 10}, {"prompt_tokens", 1000}, {"answer_tokens", 100}}));
+  const verbs::TopSample sample{.before = before, .now = cluster(), .requests = requests(), .seconds = 2};
+  const Json told = sample.json();
+  CHECK(told["requests_per_s"].as_double() == 10);
+  CHECK(told["prompt_tokens_per_s"].as_double() == 4000);
+  CHECK(told["ttft_p50_ms"].as_double() == 40);
+  CHECK(told["ttft_requests"].as_int() == 1);
+  const std::string screen = sample.screen(80, 12);
+  CHECK(widest(screen) <= 80);
+  CHECK(std::count(screen.begin(), screen.end(), '\n') <= 12);
+  CHECK(screen.find("requests/s 10.0") != std::string::npos);
+  CHECK(screen.find("in 4000 (56.2 % cached), out 250") != std::string::npos);
+  CHECK(sample.screen(10, 2) == "mc-tiny on\nrequests/s\n");
+}
+
+TEST_CASE("verbs/top: rates are unknown at the first look and when the conductor was started again") {
+  const verbs::TopSample first{.before = {}, .now = cluster(), .requests = {}, .seconds = 0};
+  CHECK(first.json()["requests_per_s"].is_null());
+  Json later = cluster();
+  later.set("totals", Json::object({{"finished", 31}}));
+  const verbs::TopSample restarted{.before = later, .now = cluster(), .requests = {}, .seconds = 1};
+  CHECK(restarted.json()["requests_per_s"].is_null());
+  CHECK(restarted.screen(80, 24).find("requests/s -") != std::string::npos);
+}

@@ -1,0 +1,207 @@
+#include "verbs/top.h"
+
+#include <poll.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/exit.h"
+#include "base/fd.h"
+#include "base/table.h"
+#include "base/units.h"
+#include "host/signals.h"
+#include "verbs/cluster_table.h"
+#include "verbs/request_text.h"
+
+namespace mc {
+
+Result<void> flags::check_top_interval(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 100ms && time <= std::chrono::hours(1)) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 100ms to 1h"};
+}
+
+}  // namespace mc
+
+namespace mc::verbs {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kRowsElsewhere = 24;  // of a screen that goes to a pipe or a file
+
+/// Events a second of a total of the cluster; NaN without two looks at one run of the conductor.
+double rate(const TopSample& sample, const char* total) {
+  if (sample.seconds <= 0) return kUnknown;
+  const double grown = sample.now["totals"][total].as_double() - sample.before["totals"][total].as_double();
+  return grown < 0 ? kUnknown : grown / sample.seconds;
+}
+
+Json known(double value) {
+  return std::isnan(value) ? Json() : Json(value);
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, value < 100 ? "%.1f" : "%.0f", value);
+  return text;
+}
+
+/// TTFT of the requests that ended last, ascending, ms.
+std::vector<double> last_ttfts(const Json& requests) {
+  std::vector<double> out;
+  for (const Json& r : requests.items())
+    if (r["outcome"].as_string() != "running" && r["ttft_ms"].is_number()) out.push_back(r["ttft_ms"].as_double());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string rates_text(const TopSample& sample) {
+  const double in = rate(sample, "prompt_tokens");
+  const double cached = rate(sample, "cached_local_tokens") + rate(sample, "cached_remote_tokens");
+  std::string out = "requests/s " + number(rate(sample, "finished")) + "   failed/s " + number(rate(sample, "failed")) +
+                    "   rejected/s " + number(rate(sample, "rejected")) + "   retried/s " +
+                    number(rate(sample, "retried")) + "\ntokens/s in " + number(in);
+  if (in > 0) out += " (" + number(100 * cached / in) + " % cached)";
+  out += ", out " + number(rate(sample, "answer_tokens"));
+  if (const auto ttfts = last_ttfts(sample.requests); !ttfts.empty())
+    out += "   TTFT of the last " + std::to_string(ttfts.size()) + ": p50 " + number(ttfts[ttfts.size() / 2]) +
+           ", max " + number(ttfts.back()) + " ms";
+  return out + "\n";
+}
+
+/// The first `rows` lines, each cut behind `columns` characters.
+std::string fitted(std::string_view text, size_t columns, size_t rows) {
+  std::string out;
+  for (size_t row = 0; row < rows && !text.empty(); ++row) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    size_t bytes = 0, characters = 0;
+    for (; bytes < line.size(); ++bytes) {
+      const bool is_start = (line[bytes] & 0xC0) != 0x80;
+      if (is_start && characters++ == columns) break;
+    }
+    out += std::string(line.substr(0, bytes)) + "\n";
+  }
+  return out;
+}
+
+/// The terminal while it shows screens: its other contents come back at the end, and keys are not echoed.
+class Terminal {
+ public:
+  Terminal() {
+    if (::tcgetattr(0, &before_) == 0) {
+      termios quiet = before_;
+      quiet.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      changed_ = ::tcsetattr(0, TCSANOW, &quiet) == 0;
+    }
+    (void)write_all(1, "\x1b[?1049h\x1b[?25l");
+  }
+  ~Terminal() {
+    (void)write_all(1, "\x1b[?25h\x1b[?1049l");
+    if (changed_) (void)::tcsetattr(0, TCSANOW, &before_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  bool has_keys() const { return changed_; }
+
+  Result<void> draw(std::string_view text) const {
+    std::string out = "\x1b[H";
+    for (const char c : text) out += c == '\n' ? std::string("\x1b[K\r\n") : std::string(1, c);
+    return write_all(1, out + "\x1b[J");
+  }
+
+ private:
+  termios before_{};
+  bool changed_ = false;
+};
+
+/// Waits until `when`. Returns the exit code if the user ends the program before.
+std::optional<int> wait_until(TimePoint when, const host::Signals& signals, bool keys) {
+  for (;;) {
+    const Duration left = when - SystemClock::instance().now();
+    if (left <= 0ms) return std::nullopt;
+    pollfd fds[2] = {{signals.fd(), POLLIN, 0}, {keys ? 0 : -1, POLLIN, 0}};
+    if (::poll(fds, 2, static_cast<int>(left / 1ms) + 1) <= 0) continue;
+    if (fds[0].revents != 0 && signals.next()) return kExitInterrupted;
+    char key = 0;
+    if (fds[1].revents != 0 && (::read(0, &key, 1) != 1 || key == 'q')) return kExitOk;
+  }
+}
+
+/// Looks at the cluster again: what was seen before becomes the past.
+Result<void> look(const cli::Args& args, TopSample& sample, TimePoint& looked) {
+  MC_TRY(now, ask_conductor(args, http::Method::get, "/cluster", "", soon(5s)));
+  const TimePoint at = SystemClock::instance().now();
+  MC_TRY(requests, ask_conductor(args, http::Method::get, "/requests", "", soon(5s)));
+  sample.seconds = sample.now.is_null() ? 0 : to_seconds(at - looked);
+  sample.before = std::exchange(sample.now, std::move(now));
+  sample.requests = requests["requests"];
+  looked = at;
+  return {};
+}
+
+}  // namespace
+
+Json TopSample::json() const {
+  Json out = Json::object({{"type", "sample"}, {"seconds", seconds}, {"model", now["model"]}, {"url", now["url"]}});
+  out.set("nodes", now["nodes"].size()).set("requests_unfinished", now["requests_unfinished"]).set("held", now["held"]);
+  for (const auto& [key, total] : {std::pair{"requests_per_s", "finished"},
+                                   {"failed_per_s", "failed"},
+                                   {"rejected_per_s", "rejected"},
+                                   {"retried_per_s", "retried"},
+                                   {"prompt_tokens_per_s", "prompt_tokens"},
+                                   {"cached_local_tokens_per_s", "cached_local_tokens"},
+                                   {"cached_remote_tokens_per_s", "cached_remote_tokens"},
+                                   {"answer_tokens_per_s", "answer_tokens"}})
+    out.set(key, known(rate(*this, total)));
+  const std::vector<double> ttfts = last_ttfts(requests);
+  out.set("ttft_requests", ttfts.size()).set("ttft_p50_ms", ttfts.empty() ? Json() : Json(ttfts[ttfts.size() / 2]));
+  return std::move(out.set("ttft_max_ms", ttfts.empty() ? Json() : Json(ttfts.back())));
+}
+
+std::string TopSample::screen(size_t columns, size_t rows) const {
+  MC_ASSERT(columns > 0 && rows > 0);
+  std::string text = cluster_line(now) + rates_text(*this) + "\n" + cluster_table(now, false);
+  if (requests.size() > 0) text += "\n" + requests_table(requests);
+  return fitted(text, columns, rows);
+}
+
+Result<int> top(const cli::Args& args) {
+  const bool lives = !args.on(flags::kOnce) && !args.on(flags::kJson) && ::isatty(1) == 1;
+  MC_TRY(signals, host::Signals::open());
+  TopSample sample;
+  TimePoint looked{};
+  MC_CHECK(look(args, sample, looked));  // an error before the first screen ends the program
+  std::optional<Terminal> terminal;
+  if (lives) terminal.emplace();
+  if (terminal) MC_CHECK(terminal->draw(sample.screen(terminal_columns(1), terminal_rows(1) - 1)));
+  for (TimePoint next = looked;;) {
+    next += args.duration(flags::kTopInterval);
+    if (const auto code = wait_until(next, signals, terminal && terminal->has_keys())) return *code;
+    const auto seen = look(args, sample, looked);
+    if (!seen && !lives) return seen.error();
+    next = std::max(next, SystemClock::instance().now() - args.duration(flags::kTopInterval));
+    if (terminal)
+      MC_CHECK(terminal->draw(seen ? sample.screen(terminal_columns(1), terminal_rows(1) - 1)
+                                   : fitted(one_line(seen.error()) + "\n", terminal_columns(1), 1)));
+    else if (args.on(flags::kJson))
+      MC_CHECK(write_all(1, sample.json().dump() + "\n"));
+    else
+      MC_CHECK(write_all(1, sample.screen(terminal_columns(1), kRowsElsewhere) + (args.on(flags::kOnce) ? "" : "\n")));
+    if (args.on(flags::kOnce)) return kExitOk;
+  }
+}
+
+}  // namespace mc::verbs
