@@ -41,6 +41,9 @@ Error told_error(const Json& body, int status, const std::string& url) {
 }
 
 Error unreachable(const std::string& place, const std::string& path, Error error) {
+  if (error.code == Code::timeout)
+    return user_error(err::kPeerUnreachable, "the conductor has not answered in time: " + error.what, place + path,
+                      "read its log: it is stopped, or has no processor time");
   if (place.starts_with("unix:"))
     return user_error(err::kPeerUnreachable, "no conductor answers: " + error.what, place,
                       "start one, or set MCT_RUN_DIR to its run directory; elsewhere --url http://HOST:8000 and "

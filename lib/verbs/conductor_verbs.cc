@@ -23,12 +23,19 @@
 #include "verbs/cluster_table.h"
 #include "verbs/operators.h"
 #include "verbs/request_text.h"
+#include "verbs/store_verbs.h"
 #include "verbs/top.h"
 #include "wire/codec.h"
 
 namespace mc {
 namespace flags {
 namespace {
+
+Result<void> check_answer_tokens(std::string_view value) {
+  MC_TRY(tokens, parse_count(value));
+  if (tokens >= 1) return {};
+  return {Code::invalid, "an answer has at least 1 token"};
+}
 
 constexpr Flag kWide{
     .name = "wide", .kind = FlagKind::boolean, .help = "all columns, also those in which no nodes differ"};
@@ -59,7 +66,20 @@ constexpr Flag kAnswerTokens{.name = "tokens",
                              .kind = FlagKind::count,
                              .value = "N",
                              .fallback = "256",
-                             .help = "most tokens of the answer"};
+                             .help = "most tokens of the answer",
+                             .check = check_answer_tokens};
+constexpr Flag kAskTemperature{.name = "temperature",
+                               .kind = FlagKind::number,
+                               .value = "X",
+                               .fallback = "auto",
+                               .help = "0 is greedy; auto is the model's own",
+                               .choices = "auto"};
+constexpr Flag kAnswerTime{.name = "timeout",
+                           .kind = FlagKind::duration,
+                           .value = "T",
+                           .fallback = "30s",
+                           .help = "longest time of the answer, 1ms to 1h",
+                           .check = check_time<1>};
 constexpr Flag kSystem{.name = "system", .value = "TEXT", .help = "the system message before the question"};
 constexpr Flag kQuestionFile{
     .name = "file", .letter = 'f', .value = "FILE", .help = "the question, in place of TEXT; - is stdin"};
@@ -79,8 +99,9 @@ constexpr auto kExplainFlags =
     flags::join(kPlaceFlags, flags::list(&flags::kRequestFile, &flags::kPromptText, &flags::kJson));
 constexpr auto kDrainFlags = flags::join(kUrlFlags, flags::list(&flags::kDrainWait, &flags::kTimeout));
 constexpr auto kWhyFlags = flags::join(kUrlFlags, flags::list(&flags::kLast));
-constexpr auto kAskFlags = flags::join(
-    kUrlFlags, flags::list(&flags::kSystem, &flags::kQuestionFile, &flags::kAnswerTokens, &flags::kTimeout));
+constexpr auto kAskFlags =
+    flags::join(kUrlFlags, flags::list(&flags::kSystem, &flags::kQuestionFile, &flags::kAnswerTokens,
+                                       &flags::kAskTemperature, &flags::kAnswerTime));
 constexpr const Flag* kKeygenFlags[] = {&flags::kAdmin, &flags::kKeyOutput};
 constexpr cli::Positional kRequestArgs[] = {
     {.name = "REQUEST", .help = "its id, or the client's x-request-id; without it the list of requests", .min = 0}};
@@ -189,19 +210,34 @@ Result<int> set_drain(const cli::Args& args, bool on) {
   return 0;
 }
 
-Result<void> send_question(const cli::Args& args, const std::string& path, const Json& body, TimePoint deadline) {
-  if (wants_json(args)) {
-    MC_TRY(answer, ask_conductor(args, http::Method::post, path, body.dump(), deadline));
-    return write_all(1, answer.dump() + "\n");
-  }
+Result<void> print_answer(const cli::Args& args, const std::string& path, const Json& body, TimePoint deadline) {
+  MC_TRY(answer, ask_conductor(args, http::Method::post, path, body.dump(), deadline));
+  return write_all(1, answer.dump() + "\n");
+}
+
+Result<void> print_stream(const cli::Args& args, const std::string& path, const Json& body, TimePoint deadline) {
   MC_TRY(place, conductor_place(args));
   MC_TRY(headers, key_headers(args));
   return stream_answer(place, path, std::move(headers), body, deadline);
 }
 
+/// Sends the request and writes the answer. The conductor ends the request at --timeout with the stage that took the
+/// time; this side waits a second longer.
+Result<void> send_question(const cli::Args& args, const std::string& path, Json body) {
+  const Duration time = args.duration(flags::kAnswerTime);
+  body.set("max_tokens", args.count(flags::kAnswerTokens));
+  body.set("mc", Json::object({{"deadline_ms", std::max<int64_t>(1, time / 1ms)}}));
+  if (args.present(flags::kAskTemperature)) body.set("temperature", args.number(flags::kAskTemperature));
+  const TimePoint deadline = soon(time + 1s);
+  auto sent = wants_json(args) ? print_answer(args, path, body, deadline) : print_stream(args, path, body, deadline);
+  if (sent || sent.error().mc != err::kDeadlineExceeded) return sent;
+  Error error = std::move(sent).error();
+  error.next = "raise --timeout, or lower -n";
+  return error;
+}
+
 /// Sends a chat request, or a completion if the model has no chat template.
 Result<int> ask_model(const cli::Args& args) {
-  const TimePoint deadline = soon(args.duration(flags::kTimeout));
   if (args.positional("TEXT").empty() != args.present(flags::kQuestionFile))
     return user_error(err::kUsage, "say something with TEXT, or with -f FILE (- is stdin)", "TEXT");
   Result<std::string> text = std::string();
@@ -210,15 +246,13 @@ Result<int> ask_model(const cli::Args& args) {
   else
     text = args.positional("TEXT").front();
   if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
-  const uint64_t tokens = args.count(flags::kAnswerTokens);
   Json messages = Json::array();
   if (args.present(flags::kSystem))
     messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kSystem)}}));
   messages.push(Json::object({{"role", "user"}, {"content", *text}}));
-  const Json chat = Json::object({{"messages", std::move(messages)}, {"max_tokens", tokens}});
-  auto sent = send_question(args, "/v1/chat/completions", chat, deadline);
+  auto sent = send_question(args, "/v1/chat/completions", Json::object({{"messages", std::move(messages)}}));
   if (!sent && sent.error().mc == err::kTemplateUnsupported && !args.present(flags::kSystem))
-    sent = send_question(args, "/v1/completions", Json::object({{"prompt", *text}, {"max_tokens", tokens}}), deadline);
+    sent = send_question(args, "/v1/completions", Json::object({{"prompt", *text}}));
   MC_CHECK(sent);
   return 0;
 }

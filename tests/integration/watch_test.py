@@ -111,6 +111,17 @@ class Watched(unittest.TestCase):
         self.assertGreaterEqual(sample["requests_per_s"], 0)
         self.assertIn("MC1002", self.verb("top", "--interval", "1ms", expect=2))
 
+    def test_an_answer_beyond_its_time_names_the_flag_that_gives_more(self):
+        err = self.verb("ask", "Once", "-n", 2000, "--timeout", "1ms", expect=1)
+        self.assertIn("MC4016 deadline-exceeded", err)
+        self.assertIn("next:  raise --timeout, or lower -n", err)
+        self.assertIn("MC1002", self.verb("ask", "Once", "--timeout", "2h", expect=2))
+        self.assertIn("an answer has at least 1 token", self.verb("ask", "Once", "-n", 0, expect=2))
+
+    def test_a_greedy_question_has_one_answer(self):
+        words = ["ask", "The pass key is 7. What is the pass key?", "-n", 8, "--temperature", 0]
+        self.assertEqual(len({self.verb(*words) for _ in range(3)}), 1)
+
     def test_drain_waits_until_nothing_runs(self):
         stream = self.c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
         next(stream)
