@@ -185,6 +185,9 @@ Result<int64_t> requests_on(const cli::Args& args, const std::string& name, Time
 
 Result<int> set_drain(const cli::Args& args, bool on) {
   const bool waits = on && args.on(flags::kDrainWait);
+  if (on && !waits && args.said(flags::kTimeout))
+    return user_error(err::kUsage, "--timeout means nothing without --wait", "--timeout",
+                      "add --wait, or leave it out");
   const TimePoint deadline = on ? soon(args.duration(flags::kTimeout)) : kNever;
   const auto tell = [&](const std::string& node, const char* state, const char* is) {
     const std::string json = Json::object({{"node", node}, {"state", state}}).dump();

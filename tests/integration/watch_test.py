@@ -130,6 +130,7 @@ class Watched(unittest.TestCase):
         err = self.verb("wait", "--timeout", "200ms", expect=3)
         self.assertIn("d0 is drain", err)
         stream.close()
+        self.assertIn("--timeout means nothing without --wait", self.verb("drain", "d0", "--timeout", "1s", expect=2))
         out = self.verb("drain", "d0", "p0", "--wait")
         said = [f"{name} is {state}" for state in ("draining", "drained") for name in ("d0", "p0")]
         self.assertEqual(out.splitlines(), said)
