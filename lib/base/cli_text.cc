@@ -1,13 +1,20 @@
 // The texts made from the tables: --help, help TOPIC, completion scripts, mdoc OPTIONS.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/cli_builder.h"
 #include "base/errors.h"
+#include "base/table.h"
 
 namespace mc::cli {
 namespace {
 
-constexpr size_t kWidth = 100;
+/// Lines of help are as long as the terminal is wide, within bounds.
+size_t help_width() {
+  constexpr size_t kLeast = 60, kMost = 100;
+  return ::isatty(1) == 1 ? std::clamp(terminal_columns(1), kLeast, kMost) : kMost;
+}
 
 std::string flag_head(const Flag& flag) {
   std::string head = flag.letter ? std::string("-") + flag.letter + ", " : "    ";
@@ -30,14 +37,19 @@ std::string flag_tail(const Flag& flag) {
 
 /// "  head            tail", the tail wrapped under itself.
 void put_row(std::string& out, const std::string& head, const std::string& tail, size_t column) {
+  const size_t width = help_width();
   std::string line = "  " + head;
   line.resize(std::max(line.size() + 2, column), ' ');
   std::string_view rest = tail;
-  while (line.size() + rest.size() > kWidth) {
-    size_t cut = rest.rfind(' ', kWidth - line.size());
-    if (cut == std::string_view::npos || cut == 0) break;
-    out += line + std::string(rest.substr(0, cut)) + "\n";
-    rest.remove_prefix(cut + 1);
+  while (line.size() + rest.size() > width) {
+    if (line.size() >= width) break;
+    const size_t room = width - line.size();
+    const size_t blank = rest.rfind(' ', room);
+    const bool is_word = blank == std::string_view::npos || blank == 0;
+    const size_t bar = is_word ? rest.rfind('|', room - 1) : std::string_view::npos;  // a long list of choices
+    if (is_word && bar == std::string_view::npos) break;
+    out += line + std::string(rest.substr(0, is_word ? bar + 1 : blank)) + "\n";
+    rest.remove_prefix((is_word ? bar : blank) + 1);
     line.assign(column, ' ');
   }
   out += line + std::string(rest) + "\n";
@@ -61,7 +73,7 @@ void put_common_names(std::string& out, const Program& program, FlagList flags) 
   std::string line = "Common (" + std::string(program.name) + " help common):";
   auto add = [&](const Flag& flag) {
     std::string name = (flag.letter ? std::string("-") + flag.letter + "/" : "") + "--" + std::string(flag.name);
-    if (line.size() + 1 + name.size() > kWidth) {
+    if (line.size() + 1 + name.size() > help_width()) {
       out += line + "\n";
       line = " ";
     }

@@ -1,10 +1,15 @@
 """What every program says about itself: help, version, errors, settings, completion; and how it refuses."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import tempfile
+import termios
 import unittest
 
 import cluster
@@ -26,6 +31,22 @@ def text_of(*words, **kwargs):
     code, out, err = cluster.run(*words, **kwargs)
     assert code == 0, f"{words}: exit {code}: {err}"
     return out.decode()
+
+
+def terminal_output(columns, *words):
+    """What a command prints on a terminal of so many columns."""
+    child, master = pty.fork()
+    if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.execv(cluster.program(words[0]), words)
+    out = b""
+    with contextlib.suppress(OSError):  # the end of the child's side of a terminal is EIO
+        while more := os.read(master, 65536):
+            out += more
+    os.close(master)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, out
+    return out.decode().replace("\r\n", "\n")
 
 
 def verbs(tool):
@@ -52,6 +73,13 @@ class Help(unittest.TestCase):
                 self.assertEqual(text, text_of(tool, "help", verb))
                 self.assertTrue(text.startswith(f"{tool} {verb}: "), text)
                 self.assertRegex(text.splitlines()[-1], r"^Example: ", f"{tool} {verb}")
+
+    def test_help_is_as_wide_as_a_narrow_terminal(self):
+        # A terminal of 80 columns, as script(1) makes one: the longest line of its output.
+        for words in (["--help"], ["help", "common"]):
+            out = terminal_output(80, TOOLS[0], *words)
+            widest = max(out.splitlines(), key=len)
+            self.assertLessEqual(len(widest), 80, f"{words}: {widest}")
 
     def test_version_is_name_version_and_commit(self):
         for tool in TOOLS:
