@@ -185,6 +185,11 @@ class Refusals(unittest.TestCase):
             self.skipTest("mc-conductor or mc-prefill is not built")
         for word, hint in (("status", "mc-conductor ps"), ("list", "mc-conductor ps"), ("stop", "SIGTERM")):
             self.assertIn(hint, self.refused("MC1001", 2, "mc-conductor", word))
+        for word, hint in (("ls", "mc-cache ls NODE"), ("ask", "mc-conductor ask TEXT"), ("top", "mc-conductor top")):
+            if word != "ask":  # mc-prefill has a verb of that name
+                self.assertIn(hint, self.refused("MC1001", 2, "mc-prefill", word))
+            if "mc-decode" in TOOLS:
+                self.assertIn(hint, self.refused("MC1001", 2, "mc-decode", word))
         for flag in ("--port", "--host"):
             err = self.refused("MC1001", 2, "mc-conductor", flag, "8000")
             self.assertIn("--http ADDR:PORT", err)
