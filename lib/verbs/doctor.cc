@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/table.h"
 #include "transports/transports.h"
 #include "xfer_rdma/gid.h"
 
@@ -138,6 +139,23 @@ std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways) {
   return out;
 }
 
+namespace {
+
+/// The text in lines of at most 80 columns, all but the first behind `indent`.
+std::string wrapped(std::string_view text, const std::string& indent) {
+  std::string out, start;
+  while (start.size() + text.size() > kTerminalColumns) {
+    const size_t space = text.rfind(' ', kTerminalColumns - start.size());
+    if (space == std::string_view::npos || space < (start.empty() ? indent.size() : 1)) break;
+    out += start + std::string(text.substr(0, space)) + "\n";
+    text.remove_prefix(space + 1);
+    start = indent;
+  }
+  return out + start + std::string(text) + "\n";
+}
+
+}  // namespace
+
 std::string findings_text(const std::vector<Finding>& findings) {
   size_t width = 0;
   for (const Finding& finding : findings)
@@ -150,7 +168,8 @@ std::string findings_text(const std::vector<Finding>& findings) {
     MC_ASSERT_LE(head.size(), width);
     MC_ASSERT(!finding.what.empty());
     head.resize(width + 2, ' ');
-    out += state + head + finding.what + "\n";
+    out += wrapped(state + head + finding.what, std::string(8 + width + 2, ' '));
+    // A command stays on one line: it is copied.
     if (!finding.next.empty()) out += std::string(8, ' ') + "-> " + finding.next + "\n";
   }
   return out;

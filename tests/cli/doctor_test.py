@@ -42,7 +42,7 @@ class Doctor(unittest.TestCase):
     def test_every_line_for_people_has_a_verdict_and_every_fix_a_way_out(self):
         text = doctor("--transport", "tcp", "--memory", "1MiB")[0]
         for line in text.splitlines():
-            self.assertRegex(line, r"^(ok|unused|note|fix) +\w|^        -> ")
+            self.assertRegex(line, r"^(ok|unused|note|fix) +\w|^        -> |^ {12,}\S")
         for finding in summary("--memory", "900TiB", expect=1)["findings"]:
             self.assertTrue(finding["verdict"] != "fix" or finding["next"], finding)
 

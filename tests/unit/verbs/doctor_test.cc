@@ -290,4 +290,12 @@ TEST_CASE("verbs/doctor: every finding is a line, and what to do stands below it
         "note    rdma devices       none\n        -> buy one\nok      limits open files  1024\n");
 }
 
+TEST_CASE("verbs/doctor: a long finding goes on below its own column, within 80 columns") {
+  const std::string words = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen";
+  const std::string text = findings_text({{Area::memory, "huge pages", Verdict::note, words}});
+  CHECK(text ==
+        "note    memory huge pages  one two three four five six seven eight nine ten\n"
+        "                           eleven twelve thirteen fourteen\n");
+}
+
 }  // namespace doctor_test
