@@ -186,6 +186,7 @@ class WorkerProcess {
       log_info("registered", {{"name", watch_.name()}});
       readiness_->announce(watch_.name(), plan_.options.http, plan_.options.control_uri);
     }
+    if (news.rejoined) log_info("registered again", {{"name", watch_.name()}});
     if (news.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
     if (news.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
     if (planes_.links().fatal() && watch_.name().empty()) return give_up(planes_.links().failure());
@@ -255,7 +256,8 @@ class WorkerProcess {
                  shutdown_.ask(*signal, SystemClock::instance().now(), most)) {
         worker_->start_draining();
         const size_t left = worker_->load().running + worker_->load().waiting;
-        log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
+        if (left > 0)
+          log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
       } else {
         leave("shutdown");
         loop_->stop();

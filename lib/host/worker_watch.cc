@@ -13,6 +13,8 @@ WorkerWatch::News WorkerWatch::look(const node::Registration& registration, node
     name_ = registration.name();
     news.named = true;
   }
+  const bool was_member = std::exchange(was_member_, registration.is_member());
+  news.rejoined = was_member_ && !was_member && !news.named;
   if (name_.empty() && now >= say_waiting_) {
     say_waiting_ = kNever;
     news.waits = true;

@@ -21,6 +21,7 @@ class WorkerWatch {
 
   struct News {
     bool named = false;            // the conductor has registered the node under a new name()
+    bool rejoined = false;         // a conductor has registered the node again, under the same name
     bool waits = false;            // no conductor has registered the node since start()
     bool disk_lost = false;        // the node goes on without its tier on disk
     bool tenants_changed = false;  // another answer to Registration::has_tenants()
@@ -36,6 +37,7 @@ class WorkerWatch {
   void look_at_refusal(const node::Registration& registration, TimePoint now, News& news);
 
   std::string name_;
+  bool was_member_ = false;
   TimePoint say_waiting_ = kNever;
   TimePoint refused_since_ = kNever;
   bool disk_lost_ = false, has_tenants_ = false;

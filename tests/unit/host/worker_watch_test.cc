@@ -46,6 +46,25 @@ TEST_CASE("host/worker_watch: each name that the conductor gives is news once") 
   CHECK(b.watch.name() == "p7");
 }
 
+TEST_CASE("host/worker_watch: each return to a conductor is news once, and the first registration is none") {
+  Bench b;
+  b.welcome("p0");
+  CHECK_FALSE(b.look().rejoined);
+  for (int turn = 0; turn < 2; ++turn) {
+    b.registration.lost(kStart);
+    CHECK_FALSE(b.look().rejoined);
+    b.welcome("p0");
+    CHECK(b.look().rejoined);
+    CHECK_FALSE(b.look().rejoined);
+  }
+  b.registration.lost(kStart);
+  (void)b.look();
+  b.welcome("p7");
+  const auto news = b.look();
+  CHECK(news.named);
+  CHECK_FALSE(news.rejoined);
+}
+
 TEST_CASE("host/worker_watch: a wait for the conductor is news once, unless the node was registered in time") {
   Bench b;
   CHECK_FALSE(b.look(kStart + 60s).waits);  // the loop has not started
