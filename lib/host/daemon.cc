@@ -244,7 +244,9 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
         std::string key(std::get<http::RouteMatch>(found).rest);  // a view into the request, which moves on
         return store_->handle(std::move(request), std::move(key), out);
       }
-      return out.respond(http::error_response(err::kNotFound, "this node has no store of values: mc-cache nodes have"));
+      return out.respond(http::error_response(
+          user_error(err::kNotFound, "this node has no store of values: mc-cache nodes have", "",
+                     "name a cache node with --values above 0: mc-conductor ps shows the role of each node")));
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

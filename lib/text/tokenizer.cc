@@ -113,7 +113,7 @@ Result<Tokenizer> Tokenizer::open_or_ids(const std::string& folder) {
   auto tables = build_tables(std::move(empty), {});
   MC_ASSERT(tables.has_value());
   (*tables)->no_text =
-      user_error(err::kTokenizerUnsupported, "the model takes token ids only, because " + opened.error().what, {},
+      user_error(err::kTokenizerUnsupported, "the model takes token ids only: " + opened.error().what, {},
                  "give token ids: --prompt-ids, or \"prompt\": [ids] in a request");
   return Tokenizer(std::move(*tables));
 }
