@@ -15,6 +15,14 @@ constexpr int kSilentRefusals = 3;     // hang-ups during the handshake that cou
 constexpr Duration kFirstWordRetry = 5ms;
 constexpr Duration kFullPipeRecheck = 5ms;  // pause while a router's connection is full
 
+/// The other end of a connection from outside, as errors name it. libzmq calls the peer of an ipc socket
+/// "localhost:UID:GID:PID".
+std::string peer_text(const Uri& listen, const std::string& peer) {
+  if (peer.empty()) return listen.text();
+  if (listen.scheme == "ipc") return "process " + peer.substr(peer.rfind(':') + 1);
+  return listen.scheme + " " + peer;
+}
+
 }  // namespace
 
 Links::Links(Shared& shared, Context& context, Routers& routers, Events& events)
@@ -193,7 +201,7 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
   link.instance = envelope.instance;
   link.accepted.fd = message.fd;
   const Uri& listen = routers_.listen(route.first);
-  link.address = message.peer_address.empty() ? listen.text() : listen.scheme + " " + message.peer_address;
+  link.address = peer_text(listen, message.peer_address);
   routes_[route] = id;
   link.accepted.route = std::move(route);
   return &link;

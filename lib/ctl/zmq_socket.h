@@ -43,7 +43,7 @@ struct SocketMessage {
   std::vector<Bytes> frames;  // at most kFrameMax; more are counted, not kept
   size_t frame_count = 0;
   int fd = -1;               // connection it came by
-  std::string peer_address;  // "127.0.0.1" or "" for ipc
+  std::string peer_address;  // "127.0.0.1"; "localhost:UID:GID:PID" or "" for ipc
 };
 
 class Socket;

@@ -86,7 +86,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
     trouble_ = failed->error.what;
     fatal_ = failed->fatal;
     failure_ = failed->error;
-    log_warn("conductor unreachable", {{"why", one_line(failed->error)}, {"fatal", failed->fatal}});
+    log_warn("conductor unreachable", {{"why", failed->error.what}});
   } else if (auto* dropped = std::get_if<ctl::SendFailed>(&event)) {
     on_send_failed(*dropped);
   }
@@ -114,11 +114,12 @@ void Links::on_send_failed(const ctl::SendFailed& failed) {
     if (at == links.end()) continue;
     const NodeId name = called(failed.link, instance, "");
     // The peer has left the cluster already. At a stop this is usual: all nodes send their last messages at once.
-    const std::string why = "message not sent: " + failed.error.what;
-    if (!name.empty()) lost(name, instance, why);
-    if (name.empty()) {
-      log_debug("message to a peer that left", {{"why", why}});
-      lost_.push_back({"?", instance, why});
+    // The end of a connection is the end of a node, which the conductor logs.
+    if (!name.empty() && failed.error.code != Code::peer_lost) {
+      lost(name, instance, "message not sent: " + failed.error.what);
+    } else {
+      log_debug("message to a peer that left", {{"to", name}, {"why", failed.error.what}});
+      lost_.push_back({name.empty() ? "?" : name, instance, failed.error.what});
     }
     // Words of a link that we closed may have come after the closing and brought it back here.
     if (failed.error.code == Code::peer_lost) links.erase(at);

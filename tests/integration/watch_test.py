@@ -165,6 +165,16 @@ class Stops(unittest.TestCase):
                 until(lambda: said in c.processes[name].text(), 60, f"dump of {name}: {c.processes[name].text()}")
                 self.assertIn("state at SIGUSR1", c.processes[name].text())
 
+    def test_a_killed_node_is_named_by_its_process_and_not_as_a_lost_message(self):
+        with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
+            c.complete("Once upon", max_tokens=2, mc={"pin": {"prefill": "p1"}})
+            c.processes["p1"].kill()
+            log = c.processes["conductor"].text
+            until(lambda: "node left name=p1" in log(), 60, "its line")
+            why = r"(connection to process \d+ is closed|connection closed)"
+            self.assertRegex(log(), r'node left name=p1 .*detail="' + why)
+            self.assertNotIn("message lost", log())
+
     def test_a_stop_says_what_it_waits_for(self):
         with Cluster("1p1d") as c:
             stream = c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
