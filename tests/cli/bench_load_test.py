@@ -122,7 +122,8 @@ class OnACluster(unittest.TestCase):
             *("--num-prompts", 3, "--input-len", 40, "--output-len", 3),
             env=self.cluster.env,
         )
-        self.assertRegex(out, r"^=+ Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, new prompts\) =+\n")
+        self.assertRegex(out, r"^Serving result: mc-tiny @ http://127.0.0.1:\d+ \(1p1d1c, new prompts\)\n")
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
         for row in (
             "\n3 requests at once, 40 tokens in, 3 out, any number in flight\n",
             "ok / failed / rejected  3 / 0 / 0",
@@ -256,7 +257,7 @@ class OnACluster(unittest.TestCase):
         words = ["serve", "--base-url", self.url, *CALM, "--num-prompts", 4, "--input-len", 200, "--seed", 77]
         self.assertFalse(result(*words)["warm_cache"])
         out, err = bench(*words)
-        self.assertIn("% of tokens (ideal of these prompts 0.0 %) WARM CACHE from ", out)
+        self.assertIn("% of tokens (ideal of these prompts 0.0 %) WARM CACHE\ncached tokens from ", out)
         self.assertIn("warning: WARM CACHE: ", err)
         self.assertTrue(result(*words)["warm_cache"])
 

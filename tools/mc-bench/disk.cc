@@ -283,8 +283,8 @@ Result<int> measure_disk(const cli::Args& args) {
       return user_error(err::kUsage, "--against has no reference for --op restart", "--against",
                         "leave one of them out");
   MC_TRY(folder, BenchFolder::make(parent.empty() ? "." : parent));
-  std::vector<std::string> header = {"op",    "size",   "jobs",   "qd",           "MB/s",
-                                     "blk/s", "p50 us", "p99 us", "blocks/write", "restart s"};
+  std::vector<std::string> header = {"op",    "size",   "jobs",   "qd",        "MB/s",
+                                     "blk/s", "p50 us", "p99 us", "blk/write", "restart s"};
   if (against) header.insert(header.end(), {"against", "ratio", "p25", "p75"});
   MC_TRY(rows, Rows::open(args, "mc.bench.disk.v1", Table(header)));
   rows->fact("failed", 0);

@@ -351,7 +351,7 @@ Result<int> measure_model(const cli::Args& args) {
   result.set("peak_flop_per_s", flop_limit).set("peak_read_bytes_per_s", peak.read_bytes_per_s);
   MC_CHECK(sink.text(engine.served_name + ": " + thousands(engine.model->parameters()) + " parameters, " +
                      std::string(to_string(engine.model->dtype())) + ", " + kernels + ", " +
-                     std::to_string(engine.parallel->threads()) + " threads; machine peak " +
+                     std::to_string(engine.parallel->threads()) + " threads\nmachine peak " +
                      fixed(flop_limit / 1e9, 1) + " GFLOP/s, " + fixed(peak.read_bytes_per_s / 1e9, 1) +
                      " GB/s read\n"));
   MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, sink, table, all, fit));

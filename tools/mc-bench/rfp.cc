@@ -355,8 +355,8 @@ const cli::FlagList kRfpFlags = kRfpFlagTable;
 Result<int> measure_fetching(const cli::Args& args) {
   MC_TRY(points, rfp_points(args));
   MC_TRY(rows, Rows::open(args, "mc.bench.rfp.v1",
-                          Table({"transport", "op", "size", "depth", "calls/s", "p50 us", "p99 us", "reads/call",
-                                 "pushed", "server ops", "R max", "F"})));
+                          Table({"via", "op", "size", "depth", "calls/s", "p50 us", "p99 us", "reads", "pushed",
+                                 "served", "R", "F"})));
   uint64_t failed = 0;
   for (const RfpPoint& point : points) {
     MC_TRY(row, measure_point(args, point));

@@ -307,8 +307,7 @@ Json measure(uint32_t nodes, uint64_t blocks, const sched::Policy& policy, const
 }
 
 Table route_table(const std::vector<Json>& points) {
-  Table out(
-      {"nodes", "blocks", "decisions/s", "mean us", "p50", "p99", "max", "match us", "booking us", "bytes/block"});
+  Table out({"nodes", "blocks", "per s", "mean us", "p50", "p99", "max", "match", "book", "B/block"});
   for (const Json& p : points) {
     const auto number = [&](const char* key, int decimals) { return fixed(p[key].as_double(), decimals); };
     out.add({thousands(static_cast<uint64_t>(p["nodes"].as_int())),

@@ -284,9 +284,9 @@ std::string result_table(const Json& s, const LoadResult& load, const SummaryPla
              format_f64(goal.bound_ms) + "ms";
   }
   const auto number = [&](const char* key, int decimals) { return fixed(s[key].as_double(), decimals); };
-  std::string out = "============ Serving result: " + std::string(s["model"].as_string()) + " @ " +
+  std::string out = "Serving result: " + std::string(s["model"].as_string()) + " @ " +
                     std::string(s["base_url"].as_string()) + " (" + std::string(s["cluster"].as_string("?")) +
-                    (s["seed"].is_null() ? ", new prompts" : ", seed " + s["seed"].dump()) + ") ============\n";
+                    (s["seed"].is_null() ? ", new prompts" : ", seed " + s["seed"].dump()) + ")\n";
   std::string reasons;
   for (const JsonMember& reason : s["rejected_by_reason"].members())
     reasons += (reasons.empty() ? " (" : ", ") + reason.key +
@@ -308,7 +308,8 @@ std::string result_table(const Json& s, const LoadResult& load, const SummaryPla
     sources +=
         (sources.empty() ? " from " : ", ") + node.key + " " + thousands(static_cast<uint64_t>(node.value.as_int()));
   if (s["warm_cache"].as_bool()) out += " WARM CACHE";
-  out += sources + "    client lateness p99  " + number("client_late_ms_p99", 1) + " ms\n";
+  out += (sources.empty() ? "" : "\ncached tokens" + sources) + "\nclient lateness p99  " +
+         number("client_late_ms_p99", 1) + " ms\n";
   Table table({"(ms)", "mean", "p50", "p90", "p99", "max"});
   for (const auto& [name, metric] : {std::pair{"TTFT", "ttft"},
                                      {"  from sending", "ttft_from_send"},

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "host/transfer_flags.h"
@@ -177,32 +178,59 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   return out;
 }
 
-std::vector<std::string> header(bool against) {
-  std::vector<std::string> out = {"transport",  "op",      "class",    "streams", "size",   "batch",
-                                  "depth",      "GB/s",    "avg us",   "p50 us",  "p99 us", "p999 us",
-                                  "limit GB/s", "share %", "verified", "sealed"};
+/// Columns that the table for people has only where points differ in them.
+struct Varying {
+  bool classes = true, streams = true, batches = true, depths = true;
+};
+
+Varying varying(const cli::Args& args, const std::vector<Point>& points) {
+  MC_ASSERT(!points.empty());
+  if (table_form(args) != TableForm::text) return {};
+  const Point& first = points.front();
+  const auto differ = [&](auto member) {
+    return std::any_of(points.begin(), points.end(), [&](const Point& p) { return p.*member != first.*member; });
+  };
+  return {differ(&Point::transfer_class), differ(&Point::streams), differ(&Point::batch), differ(&Point::depth)};
+}
+
+/// Settings that all points share and no column shows: "class bulk, 1 stream, batch 1, depth 2".
+std::string common_text(const Point& point, const Varying& shown) {
+  std::string out;
+  const auto add = [&](bool is_column, const std::string& text) {
+    if (!is_column) out += (out.empty() ? "" : ", ") + text;
+  };
+  add(shown.classes, "class " + std::string(to_string(point.transfer_class)));
+  add(shown.streams, "streams " + std::to_string(point.streams));
+  add(shown.batches, "batch " + std::to_string(point.batch));
+  add(shown.depths, "depth " + std::to_string(point.depth));
+  return out.empty() ? "" : out + "\n";
+}
+
+std::vector<std::string> header(const Varying& shown, bool against) {
+  std::vector<std::string> out = {"via", "op"};
+  if (shown.classes) out.emplace_back("class");
+  if (shown.streams) out.emplace_back("streams");
+  out.emplace_back("size");
+  if (shown.batches) out.emplace_back("batch");
+  if (shown.depths) out.emplace_back("depth");
+  out.insert(out.end(), {"GB/s", "avg us", "p50", "p99", "p999", "limit", "%", "checked", "sealed"});
   if (against) out.insert(out.end(), {"against", "theirs", "ratio", "p25", "p75"});
   return out;
 }
 
-std::vector<std::string> cells(const Point& point, const Json& row, bool against) {
+std::vector<std::string> cells(const Point& point, const Json& row, const Varying& shown, bool against) {
   const auto us = [&](const char* key) { return fixed(row[key].as_double(), 1); };
-  std::vector<std::string> out = {point.transport,
-                                  std::string(to_string(point.op)),
-                                  std::string(to_string(point.transfer_class)),
-                                  std::to_string(point.streams),
-                                  human_bytes(point.bytes),
-                                  std::to_string(point.batch),
-                                  std::to_string(point.depth),
-                                  fixed(row["bytes_per_s"].as_double() / 1e9, 2),
-                                  us("latency_us_avg"),
-                                  us("latency_us_p50"),
-                                  us("latency_us_p99"),
-                                  us("latency_us_p999"),
-                                  fixed(row["yardstick_bytes_per_s"].as_double() / 1e9, 2),
-                                  fixed(100 * row["yardstick_share"].as_double(), 0),
-                                  row["verified"].as_bool() ? "yes" : "no",
-                                  row.has("sealed") && row["sealed"].as_bool() ? "yes" : "no"};
+  std::vector<std::string> out = {point.transport, std::string(to_string(point.op))};
+  if (shown.classes) out.emplace_back(to_string(point.transfer_class));
+  if (shown.streams) out.push_back(std::to_string(point.streams));
+  out.push_back(human_bytes(point.bytes));
+  if (shown.batches) out.push_back(std::to_string(point.batch));
+  if (shown.depths) out.push_back(std::to_string(point.depth));
+  out.insert(out.end(),
+             {fixed(row["bytes_per_s"].as_double() / 1e9, 2), us("latency_us_avg"), us("latency_us_p50"),
+              us("latency_us_p99"), us("latency_us_p999"), fixed(row["yardstick_bytes_per_s"].as_double() / 1e9, 2),
+              fixed(100 * row["yardstick_share"].as_double(), 0), row["verified"].as_bool() ? "yes" : "no",
+              row.has("sealed") && row["sealed"].as_bool() ? "yes" : "no"});
   if (!against) return out;
   const std::string name(row["against"].as_string());
   out.push_back(name);
@@ -304,11 +332,11 @@ Result<int> xfer(const cli::Args& args) {
   for (const std::string& transport : transports) names += (names.empty() ? "" : ",") + transport;
   if (args.on(kServer)) return serve_until_stopped(args, names, memory);
   const bool against = args.present(kAgainst);
-  MC_TRY(rows, Rows::open(args, "mc.bench.xfer.v1", Table(header(against))));
-  for (const Point& point : points)
-    rows->expect({point.transport, std::string(to_string(point.op)), std::string(to_string(point.transfer_class)), "",
-                  "1000.0 KiB"});
+  const Varying shown = varying(args, points);
+  MC_TRY(rows, Rows::open(args, "mc.bench.xfer.v1", Table(header(shown, against))));
+  for (const Point& point : points) rows->expect({point.transport, std::string(to_string(point.op))});
   rows->fact("failed", 0);
+  MC_CHECK(rows->text(common_text(points.front(), shown)));
   MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
   fill_content(content.bytes());
   std::unique_ptr<ServingEnd> here;
@@ -340,7 +368,7 @@ Result<int> xfer(const cli::Args& args) {
     }
     failed += static_cast<uint64_t>((*row)["failed"].as_int());
     rows->fact("failed", failed);
-    std::vector<std::string> text = cells(point, *row, against);
+    std::vector<std::string> text = cells(point, *row, shown, against);
     MC_CHECK(rows->add(std::move(*row), std::move(text)));
   }
   if (broken) rows->fact("error", broken->what);
