@@ -146,8 +146,10 @@ Result<int> plot(const cli::Args& args) {
   Sink sink(args);
   MC_TRY(lines, read_result_lines(args.positional("FILE")));
   MC_TRY(series, series_of(lines, plan));
-  const std::string script = gnuplot_script(series, look_of(args, plan));
   MC_CHECK(sink.line(json_of(series, args)));
+  for (PlotSeries& one : series)  // a series that is one key has its name in words, as the axes do
+    if (std::ranges::count(plan.y, one.name) > 0) one.name = readable(one.name);
+  const std::string script = gnuplot_script(series, look_of(args, plan));
   if (args.given(kGnuplot)) MC_CHECK(write_output(args.text(kGnuplot), script, kGnuplot));
   if (args.given(kSvg)) MC_CHECK(draw_svg(args.text(kSvg), script));
   if (args.on(kTerminal) || !(sink.json() || args.given(kGnuplot) || args.given(kSvg))) {
