@@ -38,7 +38,10 @@ TableForm table_form(const cli::Args& args) {
 Result<std::string> read_input(const std::string& path, size_t bytes_max) {
   auto text = read_file(path, bytes_max);
   if (text) return text;
-  return user_error(err::kBadValue, std::move(text).error().what, path, "name a file that can be read, or - for stdin");
+  Error error = as_user_error(err::kFileAccess, std::move(text).error());
+  error.where = path;
+  if (error.mc == err::kFileAccess) error.next = "name a file that can be read, or - for stdin";
+  return error;
 }
 
 Error out_of_range(const Flag& flag, std::string_view value, std::string_view range) {
@@ -90,6 +93,13 @@ Result<void> write_output(const std::string& path, std::string_view text, const 
 
 Sink::Sink(const cli::Args& args)
     : json_(args.on(flags::kJson)), form_(table_form(args)), path_(args.text(flags::kOutput)) {}
+
+Result<void> check_form(const cli::Args& args) {
+  const std::string& path = args.text(flags::kOutput);
+  if (!args.has(kFormat) || (path != "md" && path != "csv")) return {};
+  return user_error(err::kBadValue, "-o names the file of the results, and " + path + " is a form of the table", "-o",
+                    "--format " + path + " gives the table that form; for a file of that name write ./" + path);
+}
 
 Result<void> Sink::put(std::string_view text) {
   if (path_ == "-") return write_all(1, text);

@@ -31,7 +31,10 @@ inline constexpr Flag kFormat{.name = "format",
                               .choices = "text|md|csv"};
 /// The form that --format names; text for a verb without it.
 TableForm table_form(const cli::Args& args);
-/// A file that the user named; MC1002 naming it when it cannot be read.
+/// Refuses -o md and -o csv, which are forms and hardly names of files.
+Result<void> check_form(const cli::Args& args);
+
+/// A file that the user named; MC5005 naming it when it cannot be read, MC1008 when it is too large.
 Result<std::string> read_input(const std::string& path, size_t bytes_max);
 
 /// MC1002 of a flag whose number is out of range: "--batch is 300; it must be 1 to 256".

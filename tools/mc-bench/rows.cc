@@ -5,6 +5,7 @@
 namespace mc::bench {
 
 Result<std::unique_ptr<Rows>> Rows::open(const cli::Args& args, std::string_view schema, Table table) {
+  MC_CHECK(check_form(args));
   std::unique_ptr<Rows> rows(new Rows(args, schema, std::move(table)));
   MC_TRY(interruption, Interruption::open([rows = rows.get()] { (void)rows->summary(true); }));
   rows->interruption_ = std::move(interruption);
