@@ -72,6 +72,7 @@ class Help(unittest.TestCase):
                 text = text_of(tool, verb, "--help")
                 self.assertEqual(text, text_of(tool, "help", verb))
                 self.assertTrue(text.startswith(f"{tool} {verb}: "), text)
+                self.assertLessEqual(len(text.splitlines()), 60, f"{tool} {verb}")
                 self.assertRegex(text.splitlines()[-1], r"^Example: ", f"{tool} {verb}")
 
     def test_help_is_as_wide_as_a_narrow_terminal(self):

@@ -21,9 +21,8 @@
 namespace mc::bench {
 namespace {
 
-constexpr Flag kCalibrate{.name = "calibrate",
-                          .value = "RUNS",
-                          .help = "fit a cost profile to the runs in this folder and write it to -o; takes no TRACE"};
+constexpr Flag kCalibrate{
+    .name = "calibrate", .value = "RUNS", .help = "fit a cost profile to the runs in this folder; -o takes it"};
 constexpr Flag kFittedProfile{.name = "profile",
                               .value = "P",
                               .fallback = "cpu",

@@ -24,7 +24,7 @@ inline constexpr Flag kRules{
 inline constexpr Flag kCluster{.name = "cluster",
                                .value = "SHAPE",
                                .fallback = "8p8d",
-                               .help = "8p8d, or 16m (nodes that do both); --rules paper also takes 8p (prefill only)"};
+                               .help = "8p8d, or 16m (nodes that do both); 8p for --rules paper"};
 inline constexpr Flag kPolicy{.name = "policy",
                               .kind = FlagKind::list,
                               .value = "P,P",
@@ -35,7 +35,7 @@ inline constexpr Flag kFetchRule{.name = "fetch-rule",
                                  .kind = FlagKind::choice,
                                  .value = "R",
                                  .fallback = "cost",
-                                 .help = "when kv-centric fetches a missing prefix and does not compute it",
+                                 .help = "when kv-centric fetches a missing prefix",
                                  .choices = "threshold|cost"};
 inline constexpr Flag kTheta{.name = "theta",
                              .kind = FlagKind::number,
@@ -118,7 +118,7 @@ inline constexpr Flag kOverlap{.name = "overlap",
                                .kind = FlagKind::choice,
                                .value = "O",
                                .fallback = "layers",
-                               .help = "send KV layer by layer during prefill, or after it",
+                               .help = "send KV layer by layer, or after prefill",
                                .choices = "layers|none"};
 inline constexpr Flag kCoupled{.name = "coupled",
                                .kind = FlagKind::choice,
@@ -135,28 +135,25 @@ inline constexpr Flag kJoinStall{.name = "join-stall",
                                  .kind = FlagKind::duration,
                                  .value = "T",
                                  .fallback = "profile",
-                                 .help = "time that a request adds to the step at which it joins a batch",
+                                 .help = "time that a request adds to the step in which it joins",
                                  .choices = "profile"};
 inline constexpr Flag kFail{.name = "fail",
                             .kind = FlagKind::list,
                             .value = "N@T,N@T",
                             .help = "nodes that fail: p3@120s; d0@1m-5m comes back"};
 inline constexpr Flag kSaveSamples{
-    .name = "save-samples",
-    .value = "FILE",
-    .help = "write load, queue, rows and KV of each node over time, and replicas of blocks"};
+    .name = "save-samples", .value = "FILE", .help = "write load, queue, rows, KV and replicas of each node over time"};
 inline constexpr Flag kSample{.name = "sample",
                               .kind = FlagKind::duration,
                               .value = "T",
                               .fallback = "15s",
                               .help = "time between samples, at least 1ms",
                               .check = check_measured_time};
-inline constexpr Flag kCounterfactual{
-    .name = "counterfactual",
-    .kind = FlagKind::count,
-    .value = "N",
-    .fallback = "0",
-    .help = "admit N of the rejected requests, one at a time, and count those that miss a bound"};
+inline constexpr Flag kCounterfactual{.name = "counterfactual",
+                                      .kind = FlagKind::count,
+                                      .value = "N",
+                                      .fallback = "0",
+                                      .help = "admit N rejected requests, one by one, and count missed bounds"};
 inline constexpr Flag kFindMaxRate{.name = "find-max-rate",
                                    .kind = FlagKind::boolean,
                                    .help = "find the highest rate at which --share of the requests meet both bounds"};
@@ -167,7 +164,7 @@ inline constexpr Flag kShare{.name = "share",
                              .kind = FlagKind::number,
                              .value = "X",
                              .fallback = "0.9",
-                             .help = "share of all requests that must meet both bounds; rejected requests miss them"};
+                             .help = "share of requests that must meet both bounds; rejected ones do not"};
 }  // namespace sim_flags
 
 /// The flag's number, which must be above 0.
