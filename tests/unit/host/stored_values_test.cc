@@ -296,9 +296,10 @@ TEST_CASE("host/stored_values: a power cut at any time of a move or copy leaves 
 }
 
 TEST_CASE("host/stored_values: a move that the disk refuses at any of its steps leaves the value under one key") {
-  const unsigned kSteps = static_cast<unsigned>(test::count(6, 8));
+  constexpr unsigned kSteps = 8;
+  const unsigned stride = static_cast<unsigned>(test::count(5, 1));  // 255 is a multiple: all steps fail in it
   int refused = 0, moved = 0;
-  for (unsigned mask = 0; mask < 1u << kSteps; ++mask)
+  for (unsigned mask = 0; mask < 1u << kSteps; mask += stride)
     for (const bool replaces : {false, true}) {
       CAPTURE(mask);
       CAPTURE(replaces);
