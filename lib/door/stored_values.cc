@@ -284,13 +284,16 @@ Result<bool> StoredValues::has_same(const ValueKey& key, const ValueInfo& info, 
   return (*bytes)->view() == value.view();
 }
 
-/// Whether two keys have the same bytes. One call at a time loads values for that, because two have up to 128 MiB, and
-/// bodies do not bound such calls.
+/// Whether two keys have the same bytes. One call at a time loads values for that: two values have up to 128 MiB, and
+/// no body of a request counts them. A call that gets no turn in time fails, since it holds its keys and a disk thread.
 Result<bool> StoredValues::are_same(const ValueKey& from, const ValueInfo& source, const ValueKey& to,
                                     const ValueInfo& there) {
   if (source.bytes != there.bytes || source.crc != there.crc) return false;
   if (source.copy && there.copy && source.copy->data == there.copy->data) return true;
-  const std::lock_guard one_at_a_time(comparing_);
+  constexpr std::chrono::seconds kTurnMax{2};
+  const std::unique_lock one_at_a_time(comparing_, kTurnMax);
+  if (!one_at_a_time.owns_lock())
+    return user_error(err::kValueDisk, "other calls compare values, and no turn came within 2 s", "key");
   MC_TRY(value, bytes_of(from, source));
   return has_same(to, there, *value);
 }

@@ -114,7 +114,7 @@ class StoredValues {
   const uint64_t memory_bytes_;
   const std::unique_ptr<node::ValueDisk> disk_;
   std::atomic<uint64_t> written_{0}, loaded_{0}, failed_{0};  // counts, ordered with nothing
-  std::mutex comparing_;                                      // held while two values are loaded
+  std::timed_mutex comparing_;                                // held while two values are loaded
   std::mutex dropping_;                                       // held while remains are dropped
   std::mutex mutex_;                                          // of the rest
   std::condition_variable unlocked_;
