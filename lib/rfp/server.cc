@@ -121,8 +121,11 @@ void Server::pushed(uint32_t index, Code code) {
   MC_ASSERT(index < options_.geometry.slots && slots_[index].pushing);
   Slot& slot = slots_[index];
   slot.pushing = false;
-  if (code == Code::ok || code == Code::peer_lost || options_.fault == Fault::failed_push_left) return;
-  if (slot.state == State::published) slot.push_due = true;
+  if (options_.fault == Fault::failed_push_left) return;
+  // Another push of the same bytes may pass after these. After others, such as a buffer that the client withdrew, the
+  // client fetches or its call ends at its deadline.
+  const bool may_pass = code == Code::timeout || code == Code::busy || code == Code::io;
+  if (may_pass && slot.state == State::published) slot.push_due = true;
 }
 
 void Server::state(std::vector<uint64_t>& out) const {

@@ -66,8 +66,8 @@ class Server {
   };
   /// A stored response that the caller must write to the client now. pushed() ends it.
   std::optional<Push> push(const ServerMemory& memory);
-  /// The write of the slot's last push has ended. If it failed, the response is pushed again, because a client that
-  /// cannot fetch gets it in no other way. A lost peer gets nothing more.
+  /// The write of the slot's last push has ended. If it failed by timeout, busy or io, the response is pushed again,
+  /// because a client that cannot fetch gets it in no other way. After other failures nothing is pushed.
   void pushed(uint32_t slot, Code code);
 
   /// Everything that decides what the server does next; for tests.
