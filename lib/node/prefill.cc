@@ -516,9 +516,11 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   const wire::Peer* member = pipeline_.member(1);
   const auto slot = slots_.slot_of(done.run);
   if (!member) slots_.free(done.run);
-  if (!member || !slot)  // the member was lost in the meantime
-    return fail(r, {RequestStage::prefill, Reason::peer_lost, true},
-                "pipeline stage " + stage_name(name(), pipeline_.missing().value_or(1)) + " was lost", out);
+  if (!member || !slot) {  // a member was lost in the meantime, and may be back
+    const auto missing = pipeline_.missing();
+    const std::string stage = missing ? "pipeline stage " + stage_name(name(), *missing) : "a stage of the pipeline";
+    return fail(r, {RequestStage::prefill, Reason::peer_lost, true}, stage + " was lost", out);
+  }
   wire::StageRun run = r.stage_run(bt);
   run.run = done.run;
   run.leader = name(), run.leader_instance = options_.instance, run.stages = prefill_.stages;
