@@ -322,7 +322,7 @@ Result<http::Response> StoreApi::list(const std::string& tenant, const StoreList
   return json_response(200, out);
 }
 
-/// An operation of a batch whose answer has `answered` bytes of values already. Nothing is done behind the deadline,
+/// An operation of a batch whose answer has `answered` bytes of values already. Nothing is done past the deadline,
 /// when nobody waits for the answer, and no value is read from disk that the answer has no room for.
 Result<StoreApi::Outcome> StoreApi::perform_in_batch(const std::string& tenant, const StoreOp& op, Call& call,
                                                      size_t answered) {
@@ -356,7 +356,7 @@ Result<http::Response> StoreApi::answer_batch(const std::string& tenant, std::st
     Result<void> verified;
     if (done && done->value) {
       if (kept->values.size() + done->value->size() > limits_.value_bytes_max) {
-        verified = batch_is_full();  // it was replaced meanwhile
+        verified = batch_is_full();  // a larger value replaced the one that was measured
       } else {
         verified = verify(tenant, op, *done, call);
         if (verified) kept->values += done->value->view();
