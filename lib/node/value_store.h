@@ -131,8 +131,8 @@ class ValueStore {
   /// With a `copy` the value is on disk already, and stays out of memory when that has no room.
   Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now,
                         std::optional<DiskCopy> copy = {});
-  /// The errors of put() that do not depend on room: whether it is worth writing the value to disk.
-  /// MC5008: keys of values on disk have no room for this one, which a level above d0 needs.
+  /// Whether it is worth writing the value to disk: the errors of put() but for MC5008, which memory may still give.
+  /// Here MC5008 says that keys of values on disk have no room for this one, which a level above d0 needs.
   Result<void> check_put(const ValueKey& key, size_t bytes, const ValueTerms& terms, TimePoint now);
   /// A value that an earlier process left on disk. It needs room for its key, but none of its tenant's quarter. MC5008:
   /// memory has no room for its key.

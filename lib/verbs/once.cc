@@ -386,7 +386,7 @@ Result<int> prefill_once(const cli::Args& args) {
 
 namespace {
 
-/// The blocks of the stream into the first pages.
+/// Reads the blocks of the stream into the first pages.
 Result<void> read_pages(wire::KvReader& reader, model::LocalPages& pages) {
   for (size_t block = 0;; ++block) {
     MC_TRY(header, reader.next());

@@ -62,7 +62,7 @@ std::string sentence(const Choice& best, const Choice& other, double share) {
   return out + "\n";
 }
 
-/// Refuses setups of which advise can compare nothing.
+/// Refuses setups that leave advise nothing to compare.
 Result<void> check_sense(const SimSetup& setup, uint64_t nodes) {
   if (nodes < 2 || nodes > 256) return out_of_range(kNodes, nodes, 2, 256);
   if (setup.options.pipeline >= nodes)
