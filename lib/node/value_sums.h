@@ -30,26 +30,12 @@ class ValueSums {
     own->second.used_bytes -= bytes;
     if (own->second.used_bytes == 0) tenants_.erase(own);
   }
-  /// The tenant uses the bytes already.
-  void hold(const std::string& tenant, uint64_t bytes) {
-    all_.held_bytes += bytes;
-    tenants_.at(tenant).held_bytes += bytes;
-  }
-  void unhold(const std::string& tenant, uint64_t bytes) {
-    MC_ASSERT_LE(bytes, all_.held_bytes);
-    all_.held_bytes -= bytes;
-    tenants_.at(tenant).held_bytes -= bytes;
-  }
+  /// Counts the value as held. The tenant uses the bytes already.
+  void hold(const std::string& tenant, uint64_t bytes) { add(&Sums::held_bytes, tenant, bytes); }
+  void unhold(const std::string& tenant, uint64_t bytes) { remove(&Sums::held_bytes, tenant, bytes); }
   /// Counts the key of a value on disk. The tenant uses the bytes already.
-  void add_disk_key(const std::string& tenant, uint64_t bytes) {
-    all_.disk_key_bytes += bytes;
-    tenants_.at(tenant).disk_key_bytes += bytes;
-  }
-  void remove_disk_key(const std::string& tenant, uint64_t bytes) {
-    MC_ASSERT_LE(bytes, all_.disk_key_bytes);
-    all_.disk_key_bytes -= bytes;
-    tenants_.at(tenant).disk_key_bytes -= bytes;
-  }
+  void add_disk_key(const std::string& tenant, uint64_t bytes) { add(&Sums::disk_key_bytes, tenant, bytes); }
+  void remove_disk_key(const std::string& tenant, uint64_t bytes) { remove(&Sums::disk_key_bytes, tenant, bytes); }
 
   const Sums& all() const { return all_; }
   Sums of(const std::string& tenant) const {
@@ -60,6 +46,16 @@ class ValueSums {
   const std::map<std::string, Sums>& tenants() const { return tenants_; }
 
  private:
+  void add(uint64_t Sums::* part, const std::string& tenant, uint64_t bytes) {
+    all_.*part += bytes;
+    tenants_.at(tenant).*part += bytes;
+  }
+  void remove(uint64_t Sums::* part, const std::string& tenant, uint64_t bytes) {
+    MC_ASSERT_LE(bytes, all_.*part);
+    all_.*part -= bytes;
+    tenants_.at(tenant).*part -= bytes;
+  }
+
   Sums all_;
   std::map<std::string, Sums> tenants_;
 };
