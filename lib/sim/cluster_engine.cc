@@ -235,7 +235,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
     const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
                        !live_[maker].computed && maker != r;
     if (waits) live_[maker].waiters.push_back({r, live.attempt});
-    live.prefix.fetch(route.parts, waits, now_);
+    live.prefix.fetch(route.parts, route.spares, waits, now_);
     ask_for_parts(r);
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
@@ -243,7 +243,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   if (coupled()) return coupled_pump(route.node);
   if (const auto& order = route.copy) {
     const double bytes = static_cast<double>(order->bytes);
-    send({Parcel::Kind::copy, copies_.begin(r, *order), 0}, order->source, order->target, bytes, kUncapped);
+    send({Parcel::Kind::copy, copies_.begin(r, *order), 0, 0}, order->source, order->target, bytes, kUncapped);
   }
   pump(route.node);
 }
@@ -351,6 +351,20 @@ void ClusterEngine::pass_on_blocks(uint32_t r) {
   }
 }
 
+// Requests of other nodes compute the blocks that the failed node was still to send and no other holder can send.
+void ClusterEngine::lose_holder(uint32_t node) {
+  for (const uint32_t r : active_) {
+    Live& live = live_[r];
+    RequestRecord& record = run_.requests[r];
+    const auto end = live.prefix.lose(static_cast<int>(node));
+    if (!end) continue;
+    live.reused = std::min(live.reused, reused_tokens(*end, live.tokens));
+    record.remote_tokens = static_cast<uint32_t>(live.reused) - record.dram_tokens - record.ssd_tokens;
+    ask_for_parts(r);
+    pump_if_here(r);
+  }
+}
+
 void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   Live& live = live_[r];
   RequestRecord& record = run_.requests[r];
@@ -396,7 +410,9 @@ void ClusterEngine::fail(const NodeFailure& failure) {
         if (live_[r].decode == index && !live_[r].decoding) victims.push_back({r, 0});
   }
   std::sort(victims.begin(), victims.end());
+  links_.stop(now_, failure.role == 'd' ? static_cast<uint32_t>(nodes_.size()) + index : index);
   for (const auto& [r, made] : victims) abandon(r, made);
+  if (failure.role != 'd') lose_holder(index);
   failure.role == 'd' ? router_.set_decode_up(index, false, now_) : router_.set_prefill_up(index, false, now_);
   for (const auto& [r, made] : victims) retry(r, made);
 }
@@ -420,14 +436,14 @@ void ClusterEngine::ask_for_parts(uint32_t r) {
   Live& live = live_[r];
   while (const auto part = live.prefix.ask()) {
     const uint64_t tokens = reused_tokens(part->end, live.tokens) - reused_tokens(part->first, live.tokens);
-    send({Parcel::Kind::fetch, r, live.attempt}, static_cast<uint32_t>(part->holder), live.node,
+    send({Parcel::Kind::fetch, r, live.attempt, part->first}, static_cast<uint32_t>(part->holder), live.node,
          kv_bytes(profile_, tokens), kUncapped);
   }
 }
 
 void ClusterEngine::send_on(uint32_t r, double bytes, double cap) {
   const uint32_t decode = static_cast<uint32_t>(nodes_.size()) + live_[r].decode;
-  send({Parcel::Kind::handoff, r, live_[r].attempt}, live_[r].node, decode, bytes, cap);
+  send({Parcel::Kind::handoff, r, live_[r].attempt, 0}, live_[r].node, decode, bytes, cap);
 }
 
 void ClusterEngine::transfer_over(uint32_t transfer) {
@@ -440,7 +456,7 @@ void ClusterEngine::transfer_over(uint32_t transfer) {
   }
   if (live_[r].attempt != parcel.attempt || !live_[r].placed) return;
   if (parcel.kind == Parcel::Kind::fetch) {
-    live_[r].prefix.arrive(now_);
+    live_[r].prefix.arrive(parcel.first_block, now_);
     ask_for_parts(r);
     return pump_if_here(r);
   }

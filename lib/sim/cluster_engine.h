@@ -64,6 +64,7 @@ class ClusterEngine {
   struct Parcel {
     enum class Kind : uint8_t { fetch, handoff, copy } kind = Kind::fetch;
     uint32_t request = 0, attempt = 0;  // or the number of the copy
+    uint32_t first_block = 0;           // of a fetched part
   };
 
   // ---- requests ----
@@ -91,6 +92,7 @@ class ClusterEngine {
   void fail(const NodeFailure& failure);
   void come_back(const NodeFailure& failure);
   void abandon(uint32_t r, uint64_t more_made);
+  void lose_holder(uint32_t node);
   void pass_on_blocks(uint32_t r);
   void retry(uint32_t r, uint64_t more_made);
 

@@ -82,21 +82,34 @@ void Links::update(double now_s, uint32_t from, uint32_t to) {
   for (const uint32_t id : in_[to]) refresh(id);
 }
 
-uint32_t Links::finish_next() {
-  MC_ASSERT(!heap_.empty());
-  const uint32_t id = heap_.front();
+void Links::remove(double now_s, uint32_t id) {
   const Transfer t = transfers_[id];
   const uint32_t last = heap_.back();
   heap_.pop_back();
   if (last != id) {
-    put(0, last);
-    sift(0);
+    put(t.place, last);
+    sift(t.place);
   }
   std::erase(out_[t.from], id);
   std::erase(in_[t.to], id);
   free_.push_back(id);
-  update(t.end_s, t.from, t.to);
+  update(now_s, t.from, t.to);
+}
+
+uint32_t Links::finish_next() {
+  MC_ASSERT(!heap_.empty());
+  const uint32_t id = heap_.front();
+  remove(transfers_[id].end_s, id);
   return id;
+}
+
+void Links::stop(double now_s, uint32_t end) {
+  for (std::vector<uint32_t>* link : {&out_[end], &in_[end]})
+    while (!link->empty()) {
+      const Transfer& t = transfers_[link->back()];
+      moved_bytes_ -= std::max(0.0, t.left - t.rate * (now_s - t.since_s));
+      remove(now_s, link->back());
+    }
 }
 
 double Links::leaving_bytes(uint32_t end, double now_s) const {

@@ -29,6 +29,8 @@ class Links {
   double next_s() const { return heap_.empty() ? kNever : transfers_[heap_.front()].end_s; }
   /// Ends the transfer that is over next and returns its number.
   uint32_t finish_next();
+  /// Ends all transfers from and to this end without their remaining bytes.
+  void stop(double now_s, uint32_t end);
   uint32_t leaving(uint32_t end) const { return static_cast<uint32_t>(out_[end].size()); }
   double leaving_bytes(uint32_t end, double now_s) const;
   double moved_bytes() const { return moved_bytes_; }
@@ -43,6 +45,7 @@ class Links {
   double share_of(const std::vector<uint32_t>& link) const;
   bool before(uint32_t a, uint32_t b) const;
   void put(size_t place, uint32_t id);
+  void remove(double now_s, uint32_t id);
   void sift(size_t place);
 
   double bytes_per_s_;

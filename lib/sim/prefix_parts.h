@@ -1,8 +1,10 @@
 // The parts of a prefix that a simulated prefill node fetches for one request (sched/fetch_plan.h). The node asks for
-// them in their order, a few at a time, as a live one does (node/prefix_fetches.h). A fetch is held as long as its
-// holder still computes the blocks.
+// them in their order, a few at a time, as a live one does (node/fetch_parts.h). A fetch is held as long as its holder
+// still computes the blocks. When a holder fails, other holders of its blocks replace it as far as they can.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,48 +17,98 @@ namespace mc::sim {
 /// Holders are numbers of nodes.
 class PrefixParts {
  public:
-  void fetch(std::vector<sched::FetchRun> parts, bool held, double now_s) {
-    MC_ASSERT(parts_.empty() && next_ == 0 && !held_);
-    parts_ = std::move(parts);
-    held_ = waited_ = held;
+  /// `spares` are runs of holders that may replace the holder of a part, best first.
+  void fetch(const std::vector<sched::FetchRun>& parts, std::vector<sched::FetchRun> spares, bool held, double now_s) {
+    MC_ASSERT(parts_.empty() && !held_);
+    for (const sched::FetchRun& run : parts) parts_.push_back({run});
+    spares_ = std::move(spares);
+    held_ = held;
+    has_duration_ = parts.size() == 1 && !held;
     began_s_ = now_s;
   }
   /// The holder has computed the blocks.
   void release() { held_ = false; }
   /// The next part to be sent; nullopt = none is left, the fetch is held, or enough parts are on their way.
   std::optional<sched::FetchRun> ask() {
-    if (held_ || next_ == parts_.size() || on_their_way_ == sched::kPartsAtOnce) return std::nullopt;
-    ++on_their_way_;
-    return parts_[next_++];
+    if (held_ || count(State::sent) >= sched::kPartsAtOnce) return std::nullopt;
+    const auto next =
+        std::find_if(parts_.begin(), parts_.end(), [](const Part& p) { return p.state == State::waiting; });
+    if (next == parts_.end()) return std::nullopt;
+    next->state = State::sent;
+    return next->run;
   }
-  /// A part is here.
-  void arrive(double now_s) {
-    MC_ASSERT_LT(0u, on_their_way_);
-    --on_their_way_;
+  /// The part that begins with block `first` is here. A part that was given up is ignored.
+  void arrive(uint32_t first, double now_s) {
+    const auto part = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return p.run.first == first; });
+    if (part == parts_.end()) return;
+    MC_ASSERT(part->state == State::sent);
+    part->state = State::here;
     arrived_s_ = now_s;
   }
   /// The duration of a fetch from one holder that had all blocks; nullopt: another fetch, or none. Several holders
   /// together say nothing about the rate of one.
   std::optional<double> seconds() const {
-    if (parts_.size() != 1 || waited_) return std::nullopt;
+    if (!has_duration_) return std::nullopt;
     return arrived_s_ - began_s_;
   }
   /// Gives up the parts that are not on their way.
   void cut() {
-    parts_.resize(next_);
+    std::erase_if(parts_, [](const Part& part) { return part.state == State::waiting; });
     held_ = false;
+  }
+  /// The holder has failed and sends nothing more. Other holders replace it for the parts that are not here. Parts
+  /// behind a block that no other holder has are given up. Returns the block at which the prefix now ends; nullopt:
+  /// all parts of this holder are here.
+  std::optional<uint32_t> lose(int holder) {
+    std::erase_if(spares_, [&](const sched::FetchRun& spare) { return spare.holder == holder; });
+    const auto is_lost = [&](const Part& part) { return part.run.holder == holder && part.state != State::here; };
+    if (std::none_of(parts_.begin(), parts_.end(), is_lost)) return std::nullopt;
+    has_duration_ = false;
+    const std::vector<Part> before = std::exchange(parts_, {});
+    uint32_t end = before.front().run.first;
+    for (const Part& part : before) {
+      if (part.run.first != end) break;
+      if (is_lost(part))
+        replace(part.run);
+      else
+        parts_.push_back(part);
+      if (!parts_.empty()) end = parts_.back().run.end;
+    }
+    return end;
   }
   /// Blocks of the prefix are read from the node's own disk.
   void begin_load() { loading_ = true; }
   void end_load() { loading_ = false; }
 
-  bool is_here() const { return !held_ && !loading_ && on_their_way_ == 0 && next_ == parts_.size(); }
+  bool is_here() const { return !held_ && !loading_ && count(State::here) == parts_.size(); }
 
  private:
-  std::vector<sched::FetchRun> parts_;
-  size_t next_ = 0;            // the first part that was not asked for
-  uint32_t on_their_way_ = 0;  // number of parts
-  bool held_ = false, waited_ = false, loading_ = false;
+  enum class State : uint8_t { waiting, sent, here };
+  struct Part {
+    sched::FetchRun run;
+    State state = State::waiting;
+  };
+
+  size_t count(State state) const {
+    return static_cast<size_t>(
+        std::count_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.state == state; }));
+  }
+  // Appends parts of other holders for the blocks of `run`, up to the first one that none of them has.
+  void replace(sched::FetchRun run) {
+    while (run.first < run.end) {
+      const auto spare = std::find_if(spares_.begin(), spares_.end(), [&](const sched::FetchRun& other) {
+        return other.first <= run.first && run.first < other.end;
+      });
+      if (spare == spares_.end()) return;
+      const uint32_t end = std::min(spare->end, run.end);
+      parts_.push_back({{spare->holder, run.first, end}});
+      run.first = end;
+    }
+  }
+
+  std::vector<Part> parts_;  // in the order of their blocks
+  std::vector<sched::FetchRun> spares_;
+  bool held_ = false, loading_ = false, has_duration_ = false;
   double began_s_ = 0, arrived_s_ = 0;
 };
 

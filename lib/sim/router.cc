@@ -319,8 +319,9 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
     const uint32_t end = c.local_blocks + c.fetch_blocks;
     sched::FetchPlan plan = sched::plan_fetch(snapshot, c, begin);
     for (const int holder : plan.holders()) booking.sources.push_back(slot_of(holder));
-    out.parts = std::move(plan.parts);
-    for (sched::FetchRun& part : out.parts) part.holder = slot_of(part.holder);
+    for (std::vector<sched::FetchRun>* runs : {&plan.parts, &plan.spares})
+      for (sched::FetchRun& run : *runs) run.holder = slot_of(run.holder);
+    out.parts = std::move(plan.parts), out.spares = std::move(plan.spares);
     out.local_blocks = begin, out.fetch_blocks = end - begin;
     const auto holder = static_cast<size_t>(out.parts.front().holder);
     out.source_computes = out.parts.size() == 1 && found_.readable[holder] < end && found_.resident[holder] >= end;

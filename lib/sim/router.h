@@ -33,8 +33,9 @@ namespace mc::sim {
 struct Route {
   uint32_t node = 0, decode = 0;
   uint32_t local_blocks = 0, fetch_blocks = 0;
-  std::vector<sched::FetchRun> parts;  // runs of the fetched blocks, and the node that sends each
-  bool source_computes = false;        // the only one of these nodes still computes some of them
+  std::vector<sched::FetchRun> parts;   // runs of the fetched blocks, and the node that sends each
+  std::vector<sched::FetchRun> spares;  // runs of nodes that can replace the node of a part, best first
+  bool source_computes = false;         // the only one of these nodes still computes some of them
   double prefill_s = 0, ttft_s = 0;
   std::optional<sched::CopyOrders::Order> copy;  // to be made now; nodes are slots
 };

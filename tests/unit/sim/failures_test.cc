@@ -146,4 +146,29 @@ TEST_CASE("sim/failures: a request that fetches loses nothing with the prefill o
   CHECK(run.moved_bytes == doctest::Approx(tokens * static_cast<double>(b.profile.kv_bytes_per_token)));
 }
 
+TEST_CASE("sim/failures: a node that failed sends nothing more of a prefix, and the request computes the rest") {
+  const auto bench = [] {
+    Bench b("2p2d");
+    b.profile.paths.net.bytes_per_s = 3e9;  // the prefix takes 1.3 s
+    b.add(0, 24, 1);
+    b.add(20, 0, 80);    // keeps the node of the shared blocks busy
+    b.add(20.1, 24, 4);  // fetches them
+    return b;
+  };
+  Bench whole = bench();
+  const ClusterRun before = whole.run();
+  REQUIRE(before.requests[2].prefill != before.requests[0].prefill);
+  REQUIRE(before.requests[2].remote_tokens == 24 * 512);
+  Bench b = bench();
+  const std::string failure = "p" + std::to_string(before.requests[0].prefill) + "@20.5s";
+  add_failures(b, {failure.c_str()});
+  const ClusterRun run = b.run();
+  REQUIRE(run.requests[2].fate == Fate::served);
+  CHECK(run.requests[2].attempts == 1);
+  CHECK(run.requests[2].remote_tokens == 0);
+  Bench alone("1p2d");
+  alone.add(0, 0, 28);
+  CHECK(run.requests[2].prefill_s == doctest::Approx(alone.run().requests[0].prefill_s));
+}
+
 }  // namespace failures_test

@@ -59,6 +59,22 @@ TEST_CASE("sim/links: who is left goes faster, and a stream goes no faster than 
   CHECK(n.over[d] == doctest::Approx(30));
 }
 
+TEST_CASE("sim/links: an end that is stopped sends and receives nothing more, and the others go faster") {
+  Network n;
+  const uint32_t from = n.start(0, 1, 100), to = n.start(2, 0, 100), other = n.start(2, 1, 100);
+  n.run(1);
+  n.links.stop(n.now_s, 0);
+  CHECK(n.links.leaving(0) == 0);
+  CHECK(n.links.moved_bytes() == doctest::Approx(50 + 50 + 100));
+  n.run(10);
+  CHECK_FALSE(n.over.contains(from));
+  CHECK_FALSE(n.over.contains(to));
+  CHECK(n.over[other] == doctest::Approx(1.5));
+  const uint32_t again = n.start(0, 1, 100);
+  n.run(20);
+  CHECK(n.over[again] == doctest::Approx(11));
+}
+
 TEST_CASE("sim/links: whatever starts when, transfers end in order, and links carry what they can and no more") {
   Rng rng(test::seed());
   Network n;

@@ -13,17 +13,17 @@ TEST_CASE("sim/prefix_parts: no more parts are on their way than a live node ask
   CHECK(prefix.is_here());
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 2; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
-  prefix.fetch(parts, false, 0);
+  prefix.fetch(parts, {}, false, 0);
   for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) CHECK(prefix.ask() == parts[i]);
   CHECK_FALSE(prefix.ask());
-  prefix.arrive(0);
+  prefix.arrive(0, 0);
   CHECK(prefix.ask() == parts[sched::kPartsAtOnce]);
   CHECK_FALSE(prefix.ask());
-  prefix.arrive(0);
+  prefix.arrive(1, 0);
   CHECK(prefix.ask() == parts.back());
-  for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) {
+  for (uint32_t i = 2; i < parts.size(); ++i) {
     CHECK_FALSE(prefix.is_here());
-    prefix.arrive(0);
+    prefix.arrive(i, 0);
   }
   CHECK(prefix.is_here());
 }
@@ -32,12 +32,12 @@ TEST_CASE("sim/prefix_parts: a held fetch asks for nothing before its holder has
   for (const bool comes : {false, true}) {
     CAPTURE(comes);
     PrefixParts prefix;
-    prefix.fetch({{3, 10, 20}}, true, 0);
+    prefix.fetch({{3, 10, 20}}, {}, true, 0);
     CHECK_FALSE(prefix.ask());
     CHECK_FALSE(prefix.is_here());
     comes ? prefix.release() : prefix.cut();
     CHECK(prefix.ask().has_value() == comes);
-    if (comes) prefix.arrive(0);
+    if (comes) prefix.arrive(10, 0);
     CHECK(prefix.is_here());
   }
 }
@@ -46,13 +46,13 @@ TEST_CASE("sim/prefix_parts: parts that are on their way when the rest is given 
   PrefixParts prefix;
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 1; ++i) parts.push_back({1, i, i + 1});
-  prefix.fetch(parts, false, 0);
+  prefix.fetch(parts, {}, false, 0);
   while (prefix.ask()) {
   }
   prefix.cut();
   for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) {
     CHECK_FALSE(prefix.is_here());
-    prefix.arrive(0);
+    prefix.arrive(i, 0);
     CHECK_FALSE(prefix.ask());
   }
   CHECK(prefix.is_here());
@@ -61,9 +61,9 @@ TEST_CASE("sim/prefix_parts: parts that are on their way when the rest is given 
 TEST_CASE("sim/prefix_parts: a prefix is here when its own disk and all holders have brought their blocks") {
   PrefixParts prefix;
   prefix.begin_load();
-  prefix.fetch({{1, 0, 4}}, false, 0);
+  prefix.fetch({{1, 0, 4}}, {}, false, 0);
   REQUIRE(prefix.ask());
-  prefix.arrive(0);
+  prefix.arrive(0, 0);
   CHECK_FALSE(prefix.is_here());
   prefix.end_load();
   CHECK(prefix.is_here());
@@ -78,14 +78,60 @@ TEST_CASE("sim/prefix_parts: a fetch has a duration if one holder sent it and ha
       CHECK_FALSE(prefix.seconds());
       std::vector<sched::FetchRun> parts;
       for (uint32_t i = 0; i < holders; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
-      prefix.fetch(parts, held, 10);
+      prefix.fetch(parts, {}, held, 10);
       if (held) prefix.release();
-      while (prefix.ask()) prefix.arrive(12);
+      while (const auto part = prefix.ask()) prefix.arrive(part->first, 12);
       CHECK(prefix.is_here());
       CHECK(prefix.seconds().has_value() == (holders == 1 && !held));
       if (prefix.seconds()) CHECK(*prefix.seconds() == 2);
     }
   }
+}
+
+TEST_CASE("sim/prefix_parts: other holders replace a holder that fails, up to the first block that none of them has") {
+  const std::vector<sched::FetchRun> parts = {{1, 0, 4}, {2, 4, 8}, {3, 8, 12}, {2, 12, 16}};
+  struct Case {
+    std::vector<sched::FetchRun> spares;
+    uint32_t end;
+    std::vector<sched::FetchRun> asked;
+  };
+  const Case cases[] = {{{}, 4, {}},
+                        {{{2, 0, 16}}, 4, {}},  // the holder does not replace itself
+                        {{{4, 4, 16}}, 16, {{4, 4, 8}, {4, 12, 16}}},
+                        {{{4, 2, 6}, {5, 0, 8}}, 12, {{4, 4, 6}, {5, 6, 8}}},
+                        {{{4, 4, 6}}, 6, {{4, 4, 6}}}};
+  for (const Case& c : cases) {
+    CAPTURE(c.end);
+    PrefixParts prefix;
+    prefix.fetch(parts, c.spares, false, 0);
+    while (prefix.ask()) {
+    }
+    CHECK(prefix.lose(2) == c.end);
+    CHECK_FALSE(prefix.lose(2));
+    std::vector<sched::FetchRun> asked;
+    while (const auto part = prefix.ask()) asked.push_back(*part);
+    CHECK(asked == c.asked);
+    prefix.arrive(0, 0);
+    prefix.arrive(8, 0);
+    for (const sched::FetchRun& part : asked) {
+      CHECK_FALSE(prefix.is_here());
+      prefix.arrive(part.first, 0);
+    }
+    CHECK(prefix.is_here());
+  }
+}
+
+TEST_CASE("sim/prefix_parts: parts that are here stay when their holder fails") {
+  PrefixParts prefix;
+  prefix.fetch({{1, 0, 4}, {2, 4, 8}, {1, 8, 12}}, {}, false, 0);
+  while (prefix.ask()) {
+  }
+  prefix.arrive(0, 0);
+  CHECK(prefix.lose(1) == 8);
+  CHECK_FALSE(prefix.is_here());
+  prefix.arrive(4, 0);
+  CHECK(prefix.is_here());
+  CHECK_FALSE(prefix.lose(2));
 }
 
 }  // namespace prefix_parts_test
