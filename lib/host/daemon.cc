@@ -144,7 +144,11 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   pages->prompt_bytes_ = bodies.prompt_bytes;
   pages->import_bytes_ = bodies.import_bytes;
   if (bodies.value_bytes > 0) {
-    const node::ValueLimits limits{.memory_bytes = bodies.value_bytes, .lease_max = args.duration(flags::kLeaseTime)};
+    using node::ValueTenants;
+    const node::ValueLimits limits{
+        .memory_bytes = bodies.value_bytes,
+        .tenants = args.present(flags::kApiKeys) ? ValueTenants::several : ValueTenants::one,
+        .lease_max = args.duration(flags::kLeaseTime)};
     try {
       pages->store_ = std::make_unique<door::StoreApi>(lock, limits, SystemClock::instance(), std::move(values));
     } catch (const std::system_error& error) {

@@ -121,12 +121,15 @@ Error ValueStore::no_room(const ValueKey& key, const std::string& why) {
 /// Whether the keys of values on disk may take `more` bytes.
 Result<void> ValueStore::check_disk_key(const ValueKey& key, uint64_t more) {
   const uint64_t own = sums_.of(key.tenant).disk_key_bytes, all = sums_.all().disk_key_bytes;
-  if (more == 0 || (own + more <= limits_.memory_bytes / 4 && all + more <= limits_.memory_bytes / 2)) return {};
+  const bool shares = limits_.tenants == ValueTenants::several;
+  const uint64_t own_max = limits_.memory_bytes / (shares ? 4 : 2);
+  if (more == 0 || (own + more <= own_max && all + more <= limits_.memory_bytes / 2)) return {};
   ++stats_.rejected;
   return user_error(err::kStoreFull,
                     "the keys of values on disk stay in memory, and have at most half of the store's " +
-                        format_bytes(limits_.memory_bytes) + ", those of one tenant at most a quarter; tenant " +
-                        key.tenant + " uses " + exact(own) + ", and this key needs " + exact(more) + " more",
+                        format_bytes(limits_.memory_bytes) + (shares ? ", those of one tenant at most a quarter" : "") +
+                        "; tenant " + key.tenant + " uses " + exact(own) + ", and this key needs " + exact(more) +
+                        " more",
                     "key", "remove durable values, put this one at d0, or start the node with a larger --values");
 }
 
@@ -255,8 +258,8 @@ Result<void> ValueStore::check_put(const ValueKey& key, size_t bytes, const Valu
   if (bytes > limits_.value_bytes_max)
     return user_error(
         err::kBodyTooLarge,
-        "a value of " + exact(bytes) + "; the store takes at most " + format_bytes(limits_.value_bytes_max),
-        "key", "cut the value into parts");
+        "a value of " + exact(bytes) + "; the store takes at most " + format_bytes(limits_.value_bytes_max), "key",
+        "cut the value into parts");
   MC_CHECK(check_value_key(key.name));
   const Place old = living(key);
   const bool exists = old != entries_.end();

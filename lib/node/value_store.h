@@ -15,8 +15,8 @@
 // at most ValueLimits::memory_bytes. A put that does not fit evicts idle values, the least recently used first. It
 // evicts nothing when even that would not be enough. Values that are held have at most half of the memory, so no tenant
 // keeps others out with pins. A value with a copy on disk needs no place there: beyond the half its bytes leave memory.
-// The keys of values on disk stay in memory. They have at most the other half, and those of one tenant a quarter, so no
-// tenant keeps others out with keys.
+// The keys of values on disk stay in memory. They have at most the other half. Where several tenants share the store,
+// the keys of one tenant have at most a quarter, so no tenant alone keeps others out with keys.
 //
 // A key belongs to a tenant. No call or error shows a tenant the keys of another tenant, or bytes that others use.
 #pragma once
@@ -62,8 +62,12 @@ inline constexpr size_t kValueKeyBytesMax = 1024;
 /// 1 to 1024 bytes of UTF-8 without control characters; MC4002 names the fault.
 Result<void> check_value_key(std::string_view name);
 
+/// Whether tenants share a store. One tenant needs no share of its own.
+enum class ValueTenants : uint8_t { one, several };
+
 struct ValueLimits {
   uint64_t memory_bytes = 0;  // of all values with their keys and tables
+  ValueTenants tenants = ValueTenants::several;
   uint64_t value_bytes_max = uint64_t{64} << 20;
   Duration lease_max = 30s;
 };
@@ -134,7 +138,7 @@ class ValueStore {
   /// Whether it is worth writing the value to disk: the errors of put() but for MC5008, which memory may still give.
   /// Here MC5008 says that keys of values on disk have no room for this one, which a level above d0 needs.
   Result<void> check_put(const ValueKey& key, size_t bytes, const ValueTerms& terms, TimePoint now);
-  /// A value that an earlier process left on disk. It needs room for its key, but none of its tenant's quarter. MC5008:
+  /// A value that an earlier process left on disk. It needs room for its key, but none of its tenant's share. MC5008:
   /// memory has no room for its key.
   Result<void> restore(const ValueKey& key, const ValueInfo& info, TimePoint now);
   /// The value has a copy on disk now, in place of an earlier one. False: it is gone, or the key has other bytes.

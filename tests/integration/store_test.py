@@ -396,6 +396,21 @@ class Durable(unittest.TestCase):
         self.start(killed)
         self.assertEqual(self.verb("get", "k"), b"value")
 
+    def test_a_node_without_api_keys_keeps_more_durable_keys_than_a_tenant_s_quarter(self):
+        folder = self.disk + ".small"
+        self.c.start("c1", "--values", "1MiB", "--ssd", f"{folder}:256MiB", "--values-disk", "32MiB").wait_ready()
+        ops = [{"op": "put", "key": f"k{i}", "bytes": 1, "durability": "d2"} for i in range(1020)]
+        body = json.dumps({"ops": ops}).encode() + b"\n" + b"v" * len(ops)
+        until(lambda: any(n["id"] == "c1" for n in self.c.cluster()["nodes"]), 60, "c1 is a member")
+        name = f"node-{self.c.node('c1')['instance'][:12]}.http"
+        door = cluster.SocketConnection(os.path.join(self.c.env["MCT_RUN_DIR"], name))
+        self.addCleanup(door.close)
+        door.request("POST", "/v1/store", body)
+        results = json.loads(door.getresponse().read().split(b"\n")[0])["results"]
+        kept = [one["status"] for one in results].count(201)
+        self.assertGreater(kept, 900)  # half of 1 MiB, at 512 bytes and the key each
+        self.assertNotIn("quarter", results[-1]["error"]["message"])
+
     def test_acknowledged_values_outlive_kill_9_and_removed_ones_do_not_come_back(self):
         values = {f"k{i}": os.urandom(size) for i, size in enumerate([0, 1, 4096, 100_000, 3_000_000])}
         for key, value in values.items():

@@ -351,6 +351,24 @@ TEST_CASE("node/value_store: keys of values on disk are not counted as pinned or
   store.check();
 }
 
+TEST_CASE("node/value_store: without other tenants the keys of values on disk have half of the memory") {
+  constexpr uint64_t kKey = 2 + kValueOverheadBytes;  // of one letter, for a tenant of one letter
+  ValueStore store({.memory_bytes = 16 * kKey, .tenants = ValueTenants::one});
+  const TimePoint now{};
+  const auto put = [&](char name) {
+    const auto number = static_cast<uint64_t>(name);
+    return store.put(key(std::string(1, name)), value_of("v"), {.durability = Durability::d2}, now,
+                     DiskCopy{number, number});
+  };
+  for (char name = 'a'; name < 'i'; ++name) REQUIRE_OK(put(name));
+  const auto refused = put('i');
+  REQUIRE(!refused);
+  CHECK(refused.error().mc == err::kStoreFull);
+  CHECK(refused.error().what.find("quarter") == std::string::npos);
+  REQUIRE_OK(store.put(key("p"), value_of(std::string(8 * kKey - kKey, 'x')), {.pin = 10s}, now));  // the other half
+  store.check();
+}
+
 TEST_CASE("node/value_store: a tenant's keys of values on disk have a quarter of the memory, and all of them half") {
   constexpr uint64_t kKey = 2 + kValueOverheadBytes;  // of one letter, for a tenant of one letter
   ValueStore store({.memory_bytes = 16 * kKey, .value_bytes_max = 8'000, .lease_max = 5s});
