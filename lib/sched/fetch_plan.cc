@@ -12,16 +12,15 @@ namespace {
 constexpr size_t kHoldersMax = 8;  // leading runs that a plan considers, the longest ones
 constexpr size_t kSparesMax = 8;
 
-/// Blocks [first, end) of a holder. Those from `disk` on are read from its disk.
-struct Run {
-  int holder;
-  uint32_t first, disk, end;
-};
+/// The first block of the run that is read from disk; the end of the run = none.
+uint32_t disk_begin(const HolderRun& run) {
+  return run.end - std::min(run.disk_blocks, run.end - run.first);
+}
 
 // The longest leading runs, then the runs behind them.
-std::vector<Run> runs_of(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
-  std::vector<Run> runs;
-  const auto longer = [&](const Run& a, const Run& b) {
+std::vector<HolderRun> runs_of(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
+  std::vector<HolderRun> runs;
+  const auto longer = [&](const HolderRun& a, const HolderRun& b) {
     const auto& holders = snapshot.holders;
     const uint32_t leaving_a = holders[static_cast<size_t>(a.holder)].transfers_leaving;
     const uint32_t leaving_b = holders[static_cast<size_t>(b.holder)].transfers_leaving;
@@ -30,24 +29,22 @@ std::vector<Run> runs_of(const Snapshot& snapshot, const PrefillView& node, uint
   for (size_t i = 0; i < snapshot.holders.size(); ++i) {
     const HolderView& h = snapshot.holders[i];
     if (h.readable_blocks <= first || is_self(snapshot, node, static_cast<int>(i))) continue;
-    const Run run{static_cast<int>(i), 0, h.readable_blocks - std::min(h.disk_blocks, h.readable_blocks),
-                  h.readable_blocks};
+    const HolderRun run{static_cast<int>(i), 0, h.readable_blocks, h.disk_blocks};
     if (runs.size() == kHoldersMax && !longer(run, runs.back())) continue;
     if (runs.size() == kHoldersMax) runs.pop_back();
     runs.insert(std::upper_bound(runs.begin(), runs.end(), run, longer), run);
   }
-  for (const LaterRun& r : snapshot.later_runs) {
-    MC_ASSERT(r.first < r.end && r.disk_blocks <= r.end - r.first);
-    if (r.end > first && !is_self(snapshot, node, r.holder))
-      runs.push_back({r.holder, r.first, r.end - r.disk_blocks, r.end});
+  for (const HolderRun& run : snapshot.later_runs) {
+    MC_ASSERT(run.first < run.end && run.disk_blocks <= run.end - run.first);
+    if (run.end > first && !is_self(snapshot, node, run.holder)) runs.push_back(run);
   }
   return runs;
 }
 
-uint32_t reach_of(const std::vector<Run>& runs, uint32_t first) {
+uint32_t reach_of(const std::vector<HolderRun>& runs, uint32_t first) {
   for (bool longer = true; longer;) {
     longer = false;
-    for (const Run& run : runs)
+    for (const HolderRun& run : runs)
       if (run.first <= first && run.end > first) first = run.end, longer = true;
   }
   return first;
@@ -56,26 +53,28 @@ uint32_t reach_of(const std::vector<Run>& runs, uint32_t first) {
 /// A piece of the prefix that no run divides, and the runs that contain it, best first.
 struct Piece {
   uint32_t first, end;
-  std::vector<const Run*> runs;
+  std::vector<const HolderRun*> runs;
 };
 
-std::vector<Piece> pieces_of(const Snapshot& snapshot, const std::vector<Run>& runs, uint32_t first, uint32_t end) {
+std::vector<Piece> pieces_of(const Snapshot& snapshot, const std::vector<HolderRun>& runs, uint32_t first,
+                             uint32_t end) {
   std::vector<uint32_t> cuts = {first, end};
-  for (const Run& run : runs)
-    for (const uint32_t cut : {run.first, run.disk, run.end})
+  for (const HolderRun& run : runs)
+    for (const uint32_t cut : {run.first, disk_begin(run), run.end})
       if (cut > first && cut < end) cuts.push_back(cut);
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   std::vector<Piece> pieces;
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     Piece piece{cuts[i], cuts[i + 1], {}};
-    for (const Run& run : runs)
+    for (const HolderRun& run : runs)
       if (run.first <= piece.first && piece.end <= run.end) piece.runs.push_back(&run);
-    const auto rank = [&](const Run* run) {
+    const auto rank = [&](const HolderRun* run) {
       const HolderView& holder = snapshot.holders[static_cast<size_t>(run->holder)];
-      return std::tuple(run->disk <= piece.first, holder.transfers_leaving, run->holder);
+      return std::tuple(disk_begin(*run) <= piece.first, holder.transfers_leaving, run->holder);
     };
-    std::sort(piece.runs.begin(), piece.runs.end(), [&](const Run* a, const Run* b) { return rank(a) < rank(b); });
+    std::sort(piece.runs.begin(), piece.runs.end(),
+              [&](const HolderRun* a, const HolderRun* b) { return rank(a) < rank(b); });
     MC_ASSERT(!piece.runs.empty());
     pieces.push_back(std::move(piece));
   }
@@ -88,11 +87,11 @@ struct Load {
 };
 
 // Runs that contain blocks of other holders' parts.
-std::vector<FetchRun> spares_of(const Snapshot& snapshot, const std::vector<Run>& runs,
+std::vector<FetchRun> spares_of(const Snapshot& snapshot, const std::vector<HolderRun>& runs,
                                 const std::vector<FetchRun>& parts) {
   std::vector<FetchRun> spares;
   const uint32_t first = parts.front().first, end = parts.back().end;
-  for (const Run& run : runs) {
+  for (const HolderRun& run : runs) {
     const FetchRun spare{run.holder, std::max(run.first, first), std::min(run.end, end)};
     const bool replaces = std::any_of(parts.begin(), parts.end(), [&](const FetchRun& part) {
       return part.holder != spare.holder && part.first < spare.end && spare.first < part.end;
@@ -130,7 +129,7 @@ uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t
 
 FetchPlan plan_fetch(const Snapshot& snapshot, const PrefillView& node, uint32_t first, uint32_t end) {
   FetchPlan plan;
-  const std::vector<Run> runs = runs_of(snapshot, node, first);
+  const std::vector<HolderRun> runs = runs_of(snapshot, node, first);
   end = std::min(end, reach_of(runs, first));
   if (end <= first) return plan;
   std::vector<Piece> pieces = pieces_of(snapshot, runs, first, end);
@@ -139,18 +138,18 @@ FetchPlan plan_fetch(const Snapshot& snapshot, const PrefillView& node, uint32_t
                    [](const Piece& a, const Piece& b) { return a.runs.size() < b.runs.size(); });
   std::map<int, Load> loads;  // key: holder
   for (const Piece& piece : pieces) {
-    const Run* best = nullptr;
+    const HolderRun* best = nullptr;
     double best_s = 0;
-    for (const Run* run : piece.runs) {
+    for (const HolderRun* run : piece.runs) {
       const Load load = loads[run->holder];
-      const uint32_t blocks = piece.end - piece.first, disk = run->disk <= piece.first ? blocks : 0;
+      const uint32_t blocks = piece.end - piece.first, disk = disk_begin(*run) <= piece.first ? blocks : 0;
       const double s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(run->holder)],
                                      load.blocks + blocks, load.disk_blocks + disk);
       if (!best || s < best_s) best = run, best_s = s;
     }
     Load& load = loads[best->holder];
     load.blocks += piece.end - piece.first;
-    if (best->disk <= piece.first) load.disk_blocks += piece.end - piece.first;
+    if (disk_begin(*best) <= piece.first) load.disk_blocks += piece.end - piece.first;
     plan.seconds = std::max(plan.seconds, best_s);
     plan.parts.push_back({best->holder, piece.first, piece.end});
   }

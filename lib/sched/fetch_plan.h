@@ -17,7 +17,8 @@
 
 namespace mc::sched {
 
-/// Blocks of a prompt that are read from one holder.
+/// Blocks of a prompt that are read from one holder. Unlike HolderRun it says nothing of memory and disk: the holder
+/// sends from both. wire::Source is such a run with the holder's name, for the node that fetches.
 struct FetchRun {
   int holder = -1;  // index into Snapshot::holders
   uint32_t first = 0, end = 0;

@@ -46,11 +46,12 @@ struct HolderView {
   double leaving_bytes = 0;  // bytes that these transfers still have to send; 0 with transfers = unknown
 };
 
-/// A run of the prompt's blocks that a holder has, behind the leading run of every node.
-struct LaterRun {
+/// A run of the prompt's blocks that a holder has. kv::NodeRun is such a run before the board knows its holder's index;
+/// FetchRun (sched/fetch_plan.h) is the part of a run that is fetched.
+struct HolderRun {
   int holder = -1;  // index into Snapshot::holders
   uint32_t first = 0, end = 0;
-  uint32_t disk_blocks = 0;  // number of its blocks that are on disk
+  uint32_t disk_blocks = 0;  // number of its blocks that are on disk, the last ones
 };
 
 struct alignas(64) DecodeView {
@@ -105,7 +106,9 @@ struct Snapshot {
   std::vector<HolderView> holders;
   std::vector<std::string> holder_names;  // index as in `holders`
   std::vector<DecodeView> decode;
-  std::vector<LaterRun> later_runs;  // by first block; nearly always empty, because one node has all or none has more
+  /// Runs behind the leading run of every node, by first block. Nearly always empty, because one node has all blocks or
+  /// none has more.
+  std::vector<HolderRun> later_runs;
   std::vector<Bar> bars;             // pairs of accepting nodes that are barred; nearly always empty
   std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
   const Lengths* lengths = nullptr;  // lengths of finished answers

@@ -102,7 +102,7 @@ class Bound {
     uint32_t most = 0;
     if (sources.best >= 0) most = snapshot.holders[static_cast<size_t>(sources.best)].readable_blocks;
     for (const int i : sources.pending) most = std::max(most, snapshot.holders[static_cast<size_t>(i)].pending_blocks);
-    for (const LaterRun& run : snapshot.later_runs) most = std::max(most, run.end);
+    for (const HolderRun& run : snapshot.later_runs) most = std::max(most, run.end);
     left_ = work_left(snapshot, most);
   }
   double rank_s(const Candidate& c) const {

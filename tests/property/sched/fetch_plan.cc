@@ -33,7 +33,7 @@ Snapshot spread_prompt(Rng& rng) {
   }
   for (uint32_t first = 0; first < kBlocks; ++first) {
     if (rng.chance(0.7)) continue;
-    LaterRun run{static_cast<int>(below(holders)), first, first + 1 + below(kBlocks - first), 0};
+    HolderRun run{static_cast<int>(below(holders)), first, first + 1 + below(kBlocks - first), 0};
     run.disk_blocks = below(run.end - run.first + 1);
     s.later_runs.push_back(run);
   }
@@ -43,7 +43,7 @@ Snapshot spread_prompt(Rng& rng) {
 bool has(const Snapshot& s, int holder, uint32_t block) {
   if (holder == 0) return false;  // the node itself
   if (block < s.holders[static_cast<size_t>(holder)].readable_blocks) return true;
-  return std::any_of(s.later_runs.begin(), s.later_runs.end(), [&](const LaterRun& run) {
+  return std::any_of(s.later_runs.begin(), s.later_runs.end(), [&](const HolderRun& run) {
     return run.holder == holder && run.first <= block && block < run.end;
   });
 }
