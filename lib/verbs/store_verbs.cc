@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -97,28 +99,37 @@ Result<int> exist_in(const cli::Args& args, StoreClient& store) {
   return exit_code;
 }
 
-Result<int> remove_from(const cli::Args& args, StoreClient& store) {
-  for (const std::string& key : args.positional("KEY")) {
-    MC_CHECK(store.remove(key));
-    MC_CHECK(say(args, key, "removed"));
+/// Changes the values of all keys. Keys without a value do not stop it: MC4007 at the end names the first of them.
+template <class Change>
+Result<int> change_each(const cli::Args& args, const std::string& outcome, const Change& change) {
+  std::optional<Error> first;
+  size_t absent = 0;
+  const std::vector<std::string>& keys = args.positional("KEY");
+  for (const std::string& key : keys) {
+    auto done = change(key);
+    if (!done && done.error().mc != err::kNotFound) return std::move(done).error();
+    MC_CHECK(say(args, key, done ? outcome : "absent"));
+    if (done) continue;
+    if (++absent == 1) first = std::move(done).error();
   }
-  return 0;
+  if (!first) return 0;
+  if (absent > 1)
+    first->what += "; " + std::to_string(absent) + " of " + std::to_string(keys.size()) + " keys have none";
+  return std::move(*first);
+}
+
+Result<int> remove_from(const cli::Args& args, StoreClient& store) {
+  return change_each(args, "removed", [&](const std::string& key) { return store.remove(key); });
 }
 
 Result<int> pin_in(const cli::Args& args, StoreClient& store) {
-  for (const std::string& key : args.positional("KEY")) {
-    MC_CHECK(store.pin(key, args.duration(flags::kPinFor)));
-    MC_CHECK(say(args, key, "pinned for " + format_duration(args.duration(flags::kPinFor))));
-  }
-  return 0;
+  const Duration time = args.duration(flags::kPinFor);
+  return change_each(args, "pinned for " + format_duration(time),
+                     [&](const std::string& key) { return store.pin(key, time); });
 }
 
 Result<int> unpin_in(const cli::Args& args, StoreClient& store) {
-  for (const std::string& key : args.positional("KEY")) {
-    MC_CHECK(store.unpin(key));
-    MC_CHECK(say(args, key, "unpinned"));
-  }
-  return 0;
+  return change_each(args, "unpinned", [&](const std::string& key) { return store.unpin(key); });
 }
 
 Result<int> copy_in(const cli::Args& args, StoreClient& store) {

@@ -133,6 +133,18 @@ class Store(unittest.TestCase):
         self.assertIn("MC4007", err)
         self.assertEqual(self.verb("exist", "dir/a key", "other")[:2], (1, b"dir/a key absent\nother absent\n"))
 
+    def test_keys_without_a_value_do_not_keep_the_other_keys_from_being_changed(self):
+        for verb, done in (("pin", b"pinned for 1h"), ("unpin", b"unpinned"), ("rm", b"removed")):
+            for key in ("a", "b"):
+                self.put(key, b"v", "--replace")
+            code, out, err = self.verb(verb, "a", "no", "b", "none")
+            self.assertEqual((code, out), (1, b"a %s\nno absent\nb %s\nnone absent\n" % (done, done)), err)
+            self.assertIn('MC4007 not-found: there is no value "no"; 2 of 4 keys have none', err)
+        self.assertEqual(self.list(), [])
+        code, out, err = self.verb("rm", "no")
+        self.assertEqual((code, out), (1, b"no absent\n"))
+        self.assertIn('there is no value "no"', err)
+
     def test_a_file_that_is_no_value_and_an_empty_key_are_refused_before_anything_is_sent(self):
         with tempfile.TemporaryFile() as large:
             large.truncate(70 << 20)
