@@ -115,9 +115,9 @@ void Links::set_keys(const std::optional<KeySet>& keys) {
   for (auto& [id, link] : links_) {
     if (link.gone || (link.outgoing ? link.dialled.uri : routers_.listen(link.accepted.route.first)).scheme != "tcp")
       continue;
-    link.dialled.handshake_failures = 0;
     if (link.up) lose(link, "the keys were changed");
     if (link.outgoing) {
+      link.dialled.handshake_failures = 0;
       link.dialled.backoff.reset();
       open_dealer(link);
     }
@@ -220,7 +220,7 @@ bool Links::hear(Link& link, const wire::Envelope& envelope) {
   if (link.up) return true;
   link.up = true;
   link.since = link.heard;
-  link.dialled.connected = true;
+  if (link.outgoing) link.dialled.connected = true;
   link.reported = 0;
   link.garbage_logged = false;
   link.instance = envelope.instance;
@@ -306,8 +306,6 @@ void Links::reopen_later(Link& link) {
 void Links::lose(Link& link, std::string why) {
   MC_ASSERT(link.up);
   const TimePoint now = hub_now();
-  link.dialled.backoff.lived(now - link.since);
-  link.dialled.down_since = now;
   link.up = false;
   link.accepted.broken_at = kNever;
   link.reported = 0;
@@ -320,6 +318,8 @@ void Links::lose(Link& link, std::string why) {
   for (const auto& r : requests_.take(link.id))
     events_.emit(RequestFailed{r.id, link.id, {Code::peer_lost, link.address + ": " + why}});
   if (link.outgoing) {
+    link.dialled.backoff.lived(now - link.since);
+    link.dialled.down_since = now;
     reopen_later(link);
   } else {
     routes_.erase(link.accepted.route);
