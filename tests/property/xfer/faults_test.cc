@@ -130,7 +130,8 @@ class World {
     const auto slot = static_cast<size_t>(event.cookie);
     const Flight flight = std::move(flights_.at(slot));
     flights_.erase(slot);
-    // promise 2 of the design allows 100 ms; the rest is this machine's scheduler
+    // A batch ends at its deadline at the latest, also when its completion was dropped. The bound is that of a hang:
+    // this thread shares a busy machine with other tests, and handles the ends of up to all slots in turn.
     CHECK(SystemClock::instance().now() < flight.deadline + 10s);
     const auto results = pair_.reader->results(flight.id);
     REQUIRE(results.size() == flight.requests.size());
