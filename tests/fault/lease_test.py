@@ -46,9 +46,12 @@ class Lease(unittest.TestCase):
     def test_a_reader_slower_than_its_lease_computes_instead_and_nothing_is_left(self):
         for transport in ("tcp", "shm"):
             with self.subTest(transport=transport):
-                mc = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s")
-                # On a crowded machine the grant itself may come later than the lease is long.
-                self.assertIn(mc["fallback"], ("fetch:read_timeout", "fetch:lease_timeout"), mc)
+                for _ in range(5):
+                    mc = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s")
+                    # On a crowded machine the grant itself may come later than the lease is long: nothing is read then.
+                    if mc["fallback"] != "fetch:lease_timeout":
+                        break
+                self.assertEqual(mc["fallback"], "fetch:read_timeout", mc)
                 self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 
     def test_a_reader_as_slow_under_a_longer_lease_gets_its_blocks(self):
