@@ -4,12 +4,54 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "base/errors.h"
 #include "kv/inspect.h"
 
 namespace mc::kv {
 namespace {
+
+/// A reader of a stream whose errors name the stream and the offset of what it read last.
+class Side {
+ public:
+  static Result<Side> open(const Stream& stream) {
+    Side side;
+    side.name_ = stream.name;
+    auto reader = wire::KvReader::open([read = stream.read, last = side.last_](std::span<std::byte> out) {
+      last->begin = std::exchange(last->end, last->end + out.size());
+      return read(out);
+    });
+    if (!reader) return side.named(std::move(reader).error());
+    side.reader_ = std::move(*reader);
+    return side;
+  }
+
+  const std::string& name() const { return name_; }
+  const wire::KvPrologue& prologue() const { return reader_->prologue(); }
+  const ExtentLayout& layout() const { return reader_->layout(); }
+  Result<std::optional<wire::ParsedBlockHeader>> next() {
+    auto header = reader_->next();
+    if (!header) return named(std::move(header).error());
+    return header;
+  }
+  Result<void> read_extent(std::span<std::byte> out) {
+    auto read = reader_->read_extent(out);
+    if (!read) return named(std::move(read).error());
+    return read;
+  }
+
+ private:
+  struct Range {
+    uint64_t begin = 0, end = 0;
+  };
+  Error named(Error error) const { return within(name_ + ": byte " + std::to_string(last_->begin), std::move(error)); }
+
+  std::string name_;
+  std::shared_ptr<Range> last_ = std::make_shared<Range>();
+  std::optional<wire::KvReader> reader_;
+};
 
 class Comparer {
  public:
@@ -18,7 +60,7 @@ class Comparer {
     out_.abs_max_by_layer.assign(layout.layers, 0);
   }
 
-  Result<void> block(wire::KvReader& left, wire::KvReader& right, const wire::BlockHeader& header, uint32_t rows) {
+  Result<void> block(Side& left, Side& right, const wire::BlockHeader& header, uint32_t rows) {
     for (uint32_t layer = 0; layer < layout_.layers; ++layer) {
       MC_CHECK(left.read_extent(left_));
       MC_CHECK(right.read_extent(right_));
@@ -90,7 +132,8 @@ class Comparer {
   std::vector<std::byte> left_, right_;
 };
 
-Result<void> same_layout(const wire::KvPrologue& left, const wire::KvPrologue& right) {
+Result<void> same_layout(const Side& a, const Side& b) {
+  const wire::KvPrologue &left = a.prologue(), &right = b.prologue();
   const struct {
     std::string_view name;
     std::string left, right;
@@ -102,8 +145,8 @@ Result<void> same_layout(const wire::KvPrologue& left, const wire::KvPrologue& r
   for (const auto& field : fields)
     if (field.left != field.right)
       return user_error(err::kKvFileForeign,
-                        "diff-kv: " + std::string(field.name) + " is " + field.left + " on the left and " +
-                            field.right + " on the right: nothing to compare",
+                        "diff-kv: " + std::string(field.name) + " is " + field.left + " in " + a.name() + " and " +
+                            field.right + " in " + b.name() + ": nothing to compare",
                         "field " + std::string(field.name),
                         "make both streams from one model with the same --dtype and --block-tokens");
   return {};
@@ -126,10 +169,10 @@ std::string_view part_name(char part) {
 
 }  // namespace
 
-Result<Difference> diff(const wire::ReadBytes& left, const wire::ReadBytes& right) {
-  MC_TRY(a, wire::KvReader::open(left));
-  MC_TRY(b, wire::KvReader::open(right));
-  MC_CHECK(same_layout(a.prologue(), b.prologue()));
+Result<Difference> diff(const Stream& left, const Stream& right) {
+  MC_TRY(a, Side::open(left));
+  MC_TRY(b, Side::open(right));
+  MC_CHECK(same_layout(a, b));
   Difference out;
   compare_prompts(a.prologue(), b.prologue(), out);
   Comparer comparer(a.layout(), out);

@@ -65,8 +65,13 @@ struct Difference {
   Json json() const;
 };
 
-/// Compares prompts, then K, V, ksum and kmean of the blocks both have. Code::invalid when the layouts
-/// differ (both values in the text), the reader's error when one is damaged; "left" is the first.
-Result<Difference> diff(const wire::ReadBytes& left, const wire::ReadBytes& right);
+struct Stream {
+  std::string name;  // for errors: the file
+  wire::ReadBytes read;
+};
+/// Compares prompts, then K, V, ksum and kmean of the blocks both have. Code::invalid when the layouts differ (both
+/// values in the text). When a stream is damaged, the reader's error behind the stream's name and the offset of the
+/// bytes at fault.
+Result<Difference> diff(const Stream& left, const Stream& right);
 
 }  // namespace mc::kv

@@ -21,15 +21,19 @@ wire::ReadBytes reader_of(const Fd& fd) {
   return [&fd](std::span<std::byte> bytes) { return read_all(fd.get(), bytes); };
 }
 
+/// The error of a stream that cannot be read.
+Error kv_file_error(Error error) {
+  const bool is_newer = error.code == Code::unsupported;
+  return as_user_error(is_newer ? err::kKvFileVersion : err::kKvFileCorrupt, std::move(error));
+}
+
 }  // namespace
 
 Result<int> inspect_stream(const cli::Args& args) {
   const std::string path = args.positional_one("FILE");
   MC_TRY(fd, open_input(path));
   auto read = kv::inspect(reader_of(fd));
-  if (!read)
-    return as_user_error(read.error().code == Code::unsupported ? err::kKvFileVersion : err::kKvFileCorrupt,
-                         within(path, std::move(read).error()));
+  if (!read) return kv_file_error(within(path, std::move(read).error()));
   const kv::Inspection inspection = std::move(*read);
   const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? inspection.json().dump() + "\n" : inspection.text()));
@@ -38,10 +42,11 @@ Result<int> inspect_stream(const cli::Args& args) {
 }
 
 Result<int> diff_streams(const cli::Args& args) {
-  MC_TRY(left, open_input(args.positional_one("LEFT")));
-  MC_TRY(right, open_input(args.positional_one("RIGHT")));
-  auto compared = kv::diff(reader_of(left), reader_of(right));
-  if (!compared) return as_user_error(err::kKvFileCorrupt, std::move(compared.error()));
+  const std::string left_path = args.positional_one("LEFT"), right_path = args.positional_one("RIGHT");
+  MC_TRY(left, open_input(left_path));
+  MC_TRY(right, open_input(right_path));
+  auto compared = kv::diff({left_path, reader_of(left)}, {right_path, reader_of(right)});
+  if (!compared) return kv_file_error(std::move(compared).error());
   const auto& difference = *compared;
   const bool json = args.on(flags::kJson);
   MC_CHECK(write_all(1, json ? difference.json().dump() + "\n" : difference.text()));

@@ -512,14 +512,19 @@ class Streams(Scratch):
             self.assertEqual(code, 0, err)
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/b")
         bench("diff-kv", f"{self.dir}/a", f"{self.dir}/c", expect=1)
-        self.assertIn("MC6001", bench("diff-kv", f"{self.dir}/a", "/dev/null", expect=1)[1])
+        err = bench("diff-kv", f"{self.dir}/a", "/dev/null", expect=1)[1]
+        self.assertIn("MC6001", err)
+        self.assertIn("/dev/null: byte 0: ", err)
+        err = bench("diff-kv", __file__, f"{self.dir}/a", expect=1)[1]
+        self.assertIn(f'{__file__}: byte 0: mckv: does not start with "MCKV"', err)
 
     def test_sound_streams_of_different_types_are_not_called_damaged(self):
         for dtype in ("bf16", "f32"):
             words = ["--prompt-ids", "20,21,22", "--dtype", dtype, "--kv-out", f"{self.dir}/{dtype}"]
             self.assertEqual(cluster.run("mc-prefill", "once", *words)[0], 0)
         err = bench("diff-kv", f"{self.dir}/bf16", f"{self.dir}/f32", expect=1)[1]
-        self.assertIn("error MC6003 kv-file-foreign: diff-kv: kv_dtype is bf16 on the left and f32 on the right", err)
+        self.assertIn("error MC6003 kv-file-foreign: diff-kv: kv_dtype is bf16 in ", err)
+        self.assertIn(f"{self.dir}/bf16 and f32 in {self.dir}/f32: nothing to compare", err)
 
     def test_two_processes_move_verified_bytes(self):
         words = [cluster.program("mc-bench"), "xfer", "--server", "--port", "0"]

@@ -73,7 +73,7 @@ TEST_CASE("kv/inspect: damage is named, and what came before is listed") {
 
 TEST_CASE("kv/diff: a stream equals itself in every value") {
   const auto bytes = honest().bytes();
-  const auto same = diff(test::read_from(bytes), test::read_from(bytes));
+  const auto same = diff({"left", test::read_from(bytes)}, {"right", test::read_from(bytes)});
   REQUIRE_OK(same);
   CHECK(same->equal());
   CHECK(same->blocks_compared == 3);
@@ -93,7 +93,7 @@ TEST_CASE("kv/diff: the first difference is the lowest layer, then token, and er
   set_bf16(right, 1, 0, v + 3 * row + 2, 2.5f);  // layer 0, token 19, V[1]
   set_bf16(right, 2, 0, 4 * row, 10.0f);         // layer 0, token 36, K[0]
   const auto a = left.bytes(), b = right.bytes();
-  const auto found = diff(test::read_from(a), test::read_from(b));
+  const auto found = diff({"left", test::read_from(a)}, {"right", test::read_from(b)});
   REQUIRE_OK(found);
   CHECK_FALSE(found->equal());
   CHECK(found->differing_count == 3);
@@ -115,10 +115,10 @@ TEST_CASE("kv/diff: a NaN on one side is an infinite error, rows beyond the toke
   SampleMckv left = honest(), right = honest();
   set_bf16(right, 2, 0, 9 * left.layout.row_bytes(), 7.0f);  // the tail has 5 rows
   auto a = left.bytes(), b = right.bytes();
-  CHECK(diff(test::read_from(a), test::read_from(b))->equal());
+  CHECK(diff({"left", test::read_from(a)}, {"right", test::read_from(b)})->equal());
   set_bf16(right, 0, 0, 0, std::nanf(""));
   b = right.bytes();
-  const auto found = diff(test::read_from(a), test::read_from(b));
+  const auto found = diff({"left", test::read_from(a)}, {"right", test::read_from(b)});
   REQUIRE_OK(found);
   CHECK(std::isinf(found->abs_max));
   CHECK(found->json().dump().find("\"abs_error_max\":null") != std::string::npos);
@@ -129,7 +129,7 @@ TEST_CASE("kv/diff: prompts that part are compared as far as both go, other layo
   SampleMckv left = honest();
   SampleMckv shorter(20);
   const auto a = left.bytes(), b = shorter.bytes();
-  const auto found = diff(test::read_from(a), test::read_from(b));
+  const auto found = diff({"left", test::read_from(a)}, {"right", test::read_from(b)});
   REQUIRE_OK(found);
   CHECK(found->first_token == 20);
   CHECK(found->blocks_compared == 2);
@@ -137,8 +137,29 @@ TEST_CASE("kv/diff: prompts that part are compared as far as both go, other layo
   wide.layout.head_dim = 4;
   wide.reshape();
   const auto c = wide.bytes();
-  const auto refused = diff(test::read_from(a), test::read_from(c));
+  const auto refused = diff({"left", test::read_from(a)}, {"right", test::read_from(c)});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().mc == err::kKvFileForeign);  // both are sound
-  CHECK(refused.error().what == "diff-kv: head_dim is 2 on the left and 4 on the right: nothing to compare");
+  CHECK(refused.error().what == "diff-kv: head_dim is 2 in left and 4 in right: nothing to compare");
+}
+
+TEST_CASE("kv/diff: an error names the stream, and the offset of the bytes at fault") {
+  constexpr size_t kTrailerBytes = 32;
+  SampleMckv sample = honest();
+  const auto sound = sample.bytes();
+  struct Case {
+    size_t at;
+    std::string what;
+  };
+  const Case cases[] = {{0, "byte 0: mckv: does not start with \"MCKV\""},
+                        {sound.size() - 1, "byte " + std::to_string(sound.size() - kTrailerBytes) + ": mckv: trailer"}};
+  for (const Case& c : cases) {
+    auto damaged = sound;
+    damaged[c.at] ^= std::byte{1};
+    const auto left = diff({"a.mckv", test::read_from(damaged)}, {"b.mckv", test::read_from(sound)});
+    const auto right = diff({"a.mckv", test::read_from(sound)}, {"b.mckv", test::read_from(damaged)});
+    REQUIRE((!left && !right));
+    CHECK(left.error().what.starts_with("a.mckv: " + c.what));
+    CHECK(right.error().what.starts_with("b.mckv: " + c.what));
+  }
 }
