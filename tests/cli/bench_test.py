@@ -252,6 +252,8 @@ class Plans(Scratch):
         ):
             self.assertIn("MC1002", bench("serve", "--dry-run", *words, expect=2)[1], words)
         self.assertIn("MC2101", bench("serve", "--port", "1", expect=3)[1])
+        for path in ("/chatty/v1/completions", "/v1/completions?user=chat"):  # these are no paths of chats
+            bench("serve", "--dry-run", "--endpoint", path)
 
 
 class Models(Scratch):

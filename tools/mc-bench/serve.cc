@@ -274,12 +274,18 @@ Result<http::Headers> read_headers(const cli::Args& args) {
   return out;
 }
 
+/// Whether an endpoint is that of chats, whose requests hold messages. Every other one takes the prompt of a
+/// completion.
+bool is_chat_endpoint(std::string_view path) {
+  return path.substr(0, path.find('?')).ends_with("/chat/completions");
+}
+
 Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
   Target target{.path = args.text(kEndpoint), .model = args.text(kServedModel)};
   if (args.count(kPort) == 0 || args.count(kPort) > 65535) return out_of_range(kPort, args.count(kPort), 1, 65535);
   target.base_url = base_url(args);
   while (target.base_url.ends_with('/')) target.base_url.pop_back();
-  target.is_chat = target.path.find("chat") != std::string::npos;
+  target.is_chat = is_chat_endpoint(target.path);
   const bool has_texts = args.has(flag::kDataset) && args.present(flag::kDataset);
   if (target.path.empty() || target.path[0] != '/' || (target.is_chat && !has_texts))
     return user_error(err::kBadValue, "--endpoint " + target.path + " takes no random token ids", "--endpoint",
