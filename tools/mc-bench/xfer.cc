@@ -46,7 +46,7 @@ struct Client {
 
 /// Whether the wanted checks can be had at all. What is written over shm or rdma no processor there looks at.
 bool verified(const cli::Args& args, const Point& point) {
-  return !args.on(kNoVerify) && (point.op == XferOp::read || (point.writes() && point.transport == "tcp"));
+  return !args.on(kNoVerify) && (point.op == XferOp::read || (point.writes() && point.over_sockets));
 }
 
 ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
@@ -163,8 +163,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
                       "--memory", "give both sides the same --memory, or use --no-verify");
   if (verify && !write) plan.crc32c = checksums(content, point.bytes);
   // half of the yardstick on each side of the run: the better half counts, as what this machine can do at all
-  const bool sockets = point.transport == "tcp";
-  ReferencePlan limit = reference(point, end->memory.bytes(), sockets ? "raw" : "memcpy");
+  ReferencePlan limit = reference(point, end->memory.bytes(), point.over_sockets ? "raw" : "memcpy");
   limit.duration = std::clamp<Duration>(plan.duration / 8, 25ms, 250ms);
   MC_TRY(before, run_reference(limit));
   MC_TRY(result, transfer(*end, remote, plan));
@@ -172,7 +171,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
   const double yardstick = std::max(before, after);
   Json out = describe(point, result);
   out.set("tcp_seal", point.seal).set("sealed", end->engine->counters().streams_sealed > 0);
-  out.set("yardstick", sockets ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
+  out.set("yardstick", point.over_sockets ? "raw-tcp" : "memcpy").set("yardstick_bytes_per_s", yardstick);
   out.set("yardstick_share", yardstick > 0 ? result.bytes_per_s() / yardstick : 0.0).set("verified", verify);
   if (args.present(kAgainst)) MC_CHECK(compare(point, *end, remote, plan, out));
   return out;

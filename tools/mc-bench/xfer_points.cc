@@ -111,9 +111,10 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
   MC_TRY(batches, ranged(args.sweep(kBatch), 1, 65536, "--batch", "1 to 65536"));
   MC_TRY(depths, ranged(args.sweep(kDepth), 1, 256, "--depth", "1 to 256"));
   std::vector<Point> out;
-  for (const std::string& transport : transports)
+  for (const std::string& transport : transports) {
+    const bool over_sockets = transport == "tcp";
     for (const size_t op : ops)
-      for (const uint64_t stream : transport == "tcp" ? streams : std::vector<uint64_t>{1})
+      for (const uint64_t stream : over_sockets ? streams : std::vector<uint64_t>{1})
         for (const uint64_t bytes : sizes)
           for (const uint64_t batch : batches)
             for (const uint64_t depth : depths) {
@@ -122,9 +123,11 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
                                   "--size");
               for (const size_t transfer_class : classes)
                 for (const size_t seal : transport == "shm" ? std::vector<size_t>{0} : seals)
-                  out.push_back({transport, static_cast<XferOp>(op), static_cast<xfer::TransferClass>(transfer_class),
-                                 std::string(kSealNames[seal]), stream, bytes, batch, depth});
+                  out.push_back({transport, over_sockets, static_cast<XferOp>(op),
+                                 static_cast<xfer::TransferClass>(transfer_class), std::string(kSealNames[seal]), stream,
+                                 bytes, batch, depth});
             }
+  }
   return out;
 }
 

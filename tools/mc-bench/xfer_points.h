@@ -17,6 +17,7 @@ std::string_view to_string(xfer::TransferClass transfer_class);
 
 struct Point {
   std::string transport;
+  bool over_sockets = false;  // the kernels of both sides move the bytes; else hardware or a copy of memory does
   XferOp op = XferOp::read;
   xfer::TransferClass transfer_class = xfer::TransferClass::urgent;
   std::string seal = "auto";  // --tcp-seal
