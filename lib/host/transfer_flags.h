@@ -16,7 +16,7 @@ inline constexpr Flag kTcpSeal{.name = "tcp-seal",
                                .value = "S",
                                .fallback = "auto",
                                .help = "encrypt tcp streams and the set-up of rdma; auto: off loopback only",
-                               .choices = "auto|off|on",
+                               .table = xfer::seal_names,
                                .common = true};
 
 }  // namespace mc::flags

@@ -41,6 +41,13 @@ constexpr SealWord kSealWords[] = {
     {"on", SealSetting::must, SealSetting::must},
 };
 
+/// "auto, off, on"
+std::string listed_seal_words() {
+  std::string out;
+  for (const SealWord& seal : kSealWords) (out += out.empty() ? "" : ", ") += seal.word;
+  return out;
+}
+
 const SealWord* find_seal_word(std::string_view word) {
   const auto at = std::ranges::find(kSealWords, word, &SealWord::word);
   return at == std::end(kSealWords) ? nullptr : at;
@@ -48,10 +55,17 @@ const SealWord* find_seal_word(std::string_view word) {
 
 }  // namespace
 
+std::vector<std::string_view> seal_names() {
+  std::vector<std::string_view> out;
+  for (const SealWord& seal : kSealWords) out.push_back(seal.word);
+  return out;
+}
+
 Result<void> check_seal(const Options& options) {
   const SealWord* seal = find_seal_word(options.tcp_seal);
   if (seal == nullptr)
-    return Error{Code::invalid, "xfer: tcp_seal '" + options.tcp_seal + "' is unknown; there are: auto, off, on"};
+    return Error{Code::invalid,
+                 "xfer: tcp_seal '" + options.tcp_seal + "' is unknown; there are: " + listed_seal_words()};
   if (seal->on_loopback == SealSetting::must && options.secret.empty())
     return Error{
         Code::invalid,

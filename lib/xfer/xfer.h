@@ -107,7 +107,7 @@ struct Options {
   Duration rdma_cooldown_max = 60s;
   Duration rdma_blackout = 3s;  // the connection is lost after this long without a usable path
   std::string tcp_io = "auto";  // I/O calls of tcp: "epoll", "uring" (where the kernel has it), "auto" = epoll
-  // Encryption of streams, rdma's set-up socket included: "on", "off", "auto". auto = on for streams that leave
+  // Encryption of streams, rdma's set-up socket included: one of seal_names(). auto = on for streams that leave
   // loopback when there is a secret, and on when the peer has "on".
   std::string tcp_seal = "auto";
   int tcp_streams = 0;  // data streams per peer; 0 = min(4, cores / 2), at least 1
@@ -130,6 +130,9 @@ struct Options {
   size_t events_max = 8192;   // waiting events beyond which peers' notifies are no longer read
   FaultPlan faults;
 };
+
+/// The values of Options::tcp_seal: auto, off and on.
+std::vector<std::string_view> seal_names();
 
 struct Buffer {
   std::string name;  // such as "kv" or "landing:d0": at most 64 bytes, unique among live buffers

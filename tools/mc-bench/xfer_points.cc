@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <span>
 
 #include "base/errors.h"
 #include "base/units.h"
@@ -47,13 +48,10 @@ Result<std::vector<uint64_t>> ranged(std::vector<uint64_t> values, uint64_t low,
 
 constexpr std::array<std::string_view, 4> kOpNames = {"read", "write", "write_imm", "map"};
 constexpr std::array<std::string_view, 2> kClassNames = {"urgent", "bulk"};
-constexpr std::array<std::string_view, 3> kSealNames = {"auto", "off", "on"};
 
 /// The values of a flag as places in its names. MC1002 says `choices` for a word that is none of them.
-template <size_t N>
-Result<std::vector<size_t>> places_of(const std::vector<std::string>& words,
-                                      const std::array<std::string_view, N>& names, const char* flag,
-                                      const char* choices) {
+Result<std::vector<size_t>> places_of(const std::vector<std::string>& words, std::span<const std::string_view> names,
+                                      const char* flag, const char* choices) {
   std::vector<size_t> out;
   for (const std::string& word : words) {
     const auto at = std::find(names.begin(), names.end(), word);
@@ -101,7 +99,8 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
 
 Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports) {
   MC_TRY(classes, places_of(args.list(kClass), kClassNames, "--class", "urgent or bulk"));
-  MC_TRY(seals, places_of(args.list(kXferSeal), kSealNames, "--tcp-seal", "auto, off or on"));
+  const auto seal_names = xfer::seal_names();
+  MC_TRY(seals, places_of(args.list(kXferSeal), seal_names, "--tcp-seal", "auto, off or on"));
   MC_TRY(ops, places_of(args.list(kOp), kOpNames, "--op", "read, write, write_imm or map, or register alone"));
   const bool maps = std::ranges::count(ops, static_cast<size_t>(XferOp::map)) > 0;
   if (maps && (transports != std::vector<std::string>{"shm"} || args.present(kAgainst)))
@@ -124,8 +123,8 @@ Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<st
               for (const size_t transfer_class : classes)
                 for (const size_t seal : transport == "shm" ? std::vector<size_t>{0} : seals)
                   out.push_back({transport, over_sockets, static_cast<XferOp>(op),
-                                 static_cast<xfer::TransferClass>(transfer_class), std::string(kSealNames[seal]), stream,
-                                 bytes, batch, depth});
+                                 static_cast<xfer::TransferClass>(transfer_class), std::string(seal_names[seal]),
+                                 stream, bytes, batch, depth});
             }
   }
   return out;
