@@ -3,6 +3,7 @@
 // writes, and prints the parameters that follow: N, the bound of R, and F for --size.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -58,8 +59,15 @@ constexpr auto kRfpFlagTable = flags::join(flags::list(&kRfpTransports, &kRfpOp,
 constexpr uint32_t kResponseBytesMax = 4096;
 constexpr Duration kCallMax = 15s;  // one call, however loaded the machine is
 
+enum class RfpOp : uint8_t { call, calibrate };
+constexpr std::array<std::string_view, 2> kRfpOpNames = {"call", "calibrate"};
+std::string_view to_string(RfpOp op) {
+  return kRfpOpNames[static_cast<size_t>(op)];
+}
+
 struct RfpPoint {
-  std::string transport, op;
+  std::string transport;
+  RfpOp op = RfpOp::call;
   uint64_t bytes = 32, depth = 1;
   uint32_t retries = 5;  // R
 };
@@ -285,7 +293,7 @@ Result<Json> measure_parameters(const cli::Args& args, RfpPair& pair, const RfpP
     if (sizes.rate(i, rates) > sizes.rate(best, rates)) best = i;
   }
   MC_TRY(writes, rate_of(pair, *window, local.first(rfp::kFetchSizes[0]), false, each));
-  Json out = Json::object({{"type", "point"}, {"op", point.op}, {"transport", point.transport}});
+  Json out = Json::object({{"type", "point"}, {"op", to_string(point.op)}, {"transport", point.transport}});
   out.set("size_bytes", point.bytes).set("reads", std::move(reads)).set("writes_per_s", writes);
   out.set("retries_bound", rfp::retries_bound(rates[0], writes)).set("fetch_bytes", rfp::kFetchSizes[best]);
   return std::move(out.set("failed", 0));
@@ -293,11 +301,11 @@ Result<Json> measure_parameters(const cli::Args& args, RfpPair& pair, const RfpP
 
 Result<Json> measure_point(const cli::Args& args, const RfpPoint& point) {
   MC_TRY(pair, RfpPair::open(args, point));
-  if (point.op == "calibrate") return measure_parameters(args, *pair, point);
+  if (point.op == RfpOp::calibrate) return measure_parameters(args, *pair, point);
   const auto fetch_bytes = static_cast<uint32_t>(args.bytes(kRfpFetch));
   MC_TRY(figures, run_calls(*pair, point, fetch_bytes, args.duration(kTime)));
   const double calls = static_cast<double>(std::max<uint64_t>(figures.calls, 1));
-  Json out = Json::object({{"type", "point"}, {"op", point.op}, {"transport", point.transport}});
+  Json out = Json::object({{"type", "point"}, {"op", to_string(point.op)}, {"transport", point.transport}});
   out.set("size_bytes", point.bytes).set("depth", point.depth).set("fetch_bytes", uint64_t{fetch_bytes});
   out.set("retries_max", point.retries);
   out.set("calls", figures.calls).set("failed", figures.failed).set("duration_s", to_seconds(figures.elapsed));
@@ -313,7 +321,7 @@ std::vector<std::string> rfp_cells(const RfpPoint& point, const Json& row) {
     return row.has(key) ? fixed(row[key].as_double(), decimals) : std::string("-");
   };
   return {point.transport,
-          point.op,
+          std::string(to_string(point.op)),
           human_bytes(point.bytes),
           std::to_string(point.depth),
           number("calls_per_s", 0),
@@ -335,8 +343,10 @@ Result<std::vector<RfpPoint>> rfp_points(const cli::Args& args) {
   if (args.bytes(kRfpFetch) < 64 || args.bytes(kRfpFetch) > kResponseBytesMax)
     return bad(kRfpFetch, "64 to 4096 bytes");
   std::vector<RfpPoint> out;
-  for (const std::string& op : args.list(kRfpOp)) {
-    if (op != "call" && op != "calibrate") return bad(kRfpOp, "'" + op + "' is none of call, calibrate");
+  for (const std::string& word : args.list(kRfpOp)) {
+    const auto named = std::ranges::find(kRfpOpNames, word);
+    if (named == kRfpOpNames.end()) return bad(kRfpOp, "'" + word + "' is none of call, calibrate");
+    const auto op = static_cast<RfpOp>(named - kRfpOpNames.begin());
     for (const std::string& transport : args.list(kRfpTransports))
       for (const uint64_t bytes : sizes)
         for (const uint64_t depth : depths) {
