@@ -113,7 +113,8 @@ StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const 
   DoorPool::Options options;
   options.threads = kDiskThreads;
   options.running_bytes_max = kRunningMax;
-  options.owner_share = 1;  // a node has few clients, and most are one program
+  // A node has few clients. Without tenants most of them are one program.
+  options.owner_share = limits.tenants == node::ValueTenants::several ? 0.5 : 1;
   pool_ = std::make_unique<DoorPool>(options);
 }
 
@@ -127,24 +128,29 @@ bool StoreApi::has_keys() const {
   return keys_ != nullptr;
 }
 
+/// The tenant of the request's API key; nullopt: the request has none, or an unknown one.
+std::optional<ApiKeys::Grant> StoreApi::grant_of(const http::Request& request) const {
+  const std::lock_guard lock(mutex_);
+  const auto* found = keys_ ? keys_->find(http::find_header(request.headers, "authorization")) : nullptr;
+  if (!found) return std::nullopt;
+  ApiKeys::Grant out = *found;
+  if (out.tenant.empty()) out.tenant = kStoreTenant;
+  return out;
+}
+
 /// The tenant as which the request is served. A tenant's key opens the values of that tenant; an administrator may name
 /// another tenant.
 Result<std::string> StoreApi::tenant_of(const http::Request& request) const {
   MC_TRY(named, store_tenant(request.query));
-  std::shared_ptr<const ApiKeys> keys;
-  {
-    const std::lock_guard lock(mutex_);
-    keys = keys_;
-  }
-  const std::string_view key = http::find_header(request.headers, "authorization");
-  if (const auto* found = keys ? keys->find(key) : nullptr) {
-    const std::string own = found->tenant.empty() ? std::string(kStoreTenant) : found->tenant;
-    if (!named || *named == own) return own;
-    if (found->admin) return *named;
-    return user_error(err::kForbidden, "tenant " + own + " may not use the values of another tenant", "Authorization");
+  if (const auto grant = grant_of(request)) {
+    if (!named || *named == grant->tenant) return grant->tenant;
+    if (grant->admin) return *named;
+    return user_error(err::kForbidden, "tenant " + grant->tenant + " may not use the values of another tenant",
+                      "Authorization");
   }
   if (lock_.admits(request)) return named.value_or(std::string(kStoreTenant));
-  if (!keys) return lock_.refusal(request.path);
+  if (!has_keys()) return lock_.refusal(request.path);
+  const std::string_view key = http::find_header(request.headers, "authorization");
   return user_error(err::kUnauthorized, key.empty() ? "no API key: send Authorization: Bearer KEY" : "unknown API key",
                     "Authorization");
 }
@@ -176,7 +182,8 @@ void StoreApi::submit(http::Request request, std::string key, const http::Respon
   const auto time = time_of(request);
   if (!time) return out.respond(http::error_response(time.error()));
   DoorPool::Job job;
-  job.owner = client_of(request.peer);
+  const auto grant = grant_of(request);
+  job.owner = grant ? "tenant " + grant->tenant : client_of(request.peer);
   job.bytes = request.body.size();
   job.deadline = after(request.received, *time);
   job.run = [this, kept = std::make_shared<const http::Request>(std::move(request)), key = std::move(key), out,

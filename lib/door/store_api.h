@@ -68,6 +68,7 @@ class StoreApi {
  private:
   struct Outcome;
   struct Call;
+  std::optional<ApiKeys::Grant> grant_of(const http::Request& request) const;
   Result<std::string> tenant_of(const http::Request& request) const;
   using Later = StoredValues::Later;
   bool waits_for_disk(const http::Request& request, std::string_view key);

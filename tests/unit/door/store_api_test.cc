@@ -1,10 +1,13 @@
 #include "door/store_api.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "base/errors.h"
 #include "http/client.h"
@@ -21,11 +24,20 @@ namespace {
 class FakeDisk final : public node::ValueDisk {
  public:
   std::atomic<int> loads{0};
+  /// Tenants of the records that were written, in the order in which the writes began.
+  std::vector<std::string> writers() {
+    const std::lock_guard lock(mutex_);
+    return writers_;
+  }
 
   explicit FakeDisk(std::function<void()> on_write) : on_write_(std::move(on_write)) {}
   uint64_t new_number() override { return ++number_; }
   std::vector<wire::ValueRecord> take_found() override { return {}; }
   Result<void> write(const wire::ValueRecord& record, const node::ValueBytes* value) override {
+    {
+      const std::lock_guard lock(mutex_);
+      writers_.push_back(record.tenant);
+    }
     on_write_();
     const std::lock_guard lock(mutex_);
     if (value != nullptr) bytes_[record.data] = value->view();
@@ -51,16 +63,23 @@ class FakeDisk final : public node::ValueDisk {
   std::atomic<uint64_t> number_{0};
   std::mutex mutex_;
   std::map<uint64_t, std::string> bytes_;
+  std::vector<std::string> writers_;
 };
 
-/// Calls of arrive() wait until open().
+/// Calls of arrive() wait until open(), but for as many as let_pass() says.
 class Gate {
  public:
   void arrive() {
     std::unique_lock lock(mutex_);
     ++arrived_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return is_open_; });
+    changed_.wait(lock, [&] { return is_open_ || passes_ > 0; });
+    if (!is_open_) --passes_;
+  }
+  void let_pass(int count) {
+    const std::lock_guard lock(mutex_);
+    passes_ += count;
+    changed_.notify_all();
   }
   void open() {
     const std::lock_guard lock(mutex_);
@@ -79,7 +98,7 @@ class Gate {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int arrived_ = 0;
+  int arrived_ = 0, passes_ = 0;
   bool is_open_ = false;
 };
 
@@ -276,6 +295,35 @@ TEST_CASE("door/store_api: a batch does its operations in order, and one that fa
   REQUIRE(results.size() == std::size(wanted));
   for (size_t i = 0; i < results.size(); ++i) CHECK(results[i]["status"].as_int() == wanted[i]);
   CHECK(done.body.substr(done.body.find('\n') + 1) == "abcabc");
+}
+
+TEST_CASE("door/store_api: a tenant of many calls for the disk does not pass one of few at the same address") {
+  constexpr int kThreads = 32;  // of the pool
+  Gate gate;
+  auto made = std::make_unique<FakeDisk>([&] { gate.arrive(); });
+  FakeDisk& disk = *made;
+  Door door(false, 1 << 20, std::move(made));
+  auto keys =
+      ApiKeys::parse("[tenant.one]\nkeys = [\"sk-one-111\"]\n[tenant.two]\nkeys = [\"sk-two-222\"]\n", "keys.toml");
+  REQUIRE_OK(keys);
+  door.api().set_keys(std::make_shared<const ApiKeys>(std::move(*keys)));
+  std::vector<std::future<int>> answers;
+  const auto put = [&](const std::string& key) {
+    const std::string path = "/k" + std::to_string(answers.size()) + "?durability=d2";
+    answers.push_back(
+        std::async(std::launch::async, [&door, key, path] { return door.as(key, Method::put, path, "v").status; }));
+  };
+  for (int i = 0; i < kThreads; ++i) put("sk-one-111");
+  CHECK(gate.wait_for(kThreads));
+  for (int i = 0; i < 8; ++i) put("sk-one-111");
+  CHECK(door.wait_for_connections(kThreads + 8));
+  put("sk-two-222");
+  CHECK(door.wait_for_connections(kThreads + 9));
+  gate.let_pass(4);
+  CHECK(gate.wait_for(kThreads + 4));
+  CHECK(std::ranges::count(disk.writers(), "two") == 1);
+  gate.open();
+  for (auto& answer : answers) CHECK(answer.get() == 201);
 }
 
 TEST_CASE("door/store_api: a batch does nothing past its deadline") {
