@@ -11,9 +11,10 @@ namespace {
 constexpr std::string_view kTitle = "mc-namespace 1";
 constexpr size_t kTextBytesMax = 16 << 10;
 
-// One visitor names every field once, so text(), fields() and parse() agree.
+// One visitor names every field once, so text(), fields() and parse() agree. The salt is not among the fields that may
+// be shown.
 template <class Self, class Visit>
-void visit_fields(Self& self, Visit visit) {
+void visit_shown_fields(Self& self, Visit visit) {
   visit("weights", self.weights);
   visit("config", self.config);
   visit("dtype", self.dtype);
@@ -26,6 +27,10 @@ void visit_fields(Self& self, Visit visit) {
   visit("head_dim", self.head_dim);
   visit("block_tokens", self.block_tokens);
   visit("layout", self.layout);
+}
+template <class Self, class Visit>
+void visit_fields(Self& self, Visit visit) {
+  visit_shown_fields(self, visit);
   visit("salt", self.salt);
 }
 
@@ -113,9 +118,8 @@ Namespace Namespace::with_salt(std::string_view new_salt) const {
 
 std::vector<std::pair<std::string, std::string>> Namespace::fields() const {
   std::vector<std::pair<std::string, std::string>> out;
-  visit_fields(*this, [&](std::string_view name, const auto& value) {
-    if (name != "salt") out.emplace_back(name, value_text(value));
-  });
+  visit_shown_fields(*this,
+                     [&](std::string_view name, const auto& value) { out.emplace_back(name, value_text(value)); });
   return out;
 }
 
@@ -145,18 +149,12 @@ Result<Namespace> Namespace::parse(std::string_view text) {
   return out;
 }
 
-std::vector<FieldDifference> differences(const std::vector<std::pair<std::string, std::string>>& ours,
-                                         const std::vector<std::pair<std::string, std::string>>& theirs) {
-  auto value_of = [](const auto& list, const std::string& name) -> std::string {
-    for (const auto& [key, value] : list)
-      if (key == name) return value;
-    return "(absent)";
-  };
+std::vector<FieldDifference> differences(const Namespace& ours, const Namespace& theirs) {
+  const auto our_fields = ours.fields(), their_fields = theirs.fields();
   std::vector<FieldDifference> out;
-  for (const auto& [name, value] : ours)
-    if (std::string other = value_of(theirs, name); other != value) out.push_back({name, value, std::move(other)});
-  for (const auto& [name, value] : theirs)
-    if (value_of(ours, name) == "(absent)") out.push_back({name, "(absent)", value});
+  for (size_t i = 0; i < our_fields.size(); ++i)
+    if (our_fields[i] != their_fields[i])
+      out.push_back({our_fields[i].first, our_fields[i].second, their_fields[i].second});
   return out;
 }
 

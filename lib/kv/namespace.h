@@ -49,8 +49,7 @@ struct FieldDifference {
   std::string name, ours, theirs;
 };
 
-/// Fields that differ, in order; a field only one side has counts, with "(absent)" for the other.
-std::vector<FieldDifference> differences(const std::vector<std::pair<std::string, std::string>>& ours,
-                                         const std::vector<std::pair<std::string, std::string>>& theirs);
+/// The fields() that differ, in order.
+std::vector<FieldDifference> differences(const Namespace& ours, const Namespace& theirs);
 
 }  // namespace mc::kv

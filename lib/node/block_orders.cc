@@ -25,7 +25,7 @@ Result<void> check_identity(const kv::Namespace& ours, const std::string& our_mo
   if (ours.layers == 0) return {};
   kv::Namespace theirs = order.kv;
   theirs.attention = ours.attention;
-  const auto differences = kv::differences(ours.fields(), theirs.fields());
+  const auto differences = kv::differences(ours, theirs);
   if (differences.empty()) return {};
   const kv::FieldDifference& first = differences.front();
   return user_error(err::kKvFileForeign,

@@ -277,7 +277,7 @@ std::optional<wire::Refused> Members::objection(const wire::Hello& hello, const 
     if (node.hello.role == wire::Role::cache) continue;
     const auto theirs = kv::Namespace::parse(node.hello.kv_namespace);
     if (!theirs) continue;
-    const auto differences = kv::differences(ours->fields(), theirs->fields());
+    const auto differences = kv::differences(*ours, *theirs);
     if (differences.empty()) continue;
     const auto& first = differences.front();
     refused.mc = err::kKvLayoutMismatch;

@@ -270,7 +270,7 @@ constexpr const char* kForeignNext =
     "use the -m, --dtype and --block-tokens it was written with; mc-cache inspect prints them";
 
 Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
-  const auto differences = kv::differences(ours.fields(), theirs.fields());
+  const auto differences = kv::differences(ours, theirs);
   MC_ASSERT(!differences.empty());
   std::string equal;
   for (const auto& [field, value] : ours.fields())
@@ -427,7 +427,7 @@ Result<int> decode_once(const cli::Args& args) {
   MC_TRY(made_with, model::resolve_plan(prologue.prefill_attention, config, engine.block_tokens));
   const kv::Namespace ours = engine.model->kv_namespace(made_with, engine.block_tokens);
   MC_TRY(theirs, kv::Namespace::parse(prologue.kv_namespace));
-  if (!kv::differences(ours.fields(), theirs.fields()).empty()) return layout_error(ours, theirs);
+  if (!kv::differences(ours, theirs).empty()) return layout_error(ours, theirs);
   MC_TRY(tokenizer, text::Tokenizer::open_or_ids(engine.directory));
   MC_TRY(runner, model::Runner::open(*engine.model, *engine.parallel,
                                      {.block_tokens = engine.block_tokens,
