@@ -40,12 +40,6 @@ void try_room(const std::vector<node::Submit>& submits) {
   if (bytes > kSmall) ::operator delete(::operator new(bytes));
 }
 
-/// Whether the body of a dry run is that of a chat request.
-bool has_messages(std::string_view body) {
-  const auto json = Json::parse(body, http::ApiLimits().json);
-  return json && json->is_object() && json->has("messages");
-}
-
 /// A client's schema may take long to compile: the HTTP thread leaves it to the pool.
 bool moves_for_schema(const http::GenerateRequest& request, Call& call) {
   return call.is_costly = !call.ticket && has_schema(request);
@@ -283,8 +277,7 @@ Result<std::shared_ptr<AnswerJob>> Frontend::job_of(const http::GenerateRequest&
 
 /// The dry run of a completion or chat request: nothing is submitted.
 void Frontend::explain(Call& call) {
-  const bool is_chat = has_messages(call.request.body);
-  auto parsed = reader_->parse(call.request, is_chat ? http::Route::chat_completions : http::Route::completions);
+  auto parsed = reader_->parse(call.request, call.route);
   if (!parsed) return call.respond(http::error_response(parsed.error()));
   if (moves_for_schema(*parsed, call)) return;
   auto prompts = prompts_of(*parsed, call);

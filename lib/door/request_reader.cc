@@ -49,6 +49,7 @@ http::ApiLimits RequestReader::api_limits() const {
 Result<http::GenerateRequest> RequestReader::parse(const http::Request& request, http::Route route) {
   const auto read = route == http::Route::chat_completions ? http::parse_chat
                     : route == http::Route::embeddings     ? http::parse_embedding
+                    : route == http::Route::admin          ? http::parse_either
                                                            : http::parse_completion;
   auto parsed = read(request.body, request.headers, api_limits());
   if (parsed) log_ignored(parsed->ignored);

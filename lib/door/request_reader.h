@@ -45,6 +45,7 @@ class RequestReader {
   Result<void> check_model(const std::string& name) const;
 
   /// Parses a completion, chat or embedding request, and logs each unknown field the first time that a client sends it.
+  /// The body of explain, an admin route, is a completion or a chat.
   Result<http::GenerateRequest> parse(const http::Request& request, http::Route route);
   /// The token ids of each prompt. Takes the messages: their text may be large. Code::timeout when the limits' time
   /// is over.

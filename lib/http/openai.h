@@ -142,6 +142,8 @@ struct GenerateRequest {
 /// invalid-field, MC4003 unsupported-field. error_response() turns them into the answer.
 Result<GenerateRequest> parse_completion(std::string_view body, const Headers& headers, const ApiLimits& limits);
 Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers, const ApiLimits& limits);
+/// A chat where the body has messages, and else a completion.
+Result<GenerateRequest> parse_either(std::string_view body, const Headers& headers, const ApiLimits& limits);
 
 /// POST /v1/embeddings. Errors as above.
 Result<GenerateRequest> parse_embedding(std::string_view body, const Headers& headers, const ApiLimits& limits);

@@ -416,10 +416,7 @@ void read_chat_logprobs(Fields& f, const ApiLimits& limits, SamplingFields& out)
   if (wants) out.logprobs = top;
 }
 
-}  // namespace
-
-Result<GenerateRequest> parse_completion(std::string_view body, const Headers& headers, const ApiLimits& limits) {
-  MC_TRY(json, parse_object(body, limits.json));
+Result<GenerateRequest> read_completion(const Json& json, const Headers& headers, const ApiLimits& limits) {
   GenerateRequest out;
   Fields f(json);
   read_common(f, limits, out);
@@ -439,8 +436,7 @@ Result<GenerateRequest> parse_completion(std::string_view body, const Headers& h
   return finish(f, headers, std::move(out));
 }
 
-Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers, const ApiLimits& limits) {
-  MC_TRY(json, parse_object(body, limits.json));
+Result<GenerateRequest> read_chat(const Json& json, const Headers& headers, const ApiLimits& limits) {
   GenerateRequest out;
   out.is_chat = true;
   Fields f(json);
@@ -475,6 +471,23 @@ Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers
     for (const Json& item : modalities->items())
       if (item.as_string() != "text") f.fail_unsupported("modalities", "messages are text");
   return finish(f, headers, std::move(out));
+}
+
+}  // namespace
+
+Result<GenerateRequest> parse_completion(std::string_view body, const Headers& headers, const ApiLimits& limits) {
+  MC_TRY(json, parse_object(body, limits.json));
+  return read_completion(json, headers, limits);
+}
+
+Result<GenerateRequest> parse_chat(std::string_view body, const Headers& headers, const ApiLimits& limits) {
+  MC_TRY(json, parse_object(body, limits.json));
+  return read_chat(json, headers, limits);
+}
+
+Result<GenerateRequest> parse_either(std::string_view body, const Headers& headers, const ApiLimits& limits) {
+  MC_TRY(json, parse_object(body, limits.json));
+  return json.has("messages") ? read_chat(json, headers, limits) : read_completion(json, headers, limits);
 }
 
 Result<GenerateRequest> parse_embedding(std::string_view body, const Headers& headers, const ApiLimits& limits) {

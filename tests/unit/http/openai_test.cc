@@ -74,6 +74,17 @@ TEST_CASE("http/openai: a completion's prompt is text, ids, or a list of either"
   CHECK(contains(bad_completion(R"({"prompt":[100]})", {}, {.vocab_size = 100}).message, "below 100"));
 }
 
+TEST_CASE("http/openai: a body that may be either is a chat where it has messages") {
+  const auto either = [](const char* body) { return parse_either(body, {}, ApiLimits{.vocab_size = 100}); };
+  const auto completion = either(R"({"prompt":"x","max_tokens":3})");
+  const auto chat = either(R"({"messages":[{"role":"user","content":"x"}],"max_tokens":3})");
+  REQUIRE_OK(completion);
+  REQUIRE_OK(chat);
+  CHECK_FALSE(completion->is_chat);
+  CHECK(chat->is_chat);
+  CHECK(either("{").error().mc == err::kMalformedJson);
+}
+
 TEST_CASE("http/openai: every sampling field arrives, null means absent") {
   const auto request = completion(
       R"({"prompt":"x","model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.05,"presence_penalty":1,)"
