@@ -1,7 +1,6 @@
 #include "sched/fetch_plan.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 
 #include "base/assert.h"
@@ -17,30 +16,6 @@ uint32_t disk_begin(const HolderRun& run) {
   return run.end - std::min(run.disk_blocks, run.end - run.first);
 }
 
-// The longest leading runs, then the runs behind them.
-std::vector<HolderRun> runs_of(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
-  std::vector<HolderRun> runs;
-  const auto longer = [&](const HolderRun& a, const HolderRun& b) {
-    const auto& holders = snapshot.holders;
-    const uint32_t leaving_a = holders[static_cast<size_t>(a.holder)].transfers_leaving;
-    const uint32_t leaving_b = holders[static_cast<size_t>(b.holder)].transfers_leaving;
-    return std::tuple(b.end, leaving_a, a.holder) < std::tuple(a.end, leaving_b, b.holder);
-  };
-  for (size_t i = 0; i < snapshot.holders.size(); ++i) {
-    const HolderView& h = snapshot.holders[i];
-    if (h.readable_blocks <= first || is_self(snapshot, node, static_cast<int>(i))) continue;
-    const HolderRun run{static_cast<int>(i), 0, h.readable_blocks, h.disk_blocks};
-    if (runs.size() == kHoldersMax && !longer(run, runs.back())) continue;
-    if (runs.size() == kHoldersMax) runs.pop_back();
-    runs.insert(std::upper_bound(runs.begin(), runs.end(), run, longer), run);
-  }
-  for (const HolderRun& run : snapshot.later_runs) {
-    MC_ASSERT(run.first < run.end && run.disk_blocks <= run.end - run.first);
-    if (run.end > first && !is_self(snapshot, node, run.holder)) runs.push_back(run);
-  }
-  return runs;
-}
-
 uint32_t reach_of(const std::vector<HolderRun>& runs, uint32_t first) {
   for (bool longer = true; longer;) {
     longer = false;
@@ -49,42 +24,6 @@ uint32_t reach_of(const std::vector<HolderRun>& runs, uint32_t first) {
   }
   return first;
 }
-
-/// A piece of the prefix that no run divides, and the runs that contain it, best first.
-struct Piece {
-  uint32_t first, end;
-  std::vector<const HolderRun*> runs;
-};
-
-std::vector<Piece> pieces_of(const Snapshot& snapshot, const std::vector<HolderRun>& runs, uint32_t first,
-                             uint32_t end) {
-  std::vector<uint32_t> cuts = {first, end};
-  for (const HolderRun& run : runs)
-    for (const uint32_t cut : {run.first, disk_begin(run), run.end})
-      if (cut > first && cut < end) cuts.push_back(cut);
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    Piece piece{cuts[i], cuts[i + 1], {}};
-    for (const HolderRun& run : runs)
-      if (run.first <= piece.first && piece.end <= run.end) piece.runs.push_back(&run);
-    const auto rank = [&](const HolderRun* run) {
-      const HolderView& holder = snapshot.holders[static_cast<size_t>(run->holder)];
-      return std::tuple(disk_begin(*run) <= piece.first, holder.transfers_leaving, run->holder);
-    };
-    std::sort(piece.runs.begin(), piece.runs.end(),
-              [&](const HolderRun* a, const HolderRun* b) { return rank(a) < rank(b); });
-    MC_ASSERT(!piece.runs.empty());
-    pieces.push_back(std::move(piece));
-  }
-  return pieces;
-}
-
-/// Blocks that one holder sends.
-struct Load {
-  uint32_t blocks = 0, disk_blocks = 0;
-};
 
 // Runs that contain blocks of other holders' parts.
 std::vector<FetchRun> spares_of(const Snapshot& snapshot, const std::vector<HolderRun>& runs,
@@ -123,59 +62,129 @@ uint32_t first_fetched(std::span<const kv::NodeMatch> matches, kv::NodeOrdinal n
   return 0;
 }
 
-uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first) {
-  return reach_of(runs_of(snapshot, node, first), first);
+FetchPlanner::FetchPlanner(const Snapshot& snapshot) : snapshot_(snapshot) {
+  const auto longer = [&](const HolderRun& a, const HolderRun& b) {
+    const auto& holders = snapshot.holders;
+    const uint32_t leaving_a = holders[static_cast<size_t>(a.holder)].transfers_leaving;
+    const uint32_t leaving_b = holders[static_cast<size_t>(b.holder)].transfers_leaving;
+    return std::tuple(b.end, leaving_a, a.holder) < std::tuple(a.end, leaving_b, b.holder);
+  };
+  for (size_t i = 0; i < snapshot.holders.size(); ++i) {
+    const HolderView& h = snapshot.holders[i];
+    const HolderRun run{static_cast<int>(i), 0, h.readable_blocks, h.disk_blocks};
+    const bool is_full = leading_.size() > kHoldersMax;  // one more than a plan considers: the node itself may be one
+    if (h.readable_blocks == 0 || (is_full && !longer(run, leading_.back()))) continue;
+    if (is_full) leading_.pop_back();
+    leading_.insert(std::upper_bound(leading_.begin(), leading_.end(), run, longer), run);
+  }
 }
 
-FetchPlan plan_fetch(const Snapshot& snapshot, const PrefillView& node, uint32_t first, uint32_t end) {
-  FetchPlan plan;
-  const std::vector<HolderRun> runs = runs_of(snapshot, node, first);
-  end = std::min(end, reach_of(runs, first));
-  if (end <= first) return plan;
-  std::vector<Piece> pieces = pieces_of(snapshot, runs, first, end);
-  // Pieces without a choice come first, because their holders are busy with them in any case.
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.runs.size() < b.runs.size(); });
-  std::map<int, Load> loads;  // key: holder
-  for (const Piece& piece : pieces) {
-    const HolderRun* best = nullptr;
-    double best_s = 0;
-    for (const HolderRun* run : piece.runs) {
-      const Load load = loads[run->holder];
-      const uint32_t blocks = piece.end - piece.first, disk = disk_begin(*run) <= piece.first ? blocks : 0;
-      const double s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(run->holder)],
-                                     load.blocks + blocks, load.disk_blocks + disk);
-      if (!best || s < best_s) best = run, best_s = s;
-    }
-    Load& load = loads[best->holder];
-    load.blocks += piece.end - piece.first;
-    if (disk_begin(*best) <= piece.first) load.disk_blocks += piece.end - piece.first;
-    plan.seconds = std::max(plan.seconds, best_s);
-    plan.parts.push_back({best->holder, piece.first, piece.end});
+/// The longest leading runs, then the runs behind them.
+void FetchPlanner::find_runs(const PrefillView& node, uint32_t first) {
+  runs_.clear();
+  const auto add = [&](const HolderRun& run) {
+    if (run.end > first && !is_self(snapshot_, node, run.holder)) runs_.push_back(run);
+  };
+  for (const HolderRun& run : leading_)
+    if (runs_.size() < kHoldersMax) add(run);
+  for (const HolderRun& run : snapshot_.later_runs) {
+    MC_ASSERT(run.first < run.end && run.disk_blocks <= run.end - run.first);
+    add(run);
   }
-  std::sort(plan.parts.begin(), plan.parts.end(),
-            [](const FetchRun& a, const FetchRun& b) { return a.first < b.first; });
+}
+
+uint32_t FetchPlanner::reach(const PrefillView& node, uint32_t first) {
+  find_runs(node, first);
+  return reach_of(runs_, first);
+}
+
+/// Cuts the prefix where a run begins, ends or continues on disk. Pieces that only one run contains come first, because
+/// their holders are busy with them in any case.
+void FetchPlanner::cut_pieces(uint32_t first, uint32_t end) {
+  cuts_.assign({first, end});
+  for (const HolderRun& run : runs_)
+    for (const uint32_t cut : {run.first, disk_begin(run), run.end})
+      if (cut > first && cut < end) cuts_.push_back(cut);
+  std::sort(cuts_.begin(), cuts_.end());
+  cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
+  pieces_.clear();
+  for (size_t i = 0; i + 1 < cuts_.size(); ++i) {
+    Piece piece{cuts_[i], cuts_[i + 1], 0};
+    for (const HolderRun& run : runs_) piece.runs += piece.is_in(run);
+    MC_ASSERT_LT(0u, piece.runs);
+    pieces_.push_back(piece);
+  }
+  std::sort(pieces_.begin(), pieces_.end(),
+            [](const Piece& a, const Piece& b) { return std::tuple(a.runs, a.first) < std::tuple(b.runs, b.first); });
+}
+
+FetchPlanner::Load& FetchPlanner::load_of(int holder) {
+  const auto known =
+      std::find_if(loads_.begin(), loads_.end(), [&](const Load& load) { return load.holder == holder; });
+  return known != loads_.end() ? *known : loads_.emplace_back(Load{holder, 0, 0});
+}
+
+/// Gives a piece to the holder that will have sent it first, beside the pieces that it sends already.
+void FetchPlanner::give(const Piece& piece, const Cost& cost) {
+  const HolderRun* best = nullptr;
+  double best_s = 0;
+  const auto rank = [&](const HolderRun& run, double s) {
+    const HolderView& holder = snapshot_.holders[static_cast<size_t>(run.holder)];
+    return std::tuple(s, disk_begin(run) <= piece.first, holder.transfers_leaving, run.holder);
+  };
+  const uint32_t blocks = piece.end - piece.first;
+  for (const HolderRun& run : runs_) {
+    if (!piece.is_in(run)) continue;
+    const Load& load = load_of(run.holder);
+    const uint32_t disk = disk_begin(run) <= piece.first ? blocks : 0;
+    const double s = fetch_seconds(snapshot_, cost, snapshot_.holders[static_cast<size_t>(run.holder)],
+                                   load.blocks + blocks, load.disk_blocks + disk);
+    if (!best || rank(run, s) < rank(*best, best_s)) best = &run, best_s = s;
+  }
+  Load& load = load_of(best->holder);
+  load.blocks += blocks;
+  if (disk_begin(*best) <= piece.first) load.disk_blocks += blocks;
+  plan_.seconds = std::max(plan_.seconds, best_s);
+  plan_.parts.push_back({best->holder, piece.first, piece.end});
+}
+
+const FetchPlan& FetchPlanner::plan(const PrefillView& node, uint32_t first, uint32_t end) {
+  plan_.parts.clear(), plan_.spares.clear();
+  plan_.seconds = 0;
+  end = std::min(end, reach(node, first));
+  if (end <= first) return plan_;
+  cut_pieces(first, end);
+  loads_.clear();
+  for (const Piece& piece : pieces_) give(piece, node.cost);
+  std::vector<FetchRun>& parts = plan_.parts;
+  std::sort(parts.begin(), parts.end(), [](const FetchRun& a, const FetchRun& b) { return a.first < b.first; });
   size_t last = 0;
-  for (size_t i = 1; i < plan.parts.size(); ++i) {
-    MC_ASSERT_EQ(plan.parts[last].end, plan.parts[i].first);
-    if (plan.parts[i].holder == plan.parts[last].holder)
-      plan.parts[last].end = plan.parts[i].end;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    MC_ASSERT_EQ(parts[last].end, parts[i].first);
+    if (parts[i].holder == parts[last].holder)
+      parts[last].end = parts[i].end;
     else
-      plan.parts[++last] = plan.parts[i];
+      parts[++last] = parts[i];
   }
-  plan.parts.resize(last + 1);
-  plan.spares = spares_of(snapshot, runs, plan.parts);
+  parts.resize(last + 1);
   // The rate is what the reader has reached so far: several senders together are not assumed to be faster.
-  const double bytes = static_cast<double>(end - first) * static_cast<double>(snapshot.block_bytes);
-  plan.seconds = std::max(plan.seconds, node.cost.read(bytes, 0));
-  return plan;
+  const double bytes = static_cast<double>(end - first) * static_cast<double>(snapshot_.block_bytes);
+  plan_.seconds = std::max(plan_.seconds, node.cost.read(bytes, 0));
+  return plan_;
+}
+
+FetchPlan FetchPlanner::plan_with_spares(const PrefillView& node, uint32_t first, uint32_t end) {
+  FetchPlan out = plan(node, first, end);
+  if (!out.parts.empty()) out.spares = spares_of(snapshot_, runs_, out.parts);
+  return out;
 }
 
 FetchPlan plan_fetch(const Snapshot& snapshot, const Candidate& candidate, uint32_t first) {
   const uint32_t end = candidate.local_blocks + candidate.fetch_blocks;
   if (candidate.holder < 0 || candidate.fetch_blocks == 0 || first >= end) return {};
   FetchPlan plan;
-  if (candidate.wait_s == 0) plan = plan_fetch(snapshot, snapshot.prefill[candidate.node], first, end);
+  if (candidate.wait_s == 0)
+    plan = FetchPlanner(snapshot).plan_with_spares(snapshot.prefill[candidate.node], first, end);
   if (!plan.parts.empty() && plan.parts.back().end == end) return plan;
   return {{{candidate.holder, first, end}}, {}, candidate.fetch_s};
 }

@@ -51,10 +51,43 @@ void find_runs(const Index& index, std::span<const Block> prompt, std::span<cons
 /// The first block that the candidate's node fetches, the node being number `node` in `matches`. Blocks that it still
 /// has to compute for earlier requests are fetched, because they may arrive sooner from a holder.
 uint32_t first_fetched(std::span<const kv::NodeMatch> matches, kv::NodeOrdinal node, const Candidate& candidate);
-/// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
-uint32_t fetch_reach(const Snapshot& snapshot, const PrefillView& node, uint32_t first);
-/// The plan for blocks [first, end), which other nodes hold as far as the plan goes.
-FetchPlan plan_fetch(const Snapshot& snapshot, const PrefillView& node, uint32_t first, uint32_t end);
+/// Plans the fetches of one prompt, for one candidate after another. The holders are looked at once, and the memory of
+/// a plan is used again for the next one.
+class FetchPlanner {
+ public:
+  /// `snapshot` outlives the planner and does not change.
+  explicit FetchPlanner(const Snapshot& snapshot);
+  /// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
+  uint32_t reach(const PrefillView& node, uint32_t first);
+  /// The plan for blocks [first, end), as far as other nodes hold them, without spares. It is valid until the next
+  /// call.
+  const FetchPlan& plan(const PrefillView& node, uint32_t first, uint32_t end);
+  FetchPlan plan_with_spares(const PrefillView& node, uint32_t first, uint32_t end);
+
+ private:
+  struct Piece {  // of the prefix; no run divides it
+    uint32_t first, end;
+    uint32_t runs;  // number of runs that contain it
+    bool is_in(const HolderRun& run) const { return run.first <= first && end <= run.end; }
+  };
+  struct Load {  // blocks that one holder sends
+    int holder;
+    uint32_t blocks, disk_blocks;
+  };
+  void find_runs(const PrefillView& node, uint32_t first);
+  void cut_pieces(uint32_t first, uint32_t end);
+  Load& load_of(int holder);
+  void give(const Piece& piece, const Cost& cost);
+
+  const Snapshot& snapshot_;
+  std::vector<HolderRun> leading_;  // the longest leading runs of all holders
+  // scratch
+  std::vector<HolderRun> runs_;  // runs that the node may read
+  std::vector<uint32_t> cuts_;
+  std::vector<Piece> pieces_;
+  std::vector<Load> loads_;
+  FetchPlan plan_;
+};
 /// The plan of a candidate for the blocks from `first` on; empty without a fetch. A fetch that waits for blocks which
 /// its holder computes has one part.
 FetchPlan plan_fetch(const Snapshot& snapshot, const Candidate& candidate, uint32_t first);

@@ -6,6 +6,7 @@
 // The node that fetched the blocks keeps them, so hot prefixes replicate to the nodes that load sends requests to.
 
 #include <algorithm>
+#include <optional>
 
 #include "sched/fetch_plan.h"
 #include "sched/policy.h"
@@ -17,7 +18,8 @@ namespace {
 // once a decision. Ties go to the source with the fewest leaving transfers, then to the first.
 struct Sources {
   int best = -1, second = -1;
-  std::vector<int> pending;  // nodes with more pending blocks than the best source holds
+  std::vector<int> pending;             // nodes with more pending blocks than the best source holds
+  std::optional<FetchPlanner> planner;  // where runs lie behind the longest match
 };
 
 /// The quality of a source: more blocks, then fewer leaving transfers. kNoSource is below every source.
@@ -43,6 +45,7 @@ Sources sources_of(const Snapshot& snapshot) {
       second = worth_here, out.second = i;
     }
   }
+  if (rarely(!snapshot.later_runs.empty())) out.planner.emplace(snapshot);
   return out;
 }
 
@@ -60,11 +63,11 @@ void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blo
 }
 
 // Considers a fetch from several holders, which together have more of the prefix than any one of them.
-void consider_several(const Snapshot& snapshot, const Options& options, Candidate& c) {
+void consider_several(const Snapshot& snapshot, const Options& options, FetchPlanner& planner, Candidate& c) {
   const PrefillView& here = snapshot.prefill[c.node];
-  const uint32_t reach = fetch_reach(snapshot, here, c.local_blocks);
+  const uint32_t reach = planner.reach(here, c.local_blocks);
   if (reach <= c.local_blocks + c.fetch_blocks) return;
-  const FetchPlan plan = plan_fetch(snapshot, here, c.local_blocks, reach);
+  const FetchPlan& plan = planner.plan(here, c.local_blocks, reach);
   const double prefill_s = here.cost.prefill(work_left(snapshot, reach));
   const double ttft_s = std::max(c.queue_s, c.load_s + plan.seconds) + prefill_s;
   const bool fetch =
@@ -74,14 +77,14 @@ void consider_several(const Snapshot& snapshot, const Options& options, Candidat
   c.wait_s = 0, c.fetch_s = plan.seconds, c.prefill_s = prefill_s, c.ttft_s = ttft_s;
 }
 
-void consider_fetch(const Snapshot& snapshot, const Options& options, const Sources& sources, Candidate& c) {
+void consider_fetch(const Snapshot& snapshot, const Options& options, Sources& sources, Candidate& c) {
   const PrefillView& here = snapshot.prefill[c.node];
   const int holder = sources.best >= 0 && is_self(snapshot, here, sources.best) ? sources.second : sources.best;
   const uint32_t best = holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(holder)].readable_blocks;
   if (options.fetch_rule == FetchRule::threshold) {
     if (best > 0 && best > options.threshold * c.local_blocks && best > c.local_blocks)
       fetch_from(snapshot, c, holder, best, 0, false);
-    if (rarely(!snapshot.later_runs.empty())) consider_several(snapshot, options, c);
+    if (rarely(sources.planner.has_value())) consider_several(snapshot, options, *sources.planner, c);
     return;
   }
   if (best > c.local_blocks) fetch_from(snapshot, c, holder, best, 0, true);
@@ -90,7 +93,7 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, const Sour
     if (h.pending_blocks <= c.local_blocks || is_self(snapshot, here, i)) continue;
     fetch_from(snapshot, c, i, h.pending_blocks, h.pending_s, true);
   }
-  if (rarely(!snapshot.later_runs.empty())) consider_several(snapshot, options, c);
+  if (rarely(sources.planner.has_value())) consider_several(snapshot, options, *sources.planner, c);
 }
 
 // A lower bound of a candidate's TTFT with any fetch: its queue plus the computing that remains when all blocks that
@@ -117,7 +120,7 @@ class Bound {
 
 // Makes the exhaustive choice, but skips the exact prediction of most candidates. A good candidate first rules many
 // others out. Ties still go to the first node.
-size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sources& sources,
+size_t choose_pruned(const Snapshot& snapshot, const Options& options, Sources& sources,
                      std::span<Candidate> candidates) {
   const Bound bound(snapshot, sources);
   size_t best = 0;
@@ -147,7 +150,7 @@ size_t choose_pruned(const Snapshot& snapshot, const Options& options, const Sou
 }
 
 int choose_kv_centric(const Snapshot& snapshot, const Options& options, std::span<Candidate> candidates, Rng&) {
-  const Sources sources = sources_of(snapshot);
+  Sources sources = sources_of(snapshot);
   // The paper's rule may choose a fetch that makes a candidate worse, so no bound holds for it. A preferred node need
   // not be the best.
   if (!options.complete && options.prefer.empty() && options.fetch_rule == FetchRule::cost)

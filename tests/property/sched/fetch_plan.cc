@@ -64,14 +64,15 @@ TEST_CASE("sched/fetch_plan: each block comes from one node that holds it, and t
     CAPTURE(round);
     const Snapshot s = spread_prompt(rng);
     const auto first = static_cast<uint32_t>(rng.below(kBlocks)), end = static_cast<uint32_t>(rng.below(kBlocks + 1));
-    const FetchPlan plan = plan_fetch(s, s.prefill[0], first, end);
+    FetchPlanner planner(s);
+    const FetchPlan plan = planner.plan_with_spares(s.prefill[0], first, end);
     uint32_t next = first;
     for (const FetchRun& part : plan.parts) {
       REQUIRE((part.first == next && part.first < part.end));
       for (uint32_t block = part.first; block < part.end; ++block) REQUIRE(has(s, part.holder, block));
       next = part.end;
     }
-    const uint32_t reach = fetch_reach(s, s.prefill[0], first);
+    const uint32_t reach = planner.reach(s.prefill[0], first);
     REQUIRE(next == std::max(first, std::min(end, reach)));
     if (s.holders.size() <= 8) REQUIRE((reach >= kBlocks || !any_has(s, reach)));
     for (const FetchRun& spare : plan.spares) {
@@ -79,7 +80,7 @@ TEST_CASE("sched/fetch_plan: each block comes from one node that holds it, and t
       for (uint32_t block = spare.first; block < spare.end; ++block) REQUIRE(has(s, spare.holder, block));
     }
     REQUIRE((plan.seconds > 0) == !plan.parts.empty());
-    const FetchPlan again = plan_fetch(s, s.prefill[0], first, end);
+    const FetchPlan again = planner.plan_with_spares(s.prefill[0], first, end);
     REQUIRE((again.parts == plan.parts && again.spares == plan.spares && again.seconds == plan.seconds));
     spread += plan.parts.size() > 1;
   }

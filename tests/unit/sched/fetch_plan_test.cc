@@ -25,7 +25,9 @@ struct Plan {
     h.readable_blocks = h.pending_blocks = blocks;
     h.disk_blocks = disk_blocks, h.disk_block_s = 0.01;
   }
-  FetchPlan of(uint32_t first, uint32_t end) const { return plan_fetch(s, s.prefill[0], first, end); }
+  FetchPlan of(uint32_t first, uint32_t end) const {
+    return FetchPlanner(s).plan_with_spares(s.prefill[0], first, end);
+  }
 };
 
 using Runs = std::vector<FetchRun>;
@@ -54,14 +56,14 @@ TEST_CASE("sched/fetch_plan: runs behind the longest match continue it") {
   Plan p;
   p.holds(2, 30);
   p.s.later_runs = {{1, 30, 60, 0}};
-  CHECK(fetch_reach(p.s, p.s.prefill[0], 0) == 60);
+  CHECK(FetchPlanner(p.s).reach(p.s.prefill[0], 0) == 60);
   CHECK(p.of(0, 60).parts == Runs{{2, 0, 30}, {1, 30, 60}});
   CHECK(p.of(40, 60).parts == Runs{{1, 40, 60}});
   p.s.later_runs = {{0, 30, 60, 0}};  // the node itself
-  CHECK(fetch_reach(p.s, p.s.prefill[0], 0) == 30);
+  CHECK(FetchPlanner(p.s).reach(p.s.prefill[0], 0) == 30);
   CHECK(p.of(0, 60).parts == Runs{{2, 0, 30}});
   p.s.later_runs = {{1, 31, 60, 0}};
-  CHECK(fetch_reach(p.s, p.s.prefill[0], 0) == 30);
+  CHECK(FetchPlanner(p.s).reach(p.s.prefill[0], 0) == 30);
 }
 
 TEST_CASE("sched/fetch_plan: a piece in the memory of one node is not read from the disk of another one") {
