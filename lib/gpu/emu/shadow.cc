@@ -9,6 +9,7 @@ namespace mc::gpu::emu {
 namespace {
 
 constexpr uint32_t kAll = 0xffffffffu;
+constexpr uint32_t kChunkBytes = 16, kChunkWords = kChunkBytes / 4;
 
 }  // namespace
 
@@ -141,7 +142,46 @@ bool Order::ordered(uint32_t number, uint32_t lanes, const Event& after, bool fe
 }
 
 Shadow::Shadow(Order& order, uint32_t bytes, bool strict)
-    : order_(order), strict_(strict), words_((bytes + 3) / 4), reads_(words_.size() * order.warps()) {}
+    : order_(order),
+      strict_(strict),
+      words_((size_t{bytes} + kChunkBytes - 1) / kChunkBytes * kChunkWords),
+      reads_(words_.size() * order.warps()),
+      split_(words_.size() / kChunkWords) {}
+
+template <class F>
+Conflict Shadow::each(uint32_t address, uint32_t bytes, F&& f) {
+  for (size_t at = address / 4; at * 4 < address + bytes;) {
+    const auto base = static_cast<uint32_t>(at * 4);
+    const size_t chunk = at / kChunkWords;
+    const bool is_whole = at % kChunkWords == 0 && base >= address && base + kChunkBytes <= address + bytes;
+    if (!is_whole && split_[chunk] == 0) split(chunk);
+    const uint32_t first = address > base ? address - base : 0, end = std::min(address + bytes - base, 4u);
+    if (Conflict found = f(at, first, end)) return found;
+    at += split_[chunk] != 0 ? 1 : kChunkWords;
+  }
+  return {};
+}
+
+void Shadow::split(size_t chunk) {
+  const size_t first = chunk * kChunkWords, warps = order_.warps();
+  for (size_t word = first + 1; word < first + kChunkWords; ++word) {
+    words_[word] = words_[first];
+    std::copy_n(reads_.begin() + static_cast<std::ptrdiff_t>(first * warps), warps,
+                reads_.begin() + static_cast<std::ptrdiff_t>(word * warps));
+  }
+  split_[chunk] = 1;
+}
+
+void Shadow::merge(uint32_t address, uint32_t bytes) {
+  const size_t end = (address + bytes) / kChunkBytes;
+  for (size_t chunk = (address + kChunkBytes - 1) / kChunkBytes; chunk < end; ++chunk) {
+    const Word* first = &words_[chunk * kChunkWords];
+    // Without readers the reads of the words do not count.
+    if (split_[chunk] != 0 && first->readers == 0 &&
+        std::all_of(first + 1, first + kChunkWords, [&](const Word& word) { return word == *first; }))
+      split_[chunk] = 0;
+  }
+}
 
 Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, Proxy proxy) const {
   const Word& word = words_[at];
@@ -208,27 +248,24 @@ void Shadow::note(uint32_t number, uint32_t lanes, size_t at, uint32_t first, ui
 
 Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy) {
   if (proxy == Proxy::generic) order_.note_generic(warp, lanes);
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
-    const auto base = static_cast<uint32_t>(at * 4);
-    const uint32_t first = address > base ? address - base : 0, end = std::min(address + bytes - base, 4u);
-    // Words of one read that one event wrote need one look.
-    const bool same = access == Access::read && base > address && words_[at].same_write(words_[at - 1]);
-    if (!same)
-      if (Conflict found = check(warp, lanes, at, access, proxy)) return found;
+  const Conflict found = each(address, bytes, [&](size_t at, uint32_t first, uint32_t end) -> Conflict {
+    if (Conflict broken = check(warp, lanes, at, access, proxy)) return broken;
     const uint32_t wanted = ((1u << end) - 1) & ~((1u << first) - 1);
     if (access != Access::write && (words_[at].defined & wanted) != wanted)
-      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, base};
+      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
     note(warp, lanes, at, first, end, access, proxy);
-  }
-  return {};
+    return {};
+  });
+  if (access == Access::write) merge(address, bytes);
+  return found;
 }
 
 Conflict Shadow::start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Proxy proxy) {
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+  return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     if (Conflict found = check(warp, lanes, at, Access::write, proxy)) return found;
     words_[at].owner = Owner::copy;
-  }
-  return {};
+    return {};
+  });
 }
 
 Conflict Shadow::reserve(uint32_t warp, uint32_t lanes, uint32_t address) {
@@ -239,15 +276,17 @@ Conflict Shadow::reserve(uint32_t warp, uint32_t lanes, uint32_t address) {
 
 void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   order_.note_generic(warp, lanes);
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+  each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     MC_ASSERT(words_[at].owner == Owner::copy);
     words_[at].owner = Owner::nobody;
     note(warp, lanes, at, 0, 4, Access::write, Proxy::generic);
-  }
+    return {};
+  });
+  merge(address, bytes);
 }
 
 void Shadow::end_tracked(const Event& event, uint32_t address, uint32_t bytes) {
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+  each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     Word& word = words_[at];
     MC_ASSERT(word.owner == Owner::copy);
     word = {};
@@ -255,11 +294,13 @@ void Shadow::end_tracked(const Event& event, uint32_t address, uint32_t bytes) {
     word.lanes = word.plain_lanes = event.lanes;
     word.agent = word.plain_agent = static_cast<uint16_t>(event.agent);
     word.defined = 15;
-  }
+    return {};
+  });
+  merge(address, bytes);
 }
 
 void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes) {
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+  each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     Word& word = words_[at];
     MC_ASSERT(word.owner == Owner::copy);
     word = {};
@@ -267,27 +308,28 @@ void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32
     word.agent = static_cast<uint16_t>(order_.warps() + barrier);
     word.async = true;
     word.defined = 15;
-  }
+    return {};
+  });
+  merge(address, bytes);
 }
 
 Conflict Shadow::start_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
-    const bool same = at * 4 > address && words_[at].same_write(words_[at - 1]);
-    if (!same)
-      if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
+  return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
+    if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
     if (words_[at].defined != 15)
       return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
     ++words_[at].reading;
-  }
-  return {};
+    return {};
+  });
 }
 
 void Shadow::end_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
-  for (size_t at = address / 4; at * 4 < address + bytes; ++at) {
+  each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     MC_ASSERT(words_[at].reading > 0);
     --words_[at].reading;
     note(warp, lanes, at, 0, 4, Access::read, Proxy::async);
-  }
+    return {};
+  });
 }
 
 }  // namespace mc::gpu::emu

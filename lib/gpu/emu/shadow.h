@@ -147,21 +147,28 @@ class Shadow {
     uint8_t defined = 0;  // bit of each byte
     bool async = false, atomic = false;
 
-    bool same_write(const Word& other) const {
-      return owner == other.owner && clock == other.clock && lanes == other.lanes && agent == other.agent &&
-             async == other.async && atomic == other.atomic;
-    }
+    bool operator==(const Word&) const = default;
   };
   struct Read {
     uint32_t clock = 0, lanes = 0;
   };
+  /// Calls f(word, first byte, end byte) for the words that the bytes lie in until it returns a conflict: once for a
+  /// chunk that is not split.
+  template <class F>
+  Conflict each(uint32_t address, uint32_t bytes, F&& f);
+  void split(size_t chunk);
+  /// Chunks that were written whole have one state for their words.
+  void merge(uint32_t address, uint32_t bytes);
   Conflict check(uint32_t warp, uint32_t lanes, size_t word, Access access, Proxy proxy) const;
   void note(uint32_t warp, uint32_t lanes, size_t word, uint32_t first, uint32_t end, Access access, Proxy proxy);
 
   Order& order_;
   bool strict_;
+  // Most accesses touch whole chunks of 16 bytes. The first word of a chunk has the state of all four until an access
+  // to a part of the chunk splits it.
   std::vector<Word> words_;
-  std::vector<Read> reads_;  // [word][warp]
+  std::vector<Read> reads_;     // [word][warp]
+  std::vector<uint8_t> split_;  // by chunk
 };
 
 }  // namespace mc::gpu::emu

@@ -103,6 +103,38 @@ TEST_CASE("gpu/rules: a buffer is not written again before its readers have met 
   CHECK(rule_of(twice(true), {.threads = 64}) == "");
 }
 
+TEST_CASE("gpu/rules: words of 16 bytes that were written whole have writers and readers of their own") {
+  const auto part = [](uint32_t read, bool synchronised) {
+    return [=](const Args&) {
+      if (tid() == 0) ptx::zero_16(0);
+      ptx::barrier_all();
+      if (tid() == 32) ptx::store_shared_u32(8, 1);
+      if (synchronised) ptx::barrier_all();
+      if (tid() == 0) ptx::load_shared_u32(read);
+    };
+  };
+  CHECK(rule_of(part(8, false), {.threads = 64}) == "race");
+  CHECK(rule_of(part(8, true), {.threads = 64}) == "");
+  CHECK(rule_of(part(4, false), {.threads = 64}) == "");
+}
+
+TEST_CASE("gpu/rules: 16 bytes are not written whole before the readers of each word have met the writer") {
+  const auto whole = [](uint32_t read, bool synchronised) {
+    return [=](const Args&) {
+      if (tid() == 0) ptx::zero_16(0);
+      ptx::barrier_all();
+      if (tid() == 32) ptx::load_shared_u32(read);
+      if (synchronised) ptx::barrier_all();
+      if (tid() == 0) ptx::zero_16(0);
+      ptx::barrier_all();
+      if (tid() == 0) ptx::zero_16(0);
+      if (tid() == 33) ptx::load_shared_u32(16);
+    };
+  };
+  for (const uint32_t word : {0u, 4u, 12u}) CHECK(rule_of(whole(word, false), {.threads = 64}) == "race");
+  CHECK(rule_of(whole(4, true), {.threads = 64}) == "uninitialised");  // the word behind the 16 bytes
+}
+
 TEST_CASE("gpu/rules: atomics need no order among themselves, a plain read after them does") {
   const auto count = [](bool synchronised) {
     return [=](const Args&) {
