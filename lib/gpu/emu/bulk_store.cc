@@ -49,7 +49,8 @@ void write_pieces(const BulkStore& store) {
     DeviceMemory::Block* block = memory.find(piece.to, piece.bytes.size());
     if (block == nullptr) fail("bounds", "the bulk store's target " + hex(piece.to) + " was freed");
     const size_t at = piece.to - block->address;
-    for (size_t word = at / 4; word * 4 < at + piece.bytes.size(); ++word) block->writer[word].in_flight = false;
+    for (size_t word = at / 4; word * 4 < at + piece.bytes.size() && !block->writer.empty(); ++word)
+      block->writer[word].in_flight = false;
     for (size_t i = 0; i + 4 <= piece.bytes.size() && store.reduce; i += 4) {
       float sum, value;
       std::memcpy(&sum, block->bytes.data() + at + i, 4);
@@ -96,8 +97,9 @@ void store_tensor(uint32_t from, const void* map_at, const Coordinates& at, uint
     global_bytes(piece.to, size, reduce ? Access::atomic : Access::write);
     DeviceMemory::Block* block = cta.grid.memory.find(piece.to, size);
     // Sums of several CTAs may meet in one word.
-    for (size_t word = (piece.to - block->address) / 4; word * 4 < piece.to - block->address + size && !reduce; ++word)
-      block->writer[word].in_flight = cta.grid.options.checks;
+    if (reduce || !cta.grid.options.checks) continue;
+    for (size_t word = (piece.to - block->address) / 4; word * 4 < piece.to - block->address + size; ++word)
+      block->writer[word].in_flight = true;
   }
   cta.grid.report.counters.async_bytes += bytes;
   running_warp().stores.push_back(std::move(store));

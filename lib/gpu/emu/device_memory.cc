@@ -34,36 +34,57 @@ bool knows(uint32_t other_cta) {
 }
 
 /// Two CTAs of a grid share a word that one of them writes only by atomics, or behind a release and an acquire.
-void check_sharing(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access access) {
+void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
   const Cta& cta = running_cta();
   const DeviceMemory& memory = cta.grid.memory;
-  const Event now = cta.order.now(running_warp().agent, running().bit());
-  for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
-    DeviceMemory::Writer& writer = block.writer[word];
-    DeviceMemory::Reader& reader = block.reader[word];
-    const auto refuse = [&](std::string_view rule, const std::string& text) {
-      fail(rule, "global memory of '" + block.name + "' at byte " + std::to_string(word * 4) + ": " + text);
-    };
-    const bool here = writer.grid == memory.grid() && writer.grid > 0;
-    if (here && writer.in_flight) refuse("in-flight", "an unfinished bulk store owns it");
-    if (here && !(access == Access::atomic && writer.atomic) && !sees(writer, access))
+  const DeviceMemory::Reader& reader = block.reader[word];
+  const uint32_t written = block.last_write[word];
+  const auto refuse = [&](std::string_view rule, const std::string& text) {
+    fail(rule, "global memory of '" + block.name + "' at byte " + std::to_string(word * 4) + ": " + text);
+  };
+  if (written == memory.grid() && written > 0) {
+    const DeviceMemory::Writer& writer = block.writer[word];
+    if (writer.in_flight) refuse("in-flight", "an unfinished bulk store owns it");
+    if (!(access == Access::atomic && writer.atomic) && !sees(writer, access))
       refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
                                               : "another CTA wrote it in this grid");
-    if (!here && writer.grid >= memory.unfinished() && writer.grid > 0 &&
-        std::none_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(),
-                     [&](const Event& wait) { return cta.order.ordered(running_warp().agent, running().bit(), wait); }))
-      refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
-    if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
-      refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");
-    const bool read_here = reader.grid == memory.grid() && reader.cta != cta.number;
-    if (access == Access::write && read_here && (reader.cta == DeviceMemory::kManyReaders || !knows(reader.cta)))
-      refuse("race", "another CTA read it in this grid");
-    if (access == Access::read) {
+  } else if (written >= memory.unfinished() && written > 0 &&
+             std::none_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
+               return cta.order.ordered(running_warp().agent, running().bit(), wait);
+             })) {
+    refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
+  }
+  if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
+    refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");
+  if (access == Access::write && reader.grid == memory.grid() && reader.cta != cta.number &&
+      (reader.cta == DeviceMemory::kManyReaders || !knows(reader.cta)))
+    refuse("race", "another CTA read it in this grid");
+}
+
+void check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
+  const Cta& cta = running_cta();
+  const DeviceMemory& memory = cta.grid.memory;
+  for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
+    DeviceMemory::Reader& reader = block.reader[word];
+    const uint32_t written = block.last_write[word];
+    const bool read_here = reader.grid == memory.grid();
+    // The first read of this grid has checked the order after an earlier write for all its reads.
+    if (!read_here || written == memory.grid() || written >= memory.unfinished()) {
+      check_word(block, word, Access::read);
       memory.note_read(block, word, memory.grid());
-      reader = {memory.grid(), read_here ? DeviceMemory::kManyReaders : cta.number};
-    } else {
-      writer = {memory.grid(), cta.number, now.agent, now.clock, now.lanes, access == Access::atomic, false};
     }
+    reader = {memory.grid(), read_here && reader.cta != cta.number ? DeviceMemory::kManyReaders : cta.number};
+  }
+}
+
+void check_write(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access access) {
+  const Cta& cta = running_cta();
+  const Event now = cta.order.now(running_warp().agent, running().bit());
+  if (block.writer.empty()) block.writer.resize(block.last_write.size());
+  for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
+    check_word(block, word, access);
+    block.last_write[word] = cta.grid.memory.grid();
+    block.writer[word] = {cta.number, now.agent, now.clock, now.lanes, access == Access::atomic, false};
   }
 }
 
@@ -75,8 +96,9 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
   if (block == nullptr)
     fail("bounds", std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
   const size_t at = address - block->address;
-  MC_ASSERT_LE(at + bytes, block->writer.size() * 4);
-  if (grid.options.checks) check_sharing(*block, at, bytes, access);
+  MC_ASSERT_LE(at + bytes, block->last_write.size() * 4);
+  if (grid.options.checks && access == Access::read) check_read(*block, at, bytes);
+  if (grid.options.checks && access != Access::read) check_write(*block, at, bytes, access);
   for (size_t i = at; i < at + bytes && block->undefined > 0; ++i) {
     if (access != Access::write && !block->defined[i])
       fail("uninitialised", "byte " + std::to_string(i) + " of '" + block->name + "' was never written");
@@ -94,7 +116,7 @@ uint64_t DeviceMemory::allocate(size_t bytes, std::string name) {
   block->bytes.resize(bytes, std::byte{0xff});  // NaN in every real type
   block->defined.resize(bytes);
   block->undefined = bytes;
-  block->writer.resize((bytes + 3) / 4);
+  block->last_write.resize((bytes + 3) / 4);
   block->reader.resize((bytes + 3) / 4);
   blocks_.push_back(std::move(block));
   return blocks_.back()->address;
@@ -144,29 +166,33 @@ void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
   std::copy_n(block->bytes.begin() + static_cast<std::ptrdiff_t>(address - block->address), to.size(), to.begin());
 }
 
-bool DeviceMemory::ends_before(uint32_t earlier) const {
-  return order_ == nullptr || order_->ends_before(earlier);
+bool DeviceMemory::ends_before(uint32_t earlier, uint32_t self) const {
+  const std::pair pair(earlier, self);
+  if (order_ == nullptr || pair == ordered_) return true;
+  if (!order_->ends_before(earlier)) return false;
+  ordered_ = pair;
+  return true;
 }
 
 uint32_t DeviceMemory::unordered(const Block& block, size_t word, uint32_t self, bool writes) const {
   if (order_ == nullptr) return 0;
-  const uint32_t writer = block.writer[word].grid;
-  if (writer != 0 && writer != self && !ends_before(writer)) return writer;
+  const uint32_t writer = block.last_write[word];
+  if (writer != 0 && writer != self && !ends_before(writer, self)) return writer;
   if (!writes) return 0;
   const uint32_t reader = block.reader[word].grid;
-  if (reader != 0 && reader != self && !ends_before(reader)) return reader;
+  if (reader != 0 && reader != self && !ends_before(reader, self)) return reader;
   if (const auto beside = block.beside.find(word); beside != block.beside.end())
     for (const uint32_t grid : beside->second)
-      if (grid != self && !ends_before(grid)) return grid;
+      if (grid != self && !ends_before(grid, self)) return grid;
   return 0;
 }
 
 /// A read that is ordered behind the last one takes its place: what comes behind the new one comes behind both.
 void DeviceMemory::note_read(Block& block, size_t word, uint32_t self) const {
   const uint32_t last = block.reader[word].grid;
-  if (order_ == nullptr || last == 0 || last == self || ends_before(last)) return;
+  if (order_ == nullptr || last == 0 || last == self || ends_before(last, self)) return;
   std::vector<uint32_t>& grids = block.beside[word];
-  std::erase_if(grids, [&](uint32_t grid) { return ends_before(grid); });
+  std::erase_if(grids, [&](uint32_t grid) { return ends_before(grid, self); });
   grids.push_back(last);
 }
 

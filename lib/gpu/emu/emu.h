@@ -85,9 +85,9 @@ class DeviceMemory {
   void write(uint64_t address, std::span<const std::byte> from);
   void read(uint64_t address, std::span<std::byte> to) const;
 
-  /// The last write of a word, an event of a warp in a cluster's order (shadow.h).
+  /// The last write of a word by a kernel, an event of a warp in a cluster's order (shadow.h).
   struct Writer {
-    uint32_t grid = 0, cta = 0, agent = 0, clock = 0, lanes = 0;
+    uint32_t cta = 0, agent = 0, clock = 0, lanes = 0;
     bool atomic = false, in_flight = false;
   };
   struct Reader {
@@ -97,10 +97,11 @@ class DeviceMemory {
     uint64_t address = 0;
     std::string name;
     std::vector<std::byte> bytes;
-    std::vector<bool> defined;   // by byte
-    size_t undefined = 0;        // bytes that are not
-    std::vector<Writer> writer;  // by 4 bytes
-    std::vector<Reader> reader;  // likewise; kManyReaders: several CTAs
+    std::vector<bool> defined;         // by byte
+    size_t undefined = 0;              // bytes that are not
+    std::vector<uint32_t> last_write;  // by 4 bytes: the grid or copy that made it
+    std::vector<Writer> writer;        // likewise; empty before the first write by a kernel
+    std::vector<Reader> reader;        // likewise; kManyReaders: several CTAs
     /// Words that grids of several streams read side by side: the grids but the last.
     std::map<size_t, std::vector<uint32_t>> beside;
   };
@@ -133,7 +134,8 @@ class DeviceMemory {
   }
 
  private:
-  bool ends_before(uint32_t earlier) const;
+  /// Whether grid `earlier` ends before grid `self`, which runs.
+  bool ends_before(uint32_t earlier, uint32_t self) const;
 
   std::vector<std::unique_ptr<Block>> blocks_;
   uint64_t next_ = uint64_t{1} << 32;
@@ -141,6 +143,7 @@ class DeviceMemory {
   bool waited_ = true;       // the current grid, for those before it
   mutable size_t last_ = 0;  // found last
   const GridOrder* order_ = nullptr;
+  mutable std::pair<uint32_t, uint32_t> ordered_;  // two grids that ends_before() found to be ordered
 };
 
 /// How interleavings are drawn.

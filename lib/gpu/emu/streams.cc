@@ -255,7 +255,7 @@ std::byte* StreamQueues::touch(uint64_t address, size_t bytes, bool writes, uint
       return nullptr;
     }
     if (writes) {
-      block->writer[word] = {.grid = grid};
+      block->last_write[word] = grid;
     } else {
       memory_.note_read(*block, word, grid);
       block->reader[word] = {grid, DeviceMemory::kManyReaders};

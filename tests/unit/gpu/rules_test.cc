@@ -135,6 +135,20 @@ TEST_CASE("gpu/rules: 16 bytes are not written whole before the readers of each 
   CHECK(rule_of(whole(4, true), {.threads = 64}) == "uninitialised");  // the word behind the 16 bytes
 }
 
+TEST_CASE("gpu/rules: a word of global memory that was read is no longer free of order when it is written") {
+  const auto twice = [](bool synchronised) {
+    return [=](const Args& a) {
+      ptx::load(a.out);
+      ptx::barrier_all();
+      if (tid() == 0) ptx::store(a.out, 1u);
+      if (synchronised) ptx::barrier_all();
+      if (tid() == 33) ptx::load(a.out);
+    };
+  };
+  CHECK(rule_of(twice(false), {.threads = 64}) != "");
+  CHECK(rule_of(twice(true), {.threads = 64}) == "");
+}
+
 TEST_CASE("gpu/rules: atomics need no order among themselves, a plain read after them does") {
   const auto count = [](bool synchronised) {
     return [=](const Args&) {
