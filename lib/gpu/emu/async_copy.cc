@@ -24,7 +24,7 @@ void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t source_bytes,
       fail(found);
   if (source_bytes > 0) std::memcpy(at, source, source_bytes);
   std::memset(at + source_bytes, 0, bytes - source_bytes);
-  lane.warp->copies.push_back({lane.number, lane.open_group, to, bytes});
+  lane.warp->copies[lane.number].push_back({lane.open_group, to, bytes});
   cta.grid.report.counters.async_bytes += source_bytes;
 }
 
@@ -41,8 +41,8 @@ void cp_async_wait(uint32_t left, const Where& where) {
   Warp& warp = *lane.warp;
   bool has_tracked = false;
   const Event tracked{cta.order.copy_agent(warp.agent), warp.copies_clock + 1, lane.bit()};
-  std::erase_if(warp.copies, [&](const AsyncCopy& copy) {
-    if (copy.lane != lane.number || copy.group + left >= lane.open_group) return false;
+  std::erase_if(warp.copies[lane.number], [&](const AsyncCopy& copy) {
+    if (copy.group + left >= lane.open_group) return false;
     has_tracked = has_tracked || copy.arrival != 0;
     if (!cta.grid.options.checks) return true;
     if (copy.arrival == 0)

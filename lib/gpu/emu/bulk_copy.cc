@@ -138,8 +138,8 @@ void cp_async_arrive(uint32_t address, bool increments, const Where& where) {
   ++barrier.tracking;
   Lane& lane = running();
   BulkEngine& bulk = running_cta().bulk;
-  for (AsyncCopy& copy : lane.warp->copies)
-    if (copy.lane == lane.number && copy.arrival == 0) copy.arrival = bulk.last_arrival + 1;
+  for (AsyncCopy& copy : lane.warp->copies[lane.number])
+    if (copy.arrival == 0) copy.arrival = bulk.last_arrival + 1;
   bulk.arrivals.push_back({.id = ++bulk.last_arrival,
                            .barrier = static_cast<uint32_t>(&barrier - bulk.mbarriers.data()),
                            .warp = lane.warp,
@@ -227,8 +227,8 @@ void BulkEngine::complete_arrival(size_t index) {
   arrivals.erase(arrivals.begin() + static_cast<std::ptrdiff_t>(index));
   Warp& warp = *arrival.warp;
   const uint32_t bit = 1u << arrival.lane, clock = ++warp.copies_clock;
-  std::erase_if(warp.copies, [&](const AsyncCopy& copy) {
-    if (copy.lane != arrival.lane || copy.arrival != arrival.id) return false;
+  std::erase_if(warp.copies[arrival.lane], [&](const AsyncCopy& copy) {
+    if (copy.arrival != arrival.id) return false;
     if (cta.grid.options.checks)
       cta.shadow.end_tracked({cta.order.copy_agent(warp.agent), clock, bit}, copy.to, copy.bytes);
     return true;

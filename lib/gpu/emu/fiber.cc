@@ -8,14 +8,6 @@
 #include <ucontext.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#define MC_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MC_ASAN 1
-#endif
-#endif
-
 #if defined(MC_ASAN)
 extern "C" {
 void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t size);
@@ -30,7 +22,8 @@ void __asan_unpoison_memory_region(const volatile void* begin, size_t size);
 asm(R"(
 .text
 .p2align 4
-.local mc_gpu_switch_stack
+.globl mc_gpu_switch_stack
+.hidden mc_gpu_switch_stack
 .type mc_gpu_switch_stack, @function
 mc_gpu_switch_stack:
   pushq %rbp
@@ -50,7 +43,6 @@ mc_gpu_switch_stack:
   ret
 .size mc_gpu_switch_stack, .-mc_gpu_switch_stack
 )");
-extern "C" void mc_gpu_switch_stack(void** save, void* to);
 #endif
 
 namespace mc::gpu::emu {
@@ -71,26 +63,23 @@ struct Fiber::State {
   const void* bottom = nullptr;  // of the stack
   size_t bytes = 0;
   void* fake_stack = nullptr;  // of AddressSanitizer
-#if defined(__x86_64__)
-  void* top = nullptr;
-#else
+#if !defined(__x86_64__)
   ucontext_t context;
 #endif
-  static thread_local State* from;  // of the last switch
-  static thread_local State* running;
+  static thread_local State* from;  // of the last switch, with AddressSanitizer
 
   static void arrived();
   static void body();
 };
 thread_local Fiber::State* Fiber::State::from = nullptr;
-thread_local Fiber::State* Fiber::State::running = nullptr;
+thread_local constinit Fiber* Fiber::running_ = nullptr;
 
 /// The first thing that a fiber does after a switch to it.
 void Fiber::State::arrived() {
 #if defined(MC_ASAN)
   const void* bottom = nullptr;
   size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(running->fake_stack, &bottom, &bytes);
+  __sanitizer_finish_switch_fiber(running_->state_->fake_stack, &bottom, &bytes);
   from->bottom = bottom;  // the thread's own stack is known from here alone
   from->bytes = bytes;
 #endif
@@ -98,7 +87,7 @@ void Fiber::State::arrived() {
 
 void Fiber::State::body() {
   arrived();
-  State& self = *running;
+  const State& self = *running_->state_;
   self.enter(self.argument);
   MC_ASSERT(false);  // a fiber ends by a switch
 }
@@ -121,7 +110,7 @@ void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)
   *--top = nullptr;  // a return address that nobody takes: it aligns the stack as behind a call
   *--top = reinterpret_cast<void*>(&State::body);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
-  s.top = top;
+  top_ = top;
 #else
   MC_ASSERT_EQ(getcontext(&s.context), 0);
   s.context.uc_stack.ss_sp = stack;
@@ -131,17 +120,16 @@ void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)
 #endif
 }
 
-void Fiber::swap(Fiber& from, Fiber& to) {
-  State& self = *from.state_;
-  State::from = &self;
-  State::running = to.state_.get();
+void Fiber::swap_whole(Fiber& from, Fiber& to) {
+  State::from = from.state_.get();
+  running_ = &to;
 #if defined(MC_ASAN)
-  __sanitizer_start_switch_fiber(&self.fake_stack, State::running->bottom, State::running->bytes);
+  __sanitizer_start_switch_fiber(&from.state_->fake_stack, to.state_->bottom, to.state_->bytes);
 #endif
 #if defined(__x86_64__)
-  mc_gpu_switch_stack(&self.top, State::running->top);
+  mc_gpu_switch_stack(&from.top_, to.top_);
 #else
-  MC_ASSERT_EQ(swapcontext(&self.context, &State::running->context), 0);
+  MC_ASSERT_EQ(swapcontext(&from.state_->context, &to.state_->context), 0);
 #endif
   State::arrived();
 }

@@ -7,6 +7,18 @@
 #include <memory>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define MC_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MC_ASAN 1
+#endif
+#endif
+
+#if defined(__x86_64__)
+extern "C" void mc_gpu_switch_stack(void** save, void* to);
+#endif
+
 namespace mc::gpu::emu {
 
 /// One stack with a suspended computation, or the thread's own. It must not move between threads, and nothing on its
@@ -21,10 +33,21 @@ class Fiber {
   /// the stacks of many fibers lie in different cache sets.
   void start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)(void*), void* argument);
   /// Suspends `from`, which runs, and goes on in `to`.
-  static void swap(Fiber& from, Fiber& to);
+  static void swap(Fiber& from, Fiber& to) {
+#if defined(__x86_64__) && !defined(MC_ASAN)
+    running_ = &to;
+    mc_gpu_switch_stack(&from.top_, to.top_);
+#else
+    swap_whole(from, to);
+#endif
+  }
 
  private:
   struct State;
+  static void swap_whole(Fiber& from, Fiber& to);
+
+  static thread_local constinit Fiber* running_;  // the last one that was switched to
+  void* top_ = nullptr;                           // of the stack while it is suspended; x86-64
   std::unique_ptr<State> state_;
 };
 

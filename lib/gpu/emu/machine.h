@@ -41,19 +41,21 @@ enum class Flow : uint8_t {
 /// Runs when the last of its lanes has come. Lane i gave operands[i].
 using Collective = Flow (*)(Warp& warp, uint32_t lanes, void* const* operands);
 
-struct Lane {
+/// Every instruction passes all lanes of a warp: what a collective uses of a lane lies in one cache line.
+struct alignas(64) Lane {
   Fiber fiber;
-  Place place;
   Warp* warp = nullptr;
   uint32_t number = 0;
   // The instruction that it executes.
   Instruction instruction = Instruction::none;
+  bool of_alive = false;  // the members of its collective are the lanes that have not exited
   Where where;
   // The collective that it waits in.
-  uint32_t members = 0;
-  bool of_alive = false;  // the members are those that have not exited
   void* operand = nullptr;
   Collective collective = nullptr;
+  uint32_t members = 0;
+
+  Place place;
   uint32_t open_group = 0;       // cp.async groups that it committed
   uint32_t open_bulk_group = 0;  // bulk groups likewise
   std::byte* stack = nullptr;
@@ -63,9 +65,9 @@ struct Lane {
   uint32_t bit() const { return 1u << number; }
 };
 
-/// Bytes of one lane's cp.async that it has not waited for.
+/// Bytes of a lane's cp.async that it has not waited for.
 struct AsyncCopy {
-  uint32_t lane = 0, group = 0, to = 0;
+  uint32_t group = 0, to = 0;
   uint32_t bytes = 0;
   uint64_t arrival = 0;  // the AsyncArrival that tracks it; 0: none
 };
@@ -141,15 +143,15 @@ struct Warp {
   uint32_t at_mbarrier = 0;  // lanes that wait for a phase
   uint32_t budget = 0;       // instructions until the end of its turn
   uint32_t first_lane = 0;   // that runs when several can
-  std::deque<Lane> lanes;
+  Lane lanes[kLanes];
 
-  std::vector<AsyncCopy> copies;
+  std::vector<AsyncCopy> copies[kLanes];
   uint32_t copies_clock = 0;  // of Order::copy_agent()
   std::vector<BulkStore> stores;
   std::unordered_map<uint64_t, SiteRounds> rounds;  // by place
-  uint32_t registers = 0;                           // of a thread (setmaxnreg)
-  uint32_t wanted_registers = 0;                    // that it waits for
-  uint32_t cluster_generation = 0;                  // of the cluster barrier that it arrived at
+  uint32_t registers = 0;           // of a thread (setmaxnreg)
+  uint32_t wanted_registers = 0;    // that it waits for
+  uint32_t cluster_generation = 0;  // of the cluster barrier that it arrived at
   bool cluster_arrived = false, waits_for_cluster = false;
 
   WarpProducts wgmma;
@@ -303,7 +305,10 @@ struct Grid {
 };
 
 /// The lane that runs, and what it belongs to.
-Lane& running();
+extern thread_local constinit Lane* running_lane;
+inline Lane& running() {
+  return *running_lane;
+}
 inline Warp& running_warp() {
   return *running().warp;
 }

@@ -9,6 +9,7 @@
 namespace mc::gpu::emu {
 
 thread_local constinit const Place* running_place = nullptr;
+thread_local constinit Lane* running_lane = nullptr;
 
 namespace {
 
@@ -71,8 +72,6 @@ static_assert(std::size(kNames) == static_cast<size_t>(Instruction::exit) + 1);
 /// Thrown by the lane that broke a rule, so that its own frames are left in order. The other lanes are dropped.
 struct Stopped {};
 
-thread_local constinit Lane* running_lane = nullptr;
-
 /// The running lane gives the processor to another one of its warp, or to the scheduler.
 void leave(bool to_scheduler) {
   Lane& self = *running_lane;
@@ -107,9 +106,8 @@ void run_collective(Warp& warp, uint32_t lanes, Collective collective) {
 void check_exit(Lane& lane) {
   Warp& warp = *lane.warp;
   if (warp.cta.grid.options.checks)
-    for (const AsyncCopy& copy : warp.copies)
-      if (copy.lane == lane.number && copy.arrival == 0)
-        fail("exit", "a lane exits with a cp.async that it has not waited for");
+    for (const AsyncCopy& copy : warp.copies[lane.number])
+      if (copy.arrival == 0) fail("exit", "a lane exits with a cp.async that it has not waited for");
   if (!warp.wgmma.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
   finish_stores(lane);
   if (warp.cluster_arrived && warp.cluster_generation == warp.cta.cluster.generation)
@@ -199,10 +197,6 @@ void Counters::add(const Counters& other) {
   async_bytes += other.async_bytes;
   barriers += other.barriers;
   bank_conflicts += other.bank_conflicts;
-}
-
-Lane& running() {
-  return *running_lane;
 }
 
 std::string_view file_of(const Where& where) {
@@ -329,7 +323,7 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
 Warp::Warp(Cta& cta, uint32_t number)
     : cta(cta), number(number), agent(cta.rank * (cta.grid.launch.block / kLanes) + number) {
   for (uint32_t i = 0; i < kLanes; ++i) {
-    Lane& lane = lanes.emplace_back();
+    Lane& lane = lanes[i];
     lane.warp = this;
     lane.number = i;
     lane.place.thread = number * kLanes + i;
