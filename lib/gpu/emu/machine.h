@@ -123,6 +123,22 @@ struct SiteRounds {
   std::deque<Round> rounds;
 };
 
+/// The rounds of a warp by the place of the source. A few places are found without a search.
+struct WarpRounds {
+  std::unordered_map<uint64_t, SiteRounds> all;
+  std::pair<uint64_t, SiteRounds*> recent[16] = {};
+
+  SiteRounds& of(Instruction instruction, const Where& where) {
+    const uint64_t key = uint64_t{where.line()} << 32 | where.column() << 8 | static_cast<uint64_t>(instruction);
+    auto& [last, rounds] = recent[(where.line() ^ where.column()) % std::size(recent)];
+    if (last != key || rounds == nullptr) {
+      last = key;
+      rounds = &all[key];
+    }
+    return *rounds;
+  }
+};
+
 /// The wgmma instructions of a warp; empty in kernels without them.
 struct WarpProducts {
   std::vector<Product> products;
@@ -148,7 +164,7 @@ struct Warp {
   std::vector<AsyncCopy> copies[kLanes];
   uint32_t copies_clock = 0;  // of Order::copy_agent()
   std::vector<BulkStore> stores;
-  std::unordered_map<uint64_t, SiteRounds> rounds;  // by place
+  WarpRounds rounds;
   uint32_t registers = 0;           // of a thread (setmaxnreg)
   uint32_t wanted_registers = 0;    // that it waits for
   uint32_t cluster_generation = 0;  // of the cluster barrier that it arrived at

@@ -46,12 +46,31 @@ void count_conflicts(uint32_t conflicts) {
                               std::to_string(grid.kernel.conflicts_max));
 }
 
-/// A wavefront serves lanes whose words lie in different banks; lanes that name one word share it.
+namespace {
+
+/// Extra wavefronts of the lanes from `first`: one serves lanes whose words lie in different banks, and lanes that name
+/// one word share it.
+uint32_t conflicts_of(const SiteRounds::Round& round, uint32_t first, uint32_t lanes) {
+  uint32_t words[kLanes], banks[kLanes] = {}, count = 0, most = 1;
+  for (uint32_t i = first; i < first + lanes; ++i)
+    for (uint32_t w = 0; (round.lanes >> i & 1) != 0 && w < std::max(round.bytes / 4, 1u); ++w) {
+      const uint32_t word = round.at[i] / 4 + w;
+      uint32_t& bank = banks[word % 32];
+      if (bank > 0 && std::find(words, words + count, word) != words + count) continue;
+      MC_ASSERT_LT(count, kLanes);
+      words[count++] = word;
+      most = std::max(most, ++bank);
+    }
+  return most - 1;
+}
+
+}  // namespace
+
+/// Counts the extra wavefronts of the accesses at one place: the nth ones of the lanes are one access.
 void note_banks(uint32_t address, uint32_t bytes) {
   const Lane& lane = running();
   Warp& warp = *lane.warp;
-  SiteRounds& site = warp.rounds[uint64_t{lane.where.line()} << 32 | lane.where.column() << 8 |
-                                 static_cast<uint64_t>(lane.instruction)];
+  SiteRounds& site = warp.rounds.of(lane.instruction, lane.where);
   const uint32_t call = site.calls[lane.number]++;
   if (call < site.first) return;  // its round was given up
   while (site.rounds.size() <= call - site.first) site.rounds.emplace_back();
@@ -67,18 +86,8 @@ void note_banks(uint32_t address, uint32_t bytes) {
     ++site.first;
     const uint32_t lanes_at_once = 128 / std::max(done.bytes, 4u);
     uint32_t conflicts = 0;
-    for (uint32_t first = 0; first < kLanes; first += lanes_at_once) {
-      std::vector<uint32_t> words[32];  // of each bank
-      uint32_t most = 1;
-      for (uint32_t i = first; i < first + lanes_at_once; ++i)
-        for (uint32_t w = 0; (done.lanes >> i & 1) != 0 && w < std::max(done.bytes / 4, 1u); ++w) {
-          const uint32_t word = done.at[i] / 4 + w;
-          std::vector<uint32_t>& bank = words[word % 32];
-          if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
-          most = std::max(most, static_cast<uint32_t>(bank.size()));
-        }
-      conflicts += most - 1;
-    }
+    for (uint32_t first = 0; first < kLanes; first += lanes_at_once)
+      conflicts += conflicts_of(done, first, lanes_at_once);
     count_conflicts(conflicts);
   }
 }
