@@ -382,6 +382,11 @@ Known publish();
 void acquire(const Known& known);
 void join(Known& into, const Known& from);
 
+/// sums[x] += the sum over k of a[k] b[k][x], in ascending order of k, for 16 k and `n` x. `b_finite`: no number of b
+/// is infinite or NaN.
+void multiply_row(const float* a, const float* b, bool b_finite, float* sums, uint32_t n);
+bool is_finite(const float* values, size_t count);
+
 /// Calls f(lane) for each lane of the mask.
 template <class F>
 void for_lanes(uint32_t mask, F&& f) {

@@ -203,9 +203,8 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
       b[q + 8 * r + 1][g] = high_half(o.b[r]);
     }
   }
-  for (auto row = 0; row < 16; ++row)
-    for (auto k = 0; k < 16; ++k)
-      for (auto n = 0; n < 8; ++n) d[row][n] += a[row][k] * b[k][n];
+  const bool finite = is_finite(b[0], 16 * 8);
+  for (auto row = 0; row < 16; ++row) multiply_row(a[row], b[0], finite, d[row], 8);
   for (uint32_t lane = 0; lane < kLanes; ++lane)
     for (uint32_t r = 0; r < 4; ++r)
       operand<TileOperand>(operands, lane).d[r] = d[lane / 4 + 8 * (r >> 1)][2 * (lane % 4) + (r & 1)];
@@ -213,7 +212,31 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
   return Flow::next;
 }
 
+/// Whether products with a row of zeros leave the sums as they are: zeros add nothing, except to -0.
+bool changes_nothing(const float* a, const float* sums, uint32_t n) {
+  return std::all_of(a, a + 16, [](float x) { return x == 0; }) &&
+         std::none_of(sums, sums + n, [](float x) { return std::bit_cast<uint32_t>(x) == 0x80000000u; });
+}
+
 }  // namespace
+
+bool is_finite(const float* values, size_t count) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  bool out = true;
+  for (size_t i = 0; i < count; ++i) out &= (std::bit_cast<uint32_t>(values[i]) & kExponent) != kExponent;
+  return out;
+}
+
+void multiply_row(const float* a, const float* b, bool b_finite, float* sums, uint32_t n) {
+  if (b_finite && changes_nothing(a, sums, n)) return;
+  for (uint32_t first = 0; first < n; first += 8) {
+    float s[8];
+    std::copy_n(sums + first, 8, s);
+    for (uint32_t k = 0; k < 16; ++k)
+      for (uint32_t x = 0; x < 8; ++x) s[x] += a[k] * b[k * n + first + x];
+    std::copy_n(s, 8, sums + first);
+  }
+}
 
 void barrier_sync(uint32_t id, uint32_t threads, bool arrive_only, const Where& where) {
   if (!begin(arrive_only ? Instruction::bar_arrive : Instruction::bar_sync, where)) return;

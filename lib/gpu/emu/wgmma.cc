@@ -163,7 +163,7 @@ Flow issue_product(Warp& w, uint32_t, void* const* operands) {
   return Flow::next;
 }
 
-/// values (+)= a b, sums over k in ascending order.
+/// values (+)= a b.
 void multiply_product(const Warp& w, const Product& product, std::vector<float>& values) {
   const uint32_t n = product.form.columns;
   MC_ASSERT(n % 8 == 0 && n <= 256);
@@ -180,11 +180,8 @@ void multiply_product(const Warp& w, const Product& product, std::vector<float>&
   if (!product.add) std::fill(values.begin(), values.end(), 0.f);
   float b[16 * 256];
   read_tile(w.cta, tile_of(product.b), product.form.b_k_major, 0, n, false, b);
-  for (uint32_t row = 0; row < 16; ++row) {
-    float* sum = values.data() + size_t{row} * n;
-    for (uint32_t k = 0; k < 16; ++k)
-      for (uint32_t x = 0; x < n; ++x) sum[x] += a[row][k] * b[k * n + x];
-  }
+  const bool finite = is_finite(b, size_t{16} * n);
+  for (uint32_t row = 0; row < 16; ++row) multiply_row(a[row], b, finite, values.data() + size_t{row} * n, n);
 }
 
 /// Whether a lane's registers are no longer what they were.
