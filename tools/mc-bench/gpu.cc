@@ -3,8 +3,10 @@
 // runs once. With --speed the kernels are timed instead (gpu_speed.h).
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "attn_case.h"
 #include "base/assert.h"
@@ -85,7 +87,8 @@ constexpr Flag kGpuChecks{.name = "no-checks",
 
 constexpr Flag kGpuMutants{.name = "mutants",
                            .kind = FlagKind::boolean,
-                           .help = "run deliberately broken kernels in place of the sound ones: each must be reported"};
+                           .help = "run deliberately broken ones of --kernel, with all three also broken instructions: "
+                                   "each must be reported"};
 
 constexpr Flag kGpuInstructions{.name = "instructions",
                                 .kind = FlagKind::boolean,
@@ -270,6 +273,8 @@ struct MutantRuns {
   GpuCase& made;
   const cli::Args& args;
   Rows& rows;
+  using Sites = std::map<std::string_view, std::vector<gpu::emu::Site>>;
+  Sites& sites;  // by the kernel's name
 
   gpu::emu::Options options() const {
     return {.seed = args.count(flags::kSeed), .checks = !args.on(kGpuChecks), .steps_max = 300'000'000};
@@ -302,7 +307,8 @@ Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gp
 
 /// The places that a sound run of the kernel passes.
 Result<std::vector<gpu::emu::Site>> sites_of(MutantRuns& runs, std::string_view entry) {
-  std::vector<gpu::emu::Site> sites;
+  std::vector<gpu::emu::Site>& sites = runs.sites[entry];
+  if (!sites.empty()) return sites;
   gpu::emu::Options options = runs.options();
   options.sites = &sites;
   runs.emulated.set_mutated(entry);
@@ -316,11 +322,38 @@ Result<std::vector<gpu::emu::Site>> sites_of(MutantRuns& runs, std::string_view 
   return sites;
 }
 
+/// The cases that mutants run on: those of one kernel and one shape share a case and its expected result.
+class MutantCases {
+ public:
+  MutantCases(const cli::Args& args, Parallel& parallel, Rows& rows) : args_(args), parallel_(parallel), rows_(rows) {}
+
+  Result<MutantRuns> of(gpu::AttentionKernel kernel, const GpuRun& run) {
+    const std::tuple key(kernel, run.attention, run.splits, run.tokens);
+    auto found = cases_.find(key);
+    if (found == cases_.end()) {
+      MC_TRY(emulation, Emulation::open());
+      MC_TRY(made, open_mutant_case(kernel, run, parallel_, *emulation.device));
+      found = cases_.emplace(key, Case{std::move(emulation), std::move(made), {}}).first;
+    }
+    Case& one = found->second;
+    return MutantRuns{one.emulation.driver->gpu(), *one.made, args_, rows_, one.sites};
+  }
+
+ private:
+  struct Case {
+    Emulation emulation;
+    std::unique_ptr<GpuCase> made;
+    MutantRuns::Sites sites;
+  };
+  const cli::Args& args_;
+  Parallel& parallel_;
+  Rows& rows_;
+  std::map<std::tuple<gpu::AttentionKernel, std::string_view, int, int>, Case> cases_;
+};
+
 /// One mutant of the table.
-Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel& parallel, Rows& rows) {
-  MC_TRY(emulation, Emulation::open());
-  MC_TRY(made, open_mutant_case(mutant.kernel, mutant.run, parallel, *emulation.device));
-  MutantRuns runs{emulation.driver->gpu(), *made, args, rows};
+Result<bool> run_mutant(const GpuMutant& mutant, MutantCases& cases) {
+  MC_TRY(runs, cases.of(mutant.kernel, mutant.run));
   gpu::emu::Options options = runs.options();
   options.fault = static_cast<uint8_t>(mutant.fault);
   gpu::emu::Mutation mutation;
@@ -336,10 +369,8 @@ Result<bool> run_mutant(const GpuMutant& mutant, const cli::Args& args, Parallel
 /// Leaves out each call of an instruction that does nothing but order others, one at a time. The names of those whose
 /// absence nothing reported.
 Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view entry, const GpuRun& run,
-                                  const cli::Args& args, Parallel& parallel, Rows& rows) {
-  MC_TRY(emulation, Emulation::open());
-  MC_TRY(made, open_mutant_case(kernel, run, parallel, *emulation.device));
-  MutantRuns runs{emulation.driver->gpu(), *made, args, rows};
+                                  MutantCases& cases) {
+  MC_TRY(runs, cases.of(kernel, run));
   MC_TRY(sites, sites_of(runs, entry));
   std::string missed;
   for (const gpu::emu::Site& site : sites) {
@@ -369,18 +400,32 @@ constexpr GpuSweep kSweeps[] = {
 Result<int> run_mutants(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
   Parallel parallel(1);
+  MutantCases cases(args, parallel, *rows);
+  const auto is_chosen = [&](gpu::AttentionKernel kernel) {
+    const std::vector<std::string> names = args.list(kGpuKernels);
+    return std::any_of(std::begin(kGpuKernelNames), std::end(kGpuKernelNames), [&](const auto& row) {
+      return row.second == kernel && std::find(names.begin(), names.end(), row.first) != names.end();
+    });
+  };
+  bool all_chosen = true;
   std::string missed;
-  for (const GpuMutant& mutant : gpu_mutants()) rows->expect({std::string(mutant.name), "in-flight,race", "3 of 3"});
+  for (const GpuMutant& mutant : gpu_mutants())
+    if (is_chosen(mutant.kernel)) rows->expect({std::string(mutant.name), "in-flight,race", "3 of 3"});
   for (const GpuMutant& mutant : gpu_mutants()) {
-    MC_TRY(caught, run_mutant(mutant, args, parallel, *rows));
+    if (!is_chosen(mutant.kernel)) continue;
+    MC_TRY(caught, run_mutant(mutant, cases));
     if (!caught) missed += "; " + std::string(mutant.name);
   }
   for (const GpuSweep& sweep : kSweeps) {
-    MC_TRY(unseen, sweep_mutants(sweep.kernel, sweep.entry, sweep.run, args, parallel, *rows));
+    all_chosen = all_chosen && is_chosen(sweep.kernel);
+    if (!is_chosen(sweep.kernel)) continue;
+    MC_TRY(unseen, sweep_mutants(sweep.kernel, sweep.entry, sweep.run, cases));
     missed += unseen;
   }
-  MC_TRY(unseen, mutate_trials(args.count(flags::kSeed), *rows));
-  missed += unseen;
+  if (all_chosen) {
+    MC_TRY(unseen, mutate_trials(args.count(flags::kSeed), *rows));
+    missed += unseen;
+  }
   MC_CHECK(rows->finish());
   if (!missed.empty())
     return user_error(err::kWrongAnswer, "the emulator missed mutants, or named another rule: " + missed.substr(2), {},
