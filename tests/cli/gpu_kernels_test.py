@@ -156,10 +156,10 @@ class Script(unittest.TestCase):
         self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0|no kernels for a GPU|the kernels need)")
 
     def test_a_rehearsal_in_the_emulator_takes_every_step_and_keeps_its_cases(self):
-        lengths = {} if FULL else {"MCT_GPU_LENGTHS": "1,65"}
+        few = {} if FULL else {"MCT_GPU_LENGTHS": "1,65", "MCT_GPU_TEXT": "3"}
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run([self.SCRIPT, "--rehearse", cluster.BUILD], capture_output=True, text=True,
-                                  timeout=900, env=os.environ | lengths | {"OUT": out})
+                                  timeout=900, env=os.environ | few | {"OUT": out})
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
@@ -181,7 +181,7 @@ class Script(unittest.TestCase):
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run([self.SCRIPT, "--rehearse", os.path.join(cluster.BUILD, "gpu-bundle.tar.xz")],
                                   capture_output=True, text=True, timeout=900,
-                                  env=os.environ | {"MCT_GPU_LENGTHS": "1", "OUT": out})
+                                  env=os.environ | {"MCT_GPU_LENGTHS": "1", "MCT_GPU_TEXT": "3", "OUT": out})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_folder_without_programs_is_refused_with_the_command_that_builds_them(self):
