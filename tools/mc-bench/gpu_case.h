@@ -44,7 +44,8 @@ class GpuCase {
   GpuCase(const GpuShape& shape, gpu::Device& device) : shape_(shape), device_(&device) {}
   Result<void> fill(Parallel& parallel);
   Result<void> expect(Parallel& parallel);
-  double bound(const float* q, double out) const;
+  /// The bound of one element's error. `q_norm`: the norm of its query.
+  double bound(double q_norm, double out) const;
   Result<std::vector<bool>> tied_rows(const std::vector<int32_t>& chosen) const;
   bool is_tie(size_t row, const int32_t* chosen) const;
   std::pair<double, double> score(const gpu::SequenceRows& s, size_t row, int32_t block) const;
