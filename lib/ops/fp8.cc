@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "base/assert.h"
 #include "ops/fp8_variants.h"
@@ -19,14 +20,19 @@ float scale_of(const std::byte* panel, size_t k, size_t group, size_t column, si
 
 void panel_ref(const float* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, size_t group, float* y,
                size_t y_stride, size_t columns) {
-  for (size_t row = 0; row < rows; ++row)
-    for (size_t column = 0; column < columns; ++column) {
+  const std::array<float, 256>& values = e4m3_values();
+  std::vector<double> weights(k), scales(k);  // of a column
+  for (size_t column = 0; column < columns; ++column) {
+    for (size_t i = 0; i < k; ++i) {
+      weights[i] = static_cast<double>(values[fp8_code(panel, column, i)]);
+      scales[i] = static_cast<double>(scale_of(panel, k, group, column, i));
+    }
+    for (size_t row = 0; row < rows; ++row) {
       double sum = 0;
-      for (size_t i = 0; i < k; ++i)
-        sum += static_cast<double>(x[row * x_stride + i]) * e4m3_to_f32(fp8_code(panel, column, i)) *
-               scale_of(panel, k, group, column, i);
+      for (size_t i = 0; i < k; ++i) sum += static_cast<double>(x[row * x_stride + i]) * weights[i] * scales[i];
       y[row * y_stride + column] = static_cast<float>(sum);
     }
+  }
 }
 
 void widen_ref(const std::byte* panel, size_t k, size_t group, float* out) {
