@@ -31,13 +31,20 @@ struct Rows {
   std::vector<float> k, v;  // [tokens, kv_heads, head_dim]
 };
 
+/// The sum of four uniform numbers, with variance 1: nearly normal, and drawn at a tenth of the cost of Rng::normal().
+inline float bell(Rng& rng) {
+  const uint64_t bits = rng.next();
+  const auto part = [&](int i) { return static_cast<float>(bits >> (16 * i) & 0xffff); };
+  return ((part(0) + part(1)) + (part(2) + part(3)) - 131070) * (1.7320508f / 65536);
+}
+
 inline Rows random_rows(const ExtentLayout& layout, int64_t tokens, Data data, Rng& rng) {
   const size_t row = layout.kv_heads * layout.head_dim;
   Rows rows{std::vector<float>(static_cast<size_t>(tokens) * row),
             std::vector<float>(static_cast<size_t>(tokens) * row)};
   for (size_t i = 0; i < rows.k.size(); ++i) {
-    rows.k[i] = static_cast<float>(rng.normal());
-    rows.v[i] = static_cast<float>(rng.normal());
+    rows.k[i] = bell(rng);
+    rows.v[i] = bell(rng);
     if (data == Data::huge) rows.k[i] *= 40;
     if (data == Data::zeros) rows.k[i] = 0;
     if (data == Data::constant_keys) rows.k[i] = rows.k[i % row];
@@ -105,7 +112,7 @@ struct Case {
 
 inline std::vector<float> random_queries(const Case& c, Rng& rng) {
   std::vector<float> q(static_cast<size_t>(c.rows * c.q_heads) * c.layout.head_dim);
-  for (float& x : q) x = static_cast<float>(rng.normal());
+  for (float& x : q) x = bell(rng);
   return q;
 }
 

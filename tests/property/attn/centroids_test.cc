@@ -97,7 +97,7 @@ TEST_CASE(
             s.fill(1, page * s.layout.block_tokens, rng);
           }
           index.extend(s.plan(), s.table.data(), kv_len - 1, pool);
-          for (float& x : q) x = static_cast<float>(rng.normal());
+          for (float& x : q) x = bell(rng);
           const KvView pages = s.view(kv_len);
           KvView gathered = pages, part = pages;
           gathered.centroids = part.centroids = index.view(0);

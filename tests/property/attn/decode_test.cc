@@ -32,7 +32,7 @@ struct Batch {
       modes.push_back(mode);
     }
     q.resize(sequences.size() * row_floats());
-    for (float& x : q) x = static_cast<float>(rng.normal());
+    for (float& x : q) x = bell(rng);
   }
 
   size_t row_floats() const { return static_cast<size_t>(q_heads) * layout.head_dim; }
