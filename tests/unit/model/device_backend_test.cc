@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "count.h"
 #include "golden.h"
 #include "gpu/emulated.h"
 #include "gpu/gpu.h"
@@ -240,7 +241,7 @@ TEST_CASE("model/device: a sequence that stays on the device gets the logits of 
   LocalPages kept = pair.pages(192), copied = pair.pages(192);
   for (LocalPages* pages : {&kept, &copied}) REQUIRE_OK(prefill(pair.cpu->runner, *pages, tokens, plan));
   std::vector<float> with(pair.config().vocab), without(pair.config().vocab);
-  for (int64_t position = 63; position < 68; ++position) {  // over the end of a page
+  for (int64_t position = 63; position < test::count(67, 68); ++position) {  // over the end of a page
     const DecodeRow stays{100, position, kept.pages(), &plan, nullptr, 5};
     const DecodeRow moves{100, position, copied.pages(), &plan, nullptr};
     uint64_t before = pair.driver->gpu().operations();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "count.h"
 #include "gguf_writer.h"
 #include "golden.h"
 #include "ops/quant_pack.h"
@@ -137,7 +138,7 @@ Answer answer_of(test::Loaded& loaded) {
   GenerateRequest request;
   Rng rng(test::seed());
   for (int i = 0; i < 40; ++i) request.prompt.push_back(static_cast<uint32_t>(rng.below(kVocab)));
-  request.max_tokens = 24;
+  request.max_tokens = test::count(8, 24);
   request.sampling.temperature = 0;
   request.sampling.logprobs = 2;
   request.prefill_plan = request.decode_plan = test::full_plan(loaded.model);
