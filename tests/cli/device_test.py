@@ -41,7 +41,8 @@ class Equality(unittest.TestCase):
         return on_emu
 
     def test_a_greedy_answer_on_emu_is_the_cpu_s_over_full_attention(self):
-        self.assertEqual(len(self.equal("-p", PASSKEY, "-n", "5", "--attention", "full")), 5)
+        count = 5 if cluster.FULL else 3
+        self.assertEqual(len(self.equal("-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
 
     def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
         plan = "moba:block=64,top_k=2,full_last=1"
@@ -51,21 +52,23 @@ class Equality(unittest.TestCase):
         sampling = {"temperature": 0.8, "top_k": TOP_K, "top_p": 0.95, "min_p": 0.01}
         flags = [word for name, value in sampling.items() for word in ("--" + name.replace("_", "-"), str(value))]
         compared = 0
-        for seed in ("3", "8"):
+        seeds = ("3", "8") if cluster.FULL else ("3",)
+        for seed in seeds:
             how = [*flags, "--seed", seed, *PLAIN]
             answers = [drawn(device, "-p", PASSKEY, "-n", "5", how=how) for device in ("cpu", "emu")]
             compared += draws.check(self, *answers, LAYERS, sampling)
-        self.assertGreaterEqual(compared, 4)  # of 10: more than the first tokens
+        self.assertGreaterEqual(compared, 2 * len(seeds))  # of 5 a seed: more than the first tokens
 
     def test_kv_that_emu_wrote_is_continued_on_the_cpu_and_the_other_way_round(self):
-        want = answer("cpu", "-p", PASSKEY, "-n", "4")
+        count = "4" if cluster.FULL else "3"
+        want = answer("cpu", "-p", PASSKEY, "-n", count)
         with tempfile.TemporaryDirectory(prefix="mct-device-") as folder:
             for first, second in (("emu", "cpu"), ("cpu", "emu")):
                 path = os.path.join(folder, first + ".mckv")
-                code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, "-p", PASSKEY, "-n", "4",
+                code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, "-p", PASSKEY, "-n", count,
                                            "--kv-out", path)
                 self.assertEqual(code, 0, err)
-                self.assertEqual(answer(second, "--kv-in", path, "-n", "4", tool="mc-decode"), want, first)
+                self.assertEqual(answer(second, "--kv-in", path, "-n", count, tool="mc-decode"), want, first)
 
 
 class BadInput(unittest.TestCase):
