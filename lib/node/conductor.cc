@@ -213,7 +213,8 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
   flights_.forget_source(node->slot());
   copies_.end_of(node->ordinal, board_, now);
   breakers_.forget(name);
-  if (node->hello.role == wire::Role::stage) breakers_.forget(leader_name(name));
+  if (const auto stage = parse_stage_name(name); stage && node->hello.role == wire::Role::stage)
+    breakers_.forget(stage->leader);
   members_.remove(name, why);
   members_changed();  // wakes requests that waited for a prefix which the node was computing
   members_.broadcast(out);

@@ -428,7 +428,8 @@ Result<void> Members::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find(name);
   if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
   if (node->hello.role == wire::Role::stage) {
-    const std::string leader = leader_name(name);
+    const auto parsed = parse_stage_name(name);
+    const std::string leader = parsed ? parsed->leader : name;
     return Error{Code::invalid,
                  name + " is a stage of the pipeline " + leader + ", which drains as a whole: drain " + leader};
   }

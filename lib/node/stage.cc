@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/units.h"
 
 namespace mc::node {
 namespace {
 
 constexpr const char* kNotListed = " is not the process that the conductor listed here";
 constexpr size_t kChecksMax = 1024;
+constexpr uint32_t kStagesMax = 999;
 
 }  // namespace
 
@@ -16,15 +18,19 @@ std::string stage_name(const std::string& leader, uint32_t stage) {
   return leader + "." + std::to_string(stage);
 }
 
-std::string leader_name(const std::string& stage) {
-  return stage.substr(0, stage.rfind('.'));
+std::optional<StageName> parse_stage_name(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return std::nullopt;
+  const auto stage = parse_u64(std::string_view(name).substr(dot + 1), 1, kStagesMax);
+  if (!stage) return std::nullopt;
+  StageName out{name.substr(0, dot), static_cast<uint32_t>(*stage)};
+  if (stage_name(out.leader, out.stage) != name) return std::nullopt;
+  return out;
 }
 
 bool is_stage_of(const std::string& name, const std::string& leader) {
-  if (!name.starts_with(leader + ".")) return false;
-  const std::string number = name.substr(leader.size() + 1);
-  return !number.empty() && number.size() <= 3 &&
-         std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const auto parsed = parse_stage_name(name);
+  return parsed && parsed->leader == leader;
 }
 
 Stage::Stage(WorkerOptions worker, StageOptions options)

@@ -14,6 +14,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,14 @@ namespace mc::node {
 
 /// The name of a stage, such as "p0.1": member 1 of the pipeline that p0 leads.
 std::string stage_name(const std::string& leader, uint32_t stage);
-/// The leader's name in a stage's name: "p0" of "p0.1".
-std::string leader_name(const std::string& stage);
-/// Whether `name` is the name of `leader` with a stage number.
+/// The parts of such a name.
+struct StageName {
+  NodeId leader;
+  uint32_t stage = 0;
+};
+/// nullopt: `name` is no name of a stage. The inverse of stage_name(), so no number has leading zeros.
+std::optional<StageName> parse_stage_name(const std::string& name);
+/// Whether `name` is that of a stage which `leader` leads.
 bool is_stage_of(const std::string& name, const std::string& leader);
 
 /// Slots for activations behind the pages of a pipeline member's KV buffer. The stage reads activations into the first
@@ -75,6 +81,7 @@ class Stage final : public Worker {
 
  private:
   enum class Phase : uint8_t { waiting, reading, ready, computing };
+  /// A chunk that this stage was asked to compute, until the message has gone on to the next stage.
   struct Run {
     wire::StageRun asked;
     NodeId from;

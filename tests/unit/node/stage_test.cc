@@ -111,6 +111,11 @@ TEST_CASE("node/stage: ranges cover all layers once, and names tell members from
   CHECK_FALSE(is_stage_of("p0.x", "p0"));
   CHECK_FALSE(is_stage_of("p01", "p0"));
   CHECK_FALSE(is_stage_of("p0.", "p0"));
+  CHECK_FALSE(is_stage_of("p0.1.2", "p0"));
+  const auto dotted = parse_stage_name(stage_name("rack.7", 12));
+  REQUIRE(dotted);
+  CHECK((dotted->leader == "rack.7" && dotted->stage == 12));
+  for (const char* other : {"p0", "p0.0", "p0.01", "p0.-1", "p0.1000", ""}) CHECK_FALSE(parse_stage_name(other));
 }
 
 TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node and told to the leader") {
