@@ -17,9 +17,7 @@ SERVER = "mc-bench xfer --server --transport rdma,tcp --port 7790 --bind 10.0.0.
 STEPS = {
     "peer": f"{SERVER} >/tmp/ready 2>/dev/null & server=$!; until grep -q ready /tmp/ready; do sleep 0.1; done",
     "peer_gone": "kill $server; wait $server",
-    "whole": "true",
-    "one_down": "ip link set v2 down",
-    "address_gone": "ip addr flush dev v3 scope global; ip link set v3 mtu 1500",
+    "one_pair_down": "ip link set v2 down; ip addr flush dev v1 scope global; ip link set v1 mtu 1500",
     "all_down": "for v in v0 v1 v2 v3; do ip link set $v down; done",
     "no_device": "for r in rxe0 rxe1 rxe2 rxe3; do rdma link delete $r; done",
     "no_device_for_rdma": "true",
@@ -71,7 +69,7 @@ class Doctor(unittest.TestCase):
         self.assertEqual(code, 3)
 
     def test_a_whole_machine_has_four_usable_ports_with_their_ipv4_address_first(self):
-        ports, findings, code = self.step("whole")
+        ports, findings, code = self.step("peer")
         self.assertEqual(sorted(ports), ["rxe0", "rxe1", "rxe2", "rxe3"])
         for index, name in enumerate(sorted(ports)):
             port = ports[name]
@@ -84,18 +82,18 @@ class Doctor(unittest.TestCase):
         self.assertEqual(code, 0)
 
     def test_one_port_down_is_a_note_with_the_command_that_brings_it_up(self):
-        ports, findings, code = self.step("one_down")
+        ports, findings, code = self.step("one_pair_down")
         self.assertFalse(ports["rxe2"]["usable"])
         self.assertEqual(findings["rxe2:1"]["verdict"], "note")
         self.assertEqual(findings["rxe2:1"]["next"], "ip link set v2 up")
         self.assertEqual(code, 0)
 
     def test_an_address_that_went_away_and_a_small_mtu_are_seen(self):
-        ports, findings, _ = self.step("address_gone")
-        self.assertNotIn("10.0.1.2", [gid["address"] for gid in ports["rxe3"]["gids"] if gid["usable"]])
-        if ports["rxe3"]["usable"]:  # its link-local address may serve
-            self.assertEqual(ports["rxe3"]["mtu"], 1024)
-            self.assertIn("mtu 4200", findings["rxe3:1"]["next"])
+        ports, findings, _ = self.step("one_pair_down")
+        self.assertNotIn("10.0.0.2", [gid["address"] for gid in ports["rxe1"]["gids"] if gid["usable"]])
+        if ports["rxe1"]["usable"]:  # its link-local address may serve
+            self.assertEqual(ports["rxe1"]["mtu"], 1024)
+            self.assertIn("mtu 4200", findings["rxe1:1"]["next"])
 
     def test_all_ports_down_must_be_fixed(self):
         ports, findings, code = self.step("all_down")
