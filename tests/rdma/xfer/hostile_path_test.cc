@@ -183,7 +183,7 @@ TEST_CASE("rdma/xfer: a flood of words about resting is answered within bounds a
     CAPTURE(static_cast<int>(verb));
     RawPath raw(pair.holder->uris()[0]);
     // nothing is read meanwhile: answers pile up until that is too much, or the flood ends
-    for (int i = 0; i < 30000; ++i) {
+    for (int i = 0; i < ::mc::test::count(10000, 30000); ++i) {
       const auto bytes = wire::encode(frame(FrameType::path_rest, static_cast<uint64_t>(verb)));
       if (::send(raw.socket.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) break;
     }

@@ -34,8 +34,9 @@ uint64_t number_from(const char* name, uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
+/// By words: every byte equals the one after it.
 bool all(std::span<const std::byte> bytes, std::byte value) {
-  return std::all_of(bytes.begin(), bytes.end(), [&](std::byte each) { return each == value; });
+  return bytes.front() == value && equal(bytes.first(bytes.size() - 1), bytes.subspan(1));
 }
 
 /// For ever, one after another, until one fails.

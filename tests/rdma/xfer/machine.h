@@ -126,6 +126,19 @@ bool until(Holds holds, Duration limit = kLong) {
   return true;
 }
 
+/// Moves data by `move` until that made the netdev send `bytes` more; false after the limit. The path may have to be
+/// dialled first, a second in which an emulated processor had better do nothing: hence the pauses.
+template <class Move>
+bool carries(const std::string& netdev, uint64_t bytes, Move move) {
+  const uint64_t before = sent_bytes(netdev);
+  return until([&] {
+    move();
+    if (sent_bytes(netdev) > before + bytes) return true;
+    yield(50ms);
+    return false;
+  });
+}
+
 /// Verbs objects of the machine, and open descriptors of this process.
 struct Held {
   std::string verbs;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "count.h"
 #include "unit/xfer/pair.h"
 
 namespace pool_test {
@@ -11,6 +12,7 @@ namespace pool_test {
 using namespace mc;
 using namespace mc::xfer;
 using namespace mc::xfer::test;
+using ::mc::test::count;
 
 namespace {
 
@@ -87,7 +89,7 @@ TEST_CASE("rdma/xfer: three readers of a process with queue pairs for two all ge
   std::array<Side*, 3> readers{&a, &b, &c};
   std::array<PeerId, 3> to{};
   for (size_t i = 0; i < 3; ++i) to[i] = readers[i]->dial(holder);
-  for (int round = 0; round < 3; ++round)
+  for (int round = 0; round < count(2, 3); ++round)
     for (size_t i = 0; i < 3; ++i) {
       readers[i]->check_read(to[i], holder, 4096 << round);
       CHECK(holder.pairs() <= 4);
@@ -106,7 +108,7 @@ TEST_CASE("rdma/xfer: three busy readers of a process with queue pairs for two a
   std::array<PeerId, 3> to{};
   std::array<BatchId, 3> batches{};
   for (size_t i = 0; i < 3; ++i) to[i] = readers[i]->dial(holder);
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < count(1, 2); ++round) {
     for (size_t i = 0; i < 3; ++i) {
       auto batch = readers[i]->node->submit(std::vector{readers[i]->read(to[i], holder, kBytes)}, in(kLong));
       REQUIRE_OK(batch);
