@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kSlicePanels = 2;
 constexpr size_t kGroupTiles = 8;
+constexpr size_t kQuantTaskRows = 2 * kTileRows;  // the codes of a panel are widened once a task
 constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
@@ -279,7 +280,7 @@ void PackedMatrix::row(size_t row, float* out) const {
 }
 
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
-    : kernels_(&kernels), quant_(&quant_kernels(kernels)), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
+    : kernels_(&kernels), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
@@ -350,12 +351,13 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
   if (weights.quantised()) {
     const size_t bytes = quant_row_bytes(columns);
+    const QuantKernels& quant = quant_kernels(*kernels_, rows);
     if (code_rows_.size() < rows * bytes) code_rows_.resize(rows * bytes);
     parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
-        quant_->quantise_row(x + row * columns, columns, code_rows_.data() + row * bytes);
+        quant.quantise_row(x + row * columns, columns, code_rows_.data() + row * bytes);
     });
-    return {x, nullptr, columns, code_rows_.data(), bytes};
+    return {x, nullptr, columns, code_rows_.data(), bytes, &quant};
   }
   if (weights.dtype() == Dtype::f32) return {x, nullptr, columns};
   const bool tiles_of_bf16 = kernels_->panel_bf16 != nullptr;
@@ -409,7 +411,7 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
   const std::byte* data = weights.panel(panel);
   if (weights.quantised()) {
     MC_ASSERT(x.codes != nullptr);
-    quant_->panel(x.codes, x.code_bytes, rows, data, k, *weights.quantised(), y + first, n, columns);
+    x.quant->panel(x.codes, x.code_bytes, rows, data, k, *weights.quantised(), y + first, n, columns);
   } else if (weights.is_fp8())
     fp8_->panel(x.wide, x.stride, rows, data, k, weights.fp8_group(), y + first, n, columns);
   else if (weights.dtype() == Dtype::f32)
@@ -424,10 +426,10 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
 
 void Matmul::rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
   const Input in = input(weights, x, rows);
-  const size_t tiles = (rows + kTileRows - 1) / kTileRows;
-  parallel_->for_each(static_cast<int64_t>(tiles * weights.panels()), [&](int64_t task, int) {
-    const size_t row = static_cast<size_t>(task) % tiles * kTileRows, count = std::min(kTileRows, rows - row);
-    panel_rows(weights, static_cast<size_t>(task) / tiles, in.from_row(row), count, y + row * weights.rows());
+  const size_t step = weights.quantised() ? kQuantTaskRows : kTileRows, steps = (rows + step - 1) / step;
+  parallel_->for_each(static_cast<int64_t>(steps * weights.panels()), [&](int64_t task, int) {
+    const size_t row = static_cast<size_t>(task) % steps * step, count = std::min(step, rows - row);
+    panel_rows(weights, static_cast<size_t>(task) / steps, in.from_row(row), count, y + row * weights.rows());
   });
 }
 

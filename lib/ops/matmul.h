@@ -148,10 +148,15 @@ class Matmul {
     const bf16_t* narrow = nullptr;
     size_t stride = 0;
     const std::byte* codes = nullptr;
-    size_t code_bytes = 0;  // of a row
+    size_t code_bytes = 0;                // of a row
+    const QuantKernels* quant = nullptr;  // the variant that made the codes
     Input from_row(size_t row) const {
-      return {wide ? wide + row * stride : nullptr, narrow ? narrow + row * stride : nullptr, stride,
-              codes ? codes + row * code_bytes : nullptr, code_bytes};
+      return {wide ? wide + row * stride : nullptr,
+              narrow ? narrow + row * stride : nullptr,
+              stride,
+              codes ? codes + row * code_bytes : nullptr,
+              code_bytes,
+              quant};
     }
   };
   Input input(const PackedMatrix& weights, const float* x, size_t rows);
@@ -167,7 +172,6 @@ class Matmul {
   void rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y);
 
   const Kernels* kernels_;
-  const QuantKernels* quant_;
   const Fp8Kernels* fp8_;
   Parallel* parallel_;
   std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;

@@ -98,13 +98,14 @@ void panel_ref(const std::byte* x, size_t x_stride, size_t rows, const std::byte
   }
 }
 
-constexpr QuantKernels kQuantRef = {"ref", [] { return true; }, quantise_row_ref, panel_ref};
+constexpr QuantKernels kQuantRef = {"ref", [] { return true; }, 1, quantise_row_ref, panel_ref};
 
 constexpr const QuantKernels* kQuantVariants[] = {
     &kQuantRef,
 #if defined(__x86_64__)
     &kQuantAvx2,
     &kQuantAvx512Vnni,
+    &kQuantAvx512VnniTiles,
 #endif
 };
 
@@ -194,11 +195,12 @@ std::span<const QuantKernels* const> quant_variants() {
   return kQuantVariants;
 }
 
-const QuantKernels& quant_kernels(const Kernels& kernels) {
+const QuantKernels& quant_kernels(const Kernels& kernels, size_t rows) {
   const std::string_view name(kernels.name);
   const QuantKernels* best = &kQuantRef;
   for (const QuantKernels* variant : kQuantVariants)
-    if ((name == variant->name || name.starts_with("avx512")) && variant->supported()) best = variant;
+    if ((name == variant->name || name.starts_with("avx512")) && variant->supported() && rows >= variant->rows_min)
+      best = variant;
   return *best;
 }
 

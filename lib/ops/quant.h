@@ -83,6 +83,7 @@ constexpr size_t quant_row_bytes(size_t k) {
 struct QuantKernels {
   const char* name;
   bool (*supported)();
+  size_t rows_min;  // from so many rows on it is the fastest
   /// Turns x [k] into whole numbers. A group with a value that is not finite gets the scale NaN.
   void (*quantise_row)(const float* x, size_t k, std::byte* out);
   /// y[row, 0..columns) = x[row] . panel; columns <= 64. x is what quantise_row() of the same variant made, x_stride in
@@ -93,7 +94,8 @@ struct QuantKernels {
 
 /// Every variant of this build, ref first. For tests.
 std::span<const QuantKernels* const> quant_variants();
-/// The table for kernels of ops.h: ref for ref, avx2 for avx2, else the fastest that this CPU supports.
-const QuantKernels& quant_kernels(const Kernels& kernels);
+/// The table for kernels of ops.h and so many rows: ref for ref, avx2 for avx2, else the fastest that this CPU
+/// supports. Tables for the same kernels give the same bits.
+const QuantKernels& quant_kernels(const Kernels& kernels, size_t rows);
 
 }  // namespace mc::ops

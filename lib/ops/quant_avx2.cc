@@ -102,6 +102,6 @@ struct Avx2Quant {
 
 }  // namespace
 
-const QuantKernels kQuantAvx2 = {"avx2", supported, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>};
+const QuantKernels kQuantAvx2 = {"avx2", supported, 1, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>};
 
 }  // namespace mc::ops

@@ -10,6 +10,7 @@ namespace mc::ops {
 #if defined(__x86_64__)
 extern const QuantKernels kQuantAvx2;
 extern const QuantKernels kQuantAvx512Vnni;
+extern const QuantKernels kQuantAvx512VnniTiles;
 #endif
 
 struct InputScale {

@@ -158,6 +158,35 @@ TEST_CASE("ops/quant: every variant's product of the forms of K types agrees wit
   }
 }
 
+TEST_CASE("ops/quant: the variants for few and for many rows give the same bits") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  constexpr size_t kRows = 23, k = 768, columns = 50;
+  const auto x = values(rng, kRows * k);
+  const auto product = [&](const QuantKernels& table, const std::vector<std::byte>& panel, QuantForm form) {
+    std::vector<float> y(kRows * columns);
+    const auto codes = inputs_of(table, x, k);
+    table.panel(codes.data(), quant_row_bytes(k), kRows, panel.data(), k, form, y.data(), columns, columns);
+    return y;
+  };
+  for (const Kernels* kernels : variants()) {
+    if (!kernels->supported()) continue;
+    const QuantKernels &few = quant_kernels(*kernels, 1), &many = quant_kernels(*kernels, kTileRows);
+    INFO(kernels->name << ": " << few.name << " beside " << many.name);
+    for (QuantForm form : kForms) {
+      const auto panel = panel_of(values(rng, columns * k), columns, k, form);
+      CHECK(product(few, panel, form) == product(many, panel, form));
+    }
+    for (gguf::Type own : kOwnForms) {
+      const QuantForm form = *kept_form(own);
+      std::vector<std::byte> panel(quant_panel_bytes(k, form));
+      for (size_t c = 0; c < columns; ++c)
+        pack_blocks(own, blocks_of(rng, gguf::info(own), k).data(), k, form, c, panel.data());
+      CHECK(product(few, panel, form) == product(many, panel, form));
+    }
+  }
+}
+
 TEST_CASE("ops/quant: packing floats moves no weight by more than half a step") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
