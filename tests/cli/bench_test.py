@@ -410,7 +410,7 @@ class Models(Scratch):
 class Forms(Scratch):
     """A table is written for people, for Markdown or for a spreadsheet."""
 
-    WORDS = ["attn", "--phase", "decode", "-n", "256,512", "-r", 1, "--attention", "full"]
+    WORDS = ["attn", "--phase", "decode", "-n", "64,128", "-r", 1, "--attention", "full"]
 
     def test_the_table_of_sim_fits_a_terminal_and_all_columns_are_there_for_the_asking(self):
         path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20)])
@@ -429,7 +429,7 @@ class Forms(Scratch):
 
     def test_csv_is_rows_of_equal_length_alone(self):
         rows = list(csv.reader(bench(*self.WORDS, "--format", "csv")[0].splitlines()))
-        self.assertEqual([row[0] for row in rows], ["point", "decode 256", "decode 512"])
+        self.assertEqual([row[0] for row in rows], ["point", "decode 64", "decode 128"])
         self.assertEqual({len(row) for row in rows}, {11})
         self.assertEqual(rows[1][1], "full")
 
@@ -462,18 +462,18 @@ class Interrupts(Scratch):
         return [line.decode() for line in out] + rest.decode().splitlines(keepends=True)
 
     def test_rows_come_one_by_one(self):
-        words = ["attn", "--phase", "decode", "-n", "1024-16384+16", "-r", 3, "--attention", "full"]
+        words = ["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"]
         out = self.interrupted(*words, lines=3)
         self.assertIn("GB/s read", out[0])
         self.assertRegex(out[1], r"^point +attention +kernels ")
-        self.assertRegex(out[2], r"^decode 1024 +full ")
+        self.assertRegex(out[2], r"^decode 64 +full ")
         self.assertEqual(len({len(line) for line in out[1:3]}), 1)
 
     def test_the_summary_has_the_points_until_then(self):
         path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20000)])
         policies = ",".join(["random", "load", "kv-centric"] * 300)
         for words in (
-            ["attn", "--phase", "decode", "-n", "1024-16384+16", "-r", 3, "--attention", "full"],
+            ["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"],
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "4096x4096"],
             ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
