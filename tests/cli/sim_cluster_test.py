@@ -272,7 +272,7 @@ class Cluster(unittest.TestCase):
         """The same trace message by message through conductor, prefill and decode machines, under the same clock."""
         cases = (
             [*AGREED],
-            ["3p1d", "--limit", 100, "--policy", "load"],
+            ["3p1d", "--limit", cluster.count(40, 100), "--policy", "load"],
             ["4p2d", "--limit", 150, "--admission", "committed", "--tbt-slo", "33ms", "--ttft-slo", "10s"],
         )
         for shape, *words in cluster.count(cases[:2], cases):
@@ -333,7 +333,7 @@ class Cluster(unittest.TestCase):
         for seed in ("7", "7", "8"):
             with tempfile.TemporaryDirectory(prefix="mct-sim-") as directory:
                 fates = os.path.join(directory, "r.jsonl")
-                words = ["--cluster", "3p2d", "--policy", "random,kv-centric", "--limit", cluster.count(20, 60)]
+                words = ["--cluster", "3p2d", "--policy", "random,kv-centric", "--limit", cluster.count(12, 60)]
                 words += ["--seed", seed, "--rules", "machines", "--save-requests", fates, "--json"]
                 code, out, err = cluster.run("mc-bench", "sim", SMALL, *words)
                 self.assertEqual(code, 0, err)
