@@ -1,5 +1,5 @@
 // `mc-bench route`: what one routing decision costs, against nodes and indexed blocks. A decision is what the
-// conductor does when a request's block ids are known: the walk through the prefix index (lib/kv), the
+// conductor does when a request's block ids are known: the walks through the prefix index (lib/kv), the
 // snapshot of the cluster brought up to date, policy, decode choice and admission (lib/sched). Half of the
 // nodes prefill, half decode. The cluster is played forward in virtual time at 70 % load, so that queues,
 // replicas and evictions are those of a cluster at work; keeping the books (blocks stored and evicted, queues)
@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <unordered_map>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -19,6 +20,7 @@
 #include "kv/index.h"
 #include "print.h"
 #include "product/flags.h"
+#include "sched/fetch_plan.h"
 #include "sched/sched.h"
 #include "trace.h"
 #include "verbs.h"
@@ -176,6 +178,7 @@ class Cluster {
     const TimePoint began = clock.now();
     before_.swap(matches_);
     index_.match(prompt.hashes, matches_);
+    sched::find_runs<kv::PrefixIndex, BlockHash>(index_, prompt.hashes, matches_, runs_);
     const TimePoint matched = clock.now();
     look(prompt);
     sched::place(snapshot_, policy_, options_, rng_, placement_);
@@ -201,6 +204,16 @@ class Cluster {
     kv::NodeOrdinal prefill, decode;
     std::vector<BlockHash> hashes;
   };
+  struct Use {  // of a block by a node
+    kv::NodeOrdinal node;
+    BlockHash block;
+    bool operator==(const Use&) const = default;
+  };
+  struct UseHash {
+    size_t operator()(const Use& use) const {
+      return Id128Hash{}(use.block) ^ size_t { use.node } * 0x9e3779b97f4a7c15;
+    }
+  };
   static double to_us(Duration d) { return to_seconds(d) * 1e6; }
 
   // As Conductor::look().
@@ -210,6 +223,9 @@ class Cluster {
       holder.readable_blocks = holder.pending_blocks = m.resident;
       if (m.node < prefills_) snapshot_.prefill[m.node].resident_blocks = m.resident;
     });
+    snapshot_.later_runs.clear();
+    for (const kv::NodeRun& run : runs_)
+      snapshot_.later_runs.push_back({static_cast<int>(run.node), run.first, run.end, run.on_disk});
     snapshot_.tokens = prompt.tokens;
     snapshot_.answer_tokens = prompt.answer;
     for (uint32_t i = 0; i < prefills_; ++i) snapshot_.prefill[i].queue_s = std::max(busy_until_[i], now_s_) - now_s_;
@@ -233,24 +249,48 @@ class Cluster {
     store({static_cast<kv::NodeOrdinal>(c.node), static_cast<kv::NodeOrdinal>(prefills_ + decode), prompt.hashes});
   }
   void store(Stored stored) {
-    tell(stored, kv::BlockEvent::Kind::stored);
+    for (const kv::NodeOrdinal node : {stored.prefill, stored.decode}) {
+      tell(node, stored.hashes, kv::BlockEvent::Kind::stored);
+      ++beginnings_[{node, stored.hashes[0]}];
+      newest_[{node, session(stored)}] = evicted_ + order_.size();
+    }
     order_.push_back(std::move(stored));
     while (index_.block_count() > blocks_max_) {  // oldest first, tail first
-      std::reverse(order_.front().hashes.begin(), order_.front().hashes.end());
-      tell(order_.front(), kv::BlockEvent::Kind::removed);
-      order_.pop_front();
+      for (const kv::NodeOrdinal node : {order_.front().prefill, order_.front().decode}) evict_first(node);
+      order_.pop_front(), ++evicted_;
     }
   }
-  void tell(const Stored& stored, kv::BlockEvent::Kind kind) {
-    for (const kv::NodeOrdinal node : {stored.prefill, stored.decode}) {
-      events_.clear();
-      for (const BlockHash& hash : stored.hashes) {
-        kv::BlockEvent event;
-        event.seq = ++seq_[node], event.kind = kind, event.hash = hash;
-        events_.push_back(event);
-      }
-      MC_ASSERT(index_.apply(node, events_) == kv::PrefixIndex::Applied::ok);
+  static const BlockHash& session(const Stored& stored) {
+    return stored.hashes[std::min<size_t>(1, stored.hashes.size() - 1)];
+  }
+  /// Evicts the oldest prompt from a node, but no block that a newer one there shares: as in the pools of nodes, what
+  /// is left of a chain is its beginning.
+  void evict_first(kv::NodeOrdinal node) {
+    const Stored& oldest = order_.front();
+    const auto newest = newest_.find({node, session(oldest)});
+    size_t kept = 0;
+    if (newest->second != evicted_) {
+      const auto& other = order_[newest->second - evicted_].hashes;
+      while (kept < std::min(other.size(), oldest.hashes.size()) && other[kept] == oldest.hashes[kept]) ++kept;
+    } else {
+      newest_.erase(newest);
     }
+    const auto beginning = beginnings_.find({node, oldest.hashes[0]});
+    if (--beginning->second == 0)
+      beginnings_.erase(beginning);
+    else
+      kept = std::max<size_t>(kept, 1);
+    std::vector<BlockHash> gone(oldest.hashes.rbegin(), oldest.hashes.rend() - static_cast<std::ptrdiff_t>(kept));
+    tell(node, gone, kv::BlockEvent::Kind::removed);
+  }
+  void tell(kv::NodeOrdinal node, std::span<const BlockHash> hashes, kv::BlockEvent::Kind kind) {
+    events_.clear();
+    for (const BlockHash& hash : hashes) {
+      kv::BlockEvent event;
+      event.seq = ++seq_[node], event.kind = kind, event.hash = hash;
+      events_.push_back(event);
+    }
+    MC_ASSERT(index_.apply(node, events_) == kv::PrefixIndex::Applied::ok);
   }
 
   const sched::Policy& policy_;
@@ -261,12 +301,16 @@ class Cluster {
   kv::PrefixIndex index_;
   sched::Snapshot snapshot_;
   sched::Placement placement_;
-  std::vector<kv::NodeMatch> matches_, before_;  // of this decision and of the one before it
+  std::vector<kv::NodeMatch> matches_, before_;            // of this decision and of the one before it
+  std::vector<kv::NodeRun> runs_;                          // behind the longest match
+  std::unordered_map<Use, uint32_t, UseHash> beginnings_;  // number of prompts in order_
+  std::unordered_map<Use, uint64_t, UseHash> newest_;      // number of a session's newest prompt since the start
   std::vector<uint64_t> seq_;
   std::vector<kv::BlockEvent> events_;
   std::vector<double> busy_until_;
   std::vector<Answering> answering_;  // heap
-  std::deque<Stored> order_;
+  std::deque<Stored> order_;          // oldest first
+  uint64_t evicted_ = 0;              // prompts that left it
   double now_s_ = 0;
 };
 
