@@ -20,7 +20,6 @@
 #include "kv/index.h"
 #include "print.h"
 #include "product/flags.h"
-#include "sched/fetch_plan.h"
 #include "sched/sched.h"
 #include "trace.h"
 #include "verbs.h"
