@@ -1,5 +1,7 @@
 #include "door/door_pool.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -9,6 +11,8 @@
 namespace mc::door {
 namespace {
 
+constexpr Duration kCostly = std::chrono::milliseconds(20);  // the duration of a job that may leave much memory
+constexpr Duration kTrimDelay = std::chrono::seconds(1);
 constexpr double kJobCost = 4096;  // in bytes: of a job however small, so that none is free
 
 }  // namespace
@@ -137,9 +141,15 @@ void DoorPool::work() {
     MC_ASSERT_LE(running_.size(), static_cast<size_t>(options_.threads));
     MC_ASSERT_LT(large_running_, options_.threads);
     lock.unlock();
+    const TimePoint began = SystemClock::instance().now();
     entry.job.run(entry.ticket);
     entry.job = {};  // a body is large: not kept until the next job
+    const TimePoint ended = SystemClock::instance().now();
     lock.lock();
+    if (trim_at_ == kNever && (is_large || ended - began >= kCostly)) {
+      trim_at_ = ended + kTrimDelay;
+      has_deadline_.notify_one();
+    }
     large_running_ -= is_large;
     MC_ASSERT_LE(bytes, running_bytes_);
     running_bytes_ -= bytes;
@@ -154,13 +164,21 @@ void DoorPool::work() {
 void DoorPool::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    if (deadlines_.empty()) {
+    const TimePoint first = deadlines_.empty() ? kNever : deadlines_.begin()->first.first;
+    const TimePoint now = SystemClock::instance().now(), next = std::min(first, trim_at_);
+    if (next == kNever) {
       has_deadline_.wait(lock);
       continue;
     }
-    const TimePoint first = deadlines_.begin()->first.first;
-    if (SystemClock::instance().now() < first) {
-      has_deadline_.wait_until(lock, first);
+    if (now < next) {
+      has_deadline_.wait_until(lock, next);
+      continue;
+    }
+    if (now < first) {
+      trim_at_ = kNever;
+      lock.unlock();
+      malloc_trim(0);
+      lock.lock();
       continue;
     }
     const TicketPtr ticket = std::move(deadlines_.begin()->second);

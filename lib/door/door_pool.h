@@ -9,7 +9,8 @@
 // would end first by those clocks goes first (weighted fair queueing with equal weights; Demers, Keshav, Shenker,
 // SIGCOMM 1989). So small jobs pass large ones, and an owner of many jobs does not pass an owner of one. Large jobs
 // never take the last thread. A thread of its own watches the deadlines, so that no job is waited for, whatever it is
-// at.
+// at. It also has the allocator give back the memory that costly jobs have freed: each thread has an arena, so without
+// that the largest job would stay in the memory of the process once for each thread that ran it.
 #pragma once
 
 #include <atomic>
@@ -118,6 +119,7 @@ class DoorPool {
   uint64_t submitted_ = 0;
   int large_running_ = 0;
   bool stopping_ = false;
+  TimePoint trim_at_ = kNever;  // when the allocator gives back what costly jobs left
   std::vector<TicketPtr> running_;
   std::vector<std::thread> threads_;
 };

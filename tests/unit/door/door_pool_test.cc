@@ -1,8 +1,11 @@
 #include "door/door_pool.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <future>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "test.h"
 
@@ -193,3 +196,37 @@ TEST_CASE("door/door_pool: stopping ends what waits and what runs") {
   CHECK(bench.place_of("runs answered") == -1);
   CHECK(bench.pool->submit({.owner = "a", .bytes = 1}) == DoorPool::Admission::stopping);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose allocators keep what is freed
+TEST_CASE("door/door_pool: memory that a costly job has freed goes back to the system") {
+  constexpr size_t kBlocks = 64 << 10, kBlockBytes = 1024;
+  const auto resident_bytes = [] {
+    unsigned long all = 0, pages = 0;
+    FILE* file = std::fopen("/proc/self/statm", "r");
+    REQUIRE(file != nullptr);
+    if (std::fscanf(file, "%lu %lu", &all, &pages) != 2) pages = 0;
+    std::fclose(file);
+    return pages * 4096;
+  };
+  std::unique_ptr<char[]> last;  // lies above the others, so that free() alone keeps their pages
+  size_t held = 0;
+  std::promise<void> ran;
+  DoorPool pool({});
+  DoorPool::Job job;
+  job.bytes = kLarge;
+  job.run = [&](const DoorPool::TicketPtr& ticket) {
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (size_t i = 0; i < kBlocks; ++i) blocks.push_back(std::make_unique<char[]>(kBlockBytes));
+    held = resident_bytes();
+    last = std::move(blocks.back());
+    ticket->settle();
+    ran.set_value();
+  };
+  REQUIRE(pool.submit(std::move(job)) == DoorPool::Admission::taken);
+  ran.get_future().wait();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto is_back = [&] { return resident_bytes() + kBlocks * kBlockBytes / 2 < held; };
+  while (!is_back() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  CHECK(is_back());
+}
+#endif
