@@ -85,20 +85,29 @@ class Strangers(unittest.TestCase):
 
 
 class Squatters(unittest.TestCase):
-    def names(self):
-        """Abstract names of the shm transport, as every user of the host sees them."""
+    def names(self, pids=None):
+        """Abstract names of the shm transport, as every user of the host sees them; only those of the processes."""
         with open("/proc/net/unix") as table:
-            return set(re.findall(r"@(mc-[\w-]+)", table.read()))
+            found = {inode: name for inode, name in re.findall(r" (\d+) @(mc-[\w-]+)", table.read())}
+        if pids is None:
+            return set(found.values())
+        held = set()
+        for link in (link for pid in pids for link in glob.glob(f"/proc/{pid}/fd/*")):
+            try:
+                held.update(re.findall(r"socket:\[(\d+)\]", os.readlink(link)))
+            except OSError:
+                pass  # closed meanwhile
+        return {name for inode, name in found.items() if inode in held}
 
     @attack.needs_second_user
     def test_after_kill_9_no_name_of_a_worker_can_be_bound_by_another_user(self):
-        before = self.names()
         with Cluster("1p1d1c") as cluster:
             cluster.complete(ids=Random(1).ids(100), max_tokens=4)
             folder = cluster.env["MCT_RUN_DIR"]
-            names = self.names() - before
+            workers = attack.children(cluster.processes["conductor"].popen.pid)
+            names = self.names(workers)
             sockets = glob.glob(folder + "/data-*")
-            victim = attack.children(cluster.processes["conductor"].popen.pid)[0]
+            victim = workers[0]
             process, said = stranger_stays("squat", 300, *names)
             self.assertEqual(said, "squatting\n")
             os.kill(victim, 9)
@@ -119,6 +128,7 @@ class Squatters(unittest.TestCase):
         process, said = stranger_stays("squat", 300, name)
         self.assertEqual(said, "squatting\n")
         until(lambda: name in self.names(), 60, "the name is bound")
+        self.assertEqual(self.names([process.pid]), {name})
         words = ["mc-bench", "xfer", f"shm://{name}", "--op", "read", "--size", "64KiB", "--time", "0.1s"]
         with Cluster() as cluster:
             code, _, err = run(*words, "--insecure", "data", env=cluster.env)
