@@ -211,6 +211,8 @@ class Published(unittest.TestCase):
                 "--admission",
                 "goodput",
                 "--hold",
+                "--hold-order",
+                "work",
                 "--counterfactual",
                 4,
                 rules="cluster",
