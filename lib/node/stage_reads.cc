@@ -20,7 +20,8 @@ std::string StageReads::objection(const wire::StageRead& asked, uint64_t newest_
     if (page >= newest_.size())
       return "page " + std::to_string(page) + " of " + std::to_string(newest_.size()) +
              "; give the stages the same --kv-mem";
-  if (asked.read <= newest_run || is_younger(asked.read, asked.pages) || writes(asked.pages))
+  if (asked.read <= newest_run || is_younger(asked.read, asked.pages) ||
+      writes(asked.pages, {asked.first_layer, static_cast<uint32_t>(end)}))
     return "the read came after a younger chunk or read";
   if (reads_.size() >= kMax) return std::to_string(kMax) + " reads are under way, the limit";
   return "";
@@ -43,7 +44,9 @@ void StageReads::start(const Received& event, const wire::StageRead& asked, Acti
       read.slices.push_back({asked.pages[i], layout_.layer_offset(asked.first_layer + n),
                              asked.offsets[i] + uint64_t{n} * bytes, bytes, asked.crcs[n][i]});
   for (const uint32_t page : asked.pages) newest_[page] = asked.read;
-  const bool fresh = reads_.emplace(read.read, Asked{asked.read, event.from, event.instance, asked.pages}).second;
+  const LayerRange layers{asked.first_layer, asked.first_layer + static_cast<uint32_t>(asked.crcs.size())};
+  const bool fresh =
+      reads_.emplace(read.read, Asked{asked.read, event.from, event.instance, asked.pages, layers}).second;
   MC_ASSERT(fresh && reads_.size() <= kMax);
   out.push_back(std::move(read));
 }
@@ -71,10 +74,11 @@ bool StageReads::is_younger(uint64_t run, std::span<const uint32_t> pages) const
   return std::any_of(pages.begin(), pages.end(), [&](uint32_t page) { return newest_[page] > run; });
 }
 
-bool StageReads::writes(std::span<const uint32_t> pages) const {
-  return std::any_of(reads_.begin(), reads_.end(), [&](const auto& read) {
-    return std::find_first_of(pages.begin(), pages.end(), read.second.pages.begin(), read.second.pages.end()) !=
-           pages.end();
+bool StageReads::writes(std::span<const uint32_t> pages, LayerRange layers) const {
+  return std::any_of(reads_.begin(), reads_.end(), [&](const auto& entry) {
+    const Asked& asked = entry.second;
+    return asked.layers.first < layers.end && layers.first < asked.layers.end &&
+           std::find_first_of(pages.begin(), pages.end(), asked.pages.begin(), asked.pages.end()) != pages.end();
   });
 }
 

@@ -3,7 +3,8 @@
 //
 // Chunks come from the stage before, and reads from the leader itself, so either may overtake the other. Their numbers
 // show which is younger: of two that write one page, the older one belongs to a request that the leader has given up.
-//   - A read is refused when a younger chunk has arrived, or while a chunk that writes its pages is here.
+//   - A read is refused when a younger chunk has arrived, or while a chunk that writes its pages is here, or another
+//     read that writes the same layers of them. The reads of one prefix from two stages of a holder write other layers.
 //   - A chunk is refused when a younger read has taken one of its pages.
 //   - A chunk waits while a read may still write its pages, because the leader's wait for an answer has a limit.
 #pragma once
@@ -40,8 +41,9 @@ class StageReads {
   void forget_leader(Actions& out);
   /// Whether a read that is younger than the chunk `run` has taken one of the chunk's pages.
   bool is_younger(uint64_t run, std::span<const uint32_t> pages) const;
-  /// Whether a read may still write into one of the pages.
-  bool writes(std::span<const uint32_t> pages) const;
+  /// Whether a read may still write these layers of one of the pages.
+  bool writes(std::span<const uint32_t> pages, LayerRange layers) const;
+  bool writes(std::span<const uint32_t> pages) const { return writes(pages, layout_.held()); }
   bool idle() const { return reads_.empty(); }
 
  private:
@@ -50,6 +52,7 @@ class StageReads {
     NodeId leader;
     InstanceId instance;
     std::vector<uint32_t> pages;
+    LayerRange layers;
   };
 
   Numbers& numbers_;

@@ -7,10 +7,12 @@ import unittest
 
 from cluster import Cluster, Random, cached, oracle, token_ids, until
 
+# Whether a fetch pays is measured at start, and on a busy machine anything may come out.
+FETCH = ["--fetch-rule", "threshold"]
 FLAGS = ["--dtype", "f32", "--threads", "1", "--chunk-tokens", "64"]
 
 
-def stage(c, leader, number, of):
+def stage(c, leader, number, of, *flags):
     """Starts one member; the leader bears the pipeline's name."""
     words = [
         "mc-prefill",
@@ -22,6 +24,7 @@ def stage(c, leader, number, of):
         "127.0.0.1:0",
         "--json",
         *FLAGS,
+        *flags,
     ]
     name = leader if number == 0 else f"{leader}.{number}"
     c.processes[name] = c.spawn(words)
@@ -102,6 +105,51 @@ class Pipeline(unittest.TestCase):
             self.assertEqual(token_ids(answer), oracle(short, 4))
             self.assertEqual(answer["mc"]["prefill_node"], "p1")
             del c.processes["p0.1"]
+            c.wait_quiet()
+
+    def test_a_prefix_goes_from_a_pipeline_to_others_and_back_and_gives_the_same_tokens(self):
+        with Cluster(roles=["conductor"], conductor=FETCH) as c:
+            for leader, stages in (("p0", 2), ("p1", 3)):
+                for number in range(stages):
+                    stage(c, leader, number, stages)
+            c.start("p2", *FLAGS)
+            c.start("d0", "--dtype", "f32", "--threads", "1")
+            c.wait_nodes()
+            for number, way in enumerate((("p0", "p2"), ("p2", "p0"), ("p0", "p1"), ("p1", "p0"))):
+                ids = Random(40 + number).ids(700)
+                for node, source in zip(way, (None, way[0])):
+                    longer = ids + Random(50 + number).ids(5)
+                    answer = c.complete(ids=longer, max_tokens=6, mc={"pin": {"prefill": node}})
+                    self.assertEqual(token_ids(answer), oracle(longer, 6), (way, node))
+                    self.assertEqual(answer["mc"]["prefill_node"], node)
+                    self.assertEqual(answer["mc"]["cached_remote_tokens"], 640 if source else 0, answer["mc"])
+                    if source:
+                        self.assertEqual(list(answer["mc"]["cached_from"]), [source])
+            c.wait_quiet()
+
+    def test_a_member_that_comes_back_reads_its_part_of_the_blocks_from_the_cache_node(self):
+        with Cluster(roles=["conductor", "c0"], conductor=FETCH) as c:
+            for number in range(2):
+                stage(c, "p0", number, 2, "--kv-mem", "16MiB")
+            c.start("d0", "--dtype", "f32", "--threads", "1")
+            c.wait_nodes()
+            prompts = [Random(60 + n).ids(16 * 64 + 5) for n in range(5)]
+            for ids in prompts + prompts:
+                c.complete(ids=ids, max_tokens=1)
+            until(lambda: c.node("c0")["blocks_indexed"] >= 16, 20, "c0 holds blocks")
+            c.wait_quiet()
+            c.processes["p0.1"].kill()
+            c.processes["p0.1"].stop()
+            until(lambda: c.node("p0")["state"] == "partial", 20, "loss noticed")
+            stage(c, "p0", 1, 2, "--kv-mem", "16MiB")
+            c.wait_nodes()
+            until(lambda: c.node("p0")["state"] == "ready", 20, "the pipeline is whole")
+            read = 0
+            for ids in prompts:
+                answer = c.complete(ids=ids, max_tokens=6)
+                self.assertEqual(token_ids(answer), oracle(ids, 6))
+                read += answer["mc"]["cached_remote_tokens"]
+            self.assertGreater(read, 0)
             c.wait_quiet()
 
 

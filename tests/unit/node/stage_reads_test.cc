@@ -64,6 +64,22 @@ TEST_CASE(
   CHECK(all<RunChunk>(out).size() == 1);
 }
 
+TEST_CASE("node/stage_reads: reads of other layers of the same pages are under way together, of the same ones not") {
+  StageBench b;
+  wire::StageRead asked;  // the stage has layers 0 and 1
+  asked.node = "p1", asked.instance = instance(4), asked.pages = {1, 2}, asked.offsets = {4096, 12288};
+  asked.read = 5, asked.first_layer = 0, asked.crcs = {{8, 9}};
+  CHECK(all<Read>(b.from("p0", 1, asked)).size() == 1);
+  asked.read = 6, asked.first_layer = 1;
+  CHECK(all<Read>(b.from("p0", 1, asked)).size() == 1);
+  asked.read = 7;
+  CHECK(sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0").at(0).code == "busy");
+  // A chunk into these pages waits for both.
+  const auto chunk = all<Read>(b.from("p0", 1, run_of(8)));
+  REQUIRE(chunk.size() == 1);
+  CHECK(all<RunChunk>(b.give(ReadDone{chunk[0].read, Code::ok, ""})).empty());
+}
+
 TEST_CASE("node/stage_reads: a read that does not fit the stage is refused with the numbers") {
   StageBench b;
   wire::StageRead sound;
