@@ -11,9 +11,10 @@ import cluster
 import draws
 
 TOP_K = 40
-LAYERS = 6  # of mc-tiny
+LAYERS = 3  # of mc-shallow
 PLAIN = ["--ignore-eos", "--dtype", "bf16", "--threads", "1"]
 GREEDY = ["--temperature", "0", *PLAIN]
+SHALLOW = ["--model", cluster.SHALLOW]
 PASSKEY = "The pass key is 48213. Remember it. " + "The grass is green. The sky is blue. " * 4 + "The pass key is"
 IDS = ",".join(str(5 + i * 7 % 900) for i in range(135))  # two whole blocks of 64 and a tail
 
@@ -46,7 +47,7 @@ class Equality(unittest.TestCase):
 
     def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
         plan = "moba:block=64,top_k=2,full_last=1"
-        self.equal("--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
+        self.equal(*SHALLOW, "--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
 
     def test_one_seed_draws_by_the_same_numbers_on_emu_and_on_the_cpu(self):
         sampling = {"temperature": 0.8, "top_k": TOP_K, "top_p": 0.95, "min_p": 0.01}
@@ -55,20 +56,20 @@ class Equality(unittest.TestCase):
         seeds = ("3", "8") if cluster.FULL else ("3",)
         for seed in seeds:
             how = [*flags, "--seed", seed, *PLAIN]
-            answers = [drawn(device, "-p", PASSKEY, "-n", "5", how=how) for device in ("cpu", "emu")]
+            answers = [drawn(device, *SHALLOW, "-p", PASSKEY, "-n", "5", how=how) for device in ("cpu", "emu")]
             compared += draws.check(self, *answers, LAYERS, sampling)
         self.assertGreaterEqual(compared, 2 * len(seeds))  # of 5 a seed: more than the first tokens
 
     def test_kv_that_emu_wrote_is_continued_on_the_cpu_and_the_other_way_round(self):
         count = "4" if cluster.FULL else "3"
-        want = answer("cpu", "-p", PASSKEY, "-n", count)
+        want = answer("cpu", *SHALLOW, "-p", PASSKEY, "-n", count)
         with tempfile.TemporaryDirectory(prefix="mct-device-") as folder:
             for first, second in (("emu", "cpu"), ("cpu", "emu")):
                 path = os.path.join(folder, first + ".mckv")
-                code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, "-p", PASSKEY, "-n", count,
-                                           "--kv-out", path)
+                words = [*SHALLOW, "-p", PASSKEY, "-n", count, "--kv-out", path]
+                code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, *words)
                 self.assertEqual(code, 0, err)
-                self.assertEqual(answer(second, "--kv-in", path, "-n", count, tool="mc-decode"), want, first)
+                self.assertEqual(answer(second, *SHALLOW, "--kv-in", path, "-n", count, tool="mc-decode"), want, first)
 
 
 class BadInput(unittest.TestCase):

@@ -21,6 +21,8 @@ import tempfile
 import time
 
 BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
+# The first three layers of mc-tiny: for tests that compute in the emulator, whose time grows with the layers.
+SHALLOW = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "mc-shallow")
 SKIP = 77
 FULL = os.environ.get("MC_TEST_FULL") == "1"
 # A folder that keeps the logs of every process of a test: they tell why a test failed that fails rarely.

@@ -14,16 +14,17 @@ from cluster import Cluster, cached, oracle, token_ids, until
 BLOCK = 64
 IDS = [5 + i * 7 % 900 for i in range(135)]  # two whole blocks and a tail
 MOBA = "moba:block=64,top_k=2,full_last=1"
-CPU = ["--dtype", "bf16", "--threads", "1"]
+MODEL = ["--model", cluster.SHALLOW]
+CPU = [*MODEL, "--dtype", "bf16", "--threads", "1"]
 EMU = [*CPU, "--device", "emu"]
 CHUNKS = ["--chunk-tokens", "64"]
-LAYERS = 6  # of mc-tiny
+LAYERS = 3  # of mc-shallow
 # Nodes that start with a profile measure nothing. Where a node dies at a numbered operation, no other ones come before.
 PROFILED = ["--cost", "a800-llama3-70b"]
 
 
 def tokens_on_cpu(ids, count, attention):
-    return oracle(ids, count, "--threads", "1", "--attention", attention, dtype="bf16")
+    return oracle(ids, count, "--model", cluster.SHALLOW, "--threads", "1", "--attention", attention, dtype="bf16")
 
 
 @unittest.skipIf(cluster.is_sanitized(), "the emulator takes minutes with a sanitizer")
@@ -63,7 +64,7 @@ class OnDevice(unittest.TestCase):
         self.assertRegex(log, r"memory of the device .*weights_bytes=\d+ .*kv_tokens=\d+ kv_on_host_bytes=\d+")
 
     def test_kv_of_a_node_on_emu_is_decoded_on_the_cpu_and_the_other_way_round_through_a_cache_node(self):
-        with Cluster(roles=["conductor", "c0"]) as c:
+        with Cluster(conductor=MODEL, roles=["conductor", "c0"]) as c:
             c.start("p0", *EMU, *CHUNKS, *PROFILED)
             c.start("d0", *CPU)
             c.wait_nodes()
@@ -81,7 +82,7 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_a_plan_beyond_the_kernels_is_the_requests_fault_and_the_node_serves_on(self):
-        with Cluster(roles=["conductor"]) as c:
+        with Cluster(conductor=MODEL, roles=["conductor"]) as c:
             for name in ("p0", "d0"):
                 c.start(name, *EMU, *PROFILED)
             c.wait_nodes()
@@ -106,7 +107,7 @@ class OnDevice(unittest.TestCase):
 
     @unittest.skipUnless(cluster.FULL, "a part of the full tier")
     def test_a_pipeline_of_two_stages_on_emu_gives_the_cpus_tokens(self):
-        with Cluster(roles=["conductor"]) as c:
+        with Cluster(conductor=MODEL, roles=["conductor"]) as c:
             for stage, name in enumerate(("p0", "p0.1")):
                 words = ["mc-prefill", "--name", "p0", "--pipeline", f"{stage}/2", "--http", "127.0.0.1:0", "--json"]
                 c.processes[name] = c.spawn([*words, *EMU, *CHUNKS, *PROFILED])
@@ -117,7 +118,7 @@ class OnDevice(unittest.TestCase):
 
     def test_kill_9_of_either_node_on_emu_costs_no_token(self):
         ids, tokens = (IDS[:70], 4) if cluster.FULL else (IDS[:40], 3)
-        with Cluster(roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with Cluster(conductor=MODEL, roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
             for name in ("p0", "d0"):
                 c.start(name, *EMU, *PROFILED)
             c.wait_nodes()
@@ -131,8 +132,8 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_a_node_whose_gpu_dies_in_a_request_leaves_with_the_reason_and_another_node_takes_the_request(self):
-        for name, at in (("p0", 160), ("d0", 140)):
-            with self.subTest(node=name), Cluster(roles=["conductor"]) as c:
+        for name, at in (("p0", 80), ("d0", 110)):
+            with self.subTest(node=name), Cluster(conductor=MODEL, roles=["conductor"]) as c:
                 for node in ("p0", "d0"):
                     device = f"emu:fault={at}" if node == name else "cpu"
                     c.start(node, *CPU, *PROFILED, "--device", device)
@@ -155,7 +156,7 @@ class OnDevice(unittest.TestCase):
     def test_a_decode_node_has_no_more_pages_than_its_device_can_hold(self):
         pages = {}
         for device in ("cpu", "emu:memory=43"):
-            flags = [*CPU, *PROFILED, "--device", device, "--check", "--http", "127.0.0.1:0"]
+            flags = ["--dtype", "bf16", *PROFILED, "--device", device, "--check", "--http", "127.0.0.1:0"]
             code, _, err = cluster.run("mc-decode", *flags)
             self.assertEqual(code, 0, err)
             pages[device] = int(re.search(r"check passed kv_bytes=(\d+)", err)[1]) / 204800

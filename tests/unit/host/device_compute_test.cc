@@ -10,7 +10,7 @@
 #include "gpu/gpu.h"
 #include "host/model_compute.h"
 #include "mem/mem.h"
-#include "model/find.h"
+#include "shallow_model.h"
 #include "test.h"
 
 #if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
@@ -27,7 +27,7 @@ constexpr Duration kPatience = std::chrono::minutes(2);
 /// A compute over pages of its own, without a node.
 struct DeviceCompute {
   Parallel parallel{1};
-  model::Model model = model::Model::open(model::find_model("mc-tiny").value(), {.dtype = "bf16"}, parallel).value();
+  model::Model model = model::Model::open(test::shallow_model(), {.dtype = "bf16"}, parallel).value();
   ExtentLayout layout = model.kv_layout(64);
   mem::HostBuffer pool = mem::HostBuffer::allocate(kPages * layout.page_bytes(), {}).value();
   std::shared_ptr<gpu::EmulatedDriver> driver;
