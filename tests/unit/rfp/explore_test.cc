@@ -1,3 +1,4 @@
+#include "count.h"
 #include "test.h"
 #include "unit/rfp/explorer.h"
 
@@ -7,8 +8,9 @@ using rfp::test::Bounds;
 using rfp::test::Explored;
 
 TEST_CASE("rfp/explore: in every interleaving each call ends once with its own response") {
+  const uint64_t calls = test::count(3, 4);
   for (const Bounds& bounds :
-       {Bounds{.calls = 4}, {.calls = 4, .long_responses = true}, {.slots = 2, .calls = 2, .lost_pushes = 0}}) {
+       {Bounds{.calls = 4}, {.calls = calls, .long_responses = true}, {.slots = 2, .calls = 2, .lost_pushes = 0}}) {
     const Explored all = rfp::test::explore(bounds);
     INFO(bounds.slots, " slots, ", bounds.calls, " calls: ", all.states, " states, ", all.steps, " steps");
     CHECK(all.violation == "");
