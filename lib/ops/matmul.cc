@@ -20,6 +20,7 @@ namespace {
 constexpr size_t kSlicePanels = 2;
 constexpr size_t kGroupTiles = 8;
 constexpr size_t kQuantTaskRows = 2 * kTileRows;  // the codes of a panel are widened once a task
+static_assert(kQuantTaskRows % kQuantRows == 0);
 constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
 
@@ -352,10 +353,10 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
   if (weights.quantised()) {
     const size_t bytes = quant_row_bytes(columns);
     const QuantKernels& quant = quant_kernels(*kernels_, rows);
-    if (code_rows_.size() < rows * bytes) code_rows_.resize(rows * bytes);
+    code_rows_.resize(std::max(code_rows_.size(), quant_rows_bytes(rows, columns)));
     parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
-        quant.quantise_row(x + row * columns, columns, code_rows_.data() + row * bytes);
+        quant.quantise_row(x + row * columns, columns, *weights.quantised(), row, code_rows_.data());
     });
     return {x, nullptr, columns, code_rows_.data(), bytes, &quant};
   }
@@ -411,7 +412,7 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
   const std::byte* data = weights.panel(panel);
   if (weights.quantised()) {
     MC_ASSERT(x.codes != nullptr);
-    x.quant->panel(x.codes, x.code_bytes, rows, data, k, *weights.quantised(), y + first, n, columns);
+    x.quant->panel(x.codes, rows, data, k, *weights.quantised(), y + first, n, columns);
   } else if (weights.is_fp8())
     fp8_->panel(x.wide, x.stride, rows, data, k, weights.fp8_group(), y + first, n, columns);
   else if (weights.dtype() == Dtype::f32)

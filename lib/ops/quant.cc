@@ -57,15 +57,21 @@ Factors factors_at(const std::byte* panel, QuantForm form, size_t lane, size_t g
   return {d * byte_of(factors + lane), -half_at(head, kPanelColumns + lane) * byte_of(factors + kPanelColumns + lane)};
 }
 
-void quantise_row_ref(const float* x, size_t k, std::byte* out) {
-  const size_t groups = quant_groups(k);
+/// The scale of inputs [first, last).
+InputScale input_scale_ref(const float* x, size_t first, size_t last, QuantForm form) {
+  float largest = 0;
+  for (size_t i = first; i < last; ++i) largest = std::isfinite(x[i]) ? std::max(largest, std::abs(x[i])) : INFINITY;
+  return input_scale(largest, form);
+}
+
+void quantise_row_ref(const float* x, size_t k, QuantForm form, size_t row, std::byte* rows) {
+  std::byte* out = rows + row * quant_row_bytes(k);
+  const size_t groups = quant_groups(k), shared = quant_block_groups(form) * kQuantGroup;
   auto* codes = reinterpret_cast<int16_t*>(out);
   auto* group = reinterpret_cast<QuantInputGroup*>(out + groups * kQuantGroup * sizeof(int16_t));
   for (size_t g = 0; g < groups; ++g, ++group) {
-    const size_t first = g * kQuantGroup, last = std::min(k, first + kQuantGroup);
-    float largest = 0;
-    for (size_t i = first; i < last; ++i) largest = std::isfinite(x[i]) ? std::max(largest, std::abs(x[i])) : INFINITY;
-    const InputScale scale = input_scale(largest);
+    const size_t first = g * kQuantGroup, last = std::min(k, first + kQuantGroup), block = first / shared * shared;
+    const InputScale scale = input_scale_ref(x, block, std::min(k, block + shared), form);
     group->half_sum[0] = group->half_sum[1] = 0;
     for (size_t i = first; i < first + kQuantGroup; ++i) {
       codes[i] = i < last && scale.inverse > 0 ? static_cast<int16_t>(std::lrintf(x[i] * scale.inverse)) : int16_t{0};
@@ -76,10 +82,10 @@ void quantise_row_ref(const float* x, size_t k, std::byte* out) {
   }
 }
 
-void panel_ref(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm form,
-               float* y, size_t y_stride, size_t columns) {
+void panel_ref(const std::byte* x, size_t rows, const std::byte* panel, size_t k, QuantForm form, float* y,
+               size_t y_stride, size_t columns) {
   const size_t groups = quant_groups(k);
-  for (size_t row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
+  for (size_t row = 0; row < rows; ++row, x += quant_row_bytes(k), y += y_stride) {
     const auto* codes = reinterpret_cast<const int16_t*>(x);
     const auto* inputs = reinterpret_cast<const QuantInputGroup*>(x + groups * kQuantGroup * sizeof(int16_t));
     for (size_t column = 0; column < columns; ++column) {

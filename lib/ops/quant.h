@@ -2,10 +2,15 @@
 //   weight = scale * code + minimum        code 0 .. 255, 63 or 15
 // Every block type of a GGUF file has this form, so most are kept exactly (quant_pack.h has the table).
 //
-// Inputs become whole numbers of 16 bits with a scale for each group of 32, so that the sums over a group are exact
-// integers: an input loses at most 1 / 65024 of its group's largest one, less than bf16 loses of each input. A group's
-// sum enters the output as
-//   y += x_scale * scale * (codes . x_codes) + minimum * (x_scale * sum of x_codes)
+// Inputs become whole numbers of 16 bits, so that sums over them are exact integers.
+// In four and eight each group of 32 inputs has a scale, and an input loses at most 1 / 65024 of its group's largest
+// one. A group enters the output as
+//   y += x_scale * scale * (codes . x_codes), then y += minimum * (x_scale * sum of x_codes)
+// In the forms of K types 256 inputs share a scale and have 14 bits: an input loses at most 1 / 16382 of the largest of
+// the 256. (llama.cpp rounds them to 8 bits: 1 / 254.) Then the whole-number scales s of a run of groups (two, four or
+// all eight) can be multiplied in before the sum leaves the integers. A block of eight groups enters the output as
+//   y += x_scale * d * (sum over the run of s * (codes . x_codes)) for each run, then
+//   y += minimum * (x_scale * sum of x_codes) for each group
 //
 // A panel of 64 outputs (ops.h) is a list of groups. A group of 32 inputs has its codes first:
 //   8 bits  [8 steps of 4 inputs][64 outputs][4 inputs]
@@ -40,6 +45,16 @@ constexpr size_t quant_code_bits(QuantForm form) {
 constexpr size_t quant_block_groups(QuantForm form) {
   return form == QuantForm::four || form == QuantForm::eight ? 1 : 8;
 }
+/// The largest magnitude of an input's code. 32512 leaves room for two signed bytes: code = 256 * high + low. In the
+/// forms of K types, see quant_run_groups().
+constexpr int quant_input_max(QuantForm form) {
+  return quant_block_groups(form) == 1 ? 32512 : 8191;
+}
+/// Groups of a block whose sum of scale * code * input fits 32 bits: scale * code is at most 63 * 15, 63 * 31 or
+/// 128 * 32.
+constexpr size_t quant_run_groups(QuantForm form) {
+  return form == QuantForm::four_k ? 8 : form == QuantForm::five_k ? 4 : form == QuantForm::six_k ? 2 : 1;
+}
 constexpr size_t quant_groups(size_t k) {
   return (k + kQuantGroup - 1) / kQuantGroup;
 }
@@ -69,27 +84,34 @@ constexpr size_t quant_panel_bytes(size_t k, QuantForm form) {
   return (quant_groups(k) + groups - 1) / groups * quant_block_bytes(form);
 }
 
-/// The numbers of a row of inputs for one group: scale, scaled sum of the codes, and the plain sums of the first 16 and
-/// of the last 16 codes.
+/// The numbers of a row of inputs for one group: scale (of its block in the forms of K types), scaled sum of the codes,
+/// and the plain sums of the first 16 and of the last 16 codes.
 struct QuantInputGroup {
   float scale, sum;
   int32_t half_sum[2];
 };
-/// One row of inputs as whole numbers: 16-bit codes in the order of the variant, then a QuantInputGroup for each group.
+/// Rows of inputs as whole numbers: 16-bit codes, and a QuantInputGroup for each group, in the order of the variant,
+/// which may lay four rows together.
+constexpr size_t kQuantRows = 4;
 constexpr size_t quant_row_bytes(size_t k) {
   return quant_groups(k) * (kQuantGroup * sizeof(int16_t) + sizeof(QuantInputGroup));
+}
+constexpr size_t quant_rows_bytes(size_t rows, size_t k) {
+  return (rows + kQuantRows - 1) / kQuantRows * kQuantRows * quant_row_bytes(k);
 }
 
 struct QuantKernels {
   const char* name;
   bool (*supported)();
   size_t rows_min;  // from so many rows on it is the fastest
-  /// Turns x [k] into whole numbers. A group with a value that is not finite gets the scale NaN.
-  void (*quantise_row)(const float* x, size_t k, std::byte* out);
-  /// y[row, 0..columns) = x[row] . panel; columns <= 64. x is what quantise_row() of the same variant made, x_stride in
-  /// bytes, y_stride in elements. Groups are added in order, in f32: a row's bits do not depend on the other rows.
-  void (*panel)(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm form,
-                float* y, size_t y_stride, size_t columns);
+  /// Turns x [k] into whole numbers for weights of a form, as row `row` of `rows`. A value that is not finite makes its
+  /// scale NaN.
+  void (*quantise_row)(const float* x, size_t k, QuantForm form, size_t row, std::byte* rows);
+  /// y[row, 0..columns) = x[row] . panel; columns <= 64. x is what quantise_row() of the same variant made for the same
+  /// form, from a row on whose index is a multiple of kQuantRows. y_stride is in elements. Groups are added in order,
+  /// in f32: a row's bits do not depend on the other rows.
+  void (*panel)(const std::byte* x, size_t rows, const std::byte* panel, size_t k, QuantForm form, float* y,
+                size_t y_stride, size_t columns);
 };
 
 /// Every variant of this build, ref first. For tests.

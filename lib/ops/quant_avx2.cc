@@ -40,15 +40,18 @@ struct Avx2Quant {
                                  : _mm256_srli_epi16(pairs, kPair == 3 ? 2 : 0);
     return _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(0x30)));
   }
+  static ireg zero_whole() { return _mm256_setzero_si256(); }
+  /// sum + a * b
+  static ireg add_product(ireg a, ireg b, ireg sum) { return _mm256_add_epi32(sum, _mm256_mullo_epi32(a, b)); }
   static freg to_float(ireg v) { return _mm256_cvtepi32_ps(v); }
   static freg load_f16(const std::byte* halves) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
   }
-  static freg load_u8(const std::byte* bytes) {
-    return to_float(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
+  static ireg load_u8(const std::byte* bytes) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
   }
-  static freg load_i8(const std::byte* bytes) {
-    return to_float(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
+  static ireg load_i8(const std::byte* bytes) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
   }
   static void store(float* x, freg v) { _mm256_storeu_ps(x, v); }
   static void store_some(float* x, size_t n, freg v) {
@@ -61,6 +64,7 @@ struct Avx2Quant {
   static freg fma(freg a, freg b, freg c) { return _mm256_fmadd_ps(a, b, c); }
   static constexpr int vectors(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
+  /// The largest magnitude of a group, as the bits of a float.
   static uint32_t largest_bits(const float* x) {
     __m256i most = _mm256_setzero_si256();
     for (size_t i = 0; i < kQuantGroup; i += lanes)
@@ -72,12 +76,7 @@ struct Avx2Quant {
     return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
   }
 
-  static void quantise_group(const float* x, std::byte* out, QuantInputGroup& group) {
-    // As whole numbers the bits of magnitudes are in the order of the values, with infinity and NaN above all others.
-    const uint32_t most = largest_bits(x);
-    float largest;
-    __builtin_memcpy(&largest, &most, sizeof largest);
-    const InputScale scale = input_scale(most < 0x7f800000 ? largest : std::numeric_limits<float>::infinity());
+  static void quantise_group(const float* x, InputScale scale, std::byte* out, QuantInputGroup& group) {
     for (size_t i = 0; i < kQuantGroup; i += 16) {
       __m256i codes[2], sum = _mm256_setzero_si256();
       for (size_t j = 0; j < 2; ++j) {
@@ -102,6 +101,6 @@ struct Avx2Quant {
 
 }  // namespace
 
-const QuantKernels kQuantAvx2 = {"avx2", supported, 1, quant_rows<Avx2Quant>, quant_panel<Avx2Quant>};
+const QuantKernels kQuantAvx2 = {"avx2", supported, 1, quant_row<Avx2Quant, row_alone>, quant_panel<Avx2Quant>};
 
 }  // namespace mc::ops

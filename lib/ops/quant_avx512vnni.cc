@@ -2,8 +2,12 @@
 // Few rows: an input's 16 bits are two signed bytes, 256 * high + low, and each of them is multiplied by the codes with
 // vpdpbusd, four products a lane: |sum| <= 32 * 255 * 32512 fits 32 bits.
 // Many rows: codes of eight groups become 16 bits wide once for all rows, and vpdpwssd multiplies them by whole inputs,
-// two products a lane. A sum then has one register in place of two, so twelve sums fit beside their totals.
+// two products a lane. A sum then has one register in place of two, so the sums of twelve rows and 32 outputs fit. In
+// the forms of K types the wide codes are multiplied by the whole-number scales of their groups, so that sums stay in
+// registers for a run of groups.
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "ops/quant_simd.h"
 #include "ops/quant_variants.h"
@@ -47,42 +51,43 @@ struct Vnni : Avx512 {
                                  : _mm512_srli_epi16(pairs, kPair == 3 ? 2 : 0);
     return _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)));
   }
+  static ireg zero_whole() { return _mm512_setzero_si512(); }
+  /// sum + a * b
+  static ireg add_product(ireg a, ireg b, ireg sum) { return _mm512_add_epi32(sum, _mm512_mullo_epi32(a, b)); }
   static freg to_float(ireg v) { return _mm512_cvtepi32_ps(v); }
   static freg load_f16(const std::byte* halves) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
   }
-  static freg load_u8(const std::byte* bytes) {
-    return to_float(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))));
+  static ireg load_u8(const std::byte* bytes) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
-  static freg load_i8(const std::byte* bytes) {
-    return to_float(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))));
+  static ireg load_i8(const std::byte* bytes) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
   static constexpr int vectors(int rows) { return rows <= 2 ? 4 : 2; }
 
-  /// The codes of 16 inputs at a time; their sums and their scale.
-  template <class Store>
-  static void quantise(const float* x, QuantInputGroup& group, const Store& store) {
-    const __m512 v[2] = {Avx512::load(x), Avx512::load(x + 16)};
+  static uint32_t largest_bits(const float* x) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    const __m512i bits = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(v[0]), magnitude),
-                                          _mm512_and_si512(_mm512_castps_si512(v[1]), magnitude));
-    // As whole numbers the bits of magnitudes are in the order of the values, with infinity and NaN above all others.
-    const uint32_t most = _mm512_reduce_max_epu32(bits);
-    const InputScale scale =
-        input_scale(most < 0x7f800000 ? _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(most))))
-                                      : std::numeric_limits<float>::infinity());
+    return _mm512_reduce_max_epu32(
+        _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(Avx512::load(x)), magnitude),
+                         _mm512_and_si512(_mm512_castps_si512(Avx512::load(x + 16)), magnitude)));
+  }
+  /// The codes of 16 inputs at a time, and their sums.
+  template <class Store>
+  static void quantise(const float* x, InputScale scale, QuantInputGroup& group, const Store& store) {
     for (int i = 0; i < 2; ++i) {
       // 0 * infinity is no number, so a group that is not finite needs zeros of its own.
-      const __m512i codes =
-          scale.inverse == 0 ? _mm512_setzero_si512() : _mm512_cvtps_epi32(mul(v[i], set1(scale.inverse)));
+      const __m512i codes = scale.inverse == 0
+                                ? _mm512_setzero_si512()
+                                : _mm512_cvtps_epi32(mul(Avx512::load(x + 16 * i), set1(scale.inverse)));
       group.half_sum[i] = _mm512_reduce_add_epi32(codes);
       store(i, codes);
     }
     group.scale = scale.scale;
     group.sum = scale.scale * static_cast<float>(group.half_sum[0] + group.half_sum[1]);
   }
-  static void quantise_group(const float* x, std::byte* out, QuantInputGroup& group) {
-    quantise(x, group, [&](int i, __m512i codes) {
+  static void quantise_group(const float* x, InputScale scale, std::byte* out, QuantInputGroup& group) {
+    quantise(x, scale, group, [&](int i, __m512i codes) {
       const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(128)), 8);
       const __m512i low = _mm512_sub_epi32(codes, _mm512_slli_epi32(high, 8));
       const __m128i h = _mm512_cvtepi32_epi8(high), l = _mm512_cvtepi32_epi8(low);
@@ -94,27 +99,41 @@ struct Vnni : Avx512 {
 
 // ---- many rows ----
 
-constexpr size_t kTileGroups = 8;  // a block of the K forms; its wide codes are 32 KiB
-constexpr int kStripRows = 6, kStripVectors = 2;
-constexpr size_t kStripColumns = kStripVectors * Vnni::lanes, kStrips = kPanelColumns / kStripColumns;
+constexpr size_t kTileGroups = 8;  // a block of the K forms; its wide codes are 16 KiB
+constexpr int kStripRows = 12, kStripVectors = 2;
+constexpr size_t kStripColumns = kStripVectors * Vnni::lanes;
+constexpr size_t kTileRowsMax = 128;
 constexpr size_t kPairBytes = kStripColumns * 2 * sizeof(int16_t);  // two inputs of each output
 
-/// Inputs of 16 bits, four of them in the order 0, 2, 1, 3: codes split into the even and the odd bytes of a lane.
+/// Inputs of 16 bits, four rows together: [pair of inputs][4 rows][2 inputs], then [group][4 rows] QuantInputGroup.
+/// Four inputs are in the order 0, 2, 1, 3: codes split into the even and the odd bytes of a lane.
 struct Wide {
-  static void quantise_group(const float* x, std::byte* out, QuantInputGroup& group) {
-    Vnni::quantise(x, group, [&](int i, __m512i codes) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i),
-                          _mm512_cvtepi32_epi16(_mm512_shuffle_epi32(codes, _MM_PERM_DBCA)));
+  static constexpr size_t pair_step = kQuantRows * 2 * sizeof(int16_t);
+  static constexpr size_t code_step = kQuantGroup / 2 * pair_step, group_step = kQuantRows * sizeof(QuantInputGroup);
+
+  static RowPlaces places(std::byte* rows, size_t row, size_t k) {
+    std::byte* begin = rows + row / kQuantRows * kQuantRows * quant_row_bytes(k);
+    const size_t lane = row % kQuantRows;
+    return {begin + lane * 2 * sizeof(int16_t), code_step,
+            begin + quant_groups(k) * code_step + lane * sizeof(QuantInputGroup), group_step};
+  }
+  static uint32_t largest_bits(const float* x) { return Vnni::largest_bits(x); }
+  static void quantise_group(const float* x, InputScale scale, std::byte* out, QuantInputGroup& group) {
+    Vnni::quantise(x, scale, group, [&](int i, __m512i codes) {
+      alignas(32) uint32_t pairs[8];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs),
+                         _mm512_cvtepi32_epi16(_mm512_shuffle_epi32(codes, _MM_PERM_DBCA)));
+      for (size_t pair = 0; pair < 8; ++pair)
+        __builtin_memcpy(out + (8 * i + pair) * pair_step, &pairs[pair], sizeof pairs[pair]);
     });
   }
 };
 
-/// At most eight groups of a panel, wide. The codes of a strip of outputs lie together: they stay in the first cache
-/// while rows go by.
+/// At most eight groups of 32 outputs, wide. They stay in the first cache while rows go by.
 struct QuantTile {
-  alignas(64) std::byte codes[kStrips][kTileGroups][kQuantGroup / 2][kPairBytes];  // a pair: [32 outputs][2 inputs]
-  alignas(64) float scale[kTileGroups][2][kPanelColumns];                          // of each half of a group in six_k
-  alignas(64) float minimum[kTileGroups][kPanelColumns];  // not in six_k, whose codes are signed here
+  alignas(64) std::byte codes[kTileGroups][kQuantGroup / 2][kPairBytes];  // a pair: [32 outputs][2 inputs]
+  alignas(64) float scale[kTileGroups][kStripColumns];  // of each group; in the forms of K types one, of the block
+  alignas(64) float minimum[kTileGroups][kStripColumns];
 };
 
 /// The codes of step `step`, four inputs each of 16 outputs from `column` on, with their bytes apart.
@@ -135,128 +154,198 @@ __m512i step_codes(const std::byte* group, size_t step, size_t column) {
   }
 }
 
-/// The codes as whole numbers of 16 bits: the bytes 0 and 2 of each lane, then the bytes 1 and 3.
+/// Scales for the wide codes of half a group, for the 16 outputs from `column` on: twice in each lane.
 template <QuantForm kForm>
-void widen_group(const std::byte* group, const std::byte* head, QuantTile& tile, size_t at) {
-  const __m512i base = _mm512_set1_epi16(kForm == QuantForm::six_k ? 32 : 0);
-  for (size_t step = 0; step < kQuantGroup / 4; ++step)
-    for (size_t column = 0; column < kPanelColumns; column += Vnni::lanes) {
-      const __m512i codes = step_codes<kForm>(group, step, column);
-      std::byte* out = tile.codes[column / kStripColumns][at][2 * step] + column % kStripColumns * 4;
-      _mm512_store_si512(out, _mm512_sub_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)), base));
-      _mm512_store_si512(out + kPairBytes, _mm512_sub_epi16(_mm512_srli_epi16(codes, 8), base));
-    }
-  for (size_t column = 0; column < kPanelColumns; column += Vnni::lanes) {
-    if constexpr (kForm == QuantForm::six_k) {
-      for (size_t half = 0; half < 2; ++half) {
-        const std::byte* steps = group + quant_code_bytes(kForm) + half * kPanelColumns + column;
-        Vnni::store(tile.scale[at][half] + column,
-                    Vnni::mul(Vnni::load_f16(head + column * sizeof(uint16_t)), Vnni::load_i8(steps)));
-      }
-    } else {
-      Vnni::freg scale, minimum;
-      load_factors<Vnni, kForm>(group, head, column, scale, minimum);
-      Vnni::store(tile.scale[at][0] + column, scale);
-      Vnni::store(tile.minimum[at] + column, minimum);
-    }
-  }
+__m512i code_factors(const std::byte* group, size_t half, size_t column) {
+  const std::byte* scales = group + quant_code_bytes(kForm) + column;
+  const __m512i scale =
+      kForm == QuantForm::six_k ? Vnni::load_i8(scales + half * kPanelColumns) : Vnni::load_u8(scales);
+  return _mm512_or_si512(_mm512_and_si512(scale, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(scale, 16));
 }
 
-/// Adds pairs [first, last) of a group to the sums.
+/// The codes of the outputs from `column` on as whole numbers of 16 bits: the bytes 0 and 2 of each lane, then the
+/// bytes 1 and 3.
+template <QuantForm kForm>
+void widen_codes(const std::byte* group, size_t column, std::byte (&out)[kQuantGroup / 2][kPairBytes]) {
+  for (int v = 0; v < kStripVectors; ++v)
+    for (size_t step = 0; step < kQuantGroup / 4; ++step) {
+      const __m512i codes = step_codes<kForm>(group, step, column + v * Vnni::lanes);
+      __m512i even = _mm512_and_si512(codes, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(codes, 8);
+      if constexpr (kForm == QuantForm::six_k) {
+        even = _mm512_sub_epi16(even, _mm512_set1_epi16(32));
+        odd = _mm512_sub_epi16(odd, _mm512_set1_epi16(32));
+      }
+      if constexpr (quant_block_groups(kForm) > 1) {
+        const __m512i factors = code_factors<kForm>(group, step / 4, column + v * Vnni::lanes);
+        even = _mm512_mullo_epi16(even, factors);
+        odd = _mm512_mullo_epi16(odd, factors);
+      }
+      _mm512_store_si512(out[2 * step] + v * Vnni::lanes * 4, even);
+      _mm512_store_si512(out[2 * step + 1] + v * Vnni::lanes * 4, odd);
+    }
+}
+
+/// Fills a tile with `groups` groups, of which the first one or its block is at `from`.
+template <QuantForm kForm>
+void fill_tile(const std::byte* from, size_t groups, size_t column, QuantTile& tile) {
+  for (size_t g = 0; g < groups; ++g) {
+    const std::byte* group = from + quant_group_offset(kForm, g);
+    widen_codes<kForm>(group, column, tile.codes[g]);
+    if constexpr (quant_block_groups(kForm) > 1) continue;
+    const std::byte* factors = group + quant_code_bytes(kForm) + column * sizeof(uint16_t);
+    for (size_t i = 0; i < kStripColumns; i += Vnni::lanes) {
+      Vnni::store(tile.scale[g] + i, Vnni::load_f16(factors + i * sizeof(uint16_t)));
+      Vnni::store(tile.minimum[g] + i, Vnni::load_f16(factors + (kPanelColumns + i) * sizeof(uint16_t)));
+    }
+  }
+  if constexpr (quant_block_groups(kForm) > 1)
+    for (size_t i = 0; i < kStripColumns; i += Vnni::lanes) {
+      Vnni::store(tile.scale[0] + i, Vnni::load_f16(from + (column + i) * sizeof(uint16_t)));
+      if constexpr (kForm != QuantForm::six_k) {
+        const BlockMinima<Vnni, kForm> minima(from, column + i);
+        for (size_t g = 0; g < groups; ++g) Vnni::store(tile.minimum[g] + i, minima.of(g));
+      }
+    }
+}
+
+/// Calls f with the constants 0 .. kCount - 1. GCC 12 keeps arrays of sums in registers only where every index is a
+/// constant from the start, which it is not in a loop that is unrolled later.
+template <int kCount, class F>
+[[gnu::always_inline]] inline void unrolled(const F& f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, kIndex>()), ...);
+  }(std::make_integer_sequence<int, kCount>());
+}
+
 template <int kRows>
-inline void add_pairs(__m512i (&sums)[kRows][kStripVectors], const std::byte (*codes)[kPairBytes], size_t first,
-                      size_t last, const std::byte* x, size_t x_stride) {
-#pragma GCC unroll 16  // in a loop, GCC 12 copies every sum in each round
-  for (size_t pair = first; pair < last; ++pair) {
-    __m512i now[kStripVectors];
-    for (int v = 0; v < kStripVectors; ++v) now[v] = Vnni::load(codes[pair] + v * Vnni::lanes * 4);
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i inputs = _mm512_set1_epi32(Vnni::word(x + r * x_stride + pair * 2 * sizeof(int16_t)));
-      for (int v = 0; v < kStripVectors; ++v) sums[r][v] = _mm512_dpwssd_epi32(sums[r][v], now[v], inputs);
-    }
-  }
+using Totals = __m512[kRows][kStripVectors];
+template <int kRows>
+using Sums = __m512i[kRows][kStripVectors];
+
+/// The products of a pair of inputs of kRows rows. x has the rows in fours, x_stride bytes apart.
+template <int kRows>
+[[gnu::always_inline]] inline void add_pair(Sums<kRows>& sums, const std::byte* codes, const std::byte* x,
+                                            size_t x_stride) {
+  const __m512i left = Vnni::load(codes), right = Vnni::load(codes + Vnni::lanes * 4);
+  unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    const std::byte* word = x + r / kQuantRows * x_stride + r % kQuantRows * 4;
+    const __m512i inputs = _mm512_set1_epi32(Vnni::word(word));
+    // The intrinsic would let GCC 12 copy every sum in each round of the loop.
+    asm("vpdpwssd %2, %1, %0" : "+v"(sums[r][0]) : "v"(left), "v"(inputs));
+    asm("vpdpwssd %2, %1, %0" : "+v"(sums[r][1]) : "v"(right), "v"(inputs));
+  });
 }
 
-/// Adds the groups of a tile to outputs [column, column + 32) of some rows, in the order of quant_strip().
+/// The products of some groups.
+template <int kRows>
+[[gnu::always_inline]] inline void add_groups(Sums<kRows>& sums, const std::byte* codes, size_t groups,
+                                              const std::byte* x, size_t x_stride) {
+  constexpr int kPairs = 4;  // code of a whole group would not fit the cache of decoded instructions
+  const std::byte* end = codes + groups * kQuantGroup / 2 * kPairBytes;
+#pragma GCC unroll 1
+  for (; codes < end; codes += kPairs * kPairBytes, x += kPairs * Wide::pair_step)
+    unrolled<kPairs>([&](auto pair) __attribute__((always_inline)) {
+      add_pair<kRows>(sums, codes + pair * kPairBytes, x + pair * Wide::pair_step, x_stride);
+    });
+}
+
+/// The numbers of a group of row `row`; x_groups is where the group's first four rows are.
+inline const QuantInputGroup& wide_input(const std::byte* x_groups, size_t row, size_t x_stride) {
+  return reinterpret_cast<const QuantInputGroup*>(x_groups + row / kQuantRows * x_stride)[row % kQuantRows];
+}
+
+/// Adds the minima of a group, times the sums of its inputs.
+template <int kRows>
+[[gnu::always_inline]] inline void add_minima(Totals<kRows>& total, const float* minimum, const std::byte* x_groups,
+                                              size_t x_stride) {
+  const __m512 left = Avx512::load(minimum), right = Avx512::load(minimum + Vnni::lanes);
+  unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    const __m512 sum = Vnni::set1(wide_input(x_groups, r, x_stride).sum);
+    total[r][0] = Vnni::fma(left, sum, total[r][0]);
+    total[r][1] = Vnni::fma(right, sum, total[r][1]);
+  });
+}
+
+/// Adds sums, times the scales of their weights and of their inputs.
+template <int kRows>
+[[gnu::always_inline]] inline void add_sums(Totals<kRows>& total, const Sums<kRows>& sums, const float* scale,
+                                            const std::byte* x_groups, size_t x_stride) {
+  const __m512 left = Avx512::load(scale), right = Avx512::load(scale + Vnni::lanes);
+  unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    const __m512 input = Vnni::set1(wide_input(x_groups, r, x_stride).scale);
+    total[r][0] = Vnni::fma(Vnni::to_float(sums[r][0]), Vnni::mul(left, input), total[r][0]);
+    total[r][1] = Vnni::fma(Vnni::to_float(sums[r][1]), Vnni::mul(right, input), total[r][1]);
+  });
+}
+
+/// Adds the groups of a tile to its outputs of kRows rows, in the order of quant_strip().
 template <QuantForm kForm, int kRows>
-void tile_strip(const QuantTile& tile, size_t groups, size_t column, const std::byte* x, const QuantInputGroup* inputs,
-                size_t x_stride, __m512 (&total)[kRows][kStripVectors]) {
-  const auto input = [&](int row, size_t g) {
-    return reinterpret_cast<const QuantInputGroup*>(reinterpret_cast<const std::byte*>(inputs) + row * x_stride) + g;
-  };
-  for (size_t g = 0; g < groups; ++g, x += kQuantGroup * sizeof(int16_t)) {
-    constexpr size_t kHalves = kForm == QuantForm::six_k ? 2 : 1, kPairs = kQuantGroup / 2 / kHalves;
-    for (size_t half = 0; half < kHalves; ++half) {
-      __m512i sums[kRows][kStripVectors];
-      for (int r = 0; r < kRows; ++r)
-        for (int v = 0; v < kStripVectors; ++v) sums[r][v] = _mm512_setzero_si512();
-      add_pairs<kRows>(sums, tile.codes[column / kStripColumns][g], half * kPairs, (half + 1) * kPairs, x, x_stride);
-      for (int v = 0; v < kStripVectors; ++v) {
-        const size_t at = column + v * Vnni::lanes;
-        const __m512 scale = Avx512::load(tile.scale[g][half] + at);
-        for (int r = 0; r < kRows; ++r)
-          total[r][v] =
-              Vnni::fma(Vnni::to_float(sums[r][v]), Vnni::mul(scale, Vnni::set1(input(r, g)->scale)), total[r][v]);
-      }
-    }
-    if constexpr (kForm != QuantForm::six_k)
-      for (int v = 0; v < kStripVectors; ++v) {
-        const __m512 minimum = Avx512::load(tile.minimum[g] + column + v * Vnni::lanes);
-        for (int r = 0; r < kRows; ++r) total[r][v] = Vnni::fma(minimum, Vnni::set1(input(r, g)->sum), total[r][v]);
-      }
+void tile_rows(const QuantTile& tile, size_t groups, const std::byte* x, const std::byte* x_groups, size_t x_stride,
+               float (*y)[kStripColumns]) {
+  constexpr bool kBlocks = quant_block_groups(kForm) > 1;
+  Totals<kRows> total;
+  unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    total[r][0] = Avx512::load(y[r]);
+    total[r][1] = Avx512::load(y[r] + Vnni::lanes);
+  });
+#pragma GCC unroll 1
+  for (size_t g = 0; g < groups; g += quant_run_groups(kForm)) {
+    Sums<kRows> sums;
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) { sums[r][0] = sums[r][1] = _mm512_setzero_si512(); });
+    add_groups<kRows>(sums, tile.codes[g][0], quant_run_groups(kForm), x + g * Wide::code_step, x_stride);
+    add_sums<kRows>(total, sums, tile.scale[kBlocks ? 0 : g], x_groups + g * Wide::group_step, x_stride);
+    if constexpr (!kBlocks) add_minima<kRows>(total, tile.minimum[g], x_groups + g * Wide::group_step, x_stride);
   }
+  if constexpr (kForm == QuantForm::four_k || kForm == QuantForm::five_k)
+#pragma GCC unroll 1
+    for (size_t g = 0; g < kTileGroups; ++g)
+      add_minima<kRows>(total, tile.minimum[g], x_groups + g * Wide::group_step, x_stride);
+  unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+    Vnni::store(y[r], total[r][0]);
+    Vnni::store(y[r] + Vnni::lanes, total[r][1]);
+  });
 }
 
-/// One tile for kRows rows and the outputs from `column` on; y holds the totals of the tiles before it.
-template <QuantForm kForm, int kRows>
-void tile_rows(const QuantTile& tile, size_t groups, bool first, size_t column, const std::byte* x,
-               const QuantInputGroup* inputs, size_t x_stride, float* y, size_t y_stride, size_t columns) {
-  const auto left = [&](int v) {
-    const size_t at = column + v * Vnni::lanes;
-    return at >= columns ? 0 : std::min(columns - at, Vnni::lanes);
-  };
-  __m512 total[kRows][kStripVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kStripVectors; ++v)
-      total[r][v] = first ? Vnni::zero() : Vnni::load_some(y + r * y_stride + column + v * Vnni::lanes, left(v));
-  tile_strip<kForm, kRows>(tile, groups, column, x, inputs, x_stride, total);
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kStripVectors; ++v)
-      Vnni::store_some(y + r * y_stride + column + v * Vnni::lanes, left(v), total[r][v]);
+template <QuantForm kForm, int... kRows>
+constexpr auto tile_rows_table(std::integer_sequence<int, kRows...>) {
+  return std::array{tile_rows<kForm, kRows + 1>...};
 }
 
+/// At most kTileRowsMax rows. Their totals lie together, because lines of y may be so far apart that they share few
+/// sets of the caches.
 template <QuantForm kForm>
-void tile_panel(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, float* y,
-                size_t y_stride, size_t columns) {
-  constexpr decltype(&tile_rows<kForm, 1>) kRows[kStripRows] = {tile_rows<kForm, 1>, tile_rows<kForm, 2>,
-                                                                tile_rows<kForm, 3>, tile_rows<kForm, 4>,
-                                                                tile_rows<kForm, 5>, tile_rows<kForm, 6>};
-  const size_t groups = quant_groups(k), strips = (rows + kStripRows - 1) / kStripRows;
-  const std::byte* x_groups = x + groups * kQuantGroup * sizeof(int16_t);
-  constexpr size_t kTileBytes = kTileGroups * quant_group_bytes(kForm) + quant_head_bytes(kForm);
-  const size_t ahead_bytes = kTileBytes / (strips * kStrips) + 64;
+void tile_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t k, float* y, size_t y_stride,
+                size_t columns) {
+  constexpr auto kRows = tile_rows_table<kForm>(std::make_integer_sequence<int, kStripRows>());
+  constexpr size_t kTileBytes = quant_panel_bytes(kTileGroups * kQuantGroup, kForm);
+  const size_t groups = quant_groups(k), x_stride = kQuantRows * quant_row_bytes(k);
+  const size_t strips = (rows + kStripRows - 1) / kStripRows, ahead_bytes = kTileBytes / (2 * strips) + 64;
   QuantTile tile;
-  for (size_t first = 0; first < groups; first += kTileGroups) {
+  alignas(64) float totals[kPanelColumns / kStripColumns][kTileRowsMax][kStripColumns];
+  for (auto& strip : totals) std::fill_n(strip[0], rows * kStripColumns, 0.0f);
+  for (size_t first = 0; first < groups; first += kTileGroups, panel += kTileBytes) {
     const size_t count = std::min(kTileGroups, groups - first);
-    const std::byte* head = panel + first / quant_block_groups(kForm) * quant_block_bytes(kForm);
-    for (size_t g = 0; g < count; ++g) widen_group<kForm>(panel + quant_group_offset(kForm, first + g), head, tile, g);
-    // The next tile comes into the second cache meanwhile; behind a panel lies the next one.
-    const std::byte* ahead = panel + quant_group_offset(kForm, first + kTileGroups);
-    for (size_t column = 0; column < columns; column += kStripColumns)
-      for (size_t strip = 0, row = 0; strip < strips; ++strip, ahead += ahead_bytes) {
-        const size_t now = (rows - row + strips - strip - 1) / (strips - strip);
+    const std::byte* ahead = panel + kTileBytes;  // the next tile comes into the second cache meanwhile
+    for (size_t column = 0; column < columns; column += kStripColumns) {
+      fill_tile<kForm>(panel, count, column, tile);
+      for (size_t row = 0, now; row < rows; row += now, ahead += ahead_bytes) {
+        now = std::min<size_t>(rows - row, kStripRows);
         for (size_t byte = 0; byte < ahead_bytes; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
-        const std::byte* inputs = x + row * x_stride + first * kQuantGroup * sizeof(int16_t);
-        const std::byte* input_groups = x_groups + row * x_stride + first * sizeof(QuantInputGroup);
-        kRows[now - 1](tile, count, first == 0, column, inputs, reinterpret_cast<const QuantInputGroup*>(input_groups),
-                       x_stride, y + row * y_stride, y_stride, columns);
-        row += now;
+        const std::byte* inputs = x + row / kQuantRows * x_stride;
+        kRows[now - 1](tile, count, inputs + first * Wide::code_step,
+                       inputs + groups * Wide::code_step + first * Wide::group_step, x_stride,
+                       totals[column / kStripColumns] + row);
       }
+    }
   }
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t column = 0; column < columns; column += kStripColumns)
+      std::copy_n(totals[column / kStripColumns][row], std::min(kStripColumns, columns - column),
+                  y + row * y_stride + column);
 }
 
-void wide_panel(const std::byte* x, size_t x_stride, size_t rows, const std::byte* panel, size_t k, QuantForm form,
-                float* y, size_t y_stride, size_t columns) {
+void wide_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t k, QuantForm form, float* y,
+                size_t y_stride, size_t columns) {
   const auto tiles = [&] {
     switch (form) {
       case QuantForm::four: return tile_panel<QuantForm::four>;
@@ -267,12 +356,15 @@ void wide_panel(const std::byte* x, size_t x_stride, size_t rows, const std::byt
     }
     return tile_panel<QuantForm::six_k>;
   }();
-  tiles(x, x_stride, rows, panel, k, y, y_stride, columns);
+  for (size_t row = 0; row < rows; row += kTileRowsMax)
+    tiles(x + row * quant_row_bytes(k), std::min(rows - row, kTileRowsMax), panel, k, y + row * y_stride, y_stride,
+          columns);
 }
 
 }  // namespace
 
-const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, 1, quant_rows<Vnni>, quant_panel<Vnni>};
-const QuantKernels kQuantAvx512VnniTiles = {"avx512vnni tiles", supported, 64, quant_rows<Wide>, wide_panel};
+const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, 1, quant_row<Vnni, row_alone>, quant_panel<Vnni>};
+const QuantKernels kQuantAvx512VnniTiles = {"avx512vnni tiles", supported, 64, quant_row<Wide, Wide::places>,
+                                            wide_panel};
 
 }  // namespace mc::ops

@@ -16,14 +16,12 @@ extern const QuantKernels kQuantAvx512VnniTiles;
 struct InputScale {
   float scale, inverse;
 };
-/// For the largest magnitude of a group; infinity stands for a value that is not finite. The range of codes leaves room
-/// for two signed bytes: code = 256 * high + low.
-inline InputScale input_scale(float largest) {
-  constexpr float kCodeMax = 32512;
+/// For the largest magnitude of the inputs that share a scale; infinity stands for a value that is not finite.
+inline InputScale input_scale(float largest, QuantForm form) {
   if (!(largest < std::numeric_limits<float>::infinity())) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  const float scale = largest / kCodeMax;
+  const float scale = largest / static_cast<float>(quant_input_max(form));
   if (scale < std::numeric_limits<float>::min())
-    return {0, 0};  // its reciprocal may overflow; the group is nearly zero
+    return {0, 0};  // its reciprocal may overflow; the inputs are nearly zero
   return {scale, 1 / scale};
 }
 

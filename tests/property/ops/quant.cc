@@ -25,6 +25,7 @@ namespace {
 
 constexpr QuantForm kForms[] = {QuantForm::four, QuantForm::eight};
 constexpr gguf::Type kOwnForms[] = {gguf::Type::q4_k, gguf::Type::q5_k, gguf::Type::q6_k};
+constexpr size_t k256 = 256;  // inputs that share a scale in the forms of K types
 constexpr size_t kDepths[] = {1, 3, 31, 32, 33, 64, 100, 544, 1030};
 
 std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, size_t k, QuantForm form) {
@@ -33,10 +34,10 @@ std::vector<std::byte> panel_of(const std::vector<float>& weights, size_t rows, 
   return panel;
 }
 
-std::vector<std::byte> inputs_of(const QuantKernels& kernels, const std::vector<float>& x, size_t k) {
-  const size_t rows = x.size() / k, bytes = quant_row_bytes(k);
-  std::vector<std::byte> out(rows * bytes);
-  for (size_t row = 0; row < rows; ++row) kernels.quantise_row(x.data() + row * k, k, out.data() + row * bytes);
+std::vector<std::byte> inputs_of(const QuantKernels& kernels, const std::vector<float>& x, size_t k, QuantForm form) {
+  const size_t rows = x.size() / k;
+  std::vector<std::byte> out(quant_rows_bytes(rows, k));
+  for (size_t row = 0; row < rows; ++row) kernels.quantise_row(x.data() + row * k, k, form, row, out.data());
   return out;
 }
 
@@ -89,15 +90,17 @@ TEST_CASE("ops/quant: every f16 makes the round through f32, and others round to
 void check_product(Rng& rng, const QuantKernels& kernels, const std::vector<std::byte>& panel, QuantForm form, size_t k,
                    const std::vector<double>& largest) {
   constexpr size_t kRows = 7, kGuard = 3;
-  const size_t columns = largest.size(), stride = columns + kGuard, bytes = quant_row_bytes(k);
+  const size_t columns = largest.size(), stride = columns + kGuard;
   const auto x = values(rng, kRows * k);
   std::vector<float> want(kRows * stride, 7), got(want), alone(stride, 7);
   const QuantKernels& ref = *quant_variants()[0];
-  const auto ref_x = inputs_of(ref, x, k), own_x = inputs_of(kernels, x, k);
-  ref.panel(ref_x.data(), bytes, kRows, panel.data(), k, form, want.data(), stride, columns);
-  kernels.panel(own_x.data(), bytes, kRows, panel.data(), k, form, got.data(), stride, columns);
+  const auto ref_x = inputs_of(ref, x, k, form), own_x = inputs_of(kernels, x, k, form);
+  ref.panel(ref_x.data(), kRows, panel.data(), k, form, want.data(), stride, columns);
+  kernels.panel(own_x.data(), kRows, panel.data(), k, form, got.data(), stride, columns);
   for (size_t row = 0; row < kRows; ++row) {
-    kernels.panel(own_x.data() + row * bytes, bytes, 1, panel.data(), k, form, alone.data(), stride, columns);
+    const auto at = x.begin() + static_cast<std::ptrdiff_t>(row * k);
+    const auto one = inputs_of(kernels, {at, at + static_cast<std::ptrdiff_t>(k)}, k, form);
+    kernels.panel(one.data(), 1, panel.data(), k, form, alone.data(), stride, columns);
     for (size_t c = 0; c < stride; ++c) {
       if (c >= columns) {
         CHECK(got[row * stride + c] == 7);  // nothing is written beyond the columns
@@ -161,12 +164,12 @@ TEST_CASE("ops/quant: every variant's product of the forms of K types agrees wit
 TEST_CASE("ops/quant: the variants for few and for many rows give the same bits") {
   Rng rng(test::seed());
   INFO("seed " << test::seed());
-  constexpr size_t kRows = 23, k = 768, columns = 50;
+  constexpr size_t kRows = 143, k = 768, columns = 50;  // more rows than the largest tile, and every smaller strip
   const auto x = values(rng, kRows * k);
   const auto product = [&](const QuantKernels& table, const std::vector<std::byte>& panel, QuantForm form) {
     std::vector<float> y(kRows * columns);
-    const auto codes = inputs_of(table, x, k);
-    table.panel(codes.data(), quant_row_bytes(k), kRows, panel.data(), k, form, y.data(), columns, columns);
+    const auto codes = inputs_of(table, x, k, form);
+    table.panel(codes.data(), kRows, panel.data(), k, form, y.data(), columns, columns);
     return y;
   };
   for (const Kernels* kernels : variants()) {
@@ -183,6 +186,71 @@ TEST_CASE("ops/quant: the variants for few and for many rows give the same bits"
       for (size_t c = 0; c < columns; ++c)
         pack_blocks(own, blocks_of(rng, gguf::info(own), k).data(), k, form, c, panel.data());
       CHECK(product(few, panel, form) == product(many, panel, form));
+    }
+  }
+}
+
+TEST_CASE("ops/quant: the largest codes, scales and inputs of K types do not overflow") {
+  constexpr size_t k = 256, kRows = 2;
+  std::vector<float> x(kRows * k, 1.0f);
+  std::fill(x.begin() + k, x.end(), -1.0f);
+  for (gguf::Type own : kOwnForms) {
+    const gguf::TypeInfo& type = gguf::info(own);
+    const QuantForm form = *kept_form(own);
+    std::vector<std::byte> block(type.bytes, std::byte{255});  // every code and every scale is the largest one
+    const uint16_t one = f32_to_f16(1), least = f32_to_f16(0);
+    if (own == gguf::Type::q6_k) {
+      std::fill_n(block.begin(), 192, std::byte{0});  // codes of -32, with scales of -128
+      std::fill_n(block.begin() + 192, 16, std::byte{128});
+      std::memcpy(block.data() + 208, &one, sizeof one);
+    } else {
+      std::memcpy(block.data(), &one, sizeof one);
+      std::memcpy(block.data() + 2, &least, sizeof least);
+    }
+    std::vector<std::byte> panel(quant_panel_bytes(k, form));
+    pack_blocks(own, block.data(), k, form, 0, panel.data());
+    const float weight = quant_weight(panel.data(), form, 0, 0);
+    CHECK(weight == (own == gguf::Type::q4_k ? 15 * 63 : own == gguf::Type::q5_k ? 31 * 63 : 32 * 128));
+    for (const QuantKernels* kernels : quant_variants()) {
+      if (!kernels->supported()) continue;
+      INFO(type.name << " " << kernels->name);
+      float y[kRows] = {};
+      kernels->panel(inputs_of(*kernels, x, k, form).data(), kRows, panel.data(), k, form, y, 1, 1);
+      CHECK(y[0] == doctest::Approx(double{weight} * k));
+      CHECK(y[1] == doctest::Approx(-double{weight} * k));
+    }
+  }
+}
+
+TEST_CASE("ops/quant: inputs of K types move by at most half a step of the largest of their 256") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  constexpr size_t k = 768, kRows = 5;
+  auto x = values(rng, kRows * k);
+  x[300] *= 1000;  // costs its block alone the precision
+  for (gguf::Type own : kOwnForms) {
+    const gguf::TypeInfo& type = gguf::info(own);
+    const QuantForm form = *kept_form(own);
+    std::vector<std::byte> panel(quant_panel_bytes(k, form));
+    pack_blocks(own, blocks_of(rng, type, k).data(), k, form, 0, panel.data());
+    for (const QuantKernels* kernels : quant_variants()) {
+      if (!kernels->supported()) continue;
+      INFO(type.name << " " << kernels->name);
+      float y[kRows] = {};
+      kernels->panel(inputs_of(*kernels, x, k, form).data(), kRows, panel.data(), k, form, y, 1, 1);
+      for (size_t row = 0; row < kRows; ++row) {
+        double sum = 0, terms = 0, rounding = 0;
+        for (size_t i = 0; i < k; ++i) {
+          const double weight = quant_weight(panel.data(), form, 0, i), input = x[row * k + i];
+          double largest = 0;
+          for (size_t j = i / k256 * k256; j < i / k256 * k256 + k256; ++j)
+            largest = std::max(largest, std::abs(double{x[row * k + j]}));
+          sum += input * weight;
+          terms += std::abs(largest * weight);
+          rounding += std::abs(weight) * largest / 16382;
+        }
+        CHECK(std::abs(y[row] - sum) <= 1.001 * rounding + 256 * kUlp * terms);
+      }
     }
   }
 }
@@ -267,9 +335,9 @@ TEST_CASE("ops/quant: a weight or an input that is not finite makes its output n
       for (const float odd : {1.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
         std::vector<float> x(200, 1.0f);
         x[70] = odd;
-        const auto codes = inputs_of(*kernels, x, 200);
+        const auto codes = inputs_of(*kernels, x, 200, form);
         float y[2] = {};
-        kernels->panel(codes.data(), codes.size(), 1, panel.data(), 200, form, y, 2, 2);
+        kernels->panel(codes.data(), 1, panel.data(), 200, form, y, 2, 2);
         CHECK(std::isnan(y[0]));
         if (odd == 1)
           CHECK(y[1] == doctest::Approx(200));

@@ -193,7 +193,7 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
       CAPTURE(weights);
       const Answer kept = answer_of(folder, {type.type}, weights);
       const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .packed = packed_form});
-      // An input moves by at most 1 / 65024 of its group's largest; a few layers of that stay far below 1e-3.
+      // An input moves by at most 1 / 16382 of the largest of its 256; a few layers of that stay below 1e-3.
       check_close(kept, packed, 1e-3);
     }
   }
