@@ -7,7 +7,7 @@
 //
 // Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
 // mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take
-// f32 inputs, which become whole numbers of 16 bits, in both shapes; fp8 weights (codes of a checkpoint) take what
+// f32 inputs, which become whole numbers of 16 or 14 bits; fp8 weights (codes of a checkpoint) take what
 // weights of their matrix's dtype would. Prefill widens both a slice at a time, once for a group of tiles.
 #pragma once
 

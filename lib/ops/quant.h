@@ -2,7 +2,7 @@
 //   weight = scale * code + minimum        code 0 .. 255, 63 or 15
 // Every block type of a GGUF file has this form, so most are kept exactly (quant_pack.h has the table).
 //
-// Inputs become whole numbers of 16 bits, so that sums over them are exact integers.
+// Inputs become whole numbers of 16 or 14 bits, so that sums over them are exact integers.
 // In four and eight each group of 32 inputs has a scale, and an input loses at most 1 / 65024 of its group's largest
 // one. A group enters the output as
 //   y += x_scale * scale * (codes . x_codes), then y += minimum * (x_scale * sum of x_codes)

@@ -364,7 +364,7 @@ void wide_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t 
 }  // namespace
 
 const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, 1, quant_row<Vnni, row_alone>, quant_panel<Vnni>};
-const QuantKernels kQuantAvx512VnniTiles = {"avx512vnni tiles", supported, 16, quant_row<Wide, Wide::places>,
+const QuantKernels kQuantAvx512VnniTiles = {"avx512vnni tiles", supported, 24, quant_row<Wide, Wide::places>,
                                             wide_panel};
 
 }  // namespace mc::ops
