@@ -7,6 +7,15 @@
 #include "base/assert.h"
 
 namespace mc::kv {
+namespace {
+
+Error lacks(const Pool::Counts& counts, size_t count) {
+  return Error{Code::busy, "kv: " + std::to_string(count) + " pages wanted, " + std::to_string(counts.free) +
+                               " free and " + std::to_string(counts.evictable) + " evictable of " +
+                               std::to_string(counts.total)};
+}
+
+}  // namespace
 
 Pool::Pool(const Options& options, EventLog& log) : eviction_(options.eviction), tier_(options.tier), log_(log) {
   MC_ASSERT(eviction_ != nullptr);
@@ -25,21 +34,15 @@ const Pool::Page& Pool::at(PageIndex page) const {
 // -- owned pages ------------------------------------------------------------------------------------
 
 Result<std::vector<PageIndex>> Pool::allocate(uint32_t count) {
-  if (count > available()) return lacks(count);
+  if (count > available()) return lacks(counts_, count);
   std::vector<PageIndex> out(count);
   MC_CHECK(allocate(out));
   return out;
 }
 
-Error Pool::lacks(size_t count) const {
-  return Error{Code::busy, "kv: " + std::to_string(count) + " pages wanted, " + std::to_string(counts_.free) +
-                               " free and " + std::to_string(counts_.evictable) + " evictable of " +
-                               std::to_string(counts_.total)};
-}
-
 Result<void> Pool::allocate(std::span<PageIndex> out) {
   const auto count = static_cast<uint32_t>(out.size());
-  if (count > available()) return lacks(count);
+  if (count > available()) return lacks(counts_, count);
   while (counts_.free < count) {
     unindex(chains_.first_leaf(), Removal::evicted);
   }
@@ -235,6 +238,21 @@ bool Pool::remove(const BlockHash& hash, Removal reason) {
   if (page == kNoPage) return false;
   unindex(page, reason);
   return true;
+}
+
+PageIndex Pool::take_out(const BlockHash& hash, Removal reason) {
+  const PageIndex page = find(hash);
+  MC_ASSERT(page != kNoPage);
+  Page& p = at(page);
+  MC_ASSERT_EQ(p.pins + p.leases, 0u);
+  unindex(page, reason);
+  MC_ASSERT_EQ(free_.back(), page);
+  free_.pop_back();
+  p.state = PageState::owned;
+  ++p.generation;
+  --counts_.free;
+  ++counts_.owned;
+  return page;
 }
 
 uint32_t Pool::remove_subtree(const BlockHash& root, Removal reason) {

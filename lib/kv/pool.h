@@ -3,7 +3,8 @@
 // run the same code. A page is in one of these states:
 //
 //   free --allocate--> owned --publish--> cached --evict/remove--> free
-//                        |                   `--remove while held--> draining --last hold ends--> free
+//                        |                   |--remove while held--> draining --last hold ends--> free
+//                        |                   `--take_out--> owned
 //                        `--release while leased--> draining
 //
 //   owned     one request is filling it, and no other can find it
@@ -101,6 +102,9 @@ class Pool {
   /// Takes a block out of the index at once, even when it is held. False when it is not resident. Its resident
   /// children stay, and are valid again as soon as the block is published again.
   bool remove(const BlockHash& hash, Removal reason);
+  /// Takes a resident block that nothing holds out of the index, and gives its page with its bytes to the caller as an
+  /// owned page.
+  PageIndex take_out(const BlockHash& hash, Removal reason);
   /// Removes `root` and its descendants (without `root` resident: descendants of that id) that nothing holds. Returns
   /// the number of removed blocks.
   uint32_t remove_subtree(const BlockHash& root, Removal reason);
@@ -162,7 +166,6 @@ class Pool {
 
   Page& at(PageIndex page);
   const Page& at(PageIndex page) const;
-  Error lacks(size_t count) const;
   void settle(PageIndex page);
   void unindex(PageIndex page, Removal reason);
   void to_free(PageIndex page);

@@ -19,11 +19,12 @@ void LostParts::lose(uint32_t stage) {
     const bool held = pool_.pins(page) + pool_.leases(page) > 0;
     std::vector<uint32_t> crcs = pool_.meta(page).layer_crcs;
     forget(hash);  // the block has been fetched or computed again since
-    pool_.remove(hash, kv::Removal::dropped);
-    if (held) continue;
-    const auto taken = pool_.allocate(1);
-    MC_ASSERT(taken && taken->front() == page);  // the pool gives the page first that was freed last
-    const auto [at, fresh] = blocks_.try_emplace(hash, Block{{page, bit}, ++uses_, std::move(crcs)});
+    if (held) {
+      pool_.remove(hash, kv::Removal::dropped);
+      continue;
+    }
+    const kv::PageIndex taken = pool_.take_out(hash, kv::Removal::dropped);
+    const auto [at, fresh] = blocks_.try_emplace(hash, Block{{taken, bit}, ++uses_, std::move(crcs)});
     MC_ASSERT(fresh);
     by_use_[at->second.use] = hash;
   }

@@ -54,6 +54,19 @@ struct Fixture {
 
 }  // namespace
 
+TEST_CASE("kv/pool: a block that is taken out leaves the index with an event, and its page is the caller's") {
+  Fixture f(4);
+  const auto pages = f.cache(1, 3);
+  f.log.drain();
+  CHECK(f.pool.take_out(name(2), Removal::dropped) == pages[1]);
+  CHECK(f.pool.find(name(2)) == kNoPage);
+  CHECK(f.evicted() == std::vector<BlockHash>{name(2)});
+  CHECK((f.pool.counts().owned == 1 && f.pool.counts().cached == 2));
+  CHECK(f.pool.state(pages[1]) == PageState::owned);
+  f.pool.release(pages[1]);
+  CHECK(f.pool.counts().free == 2);
+}
+
 TEST_CASE("kv/pool: allocation is all or nothing and says what is missing") {
   Fixture f(4);
   const auto three = f.pool.allocate(3);
