@@ -31,9 +31,6 @@
 
 namespace mc::node {
 
-/// For tests. As WorkerOptions::demote_above: nothing is offered.
-inline constexpr double kNeverDemote = 2;
-
 struct WorkerOptions {
   wire::Role role = wire::Role::prefill;
   std::string name;         // "" = the conductor chooses a name

@@ -35,6 +35,9 @@ inline kv::Namespace namespace_of(const ExtentLayout& layout) {
 
 inline constexpr uint8_t kConductorNumber = 99;
 
+/// As WorkerOptions::demote_above: nothing is offered.
+inline constexpr double kNeverDemote = 2;
+
 /// p0 (1), d0 (2), c0 (3) and p1 (4) are peers of every machine; the machine itself is number 50.
 template <class Role, class Options>
 struct Bench {
