@@ -196,9 +196,9 @@ void Cache::drop_all(TimePoint, Actions& out) {
   }
 }
 
-void Cache::on_peer_gone(const NodeId&, const InstanceId& instance, TimePoint, Actions& out) {
+void Cache::on_peer_gone(const wire::Peer& peer, TimePoint, Actions& out) {
   for (auto& [read, offer] : offers_) {
-    if (offer.instance != instance) continue;
+    if (offer.instance != peer.instance) continue;
     offer.dropped = true;
     reads_.cancel(read, out);
   }

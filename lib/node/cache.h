@@ -42,7 +42,7 @@ class Cache final : public Worker {
   void on_tick(TimePoint, Actions&) override {}
   TimePoint role_wakeup() const override { return kNever; }
   void drop_all(TimePoint now, Actions& out) override;
-  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
   bool role_idle() const override { return offers_.empty(); }
   void role_check() const override;

@@ -199,14 +199,15 @@ void Decode::drop_all(TimePoint, Actions& out) {
 }
 
 // A request needs its prefill node only while KV is still to be read from it.
-void Decode::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
+void Decode::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all) {
     if (r->phase == Phase::running || r->phase == Phase::ended) continue;
     // With a lost stage of the pipeline, the KV that was not read from it is lost too.
-    const bool stage = r->phase == Phase::receiving && is_stage_of(node, r->prefill);
-    if (r->prefill_instance != instance && !stage) continue;
-    fail(*r, {RequestStage::transfer, Reason::peer_lost, true}, "prefill node " + node + " was lost", out);
+    const bool stage =
+        r->phase == Phase::receiving && peer.role == wire::Role::stage && is_stage_of(peer.name, r->prefill);
+    if (r->prefill_instance != peer.instance && !stage) continue;
+    fail(*r, {RequestStage::transfer, Reason::peer_lost, true}, "prefill node " + peer.name + " was lost", out);
   }
   admit(now, out);
   step(now, out);

@@ -42,12 +42,10 @@ void Peers::take(const wire::Peers& list) {
   std::erase_if(former_, [&](const wire::Peer& p) { return peers_.contains(p.name); });
 }
 
-std::optional<wire::Role> Peers::forget(const NodeId& node, const InstanceId& instance) {
-  if (!has(node, instance)) return std::nullopt;
-  const wire::Role role = peers_.at(node).role;
+void Peers::forget(const NodeId& node, const InstanceId& instance) {
+  if (!has(node, instance)) return;
   peers_.erase(node);
   version_ = 0;
-  return role;
 }
 
 void Peers::new_conductor(TimePoint until) {

@@ -25,9 +25,9 @@ class Peers {
   /// The known members that a newer list lacks or lists under another instance. nullopt for an older list.
   std::optional<std::vector<wire::Peer>> gone(const wire::Peers& list) const;
   void take(const wire::Peers& list);
-  /// Removes an instance that is gone and returns its role, if it was a member. The link between two living nodes may
-  /// have broken, so the conductor's list is requested again.
-  std::optional<wire::Role> forget(const NodeId& node, const InstanceId& instance);
+  /// Removes an instance that is gone. The link between two living nodes may have broken, so the conductor's list is
+  /// requested again.
+  void forget(const NodeId& node, const InstanceId& instance);
 
   /// A new conductor learns of the members one by one. Until `until` the connections to the members under the old
   /// conductor are kept.

@@ -18,9 +18,11 @@ std::optional<uint32_t> Pipeline::missing() const {
 }
 
 std::optional<uint32_t> Pipeline::sender(const Received& event) const {
-  for (uint32_t stage = 1; stage < stages_; ++stage)
-    if (event.from == stage_name(leader_, stage) && peers_.has(event.from, event.instance)) return stage;
-  return std::nullopt;
+  const auto stage = parse_stage_name(event.from);
+  if (!stage || stage->leader != leader_ || stage->stage >= stages_) return std::nullopt;
+  const wire::Peer* peer = member(stage->stage);
+  if (!peer || peer->instance != event.instance) return std::nullopt;
+  return stage->stage;
 }
 
 HolderParts Pipeline::parts(const InstanceId& leader, ExtentLayout layout) const {

@@ -213,16 +213,18 @@ void Prefill::drop_all(TimePoint, Actions& out) {
   }
 }
 
-void Prefill::on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
-  if (pipeline_.leads() && is_stage_of(node, name())) on_stage_gone(node, instance, now, out);
-  copies_.on_peer_gone(instance, out);
+void Prefill::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
+  const auto stage = peer.role == wire::Role::stage ? parse_stage_name(peer.name) : std::nullopt;
+  if (stage && stage->leader == name() && stage->stage < prefill_.stages)
+    on_stage_gone(*stage, peer.instance, now, out);
+  copies_.on_peer_gone(peer.instance, out);
   const auto all = requests_.all();
   for (const auto& [id, r] : all) {
-    if (r->phase == Phase::ended || !r->decode.offered || r->decode.instance != instance) continue;
-    const RequestStage stage = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r, fetches_);
-    fail(*r, {stage, Reason::peer_lost, true}, "decode node " + node + " was lost", out);
+    if (r->phase == Phase::ended || !r->decode.offered || r->decode.instance != peer.instance) continue;
+    const RequestStage at = r->phase == Phase::preparing ? RequestStage::accept : stage_of(*r, fetches_);
+    fail(*r, {at, Reason::peer_lost, true}, "decode node " + peer.name + " was lost", out);
   }
-  fetches_.on_peer_gone(instance, now, out);
+  fetches_.on_peer_gone(peer.instance, now, out);
   pump(now, out);
 }
 
@@ -591,17 +593,16 @@ void Prefill::on_stage_rotten(const wire::StageRotten& found, Actions& out) {
 
 // The lost member had its layers of every block, so all requests under way are lost, and no block can be used as it is.
 // Blocks that are still held drain.
-void Prefill::on_stage_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
+void Prefill::on_stage_gone(const StageName& stage, const InstanceId& instance, TimePoint now, Actions& out) {
+  const std::string why = "pipeline stage " + stage_name(stage.leader, stage.stage) + " was lost";
   const auto all = requests_.all();
   for (const auto& [id, r] : all)
-    if (r->phase != Phase::ended)
-      fail(*r, {stage_of(*r, fetches_), Reason::peer_lost, true}, "pipeline stage " + node + " was lost", out);
+    if (r->phase != Phase::ended) fail(*r, {stage_of(*r, fetches_), Reason::peer_lost, true}, why, out);
   for (const auto& r : requests_.ended()) r->work.flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
   slots_.free_others(computing_ ? computing_->work.run : 0);  // the leader's compute still writes this slot
   for (const ReadDone& ended : reads_.on_stage_gone(instance)) on_event(ended, now, out);
-  for (uint32_t stage = 1; stage < prefill_.stages; ++stage)
-    if (node == stage_name(name(), stage)) shelf_->lost->lose(stage);
+  shelf_->lost->lose(stage.stage);
 }
 
 }  // namespace mc::node

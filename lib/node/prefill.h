@@ -73,7 +73,7 @@ class Prefill final : public Worker {
   void on_tick(TimePoint now, Actions& out) override;
   TimePoint role_wakeup() const override;
   void drop_all(TimePoint now, Actions& out) override;
-  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
   bool role_idle() const override { return requests_.all().empty() && copies_.idle(); }
   void role_check() const override;
@@ -116,7 +116,7 @@ class Prefill final : public Worker {
   void hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out);
   void on_stage_rotten(const wire::StageRotten& found, Actions& out);
-  void on_stage_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
+  void on_stage_gone(const StageName& stage, const InstanceId& instance, TimePoint now, Actions& out);
 
   PrefillOptions prefill_;
   PrefillRequests requests_;

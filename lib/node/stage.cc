@@ -426,12 +426,12 @@ void Stage::drop_all(TimePoint, Actions& out) {
 }
 
 // A new leader has no record of earlier runs. A next stage that was lost reads no more slots.
-void Stage::on_peer_gone(const NodeId& node, const InstanceId&, TimePoint now, Actions& out) {
-  if (node == stage_.leader) {
+void Stage::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
+  if (peer.name == stage_.leader) {
     block_reads_.cancel_all(out);
     for (Run& run : runs_) drop(run, out);
   }
-  if (node == stage_name(stage_.leader, stage_.stage + 1)) {
+  if (peer.name == stage_name(stage_.leader, stage_.stage + 1)) {
     while (!handed_on_.empty()) free_handed(handed_on_.begin());
   }
   pump(now, out);

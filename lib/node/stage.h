@@ -73,7 +73,7 @@ class Stage final : public Worker {
   void on_tick(TimePoint now, Actions& out) override;
   TimePoint role_wakeup() const override;
   void drop_all(TimePoint now, Actions& out) override;
-  void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) override;
+  void on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
   bool role_idle() const override;
   void role_check() const override;

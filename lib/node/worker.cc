@@ -72,7 +72,7 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
       if (lost->instance == registration_.conductor()) lose_conductor(now, out);
     } else {
       peers_.lost_former(lost->instance);
-      if (peers_.has(lost->node, lost->instance)) peer_gone(lost->node, lost->instance, now, out);
+      if (peers_.has(lost->node, lost->instance)) peer_gone(wire::Peer(*peers_.find(lost->node)), now, out);
     }
   } else if (std::holds_alternative<Tick>(event)) {
     if (registration_.is_silent(now)) lose_conductor(now, out);
@@ -238,19 +238,19 @@ void Worker::lose_conductor(TimePoint now, Actions& out) {
 void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   const auto gone = peers_.gone(message);
   if (!gone) return;  // a newer list arrived before
-  for (const auto& p : *gone) peer_gone(p.name, p.instance, now, out);
+  for (const auto& p : *gone) peer_gone(p, now, out);
   peers_.take(message);
   out.push_back(peers_.told());
   on_tick(now, out);  // continues work that waited for a peer to be listed
 }
 
-void Worker::peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) {
+void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   // The conductor declared the instance lost, or its connection is closed for good, so its leases end. If the instance
   // is alive after all, its reads fail their checksums.
-  lender_.drop(instance);
-  const auto role = peers_.forget(node, instance);
-  if (demoter_) demoter_->drop(instance, role == wire::Role::cache);
-  on_peer_gone(node, instance, now, out);
+  lender_.drop(peer.instance);
+  peers_.forget(peer.name, peer.instance);
+  if (demoter_) demoter_->drop(peer.instance, peer.role == wire::Role::cache);
+  on_peer_gone(peer, now, out);
 }
 
 // ---- blocks ----------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Worker : public Machine, protected BlockSource {
   virtual TimePoint role_wakeup() const = 0;
   /// Ends every request of the lost conductor without a report.
   virtual void drop_all(TimePoint now, Actions& out) = 0;
-  virtual void on_peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out) = 0;
+  virtual void on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) = 0;
   virtual void fill_load(wire::Load& load) const = 0;
   virtual bool role_idle() const = 0;
   virtual void role_check() const = 0;
@@ -132,7 +132,7 @@ class Worker : public Machine, protected BlockSource {
   void on_received(const Received& event, TimePoint now, Actions& out);
   bool on_conductor(const Received& event, TimePoint now, Actions& out);
   void on_peers(const wire::Peers& message, TimePoint now, Actions& out);
-  void peer_gone(const NodeId& node, const InstanceId& instance, TimePoint now, Actions& out);
+  void peer_gone(const wire::Peer& peer, TimePoint now, Actions& out);
   void lose_conductor(TimePoint now, Actions& out);
   void send_snapshot(TimePoint now, Actions& out);
   void tend_blocks(TimePoint now, Actions& out);

@@ -107,6 +107,18 @@ TEST_CASE("node/decode: an offer waits for pages in order of arrival, and ends w
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/decode: a lost stage of the prefill node ends what is read from it, a node of such a name does not") {
+  for (const wire::Role role : {wire::Role::stage, wire::Role::prefill}) {
+    DecodeBench b(8);
+    const wire::Peers before{
+        2, {{"p0", instance(1), wire::Role::prefill, "sim:p0", {}}, {"p0.1", instance(8), role, "sim:p0.1", {}}}};
+    b.from_conductor(before);
+    REQUIRE(sent<wire::KvAccept>(b.offer(spec_of("r", ids_of(1, 100))), "p0").size() == 1);
+    const Actions out = b.from_conductor(wire::Peers{3, {before.peers[0]}});
+    CHECK(sent<wire::Failed>(out, kTo).size() == (role == wire::Role::stage ? 1 : 0));
+  }
+}
+
 TEST_CASE("node/decode: a row that its grammar refuses is the request's fault, and a lack of memory is not") {
   for (const Code code : {Code::invalid, Code::no_space, Code::busy}) {
     DecodeBench b(8);

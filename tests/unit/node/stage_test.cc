@@ -435,6 +435,20 @@ TEST_CASE("node/stage: a member that dies takes its requests with it, and no cac
   CHECK(sent<wire::Failed>(b.wait(2100ms), kTo).size() == 1);
 }
 
+TEST_CASE("node/stage: a node that is called like a stage and is none takes nothing with it when it is lost") {
+  LeaderBench b;
+  const auto list = [](uint64_t version, bool namesake) {
+    wire::Peers out{
+        version,
+        {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}, {"me.1", instance(7), wire::Role::stage, "sim:s", {}}}};
+    if (namesake) out.peers.push_back({"me.2", instance(9), wire::Role::prefill, "sim:p", {}});
+    return out;
+  };
+  b.from_conductor(list(3, true));
+  REQUIRE(all<RunChunk>(b.start("r", kChunk + 5)).size() == 1);
+  CHECK(sent<wire::Failed>(b.from_conductor(list(4, false)), kTo).empty());
+}
+
 TEST_CASE("node/stage: a chunk that comes after a younger one is refused, and not computed") {
   StageBench b;
   CHECK(all<Read>(b.from("p0", 1, StageBench::run_of(9, kChunk))).size() == 1);
