@@ -13,7 +13,18 @@ uint64_t end_of(const wire::Source& source) {
 }
 
 bool is_active(const FetchPart& part) {
-  return part.state > FetchPart::State::waiting && part.state < FetchPart::State::here;
+  switch (part.state) {
+    case FetchPart::State::leasing:
+    case FetchPart::State::granted:
+    case FetchPart::State::reading: return true;
+    case FetchPart::State::waiting:
+    case FetchPart::State::here: return false;
+  }
+  return false;
+}
+
+bool has_pages(const FetchPart& part) {
+  return part.state == FetchPart::State::reading || part.state == FetchPart::State::here;
 }
 
 }  // namespace
@@ -52,8 +63,8 @@ void FetchParts::fill(uint32_t block, uint32_t end) {
 }
 
 bool FetchParts::covers(uint32_t block) const {
-  const auto behind = parts_.upper_bound(block);
-  return behind != parts_.begin() && block < std::prev(behind)->second.end();
+  const auto next = parts_.upper_bound(block);
+  return next != parts_.begin() && block < std::prev(next)->second.end();
 }
 
 FetchPart* FetchParts::find(uint64_t operation) {
@@ -113,7 +124,7 @@ void FetchParts::check(uint32_t have) const {
     MC_ASSERT(first == part.first() && first < part.end());
     MC_ASSERT_EQ(part.lease != 0, is_active(part));
     MC_ASSERT_EQ(part.read != 0, part.state == FetchPart::State::reading);
-    MC_ASSERT_EQ(part.pages.empty(), part.state < FetchPart::State::reading);
+    MC_ASSERT_EQ(part.pages.empty(), !has_pages(part));
     if (!part.pages.empty()) MC_ASSERT_EQ(part.pages.size(), part.source.block_count);
   }
 }
