@@ -1,7 +1,6 @@
 #include "node/block_reads.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/assert.h"
 
@@ -9,16 +8,6 @@ namespace mc::node {
 namespace {
 
 constexpr uint64_t kPageBytesMax = uint64_t{1} << 32;
-
-constexpr std::array kCodes = {Code::ok,          Code::invalid,   Code::not_found, Code::busy,
-                               Code::timeout,     Code::peer_lost, Code::corrupt,   Code::no_space,
-                               Code::unsupported, Code::io,        Code::cancelled};
-
-/// A code that this version does not have is an error of the stage.
-Code code_named(const std::string& name) {
-  const auto known = std::find_if(kCodes.begin(), kCodes.end(), [&](Code code) { return to_string(code) == name; });
-  return known == kCodes.end() ? Code::io : *known;
-}
 
 LayerRange common(const wire::HolderPart& a, const wire::HolderPart& b) {
   const uint32_t first = std::max(a.first_layer, b.first_layer);
@@ -64,12 +53,13 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
   const std::vector<wire::HolderPart> whole_here = {{"", {}, 0, layout.layers, 1}};
   const std::span<const wire::HolderPart> from = read.parts.empty() ? std::span(whole_there) : std::span(read.parts);
   const std::span<const wire::HolderPart> to = here->empty() ? std::span(whole_here) : std::span(*here);
-  if (from.size() == 1 && to.size() == 1) {  // the usual case: one read, which needs no books
+  if (from.size() == 1 && to.size() == 1) {  // the usual case: one read under the caller's number
     start_here(read, lacked(read, 0), from[0], {0, layout.layers}, layout, read.read, out);
     return true;
   }
   Whole& whole = wholes_[read.read];
   MC_ASSERT_EQ(whole.pieces_left, 0u);
+  whole.done.read = read.read;
   for (const wire::HolderPart& reader : to) {
     const bool is_here = &reader == &to[0];
     const std::vector<size_t> blocks = lacked(read, static_cast<size_t>(&reader - &to[0]));
@@ -78,7 +68,7 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
       const LayerRange layers = common(reader, holder);
       if (layers.count() == 0) continue;
       const uint64_t piece = numbers_.next();
-      pieces_[piece] = is_here ? Piece{read.read, {}, kNever}
+      pieces_[piece] = is_here ? Piece{.whole = read.read}
                                : Piece{read.read, reader.instance, after(now, read.budget + kAnswerTime)};
       ++whole.pieces_left;
       if (is_here)
@@ -139,13 +129,19 @@ void BlockReads::cancel(uint64_t read, Actions& out) const {
     if (piece.whole == read && piece.stage.is_zero()) out.push_back(CancelRead{number});
 }
 
-std::optional<ReadDone> BlockReads::end(std::map<uint64_t, Piece>::iterator piece, Code code, const std::string& what) {
+void BlockReads::Whole::fail(Code code, const std::string& what, bool refused) {
+  if (done.code != Code::ok) return;
+  done.code = code, done.what = what, done.refused = refused;
+}
+
+std::optional<ReadDone> BlockReads::end(std::map<uint64_t, Piece>::iterator piece, Code code, const std::string& what,
+                                        bool refused) {
   const auto whole = wholes_.find(piece->second.whole);
   MC_ASSERT(whole != wholes_.end() && whole->second.pieces_left > 0);
   pieces_.erase(piece);
-  if (whole->second.code == Code::ok) whole->second.code = code, whole->second.what = what;
+  if (code != Code::ok) whole->second.fail(code, what, refused);
   if (--whole->second.pieces_left > 0) return std::nullopt;
-  ReadDone done{whole->first, whole->second.code, std::move(whole->second.what)};
+  ReadDone done = std::move(whole->second.done);
   wholes_.erase(whole);
   return done;
 }
@@ -161,16 +157,16 @@ std::optional<ReadDone> BlockReads::on_stage_read(const NodeId& stage, const Ins
                                                   const wire::StageReadDone& done) {
   const auto piece = pieces_.find(done.read);
   if (piece == pieces_.end() || piece->second.stage.is_zero() || piece->second.stage != instance) return std::nullopt;
-  return end(piece, code_named(done.code), stage + ": " + done.message);
+  return end(piece, done.code, stage + ": " + done.message, done.refused);
 }
 
 std::vector<ReadDone> BlockReads::on_stage_gone(const InstanceId& instance) {
+  const std::string why = "a pipeline stage that read was lost";
   std::vector<ReadDone> out;
   for (auto at = pieces_.begin(); at != pieces_.end();) {
     const auto piece = at++;
     if (piece->second.stage.is_zero() || piece->second.stage != instance) continue;
-    if (auto done = end(piece, Code::peer_lost, "the pipeline stage that read was lost"))
-      out.push_back(*std::move(done));
+    if (auto done = end(piece, Code::peer_lost, why)) out.push_back(*std::move(done));
   }
   return out;
 }

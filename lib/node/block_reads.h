@@ -70,13 +70,14 @@ class BlockReads {
  private:
   struct Piece {
     uint64_t whole = 0;
-    InstanceId stage;  // zero: read by this process
+    InstanceId stage = {};  // zero: read by this process
     TimePoint until = kNever;
   };
   struct Whole {
     uint32_t pieces_left = 0;
-    Code code = Code::ok;
-    std::string what;
+    ReadDone done;  // first failure
+
+    void fail(Code code, const std::string& what, bool refused);
   };
 
   void start_here(const BlockRead& read, std::span<const size_t> blocks, const wire::HolderPart& from,
@@ -84,7 +85,8 @@ class BlockReads {
   void start_there(const BlockRead& read, std::span<const size_t> blocks, const wire::HolderPart& from,
                    const wire::HolderPart& to, LayerRange layers, const ExtentLayout& layout, uint64_t piece,
                    Actions& out) const;
-  std::optional<ReadDone> end(std::map<uint64_t, Piece>::iterator piece, Code code, const std::string& what);
+  std::optional<ReadDone> end(std::map<uint64_t, Piece>::iterator piece, Code code, const std::string& what,
+                              bool refused = false);
 
   const BlockSource& reader_;
   Numbers& numbers_;

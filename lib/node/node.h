@@ -71,6 +71,7 @@ struct ReadDone {
   uint64_t read = 0;
   Code code = Code::ok;
   std::string what;
+  bool refused = false;  // by a stage of the reader's pipeline (node/block_reads.h), which has not begun it
 };
 
 /// The extents of `layer` of a chunk's blocks are sealed. crcs[i] belongs to block first_block + i.
@@ -300,10 +301,10 @@ struct RunChunk {
   uint32_t prompt_tokens = 0;     // index of the answer's first token in the sequence
   std::vector<uint32_t> banned;   // ids that may not be drawn (stop ids below min_tokens)
   int32_t prompt_logprobs = -1;   // >= 0: return log-probabilities of `targets`, with so many alternatives
-  // The prompt tokens behind `start`: all of `tokens` but the first, then the first token of the next chunk.
+  // The prompt tokens after `start`: all of `tokens` but the first, then the first token of the next chunk.
   std::vector<uint32_t> targets;
   // A pipeline stage computes layers [first_layer, end_layer), 0 = to the model's last. It reads and writes activations
-  // in slots behind the pages of the KV buffer.
+  // in slots after the pages of the KV buffer.
   uint32_t first_layer = 0, end_layer = 0;
   uint32_t slot_in = 0, slot_out = 0;
   /// CRC32C that the first pages must have before they are used, [block][layer] of this node's layers. Present in the

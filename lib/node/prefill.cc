@@ -65,6 +65,8 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {
     if (pipeline_.sender(event)) on_stage_rotten(*rotten, out);
   } else if (const auto* read = std::get_if<wire::StageReadDone>(&event.message)) {
+    if (read->refused && pipeline_.sender(event))
+      last_error_.note("stage " + event.from + " refused a read: " + read->message);
     if (const auto whole = reads_.on_stage_read(event.from, event.instance, *read)) on_event(*whole, now, out);
     // A stage could not announce its extents.
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {

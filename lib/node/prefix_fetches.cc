@@ -9,19 +9,20 @@
 namespace mc::node {
 namespace {
 
-wire::Fallback fallback_of(Code code) {
-  switch (code) {
+wire::Fallback fallback_of(const ReadDone& done) {
+  switch (done.code) {
     case Code::corrupt: return wire::Fallback::corrupt;
     case Code::timeout: return wire::Fallback::read_timeout;
     case Code::peer_lost: return wire::Fallback::peer_lost;
-    default: return wire::Fallback::transfer;
+    default: return done.refused ? wire::Fallback::stage : wire::Fallback::transfer;
   }
 }
 
 }  // namespace
 
 void PrefixFetches::Fetch::give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
-  if (first_block < part.end()) outcome.given_up.push_back({first_block, part.end(), why, part.source.node, age_ms});
+  const NodeId& node = why == wire::Fallback::stage ? NodeId() : part.source.node;
+  if (first_block < part.end()) outcome.given_up.push_back({first_block, part.end(), why, node, age_ms});
 }
 
 void PrefixFetches::Outcome::add(const NodeId& node, uint32_t tokens) {
@@ -292,7 +293,7 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     part.until = kNever;
     release_lease(part, out);
   } else {
-    fail(f, part, fallback_of(done.code), 0, out);
+    fail(f, part, fallback_of(done), 0, out);
   }
   go_on(req, f, now, out);
   return true;

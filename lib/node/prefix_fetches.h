@@ -33,7 +33,7 @@ namespace mc::node {
 struct GivenUp {
   uint32_t first_block = 0, end_block = 0;
   wire::Fallback why = wire::Fallback::none;
-  NodeId node;          // "" = this node's own disk
+  NodeId node;          // "" = this node: its own disk, or a stage of its pipeline
   uint64_t age_ms = 0;  // time since the node evicted them; 0 = it did not evict them
 };
 
@@ -97,7 +97,7 @@ class PrefixFetches {
     Wanted wanted;
     State state = State::done;
     DiskTier::LoadId load = 0;  // 0 = none under way
-    uint32_t load_end = 0;      // block behind those that are loaded
+    uint32_t load_end = 0;      // block after those that are loaded
     TimePoint load_until = kNever;
     FetchParts parts;
     Outcome outcome;

@@ -136,17 +136,19 @@ void Stage::follow(const InstanceId& leader, Actions& out) {
 }
 
 void Stage::on_block_read(const Received& event, const wire::StageRead& asked, Actions& out) {
-  const auto refuse = [&](Code code, std::string why) { StageReads::refuse(event, asked, code, std::move(why), out); };
-  if (!peers().has(event.from, event.instance)) return refuse(Code::peer_lost, event.from + kNotListed);
-  if (!peers().has(asked.node, asked.instance)) return refuse(Code::peer_lost, asked.node + kNotListed);
+  const auto refuse = [&](Error why) {
+    last_error_.note("a read of blocks was refused: " + why.what);
+    StageReads::refuse(event, asked, std::move(why), out);
+  };
+  if (!peers().has(event.from, event.instance)) return refuse({Code::peer_lost, event.from + kNotListed});
+  if (!peers().has(asked.node, asked.instance)) return refuse({Code::peer_lost, asked.node + kNotListed});
   follow(event.instance, out);
-  if (std::string why = block_reads_.objection(asked, newest_run_); !why.empty())
-    return refuse(Code::busy, std::move(why));
+  if (auto sound = block_reads_.may_start(asked, newest_run_); !sound) return refuse(std::move(sound).error());
   const bool computes = std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
     const auto& pages = run.asked.pages;
     return std::find_first_of(pages.begin(), pages.end(), asked.pages.begin(), asked.pages.end()) != pages.end();
   });
-  if (computes) return refuse(Code::busy, "a chunk that the leader has given up still uses the pages");
+  if (computes) return refuse({Code::busy, "a chunk that the leader has given up still uses the pages"});
   block_reads_.start(event, asked, out);
 }
 

@@ -36,7 +36,7 @@ std::optional<StageName> parse_stage_name(const std::string& name);
 /// Whether `name` is that of a stage which `leader` leads.
 bool is_stage_of(const std::string& name, const std::string& leader);
 
-/// Slots for activations behind the pages of a pipeline member's KV buffer. The stage reads activations into the first
+/// Slots for activations after the pages of a pipeline member's KV buffer. The stage reads activations into the first
 /// half, and the next stage reads them from the second half.
 struct ActivationSlots {
   static constexpr uint32_t kEach = 2;

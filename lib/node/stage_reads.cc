@@ -5,31 +5,34 @@
 #include "base/assert.h"
 
 namespace mc::node {
-std::string StageReads::objection(const wire::StageRead& asked, uint64_t newest_run) const {
+
+Result<void> StageReads::may_start(const wire::StageRead& asked, uint64_t newest_run) const {
   const LayerRange held = layout_.held();
   const uint64_t end = uint64_t{asked.first_layer} + asked.crcs.size();
   if (asked.crcs.empty() || asked.first_layer < held.first || end > held.end)
-    return "asked to read layers " + std::to_string(asked.first_layer) + ".." + std::to_string(end) + ", it has " +
-           std::to_string(held.first) + ".." + std::to_string(held.end) + "; give all stages the same --pipeline count";
+    return {Code::invalid, "asked to read layers " + std::to_string(asked.first_layer) + ".." + std::to_string(end) +
+                               ", it has " + std::to_string(held.first) + ".." + std::to_string(held.end) +
+                               "; give all stages the same --pipeline count"};
   if (asked.pages.empty() || asked.offsets.size() != asked.pages.size())
-    return std::to_string(asked.offsets.size()) + " addresses of " + std::to_string(asked.pages.size()) + " pages";
+    return {Code::invalid,
+            std::to_string(asked.offsets.size()) + " addresses of " + std::to_string(asked.pages.size()) + " pages"};
   for (const auto& crcs : asked.crcs)
     if (crcs.size() != asked.pages.size())
-      return std::to_string(crcs.size()) + " checksums of " + std::to_string(asked.pages.size()) + " pages";
+      return {Code::invalid,
+              std::to_string(crcs.size()) + " checksums of " + std::to_string(asked.pages.size()) + " pages"};
   for (const uint32_t page : asked.pages)
     if (page >= newest_.size())
-      return "page " + std::to_string(page) + " of " + std::to_string(newest_.size()) +
-             "; give the stages the same --kv-mem";
+      return {Code::invalid, "page " + std::to_string(page) + " of " + std::to_string(newest_.size()) +
+                                 "; give the stages the same --kv-mem"};
   if (asked.read <= newest_run || is_younger(asked.read, asked.pages) ||
       writes(asked.pages, {asked.first_layer, static_cast<uint32_t>(end)}))
-    return "the read came after a younger chunk or read";
-  if (reads_.size() >= kMax) return std::to_string(kMax) + " reads are under way, the limit";
-  return "";
+    return {Code::busy, "the read came after a younger chunk or read"};
+  if (reads_.size() >= kMax) return {Code::busy, std::to_string(kMax) + " reads are under way, the limit"};
+  return {};
 }
 
-void StageReads::refuse(const Received& event, const wire::StageRead& asked, Code code, std::string why, Actions& out) {
-  out.push_back(
-      Send{event.from, event.instance, wire::StageReadDone{asked.read, std::string(to_string(code)), std::move(why)}});
+void StageReads::refuse(const Received& event, const wire::StageRead& asked, Error why, Actions& out) {
+  out.push_back(Send{event.from, event.instance, wire::StageReadDone{asked.read, why.code, std::move(why.what), true}});
 }
 
 void StageReads::start(const Received& event, const wire::StageRead& asked, Actions& out) {
@@ -55,8 +58,7 @@ bool StageReads::on_read(const ReadDone& done, Actions& out) {
   const auto at = reads_.find(done.read);
   if (at == reads_.end()) return false;
   const Asked& asked = at->second;
-  out.push_back(Send{asked.leader, asked.instance,
-                     wire::StageReadDone{asked.read, std::string(to_string(done.code)), done.what}});
+  out.push_back(Send{asked.leader, asked.instance, wire::StageReadDone{asked.read, done.code, done.what, false}});
   reads_.erase(at);
   return true;
 }

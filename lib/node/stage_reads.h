@@ -28,11 +28,13 @@ class StageReads {
   StageReads(Numbers& numbers, const ExtentLayout& layout, uint32_t page_count)
       : numbers_(numbers), layout_(layout), newest_(page_count) {}
 
-  /// Why the read is not begun; empty = it can be. `newest_run`: the leader's newest chunk here.
-  std::string objection(const wire::StageRead& asked, uint64_t newest_run) const;
-  /// Begins a read that has no objection.
+  /// Why the read cannot be begun. Code::invalid: it does not fit this stage, so the members of the pipeline have
+  /// different flags. Code::busy: it is too old, or too many are under way. `newest_run`: the leader's newest chunk
+  /// here.
+  Result<void> may_start(const wire::StageRead& asked, uint64_t newest_run) const;
+  /// Begins a read that may_start().
   void start(const Received& event, const wire::StageRead& asked, Actions& out);
-  static void refuse(const Received& event, const wire::StageRead& asked, Code code, std::string why, Actions& out);
+  static void refuse(const Received& event, const wire::StageRead& asked, Error why, Actions& out);
   /// False when the read is none of these.
   bool on_read(const ReadDone& done, Actions& out);
   /// Cancels all reads, because the conductor is gone.

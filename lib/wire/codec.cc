@@ -166,4 +166,13 @@ void Decoder::get(uint32_t at, Fallback& value) {
   value = fallback_from(name);
 }
 
+// A code that this version does not have is some error of the sender.
+void Decoder::get(uint32_t at, Code& value) {
+  std::string name;
+  get(at, name);
+  value = Code::io;
+  for (uint8_t n = 0; n <= static_cast<uint8_t>(Code::cancelled); ++n)
+    if (to_string(static_cast<Code>(n)) == name) value = static_cast<Code>(n);
+}
+
 }  // namespace mc::wire

@@ -89,6 +89,7 @@ class Encoder {
   void put(MissKind value) { out_.str(to_string(value)); }
   void put(Tier value) { out_.str(to_string(value)); }
   void put(Fallback value) { out_.str(to_string(value)); }
+  void put(Code value) { out_.str(to_string(value)); }
   template <class A, class B>
   void put(const std::pair<A, B>& value) {
     out_.array(2);
@@ -178,6 +179,7 @@ class Decoder {
   void get(uint32_t at, MissKind& value);
   void get(uint32_t at, Tier& value);
   void get(uint32_t at, Fallback& value);
+  void get(uint32_t at, Code& value);
 
   template <class A, class B>
   void get(uint32_t at, std::pair<A, B>& value) {

@@ -39,6 +39,8 @@ constexpr MissRow kMisses[] = {
      "lower --block-tokens if the last blocks of prompts matter"},
     {MissKind::disk, "disk", "the blocks were on the node's disk, which failed or did not give them in time",
      "check the disk of the named node; mc-conductor ps shows its last error"},
+    {MissKind::stage, "stage", "a stage of the node's pipeline refused to read the blocks",
+     "mc-conductor ps shows the last error of the node, which names the stage and the cause"},
 };
 
 constexpr std::string_view kFetch = "fetch:";
@@ -61,6 +63,7 @@ constexpr FallbackRow kFallbacks[] = {
     {Fallback::corrupt, "corrupt", MissKind::checksum, "bytes failed their checksum"},
     {Fallback::transfer, "io", MissKind::node_down, "the transfer failed"},
     {Fallback::disk, "disk", MissKind::disk, "the disk of the source node failed or did not give the blocks in time"},
+    {Fallback::stage, "stage", MissKind::stage, "a stage of the reading pipeline refused the read"},
 };
 
 std::string seconds(uint64_t ms) {

@@ -27,6 +27,7 @@ enum class MissKind : uint8_t {
   shorter_than_block,
   tail_partial,
   disk,
+  stage,
 };
 
 struct MissRow {
@@ -76,6 +77,7 @@ enum class Fallback : uint8_t {
   corrupt,
   transfer,
   disk,
+  stage,
 };
 
 struct FallbackRow {

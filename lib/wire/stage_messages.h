@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "wire/sampling.h"
 
 namespace mc::wire {
@@ -151,13 +152,15 @@ struct StageRead {
 struct StageReadDone {
   static constexpr std::string_view kType = "stage_read_done";
   uint64_t read = 0;
-  std::string code;  // "ok" or to_string(mc::Code)
+  Code code = Code::ok;
   std::string message;
+  bool refused = false;  // the stage has not begun the read
 
   bool operator==(const StageReadDone&) const = default;
   template <class V>
   void fields(V& v) {
     v("read", read), v("code", code), v("message", message);
+    v.later("refused", refused);
   }
 };
 

@@ -145,7 +145,7 @@ TEST_CASE("node/block_reads: whatever the two cuts are, each layer of each block
           for (size_t i = 0; i < asked.pages.size(); ++i)
             fills(asked.pages[i], asked.first_layer + static_cast<uint32_t>(n), asked.node,
                   asked.offsets[i] + n * layout.layer_bytes(), asked.crcs[n][i]);
-        if (const auto done = b.reads.on_stage_read(stage.node, stage.instance, {asked.read, "ok", ""}))
+        if (const auto done = b.reads.on_stage_read(stage.node, stage.instance, {asked.read, Code::ok, "", false}))
           ends.push_back(*done);
       }
     CHECK(filled.size() == 2 * ReadsBench::kLayers);
@@ -163,13 +163,14 @@ TEST_CASE("node/block_reads: a read ends once, when each member has answered, is
   REQUIRE(all<CancelRead>(b.out).size() == 1);
   CHECK(all<CancelRead>(b.out)[0].read == here);
   CHECK_FALSE(b.reads.on_read({here, Code::cancelled, ""}));
-  CHECK_FALSE(b.reads.on_stage_read("p1", instance(4), {there, "ok", ""}));  // another node answers in its place
+  // Another node answers in its place.
+  CHECK_FALSE(b.reads.on_stage_read("p1", instance(4), {there, Code::ok, "", false}));
   CHECK(b.reads.next_wakeup() == b.now + 10s);
   CHECK(b.reads.on_tick(b.now + 10s - 1ns).empty());
   const auto late = b.reads.on_tick(b.now + 10s);
   REQUIRE(late.size() == 1);
   CHECK((late[0].read == b.read.read && late[0].code == Code::cancelled));
-  CHECK_FALSE(b.reads.on_stage_read("me.1", instance(51), {there, "ok", ""}));
+  CHECK_FALSE(b.reads.on_stage_read("me.1", instance(51), {there, Code::ok, "", false}));
   CHECK(b.reads.on_tick(b.now + 20s).empty());
 
   b.out.clear();

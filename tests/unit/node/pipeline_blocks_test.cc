@@ -23,7 +23,7 @@ TEST_CASE(
   CHECK(there[0].crcs == std::vector<std::vector<uint32_t>>{{6, 7}});
   CHECK(all<RunChunk>(b.give(ReadDone{here[0].read, Code::ok, ""})).empty());  // the stage still reads
   CHECK_FALSE(b.machine.idle());
-  out = b.from("me.1", 7, wire::StageReadDone{there[0].read, "ok", ""});
+  out = b.from("me.1", 7, wire::StageReadDone{there[0].read, Code::ok, "", false});
   REQUIRE(all<RunChunk>(out).size() == 1);
   CHECK(all<RunChunk>(out)[0].start == 2 * 64);
   REQUIRE(sent<wire::StageAnnounce>(out, "me.1").size() == 1);
@@ -43,7 +43,9 @@ TEST_CASE(
     const auto there = sent<wire::StageRead>(out, "me.1");
     REQUIRE(there.size() == 1);
     out = b.give(ReadDone{all<Read>(out).at(0).read, Code::ok, ""});
-    if (way == refused) out = b.from("me.1", 7, wire::StageReadDone{there[0].read, "corrupt", ""});
+    if (way == refused)
+      out = b.from("me.1", 7, wire::StageReadDone{there[0].read, Code::invalid, "page 40 of 32", true});
+    CHECK(b.machine.load().last_error == (way == refused ? "stage me.1 refused a read: page 40 of 32" : ""));
     if (way == lost) out = b.members(false, 4);
     if (way == late) {
       out = b.wait(6100ms);  // the fetch is over, the stage may still write
@@ -56,6 +58,34 @@ TEST_CASE(
     REQUIRE(all<RunChunk>(out).size() == 1);
     CHECK(all<RunChunk>(out)[0].start == 0);
   }
+}
+
+TEST_CASE("node/pipeline_blocks: blocks that a stage refused to read are missed because of a stage of this node") {
+  LeaderBench b;
+  const wire::LeaseRequest lease = b.fetch("r");
+  Actions out = b.from("p1", 4, wire::LeaseGrant{lease.lease, {{lease.hashes.at(0), {}, 0, 0, {5, 6}}}, 20000});
+  const auto there = sent<wire::StageRead>(out, "me.1");
+  REQUIRE(there.size() == 1);
+  b.give(ReadDone{all<Read>(out).at(0).read, Code::ok, ""});
+  out = b.from("me.1", 7, wire::StageReadDone{there[0].read, Code::invalid, "page 40 of 32", true});
+  for (std::vector<RunChunk> runs; !(runs = all<RunChunk>(out)).empty();) {
+    out = b.computed(runs[0]);
+    const Actions staged = b.from("me.1", 7,
+                                  wire::StageDone{runs[0].run,
+                                                  1,
+                                                  "ok",
+                                                  "",
+                                                  {std::vector<uint32_t>(runs[0].pages.size() - runs[0].start / 64, 3)},
+                                                  9,
+                                                  {},
+                                                  {}});
+    out.insert(out.end(), staged.begin(), staged.end());
+  }
+  const auto first = sent<wire::FirstToken>(out, kTo);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].report.fallback == wire::Fallback::stage);
+  REQUIRE(!first[0].report.misses.empty());
+  CHECK(first[0].report.misses[0] == wire::Miss{wire::MissKind::stage, 0, 1, "me", 0});
 }
 
 TEST_CASE("node/pipeline_blocks: a pipeline lends its blocks in parts, and offers them to a cache node in parts") {
@@ -120,7 +150,7 @@ TEST_CASE(
     const auto here = all<Read>(out);
     REQUIRE(here.size() == (equal ? 0 : 1));
     if (!equal) b.give(ReadDone{here[0].read, Code::ok, ""});
-    const auto next = all<RunChunk>(b.from("me.1", 9, wire::StageReadDone{asked[0].read, "ok", ""}));
+    const auto next = all<RunChunk>(b.from("me.1", 9, wire::StageReadDone{asked[0].read, Code::ok, "", false}));
     REQUIRE(next.size() == 1);
     CHECK(next[0].start == kChunk);
   }

@@ -58,9 +58,11 @@ TEST_CASE(
   CHECK(all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""})).empty());
   // A second read, older than that chunk, is refused.
   asked.pages = {7, 8};
-  CHECK(sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0").at(0).code == "busy");
+  const auto refused = sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0");
+  CHECK((refused.at(0).code == Code::busy && refused[0].refused));
   out = b.give(ReadDone{block_read, Code::corrupt, "flipped"});
-  CHECK(sent<wire::StageReadDone>(out, "p0").at(0).code == "corrupt");
+  const auto ended = sent<wire::StageReadDone>(out, "p0");
+  CHECK((ended.at(0).code == Code::corrupt && !ended[0].refused));
   CHECK(all<RunChunk>(out).size() == 1);
 }
 
@@ -73,7 +75,7 @@ TEST_CASE("node/stage_reads: reads of other layers of the same pages are under w
   asked.read = 6, asked.first_layer = 1;
   CHECK(all<Read>(b.from("p0", 1, asked)).size() == 1);
   asked.read = 7;
-  CHECK(sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0").at(0).code == "busy");
+  CHECK(sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0").at(0).code == Code::busy);
   // A chunk into these pages waits for both.
   const auto chunk = all<Read>(b.from("p0", 1, run_of(8)));
   REQUIRE(chunk.size() == 1);
@@ -85,10 +87,13 @@ TEST_CASE("node/stage_reads: a read that does not fit the stage is refused with 
   wire::StageRead sound;
   sound.read = 5, sound.node = "p1", sound.instance = instance(4), sound.pages = {1}, sound.first_layer = 1;
   sound.offsets = {0}, sound.crcs = {{8}};
-  const auto answer = [&](wire::StageRead asked) {
-    const Actions out = b.from("p0", 1, std::move(asked));
+  const auto answer = [&](const wire::StageRead& asked) {
+    const Actions out = b.from("p0", 1, asked);
     CHECK(all<Read>(out).empty());
-    return sent<wire::StageReadDone>(out, "p0").at(0).message;
+    const auto done = sent<wire::StageReadDone>(out, "p0").at(0);
+    CHECK((done.refused && done.code == (asked.instance == sound.instance ? Code::invalid : Code::peer_lost)));
+    CHECK(b.machine.load().last_error == "a read of blocks was refused: " + done.message);
+    return done.message;
   };
   wire::StageRead asked = sound;
   asked.first_layer = 2;

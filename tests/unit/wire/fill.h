@@ -54,6 +54,7 @@ class Fill {
   }
   void put(wire::MissKind& value) { value = wire::miss_rows()[rng_.below(wire::miss_rows().size())].kind; }
   void put(wire::Fallback& value) { value = wire::fallback_rows()[rng_.below(wire::fallback_rows().size())].fallback; }
+  void put(Code& value) { value = static_cast<Code>(rng_.below(static_cast<uint64_t>(Code::cancelled) + 1)); }
   void put(wire::Tier& value) { value = static_cast<wire::Tier>(rng_.below(3)); }
   void put(wire::Role& value) { value = static_cast<wire::Role>(rng_.below(4)); }
   template <class A, class B>
