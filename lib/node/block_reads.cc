@@ -62,6 +62,7 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
   whole.done.read = read.read;
   for (const wire::HolderPart& reader : to) {
     const bool is_here = &reader == &to[0];
+    if (!is_here) whole.stages.push_back(reader.instance);
     const std::vector<size_t> blocks = lacked(read, static_cast<size_t>(&reader - &to[0]));
     if (blocks.empty()) continue;
     for (const wire::HolderPart& holder : from) {
@@ -162,6 +163,8 @@ std::optional<ReadDone> BlockReads::on_stage_read(const NodeId& stage, const Ins
 
 std::vector<ReadDone> BlockReads::on_stage_gone(const InstanceId& instance) {
   const std::string why = "a pipeline stage that read was lost";
+  for (auto& [number, whole] : wholes_)
+    if (std::ranges::find(whole.stages, instance) != whole.stages.end()) whole.fail(Code::peer_lost, why, false);
   std::vector<ReadDone> out;
   for (auto at = pieces_.begin(); at != pieces_.end();) {
     const auto piece = at++;

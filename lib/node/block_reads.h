@@ -6,9 +6,10 @@
 //                      |       /   |      |            a line is a piece: the leader reads its own (Read), and asks a
 //   reader  p0    [ layers 0..2      | 3..5   ]        later stage to read for itself (StageRead)
 //
-// The read ends when all pieces have ended. It fails when one of them failed, with the first failure. A piece at a
-// later stage ends with the stage's answer, or when the stage is lost, or late: its answer may have been lost, and the
-// stage gives up its read after the budget.
+// The read ends when all pieces have ended. It fails when one of them failed, with the first failure. It fails as well
+// when a stage of the reader is lost before the end, because the stage's layers of the blocks are lost with it, whether
+// its pieces had ended or not. A piece at a later stage ends with the stage's answer, or when the stage is lost, or
+// late: its answer may have been lost, and the stage gives up its read after the budget.
 #pragma once
 
 #include <map>
@@ -60,7 +61,7 @@ class BlockReads {
   std::optional<ReadDone> on_read(const ReadDone& done);
   std::optional<ReadDone> on_stage_read(const NodeId& stage, const InstanceId& instance,
                                         const wire::StageReadDone& done);
-  /// The reads that end because the stage is lost.
+  /// The reads that end because the stage is lost. Other reads in which it took part fail when they end.
   std::vector<ReadDone> on_stage_gone(const InstanceId& instance);
   /// The reads that end because answers of stages are late.
   std::vector<ReadDone> on_tick(TimePoint now);
@@ -75,7 +76,8 @@ class BlockReads {
   };
   struct Whole {
     uint32_t pieces_left = 0;
-    ReadDone done;  // first failure
+    std::vector<InstanceId> stages;  // later members of the reader's pipeline
+    ReadDone done;                   // first failure
 
     void fail(Code code, const std::string& what, bool refused);
   };

@@ -183,6 +183,21 @@ TEST_CASE("node/block_reads: a read ends once, when each member has answered, is
   CHECK((lost[0].code == Code::peer_lost && b.reads.idle()));
 }
 
+TEST_CASE("node/block_reads: a read fails when a stage is lost that has read its part already, or has all layers") {
+  for (const bool held : {false, true}) {
+    ReadsBench b({}, halves("me", 50));
+    if (held) b.read.held.assign(2, 0b10);
+    REQUIRE(b.start());
+    const auto there = sent<wire::StageRead>(b.out, "me.1");
+    REQUIRE(there.size() == (held ? 0 : 1));
+    if (!held) CHECK_FALSE(b.reads.on_stage_read("me.1", instance(51), {there[0].read, Code::ok, "", false}));
+    CHECK(b.reads.on_stage_gone(instance(51)).empty());
+    const auto done = b.reads.on_read({all<Read>(b.out).at(0).read, Code::ok, ""});
+    REQUIRE(done);
+    CHECK((done->code == Code::peer_lost && b.reads.idle()));
+  }
+}
+
 TEST_CASE("node/block_reads: nothing is begun while a member of either pipeline is missing") {
   ReadsBench b(halves("p1", 4));
   b.read.parts[1].instance = instance(77);  // it has restarted since

@@ -60,6 +60,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("node/pipeline_blocks: a copy whose stage is lost after it has read its layers publishes no block") {
+  LeaderBench b;
+  b.members_and_holder(3);
+  wire::CopyBlocks order;
+  order.copy = 7, order.ns = namespace_of(layout_of(2)).id(), order.node = "p1", order.instance = instance(4);
+  order.hashes = kv::chain(order.ns, std::vector<uint32_t>(kChunk, 5), 64);
+  const auto lease = sent<wire::LeaseRequest>(b.from_conductor(order), "p1");
+  REQUIRE(lease.size() == 1);
+  wire::LeaseGrant grant{lease[0].lease, {}, 20000};
+  for (uint32_t i = 0; i < 2; ++i) grant.blocks.push_back({order.hashes[i], {}, 0, i * 8192, {5, 6}});
+  Actions out = b.from("p1", 4, grant);
+  const auto here = all<Read>(out);
+  const auto there = sent<wire::StageRead>(out, "me.1");
+  REQUIRE((here.size() == 1 && there.size() == 1));
+  b.from("me.1", 7, wire::StageReadDone{there[0].read, Code::ok, "", false});
+  b.from_conductor(wire::Peers{
+      4,
+      {{"d0", instance(2), wire::Role::decode, "sim:d0", {}}, {"p1", instance(4), wire::Role::prefill, "sim:p1", {}}}});
+  out = b.give(ReadDone{here[0].read, Code::ok, ""});
+  CHECK(b.machine.shelf()->pool.counts().cached == 0);
+  CHECK(b.machine.idle());
+}
+
 TEST_CASE("node/pipeline_blocks: blocks that a stage refused to read are missed because of a stage of this node") {
   LeaderBench b;
   const wire::LeaseRequest lease = b.fetch("r");
