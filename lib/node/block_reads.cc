@@ -70,7 +70,7 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
       if (layers.count() == 0) continue;
       const uint64_t piece = numbers_.next();
       pieces_[piece] = is_here ? Piece{.whole = read.read}
-                               : Piece{read.read, reader.instance, after(now, read.budget + kAnswerTime)};
+                               : Piece{read.read, reader.node, reader.instance, after(now, read.budget + kAnswerTime)};
       ++whole.pieces_left;
       if (is_here)
         start_here(read, blocks, holder, layers, layout, piece, out);
@@ -126,8 +126,13 @@ void BlockReads::start_there(const BlockRead& read, std::span<const size_t> bloc
 
 void BlockReads::cancel(uint64_t read, Actions& out) const {
   if (!wholes_.contains(read)) return out.push_back(CancelRead{read});
-  for (const auto& [number, piece] : pieces_)
-    if (piece.whole == read && piece.stage.is_zero()) out.push_back(CancelRead{number});
+  for (const auto& [number, piece] : pieces_) {
+    if (piece.whole != read) continue;
+    if (piece.stage.is_zero())
+      out.push_back(CancelRead{number});
+    else
+      out.push_back(Send{piece.node, piece.stage, wire::StageReadCancel{number}});
+  }
 }
 
 void BlockReads::Whole::fail(Code code, const std::string& what, bool refused) {

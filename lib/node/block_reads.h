@@ -53,7 +53,7 @@ class BlockReads {
 
   /// `layout` is that of this process's pages. False: a member of either pipeline is missing, and nothing was begun.
   bool start(const BlockRead& read, const ExtentLayout& layout, TimePoint now, Actions& out);
-  /// The end comes all the same, with ReadDone.
+  /// Ends the read early at every member of the reader. The end comes with ReadDone as always.
   void cancel(uint64_t read, Actions& out) const;
 
   /// The end of a read of blocks, when `done` ended its last piece. A read that was not begun here is returned as it
@@ -71,6 +71,7 @@ class BlockReads {
  private:
   struct Piece {
     uint64_t whole = 0;
+    NodeId node = {};
     InstanceId stage = {};  // zero: read by this process
     TimePoint until = kNever;
   };

@@ -64,6 +64,8 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
     if (event.from == stage_.leader) announce(event, *announced, out);
   } else if (const auto* read = std::get_if<wire::StageRead>(&event.message)) {
     if (event.from == stage_.leader) on_block_read(event, *read, out);
+  } else if (const auto* unwanted = std::get_if<wire::StageReadCancel>(&event.message)) {
+    if (event.from == stage_.leader) block_reads_.cancel(event.instance, unwanted->read, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     if (event.from != stage_.leader) return;
     for (Run& run : runs_)

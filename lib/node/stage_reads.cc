@@ -35,6 +35,11 @@ void StageReads::refuse(const Received& event, const wire::StageRead& asked, Err
   out.push_back(Send{event.from, event.instance, wire::StageReadDone{asked.read, why.code, std::move(why.what), true}});
 }
 
+void StageReads::cancel(const InstanceId& leader, uint64_t read, Actions& out) const {
+  for (const auto& [number, asked] : reads_)
+    if (asked.instance == leader && asked.read == read) out.push_back(CancelRead{number});
+}
+
 void StageReads::start(const Received& event, const wire::StageRead& asked, Actions& out) {
   Read read;
   read.read = numbers_.next();

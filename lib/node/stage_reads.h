@@ -35,6 +35,8 @@ class StageReads {
   /// Begins a read that may_start().
   void start(const Received& event, const wire::StageRead& asked, Actions& out);
   static void refuse(const Received& event, const wire::StageRead& asked, Error why, Actions& out);
+  /// Ends a read of this leader early.
+  void cancel(const InstanceId& leader, uint64_t read, Actions& out) const;
   /// False when the read is none of these.
   bool on_read(const ReadDone& done, Actions& out);
   /// Cancels all reads, because the conductor is gone.

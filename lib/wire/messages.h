@@ -11,7 +11,7 @@
 //                              anyone -> worker      Cancel
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
 //                              leader -> stage       StageAnnounce         stage -> its leader  Failed, StageRotten
-//                              leader -> stage       StageRead . StageReadDone
+//                              leader -> stage       StageRead . StageReadDone, StageReadCancel
 //                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
 //                              conductor -> prefill  CopyBlocks . CopyDone
 //
@@ -592,7 +592,7 @@ using MessageVariant =
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
                  DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten,
-                 StageRead, StageReadDone>;
+                 StageRead, StageReadDone, StageReadCancel>;
 using Message = OneOf<MessageVariant>;
 
 /// The message's type, such as "hello" or "prefill_start".

@@ -164,4 +164,16 @@ struct StageReadDone {
   }
 };
 
+/// The leader does not need the bytes of a StageRead any more. The stage ends the read early, and answers it as always.
+struct StageReadCancel {
+  static constexpr std::string_view kType = "stage_read_cancel";
+  uint64_t read = 0;
+
+  bool operator==(const StageReadCancel&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("read", read);
+  }
+};
+
 }  // namespace mc::wire

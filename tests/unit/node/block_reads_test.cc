@@ -162,6 +162,8 @@ TEST_CASE("node/block_reads: a read ends once, when each member has answered, is
   b.reads.cancel(b.read.read, b.out);
   REQUIRE(all<CancelRead>(b.out).size() == 1);
   CHECK(all<CancelRead>(b.out)[0].read == here);
+  REQUIRE(sent<wire::StageReadCancel>(b.out, "me.1").size() == 1);
+  CHECK(sent<wire::StageReadCancel>(b.out, "me.1")[0].read == there);
   CHECK_FALSE(b.reads.on_read({here, Code::cancelled, ""}));
   // Another node answers in its place.
   CHECK_FALSE(b.reads.on_stage_read("p1", instance(4), {there, Code::ok, "", false}));

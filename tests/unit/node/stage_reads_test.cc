@@ -109,4 +109,21 @@ TEST_CASE("node/stage_reads: a read that does not fit the stage is refused with 
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/stage_reads: a read that its leader cancels ends early, and no other node can cancel it") {
+  StageBench b;
+  wire::StageRead asked;
+  asked.read = 5, asked.node = "p1", asked.instance = instance(4), asked.pages = {2, 1}, asked.first_layer = 1;
+  asked.offsets = {4096, 12288}, asked.crcs = {{8, 9}};
+  const auto reads = all<Read>(b.from("p0", 1, asked));
+  REQUIRE(reads.size() == 1);
+  CHECK(all<CancelRead>(b.from("p1", 4, wire::StageReadCancel{5})).empty());
+  CHECK(all<CancelRead>(b.from("p0", 1, wire::StageReadCancel{6})).empty());
+  const auto cancelled = all<CancelRead>(b.from("p0", 1, wire::StageReadCancel{5}));
+  REQUIRE(cancelled.size() == 1);
+  CHECK(cancelled[0].read == reads[0].read);
+  const auto done = sent<wire::StageReadDone>(b.give(ReadDone{reads[0].read, Code::cancelled, ""}), "p0");
+  CHECK(done.at(0).code == Code::cancelled);
+  CHECK(b.machine.idle());
+}
+
 }  // namespace stage_reads_test
