@@ -37,6 +37,7 @@ Stage::Stage(WorkerOptions worker, StageOptions options)
     : Worker(std::move(worker)),
       stage_(std::move(options)),
       layers_(stage_layers(options_.layout.layers, stage_.stage, stage_.stages)),
+      run_pages_(options_.page_count),
       in_used_(ActivationSlots::kEach),
       out_used_(ActivationSlots::kEach),
       block_reads_(numbers_, options_.layout, options_.page_count) {
@@ -127,6 +128,7 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   if (block_reads_.is_younger(asked.run, asked.pages))
     return refuse(Reason::io, "chunk " + std::to_string(asked.run) + " came after a read of its pages");
   newest_run_ = asked.run;
+  run_pages_.add(asked.pages);
   runs_.push_back(std::move(run));
 }
 
@@ -146,11 +148,8 @@ void Stage::on_block_read(const Received& event, const wire::StageRead& asked, A
   if (!peers().has(asked.node, asked.instance)) return refuse({Code::peer_lost, asked.node + kNotListed});
   follow(event.instance, out);
   if (auto sound = block_reads_.may_start(asked, newest_run_); !sound) return refuse(std::move(sound).error());
-  const bool computes = std::any_of(runs_.begin(), runs_.end(), [&](const Run& run) {
-    const auto& pages = run.asked.pages;
-    return std::find_first_of(pages.begin(), pages.end(), asked.pages.begin(), asked.pages.end()) != pages.end();
-  });
-  if (computes) return refuse({Code::busy, "a chunk that the leader has given up still uses the pages"});
+  if (run_pages_.any_used(asked.pages))
+    return refuse({Code::busy, "a chunk that the leader has given up still uses the pages"});
   block_reads_.start(event, asked, out);
 }
 
@@ -234,7 +233,7 @@ bool Stage::role_idle() const {
 void Stage::pump(TimePoint now, Actions& out) {
   for (Run& run : runs_)
     if (run.phase == Phase::waiting && !run.dropped) start_read(run, now, out);
-  std::erase_if(runs_, [](const Run& r) { return r.dropped && r.op == 0; });
+  erase_dropped();
   for (Run& run : runs_) {
     if (run.phase == Phase::computing) return;
     if (run.dropped) continue;
@@ -375,6 +374,7 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     report(run, reason_of(done.code), done.what, is_last() ? &done : nullptr, out);
   if (hand_on) {
     wire::StageRun message = std::move(run.asked);
+    run.asked.pages = message.pages;  // for erase_dropped()
     message.activations_offset = stage_.slots.offset(run.slot_out);
     message.activations_crc = done.activations_crc;
     message.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((run.deadline - now) / 1ms, 1, 3'600'000));
@@ -409,6 +409,14 @@ void Stage::drop(Run& run, Actions& out) {
   if (run.phase == Phase::ready) in_used_[run.slot_in] = false;
 }
 
+void Stage::erase_dropped() {
+  std::erase_if(runs_, [&](const Run& run) {
+    if (!run.dropped || run.op != 0) return false;
+    run_pages_.remove(run.asked.pages);
+    return true;
+  });
+}
+
 void Stage::on_tick(TimePoint now, Actions& out) {
   for (auto it = handed_on_.begin(); it != handed_on_.end();) {
     const auto handed = it++;
@@ -426,7 +434,7 @@ TimePoint Stage::role_wakeup() const {
 void Stage::drop_all(TimePoint, Actions& out) {
   block_reads_.cancel_all(out);
   for (Run& run : runs_) drop(run, out);
-  std::erase_if(runs_, [](const Run& r) { return r.op == 0; });
+  erase_dropped();
 }
 
 // A new leader has no record of earlier runs. A next stage that was lost reads no more slots.
@@ -441,7 +449,7 @@ void Stage::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   pump(now, out);
 }
 
-// Every used slot belongs to a run that reads, computes or was handed on.
+// Every used slot belongs to a run that reads, computes or was handed on. Pages are counted for the runs that are here.
 void Stage::role_check() const {
   std::vector<bool> in(in_used_.size()), out(out_used_.size());
   const auto take = [](std::vector<bool>& slots, uint32_t slot) {
@@ -456,6 +464,10 @@ void Stage::role_check() const {
   }
   for (const auto& [number, handed] : handed_on_) take(out, handed.slot - ActivationSlots::kEach);
   MC_ASSERT(in == in_used_ && out == out_used_);
+  PageCounts pages(options_.page_count);
+  for (const Run& run : runs_) pages.add(run.asked.pages);
+  MC_ASSERT(pages == run_pages_);
+  block_reads_.check();
 }
 
 void Stage::fill_load(wire::Load& load) const {

@@ -129,6 +129,8 @@ class Stage final : public Worker {
   void on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out);
   void report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out);
   void drop(Run& run, Actions& out);
+  /// Erases the dropped runs that use no slot any more.
+  void erase_dropped();
   Run* by_op(uint64_t op);
   void free_handed(std::map<uint64_t, Handed>::iterator handed);
   bool is_last() const { return stage_.stage + 1 == stage_.stages; }
@@ -136,6 +138,7 @@ class Stage final : public Worker {
   StageOptions stage_;
   LayerRange layers_;
   std::deque<Run> runs_;  // in order of arrival; erased when done
+  PageCounts run_pages_;  // runs that use a page
   // key: run number; the table is bounded, and checks of abandoned requests leave first
   std::map<uint64_t, Check> checks_;
   InstanceId newest_leader_;

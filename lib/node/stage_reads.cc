@@ -53,8 +53,10 @@ void StageReads::start(const Received& event, const wire::StageRead& asked, Acti
                              asked.offsets[i] + uint64_t{n} * bytes, bytes, asked.crcs[n][i]});
   for (const uint32_t page : asked.pages) newest_[page] = asked.read;
   const LayerRange layers{asked.first_layer, asked.first_layer + static_cast<uint32_t>(asked.crcs.size())};
-  const bool fresh =
-      reads_.emplace(read.read, Asked{asked.read, event.from, event.instance, asked.pages, layers}).second;
+  Asked under_way{asked.read, event.from, event.instance, asked.pages, layers};
+  std::sort(under_way.pages.begin(), under_way.pages.end());
+  writes_.add(under_way.pages);
+  const bool fresh = reads_.emplace(read.read, std::move(under_way)).second;
   MC_ASSERT(fresh && reads_.size() <= kMax);
   out.push_back(std::move(read));
 }
@@ -64,6 +66,7 @@ bool StageReads::on_read(const ReadDone& done, Actions& out) {
   if (at == reads_.end()) return false;
   const Asked& asked = at->second;
   out.push_back(Send{asked.leader, asked.instance, wire::StageReadDone{asked.read, done.code, done.what, false}});
+  writes_.remove(asked.pages);
   reads_.erase(at);
   return true;
 }
@@ -82,11 +85,20 @@ bool StageReads::is_younger(uint64_t run, std::span<const uint32_t> pages) const
 }
 
 bool StageReads::writes(std::span<const uint32_t> pages, LayerRange layers) const {
-  return std::any_of(reads_.begin(), reads_.end(), [&](const auto& entry) {
-    const Asked& asked = entry.second;
-    return asked.layers.first < layers.end && layers.first < asked.layers.end &&
-           std::find_first_of(pages.begin(), pages.end(), asked.pages.begin(), asked.pages.end()) != pages.end();
-  });
+  const auto written = [&](uint32_t page) {
+    return writes_.is_used(page) && std::any_of(reads_.begin(), reads_.end(), [&](const auto& entry) {
+             const Asked& asked = entry.second;
+             return asked.layers.first < layers.end && layers.first < asked.layers.end &&
+                    std::binary_search(asked.pages.begin(), asked.pages.end(), page);
+           });
+  };
+  return std::any_of(pages.begin(), pages.end(), written);
+}
+
+void StageReads::check() const {
+  PageCounts writes(static_cast<uint32_t>(newest_.size()));
+  for (const auto& [number, asked] : reads_) writes.add(asked.pages);
+  MC_ASSERT(writes == writes_);
 }
 
 }  // namespace mc::node

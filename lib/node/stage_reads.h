@@ -17,6 +17,7 @@
 #include "base/extent.h"
 #include "node/node.h"
 #include "node/numbers.h"
+#include "node/page_counts.h"
 
 namespace mc::node {
 
@@ -26,7 +27,7 @@ class StageReads {
 
   /// `numbers` must outlive the object. `layout` is that of the stage's pages.
   StageReads(Numbers& numbers, const ExtentLayout& layout, uint32_t page_count)
-      : numbers_(numbers), layout_(layout), newest_(page_count) {}
+      : numbers_(numbers), layout_(layout), newest_(page_count), writes_(page_count) {}
 
   /// Why the read cannot be begun. Code::invalid: it does not fit this stage, so the members of the pipeline have
   /// different flags. Code::busy: it is too old, or too many are under way. `newest_run`: the leader's newest chunk
@@ -45,24 +46,27 @@ class StageReads {
   void forget_leader(Actions& out);
   /// Whether a read that is younger than the chunk `run` has taken one of the chunk's pages.
   bool is_younger(uint64_t run, std::span<const uint32_t> pages) const;
-  /// Whether a read may still write these layers of one of the pages.
-  bool writes(std::span<const uint32_t> pages, LayerRange layers) const;
-  bool writes(std::span<const uint32_t> pages) const { return writes(pages, layout_.held()); }
+  /// Whether a read may still write one of the pages.
+  bool writes(std::span<const uint32_t> pages) const { return writes_.any_used(pages); }
   bool idle() const { return reads_.empty(); }
+  void check() const;
 
  private:
   struct Asked {
     uint64_t read;  // by the leader's count
     NodeId leader;
     InstanceId instance;
-    std::vector<uint32_t> pages;
+    std::vector<uint32_t> pages;  // ascending
     LayerRange layers;
   };
+
+  bool writes(std::span<const uint32_t> pages, LayerRange layers) const;
 
   Numbers& numbers_;
   ExtentLayout layout_;
   std::vector<uint64_t> newest_;     // [page]: the leader's number of the newest read into it
   std::map<uint64_t, Asked> reads_;  // key: number of the read here
+  PageCounts writes_;                // reads under way that write a page
 };
 
 }  // namespace mc::node

@@ -126,4 +126,18 @@ TEST_CASE("node/stage_reads: a read that its leader cancels ends early, and no o
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/stage_reads: a read into pages of a chunk that is here is refused, and taken once the chunk has gone") {
+  StageBench b;
+  const auto chunk = all<Read>(b.from("p0", 1, run_of(4)));
+  REQUIRE(chunk.size() == 1);
+  wire::StageRead asked;
+  asked.read = 5, asked.node = "p1", asked.instance = instance(4), asked.pages = {2, 3}, asked.first_layer = 1;
+  asked.offsets = {4096, 12288}, asked.crcs = {{8, 9}};
+  CHECK(sent<wire::StageReadDone>(b.from("p0", 1, asked), "p0").at(0).code == Code::busy);
+  b.from("p0", 1, wire::Cancel{"r", 1, "failed"});
+  b.give(ReadDone{chunk[0].read, Code::cancelled, ""});
+  asked.read = 6;
+  CHECK(all<Read>(b.from("p0", 1, asked)).size() == 1);
+}
+
 }  // namespace stage_reads_test
