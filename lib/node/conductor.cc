@@ -351,7 +351,8 @@ sched::HeldRequest Conductor::held_request(const Request& r) const {
   out.work_s = r.work_s;
   out.arrived = r.arrived, out.deadline = r.deadline, out.expires = r.expires;
   out.pin = r.submit.pin_prefill;
-  // A request with a bound of its own may be refused where others are admitted: they do not wait behind it.
+  // A request may be refused for its own bound of TBT where others are admitted, so requests with other bounds do not
+  // wait for it. Bounds within a factor of two share a group nevertheless: the number of groups must stay small.
   const int bound = class_of_bound(r.submit.tbt_slo_s);
   out.destination = r.submit.model + "/" + r.submit.pin_decode + "/" + std::to_string(bound);
   return out;
