@@ -14,6 +14,7 @@ struct KernelText {
   std::string_view file;    // "attention_sm80"
   std::string_view target;  // "sm_80"
   std::string_view text;
+  bool is_trial = false;  // tries single instructions and serves no request
 };
 
 /// Empty when the build did not find nvcc.
