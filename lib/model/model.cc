@@ -158,8 +158,9 @@ Error not_enough_memory(const ModelPlan& plan, const std::string& directory, siz
                     directory + ": the weights need " + mib(plan.weight_bytes) + " in " +
                         std::string(plan.weight_dtype()) + ", free are " + mib(free),
                     {},
-                    plan.form == WeightForm::int4                   ? "use a smaller model"
-                    : bits_of(plan.form) || plan.fp8 || plan.blocks ? "use --weight-dtype int4, or a smaller model"
+                    plan.form == WeightForm::int4 ? "use a smaller model"
+                    : quant_form_of(plan.form) || plan.fp8 || plan.blocks
+                        ? "use --weight-dtype int4, or a smaller model"
                     : f32 ? "use --dtype bf16 (half of that), --weight-dtype int8, or a smaller model"
                           : "use --weight-dtype int8 (half of that), or a smaller model");
 }

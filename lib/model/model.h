@@ -35,7 +35,7 @@ struct ModelOptions {
   /// matrix inputs and KV have one dtype. Sums are always f32.
   std::string dtype = "auto";
   /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), quantised blocks of a GGUF file stay whole numbers
-  /// of 4 or 8 bits (ops/quant.h), the others have `dtype`. "full": all have `dtype`. "int8", "int4": all matrices
+  /// of 4, 6 or 8 bits (ops/quant.h), the others have `dtype`. "full": all have `dtype`. "int8", "int4": all matrices
   /// become such whole numbers while loading. Inputs of whole numbers are f32. Routers and KV always have `dtype`,
   /// norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF file, and tied ones share
   /// the head's matrix and its form.

@@ -39,7 +39,7 @@ void drop_pages(const std::byte* begin, const std::byte* end) {
 
 }  // namespace
 
-std::optional<ops::QuantForm> bits_of(WeightForm form) {
+std::optional<ops::QuantForm> quant_form_of(WeightForm form) {
   switch (form) {
     case WeightForm::int8: return ops::QuantForm::eight;
     case WeightForm::int4: return ops::QuantForm::four;
@@ -136,9 +136,9 @@ Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::s
   MC_TRY(read, sources(prefix, parts, columns));
   const std::vector<ops::WeightRows> rows = rows_of(read);
   const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
-  auto bits = bits_of(form);
-  if (form == WeightForm::as_stored) bits = ops::PackedMatrix::block_form(rows);
-  auto packed = bits ? ops::PackedMatrix::quantise(parallel_, rows, columns, *bits)
+  auto whole = quant_form_of(form);
+  if (form == WeightForm::as_stored) whole = ops::PackedMatrix::block_form(rows);
+  auto packed = whole ? ops::PackedMatrix::quantise(parallel_, rows, columns, *whole)
                 : form == WeightForm::as_stored && ops::PackedMatrix::fp8_group(rows, columns)
                     ? ops::PackedMatrix::keep_fp8(parallel_, rows, columns, dtype_)
                     : ops::PackedMatrix::pack(parallel_, rows, columns, dtype_);
@@ -158,10 +158,10 @@ Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, s
     fp8 = fp8 && tensor && tensor->entry.dtype == Dtype::f8_e4m3;
     types.push_back({.blocks = tensor ? tensor->blocks : std::nullopt});
   }
-  auto bits = precision == Precision::as_asked ? bits_of(form_) : std::nullopt;
+  auto whole = precision == Precision::as_asked ? quant_form_of(form_) : std::nullopt;
   const auto kept = stored ? ops::PackedMatrix::block_form(types) : std::nullopt;
-  if (kept) bits = kept;
-  if (bits) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *bits), false, kept.has_value()};
+  if (kept) whole = kept;
+  if (whole) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *whole), false, kept.has_value()};
   if (fp8) {
     MC_TRY(read, sources(prefix, parts, columns));
     if (const auto group = ops::PackedMatrix::fp8_group(rows_of(read), columns))

@@ -35,8 +35,8 @@ struct WeightPart {
 /// The values of --weight-dtype for matrices: fp8 or quantised blocks where a file has them and the compute type
 /// elsewhere, the compute type everywhere, or whole numbers of 8 or 4 bits.
 enum class WeightForm : uint8_t { as_stored, full, int8, int4 };
-/// The bits of a form; nullopt for as_stored and full.
-std::optional<ops::QuantForm> bits_of(WeightForm form);
+/// The form of the whole numbers; nullopt for as_stored and full.
+std::optional<ops::QuantForm> quant_form_of(WeightForm form);
 
 /// The type of a matrix: that of --weight-dtype, or the compute type (for a router, whose choices change with small
 /// errors).

@@ -42,14 +42,14 @@ std::vector<uint8_t> edge_codes(Rng& rng, size_t n) {
   return v;
 }
 
-std::optional<ops::QuantForm> bits_named(std::string_view dtype) {
+std::optional<ops::QuantForm> quant_form_of(std::string_view dtype) {
   if (dtype == "int8") return ops::QuantForm::eight;
   if (dtype == "int4") return ops::QuantForm::four;
   return std::nullopt;
 }
 
 size_t packed_bytes(std::string_view dtype, size_t inputs, size_t outputs) {
-  if (const auto bits = bits_named(dtype)) return ops::PackedMatrix::quantised_bytes(outputs, inputs, *bits);
+  if (const auto form = quant_form_of(dtype)) return ops::PackedMatrix::quantised_bytes(outputs, inputs, *form);
   if (dtype == "fp8_e4m3") return ops::PackedMatrix::fp8_bytes(outputs, inputs, std::min(inputs, kScaleBlock));
   return ops::PackedMatrix::packed_bytes(outputs, inputs, dtype == "f32" ? Dtype::f32 : Dtype::bf16);
 }
@@ -227,8 +227,8 @@ Result<WalkedMatrices> WalkedMatrices::open(std::string_view dtype, size_t input
   }
   WalkedMatrices walked;
   for (size_t left = count(dtype, inputs, outputs); left > 0; --left) {
-    const auto bits = bits_named(dtype);
-    auto made = bits                  ? ops::PackedMatrix::quantise(parallel, {&rows, 1}, inputs, *bits)
+    const auto form = quant_form_of(dtype);
+    auto made = form                  ? ops::PackedMatrix::quantise(parallel, {&rows, 1}, inputs, *form)
                 : dtype == "fp8_e4m3" ? ops::PackedMatrix::keep_fp8(parallel, {&rows, 1}, inputs, Dtype::bf16)
                                       : ops::PackedMatrix::pack(parallel, {&rows, 1}, inputs, *dtype_from(dtype));
     if (!made) return made.error();
