@@ -10,7 +10,7 @@
 //   GET    /v1/store?prefix=P&after=KEY&limit=N          JSON
 //   POST   /v1/store                                     a batch
 //
-// A batch is one line of JSON and the values of its puts behind it, in their order and without anything in between. The
+// A batch is one line of JSON and the values of its puts after it, in their order and without anything in between. The
 // answer has the same form, with the values of the gets.
 //
 //   {"ops":[{"op":"put","key":"a","bytes":3,"ttl":"10m"},{"op":"get","key":"b","lease":"10s"}]}\nabc

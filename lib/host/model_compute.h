@@ -74,7 +74,7 @@ class ModelCompute final : public node::Compute {
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
-  /// The addresses of the chunk's pages. Rows behind its end are zeroed, because the last page may have held another
+  /// The addresses of the chunk's pages. Rows after its end are zeroed, because the last page may have held another
   /// block before.
   std::vector<std::byte*> pages_of(const node::RunChunk& run) const;
   /// Blocks of the first pages whose bytes are not those that were sealed; `crcs` as in RunChunk::prefix_crcs.
@@ -87,7 +87,7 @@ class ModelCompute final : public node::Compute {
   Result<node::SampledToken> draw_first(const node::RunChunk& run, std::span<const float> logits);
   Result<node::SampledToken> draw(std::span<const float> logits, const model::DrawRow& row,
                                   std::span<const uint64_t> allowed);
-  /// The tokens that the grammar allows behind the row's token; empty without a grammar.
+  /// The tokens that the grammar allows after the row's token; empty without a grammar.
   Result<std::span<const uint64_t>> allowed_after(Sequence& sequence, uint32_t token);
   /// Runs work that takes as much memory as a client's grammar determines. `begins`: the grammar of an answer is
   /// prepared, which needs most. no_space: there was not enough, and the grammars that were kept for later requests are

@@ -29,8 +29,8 @@ class Backend {
   /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. The pages of a step may follow in finish_step(),
   /// and those of a chunk in finish_layer().
   virtual Result<void> before_attention(uint32_t layer) = 0;
-  /// Whether K and V of a chunk reach the caller's pages beside later kernels: finish_layer() is then called when the
-  /// layer behind is queued, else right after before_attention().
+  /// Whether K and V of a chunk are copied to the caller's pages while later kernels run. finish_layer() is then called
+  /// when the next layer is queued, else right after before_attention().
   virtual bool stores_later() const { return false; }
   /// K and V of a chunk's rows of `layer` are in the caller's pages, and checksums() of the layer holds, from here on.
   virtual Result<void> finish_layer(uint32_t /*layer*/) { return {}; }
@@ -46,7 +46,7 @@ class Backend {
   /// The layer after attention: its output projection and MLP.
   virtual Result<void> after_attention(uint32_t layer) = 0;
   /// The rest of the model's last layer for the chunk's last row alone, after before_attention(); the row's logits
-  /// [vocab], and its state [hidden] behind the final norm unless `hidden` is empty. The bits of the result do not
+  /// [vocab], and its state [hidden] after the final norm unless `hidden` is empty. The bits of the result do not
   /// depend on whether all rows passed attend() and after_attention() in between.
   virtual Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) = 0;
   /// The sequence (DecodeRow::sequence) has no further row.

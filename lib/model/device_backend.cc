@@ -498,7 +498,7 @@ std::vector<gpu::SequenceRows> DeviceBackend::sequence_rows() const {
   return out;
 }
 
-/// The addresses of rows `first` and behind.
+/// The addresses of the rows from `first` on.
 gpu::AttentionLayer DeviceBackend::attention_layer(uint32_t layer, size_t first) const {
   const uint64_t skipped = first * q_width() * 2;
   return {.pool = pages_.address() + layout_.layer_offset(layer), .q = at_.q + skipped, .out = at_.attended + skipped};

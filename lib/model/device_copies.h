@@ -5,7 +5,7 @@
 //   MC_CHECK(copies.begin());
 //   MC_CHECK(copies.load(0, pieces));
 //   for each layer:
-//     MC_CHECK(copies.await_load(layer));            // what the device's own stream is given next runs behind the load
+//     MC_CHECK(copies.await_load(layer));            // what the device's own stream is given next runs after the load
 //     ... kernels ...
 //     MC_CHECK(copies.load(layer + 1, pieces));
 //     MC_CHECK(copies.store(layer, pieces));         // of what the kernels so far have written
@@ -38,10 +38,10 @@ class DeviceCopies {
   explicit DeviceCopies(gpu::Device& device) : device_(device) {}
   Result<void> prepare();
 
-  /// A pass begins. Its loads run behind the kernels that are queued so far. Copies that a pass left behind which
-  /// stopped half-way have ended; what they stored is dropped.
+  /// A pass begins. Its loads run after the kernels that are queued so far. Waits for the copies that an aborted pass
+  /// left, and drops their results.
   Result<void> begin();
-  /// Queues the load of a layer, behind the one two layers before. The bytes of the host are read here.
+  /// Queues the load of a layer, after the one two layers before. The bytes of the host are read here.
   Result<void> load(uint32_t layer, std::span<const Load> pieces);
   Result<void> await_load(uint32_t layer);
   /// Queues the store of a layer; the one two layers before is finished.
@@ -63,7 +63,7 @@ class DeviceCopies {
     Slot& of(uint32_t layer) { return slots[layer % kSlots]; }
   };
   Result<void> reserve(Slot& slot, size_t bytes);
-  /// Later copies of the way run behind the kernels that are queued so far.
+  /// Later copies of the way run after the kernels that are queued so far.
   Result<void> follow_kernels(Way& way);
 
   gpu::Device& device_;

@@ -33,7 +33,7 @@ struct PrefillChunk {
   std::byte* const* pages = nullptr;  // pages of positions 0 .. start + tokens - 1; the pages below `start` are filled
   const attn::Plan* plan = nullptr;
   std::span<float> logits;  // logits [vocab] of the last token, or empty
-  std::span<float> hidden;  // the state [hidden] of the last token behind the final norm, or empty; needs `logits`
+  std::span<float> hidden;  // the state [hidden] of the last token after the final norm, or empty; needs `logits`
   // A pipeline stage runs layers [first_layer, end_layer) only, which its model has; end_layer 0 = all. Activations are
   // the f32 residual stream, [tokens, hidden]. They are handed on bit for bit, so stages compute what one process
   // would.
@@ -46,7 +46,7 @@ struct PrefillChunk {
   size_t scored = 0;
   std::function<bool(size_t row, std::span<const float> logits)> on_logits;
   /// Called when a layer's extents of this chunk are written and sealed (including a partial tail): on the CPU before
-  /// the attention of that layer, on a GPU while it computes the layer behind. False stops the chunk: Code::cancelled.
+  /// the attention of that layer, on a GPU while it computes the next layer. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> on_layer;
 };
 

@@ -65,7 +65,7 @@ class BlockMemory {
 /// Runs of missed blocks, built from one reason for each block. Neighbours with an equal reason and node form one run.
 class MissRuns {
  public:
-  /// Adds `block`, the one behind the block added before.
+  /// Adds `block`, the one after the block added before.
   void add(uint32_t block, wire::MissKind kind, const std::string& node = "", uint64_t age_ms = 0);
   /// Adds a block that is cached but unusable, because the block before it is missing. The block joins the last run.
   void extend();

@@ -95,7 +95,7 @@ class Conductor final : public Machine {
     uint32_t reusable_blocks = 0;
     Reason unready = Reason::none;   // set when no node of a role is registered
     std::optional<Refusal> refusal;  // why the request would be rejected before placement (pin, quota)
-    bool holds = false;              // the request would be held behind this work
+    bool holds = false;              // the request would be held, and have its turn in `before_s`
     double before_s = 0;
     size_t held = 0;  // requests that are held now
     // Load on the prefix of the request, and the number of copies which that load needs.

@@ -4,7 +4,7 @@
 
 namespace mc::node {
 
-// The prompt, and behind it the answer; a prompt that was resumed ends with the answer of earlier attempts.
+// The prompt, and after it the answer; a prompt that was resumed ends with the answer of earlier attempts.
 std::vector<uint32_t> DecodeRequest::block_ids(uint32_t block, uint32_t block_tokens) const {
   std::vector<uint32_t> out;
   out.reserve(block_tokens);

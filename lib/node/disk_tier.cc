@@ -300,7 +300,7 @@ void DiskTier::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
   writes_.emplace(op, std::move(write));
 }
 
-// The victims of the next evictions: the coldest leaves, and behind each leaf its ancestors.
+// The victims of the next evictions: the coldest leaves, and after each leaf its ancestors.
 void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   const uint32_t over = shelf.pool.pages_over(options_.write_above);
   if (over == 0 || !fits_disk(shelf.layout)) return;

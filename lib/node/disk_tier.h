@@ -60,7 +60,7 @@ class DiskTier {
   bool evict(const BlockHash& hash, Actions& out);
 
   // ---- loads ----
-  /// Brings the blocks of `hashes` that are on disk into memory behind the leading run that is there, and pins them
+  /// Brings the blocks of `hashes` that are on disk into memory after the leading run that is there, and pins them
   /// with that run until end(). 0: the first block that memory lacks is not on disk under this namespace, or the disk
   /// does not answer; nothing was begun.
   LoadId load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now, Actions& out);

@@ -1,5 +1,5 @@
 // The parts of a prefix that one fetch brings from several holders. A part is a run of blocks from one holder. The
-// parts are disjoint, they have no gap, and they begin behind the blocks that the prompt has already.
+// parts are disjoint, they have no gap, and they begin after the blocks that the prompt has already.
 //
 //   waiting --asked for a lease--> leasing --grant--> granted --pages--> reading --ReadDone--> here --its turn--> taken
 //
@@ -37,7 +37,7 @@ class FetchParts {
  public:
   FetchParts() = default;
   /// Plans the blocks [have, end). `sources` are ascending runs, and after them holders that may replace another one:
-  /// where runs overlap, the first one is read. A run that begins behind a gap is of use if other runs fill the gap.
+  /// where runs overlap, the first one is read. A run that begins after a gap is of use if other runs fill the gap.
   FetchParts(std::vector<wire::Source> sources, uint32_t have, uint32_t end);
 
   bool empty() const { return parts_.empty(); }
@@ -57,7 +57,7 @@ class FetchParts {
   /// Shortens or removes a part whose holder does not bring the blocks from `block` on. Other holders replace it for
   /// these blocks as far as they can. The holder replaces no other one from now on.
   void replace(FetchPart& part, uint32_t block);
-  /// The end of the run of parts that begins with block `have`. Parts behind it are useless, because a block between is
+  /// The end of the run of parts that begins with block `have`. Parts after it are useless, because a block between is
   /// brought by none.
   uint32_t end_of_prefix(uint32_t have) const;
   void remove(const FetchPart& part) { parts_.erase(part.first()); }

@@ -24,7 +24,7 @@ class HeldPages {
   /// Up to `pages` pages fit without an allocation.
   void reserve(size_t pages) { pages_.reserve(pages), pinned_.reserve(pages); }
 
-  /// Pins the leading run of `hashes` that the pool holds, behind the pages held already. Returns the length of the
+  /// Pins the leading run of `hashes` that the pool holds, after the pages held already. Returns the length of the
   /// run.
   uint32_t pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// Takes `count` more pages from the pool, or none.

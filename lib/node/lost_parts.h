@@ -1,7 +1,7 @@
 // Blocks of a pipeline of which a member lost its layers. The other members still have theirs. When another node holds
 // such a block, only the lost layers are read again (BlockRead::held). When none does, the block is computed again.
 //
-//   cached --member lost--> kept here, in nobody's index --take--> read by the member that lacks it --> cached
+//   cached --member lost--> kept here, in no index --take--> read by the member that lacks it --> cached
 //                                   '-- pages are needed, or the block was computed again --> free
 //
 // The pages stay owned, but any other use of them comes first: make_room() gives the least recently used ones back.

@@ -17,7 +17,7 @@ class MissReasons {
   MissReasons(const Shelf& shelf, const BlockMemory& memory, const NodeId& self)
       : shelf_(shelf), memory_(memory), self_(self) {}
 
-  /// The runs of blocks behind the cached prefix of `r`. `computing`: requests whose blocks are being computed.
+  /// The runs of blocks after the cached prefix of `r`. `computing`: requests whose blocks are being computed.
   std::vector<wire::Miss> of(const PrefillRequest& r, std::span<const GivenUp> given_up,
                              std::span<const PrefillRequest* const> computing, TimePoint now) const;
 

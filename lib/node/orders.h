@@ -43,7 +43,7 @@ enum class Stayed : uint8_t {
   leased = 0,   // another node or an export reads it
   pinned = 1,   // an operator pinned it
   in_use = 2,   // a request, a write to disk or a load from disk uses it
-  needed = 3,   // a block behind it stays, which is useless without it
+  needed = 3,   // a later block stays, which is useless without it
   unknown = 4,  // the node does not know whose block it is: an earlier process or an import left it
 };
 inline constexpr size_t kStayedCount = 5;

@@ -32,7 +32,7 @@ struct CachedPrefix {
   uint32_t blocks = 0;
   uint32_t remote = 0;             // part of `blocks` that was fetched for this request
   uint32_t disk = 0;               // part of `blocks` that was loaded from disk for this request
-  std::vector<wire::Miss> misses;  // miss reasons of the blocks behind the prefix
+  std::vector<wire::Miss> misses;  // miss reasons of the blocks after the prefix
 };
 
 /// The chunks of a prompt. The chunk under way is [next, end).
@@ -77,7 +77,7 @@ struct PrefillRequest {
   /// The first token of the answer and the report of the prefill.
   wire::FirstToken first_token(const SampledToken& sampled, const PrefixFetches::Outcome& fetched,
                                uint32_t block_tokens, TimePoint now) const;
-  /// The log-probabilities of the prompt tokens behind `start`, the chunk's first token.
+  /// The log-probabilities of the prompt tokens after `start`, the chunk's first token.
   wire::PromptLogprobs prompt_logprobs(uint32_t start, std::vector<wire::PromptLogprob> rows) const {
     return {spec.req, spec.attempt, start + 1, std::move(rows)};
   }

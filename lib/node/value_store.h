@@ -120,7 +120,7 @@ class ValueStore {
   };
   struct Listing {
     std::vector<ValueInfo> values;  // in the order of their names
-    bool more = false;              // names behind `last` were left out
+    bool more = false;              // names after `last` were left out
     std::string last;               // the last name that was looked at, where the next page goes on; empty if none was
   };
   struct Stats {
@@ -179,7 +179,7 @@ class ValueStore {
   /// value on disk needs. Its bytes leave memory where pinned values have no room for the longer key.
   Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
-  /// At most `limit` values of the tenant whose names begin with `prefix` and come behind `after`. A page ends early
+  /// At most `limit` values of the tenant whose names begin with `prefix` and come after `after`. A page ends early
   /// when it has stepped over kSteppedOverMax values whose time to live is over, so that no call takes long.
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, TimePoint now);
   /// Removes values whose time to live is over, and lets go of holds that are: at most kExpiredAtOnce of each, so that
