@@ -52,10 +52,10 @@ struct Call {
 struct Link {
   explicit Link(asio::io_context& io) : socket(io) {}
   Socket socket;
-  Call* call = nullptr;  // null: idle
-  std::string out;             // head of the request, with a small body
-  std::string_view body_out;   // a larger body, of the request of `call`
-  size_t out_done = 0;         // bytes of both that are written
+  Call* call = nullptr;       // null: idle
+  std::string out;            // head of the request, with a small body
+  std::string_view body_out;  // a larger body, of the request of `call`
+  size_t out_done = 0;        // bytes of both that are written
   std::unique_ptr<ResponseParser> parser;
   std::unique_ptr<SseParser> events;
   std::string body;
@@ -91,6 +91,7 @@ struct Client::Loop {
   void complete(const LinkPtr& link, bool ended);
   void close(const LinkPtr& link);
   void finish(Call& call, Result<void> status);
+  Error no_connection() const;
   void arm_timer();
   Tasks::iterator add_guard(TimePoint when, std::function<void()> on_time);
   void remove_guard(bool& has_guard, Tasks::iterator at);
@@ -136,6 +137,10 @@ Result<void> Client::Loop::resolve() {
 Call* Client::Loop::find(uint64_t id) {
   const auto at = calls.find(id);
   return at == calls.end() ? nullptr : at->second.get();
+}
+
+Error Client::Loop::no_connection() const {
+  return user_error(err::kPeerUnreachable, "http: connect " + url.place() + ": no answer in time");
 }
 
 void Client::Loop::arm_timer() {
@@ -205,8 +210,7 @@ void Client::Loop::assign(Call& call) {
   if (link->is_connected) return begin(link);
   link->connect_guard = add_guard(after(now(), options.connect_timeout), [this, link] {
     link->has_connect_guard = false;
-    if (link->call)
-      finish(*link->call, user_error(err::kPeerUnreachable, "http: connect " + url.place() + ": no answer in time"));
+    if (link->call) finish(*link->call, no_connection());
   });
   link->has_connect_guard = true;
   connect(link, 0, {});
@@ -347,8 +351,8 @@ void Client::Loop::on_lost(const LinkPtr& link, Error error) {
 
 void Client::Loop::complete(const LinkPtr& link, bool ended) {
   Call& call = *link->call;
-  const bool is_reusable = options.keep_alive && link->parser->head().keep_alive &&
-                           link->unsent().empty() && !link->is_tainted && !ended;
+  const bool is_reusable =
+      options.keep_alive && link->parser->head().keep_alive && link->unsent().empty() && !link->is_tainted && !ended;
   if (!is_reusable) return finish(call, {});
   // finish() closes the call's connection, so the answer is moved out first.
   ClientOutcome outcome{
@@ -423,7 +427,9 @@ uint64_t Client::start(ClientCall request, ClientEvents events) {
       Call* late = loop->find(id);
       MC_ASSERT(late != nullptr);  // the guard is removed with the call
       late->has_deadline = false;
-      loop->finish(*late, {Code::timeout, "http: no complete answer before the deadline"});
+      const bool connected = late->link && late->link->is_connected;
+      loop->finish(*late, connected ? Error{Code::timeout, "http: no complete answer before the deadline"}
+                                    : loop->no_connection());
     });
     call->has_deadline = true;
   }

@@ -109,8 +109,9 @@ class Client {
   std::unique_ptr<Loop> loop_;
 };
 
-/// Makes one call on a new connection. Code::timeout at the deadline; MC2101 peer-unreachable when nothing listens
-/// there. `base` and `target` are those of Client::open and ClientCall.
+/// Makes one call on a new connection. Code::timeout when the answer is not complete at the deadline. MC2101
+/// peer-unreachable when nothing listens there, or no connection stands at the deadline. `base` and `target` are those
+/// of Client::open and ClientCall.
 Result<Response> fetch(Method method, std::string_view base, std::string_view target, const Headers& headers,
                        std::string body, TimePoint deadline);
 /// Makes one call to an http:// URL, which holds base and target.

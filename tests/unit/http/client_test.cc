@@ -1,9 +1,15 @@
 #include "http/client.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/errors.h"
+#include "base/fd.h"
 #include "http/server.h"
 #include "test.h"
 #include "unit/http/raw_client.h"
@@ -209,6 +215,28 @@ TEST_CASE("http/client: a call ends at its deadline whether or not the server an
   }
   CHECK(client->connections() == 0);
   server->stop();
+}
+
+TEST_CASE("http/client: a call without a connection at its deadline is told from one without an answer") {
+  // A queue of one connection that is full: the kernel drops further attempts.
+  const Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  REQUIRE(::bind(listener.get(), name, size) == 0);
+  REQUIRE(::listen(listener.get(), 0) == 0);
+  REQUIRE(::getsockname(listener.get(), name, &size) == 0);
+  std::vector<Fd> waiting;
+  for (int i = 0; i < 3; ++i) {
+    waiting.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    (void)::connect(waiting.back().get(), name, size);
+  }
+  auto client = open_client("http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  const auto outcome = call(*client, {.deadline = after(now(), 30ms)});
+  REQUIRE_FALSE(outcome.status);
+  CHECK(outcome.status.error().mc == err::kPeerUnreachable);
+  CHECK(client->connections() == 0);
 }
 
 TEST_CASE("http/client: cancelling from inside an event ends the call at once, with no event after it") {
