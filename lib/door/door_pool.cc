@@ -11,8 +11,6 @@
 namespace mc::door {
 namespace {
 
-constexpr Duration kCostly = std::chrono::milliseconds(20);  // the duration of a job that may leave much memory
-constexpr Duration kTrimDelay = std::chrono::seconds(1);
 constexpr double kJobCost = 4096;  // in bytes: of a job however small, so that none is free
 
 }  // namespace
@@ -123,12 +121,28 @@ DoorPool::Waiting DoorPool::take(Queue::iterator at) {
   return entry;
 }
 
+/// Waits for a job that may run now, and trims the arenas when that is due meanwhile. False: the pool stops.
+bool DoorPool::wait_for_work(std::unique_lock<std::mutex>& lock, Queue::iterator& at) {
+  while (!stopping_) {
+    at = next_job();
+    if (at != waiting_.end()) return true;
+    if (trim_at_ == kNever) {
+      has_work_.wait(lock);
+    } else if (SystemClock::instance().now() < trim_at_) {
+      has_work_.wait_until(lock, trim_at_);
+    } else {
+      trim_at_ = kNever;
+      lock.unlock();
+      malloc_trim(0);
+      lock.lock();
+    }
+  }
+  return false;
+}
+
 void DoorPool::work() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    Queue::iterator at;
-    has_work_.wait(lock, [&] { return stopping_ || (at = next_job()) != waiting_.end(); });
-    if (stopping_) return;
+  for (Queue::iterator at; wait_for_work(lock, at);) {
     clock_ = std::max(clock_, at->second.start);
     Waiting entry = take(at);
     // Owners whose clocks have been overtaken are as if they had never been here.
@@ -148,7 +162,7 @@ void DoorPool::work() {
     lock.lock();
     if (trim_at_ == kNever && (is_large || ended - began >= kCostly)) {
       trim_at_ = ended + kTrimDelay;
-      has_deadline_.notify_one();
+      has_work_.notify_all();  // whichever thread is idle then trims
     }
     large_running_ -= is_large;
     MC_ASSERT_LE(bytes, running_bytes_);
@@ -165,20 +179,12 @@ void DoorPool::watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const TimePoint first = deadlines_.empty() ? kNever : deadlines_.begin()->first.first;
-    const TimePoint now = SystemClock::instance().now(), next = std::min(first, trim_at_);
-    if (next == kNever) {
+    if (first == kNever) {
       has_deadline_.wait(lock);
       continue;
     }
-    if (now < next) {
-      has_deadline_.wait_until(lock, next);
-      continue;
-    }
-    if (now < first) {
-      trim_at_ = kNever;
-      lock.unlock();
-      malloc_trim(0);
-      lock.lock();
+    if (SystemClock::instance().now() < first) {
+      has_deadline_.wait_until(lock, first);
       continue;
     }
     const TicketPtr ticket = std::move(deadlines_.begin()->second);

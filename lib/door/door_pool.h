@@ -9,8 +9,12 @@
 // would end first by those clocks goes first (weighted fair queueing with equal weights; Demers, Keshav, Shenker,
 // SIGCOMM 1989). So small jobs pass large ones, and an owner of many jobs does not pass an owner of one. Large jobs
 // never take the last thread. A thread of its own watches the deadlines, so that no job is waited for, whatever it is
-// at. It also has the allocator give back the memory that costly jobs have freed: each thread has an arena, so without
-// that the largest job would stay in the memory of the process once for each thread that ran it.
+// at.
+//
+// The pool has a second duty: it gives the memory that costly jobs have freed back to the system. Every thread has an
+// arena of the allocator, and an arena keeps what is freed in it. A job is costly when it is large or runs for kCostly.
+// After kTrimDelay a thread that has no job to run calls malloc_trim(). Without this, the process would keep the memory
+// of the largest job once for each thread.
 #pragma once
 
 #include <atomic>
@@ -34,6 +38,9 @@ std::string client_of(std::string_view peer);
 
 class DoorPool {
  public:
+  static constexpr Duration kCostly = 20ms;
+  static constexpr Duration kTrimDelay = 1s;
+
   struct Options {
     int threads = 2;  // at least 2
     size_t jobs_max = 1024;
@@ -104,6 +111,7 @@ class DoorPool {
   using Deadlines = std::map<std::pair<TimePoint, uint64_t>, TicketPtr>;
 
   void work();
+  bool wait_for_work(std::unique_lock<std::mutex>& lock, Queue::iterator& at);
   void watch();
   Queue::iterator next_job();
   Waiting take(Queue::iterator at);
@@ -119,7 +127,7 @@ class DoorPool {
   uint64_t submitted_ = 0;
   int large_running_ = 0;
   bool stopping_ = false;
-  TimePoint trim_at_ = kNever;  // when the allocator gives back what costly jobs left
+  TimePoint trim_at_ = kNever;  // from then on an idle thread trims the arenas
   std::vector<TicketPtr> running_;
   std::vector<std::thread> threads_;
 };
