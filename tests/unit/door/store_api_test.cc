@@ -116,6 +116,9 @@ class Door {
     auto server = http::Server::open(options, [this](http::Request request, const http::Responder& out) {
       std::string key = request.path.size() > kRoot.size() ? request.path.substr(kRoot.size() + 1) : "";
       api_->handle(std::move(request), std::move(key), out);
+      const std::lock_guard lock(handled_mutex_);
+      ++handled_;
+      handled_changed_.notify_all();
     });
     REQUIRE_OK(server);
     server_ = std::move(*server);
@@ -139,6 +142,11 @@ class Door {
       if (SystemClock::instance().now() > end) return false;
     return true;
   }
+  /// Until so many calls have been answered, refused or handed to the pool.
+  bool wait_for_handled(int count) {
+    std::unique_lock lock(handled_mutex_);
+    return handled_changed_.wait_for(lock, 30s, [&] { return handled_ >= count; });
+  }
   StoreApi& api() { return *api_; }
   /// Waits for the calls under way.
   void stop() {
@@ -154,6 +162,9 @@ class Door {
   VirtualClock clock_;
   PageLock lock_;
   std::optional<StoreApi> api_;
+  std::mutex handled_mutex_;
+  std::condition_variable handled_changed_;
+  int handled_ = 0;                       // calls that the API has taken in
   std::unique_ptr<http::Server> server_;  // last: its thread uses the rest
 };
 
@@ -316,9 +327,9 @@ TEST_CASE("door/store_api: a tenant of many calls for the disk does not pass one
   for (int i = 0; i < kThreads; ++i) put("sk-one-111");
   CHECK(gate.wait_for(kThreads));
   for (int i = 0; i < 8; ++i) put("sk-one-111");
-  CHECK(door.wait_for_connections(kThreads + 8));
+  CHECK(door.wait_for_handled(kThreads + 8));
   put("sk-two-222");
-  CHECK(door.wait_for_connections(kThreads + 9));
+  CHECK(door.wait_for_handled(kThreads + 9));
   gate.let_pass(4);
   CHECK(gate.wait_for(kThreads + 4));
   CHECK(std::ranges::count(disk.writers(), "two") == 1);
@@ -436,6 +447,7 @@ TEST_CASE("door/store_api: calls of clients that left while they waited are not 
   auto gone = http::fetch(Method::put, door.url(), "/v1/store/gone?durability=d2", {}, "x",
                           SystemClock::instance().now() + 200ms);
   CHECK(!gone.has_value());
+  CHECK(door.wait_for_handled(kThreads + 1));
   CHECK(door.wait_for_connections(kThreads));
   gate.open();
   for (std::thread& client : clients) client.join();
