@@ -285,7 +285,8 @@ Result<bool> StoredValues::has_same(const ValueKey& key, const ValueInfo& info, 
 }
 
 /// Whether two keys have the same bytes. One call at a time loads values for that: two values have up to 128 MiB, and
-/// no body of a request counts them. A call that gets no turn in time fails, since it holds its keys and a disk thread.
+/// they are not counted against the limit for request bodies. A call that gets no turn in time fails, since it holds
+/// its keys and a disk thread.
 Result<bool> StoredValues::are_same(const ValueKey& from, const ValueInfo& source, const ValueKey& to,
                                     const ValueInfo& there) {
   if (source.bytes != there.bytes || source.crc != there.crc) return false;
@@ -293,7 +294,7 @@ Result<bool> StoredValues::are_same(const ValueKey& from, const ValueInfo& sourc
   constexpr std::chrono::seconds kTurnMax{2};
   const std::unique_lock one_at_a_time(comparing_, kTurnMax);
   if (!one_at_a_time.owns_lock())
-    return user_error(err::kValueDisk, "other calls compare values, and no turn came within 2 s", "key");
+    return user_error(err::kQueueFull, "other calls compare values on disk, and no turn came within 2 s", "key");
   MC_TRY(value, bytes_of(from, source));
   return has_same(to, there, *value);
 }

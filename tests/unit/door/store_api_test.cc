@@ -24,6 +24,7 @@ namespace {
 class FakeDisk final : public node::ValueDisk {
  public:
   std::atomic<int> loads{0};
+  std::function<void()> on_load = [] {};
   /// Tenants of the records that were written, in the order in which the writes began.
   std::vector<std::string> writers() {
     const std::lock_guard lock(mutex_);
@@ -51,6 +52,7 @@ class FakeDisk final : public node::ValueDisk {
   Result<void> take_back(uint64_t) override { return {}; }
   Result<node::SharedValue> load(const node::DiskCopy& copy, uint64_t, uint32_t) override {
     ++loads;
+    on_load();
     const std::lock_guard lock(mutex_);
     return node::SharedValue(std::make_shared<const node::ValueBytes>(bytes_.at(copy.data)));
   }
@@ -335,6 +337,24 @@ TEST_CASE("door/store_api: a tenant of many calls for the disk does not pass one
   CHECK(std::ranges::count(disk.writers(), "two") == 1);
   gate.open();
   for (auto& answer : answers) CHECK(answer.get() == 201);
+}
+
+TEST_CASE("door/store_api: a copy that gets no turn to compare values on disk is told to come again") {
+  Gate gate;
+  auto made = std::make_unique<FakeDisk>([] {});
+  made->on_load = [&] { gate.arrive(); };
+  Door door(true, 100'000, std::move(made));
+  for (const char* key : {"a", "b", "c", "d", "e", "f"})  // memory holds the last two
+    CHECK(door.ask(Method::put, std::string("/") + key + "?durability=d2", binary(40'000)).status == 201);
+  auto first = std::async(std::launch::async, [&] { return door.ask(Method::post, "/a?op=copy&to=b").status; });
+  CHECK(gate.wait_for(1));
+  const auto refused = door.ask(Method::post, "/c?op=copy&to=d");
+  CHECK(refused.status == 429);
+  CHECK(code_of(refused) == "queue_full");
+  CHECK(http::find_header(refused.headers, "Retry-After") == "1");
+  gate.open();
+  CHECK(first.get() == 200);
+  CHECK(door.ask(Method::post, "/c?op=copy&to=d").status == 200);
 }
 
 TEST_CASE("door/store_api: a batch does nothing past its deadline") {
