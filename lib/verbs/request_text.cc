@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/table.h"
+#include "base/units.h"
 #include "node/node.h"
 #include "verbs/misses_text.h"
 
@@ -111,7 +112,7 @@ std::string explanation_text(const Json& e) {
   std::string out = "prompt " + count(e["prompt_tokens"]) + " tokens = " + count(e["blocks"]) + " blocks of " +
                     count(e["block_tokens"]) + " + " + count(e["tail_tokens"]) + " tail, " +
                     count(e["reusable_blocks"]) + " reusable; deadline " +
-                    std::to_string(static_cast<int64_t>(e["deadline_ms"].as_double() / 1e3)) + " s\n";
+                    format_duration(std::chrono::milliseconds(e["deadline_ms"].as_int())) + "\n";
   out += candidates_table(e["candidates"], e["reusable_blocks"]);
   for (const Json& h : e["holders"].items())
     if (h["match_blocks"].as_int() > 0) {

@@ -84,6 +84,14 @@ TEST_CASE("verbs/request_text: the list of requests fits 80 columns and says why
     CHECK(table.find(word) != std::string::npos);
 }
 
+TEST_CASE("verbs/request_text: a deadline of a decision is told in full") {
+  const auto told = [](int ms) {
+    return verbs::explanation_text(Json::object({{"deadline_ms", ms}, {"admit", true}}));
+  };
+  CHECK(told(500).find("; deadline 500ms\n") != std::string::npos);
+  CHECK(told(600'000).find("; deadline 10m\n") != std::string::npos);
+}
+
 TEST_CASE("verbs/request_text: a decision shows disks where a candidate has blocks on one, and marks guesses") {
   const char* kCandidate = R"({"prompt_tokens":1781,"blocks":27,"block_tokens":64,"tail_tokens":53,
     "reusable_blocks":27,"deadline_ms":600000,"admit":true,"holders":[{"node":"d0","match_blocks":27}],
