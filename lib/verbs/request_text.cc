@@ -145,13 +145,25 @@ std::string record_text(const Json& r) {
   return r["considered"].size() == 0 ? out : out + candidates_table(r["considered"], Json());
 }
 
-std::string requests_table(const Json& requests) {
-  Table table({"ID", "OUTCOME", "NODES", "IN", "OUT", "TTFT ms", "TOTAL ms"});
-  table.left({"OUTCOME", "NODES"});
-  for (const Json& r : requests.items())
-    table.add({or_dash(r["id"]), outcome_text(r), or_dash(r["prefill_node"]) + ">" + or_dash(r["decode_node"]),
-               count(r["prompt_tokens"]), count(r["output_tokens"]), ms(r["ttft_ms"]), ms(r["total_ms"])});
-  return table.text();
+std::string requests_table(const Json& requests, size_t columns) {
+  constexpr size_t kIdLeast = 8;
+  const auto with_ids_of = [&](size_t id_max) {
+    Table table({"ID", "OUTCOME", "NODES", "IN", "OUT", "TTFT ms", "TOTAL ms"});
+    table.left({"OUTCOME", "NODES"});
+    for (const Json& r : requests.items()) {
+      std::string id = or_dash(r["id"]);
+      if (id.size() > id_max) id = id.substr(0, id_max - 2) + "..";
+      table.add({std::move(id), outcome_text(r), or_dash(r["prefill_node"]) + ">" + or_dash(r["decode_node"]),
+                 count(r["prompt_tokens"]), count(r["output_tokens"]), ms(r["ttft_ms"]), ms(r["total_ms"])});
+    }
+    return table.text();
+  };
+  std::string text = with_ids_of(SIZE_MAX);
+  const size_t width = text.find('\n');
+  if (width <= columns) return text;
+  size_t longest = 0;
+  for (const Json& r : requests.items()) longest = std::max(longest, r["id"].as_string().size());
+  return with_ids_of(std::max(kIdLeast, longest - std::min(longest, width - columns)));
 }
 
 }  // namespace mc::verbs

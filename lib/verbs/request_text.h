@@ -15,6 +15,7 @@ std::string explanation_text(const Json& explanation);
 std::string record_text(const Json& record);
 
 /// One row a request (/requests). A finished request shows why it ended, others show their outcome.
-std::string requests_table(const Json& requests);
+/// No line is wider than `columns`, as far as shorter ids can achieve that.
+std::string requests_table(const Json& requests, size_t columns = SIZE_MAX);
 
 }  // namespace mc::verbs

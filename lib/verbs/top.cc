@@ -174,7 +174,7 @@ Json TopSample::json() const {
 std::string TopSample::screen(size_t columns, size_t rows) const {
   MC_ASSERT(columns > 0 && rows > 0);
   std::string text = cluster_line(now) + rates_text(*this) + "\n" + cluster_table(now, false);
-  if (requests.size() > 0) text += "\n" + requests_table(requests);
+  if (requests.size() > 0) text += "\n" + requests_table(requests, columns);
   return fitted(text, columns, rows);
 }
 

@@ -106,6 +106,7 @@ class Watched(unittest.TestCase):
         for word in ("mc-tiny on cpu at http://", *rates, "p0 ", "d0 ", "req_"):
             self.assertIn(word, screen)
         self.assertLessEqual(max(map(len, screen.splitlines())), 80)
+        self.assertIn(" TOTAL ms\n", screen)
         sample = json.loads(self.verb("top", "--once", "--interval", "100ms", "--json"))
         self.assertEqual((sample["type"], sample["model"]), ("sample", "mc-tiny"))
         self.assertGreaterEqual(sample["requests_per_s"], 0)

@@ -77,11 +77,15 @@ TEST_CASE("verbs/cluster_table: a node with another model or a disk brings its c
   CHECK(table.find("DEVICE") == std::string::npos);
 }
 
-TEST_CASE("verbs/request_text: the list of requests fits 80 columns and says why each one ended") {
-  const std::string table = verbs::requests_table(requests());
-  CHECK(widest(table) <= 96);
-  for (const char* word : {"decoding", "failed: peer_lost", "stop", "p12>d3", "p0>-"})
+TEST_CASE("verbs/request_text: the list of requests fits 80 columns by shorter ids and says why each one ended") {
+  const std::string table = verbs::requests_table(requests(), 80);
+  CHECK(widest(table) <= 80);
+  for (const char* word :
+       {"req_0123", "decoding", "failed: peer_lost", "stop", "p12>d3", "p0>-", "TOTAL ms\n", " 60000.1\n"})
     CHECK(table.find(word) != std::string::npos);
+  const std::string whole = verbs::requests_table(requests());
+  CHECK(whole.find("req_0123456789012345678901234568 ") != std::string::npos);
+  CHECK(widest(whole) > 80);
 }
 
 TEST_CASE("verbs/request_text: a deadline of a decision is told in full") {
@@ -117,8 +121,10 @@ TEST_CASE("verbs/top: rates are differences of two looks, and a screen keeps to 
   CHECK(told["prompt_tokens_per_s"].as_double() == 4000);
   CHECK(told["ttft_p50_ms"].as_double() == 40);
   CHECK(told["ttft_requests"].as_int() == 1);
-  const std::string screen = sample.screen(80, 12);
+  const std::string screen = sample.screen(80, 12), uncut = sample.screen(1000, 100);
   CHECK(widest(screen) <= 80);
+  CHECK(sample.screen(80, 100).find("TOTAL ms\n") != std::string::npos);
+  CHECK(widest(uncut) > 80);
   CHECK(std::count(screen.begin(), screen.end(), '\n') <= 12);
   CHECK(screen.find("requests/s 10.0") != std::string::npos);
   CHECK(screen.find("in 4000 (56.2 % cached), out 250") != std::string::npos);
