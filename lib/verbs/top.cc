@@ -7,9 +7,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -80,7 +85,7 @@ std::string rates_text(const TopSample& sample) {
   return out + "\n";
 }
 
-/// The first `rows` lines, each cut behind `columns` characters.
+/// The first `rows` lines, each cut after `columns` characters.
 std::string fitted(std::string_view text, size_t columns, size_t rows) {
   std::string out;
   for (size_t row = 0; row < rows && !text.empty(); ++row) {
@@ -127,18 +132,80 @@ class Terminal {
   bool changed_ = false;
 };
 
-/// Waits until `when`. Returns the exit code if the user ends the program before.
-std::optional<int> wait_until(TimePoint when, const host::Signals& signals, bool keys) {
-  for (;;) {
-    const Duration left = when - SystemClock::instance().now();
-    if (left <= 0ms) return std::nullopt;
-    pollfd fds[2] = {{signals.fd(), POLLIN, 0}, {keys ? 0 : -1, POLLIN, 0}};
-    if (::poll(fds, 2, static_cast<int>(left / 1ms) + 1) <= 0) continue;
-    if (fds[0].revents != 0 && signals.next()) return kExitInterrupted;
-    char key = 0;
-    if (fds[1].revents != 0 && (::read(0, &key, 1) != 1 || key == 'q')) return kExitOk;
+/// A thread that ends the program at a signal, or at q on a terminal, also while a call to the conductor is under way.
+/// The terminal is then as it was before. Open the watch before any other thread starts.
+class ExitWatch {
+ public:
+  static Result<std::unique_ptr<ExitWatch>> open() {
+    MC_TRY(signals, host::Signals::open());
+    MC_TRY(changed, EventFd::open());
+    return std::unique_ptr<ExitWatch>(new ExitWatch(std::move(signals), std::move(changed)));
   }
-}
+  ~ExitWatch() {
+    change([&] { is_over_ = true; });
+    thread_.join();
+  }
+  ExitWatch(const ExitWatch&) = delete;
+  ExitWatch& operator=(const ExitWatch&) = delete;
+
+  /// From here on the terminal shows screens, and q is a key.
+  void take_terminal() {
+    change([&] { terminal_.emplace(); });
+  }
+  /// Writes a screen to the terminal if it was taken, else the text to stdout.
+  Result<void> put(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    return terminal_ ? terminal_->draw(text) : write_all(1, text);
+  }
+  void wait_until(TimePoint when) {
+    std::unique_lock lock(mutex_);
+    never_.wait_until(lock, when, [] { return false; });
+  }
+
+ private:
+  ExitWatch(host::Signals signals, EventFd changed)
+      : signals_(std::move(signals)), changed_(std::move(changed)), thread_([this] { watch(); }) {}
+
+  template <class Change>
+  void change(const Change& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    changed_.signal();
+  }
+
+  void watch() {
+    for (bool keys = false;;) {
+      pollfd fds[3] = {{changed_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}, {keys ? 0 : -1, POLLIN, 0}};
+      if (::poll(fds, 3, -1) < 0) continue;
+      if (fds[0].revents != 0) {
+        changed_.drain();
+        const std::lock_guard lock(mutex_);
+        if (is_over_) return;
+        keys = terminal_ && terminal_->has_keys();
+      }
+      if (fds[1].revents != 0 && signals_.next()) leave(kExitInterrupted);
+      char key = 0;
+      if (fds[2].revents != 0 && (::read(0, &key, 1) != 1 || key == 'q')) leave(kExitOk);
+    }
+  }
+
+  [[noreturn]] void leave(int code) {
+    // The other thread holds the mutex for long only when the reader of its output has stalled.
+    const std::unique_lock lock(mutex_, 1s);
+    if (lock.owns_lock()) terminal_.reset();
+    std::_Exit(code);
+  }
+
+  host::Signals signals_;
+  EventFd changed_;
+  std::timed_mutex mutex_;
+  std::condition_variable_any never_;
+  std::optional<Terminal> terminal_;
+  bool is_over_ = false;
+  std::thread thread_;  // last: it uses the rest
+};
 
 /// Looks at the cluster again: what was seen before becomes the past.
 Result<void> look(const cli::Args& args, TopSample& sample, TimePoint& looked) {
@@ -180,26 +247,28 @@ std::string TopSample::screen(size_t columns, size_t rows) const {
 
 Result<int> top(const cli::Args& args) {
   const bool lives = !args.on(flags::kOnce) && !args.on(flags::kJson) && ::isatty(1) == 1;
-  MC_TRY(signals, host::Signals::open());
+  MC_TRY(watch, ExitWatch::open());
   TopSample sample;
   TimePoint looked{};
   MC_CHECK(look(args, sample, looked));  // an error before the first screen ends the program
-  std::optional<Terminal> terminal;
-  if (lives) terminal.emplace();
-  if (terminal) MC_CHECK(terminal->draw(sample.screen(terminal_columns(1), terminal_rows(1) - 1)));
+  if (lives) {
+    watch->take_terminal();
+    MC_CHECK(watch->put(sample.screen(terminal_columns(1), terminal_rows(1) - 1)));
+  }
   for (TimePoint next = looked;;) {
     next += args.duration(flags::kTopInterval);
-    if (const auto code = wait_until(next, signals, terminal && terminal->has_keys())) return *code;
+    watch->wait_until(next);
     const auto seen = look(args, sample, looked);
     if (!seen && !lives) return seen.error();
     next = std::max(next, SystemClock::instance().now() - args.duration(flags::kTopInterval));
-    if (terminal)
-      MC_CHECK(terminal->draw(seen ? sample.screen(terminal_columns(1), terminal_rows(1) - 1)
-                                   : fitted(one_line(seen.error()) + "\n", terminal_columns(1), 1)));
+    if (!seen)
+      MC_CHECK(watch->put(fitted(one_line(seen.error()) + "\n", terminal_columns(1), 1)));
+    else if (lives)
+      MC_CHECK(watch->put(sample.screen(terminal_columns(1), terminal_rows(1) - 1)));
     else if (args.on(flags::kJson))
-      MC_CHECK(write_all(1, sample.json().dump() + "\n"));
+      MC_CHECK(watch->put(sample.json().dump() + "\n"));
     else
-      MC_CHECK(write_all(1, sample.screen(terminal_columns(1), kRowsElsewhere) + (args.on(flags::kOnce) ? "" : "\n")));
+      MC_CHECK(watch->put(sample.screen(terminal_columns(1), kRowsElsewhere) + (args.on(flags::kOnce) ? "" : "\n")));
     if (args.on(flags::kOnce)) return kExitOk;
   }
 }

@@ -4,7 +4,9 @@ its verbs show requests that run and that ended."""
 
 import json
 import os
+import pty
 import signal
+import socket
 import subprocess
 import unittest
 
@@ -111,6 +113,44 @@ class Watched(unittest.TestCase):
         self.assertEqual((sample["type"], sample["model"]), ("sample", "mc-tiny"))
         self.assertGreaterEqual(sample["requests_per_s"], 0)
         self.assertIn("MC1002", self.verb("top", "--interval", "1ms", expect=2))
+
+    def test_top_ends_at_an_interrupt_while_no_answer_comes(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            words = [cluster.program("mc-conductor"), "top", "--url", url]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.c.env) as top:
+                connection = server.accept()[0]
+                connection.recv(1)  # the first look is under way
+                top.send_signal(signal.SIGINT)
+                self.assertEqual(top.wait(60), 130, top.stderr.read())
+                connection.close()
+
+    def test_top_ends_at_q_while_no_answer_comes_and_leaves_the_terminal_as_it_was(self):
+        terminal, end = pty.openpty()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            words = [cluster.program("mc-conductor"), "top", "--url", url, "--interval", "100ms"]
+            with subprocess.Popen(words, stdin=end, stdout=end, stderr=subprocess.PIPE, env=self.c.env) as top:
+                os.close(end)
+                for _ in range(2):  # the first look
+                    with server.accept()[0] as connection:
+                        connection.recv(4096)
+                        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                connection = server.accept()[0]
+                connection.recv(1)  # the second look is under way
+                os.write(terminal, b"q")
+                self.assertEqual(top.wait(60), 0, top.stderr.read())
+                connection.close()
+        screen = b""
+        try:
+            while data := os.read(terminal, 4096):
+                screen += data
+        except OSError:  # all was read
+            os.close(terminal)
+        self.assertNotIn(b"in time", screen)
+        self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen)
 
     def test_an_answer_beyond_its_time_names_the_flag_that_gives_more(self):
         err = self.verb("ask", "Once", "-n", 2000, "--timeout", "1ms", expect=1)
