@@ -37,8 +37,9 @@ Result<void> check_answer_tokens(std::string_view value) {
   return {Code::invalid, "an answer has at least 1 token"};
 }
 
-constexpr Flag kWide{
-    .name = "wide", .kind = FlagKind::boolean, .help = "all columns, also those in which no nodes differ"};
+constexpr Flag kWide{.name = "wide",
+                     .kind = FlagKind::boolean,
+                     .help = "all columns: also MODEL and DEVICE if all nodes have the same, and SSD without a disk"};
 constexpr Flag kTimeout{
     .name = "timeout", .kind = FlagKind::duration, .value = "T", .fallback = "30s", .help = "how long to wait"};
 constexpr Flag kWantPrefill{.name = "prefill",
