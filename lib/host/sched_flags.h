@@ -41,7 +41,7 @@ inline constexpr Flag kFirstToken{.name = "first-token",
                                   .kind = FlagKind::choice,
                                   .value = "F",
                                   .fallback = "at-once",
-                                  .help = "when the client gets the first token",
+                                  .help = "send the first token when prefill has it, or with the second token",
                                   .choices = "at-once|with-second"};
 
 }  // namespace flags

@@ -22,7 +22,7 @@ namespace mc::bench {
 namespace {
 
 constexpr Flag kCalibrate{
-    .name = "calibrate", .value = "RUNS", .help = "fit a cost profile to the runs in this folder; -o takes it"};
+    .name = "calibrate", .value = "RUNS", .help = "fit a cost profile to the runs in this folder and write it to -o"};
 constexpr Flag kFittedProfile{.name = "profile",
                               .value = "P",
                               .fallback = "cpu",

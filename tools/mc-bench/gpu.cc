@@ -87,8 +87,9 @@ constexpr Flag kGpuChecks{.name = "no-checks",
 
 constexpr Flag kGpuMutants{.name = "mutants",
                            .kind = FlagKind::boolean,
-                           .help = "run deliberately broken ones of --kernel, with all three also broken instructions: "
-                                   "each must be reported"};
+                           .help =
+                               "run broken variants of the kernels in --kernel; each must be reported. With all "
+                               "three kernels, broken instruction trials run too"};
 
 constexpr Flag kGpuInstructions{.name = "instructions",
                                 .kind = FlagKind::boolean,

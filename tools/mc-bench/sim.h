@@ -35,7 +35,7 @@ inline constexpr Flag kFetchRule{.name = "fetch-rule",
                                  .kind = FlagKind::choice,
                                  .value = "R",
                                  .fallback = "cost",
-                                 .help = "when kv-centric fetches a missing prefix",
+                                 .help = "rule to fetch a missing prefix or to compute it",
                                  .choices = "threshold|cost"};
 inline constexpr Flag kTheta{.name = "theta",
                              .kind = FlagKind::number,
@@ -153,7 +153,7 @@ inline constexpr Flag kCounterfactual{.name = "counterfactual",
                                       .kind = FlagKind::count,
                                       .value = "N",
                                       .fallback = "0",
-                                      .help = "admit N rejected requests, one by one, and count missed bounds"};
+                                      .help = "admit N rejected requests in turn; count those that miss a bound"};
 inline constexpr Flag kFindMaxRate{.name = "find-max-rate",
                                    .kind = FlagKind::boolean,
                                    .help = "find the highest rate at which --share of the requests meet both bounds"};
@@ -164,7 +164,7 @@ inline constexpr Flag kShare{.name = "share",
                              .kind = FlagKind::number,
                              .value = "X",
                              .fallback = "0.9",
-                             .help = "share of requests that must meet both bounds; rejected ones do not"};
+                             .help = "share of requests that must meet both bounds; rejected requests miss them"};
 }  // namespace sim_flags
 
 /// The flag's number, which must be above 0.
