@@ -192,7 +192,7 @@ Varying varying(const cli::Args& args, const std::vector<Point>& points) {
   return {differ(&Point::transfer_class), differ(&Point::streams), differ(&Point::batch), differ(&Point::depth)};
 }
 
-/// Settings that all points share and no column shows: "class bulk, 1 stream, batch 1, depth 2".
+/// Settings that all points share and no column shows: "class bulk, streams 1, batch 1, depth 2".
 std::string common_text(const Point& point, const Varying& shown) {
   std::string out;
   const auto add = [&](bool is_column, const std::string& text) {
