@@ -47,15 +47,26 @@ Result<std::vector<uint64_t>> ranged(std::vector<uint64_t> values, uint64_t low,
 }
 
 constexpr std::array<std::string_view, 4> kOpNames = {"read", "write", "write_imm", "map"};
+static_assert(kOpNames.size() == static_cast<size_t>(XferOp::map) + 1);
 constexpr std::array<std::string_view, 2> kClassNames = {"urgent", "bulk"};
+static_assert(kClassNames.size() == xfer::kTransferClasses);
 
-/// The values of a flag as places in its names. MC1002 says `choices` for a word that is none of them.
+/// "read, write, write_imm or map".
+std::string choices_text(std::span<const std::string_view> names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + std::string(names[i]);
+  return out;
+}
+
+/// The values of a flag as places in its names. MC1002 lists the names, and `rest`, for a word that is none of them.
 Result<std::vector<size_t>> places_of(const std::vector<std::string>& words, std::span<const std::string_view> names,
-                                      const char* flag, const char* choices) {
+                                      const char* flag, const char* rest = "") {
   std::vector<size_t> out;
   for (const std::string& word : words) {
     const auto at = std::find(names.begin(), names.end(), word);
-    if (at == names.end()) return user_error(err::kBadValue, std::string(flag) + " is " + choices, flag);
+    if (at == names.end())
+      return user_error(err::kBadValue, std::string(flag) + " is " + choices_text(names) + rest, flag);
     out.push_back(static_cast<size_t>(at - names.begin()));
   }
   return out;
@@ -98,10 +109,10 @@ Result<std::vector<std::string>> transports_of(const cli::Args& args) {
 }
 
 Result<std::vector<Point>> points_of(const cli::Args& args, const std::vector<std::string>& transports) {
-  MC_TRY(classes, places_of(args.list(kClass), kClassNames, "--class", "urgent or bulk"));
+  MC_TRY(classes, places_of(args.list(kClass), kClassNames, "--class"));
   const auto seal_names = xfer::seal_names();
-  MC_TRY(seals, places_of(args.list(kXferSeal), seal_names, "--tcp-seal", "auto, off or on"));
-  MC_TRY(ops, places_of(args.list(kOp), kOpNames, "--op", "read, write, write_imm or map, or register alone"));
+  MC_TRY(seals, places_of(args.list(kXferSeal), seal_names, "--tcp-seal"));
+  MC_TRY(ops, places_of(args.list(kOp), kOpNames, "--op", ", or register alone"));
   const bool maps = std::ranges::count(ops, static_cast<size_t>(XferOp::map)) > 0;
   if (maps && (transports != std::vector<std::string>{"shm"} || args.present(kAgainst)))
     return user_error(err::kBadValue, "--op map is for --transport shm, without --against", "--op");
