@@ -427,6 +427,13 @@ class Forms(Scratch):
         self.assertRegex(lines[1], r"^\| --- \|( ---: \|)+$")
         self.assertEqual({line.count("|") for line in lines}, {lines[0].count("|")})
 
+    def test_a_form_in_the_place_of_a_file_is_refused_before_anything_is_measured(self):
+        for verb in ("attn", "grammar", "model", "ops", "recall", "route", "tok"):
+            for form in ("md", "csv"):
+                error = bench(verb, "-o", form, expect=2)[1]
+                self.assertIn("MC1002", error, verb)
+                self.assertIn(f"--format {form} gives the table that form", error, verb)
+
     def test_csv_is_rows_of_equal_length_alone(self):
         rows = list(csv.reader(bench(*self.WORDS, "--format", "csv")[0].splitlines()))
         self.assertEqual([row[0] for row in rows], ["point", "decode 64", "decode 128"])

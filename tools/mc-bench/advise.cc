@@ -123,7 +123,7 @@ Result<int> advise(const cli::Args& args) {
   const auto other = std::find_if(choices.begin(), choices.end(), [&](const Choice& c) {
     return (c.now.shape.coupled > 0) != (choices.front().now.shape.coupled > 0);
   });
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   Table table({"choice", "cluster", "good % now", "TTFT s p90", "TBT ms p90", "most requests/s"});
   Json result = result_head("mc.advise.v1", args);
   result.set("trace", args.positional_one("TRACE")).set("profile", setup.profile.name).set("nodes", nodes);

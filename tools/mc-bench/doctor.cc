@@ -78,7 +78,7 @@ const cli::FlagList kDoctorFlags = kDoctorFlagTable;
 
 Result<int> doctor(const cli::Args& args) {
   MC_TRY(plan, plan_of(args));
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   const verbs::Diagnosis diagnosis = verbs::diagnose(plan);
   for (const verbs::Finding& finding : diagnosis.findings) MC_CHECK(sink.line(verbs::to_json(finding)));
   Json result = result_head("mc.bench.doctor.v1", args);

@@ -158,6 +158,7 @@ void draw(grammar::Masks& masks, Rng& rng, size_t answers, MaskTimes& out) {
 const cli::FlagList kGrammarFlags = kGrammarFlagTable;
 
 Result<int> measure_grammars(const cli::Args& args) {
+  MC_TRY(sink, Sink::open(args));
   Rng rng(args.count(flags::kSeed));
   std::string name;
   const TimePoint began = steady_now();
@@ -189,7 +190,6 @@ Result<int> measure_grammars(const cli::Args& args) {
                             {"compile_us", compile_us}}));
   }
   result.set("grammars", std::move(rows));
-  Sink sink(args);
   MC_CHECK(sink.text(name + ": " + thousands(vocabulary.size()) + " tokens, read in " + fixed(build_ms, 0) +
                      " ms; one thread\n"));
   MC_CHECK(sink.table(table));

@@ -70,7 +70,7 @@ std::string plan_text(const std::string& place, Json& result) {
 
 Result<int> inspect_model(const cli::Args& args, const std::string& asked) {
   MC_TRY(place, model::find_model(asked));
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   Json result = result_head("mc.bench.inspect.v1", args), tensors = Json::array();
   result.set("model", place);
   std::map<std::string, TypeSum> types;

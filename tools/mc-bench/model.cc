@@ -316,6 +316,7 @@ Result<int> measure_model(const cli::Args& args) {
     return inspect_model(args,
                          args.positional("FILE").empty() ? args.text(flags::kModel) : args.positional_one("FILE"));
   }
+  MC_TRY(sink, Sink::open(args));
   MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));
   const uint64_t chunk = args.count(flags::kChunkTokens), block = args.count(flags::kBlockTokens);
   if (chunk == 0 || chunk % block != 0 || chunk > kModelTokensMax)
@@ -338,7 +339,6 @@ Result<int> measure_model(const cli::Args& args) {
   const double named = peak.rate(attn::bounding_rate(kernels, engine.model->dtype()));
   const double flop_limit = named > 0 ? named : peak.best_flop_per_s();
   Bench bench(engine, std::move(runner), std::move(pages), chunk);
-  Sink sink(args);
   Table table({"point", "tokens/s", "work", "% of peak"});
   Json all = Json::array();
   Fit fit;

@@ -143,7 +143,7 @@ const cli::FlagList kPlotFlags = kPlotFlagTable;
 Result<int> plot(const cli::Args& args) {
   MC_TRY(plan, read_plan(args));
   for (const Flag* flag : {&kSvg, &kGnuplot}) MC_CHECK(check_output(args.text(*flag), *flag));
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   MC_TRY(lines, read_result_lines(args.positional("FILE")));
   MC_TRY(series, series_of(lines, plan));
   MC_CHECK(sink.line(json_of(series, args)));

@@ -94,9 +94,9 @@ Result<void> write_output(const std::string& path, std::string_view text, const 
 Sink::Sink(const cli::Args& args)
     : json_(args.on(flags::kJson)), form_(table_form(args)), path_(args.text(flags::kOutput)) {}
 
-Result<void> check_form(const cli::Args& args) {
+Result<Sink> Sink::open(const cli::Args& args) {
   const std::string& path = args.text(flags::kOutput);
-  if (!args.has(kFormat) || (path != "md" && path != "csv")) return {};
+  if (!args.has(kFormat) || (path != "md" && path != "csv")) return Sink(args);
   return user_error(err::kBadValue, "-o names the file of the results, and " + path + " is a form of the table", "-o",
                     "--format " + path + " gives the table that form; for a file of that name write ./" + path);
 }

@@ -31,8 +31,6 @@ inline constexpr Flag kFormat{.name = "format",
                               .choices = "text|md|csv"};
 /// The form that --format names; text for a verb without it.
 TableForm table_form(const cli::Args& args);
-/// Refuses -o md and -o csv, which are forms and hardly names of files.
-Result<void> check_form(const cli::Args& args);
 
 /// A file that the user named; MC5005 naming it when it cannot be read, MC1008 when it is too large.
 Result<std::string> read_input(const std::string& path, size_t bytes_max);
@@ -56,7 +54,8 @@ Result<void> write_output(const std::string& path, std::string_view text, const 
 /// reader of the pipe sees them; a file is replaced as a whole at the end.
 class Sink {
  public:
-  explicit Sink(const cli::Args& args);
+  /// Refuses -o md and -o csv of a verb with --format: they are forms and hardly names of files.
+  static Result<Sink> open(const cli::Args& args);
   bool json() const { return json_; }
   /// One line of --json; nothing without it.
   Result<void> line(const Json& object);
@@ -73,6 +72,7 @@ class Sink {
   Result<void> finish();
 
  private:
+  explicit Sink(const cli::Args& args);
   Result<void> put(std::string_view text);
   bool json_;
   TableForm form_;

@@ -204,6 +204,7 @@ Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, co
 const cli::FlagList kRecallFlags = kRecallFlagTable;
 
 Result<int> measure_recall(const cli::Args& args) {
+  MC_TRY(sink, Sink::open(args));
   MC_TRY(engine, host::open_engine(args));
   const model::ModelConfig& config = engine.model->config();
   MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
@@ -219,7 +220,6 @@ Result<int> measure_recall(const cli::Args& args) {
                                      {.block_tokens = engine.block_tokens, .kernels = args.text(flags::kKernels)}));
   const uint64_t count = std::clamp<uint64_t>(args.count(kCount), 1, 10'000);
   const Questions questions(tokenizer);
-  Sink sink(args);
   Table table({"task", "tokens", "full", "moba", "hybrid"});
   Json points = Json::array();
   for (const char* task : {"passkey", "key-value"}) {

@@ -367,6 +367,7 @@ Table route_table(const std::vector<Json>& points) {
 const cli::FlagList kRouteFlags = kRouteFlagTable;
 
 Result<int> route(const cli::Args& args) {
+  MC_TRY(sink, Sink::open(args));
   MC_TRY(nodes, parse_sweep_counts(args.text(kRouteNodes)));
   MC_TRY(blocks, parse_sweep_counts(args.text(kRouteBlocks)));
   const sched::Policy* policy = sched::find_policy(args.text(kRoutePolicy));
@@ -380,7 +381,6 @@ Result<int> route(const cli::Args& args) {
     MC_TRY(read, read_trace(args.text(kTrace)));
     trace = std::move(read);
   }
-  Sink sink(args);
   std::vector<Json> points;
   for (const uint64_t n : nodes)
     for (const uint64_t b : blocks) {

@@ -5,15 +5,15 @@
 namespace mc::bench {
 
 Result<std::unique_ptr<Rows>> Rows::open(const cli::Args& args, std::string_view schema, Table table) {
-  MC_CHECK(check_form(args));
-  std::unique_ptr<Rows> rows(new Rows(args, schema, std::move(table)));
+  MC_TRY(sink, Sink::open(args));
+  std::unique_ptr<Rows> rows(new Rows(std::move(sink), result_head(schema, args), std::move(table)));
   MC_TRY(interruption, Interruption::open([rows = rows.get()] { (void)rows->summary(true); }));
   rows->interruption_ = std::move(interruption);
   return rows;
 }
 
-Rows::Rows(const cli::Args& args, std::string_view schema, Table table)
-    : sink_(args), table_(std::move(table)), result_(result_head(schema, args)) {}
+Rows::Rows(Sink sink, Json head, Table table)
+    : sink_(std::move(sink)), table_(std::move(table)), result_(std::move(head)) {}
 
 void Rows::fact(std::string_view key, Json value) {
   const auto lock = interruption_->lock();

@@ -46,7 +46,7 @@ class Rows {
   Result<void> finish();
 
  private:
-  Rows(const cli::Args& args, std::string_view schema, Table table);
+  Rows(Sink sink, Json head, Table table);
   Result<void> summary(bool interrupted);
 
   Sink sink_;

@@ -487,7 +487,7 @@ Result<int> load_verb(const cli::Args& args, const Workload& workload, const std
     MC_TRY(plan, workload.plan(args, rate));
     plans.push_back(std::move(plan));
   }
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   const bool dry = args.on(kDryRun);
   Server server;
   if (!dry) {

@@ -405,7 +405,7 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
         err::kBadValue,
         "--find-ratio splits prefill nodes, in groups of --pipeline, and decode nodes, as in --cluster 8p8d",
         "--cluster");
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   SimProgress progress(args, trace.size());
   std::vector<SimPoint> points;
   for (const sched::Policy* policy : setup.policies)
@@ -467,7 +467,7 @@ Result<int> simulate_cluster(const cli::Args& args) {
   MC_TRY(trace, read_sim_trace(args));
   if (args.on(kFindMaxRate) || args.on(kFindRatio)) return search(args, setup, trace);
   MC_TRY(blocks, blocks_of(trace, setup));
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   std::vector<Json> points;
   std::string requests, samples;
   setup.options.profile = &setup.profile;

@@ -193,7 +193,7 @@ Result<int> simulate_paper(const cli::Args& args) {
   const sim::TraceBlocks blocks(trace);
   // Without a decision at arrival the reference chooses the decode node when prefill ends, else before it.
   const bool admitting = admission.admission != sim::PaperAdmission::none;
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   std::vector<Json> points;
   std::string requests;
   for (const sim::PaperRule* rule : rules) {

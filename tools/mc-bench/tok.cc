@@ -145,6 +145,7 @@ double best_of(uint64_t repeats, const Body& body) {
 const cli::FlagList kTokFlags = kTokFlagTable;
 
 Result<int> measure_tokenizer(const cli::Args& args) {
+  MC_TRY(sink, Sink::open(args));
   // A folder with a tokenizer alone will do.
   std::string directory = args.text(flags::kModel);
   if (directory.empty() || directory == "mc-tiny") {
@@ -187,7 +188,6 @@ Result<int> measure_tokenizer(const cli::Args& args) {
     for (const std::string& text : comparison.shown) shown.push(text);
     result.set("first_mismatch", comparison.shown.front()).set("differences", std::move(shown));
   }
-  Sink sink(args);
   Table table({"", "MB/s", "tokens/s"});
   table.add({"encode", fixed(megabytes / encode_s, 1), thousands(static_cast<uint64_t>(tokens / encode_s))});
   table.add({"decode", fixed(megabytes / decode_s, 1), thousands(static_cast<uint64_t>(tokens / decode_s))});

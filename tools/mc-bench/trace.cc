@@ -87,7 +87,7 @@ Result<std::vector<uint64_t>> read_sizes(const cli::Args& args, const Flag& flag
 
 Result<int> stats(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   TraceStatsOptions options;
   MC_TRY(sizes, read_sizes(args, kCache));
   options.cache_blocks = std::move(sizes);
@@ -104,7 +104,7 @@ Result<int> stats(const cli::Args& args, Traces traces) {
 
 Result<int> cache(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
-  Sink sink(args);
+  MC_TRY(sink, Sink::open(args));
   MC_TRY(sizes, read_sizes(args, kCacheBlocks));
   MC_TRY(points, trace_caches(trace, args.list(kCachePolicy), sizes));
   if (points.size() == 0) return user_error(err::kBadValue, "--policy names no policy", "--policy");
