@@ -73,11 +73,18 @@ std::string all_metrics() {
   return out;
 }
 
+/// Text of mdoc in which a line may end after a comma.
+std::string breakable(const std::string& text) {
+  std::string out;
+  for (const char c : mdoc(text)) out += c == ',' ? std::string(",\\:") : std::string(1, c);
+  return out;
+}
+
 std::string mdoc_metrics() {
   std::string out = ".Bl -tag -width Ds -compact\n";
   for (const MetricFamily* family : metric::kAll) {
     const std::string labels = labels_of(*family);
-    out += ".It Li " + mdoc(family->name) + (labels.empty() ? "" : " " + mdoc(labels)) + "\n";
+    out += ".It Li " + mdoc(family->name) + (labels.empty() ? "" : " " + breakable(labels)) + "\n";
     out += std::string(to_string(family->kind)) + ": " + mdoc(family->help) + "\n";
   }
   return out + ".El\n";
