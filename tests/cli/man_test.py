@@ -174,6 +174,12 @@ def readme():
         return re.findall(r"^```sh\n(.*?)^```", file.read(), re.S | re.M)
 
 
+def readme_output(command):
+    """What the README prints after the block of shell that ends with the command."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        return re.search(rf"^{command}[^\n]*\n```\n```\n(.*?)^```", file.read(), re.S | re.M)[1]
+
+
 def keys(value):
     """Every key of an object and of what is in it; of a list, those of its first item."""
     if isinstance(value, dict):
@@ -345,6 +351,13 @@ class Pages(unittest.TestCase):
                 outputs.append(text_of("mc-conductor", *verb, "--json", **own))
             explain = ["mc-conductor", "explain", "--json", "-f", "-"]
             outputs.append(text_of(*explain, stdin=request.encode(), **own))
+            with open(os.path.join(ROOT, "LICENSE"), encoding="utf-8") as file:
+                shown = json.dumps({"prompt": file.read(4000).rstrip("\n"), "max_tokens": 4})
+            self.assertEqual(c.request("POST", "/v1/completions", json.loads(shown))[0], 200)
+            told = text_of("mc-conductor", "explain", "-f", "-", stdin=shown.encode(), **own).splitlines()
+            printed = readme_output("mc-conductor explain").splitlines()
+            self.assertEqual(told[0], printed[0])
+            self.assertEqual(told[1].split(), printed[1].split())
             outputs.append(json.dumps(c.complete("Once upon", max_tokens=2)["mc"]))
             body = {"prompt": "Once upon", "max_tokens": 2}
             self.assertEqual(c.request("POST", "/v1/completions", body, {"x-request-id": "why-1"})[0], 200)
