@@ -125,37 +125,47 @@ TEST_CASE("sim: a pipeline has several chunks in flight, and gives back all slot
 }
 
 TEST_CASE("sim: a prompt's blocks go between pipelines of other cuts, whole nodes and cache nodes, both ways") {
-  uint64_t fetched = 0, fetched_whole = 0, demoted = 0;
+  uint64_t fetched = 0, fetched_whole = 0, from_prefill = 0, from_cache = 0;
   for (uint64_t i = 0; i < seed_count(12); ++i) {
     WorldOptions options = shape(80000 + test::seed() + i);
-    options.cache = 1;
+    options.cache = 1, options.page_count = 64;
     options.sched.fetch_rule = sched::FetchRule::threshold, options.sched.threshold = 1;
     World world(options);
     world.run_for(100ms);
     INFO("seed " << options.seed << ", " << options.stages[0] << " and " << options.stages[1] << " stages");
-    std::vector<RequestId> sent;
-    for (int n = 0; n < 12; ++n) {
-      std::vector<uint32_t> ids;
-      for (uint64_t k = 40 + world.rng().below(250); k > 0; --k)
-        ids.push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
-      for (const char* pin : {"p0", "p1", "p0"}) {  // where it is computed, where it is fetched, and again
-        if (n % 2 == 1) pin = pin[1] == '0' ? "p1" : "p0";
-        node::Submit s;
-        s.ids = ids, s.stopping.max_tokens = 3, s.deadline = 20s, s.pin_prefill = pin;
-        sent.push_back(world.submit(std::move(s)));
-        REQUIRE(world.run_until_done(20s));
-        const Outcome& o = world.outcomes().at(sent.back());
-        CHECK(o.served());
-        fetched += o.summary.report.cached_remote;
-        if (options.stages[1] == 1 && std::string(pin) == "p1") fetched_whole += o.summary.report.cached_remote;
-        for (const auto& [node, tokens] : o.summary.report.sources) demoted += node == "c0";
+    const auto serve = [&](const std::vector<uint32_t>& ids, const NodeId& pin) {
+      node::Submit s;
+      s.ids = ids, s.deadline = 20s, s.pin_prefill = pin;
+      s.stopping.max_tokens = 1;  // no decode node gets the blocks
+      const RequestId req = world.submit(std::move(s));
+      REQUIRE(world.run_until_done(20s));
+      const Outcome& o = world.outcomes().at(req);
+      CHECK(o.served());
+      fetched += o.summary.report.cached_remote;
+      if (options.stages[1] == 1 && pin == "p1") fetched_whole += o.summary.report.cached_remote;
+      for (const auto& [node, tokens] : o.summary.report.sources) {
+        CHECK((node == "c0" || (node != pin && node.starts_with('p'))));
+        (node == "c0" ? from_cache : from_prefill) += std::stoull(tokens);
       }
+    };
+    std::vector<std::vector<uint32_t>> prompts(12);
+    for (size_t n = 0; n < prompts.size(); ++n) {
+      for (uint64_t k = 40 + world.rng().below(250); k > 0; --k)
+        prompts[n].push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
+      const NodeId first = n % 2 == 0 ? "p0" : "p1";
+      serve(prompts[n], first);  // where it is computed, where it is fetched, and again
+      serve(prompts[n], first == "p0" ? "p1" : "p0");
+      serve(prompts[n], first);
     }
+    world.run_for(1s);
+    for (const auto& ids : prompts) serve(ids, "p0");  // memory holds the last ones, the cache node earlier ones
     world.run_for(35s);
     REQUIRE_MESSAGE(world.violation().empty(), world.violation());
     REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
   }
-  CHECK(fetched > 0);
+  CHECK(fetched == from_prefill + from_cache);
+  CHECK(from_prefill > 0);
+  CHECK(from_cache > 0);
   CHECK(fetched_whole > 0);
 }
 
