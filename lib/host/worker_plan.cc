@@ -21,6 +21,7 @@
 #include "model/find.h"
 #include "node/disk_block.h"
 #include "product/flags.h"
+#include "sched/pipeline.h"
 
 namespace mc::host {
 namespace {
@@ -404,11 +405,8 @@ Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {
     return measured;
   }
   MC_TRY(profile, open_profile(args_.text(flags::kCost)));
-  sched::Cost cost = profile.cost;
   MC_ASSERT(prefill_.stages > 0);
-  // A full pipeline finishes a prompt in little more than one stage's time; reports correct the rest.
-  for (double* part : {&cost.prefill_s_per_token, &cost.prefill_s_per_token2}) *part /= prefill_.stages;
-  return cost;
+  return sched::pipeline_cost(profile.cost, prefill_.stages);
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {

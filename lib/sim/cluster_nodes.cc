@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "sched/pipeline.h"
 
 namespace mc::sim {
 
@@ -64,7 +65,7 @@ std::vector<sched::BoardMember> ClusterNodes::members() const {
     m.prefill = true, m.decode = coupled();
     m.readable = !coupled();
     m.since = TimePoint{} + from_seconds(up_since_s_[i]);
-    m.announced.prefill_s_per_token /= options_.pipeline, m.announced.prefill_s_per_token2 /= options_.pipeline;
+    m.announced = sched::pipeline_cost(profile.cost, options_.pipeline);
   }
   for (uint32_t i = 0; i < decode_outages_.size(); ++i)
     if (decode_outages_[i] == 0) add("d", i, slot_of_decode(i)).decode = true;

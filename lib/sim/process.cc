@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "node/cache.h"
+#include "sched/pipeline.h"
 
 namespace mc::sim {
 
@@ -62,8 +63,8 @@ namespace {
 std::unique_ptr<node::Worker> make_prefill(const WorldOptions& options, const Place& place, node::WorkerOptions o) {
   o.stages = stages_of(options, place.index);
   if (o.stages > 1) o.layout.stage = stage_layers(o.layout.layers, place.stage, o.stages);
-  // A full pipeline finishes a prompt in little more than one stage's time.
-  for (double* part : {&o.cost.prefill_s, &o.cost.prefill_s_per_token}) *part /= o.stages;
+  o.cost = sched::pipeline_cost(o.cost, o.stages);
+  if (options.profile == nullptr) o.cost.prefill_s /= o.stages;  // then it is the cost of a chunk, not of a prompt
   if (place.index < options.announces.size())
     for (double* part : {&o.cost.prefill_s, &o.cost.prefill_s_per_token, &o.cost.prefill_s_per_token2})
       *part *= options.announces[place.index];
