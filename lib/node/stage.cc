@@ -290,7 +290,7 @@ void Stage::start_compute(Run& run, Actions& out) {
   const wire::StageRun& asked = run.asked;
   RunChunk chunk;
   chunk.run = run.op = numbers_.next();
-  chunk.start = asked.start;
+  chunk.start = asked.start, chunk.reused = asked.reused;
   chunk.tokens = asked.tokens;
   chunk.pages = asked.pages;
   chunk.attention = asked.attention;

@@ -204,6 +204,7 @@ TEST_CASE("node/stage: cached blocks are checked before a request's first chunk,
     const auto runs = all<RunChunk>(out);
     CHECK(runs.size() == (good ? 1 : 0));
     if (good) {
+      CHECK(runs.at(0).reused == 128);
       b.give(ChunkDone{.run = runs.at(0).run});
     } else {
       CHECK(sent<wire::StageRotten>(out, "p0").at(0).pages == std::vector<uint32_t>{2});
