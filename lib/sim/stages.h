@@ -12,21 +12,22 @@ namespace mc::sim {
 class Stages {
  public:
   /// `count` >= 1. All stages are free.
-  explicit Stages(uint32_t count) : free_s_(count) {}
+  explicit Stages(uint32_t count) : free_s_(count), link_free_s_(count) {}
 
   bool is_pipeline() const { return free_s_.size() > 1; }
   /// The time from which the first stage can take the next prompt.
   double free_s() const { return free_s_.front(); }
   /// A node alone computes one prompt until then.
   void set_free(double at_s) { free_s_.front() = at_s; }
-  /// Computes the tokens [begin, end) of a prompt in a pipeline. Returns the time at which the last stage is done with
-  /// the last chunk.
+  /// Computes the tokens [begin, end) of a prompt in a pipeline; the tokens before `begin` are reused. Returns the time
+  /// at which the last stage is done with the last chunk.
   double compute(const sched::Profile& profile, uint64_t begin, uint64_t end, double now_s);
   /// Frees all stages.
-  void reset(double now_s) { free_s_.assign(free_s_.size(), now_s); }
+  void reset(double now_s);
 
  private:
   std::vector<double> free_s_;
+  std::vector<double> link_free_s_;  // the link into each stage carries the activations of one chunk at a time
 };
 
 }  // namespace mc::sim
