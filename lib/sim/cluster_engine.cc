@@ -26,6 +26,11 @@ uint32_t nodes_of(const ClusterOptions& options) {
   return (options.shape.prefill + options.pipeline - 1) / options.pipeline;
 }
 
+/// Each node of a pipeline keeps its layers of the blocks, so the group holds as many blocks as its nodes together.
+uint64_t in_group(uint64_t blocks, const ClusterOptions& options) {
+  return blocks > kUnlimitedBlocks / options.pipeline ? kUnlimitedBlocks : blocks * options.pipeline;
+}
+
 uint32_t batches_of(const ClusterOptions& options) {
   return options.shape.coupled > 0 ? options.shape.coupled : options.shape.decode;
 }
@@ -49,7 +54,8 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       live_(trace.size()),
       nodes_(nodes_of(options), Node(options.pipeline)),
       grown_(batches_of(options)),
-      caches_(nodes_of(options), options.dram_blocks, options.ssd_blocks, blocks.unique()),
+      caches_(nodes_of(options), in_group(options.dram_blocks, options), in_group(options.ssd_blocks, options),
+              blocks.unique()),
       links_(nodes_of(options) + batches_of(options), options.profile->paths.net.bytes_per_s),
       router_(trace, blocks, options, caches_, nodes_of(options), [this](auto& out) { fill_inflight(out); }),
       sampler_(options, blocks, nodes_of(options)) {

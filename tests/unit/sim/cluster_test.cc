@@ -195,6 +195,18 @@ TEST_CASE("sim/cluster: a prefill node whose request lost its decode node goes o
   }
 }
 
+TEST_CASE("sim/cluster: a pipeline keeps as many blocks as its nodes together") {
+  for (const uint32_t pipeline : {1u, 2u}) {
+    CAPTURE(pipeline);
+    Bench b(pipeline == 1 ? "1p1d" : "2p1d");
+    b.options.pipeline = pipeline;
+    b.options.dram_blocks = 10;
+    for (int i = 0; i < 2; ++i) b.add(100 * i, 15, 1);
+    const uint64_t reused = b.run().requests[1].dram_tokens / 512;
+    CHECK(reused == (pipeline == 1 ? 10 : 15));
+  }
+}
+
 TEST_CASE("sim/cluster: a first token that waits for the second moves the hand-off from TBT to TTFT, and no token") {
   for (const bool dies : {false, true}) {
     CAPTURE(dies);
