@@ -13,25 +13,32 @@ namespace {
 constexpr Duration kJoin = 1s;        // for nodes to say hello
 constexpr Duration kLongest = 3600s;  // the conductor's longest deadline
 constexpr uint32_t kBatchMax = 4096;
-constexpr uint32_t kLayers = 4;  // stand for all, as with costed workers
+constexpr uint32_t kLayers = 4;  // stand for all, as with costed nodes
 
 // A prompt is computed in the pages that also cache.
 uint64_t prompt_pages(const ClusterOptions& o) {
   return o.profile->context_tokens / kTraceBlockTokens + 2;
 }
 
+uint32_t layers_of(const sched::Profile& profile) {
+  return static_cast<uint32_t>(std::min<uint64_t>(kLayers, profile.layers));
+}
+
 Result<void> check(const ClusterOptions& o) {
   const auto no = [](std::string what) { return Error{Code::unsupported, std::move(what)}; };
   if (o.shape.coupled > 0) return no("there is no live node that does both");
-  if (o.pipeline > 1) return no("pipelines are not run machine by machine");
+  if (o.pipeline > layers_of(*o.profile))
+    return no(std::to_string(layers_of(*o.profile)) + " layers stand for all, so a pipeline has at most that many " +
+              "stages, not " + std::to_string(o.pipeline));
+  if (o.pipeline > 1 && o.ssd_blocks > 0) return no("a member of a live pipeline has no disk; give --ssd 0B");
   if (!o.failures.empty()) return no("failures are tested, not simulated, machine by machine");
   if (o.ssd_blocks >= UINT32_MAX) return no("a live disk has a size; give --ssd one");
   if (!o.layer_wise) return no("live nodes always send KV layer by layer");
-  if (o.dram_blocks < prompt_pages(o))
+  if (o.dram_blocks >= UINT32_MAX / o.pipeline) return no("live nodes have a number of pages; give --cache-blocks one");
+  if (o.dram_blocks * o.pipeline < prompt_pages(o))
     return no("--cache-blocks " + std::to_string(o.dram_blocks) +
               " is less than a context: a live node computes in its " + "cache, and needs at least " +
-              std::to_string(prompt_pages(o)));
-  if (o.dram_blocks >= UINT32_MAX) return no("live nodes have a number of pages; give --cache-blocks one");
+              std::to_string((prompt_pages(o) + o.pipeline - 1) / o.pipeline));
   return {};
 }
 
@@ -39,10 +46,11 @@ WorldOptions world_of(const ClusterOptions& o) {
   const sched::Profile& p = *o.profile;
   WorldOptions w;
   w.seed = o.seed;
-  w.prefill = o.shape.prefill, w.decode = o.shape.decode;
-  w.layers = static_cast<uint32_t>(std::min<uint64_t>(kLayers, p.layers));
+  w.prefill = o.shape.prefill / o.pipeline, w.decode = o.shape.decode;
+  w.stages.assign(w.prefill, o.pipeline);
+  w.layers = layers_of(p);
   w.block_tokens = kTraceBlockTokens;
-  w.page_count = static_cast<uint32_t>(o.dram_blocks);
+  w.page_count = static_cast<uint32_t>(o.dram_blocks * o.pipeline);
   w.disk_blocks = static_cast<uint32_t>(o.ssd_blocks);
   w.decode_pages = static_cast<uint32_t>(std::max(p.capacity.kv_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);

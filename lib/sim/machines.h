@@ -21,7 +21,8 @@ Fate fate_of(const Outcome& outcome);
 /// seconds, queue and reused tokens are of the attempt that gave the first token, and 0 for requests without one.
 /// Unknown (ClusterRun::partial) are hand-off, wasted GPU seconds, fetches, bytes moved, busy time, batches,
 /// preemptions, and the use of copies. Code::unsupported for options that live nodes do not have: coupled nodes,
-/// pipelines, failures, KV that leaves in one piece, and caches without a bound or smaller than one context.
+/// pipelines of more than four stages or with disks, failures, KV that leaves in one piece, and caches without a bound
+/// or smaller than one context.
 Result<ClusterRun> run_machines(const std::vector<TraceRequest>& trace, const TraceBlocks& blocks,
                                 const ClusterOptions& options);
 

@@ -35,6 +35,10 @@ double byte_scale(const sched::Profile& profile, const ExtentLayout& layout) {
          static_cast<double>(layout.layers * layout.layer_bytes());
 }
 
+double activation_scale(const sched::Profile& profile, const node::ActivationSlots& slots) {
+  return static_cast<double>(profile.activation_bytes_per_token) / static_cast<double>(slots.row_bytes);
+}
+
 std::string describe(const node::Worker& worker) {
   const auto load = worker.load();
   return std::to_string(load.running) + " running, " + std::to_string(load.waiting) + " waiting, " +

@@ -39,6 +39,8 @@ inline constexpr double kReadBytesPerSecond = 2e9;
 
 /// A page stands for this many times its own bytes.
 double byte_scale(const sched::Profile& profile, const ExtentLayout& layout);
+/// Activations in a slot stand for this many times their own bytes.
+double activation_scale(const sched::Profile& profile, const node::ActivationSlots& slots);
 /// Blocks on the disk of a node.
 uint64_t disk_blocks_of(const WorldOptions& options, const Place& place);
 /// Stages of the pipeline that prefill node `index` leads.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "sched/pipeline.h"
 
 namespace mc::sim {
 namespace {
@@ -50,7 +51,10 @@ Duration TagDevice::read_time(Process& process, const node::Read& read, uint64_t
   if (p == nullptr) return from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
   Process& source = *processes_.at(read.peer);
   const TimePoint start = std::max({agenda_.now(), process.receives_until, source.sends_until});
-  const double modelled = static_cast<double>(bytes) * byte_scale(*p, (*process.worker->shelves()[read.pool]).layout);
+  const bool activations = process.is_stage() && read.pool == node::Stage::kSlotPool;
+  const double modelled =
+      static_cast<double>(bytes) * (activations ? activation_scale(*p, activation_slots(options_))
+                                                : byte_scale(*p, (*process.worker->shelves()[read.pool]).layout));
   source.sends_until = process.receives_until = start + from_seconds(modelled / p->paths.net.bytes_per_s);
   return process.receives_until - agenda_.now() + from_seconds(p->paths.net.latency_s);
 }
@@ -160,13 +164,14 @@ std::vector<uint32_t> TagDevice::rotten(const Process& process, const std::vecto
   return out;
 }
 
-Duration TagDevice::chunk_time(const node::RunChunk& run) const {
+Duration TagDevice::chunk_time(const Place& place, const node::RunChunk& run, LayerRange layers) const {
   const sched::Profile* p = options_.profile;
-  if (p == nullptr) return kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size());
+  if (p == nullptr)
+    return (kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size())) * layers.count() / options_.layers;
   const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
   double seconds = p->chunk_s + p->chunk_compute_s(begin, end);
   if (run.start == run.reused) seconds += p->fixed_s() + p->reused_s_per_token * run.reused;
-  return from_seconds(seconds);
+  return from_seconds(seconds * sched::stage_share(p->layers, place.stage, stages_of(options_, place.index)));
 }
 
 void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
@@ -197,7 +202,7 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
   activations->rows.resize(run.tokens.size());  // without checksums a slot may hold those of another chunk
   if (layers.end < layout.layers) claim(process, activation_slots(options_).offset(run.slot_out), run.run);
   const uint32_t count = layers.end - layers.first;
-  const Duration total = chunk_time(run) * count / layout.layers;
+  const Duration total = chunk_time(process.place, run, layers);
   const auto live = [this, name = process.name, instance = process.instance]() -> Process* {
     Process* p = processes_.at(name).get();
     return p->runs(instance) ? p : nullptr;

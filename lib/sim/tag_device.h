@@ -55,7 +55,7 @@ class TagDevice {
   void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
 
   // ---- runs ----
-  Duration chunk_time(const node::RunChunk& run) const;
+  Duration chunk_time(const Place& place, const node::RunChunk& run, LayerRange layers) const;
   node::StepRow compute_row(Process& process, const node::RunRow& row);
   uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
                       uint64_t sum) const;

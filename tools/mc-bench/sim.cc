@@ -68,8 +68,8 @@ Result<int> simulate(const cli::Args& args) {
   }
   if (rules == "machines") {
     MC_CHECK(refuse(args,
-                    {&kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample,
-                     &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare},
+                    {&kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample, &kCounterfactual,
+                     &kFindMaxRate, &kFindRatio, &kShare},
                     under));
     return simulate_cluster(args);
   }

@@ -34,12 +34,9 @@ TEST_CASE("sim/failures: of overlapping failures of a node the last recovery bri
     uint32_t pipeline;
     std::initializer_list<const char*> failures;
   };
-  const Case cases[] = {{"1p1d", 1, {"p0@1s-20s", "p0@2s-4s"}},
-                        {"1p1d", 1, {"p0@1s-4s", "p0@2s-20s"}},
-                        {"1p1d", 1, {"d0@1s-20s", "d0@2s-4s"}},
-                        {"1p1d", 1, {"d0@1s-4s", "d0@2s-20s"}},
-                        {"1m", 1, {"m0@1s-4s", "m0@2s-20s"}},
-                        {"2p1d", 2, {"p0@1s-20s", "p1@2s-4s"}}};
+  const Case cases[] = {{"1p1d", 1, {"p0@1s-20s", "p0@2s-4s"}}, {"1p1d", 1, {"p0@1s-4s", "p0@2s-20s"}},
+                        {"1p1d", 1, {"d0@1s-20s", "d0@2s-4s"}}, {"1p1d", 1, {"d0@1s-4s", "d0@2s-20s"}},
+                        {"1m", 1, {"m0@1s-4s", "m0@2s-20s"}},   {"2p1d", 2, {"p0@1s-20s", "p1@2s-4s"}}};
   for (const Case& c : cases) {
     CAPTURE(std::string(c.shape));
     CAPTURE(std::string(*c.failures.begin()));
