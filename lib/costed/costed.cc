@@ -77,25 +77,78 @@ void Costed::start_next() {
   }
 }
 
-void Costed::begin_chunk(node::RunChunk run) {
+std::span<uint64_t> Costed::activations(uint32_t slot, size_t tokens) const {
+  MC_ASSERT_LT(slot, node::ActivationSlots::count());
+  MC_ASSERT_LE(tokens * sizeof(uint64_t), options_.slots.slot_bytes);
+  return {reinterpret_cast<uint64_t*>(options_.pool + options_.slots.offset(slot)), tokens};
+}
+
+double Costed::chunk_seconds(const node::RunChunk& run) const {
   const sched::Profile& p = options_.profile;
-  const uint32_t bt = options_.layout.block_tokens;
   const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
   double seconds = p.chunk_s + p.chunk_compute_s(begin, end);
-  const bool first = run.start == run.reused;
-  if (first) seconds += p.fixed_s() + p.reused_s_per_token * run.reused;
-  // The prefix came from a cache or from other nodes: the whole of it is looked at once.
-  const uint32_t blocks = run.start / bt;
-  if (auto sound = standin_.verify(pages_of(run.pages), run.start, first ? 0 : blocks - 1); !sound)
-    failed_ = true, failure_ = std::move(sound).error();
+  if (run.start == run.reused) seconds += p.fixed_s() + p.reused_s_per_token * run.reused;
+  return seconds * options_.share;
+}
+
+std::vector<uint32_t> Costed::rotten(const node::RunChunk& run) const {
+  const ExtentLayout& layout = options_.layout;
+  const LayerRange held = layout.held();
+  MC_ASSERT(run.prefix_crcs.size() % held.count() == 0);
+  std::vector<uint32_t> out;
+  for (size_t i = 0; i < run.prefix_crcs.size(); ++i) {
+    const auto block = static_cast<uint32_t>(i / held.count());
+    const auto layer = held.first + static_cast<uint32_t>(i % held.count());
+    const uint32_t crc = crc32c({page(run.pages.at(block)) + layout.layer_offset(layer), layout.layer_bytes()});
+    if (crc != run.prefix_crcs[i] && (out.empty() || out.back() != block)) out.push_back(block);
+  }
+  return out;
+}
+
+/// Checks what the chunk is computed from: the KV before it, and the activations that the stage before handed on. Fills
+/// tags_.
+Result<void> Costed::check_inputs(const node::RunChunk& run) {
+  // The prefix came from a cache or from other nodes, so the first chunk checks the whole of it.
+  const bool is_first = run.start == run.reused;
+  MC_TRY(before,
+         standin_.verify(pages_of(run.pages), run.start, is_first ? 0 : run.start / options_.layout.block_tokens - 1));
+  tags_.clear();
+  for (const uint32_t token : run.tokens)
+    tags_.push_back(Standin::extend(tags_.empty() ? before : tags_.back(), token));
+  const uint32_t first_layer = options_.layout.held().first;
+  const auto is_of = [&](uint64_t row, uint64_t tag) { return row == Standin::activation(tag, first_layer); };
+  if (first_layer > 0 && !std::ranges::equal(activations(run.slot_in, tags_.size()), tags_, is_of))
+    return {Code::corrupt, "the activations of positions " + std::to_string(run.start) + ".." +
+                               std::to_string(run.start + run.tokens.size()) +
+                               " are of other tokens or layers than the chunk"};
   if (run.prompt_logprobs >= 0 && !run.targets.empty())
-    failed_ = true,
-    failure_ = Error{Code::invalid, "--runner costed computes no logits: a prompt has no log-probabilities here"};
-  const uint32_t layers = options_.layout.layers;
-  for (uint32_t layer = 0; !failed_ && layer < layers; ++layer)
-    at(began_ + from_seconds(seconds * (layer + 1) / layers), ChunkLayer{layer});
+    return {Code::invalid, "--runner costed computes no logits: a prompt has no log-probabilities here"};
+  return {};
+}
+
+void Costed::fail(Error error) {
+  failed_ = true;
+  failure_ = std::move(error);
+}
+
+void Costed::begin_chunk(node::RunChunk run) {
   node::ChunkDone done;
   done.run = run.run;
+  done.rotten = rotten(run);
+  const bool is_cancelled = cancelled_.erase(run.run) > 0;
+  double seconds = 0;
+  if (!done.rotten.empty())
+    fail({Code::corrupt, std::to_string(done.rotten.size()) + " cached blocks changed in memory; the first is block " +
+                             std::to_string(done.rotten.front()) + " of the prompt"});
+  else if (is_cancelled)
+    fail({Code::cancelled, "cancelled"});
+  else if (!run.tokens.empty()) {  // otherwise a stage has its part of a cached prefix checked
+    seconds = chunk_seconds(run);
+    if (auto sound = check_inputs(run); !sound) fail(std::move(sound).error());
+  }
+  const LayerRange held = options_.layout.held();
+  for (uint32_t n = 0; !run.tokens.empty() && !failed_ && n < held.count(); ++n)
+    at(began_ + from_seconds(seconds * (n + 1) / held.count()), ChunkLayer{held.first + n});
   done.elapsed = from_seconds(seconds);
   current_ = std::move(run);
   at(failed_ ? began_ : began_ + done.elapsed, std::move(done));
@@ -114,15 +167,21 @@ void Costed::begin_step(node::RunStep run) {
   at(began_ + done.elapsed, std::move(done));
 }
 
-// The layers of a cancelled chunk are dropped, and its end comes at once.
+// The layers of a cancelled chunk are dropped, and its end comes at once. A step runs on.
 void Costed::cancel(uint64_t run) {
   const auto* chunk = std::get_if<node::RunChunk>(&current_);
-  if (chunk == nullptr || chunk->run != run) return;  // a step runs on; the role queues no second run
+  if (chunk == nullptr || chunk->run != run) {
+    const auto waits = [&](const node::ComputeWork& work) {
+      const auto* queued = std::get_if<node::RunChunk>(&work);
+      return queued != nullptr && queued->run == run;
+    };
+    if (std::ranges::any_of(queue_, waits)) cancelled_.insert(run);
+    return;
+  }
   std::erase_if(due_, [](const auto& due) {
     return std::holds_alternative<ChunkLayer>(due.second) || std::holds_alternative<node::ChunkDone>(due.second);
   });
-  failed_ = true;
-  failure_ = Error{Code::cancelled, "cancelled"};
+  fail({Code::cancelled, "cancelled"});
   node::ChunkDone done;
   done.run = run;
   at(now(), std::move(done));
@@ -169,6 +228,12 @@ void Costed::finish_chunk(node::ChunkDone& done) {
   if (failed_) {
     done.code = failure_.code, done.what = failure_.what;
     return;
+  }
+  const LayerRange held = options_.layout.held();
+  if (held.end < options_.layout.layers && !run.tokens.empty()) {  // the next stage computes from them
+    const auto out = activations(run.slot_out, tags_.size());
+    std::ranges::transform(tags_, out.begin(), [&](uint64_t tag) { return Standin::activation(tag, held.end); });
+    done.activations_crc = crc32c(std::as_bytes(out));
   }
   if (!run.sample) return;
   if (!run.sampling.grammar.empty()) {

@@ -3,16 +3,23 @@
 // runs on one small host. It owns no thread: a timer descriptor wakes the control loop when a layer, a
 // chunk or a step is due, and only then are its bytes written.
 // Transfers take modelled time as well: costed/paced_plane.h.
+//
+// A pipeline stage takes its share of the time, and its pages hold its layers. It hands on one number for each token
+// (Standin::activation), from which the next stage sees that the activations are those of its chunk.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <unordered_map>
 #include <variant>
+#include <vector>
 
 #include "base/fd.h"
 #include "costed/standin.h"
 #include "node/services.h"
+#include "node/stage.h"
 #include "sched/profile.h"
 
 namespace mc::costed {
@@ -23,6 +30,8 @@ struct CostedOptions {
   uint32_t vocab = 0;
   std::byte* pool = nullptr;  // page 0; outlives the Costed
   uint32_t page_count = 0;
+  double share = 1;             // of a chunk's time, which a pipeline stage takes (sched::stage_share)
+  node::ActivationSlots slots;  // of a pipeline member, offsets from `pool`
 };
 
 class Costed final : public node::Compute {
@@ -48,6 +57,12 @@ class Costed final : public node::Compute {
 
   Costed(CostedOptions options, Fd timer);
   void begin_chunk(node::RunChunk run);
+  double chunk_seconds(const node::RunChunk& run) const;
+  /// Cached blocks whose bytes are not those that were sealed (node::RunChunk::prefix_crcs).
+  std::vector<uint32_t> rotten(const node::RunChunk& run) const;
+  Result<void> check_inputs(const node::RunChunk& run);
+  std::span<uint64_t> activations(uint32_t slot, size_t tokens) const;
+  void fail(Error error);
   void begin_step(node::RunStep run);
   void start_next();
   node::Event finish_layer(uint32_t layer);
@@ -63,11 +78,13 @@ class Costed final : public node::Compute {
   Standin standin_;
   Fd timer_;
   std::multimap<TimePoint, Due> due_;
-  std::vector<node::ComputeWork> queue_;  // the role keeps at most one run under way
+  std::vector<node::ComputeWork> queue_;  // a chunk waits behind checks of cached blocks alone
+  std::set<uint64_t> cancelled_;          // chunks in the queue
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};
   Error failure_;  // of the current chunk, told when it is due
   bool failed_ = false;
+  std::vector<uint64_t> tags_;  // Standin::extend of each token of the current chunk
   std::unordered_map<uint64_t, Sequence> batch_;
 };
 

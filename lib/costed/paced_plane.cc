@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "node/stage.h"
 
 namespace mc::costed {
 namespace {
@@ -47,7 +48,9 @@ void PacedPlane::arm() {
 void PacedPlane::read(const node::Read& read, const node::PagePlace& place) {
   double bytes = 0;
   for (const auto& slice : read.slices) bytes += slice.bytes;
-  link_.begin(read.read, from_seconds(bytes * pace_.s_per_byte), paced_now());
+  const bool activations = read.pool == node::Stage::kSlotPool;  // a prefill or decode node has no other pool than 0
+  const double s_per_byte = activations ? pace_.s_per_activation_byte : pace_.s_per_byte;
+  link_.begin(read.read, from_seconds(bytes * s_per_byte), paced_now());
   plane_.read(read, place);
 }
 

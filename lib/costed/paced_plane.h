@@ -1,6 +1,7 @@
 // A plane whose reads take as long as a modelled network would carry them: the bytes that really move stand for
 // more bytes, and a ReadDone is held back until the modelled link into this node has carried those. All else passes
-// through. For workers without a model (costed/costed.h), whose pages are smaller than those they stand for.
+// through. For workers without a model (costed/costed.h), whose pages and activations are smaller than those they stand
+// for.
 #pragma once
 
 #include <map>
@@ -15,7 +16,8 @@ namespace mc::costed {
 class PacedPlane final : public node::KvPlane {
  public:
   struct Pace {
-    double s_per_byte = 0;  // of bytes that really move
+    double s_per_byte = 0;             // of bytes of pages that really move
+    double s_per_activation_byte = 0;  // likewise of the activations of a pipeline stage
     Duration latency{};
   };
   /// `plane` outlives it.

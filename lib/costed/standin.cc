@@ -41,6 +41,10 @@ uint64_t Standin::extend(uint64_t tag, uint32_t token) {
   return mix(tag ^ (token + 0x9e3779b97f4a7c15));
 }
 
+uint64_t Standin::activation(uint64_t tag, uint32_t layer) {
+  return mix(tag + layer * 0x9e3779b97f4a7c15);
+}
+
 uint32_t Standin::token_after(uint64_t tag, uint32_t vocab) {
   const uint32_t quarter = vocab / 4;
   return quarter + static_cast<uint32_t>(mix(tag) % std::max(quarter, 1u));
@@ -81,6 +85,7 @@ Result<uint64_t> Standin::verify_extent(const std::byte* page, uint32_t layer, u
 Result<uint64_t> Standin::verify(std::span<std::byte* const> pages, uint32_t tokens, uint32_t first_block) const {
   const uint32_t bt = layout_.block_tokens;
   const uint32_t blocks = (tokens + bt - 1) / bt;
+  const LayerRange held = layout_.held();
   MC_ASSERT(blocks <= pages.size() && first_block <= blocks);
   uint64_t tag = kRoot;
   if (first_block > 0) {  // taken at its word: it was verified when it came
@@ -90,12 +95,12 @@ Result<uint64_t> Standin::verify(std::span<std::byte* const> pages, uint32_t tok
   }
   for (uint32_t block = first_block; block < blocks; ++block) {
     const uint32_t count = std::min(bt, tokens - block * bt);
-    MC_TRY(next, verify_extent(pages[block], 0, block, count, tag));
-    for (uint32_t layer = 1; layer < layout_.layers; ++layer) {
+    MC_TRY(next, verify_extent(pages[block], held.first, block, count, tag));
+    for (uint32_t layer = held.first + 1; layer < held.end; ++layer) {
       MC_TRY(other, verify_extent(pages[block], layer, block, count, tag));
       if (other != next)
         return {Code::corrupt, "stand-in KV of block " + std::to_string(block) + ": layer " + std::to_string(layer) +
-                                   " is of other tokens than layer 0"};
+                                   " is of other tokens than layer " + std::to_string(held.first)};
     }
     tag = next;
   }
@@ -105,7 +110,7 @@ Result<uint64_t> Standin::verify(std::span<std::byte* const> pages, uint32_t tok
 void Standin::write(std::span<std::byte* const> pages, uint32_t layer, uint32_t start,
                     std::span<const uint32_t> tokens) const {
   const uint32_t bt = layout_.block_tokens;
-  MC_ASSERT(layer < layout_.layers && !tokens.empty());
+  MC_ASSERT(layer >= layout_.held().first && layer < layout_.held().end && !tokens.empty());
   MC_ASSERT((start + tokens.size() + bt - 1) / bt <= pages.size());
   const auto header_of = [&](uint32_t block) {
     Header header;

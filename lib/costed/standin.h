@@ -8,7 +8,8 @@
 //
 // A tag is chained over the whole prompt, token by token, so pages verify as a chain: a page that is no
 // successor of the one before it is found, and the answer, which is drawn from the last tag, tells
-// whether the chain is that of the prompt (tests compute the same answer from the prompt alone).
+// whether the chain is that of the prompt (tests compute the same answer from the prompt alone). The stages of a
+// pipeline hold the extents of their layers, which are those that a whole node would hold.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +30,17 @@ class Standin {
   static ExtentLayout layout(uint64_t layers, uint32_t block_tokens);
 
   static uint64_t extend(uint64_t tag, uint32_t token);
+  /// The activations of the token with this tag behind layer `layer` - 1, as a pipeline stage hands them on. `layer` is
+  /// the first one of the next stage.
+  static uint64_t activation(uint64_t tag, uint32_t layer);
   /// The token that follows `tag`, in the quarter of the vocabulary where no tokenizer keeps special ones.
   static uint32_t token_after(uint64_t tag, uint32_t vocab);
 
-  /// Writes `layer` of the blocks that hold tokens start, start + 1, ...; `pages` are those of the whole
-  /// sequence, and what lies before `start` must have been verified.
+  /// Writes `layer`, one of the layout's held(), of the blocks that hold tokens start, start + 1, ...; `pages` are
+  /// those of the whole sequence, and what lies before `start` must have been verified.
   void write(std::span<std::byte* const> pages, uint32_t layer, uint32_t start, std::span<const uint32_t> tokens) const;
   /// The tag of the first `tokens` tokens, after checking that the pages from block `first_block` on hold
-  /// a chain to them, in every layer. corrupt: which page, layer and field.
+  /// a chain to them, in every held layer. corrupt: which page, layer and field.
   Result<uint64_t> verify(std::span<std::byte* const> pages, uint32_t tokens, uint32_t first_block = 0) const;
 
  private:
