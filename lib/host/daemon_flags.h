@@ -31,11 +31,12 @@ inline constexpr Flag kRunner{.name = "runner",
                               .value = "R",
                               .fallback = "model",
                               .help = "model, or costed:PROFILE for modelled times and stand-in KV"};
-inline constexpr Flag kPipeline{.name = "pipeline",
-                                .value = "S/N",
-                                .fallback = "off",
-                                .help = "stage S of N, from 0, of the pipeline --name; each stage is a process",
-                                .choices = "off"};
+inline constexpr Flag kPipeline{
+    .name = "pipeline",
+    .value = "S/N",
+    .fallback = "off",
+    .help = "stage S of N, from 0, of the pipeline --name: processes with models, or costed",
+    .choices = "off"};
 inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .kind = FlagKind::duration,
                                     .value = "T",

@@ -151,10 +151,6 @@ Result<void> WorkerPlan::plan_pipeline() {
   if (options.name.empty())
     return user_error(err::kBadValue, "--pipeline needs --name: the stages of a pipeline find each other by that name",
                       "--pipeline", "give all its stages one name, as in --name p0 --pipeline 0/2");
-  if (args_.text(flags::kRunner) != "model")
-    return user_error(err::kBadValue,
-                      "--pipeline divides the layers of a model, and --runner costed computes no layers", "--pipeline",
-                      "leave out --pipeline or --runner");
   stage_.leader = options.name;
   stage_.stage = part.stage;
   stage_.stages = part.stages;
@@ -169,17 +165,14 @@ Result<void> WorkerPlan::plan_pipeline() {
 }
 
 // Slots for activations lie behind the pages, in the same buffer that peers may read.
-Result<void> WorkerPlan::add_slots() {
-  if (prefill_.stages <= 1 && role_ != wire::Role::stage) return {};
-  const auto& config = engine_->model->config();
+void WorkerPlan::add_slots(uint64_t row_bytes, uint64_t chunk_tokens) {
   node::ActivationSlots slots;
-  slots.row_bytes = config.hidden * sizeof(float);
+  slots.row_bytes = row_bytes;
   slots.base = arena_bytes_;
-  MC_ASSERT_EQ(slots.base % alignof(float), 0u);
-  slots.slot_bytes = round_up(args_.count(flags::kChunkTokens) * slots.row_bytes, 4096);
+  MC_ASSERT_EQ(slots.base % alignof(uint64_t), 0u);
+  slots.slot_bytes = round_up(chunk_tokens * row_bytes, 4096);
   arena_bytes_ += slots.slot_bytes * node::ActivationSlots::count();
   prefill_.slots = stage_.slots = slots;
-  return {};
 }
 
 Result<void> WorkerPlan::plan_cache() {
@@ -294,7 +287,7 @@ Result<void> WorkerPlan::plan_model() {
   if (engine_->device) context_pages = std::min(context_pages, device_.pages());
   options.context_tokens =
       static_cast<uint32_t>(std::min<uint64_t>(model.config().max_positions, context_pages * engine_->block_tokens));
-  MC_CHECK(add_slots());
+  if (options.stages > 1) add_slots(model.config().hidden * sizeof(float), args_.count(flags::kChunkTokens));
   return check_memory();
 }
 
@@ -325,6 +318,12 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   block_tokens_ = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
   options.model = served_name(directory);
   options.layout = costed::Standin::layout(profile.layers, block_tokens_);
+  if (options.stages > options.layout.layers)
+    return user_error(err::kBadValue,
+                      "a pipeline of " + std::to_string(options.stages) + " stages; the stand-in KV of profile " +
+                          profile.name + " has " + std::to_string(options.layout.layers) + " layers to divide",
+                      "--pipeline", "give at most that many stages");
+  if (options.stages > 1) options.layout.stage = stage_layers(options.layout.layers, stage_.stage, options.stages);
   options.kv.weights = "standin:" + profile.name;
   options.kv.config = config.kv_digest();
   options.kv.dtype = options.kv.weight_dtype = options.kv.kv_dtype = "standin";
@@ -334,7 +333,10 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   options.kv.kv_heads = options.layout.kv_heads, options.kv.head_dim = options.layout.head_dim;
   options.kv.block_tokens = block_tokens_;
   options.kv.layout = ExtentLayout::kVersion;
-  const uint64_t cached = profile.capacity.dram_bytes / profile.kv_bytes_per_token;
+  // A member of a pipeline keeps a part of each block, so it has pages for more of them.
+  const auto cached =
+      static_cast<uint64_t>(static_cast<double>(profile.capacity.dram_bytes / profile.kv_bytes_per_token) /
+                            sched::widest_stage_share(profile.layers, options.stages));
   const uint64_t tokens = role_ == wire::Role::decode ? profile.capacity.kv_tokens
                                                       : std::max(cached, profile.context_tokens + block_tokens_);
   options.page_count = static_cast<uint32_t>(std::clamp<uint64_t>(tokens / block_tokens_, kPagesMin, 1u << 20));
@@ -346,10 +348,17 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   arena_bytes_ = uint64_t{options.page_count} * options.layout.page_bytes();
   options.context_tokens = static_cast<uint32_t>(
       std::min<uint64_t>(profile.context_tokens, uint64_t{options.page_count - 1} * block_tokens_));
-  options.cost = profile.cost;
+  options.cost = sched::pipeline_cost(profile.cost, options.stages);
   // A page stands for more bytes than it has; peers reckon with those it has.
+  const double held = static_cast<double>(options.layout.held().count()) / options.layout.layers;
   options.cost.read_bytes_per_s *= static_cast<double>(options.layout.page_bytes()) /
-                                   static_cast<double>(profile.kv_bytes_per_token * block_tokens_);
+                                   (held * static_cast<double>(profile.kv_bytes_per_token * block_tokens_));
+  uint64_t chunk_tokens = profile.chunk_tokens;
+  if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
+    chunk_tokens = args_.count(flags::kChunkTokens);
+  MC_CHECK(check_chunk(static_cast<uint32_t>(chunk_tokens)));
+  prefill_.chunk_tokens = stage_.chunk_tokens = static_cast<uint32_t>(chunk_tokens);
+  if (options.stages > 1) add_slots(sizeof(uint64_t), chunk_tokens);
   options.labels.emplace_back("runner", "costed:" + profile.name);
   costed_.emplace();
   costed_->profile = std::move(profile);
@@ -373,15 +382,12 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool)
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
-  uint32_t chunk_tokens = static_cast<uint32_t>(costed_->profile.chunk_tokens);
-  if (args_.has(flags::kChunkTokens) && args_.given(flags::kChunkTokens))
-    chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
-  MC_CHECK(check_chunk(chunk_tokens));
-  prefill_.chunk_tokens = chunk_tokens;
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   costed_->layout = options.layout;
   costed_->pool = pool;
   costed_->page_count = options.page_count;
+  costed_->slots = prefill_.slots;
+  if (options.stages > 1) costed_->share = sched::stage_share(costed_->profile.layers, stage_.stage, options.stages);
   MC_TRY(opened, costed::Costed::open(*costed_));
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
@@ -391,8 +397,12 @@ std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   MC_ASSERT(options.layout.layer_bytes() > 0);
   const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
                        static_cast<double>(options.layout.layers * options.layout.layer_bytes());
-  return costed::PacedPlane::Pace{scale / costed_->profile.paths.net.bytes_per_s,
-                                  from_seconds(costed_->profile.paths.net.latency_s)};
+  const sched::Path& net = costed_->profile.paths.net;
+  costed::PacedPlane::Pace pace{.s_per_byte = scale / net.bytes_per_s, .latency = from_seconds(net.latency_s)};
+  if (options.stages > 1)
+    pace.s_per_activation_byte = static_cast<double>(costed_->profile.activation_bytes_per_token) /
+                                 static_cast<double>(prefill_.slots.row_bytes) / net.bytes_per_s;
+  return pace;
 }
 
 Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {

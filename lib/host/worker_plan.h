@@ -62,7 +62,7 @@ class WorkerPlan {
   Result<uint64_t> value_disk_bytes(uint64_t ssd_bytes) const;
   Result<void> check_value_disk() const;
   Result<void> plan_pipeline();
-  Result<void> add_slots();
+  void add_slots(uint64_t row_bytes, uint64_t chunk_tokens);
   Result<void> plan_cache();
   Result<void> check_memory() const;
   Result<uint64_t> check_model_fits(gpu::Device* device);

@@ -10,7 +10,7 @@ import time
 import unittest
 
 import cluster
-from cluster import Cluster, Random, cached, quick_profile, run, token_ids
+from cluster import Cluster, Random, cached, quick_profile, run, token_ids, until
 
 VOCAB = 2048  # of mc-tiny, whose config the costed workers bear
 MASK = 2**64 - 1
@@ -64,6 +64,79 @@ class Costed(unittest.TestCase):
             c.wait_quiet()
             for name in ("p0", "p1", "d0", "d1"):
                 self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
+
+    def start_pipeline(self, c, leader, stages, only=None):
+        for number in range(stages) if only is None else [only]:
+            words = ["mc-prefill", "--name", leader, "--pipeline", f"{number}/{stages}", "--http", "127.0.0.1:0"]
+            name = f"{leader}.{number}" if number else leader
+            c.processes[name] = c.spawn([*words, "--json", "--runner", f"costed:{self.profile}"])
+
+    def test_blocks_go_between_costed_pipelines_and_whole_nodes_layer_by_layer(self):
+        with Cluster(roles=["conductor"], conductor=["--fetch-rule", "threshold"]) as c:
+            self.start_pipeline(c, "p0", 2)
+            self.start_pipeline(c, "p1", 3)
+            for name in ("p2", "d0"):
+                c.start(name, "--runner", f"costed:{self.profile}")
+            c.wait_nodes()
+            until(lambda: c.node("p0")["state"] == c.node("p1")["state"] == "ready", 60, "the pipelines are whole")
+
+            def ask(ids, node, holder=None):
+                answer = c.complete(ids=ids, max_tokens=5, mc={"pin": {"prefill": node}})
+                self.assertEqual(token_ids(answer), standin_answer(ids, 5), (node, holder))
+                if holder:
+                    self.assertEqual(answer["mc"]["cached_from"], {holder: len(ids) // 64 * 64}, answer["mc"])
+                c.wait_quiet()
+                code, _, err = run("mc-cache", "evict", "d0", "--all", env=c.env)  # or the next node reads from there
+                self.assertEqual(code, 0, err)
+                until(lambda: c.node("d0")["blocks_indexed"] == 0, 60, "the conductor knows that d0 has no block")
+
+            for number, (holder, reader) in enumerate((("p0", "p2"), ("p2", "p0"), ("p0", "p1"), ("p1", "p0"))):
+                ids = Random(40 + number).ids(1500)
+                ask(ids, holder)
+                ask(ids, reader, holder)
+            # The member that comes back reads its layers of p0's blocks from the pipeline that has them all.
+            c.processes["p0.1"].kill()
+            c.processes["p0.1"].stop()
+            until(lambda: c.node("p0")["state"] == "partial", 60, "the loss is noticed")
+            self.start_pipeline(c, "p0", 2, only=1)
+            c.wait_nodes()
+            until(lambda: c.node("p0")["state"] == "ready", 60, "the pipeline is whole")
+            ask(ids, "p0", "p1")
+            for name in ("p0", "p0.1", "p1", "p1.2", "p2"):
+                self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0, name)
+
+    def test_the_first_token_of_a_costed_pipeline_comes_when_the_simulator_says_so(self):
+        with open(self.profile, "w") as file:
+            text = quick_profile(prefill_s=100e-6, step_s=5e-3, row_s=0.5e-3)
+            file.write(text.replace("[paths.net]", "activation_bytes_per_token = 400000\n[paths.net]"))
+        trace, requests = os.path.join(self.folder.name, "trace"), os.path.join(self.folder.name, "requests")
+        with open(trace, "w") as file:
+            json.dump({"timestamp": 0, "input_length": 2048, "output_length": 2, "hash_ids": [0, 1, 2, 3]}, file)
+        words = ["--cluster", "2p1d", "--pipeline", "2", "--profile", self.profile, "--save-requests", requests]
+        code, _, err = run("mc-bench", "sim", trace, *words, "--json")
+        self.assertEqual(code, 0, err)
+        with open(requests) as file:
+            simulated = [r["ttft_s"] for r in map(json.loads, file) if r["type"] == "request"][0]
+        # Four chunks go through two stages. Carrying the activations of one takes 0.2 s, computing all 0.2 s.
+        self.assertAlmostEqual(simulated, 0.028 + 4 * 0.2048 + 0.026, places=2)
+        with Cluster(roles=["conductor"]) as c:
+            self.start_pipeline(c, "p0", 2)
+            c.start("d0", "--runner", f"costed:{self.profile}")
+            c.wait_nodes()
+            until(lambda: c.node("p0")["state"] == "ready", 60, "the pipeline is whole")
+            began = time.monotonic()
+            body = {"prompt": Random(8).ids(2048), "max_tokens": 2, "ignore_eos": True}
+            live = [time.monotonic() - began for _ in c.stream("/v1/completions", body)][0]
+            self.assertGreaterEqual(live, 0.98 * simulated)
+            self.assertLess(live, simulated + 10)  # a loaded machine adds seconds
+            c.wait_quiet()
+
+    def test_a_costed_pipeline_of_more_stages_than_stand_in_layers_is_refused(self):
+        words = ["--name", "p0", "--pipeline", "0/5", "--runner", f"costed:{self.profile}"]
+        code, _, err = run("mc-prefill", *words)
+        self.assertEqual(code, 2)
+        self.assertIn("a pipeline of 5 stages; the stand-in KV of profile quick has 4 layers to divide", err)
+        self.assertIn("--pipeline", err)
 
     def test_a_stream_that_waits_for_its_first_token_is_pinged(self):
         with open(self.profile, "w") as file:
