@@ -62,17 +62,20 @@ void DiskTier::on_found(const DiskFound& found, const Usable& usable, TimePoint 
 
 bool DiskTier::evict(const BlockHash& hash, Actions& out) {
   if (!has(hash) || loading_.contains(hash) || writing_.contains(hash)) return false;
-  ++stats_.evicted_blocks;
-  blocks_.erase(hash, kv::Removal::evicted);
+  forget(hash);
   out.push_back(DiskDrop{{hash}});
   return true;
 }
 
+void DiskTier::forget(const BlockHash& hash) {
+  ++stats_.evicted_blocks;
+  blocks_.erase(hash, kv::Removal::evicted);
+  given_up_.add(hash);
+}
+
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
-  for (const BlockHash& hash : evicted.hashes) {
-    stats_.evicted_blocks += has(hash);
-    blocks_.erase(hash, kv::Removal::evicted);
-  }
+  for (const BlockHash& hash : evicted.hashes)
+    if (has(hash)) forget(hash);
 }
 
 void DiskTier::on_upkeep_failed(const DiskUpkeepFailed& failed) {
@@ -199,6 +202,7 @@ void DiskTier::end(LoadId id) {
 
 void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   if (state_ == State::none) return;
+  given_up_.read(hashes);
   for (const BlockHash& hash : hashes) {
     const kv::PageIndex page = pool.find(hash);
     if (page == kv::kNoPage) return;
@@ -282,8 +286,9 @@ bool DiskTier::may_spend(uint64_t bytes, TimePoint now) {
 // A block whose position contradicts its parent (from a peer of an older release) has no form on disk.
 bool DiskTier::wants_write(const Shelf& shelf, kv::PageIndex page) const {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
-  return !has(meta.hash) && !writing_.contains(meta.hash) && meta.layer_crcs.size() == shelf.layout.layers &&
-         meta.parent.is_zero() == (meta.first_position == 0) && meta.first_position % shelf.layout.block_tokens == 0;
+  return !has(meta.hash) && !writing_.contains(meta.hash) && !given_up_.contains(meta.hash) &&
+         meta.layer_crcs.size() == shelf.layout.layers && meta.parent.is_zero() == (meta.first_position == 0) &&
+         meta.first_position % shelf.layout.block_tokens == 0;
 }
 
 void DiskTier::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
@@ -329,6 +334,7 @@ void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
 void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
   if (state_ != State::on || now < look_at_ || writes_.size() >= options_.writes_max) return;
   const size_t before = writes_.size();
+  given_up_.prune(shelves);
   for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
   if (writes_.size() == before) look_at_ = now + kLookEvery;
 }

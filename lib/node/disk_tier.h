@@ -10,6 +10,9 @@
 // (kv::Pool::set_trial): it is evicted first, unless a second reader comes. So a scan of cold prefixes does not push
 // hot blocks out.
 //
+// A block that the disk gave up while it was in memory is not written again before its next reader. Else a disk that
+// holds less than the cold blocks in memory would be written for ever.
+//
 // The disk may lose blocks, return late or fail. A block that fails a checksum is dropped and computed again. A disk
 // that keeps failing is given up: the node goes on without the tier.
 #pragma once
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "node/disk_blocks.h"
+#include "node/given_up_blocks.h"
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/shelf.h"
@@ -67,7 +71,7 @@ class DiskTier {
   /// Whether every block of the load is in memory, up to the first one that could not be brought.
   bool done(LoadId id) const;
   void end(LoadId id);
-  /// A reader arrived for these blocks: those on trial in memory stay from now on.
+  /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
 
   // ---- events ----
@@ -119,6 +123,7 @@ class DiskTier {
   void on_written(const DiskWritten& done, TimePoint now, Actions& out);
   void on_loaded(const DiskLoaded& done, TimePoint now, Actions& out);
   void on_evicted(const DiskEvicted& evicted);
+  void forget(const BlockHash& hash);
   void on_upkeep_failed(const DiskUpkeepFailed& failed);
   bool has_other(const NamespaceId& ns, const BlockHash& hash) const;
   void pump(TimePoint now, Actions& out);
@@ -142,6 +147,7 @@ class DiskTier {
   std::map<BlockHash, uint64_t> loading_;  // the load of a block
   std::map<uint64_t, Write> writes_;
   std::set<BlockHash> writing_;
+  GivenUpBlocks given_up_;
   uint32_t failures_in_row_ = 0;
   TimePoint write_failed_at_{};  // the last write among them that was counted
   std::string trouble_;

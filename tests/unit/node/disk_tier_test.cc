@@ -110,6 +110,31 @@ TEST_CASE("node/disk: nothing is written until memory fills up, and then the end
   CHECK(b.tend().empty());  // what is next to go is on disk already
 }
 
+TEST_CASE("node/disk: a disk that is smaller than the cold blocks in memory comes to rest, until a reader comes") {
+  TierBench b;
+  const auto cold = chain_of(1, 6);
+  b.publish(cold);
+  b.publish(chain_of(2, 3));
+  std::vector<BlockHash> on_disk;
+  const auto write_within = [&](size_t blocks_max) {  // the disk gives up its oldest block for each one beyond them
+    size_t writes = 0;
+    for (int round = 0; round < 50; ++round)
+      for (const DiskWrite& write : all<DiskWrite>(b.tend())) {
+        b.written(write.op), ++writes;
+        on_disk.push_back(write.block.hash);
+        if (on_disk.size() <= blocks_max) continue;
+        CHECK(b.tier.on_event(DiskEvicted{{on_disk.front()}}, {}, b.now, b.out));
+        on_disk.erase(on_disk.begin());
+      }
+    return writes;
+  };
+  CHECK(write_within(3) == 9);  // each block once
+  CHECK(b.tier.blocks().size() == 3);
+  CHECK(write_within(3) == 0);
+  b.tier.hit(b.shelf.pool, cold);
+  CHECK(write_within(3) > 0);
+}
+
 TEST_CASE("node/disk: writes leave half of the pages that could be evicted to those who need one now") {
   TierBench b;
   auto own = b.shelf.pool.allocate(8);
