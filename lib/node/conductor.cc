@@ -574,6 +574,8 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   r.avoid = avoid == r.submit.pin_prefill || avoid == r.submit.pin_decode ? NodeId() : avoid;
   r.answer.restart();
   if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
+  // Every node may have a damaged copy of the prefix, of which an attempt finds one. The last attempt computes it all.
+  if (why.reason == Reason::corrupt && r.failures + 1 == options_.attempts_max) r.submit.no_cache = true;
   ++flights_.stats().retried;
   out.push_back(
       RequestRetried{r.submit.req, {r.attempt.prefill, r.attempt.decode, stage, why.reason}, std::move(why.message)});

@@ -77,6 +77,24 @@ TEST_CASE("node/conductor: cached tokens count once for each request, however ma
   CHECK(b.conductor.flights().stats().prompt_tokens == 100);
 }
 
+TEST_CASE("node/conductor: the last attempt of a request whose blocks were damaged reuses none") {
+  for (const std::string code : {"corrupt", "io"}) {
+    CAPTURE(code);
+    Bench b;
+    start(b);
+    auto starts = Bench::sent<wire::PrefillStart>(b.submit("r"), "p0");
+    for (uint32_t attempt = 1; attempt < Bench::options().attempts_max; ++attempt) {
+      REQUIRE(starts.size() == 1);
+      CHECK_FALSE(starts[0].spec.no_cache);
+      starts = Bench::sent<wire::PrefillStart>(
+          b.give(Received{"p0", instance(1), wire::Failed{"r", attempt, "prefill", code, "", true}}), "p0");
+    }
+    REQUIRE(starts.size() == 1);
+    CHECK(starts[0].spec.attempt == Bench::options().attempts_max);
+    CHECK(starts[0].spec.no_cache == (code == "corrupt"));
+  }
+}
+
 TEST_CASE("node/conductor: a fetch from one holder teaches the rate of reading, one from two holders does not") {
   for (const size_t holders : {1, 2}) {
     CAPTURE(holders);
