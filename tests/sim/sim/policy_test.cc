@@ -248,7 +248,7 @@ void serve_healthy(World& world, Clients& clients, const WorldOptions& options, 
   world.set_faults({});
   for (const auto& name : world.names())
     if (!world.alive(name)) world.restart(name);
-  world.run_for(3s);
+  world.run_for(5s);  // a node notices after 3 s of silence that its conductor has died, and registers again
   for (const auto& name : world.names()) world.drain(name, false);
   world.run_for(3s);
   require_clean(world, seed);
