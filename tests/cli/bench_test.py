@@ -493,6 +493,12 @@ class Interrupts(Scratch):
             if "points" in out[-1]:
                 self.assertEqual(out[:-1], points, words)
 
+    def test_an_interrupt_removes_the_folder_of_disk(self):
+        words = ["disk", self.dir, "--bs", "4KiB-1MiB+4096", "-t", "50ms", "--size", "64MiB"]
+        out = self.interrupted(*words, lines=2)
+        self.assertRegex(out[1], r"^write ")
+        self.assertEqual(os.listdir(self.dir), [])
+
     def test_an_interrupt_leaves_the_file_that_was_asked_for(self):
         path = os.path.join(self.dir, "rows.jsonl")
         words = ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "3s", "--json", "-o", path]

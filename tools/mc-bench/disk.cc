@@ -254,8 +254,13 @@ class BenchFolder {
     return folder;
   }
   ~BenchFolder() {
+    if (mine_) remove(path_);
+  }
+  /// Removes the folder while a store may still make files in it: such a file fails the removal, which is tried again.
+  static void remove(const std::string& path) {
     std::error_code error;
-    if (mine_) std::filesystem::remove_all(path_, error);
+    for (int tries = 0; tries < 100 && std::filesystem::exists(path, error); ++tries)
+      std::filesystem::remove_all(path, error);
   }
   const std::string& path() const { return path_; }
   void clear(const std::string& name) const {
@@ -286,7 +291,8 @@ Result<int> measure_disk(const cli::Args& args) {
   std::vector<std::string> header = {"op",    "size",   "jobs",   "qd",        "MB/s",
                                      "blk/s", "p50 us", "p99 us", "blk/write", "restart s"};
   if (against) header.insert(header.end(), {"against", "ratio", "p25", "p75"});
-  MC_TRY(rows, Rows::open(args, "mc.bench.disk.v1", Table(header)));
+  MC_TRY(rows, Rows::open(args, "mc.bench.disk.v1", Table(header),
+                          {.clean = [path = folder->path()] { BenchFolder::remove(path); }}));
   rows->fact("failed", 0);
   for (const DiskPoint& point : points) {
     MC_TRY(row, point.op == "restart" ? measure_restart(point) : measure_flow(args, point, folder->path()));

@@ -12,14 +12,20 @@
 
 namespace mc::bench {
 
-Result<std::unique_ptr<Interruption>> Interruption::open(std::function<void()> write) {
+Result<std::unique_ptr<Interruption>> Interruption::open(std::function<void()> write, std::function<void()> clean) {
   MC_TRY(signals, host::Signals::open());
   MC_TRY(over, EventFd::open());
-  return std::unique_ptr<Interruption>(new Interruption(std::move(signals), std::move(over), std::move(write)));
+  return std::unique_ptr<Interruption>(
+      new Interruption(std::move(signals), std::move(over), std::move(write), std::move(clean)));
 }
 
-Interruption::Interruption(host::Signals signals, EventFd over, std::function<void()> write)
-    : signals_(std::move(signals)), over_(std::move(over)), write_(std::move(write)), thread_([this] { wait(); }) {}
+Interruption::Interruption(host::Signals signals, EventFd over, std::function<void()> write,
+                           std::function<void()> clean)
+    : signals_(std::move(signals)),
+      over_(std::move(over)),
+      write_(std::move(write)),
+      clean_(std::move(clean)),
+      thread_([this] { wait(); }) {}
 
 Interruption::~Interruption() {
   over_.signal();
@@ -42,6 +48,7 @@ void Interruption::wait() {
     (void)write_all(2, format_error("mc-bench", user_error(err::kInterrupted, "stopped by a signal")));
   }
   Child::kill_all();
+  if (clean_) clean_();
   std::_Exit(kExitInterrupted);
 }
 

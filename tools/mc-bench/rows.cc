@@ -4,16 +4,18 @@
 
 namespace mc::bench {
 
-Result<std::unique_ptr<Rows>> Rows::open(const cli::Args& args, std::string_view schema, Table table) {
+Result<std::unique_ptr<Rows>> Rows::open(const cli::Args& args, std::string_view schema, Table table,
+                                         RowsOptions options) {
   MC_TRY(sink, Sink::open(args));
-  std::unique_ptr<Rows> rows(new Rows(std::move(sink), result_head(schema, args), std::move(table)));
-  MC_TRY(interruption, Interruption::open([rows = rows.get()] { (void)rows->summary(true); }));
+  std::unique_ptr<Rows> rows(new Rows(std::move(sink), result_head(schema, args), std::move(table), options.list));
+  const auto write = [rows = rows.get()] { (void)rows->summary(true); };
+  MC_TRY(interruption, Interruption::open(write, std::move(options.clean)));
   rows->interruption_ = std::move(interruption);
   return rows;
 }
 
-Rows::Rows(Sink sink, Json head, Table table)
-    : sink_(std::move(sink)), table_(std::move(table)), result_(std::move(head)) {}
+Rows::Rows(Sink sink, Json head, Table table, std::string_view list)
+    : sink_(std::move(sink)), table_(std::move(table)), list_(list), result_(std::move(head)) {}
 
 void Rows::fact(std::string_view key, Json value) {
   const auto lock = interruption_->lock();
@@ -26,9 +28,17 @@ Result<void> Rows::text(std::string_view text) {
 }
 
 Result<void> Rows::add(Json point, std::vector<std::string> cells) {
+  std::vector<Json> points;
+  points.push_back(std::move(point));
+  return add(std::move(points), std::move(cells));
+}
+
+Result<void> Rows::add(std::vector<Json> points, std::vector<std::string> cells) {
   const auto lock = interruption_->lock();
-  MC_CHECK(sink_.line(point));
-  points_.push(std::move(point));
+  for (Json& point : points) {
+    MC_CHECK(sink_.line(point));
+    points_.push(std::move(point));
+  }
   return sink_.next(table_, std::move(cells));
 }
 
@@ -38,7 +48,7 @@ Result<void> Rows::finish() {
 }
 
 Result<void> Rows::summary(bool interrupted) {
-  result_.set("points", std::move(points_)).set("interrupted", interrupted);
+  result_.set(list_, std::move(points_)).set("interrupted", interrupted);
   MC_CHECK(sink_.line(result_));
   return sink_.finish();
 }

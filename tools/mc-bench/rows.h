@@ -2,6 +2,7 @@
 // interrupt the summary has the points until then.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -30,10 +31,16 @@ inline constexpr Flag kStoreTime{.name = "time",
                                  .help = "how long each point runs, at least 1ms",
                                  .check = check_measured_time};
 
+struct RowsOptions {
+  std::string_view list = "points";  // key of the points in the summary
+  std::function<void()> clean = {};  // called after an interrupt, when the summary is written
+};
+
 class Rows {
  public:
   /// Opens an Interruption, so no other thread may have started.
-  static Result<std::unique_ptr<Rows>> open(const cli::Args& args, std::string_view schema, Table table);
+  static Result<std::unique_ptr<Rows>> open(const cli::Args& args, std::string_view schema, Table table,
+                                            RowsOptions options = {});
 
   /// Announces cells of a later row: columns are wide enough for them from the first row on.
   void expect(const std::vector<std::string>& cells) { table_.expect(cells); }
@@ -42,15 +49,18 @@ class Rows {
   /// Writes a line before or between the rows; writes nothing with --json.
   Result<void> text(std::string_view text);
   Result<void> add(Json point, std::vector<std::string> cells);
+  /// Several points that one row of the table shows.
+  Result<void> add(std::vector<Json> points, std::vector<std::string> cells);
   /// Writes the summary and the file of -o.
   Result<void> finish();
 
  private:
-  Rows(Sink sink, Json head, Table table);
+  Rows(Sink sink, Json head, Table table, std::string_view list);
   Result<void> summary(bool interrupted);
 
   Sink sink_;
   Table table_;
+  std::string list_;
   Json result_, points_ = Json::array();
   std::unique_ptr<Interruption> interruption_;  // last: its thread reads the rest
 };
