@@ -484,6 +484,8 @@ class Interrupts(Scratch):
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "4096x4096"],
             ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
+            ["model", "-p", "8-500+1", "-n", 0, "-r", 1],
+            ["recall", "-p", "128-1900+1", "-r", 1],
         ):
             out = [json.loads(line) for line in self.interrupted(*words, "--json", lines=1)]
             self.assertEqual(out[-1]["type"], "result", words)

@@ -4,14 +4,15 @@
 #include "grammar/grammar.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/exit.h"
 #include "base/rng.h"
 #include "host/engine.h"
 #include "model/find.h"
-#include "print.h"
 #include "product/flags.h"
+#include "rows.h"
 #include "text/text.h"
 #include "verbs.h"
 
@@ -121,8 +122,10 @@ struct MaskTimes {
     for (const double us : mask_us) sum += us;
     return sum;
   }
+  /// The ceil(share * N)-th smallest.
   double at(double share) const {
-    return mask_us[static_cast<size_t>(share * static_cast<double>(mask_us.size() - 1))];
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(mask_us.size())));
+    return mask_us[std::max<size_t>(rank, 1) - 1];
   }
 };
 
@@ -158,17 +161,21 @@ void draw(grammar::Masks& masks, Rng& rng, size_t answers, MaskTimes& out) {
 const cli::FlagList kGrammarFlags = kGrammarFlagTable;
 
 Result<int> measure_grammars(const cli::Args& args) {
-  MC_TRY(sink, Sink::open(args));
+  MC_TRY(rows, Rows::open(args, "mc.bench.grammar.v1",
+                          Table({"grammar", "masks", "mean us", "p50 us", "p99 us", "longest us", "compile us"}),
+                          {.list = "grammars"}));
   Rng rng(args.count(flags::kSeed));
   std::string name;
   const TimePoint began = steady_now();
   MC_TRY(vocabulary, vocabulary_of(args, rng, name));
   const double build_ms = 1e3 * to_seconds(steady_now() - began);
-  Json result = result_head("mc.bench.grammar.v1", args);
-  result.set("vocabulary", name).set("tokens", vocabulary.size()).set("build_ms", build_ms);
-  Table table({"grammar", "masks", "mean us", "p50 us", "p99 us", "longest us", "compile us"});
+  rows->fact("vocabulary", name);
+  rows->fact("tokens", vocabulary.size());
+  rows->fact("build_ms", build_ms);
+  MC_CHECK(rows->text(name + ": " + thousands(vocabulary.size()) + " tokens, read in " + fixed(build_ms, 0) +
+                      " ms; one thread\n"));
+  for (const Named& named : kGrammars) rows->expect({named.name, "1,000,000", "1000.0", "1000.0", "1000.0", "10000.0"});
   grammar::MaskStore shared;
-  Json rows = Json::array();
   for (const Named& named : kGrammars) {
     const TimePoint start = steady_now();
     MC_TRY(compiled, grammar::Grammar::compile(named.grammar));
@@ -179,22 +186,18 @@ Result<int> measure_grammars(const cli::Args& args) {
     draw(masks, rng, args.count(kAnswers), times);
     std::sort(times.mask_us.begin(), times.mask_us.end());
     const double mean = times.sum_us() / static_cast<double>(times.mask_us.size());
-    table.add({named.name, thousands(times.mask_us.size()), fixed(mean, 1), fixed(times.at(0.5), 1),
-               fixed(times.at(0.99), 1), fixed(times.at(1), 1), fixed(compile_us, 0)});
-    rows.push(Json::object({{"grammar", named.name},
-                            {"masks", times.mask_us.size()},
-                            {"mean_us", mean},
-                            {"p50_us", times.at(0.5)},
-                            {"p99_us", times.at(0.99)},
-                            {"longest_us", times.at(1)},
-                            {"compile_us", compile_us}}));
+    MC_CHECK(rows->add(Json::object({{"type", "point"},
+                                     {"grammar", named.name},
+                                     {"masks", times.mask_us.size()},
+                                     {"mean_us", mean},
+                                     {"p50_us", times.at(0.5)},
+                                     {"p99_us", times.at(0.99)},
+                                     {"longest_us", times.at(1)},
+                                     {"compile_us", compile_us}}),
+                       {named.name, thousands(times.mask_us.size()), fixed(mean, 1), fixed(times.at(0.5), 1),
+                        fixed(times.at(0.99), 1), fixed(times.at(1), 1), fixed(compile_us, 0)}));
   }
-  result.set("grammars", std::move(rows));
-  MC_CHECK(sink.text(name + ": " + thousands(vocabulary.size()) + " tokens, read in " + fixed(build_ms, 0) +
-                     " ms; one thread\n"));
-  MC_CHECK(sink.table(table));
-  MC_CHECK(sink.line(result));
-  MC_CHECK(sink.finish());
+  MC_CHECK(rows->finish());
   return kExitOk;
 }
 

@@ -16,8 +16,8 @@
 #include "mem/mem.h"
 #include "model/generate.h"
 #include "model/runner.h"
-#include "print.h"
 #include "product/flags.h"
+#include "rows.h"
 #include "sched/sched.h"
 #include "verbs.h"
 #include "xfer/bench.h"
@@ -224,6 +224,25 @@ std::vector<std::string> row_text(const Json& r, const char* unit, double scale,
           fixed(r[unit].as_double() / scale, 1) + name, fixed(100 * r["peak_share"].as_double(), 0)};
 }
 
+void state_facts(const host::Engine& engine, const std::string& kernels, Rows& rows) {
+  rows.fact("model", engine.served_name);
+  rows.fact("parameters", engine.model->parameters());
+  rows.fact("weight_bytes", engine.model->weight_bytes());
+  rows.fact("dtype", to_string(engine.model->dtype()));
+  rows.fact("weight_dtype", engine.model->weight_dtype());
+  rows.fact("attention", attn::to_string(engine.prefill_plan));
+  rows.fact("kernels", kernels);
+  rows.fact("threads", engine.parallel->threads());
+}
+
+/// Makes the columns wide enough for the deepest and longest points.
+void expect_points(const Points& points, Rows& rows) {
+  const auto deepest = std::to_string(*std::max_element(points.depths.begin(), points.depths.end()));
+  for (const int64_t prompt : points.prompts)
+    rows.expect(
+        {"pp" + std::to_string(prompt) + (deepest == "0" ? "" : " @ d" + deepest), "1000.0 ± 100.0", "1000.0 GFLOP/s"});
+}
+
 /// The rate of reads between nodes of one host: memory to memory.
 double copy_rate() {
   auto from = mem::HostBuffer::allocate(size_t{16} << 20), to = mem::HostBuffer::allocate(size_t{16} << 20);
@@ -231,7 +250,7 @@ double copy_rate() {
   return xfer::bench_memcpy(from->bytes(), to->bytes(), size_t{1} << 20, 200ms);
 }
 
-Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const Fit& fit, Json& result) {
+Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const Fit& fit, Rows& rows) {
   const model::ModelConfig& config = engine.model->config();
   sched::Profile profile;
   profile.name = profile.model = engine.served_name;
@@ -253,20 +272,22 @@ Result<void> save_cost(const cli::Args& args, const host::Engine& engine, const 
   Json out = Json::object({{"file", args.text(kSaveCost)}});
   out.set("prefill_mape", fit.prefills.empty() ? 0.0 : error / static_cast<double>(fit.prefills.size()));
   out.set("step_mape", fit.steps.empty() ? 0.0 : step_error / static_cast<double>(fit.steps.size()));
-  result.set("cost", std::move(out));
-  profile.error.prefill_mape = result["cost"]["prefill_mape"].as_double();
-  profile.error.step_mape = result["cost"]["step_mape"].as_double();
+  profile.error.prefill_mape = out["prefill_mape"].as_double();
+  profile.error.step_mape = out["step_mape"].as_double();
+  const std::string text = "cost model written to " + args.text(kSaveCost) + "; mean error prefill " +
+                           fixed(100 * profile.error.prefill_mape, 1) + " %, decode step " +
+                           fixed(100 * profile.error.step_mape, 1) + " %\n";
+  rows.fact("cost", std::move(out));
   if (auto done = profile.complete(); !done) return user_error(err::kInternal, done.error().what);
-  return write_output(args.text(kSaveCost), sched::format_profile(profile), kSaveCost);
+  MC_CHECK(write_output(args.text(kSaveCost), sched::format_profile(profile), kSaveCost));
+  return rows.text(text);
 }
 
 Result<void> measure(const cli::Args& args, Bench& bench, const Points& points, double flop_limit, double byte_limit,
-                     Sink& sink, Table& table, Json& all, Fit& fit) {
+                     Rows& out, Fit& fit) {
   const auto emit = [&](Json row, const char* unit, double scale, const char* name) -> Result<void> {
-    table.add(row_text(row, unit, scale, name));
-    MC_CHECK(sink.line(row));
-    all.push(std::move(row));
-    return {};
+    auto cells = row_text(row, unit, scale, name);
+    return out.add(std::move(row), std::move(cells));
   };
   for (int64_t depth : points.depths) {
     if (depth > 0) MC_CHECK(bench.prefill(0, depth));
@@ -313,8 +334,13 @@ Result<int> measure_model(const cli::Args& args) {
     if (args.positional_one("ACTION") != "inspect")
       return user_error(err::kUsage, "model takes no '" + args.positional_one("ACTION") + "'; it knows inspect",
                         "ACTION");
-    return inspect_model(args,
-                         args.positional("FILE").empty() ? args.text(flags::kModel) : args.positional_one("FILE"));
+    if (args.positional("FILE").empty()) return inspect_model(args, args.text(flags::kModel));
+    auto shown = inspect_model(args, args.positional_one("FILE"));
+    if (!shown && shown.error().mc == err::kModelIncomplete && shown.error().where == "-m") {
+      shown.error().where = "FILE";
+      shown.error().next = "give a directory in Hugging Face format or a GGUF file";
+    }
+    return shown;
   }
   MC_TRY(sink, Sink::open(args));
   MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));
@@ -324,6 +350,7 @@ Result<int> measure_model(const cli::Args& args) {
                       "--chunk-tokens is " + std::to_string(chunk) + "; it must be a multiple of --block-tokens, " +
                           std::to_string(block) + ", and at most " + std::to_string(kModelTokensMax),
                       "--chunk-tokens", "--chunk-tokens " + std::to_string(std::max(block, chunk / block * block)));
+  MC_TRY(rows, Rows::open(args, "mc.bench.model.v1", Table({"point", "tokens/s", "work", "% of peak"})));
   MC_TRY(engine, host::open_engine(args));
   const auto& config = engine.model->config();
   MC_TRY(points, read_points(args, config, engine.block_tokens));
@@ -339,31 +366,20 @@ Result<int> measure_model(const cli::Args& args) {
   const double named = peak.rate(attn::bounding_rate(kernels, engine.model->dtype()));
   const double flop_limit = named > 0 ? named : peak.best_flop_per_s();
   Bench bench(engine, std::move(runner), std::move(pages), chunk);
-  Table table({"point", "tokens/s", "work", "% of peak"});
-  Json all = Json::array();
+  state_facts(engine, kernels, *rows);
+  rows->fact("chunk_tokens", chunk);
+  rows->fact("peak_flop_per_s", flop_limit);
+  rows->fact("peak_read_bytes_per_s", peak.read_bytes_per_s);
+  expect_points(points, *rows);
+  MC_CHECK(rows->text(engine.served_name + ": " + thousands(engine.model->parameters()) + " parameters, " +
+                      std::string(to_string(engine.model->dtype())) + ", " + kernels + ", " +
+                      std::to_string(engine.parallel->threads()) + " threads\nmachine peak " +
+                      fixed(flop_limit / 1e9, 1) + " GFLOP/s, " + fixed(peak.read_bytes_per_s / 1e9, 1) +
+                      " GB/s read\n"));
   Fit fit;
-  Json result = result_head("mc.bench.model.v1", args);
-  result.set("model", engine.served_name).set("parameters", engine.model->parameters());
-  result.set("weight_bytes", engine.model->weight_bytes()).set("dtype", to_string(engine.model->dtype()));
-  result.set("weight_dtype", engine.model->weight_dtype());
-  result.set("attention", attn::to_string(engine.prefill_plan)).set("kernels", kernels);
-  result.set("threads", engine.parallel->threads()).set("chunk_tokens", chunk);
-  result.set("peak_flop_per_s", flop_limit).set("peak_read_bytes_per_s", peak.read_bytes_per_s);
-  MC_CHECK(sink.text(engine.served_name + ": " + thousands(engine.model->parameters()) + " parameters, " +
-                     std::string(to_string(engine.model->dtype())) + ", " + kernels + ", " +
-                     std::to_string(engine.parallel->threads()) + " threads\nmachine peak " +
-                     fixed(flop_limit / 1e9, 1) + " GFLOP/s, " + fixed(peak.read_bytes_per_s / 1e9, 1) +
-                     " GB/s read\n"));
-  MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, sink, table, all, fit));
-  MC_CHECK(sink.table(table));
-  if (args.present(kSaveCost)) {
-    MC_CHECK(save_cost(args, engine, fit, result));
-    MC_CHECK(sink.text("cost model written to " + args.text(kSaveCost) + "; mean error prefill " +
-                       fixed(100 * result["cost"]["prefill_mape"].as_double(), 1) + " %, decode step " +
-                       fixed(100 * result["cost"]["step_mape"].as_double(), 1) + " %\n"));
-  }
-  MC_CHECK(sink.line(result.set("points", std::move(all))));
-  MC_CHECK(sink.finish());
+  MC_CHECK(measure(args, bench, points, flop_limit, peak.read_bytes_per_s, *rows, fit));
+  if (args.present(kSaveCost)) MC_CHECK(save_cost(args, engine, fit, *rows));
+  MC_CHECK(rows->finish());
   return 0;
 }
 

@@ -13,8 +13,8 @@
 #include "host/daemon_flags.h"
 #include "host/engine.h"
 #include "model/generate.h"
-#include "print.h"
 #include "product/flags.h"
+#include "rows.h"
 #include "text/text.h"
 #include "verbs.h"
 
@@ -204,7 +204,7 @@ Result<bool> answers(model::Runner& runner, const text::Tokenizer& tokenizer, co
 const cli::FlagList kRecallFlags = kRecallFlagTable;
 
 Result<int> measure_recall(const cli::Args& args) {
-  MC_TRY(sink, Sink::open(args));
+  MC_TRY(rows, Rows::open(args, "mc.bench.recall.v1", Table({"task", "tokens", "full", "moba", "hybrid"})));
   MC_TRY(engine, host::open_engine(args));
   const model::ModelConfig& config = engine.model->config();
   MC_TRY(tokenizer, text::Tokenizer::open(engine.directory));
@@ -220,8 +220,11 @@ Result<int> measure_recall(const cli::Args& args) {
                                      {.block_tokens = engine.block_tokens, .kernels = args.text(flags::kKernels)}));
   const uint64_t count = std::clamp<uint64_t>(args.count(kCount), 1, 10'000);
   const Questions questions(tokenizer);
-  Table table({"task", "tokens", "full", "moba", "hybrid"});
-  Json points = Json::array();
+  rows->fact("model", engine.served_name);
+  rows->fact("dtype", to_string(engine.model->dtype()));
+  rows->fact("weight_dtype", engine.model->weight_dtype());
+  const std::string widest = "100.0 % (" + std::to_string(count) + " of " + std::to_string(count) + ")";
+  rows->expect({"key-value", "", widest, widest, widest});
   for (const char* task : {"passkey", "key-value"}) {
     for (uint64_t length : lengths) {
       Rng rng(args.count(flags::kSeed) + length);
@@ -234,25 +237,20 @@ Result<int> measure_recall(const cli::Args& args) {
         }
       }
       std::vector<std::string> row = {task, std::to_string(length)};
+      std::vector<Json> points;
       for (size_t p = 0; p < plans.size(); ++p) {
         const double share = static_cast<double>(right[p]) / static_cast<double>(count);
         Json point = Json::object({{"type", "point"}, {"task", task}, {"tokens", length}, {"mode", plans[p].name}});
         point.set("attention", attn::to_string(plans[p].plan)).set("prompts", count);
         point.set("correct", right[p]).set("share", share);
-        MC_CHECK(sink.line(point));
-        points.push(std::move(point));
+        points.push_back(std::move(point));
         row.push_back(fixed(100 * share, 1) + " % (" + std::to_string(right[p]) + " of " + std::to_string(count) + ")");
       }
-      table.add(std::move(row));
+      MC_CHECK(rows->add(std::move(points), std::move(row)));
       note(args, std::string(task) + " at " + std::to_string(length) + " tokens done");
     }
   }
-  MC_CHECK(sink.table(table));
-  Json result = result_head("mc.bench.recall.v1", args);
-  result.set("model", engine.served_name).set("dtype", to_string(engine.model->dtype()));
-  result.set("weight_dtype", engine.model->weight_dtype()).set("points", std::move(points));
-  MC_CHECK(sink.line(result));
-  MC_CHECK(sink.finish());
+  MC_CHECK(rows->finish());
   return 0;
 }
 
