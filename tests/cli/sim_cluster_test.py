@@ -260,6 +260,14 @@ class Cluster(unittest.TestCase):
         self.assertEqual(code, 0, err)
         clusters = {p["cluster"] for p in json.loads(out.splitlines()[-1])["points"]}
         self.assertEqual(clusters, {"2p1d", "3m"})
+        made = json.loads(out.splitlines()[-1])
+        for point in made["points"]:
+            self.assertEqual(point["search_limit"], point["max_speedup"] >= 64, point)
+        loose = ("--ttft-slo", "10h", "--tbt-slo", "1h", "--limit", "100")
+        code, out, err = cluster.run("mc-bench", "advise", SMALL, "--nodes", "2", *loose)
+        self.assertEqual(code, 0, err)
+        for told in (rb" >= [0-9.]+$", rb"^>=: the search ends at 64 times", rb"bears at least "):
+            self.assertRegex(out, b"(?m)" + told)
         for words, told in (
             (["--nodes", "2", "--pipeline", "2"], "no group of 2"),
             (["--policy", "load,kv-centric"], "one policy"),

@@ -1,5 +1,6 @@
 // `mc-bench advise TRACE`: what to deploy for a workload. Simulates every split of the nodes into prefill and decode,
-// and the same nodes doing both, at the trace's rate; then finds how much load the best of them bear. Says what it
+// and the same nodes doing both, at the trace's rate; then finds how much load the best split, its two neighbours and
+// the nodes that do both bear. Says what it
 // would yield, and when not to disaggregate.
 
 #include <algorithm>
@@ -46,20 +47,37 @@ Json json_of(const Choice& c) {
   out.set("p90_tbt_ms", c.now.figures.tbt_s.p90 * 1e3).set("gpu_s_mean", c.now.figures.gpu_s_mean);
   out.set("max_speedup", c.most.speedup);
   const bool any = c.most.speedup > 0;
-  return std::move(out.set("max_rate_per_s", any ? c.most.rate_per_s : 0.0));
+  out.set("max_rate_per_s", any ? c.most.rate_per_s : 0.0);
+  return std::move(out.set("search_limit", c.most.is_search_limit));
 }
 
 double rate_of(const Choice& c) {
   return c.most.speedup > 0 ? c.most.rate_per_s : 0;
 }
 
+/// The rate as the table shows it: a cluster that kept the goal where the search ended may bear more.
+std::string rate_text(const Choice& c) {
+  return (c.most.is_search_limit ? ">= " : "") + fixed(rate_of(c), 2);
+}
+
 std::string sentence(const Choice& best, const Choice& other, double share) {
   const double ours = rate_of(best), theirs = rate_of(other);
   std::string out = "deploy " + best.now.shape.text() + " (" + best.name + "): ";
   if (ours <= 0) return "no choice keeps the goal even at 1/64 of this load; loosen the bounds or take faster nodes\n";
-  out += "bears " + fixed(ours, 2) + " requests/s with " + fixed(share * 100, 0) + " % within both bounds";
-  if (theirs > 0) out += ", " + fixed(ours / theirs, 2) + " times " + other.now.shape.text() + " (" + other.name + ")";
+  out += "bears " + std::string(best.most.is_search_limit ? "at least " : "") + fixed(ours, 2) + " requests/s with " +
+         fixed(share * 100, 0) + " % within both bounds";
+  // Two rates of which one is a limit of the search have no ratio.
+  if (theirs > 0 && !best.most.is_search_limit && !other.most.is_search_limit)
+    out += ", " + fixed(ours / theirs, 2) + " times " + other.now.shape.text() + " (" + other.name + ")";
   return out + "\n";
+}
+
+/// The reason of the rates with ">=".
+std::string limit_text(const std::vector<Choice>& choices) {
+  const bool any = std::any_of(choices.begin(), choices.end(), [](const Choice& c) { return c.most.is_search_limit; });
+  if (!any) return "";
+  return ">=: the search ends at " + fixed(kSpeedupMost, 0) +
+         " times the trace's rate, and the cluster keeps the goal there\n";
 }
 
 /// Refuses setups that leave advise nothing to compare.
@@ -133,13 +151,13 @@ Result<int> advise(const cli::Args& args) {
     MC_CHECK(sink.line(line));
     points.push(line);
     table.add({c.name, c.now.shape.text(), fixed(c.now.figures.effective * 100, 2), fixed(c.now.figures.ttft_s.p90, 2),
-               fixed(c.now.figures.tbt_s.p90 * 1e3, 1), fixed(rate_of(c), 2)});
+               fixed(c.now.figures.tbt_s.p90 * 1e3, 1), rate_text(c)});
   }
   const std::string advice = sentence(choices.front(), *other, share);
   result.set("disaggregate", choices.front().now.shape.coupled == 0);
   result.set("cluster", choices.front().now.shape.text()).set("advice", advice.substr(0, advice.size() - 1));
   result.set("max_rate_per_s", rate_of(choices.front())).set("points", std::move(points));
-  MC_CHECK(sink.text(table.text() + "\n" + advice));
+  MC_CHECK(sink.text(table.text() + limit_text(choices) + "\n" + advice));
   MC_CHECK(sink.line(result));
   MC_CHECK(sink.finish());
   return 0;

@@ -432,9 +432,10 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
     for (const JsonMember& member : p.json.members()) line.set(member.key, member.value);
     MC_CHECK(sink.line(line));
     table.add({p.shape.text() + (ratio && i == best ? " *" : ""), std::string(p.json["policy"].as_string()),
-               std::string(p.json["admission"].as_string()), rate(p.rate_per_s), rate(p.figures.goodput_per_s),
-               fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3), fixed(p.figures.ttft_s.p90, 3),
-               fixed(p.figures.tbt_s.mean * 1e3, 1), fixed(p.figures.tbt_s.p90 * 1e3, 1)});
+               std::string(p.json["admission"].as_string()), (p.is_search_limit ? ">= " : "") + rate(p.rate_per_s),
+               rate(p.figures.goodput_per_s), fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3),
+               fixed(p.figures.ttft_s.p90, 3), fixed(p.figures.tbt_s.mean * 1e3, 1),
+               fixed(p.figures.tbt_s.p90 * 1e3, 1)});
   }
   MC_CHECK(sink.text(table.text()));
   Json out = result_head("mc.sim.v1", args);

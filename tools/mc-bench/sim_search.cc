@@ -27,7 +27,7 @@ SimPoint simulate_point(const std::vector<sim::TraceRequest>& trace, const sim::
 
 SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::TraceBlocks& blocks,
                        sim::ClusterOptions options, double share, SimProgress& progress) {
-  constexpr double kLeast = 1.0 / 64, kMost = 64, kPrecision = 1.01;
+  constexpr double kPrecision = 1.01;
   options.keep_samples = false;
   // A run that has missed too often is not run to its end.
   options.misses_max = static_cast<uint64_t>(std::floor((1 - share) * static_cast<double>(trace.size()) + 1e-6));
@@ -41,10 +41,11 @@ SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::T
   };
   double low = options.speedup, high = low;
   if (holds(low)) {
-    while (high < kMost && holds(high * 2)) high = low = high * 2;
-    high = low * 2;
+    while (high < kSpeedupMost && holds(high * 2)) high = low = high * 2;
+    best.is_search_limit = high >= kSpeedupMost;
+    high = best.is_search_limit ? low : low * 2;
   } else {
-    while (low > kLeast && !holds(low / 2)) low /= 2;
+    while (low > kSpeedupLeast && !holds(low / 2)) low /= 2;
     high = low;
     low /= 2;
   }
@@ -56,6 +57,7 @@ SimPoint find_max_rate(const std::vector<sim::TraceRequest>& trace, const sim::T
     const double middle = (low + high) / 2;
     (holds(middle) ? low : high) = middle;
   }
+  best.json.set("search_limit", best.is_search_limit);
   return best;
 }
 
