@@ -269,8 +269,8 @@ std::optional<wire::Refused> Members::objection(const wire::Hello& hello, const 
     refused.field = "config";
     refused.ours = ours->config;
     refused.theirs = options_.config_digest;
-    refused.message =
-        "the conductor serves " + options_.model + ", this node has " + hello.model + " with another config.json";
+    refused.message = "the conductor serves " + options_.model + ", this node has " + hello.model +
+                      " with another configuration (config.json, or the metadata of a GGUF file)";
     return refused;
   }
   for (const auto& [name, node] : nodes_) {
