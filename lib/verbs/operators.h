@@ -12,9 +12,10 @@
 
 namespace mc::flags {
 
-inline constexpr Flag kUrl{.name = "url",
-                           .value = "URL",
-                           .help = "the conductor's HTTP address; replaces its socket in MCT_RUN_DIR and needs a key"};
+inline constexpr Flag kUrl{
+    .name = "url",
+    .value = "URL",
+    .help = "the conductor's HTTP address; replaces its socket in MCT_RUN_DIR; with tenants it needs a key"};
 inline constexpr Flag kAdminKey = with_default(kAdminKeyFile, "", "key of the operators' pages, for --url");
 inline constexpr Flag kVerbKeyFile = with_default(kApiKeyFile, "", "key of a tenant with admin = true, for --url");
 
