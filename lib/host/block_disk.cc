@@ -1,5 +1,7 @@
 #include "host/block_disk.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +12,7 @@
 #include "base/assert.h"
 #include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/thread_limit.h"
 #include "base/units.h"
@@ -110,9 +113,32 @@ void log_new_folders(std::string directory) {
     log_info("folders are made for --ssd", {{"folders", above.string()}});
 }
 
+bool has_store(const std::string& directory) {
+  std::error_code error;
+  return std::filesystem::exists(directory + "/super.a", error) ||
+         std::filesystem::exists(directory + "/super.b", error);
+}
+
+/// The directory, or the nearest one above it that exists.
+std::filesystem::path existing_folder(const std::string& directory) {
+  std::error_code error;
+  auto folder = std::filesystem::absolute(directory, error);
+  while (folder.has_relative_path() && !std::filesystem::exists(folder, error)) folder = folder.parent_path();
+  return folder;
+}
+
 uint64_t new_segment_bytes(uint64_t capacity_bytes) {
   const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, kSegmentUsual);
   return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+}
+
+/// The error of a store that cannot be opened, with its directory.
+Error open_error(const std::string& directory, Error cause) {
+  Error error = within(directory, std::move(cause));
+  if (error.mc == err::kStoreCorrupt)
+    error.next = "remove its files seg.* and super.*, and keep its folder " + std::string(kValuesFolder) +
+                 ": KV blocks are computed again, and nothing else has durable values";
+  return as_user_error(error.code == Code::no_space ? err::kDiskFull : err::kFileAccess, std::move(error));
 }
 
 /// Code::ok for a success.
@@ -122,6 +148,16 @@ Error error_of(const Result<T>& result) {
 }
 
 }  // namespace
+
+uint64_t block_disk_room(const std::string& directory) {
+  std::error_code error;
+  const auto space = std::filesystem::space(existing_folder(directory), error);
+  uint64_t bytes = error ? UINT64_MAX / 2 : space.available;
+  for (const std::string& folder : {directory, directory + "/" + std::string(kValuesFolder)})
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+      if (entry.path().filename().string().starts_with("seg.")) bytes += entry.file_size(error);
+  return bytes;
+}
 
 uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes) {
   uint64_t segments = 0, segment_bytes = 0;
@@ -137,6 +173,23 @@ uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes)
   return std::max(segments, capacity_bytes / segment_bytes) + kFilesBeside;
 }
 
+Result<uint64_t> BlockDisk::check(const BlockDiskOptions& options) {
+  MC_CHECK(check_directory(options.directory));
+  if (!has_store(options.directory)) {
+    const auto folder = existing_folder(options.directory);
+    if (::access(folder.c_str(), W_OK | X_OK) != 0)
+      return as_user_error(err::kFileAccess, errno_error(folder.string()));
+    // The header and the end of a segment take three pages.
+    return new_segment_bytes(options.capacity_bytes) - 3 * store::kPageBytes;
+  }
+  auto disk = store::open_disk(options.io, options.directory, store::Access::read_only);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  auto opened = store::Store::open(std::move(disk->disk),
+                                   {.capacity_bytes = options.capacity_bytes, .access = store::Access::read_only});
+  if (!opened) return open_error(options.directory, std::move(opened).error());
+  return (*opened)->value_bytes_max();
+}
+
 Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& options) {
   MC_CHECK(check_directory(options.directory));
   log_new_folders(options.directory);
@@ -147,15 +200,7 @@ Result<std::unique_ptr<BlockDisk>> BlockDisk::open(const BlockDiskOptions& optio
   settings.segment_bytes = new_segment_bytes(options.capacity_bytes);
   settings.report_evictions = true;
   auto opened = store::Store::open(std::move(disk->disk), settings);
-  if (!opened && opened.error().mc == err::kStoreCorrupt) {
-    Error error = within(options.directory, std::move(opened).error());
-    error.next = "remove its files seg.* and super.*, and keep its folder " + std::string(kValuesFolder) +
-                 ": KV blocks are computed again, and nothing else has durable values";
-    return error;
-  }
-  if (!opened)
-    return as_user_error(opened.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess,
-                         within(options.directory, std::move(opened).error()));
+  if (!opened) return open_error(options.directory, std::move(opened).error());
   MC_TRY(ready, EventFd::open());
   std::unique_ptr<BlockDisk> out(new BlockDisk(std::move(*opened), disk->kind, std::move(ready)));
   MC_CHECK(out->start());

@@ -24,6 +24,9 @@ struct BlockDiskOptions {
   std::string io = "auto";  // kind of the store's disk
 };
 
+/// Bytes that a disk tier in this directory may take: those free on its file system, and those of its segments.
+uint64_t block_disk_room(const std::string& directory);
+
 /// Files that a block disk may have open: its segments, which stay open, and a few more. A directory that has segments
 /// already keeps their size.
 uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes);
@@ -32,6 +35,8 @@ class BlockDisk final : public node::BlockDisk {
  public:
   /// Errors have a number and name the directory: it is in use, of another format, damaged, not writable, or full.
   static Result<std::unique_ptr<BlockDisk>> open(const BlockDiskOptions& options);
+  /// Looks whether open() would do, and leaves the directory as it is, or not there. Bytes of the largest value.
+  static Result<uint64_t> check(const BlockDiskOptions& options);
   /// Ends the operations under way and makes everything durable.
   ~BlockDisk() override;
 

@@ -1,6 +1,7 @@
 #include "host/value_disk.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
 #include "base/assert.h"
@@ -49,6 +50,20 @@ Result<void> twice(const std::function<Result<void>()>& call) {
 uint64_t value_disk_files(uint64_t capacity_bytes) {
   constexpr uint64_t kFilesBeside = 16;  // directory, lock, superblocks, rings, and a segment that is being made
   return capacity_bytes == 0 ? 0 : capacity_bytes / new_segment_bytes(capacity_bytes) + kFilesBeside;
+}
+
+Result<void> BlockValueDisk::check(const Options& options) {
+  std::error_code error;
+  if (!std::filesystem::exists(options.directory + "/super.a", error) &&
+      !std::filesystem::exists(options.directory + "/super.b", error))
+    return {};
+  auto disk = store::open_disk(options.io, options.directory, store::Access::read_only);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  auto opened = store::Store::open(
+      std::move(disk->disk),
+      {.capacity_bytes = options.capacity_bytes, .keeps_all = true, .access = store::Access::read_only});
+  if (!opened) return value_store_error(options.directory, std::move(opened).error());
+  return {};
 }
 
 Result<std::unique_ptr<BlockValueDisk>> BlockValueDisk::open(const Options& options) {

@@ -104,6 +104,10 @@ Result<std::unique_ptr<BlockValueDisk>> WorkerPlan::open_value_disk() const {
                {{"least", kValueDiskLeast}, {"ssd", place.bytes}});
     return std::unique_ptr<BlockValueDisk>();
   }
+  if (args_.on(flags::kCheck)) {
+    MC_CHECK(BlockValueDisk::check({.directory = directory, .capacity_bytes = bytes}));
+    return std::unique_ptr<BlockValueDisk>();
+  }
   MC_TRY(disk, BlockValueDisk::open({.directory = directory, .capacity_bytes = bytes}));
   const store::Restart& restart = disk->restart();
   for (const std::string& loss : restart.damaged)
@@ -113,6 +117,16 @@ Result<std::unique_ptr<BlockValueDisk>> WorkerPlan::open_value_disk() const {
   return disk;
 }
 
+/// A block of the model must fit in a segment of the disk.
+Result<void> WorkerPlan::check_block(const std::string& directory, uint64_t value_bytes_max) const {
+  const uint64_t value_bytes = options.layout.layers > 0 ? node::disk_value_bytes(options.layout) : 0;
+  if (value_bytes <= value_bytes_max) return {};
+  return user_error(err::kBadValue,
+                    "a block of " + format_bytes(value_bytes) + " does not fit in the segments of " + directory +
+                        ", which hold " + format_bytes(value_bytes_max),
+                    "--ssd", "give an empty directory and a larger SIZE");
+}
+
 Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
   if (!args_.present(flags::kSsd)) return std::unique_ptr<BlockDisk>();
   if (options.stages > 1)
@@ -120,14 +134,17 @@ Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
                       "--ssd", "leave it out on the members of a pipeline; mc-cache --ssd serves the other nodes");
   MC_TRY(place, parse_ssd(args_.text(flags::kSsd)));
   MC_TRY(values, value_disk_bytes(place.bytes));
+  if (const uint64_t room = block_disk_room(place.directory); place.bytes > room)
+    log_warn("--ssd asks for more than its file system has free",
+             {{"directory", place.directory}, {"asked", human_bytes(place.bytes)}, {"free", human_bytes(room)}});
   place.bytes -= value_bytes_ > 0 ? values : 0;
+  if (args_.on(flags::kCheck)) {
+    MC_TRY(most, BlockDisk::check({.directory = place.directory, .capacity_bytes = place.bytes}));
+    MC_CHECK(check_block(place.directory, most));
+    return std::unique_ptr<BlockDisk>();
+  }
   MC_TRY(disk, BlockDisk::open({.directory = place.directory, .capacity_bytes = place.bytes}));
-  const uint64_t value_bytes = options.layout.layers > 0 ? node::disk_value_bytes(options.layout) : 0;
-  if (value_bytes > disk->value_bytes_max())
-    return user_error(err::kBadValue,
-                      "a block of " + format_bytes(value_bytes) + " does not fit in the segments of " +
-                          place.directory + ", which hold " + format_bytes(disk->value_bytes_max()),
-                      "--ssd", "give an empty directory and a larger SIZE");
+  MC_CHECK(check_block(place.directory, disk->value_bytes_max()));
   options.disk.capacity_bytes = place.bytes;
   options.disk.value_bytes_max = disk->value_bytes_max();
   if (const std::string budget = args_.text(flags::kSsdWriteBudget); budget != "none") {

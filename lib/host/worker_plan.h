@@ -61,6 +61,7 @@ class WorkerPlan {
   /// Bytes of --ssd for durable values; MC1002 when a part that was asked for is too small.
   Result<uint64_t> value_disk_bytes(uint64_t ssd_bytes) const;
   Result<void> check_value_disk() const;
+  Result<void> check_block(const std::string& directory, uint64_t value_bytes_max) const;
   Result<void> plan_pipeline();
   void add_slots(uint64_t row_bytes, uint64_t chunk_tokens);
   Result<void> plan_cache();

@@ -208,6 +208,15 @@ class Disk(unittest.TestCase):
         self.assertIn("next:", err)
         return err
 
+    def test_a_check_leaves_no_folder_and_compares_the_size_with_the_free_space(self):
+        self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
+        place = os.path.join(self.folder, "new/kv")
+        size = 2 * shutil.disk_usage(self.folder).free
+        code, _, err = run("mc-cache", "--check", "--dram", "8MiB", "--ssd", f"{place}:{size}", env=self.env)
+        self.assertEqual(code, 0, err)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "new")))
+        self.assertRegex(err, "--ssd asks for more than its file system has free.*asked=.*free=")
+
     def test_memory_below_a_slab_is_refused_and_what_other_memory_becomes_is_logged(self):
         self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
         for size in ("10", "8388607"):
