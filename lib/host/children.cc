@@ -52,7 +52,10 @@ Result<void> Children::start(const std::string& name, std::vector<std::string> c
   const int error = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  if (error != 0) return as_user_error(err::kChildFailed, errno_error("start " + command[0], error));
+  if (error != 0)
+    return user_error(err::kChildFailed, errno_error("cannot start " + command[0], error).what,
+                      program_folder() + ", then the folders of PATH",
+                      "put all programs into the folder of this one, or their folder into PATH");
   MC_ASSERT(pid > 0);  // stop() must not signal a group or every process
   children_.push_back({name, pid});
   return {};
