@@ -62,6 +62,12 @@ std::string number(double value) {
   return text;
 }
 
+/// The p50 as mc-bench(1) defines a quantile: the ceil(N/2)-th smallest. `sorted` has one value or more.
+double median(const std::vector<double>& sorted) {
+  MC_ASSERT(!sorted.empty());
+  return sorted[(sorted.size() - 1) / 2];
+}
+
 /// TTFT of the requests that ended last, ascending, ms.
 std::vector<double> last_ttfts(const Json& requests) {
   std::vector<double> out;
@@ -80,8 +86,8 @@ std::string rates_text(const TopSample& sample) {
   if (in > 0) out += " (" + number(100 * cached / in) + " % cached)";
   out += ", out " + number(rate(sample, "answer_tokens"));
   if (const auto ttfts = last_ttfts(sample.requests); !ttfts.empty())
-    out += "   TTFT of the last " + std::to_string(ttfts.size()) + ": p50 " + number(ttfts[ttfts.size() / 2]) +
-           ", max " + number(ttfts.back()) + " ms";
+    out += "   TTFT of the last " + std::to_string(ttfts.size()) + ": p50 " + number(median(ttfts)) + ", max " +
+           number(ttfts.back()) + " ms";
   return out + "\n";
 }
 
@@ -234,7 +240,7 @@ Json TopSample::json() const {
                                    {"answer_tokens_per_s", "answer_tokens"}})
     out.set(key, known(rate(*this, total)));
   const std::vector<double> ttfts = last_ttfts(requests);
-  out.set("ttft_requests", ttfts.size()).set("ttft_p50_ms", ttfts.empty() ? Json() : Json(ttfts[ttfts.size() / 2]));
+  out.set("ttft_requests", ttfts.size()).set("ttft_p50_ms", ttfts.empty() ? Json() : Json(median(ttfts)));
   return std::move(out.set("ttft_max_ms", ttfts.empty() ? Json() : Json(ttfts.back())));
 }
 
@@ -245,7 +251,9 @@ std::string TopSample::screen(size_t columns, size_t rows) const {
   return fitted(text, columns, rows);
 }
 
-Result<int> top(const cli::Args& args) {
+namespace {
+
+Result<int> show_samples(const cli::Args& args) {
   const bool lives = !args.on(flags::kOnce) && !args.on(flags::kJson) && ::isatty(1) == 1;
   MC_TRY(watch, ExitWatch::open());
   TopSample sample;
@@ -271,6 +279,15 @@ Result<int> top(const cli::Args& args) {
       MC_CHECK(watch->put(sample.screen(terminal_columns(1), kRowsElsewhere) + (args.on(flags::kOnce) ? "" : "\n")));
     if (args.on(flags::kOnce)) return kExitOk;
   }
+}
+
+}  // namespace
+
+Result<int> top(const cli::Args& args) {
+  auto shown = show_samples(args);
+  // The reader of a pipe has what it wants: top | head. Errors of the conductor have numbers.
+  if (!shown && shown.error().code == Code::peer_lost && shown.error().mc == 0) return kExitOk;
+  return shown;
 }
 
 }  // namespace mc::verbs

@@ -112,6 +112,13 @@ TEST_CASE("verbs/request_text: a decision shows disks where a candidate has bloc
   CHECK(text.find("\nadmit: yes\n") != std::string::npos);
 }
 
+TEST_CASE("verbs/top: the p50 is the ceil(N/2)-th smallest TTFT") {
+  Json list = Json::array();
+  for (const int ttft : {555, 278, 10926, 279}) list.push(Json::object({{"outcome", "finished"}, {"ttft_ms", ttft}}));
+  const verbs::TopSample sample{.before = Json(), .now = cluster(), .requests = list, .seconds = 0};
+  CHECK(sample.json()["ttft_p50_ms"].as_double() == 279);
+}
+
 TEST_CASE("verbs/top: rates are differences of two looks, and a screen keeps to its rows and columns") {
   Json before = cluster();
   before.set("totals", Json::object({{"finished", 10}, {"prompt_tokens", 1000}, {"answer_tokens", 100}}));
