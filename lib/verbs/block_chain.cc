@@ -113,9 +113,7 @@ Result<http::Response> BlockDoor::call(http::Method method, const std::string& p
   MC_ASSERT(!place.empty() && path.starts_with('/'));
   const TimePoint deadline = SystemClock::instance().now() + time + 1s;  // the node's own error comes first
   auto response = http::fetch(method, place, path, headers, std::move(body), deadline);
-  if (!response)
-    return user_error(err::kPeerUnreachable, "no answer: " + response.error().what, place,
-                      "start the node, or name it as mc-conductor ps does");
+  if (!response) return user_error(err::kPeerUnreachable, "no answer: " + response.error().what, place, next);
   if (response->status < 300) return response;
   const auto json = Json::parse(response->body);
   if (!json) return garbage(place + path, "the answer is not JSON: " + json.error().what);

@@ -52,7 +52,8 @@ struct BlockChain {
 struct BlockDoor {
   std::string place;
   http::Headers headers;
-  Duration time{};  // of each call
+  Duration time{};                                                          // of each call
+  std::string next = "start the node, or name it as mc-conductor ps does";  // advice where nothing answers
 
   /// The door of a node that is named as place_of() takes it, with the keys of `args`.
   static Result<BlockDoor> open(const cli::Args& args, const std::string& node, Duration time);

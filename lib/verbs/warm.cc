@@ -29,7 +29,10 @@ constexpr Duration kLookInterval = 50ms;
 /// The operators' socket of the conductor, which needs no key.
 Result<BlockDoor> conductor_of(Duration time) {
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
-  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket), {}, time};
+  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket),
+                 {},
+                 time,
+                 "start the conductor, or set MCT_RUN_DIR to its run directory"};
   door.headers.push_back({"Content-Type", "application/json"});
   door.headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
   return door;
