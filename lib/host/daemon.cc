@@ -60,7 +60,8 @@ bool moves_kv(http::Route route) {
 
 http::Response no_prompts() {
   return http::error_response(err::kNotFound,
-                              "this node computes no prompts: ask an mc-prefill node, and of a pipeline its leader");
+                              "this " + std::string(cli::build_info().program) +
+                                  " node computes no prompts: ask an mc-prefill node, and of a pipeline its leader");
 }
 
 }  // namespace
@@ -145,10 +146,9 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   pages->import_bytes_ = bodies.import_bytes;
   if (bodies.value_bytes > 0) {
     using node::ValueTenants;
-    const node::ValueLimits limits{
-        .memory_bytes = bodies.value_bytes,
-        .tenants = args.present(flags::kApiKeys) ? ValueTenants::several : ValueTenants::one,
-        .lease_max = args.duration(flags::kLeaseTime)};
+    const node::ValueLimits limits{.memory_bytes = bodies.value_bytes,
+                                   .tenants = args.present(flags::kApiKeys) ? ValueTenants::several : ValueTenants::one,
+                                   .lease_max = args.duration(flags::kLeaseTime)};
     try {
       pages->store_ = std::make_unique<door::StoreApi>(lock, limits, SystemClock::instance(), std::move(values));
     } catch (const std::system_error& error) {

@@ -105,7 +105,8 @@ class InACluster(unittest.TestCase):
             for node in ("d0", "c0"):
                 for prompt in (ids, [5] * 20_000):  # the longer body is refused before it has been read
                     code, err = refused(c, node, prompt)
-                    self.assertIn("this node computes no prompts", err)
+                    program = {"d0": "mc-decode", "c0": "mc-cache"}[node]
+                    self.assertIn(f"this {program} node computes no prompts", err)
                     self.assertEqual(code, 1, err)
             c.wait_quiet()
 
