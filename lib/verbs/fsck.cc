@@ -111,7 +111,7 @@ std::string text_of(const Report& report) {
   for (const auto& damage : found.damaged)
     out += std::string(report.repaired ? "dropped  " : "damaged  ") + damage.id.hex() + "  " + damage.what + "\n";
   for (const auto& [layout, count] : found.layouts) out += std::to_string(count) + " blocks of " + layout + "\n";
-  return out + std::to_string(found.blocks) + " blocks, " + format_bytes(found.bytes) + ", " +
+  return out + std::to_string(found.blocks) + " blocks, " + human_bytes(found.bytes) + ", " +
          std::to_string(found.damaged.size()) + (report.repaired ? " dropped" : " damaged") + "\n";
 }
 
@@ -125,7 +125,7 @@ std::string text_of(const host::ValueFindings& found) {
     out += (dropped ? "dropped  " : "damaged  ") + show_controls(name) + ", record " + std::to_string(damage.record) +
            "  " + damage.what + "\n";
   }
-  return out + std::to_string(found.values) + " values, " + format_bytes(found.bytes) + ", " +
+  return out + std::to_string(found.values) + " values, " + human_bytes(found.bytes) + ", " +
          std::to_string(found.damaged.size()) + " damaged" +
          (found.dropped > 0 ? ", " + std::to_string(found.dropped) + " of them dropped" : "") + "\n";
 }
