@@ -161,9 +161,10 @@ std::string row_text(const Json& value) {
   };
   char line[120];
   const std::string pin = value["pinned"].as_bool() && !value.has("pin_ms") ? "forever" : time("pin_ms");
-  std::snprintf(line, sizeof line, "%11lld  %8s  %5lld  %8s  %8s  ", static_cast<long long>(value["bytes"].as_int()),
-                std::string(value["crc32c"].as_string()).c_str(), static_cast<long long>(value["uses"].as_int()),
-                time("ttl_ms").c_str(), pin.c_str());
+  const char* durable = value["durable"].as_bool() ? "yes" : "-";
+  std::snprintf(line, sizeof line, "%11lld  %8s  %5lld  %8s  %8s  %-7s  ",
+                static_cast<long long>(value["bytes"].as_int()), std::string(value["crc32c"].as_string()).c_str(),
+                static_cast<long long>(value["uses"].as_int()), time("ttl_ms").c_str(), pin.c_str(), durable);
   return line + std::string(value["key"].as_string()) + "\n";
 }
 
@@ -215,7 +216,8 @@ Result<int> list_values(const cli::Args& args) {
   size_t left = static_cast<size_t>(args.count(flags::kListLimit)), listed = 0;
   std::string after;
   Json page;
-  if (!args.on(flags::kJson)) MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  KEY\n"));
+  if (!args.on(flags::kJson))
+    MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  KEY\n"));
   do {
     auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
     if (!next) return with_key_advice(args, std::move(next).error());
