@@ -26,6 +26,8 @@ class KeyFile {
   ctl::Keys lock(Door door) const;
   /// Those of a door: none where lock() is none.
   std::optional<ctl::KeySet> keys(Door door) const;
+  /// The file that the keys come from; "" without keys.
+  const std::string& path() const { return path_; }
   /// Sets what they mean for xfer: the secret, and how far it goes.
   void apply(xfer::Options& options) const;
   /// The mark of the data door's keys for the registration of a node: an HMAC of its instance under the secret, so that

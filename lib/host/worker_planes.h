@@ -28,6 +28,7 @@ class WorkerPlanes {
     keys_.offer([this](const ctl::KeySet& keys) { return change_keys(keys); });
   }
   void reload_keys() { keys_.reload(); }
+  const std::string& key_path() const { return keys_.path(); }
 
   std::byte* pool() { return arena_.data(); }
   const DataPlane& data() const { return *data_; }

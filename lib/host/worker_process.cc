@@ -189,7 +189,7 @@ class WorkerProcess {
     if (news.rejoined) log_info("registered again", {{"name", watch_.name()}});
     if (news.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
     if (news.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
-    if (planes_.links().fatal() && watch_.name().empty()) return give_up(planes_.links().failure());
+    if (planes_.links().fatal() && watch_.name().empty()) return give_up(handshake_failure());
     if (news.waits_for)
       log_warn("the conductor refuses this node, which goes on asking", {{"why", one_line(refusal(*news.waits_for))}});
     if (news.refused) return give_up(refusal(*news.refused));
@@ -227,6 +227,15 @@ class WorkerProcess {
     for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
     return user_error(err::kKvLayoutMismatch, refused.message,
                       "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
+  }
+
+  /// A refused handshake tells nothing of the keys of the other side, so the error names the key file of this side.
+  Error handshake_failure() {
+    Error error = planes_.links().failure();
+    if (error.mc == err::kWrongKey)
+      error.what +=
+          planes_.key_path().empty() ? "; the node has no keys" : "; the node has the keys of " + planes_.key_path();
+    return error;
   }
 
   /// The compute can do no more work. The run that found out has failed with the reason; the conductor gives the others

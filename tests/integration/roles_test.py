@@ -86,6 +86,7 @@ class Roles(unittest.TestCase):
                 stranger = c.start("p9", "--conductor", endpoint, "--auth", keys[1])
                 self.assertEqual(stranger.popen.wait(60), 3)
                 self.assertIn("MC2103", stranger.tail())
+                self.assertIn(f"the keys of {keys[1]}", stranger.tail())
                 del c.processes["p9"]
                 self.assertEqual(len(c.cluster()["nodes"]), 2)
             os.chmod(keys[0], stat.S_IRUSR | stat.S_IROTH)
