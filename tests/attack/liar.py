@@ -8,10 +8,12 @@ import socket
 import unittest
 
 import attack
-from cluster import Cluster, Random, oracle, until
+from cluster import Cluster, Random, is_sanitized, oracle, until
 
 CORPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fuzz", "corpus")
-GROWTH = 64 << 20  # bytes that a process may grow by under attack: caches, arenas of the allocator, ids remembered
+# Bytes that a process may grow by under attack: caches, arenas of the allocator, ids remembered. AddressSanitizer keeps
+# 256 MiB of freed memory, and as much again around them.
+GROWTH = (576 if is_sanitized() else 64) << 20
 EDGES = [0, 1, -1, 2, 63, 64, 65, 255, 256, 4096, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1]
 FLOATS = [0.0, -0.0, -1.0, 1e-300, 1e300, float("inf"), float("-inf"), float("nan")]
 
