@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 import cluster
-from cluster import run
+from cluster import run, until
 
 NOBODY = 65534
 
@@ -32,17 +32,23 @@ class Directory(unittest.TestCase):
         self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
         os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
 
-    def start(self, directory):
-        return run("mc-cache", "--dram", "8MiB", "--check", "--ssd", f"{directory}:16MiB", env=self.env)
+    def words(self, directory):
+        return ["mc-cache", "--dram", "8MiB", "--http", "127.0.0.1:0", "--ssd", f"{directory}:16MiB"]
 
     def make(self):
-        code, _, err = self.start(self.kv)
-        self.assertEqual(code, 0, err)
+        """A node makes the directory, or opens it, and stops."""
+        with tempfile.NamedTemporaryFile(dir=self.folder) as log:
+            node = cluster.Process(self.words(self.kv), self.env, log.name)
+            try:
+                until(lambda: ": started " in node.text() or node.popen.poll() is not None, 60, "a node has started")
+            finally:
+                code = node.stop()
+            self.assertEqual(code, 0, node.text())
 
     def refused(self, *words, directory=None):
-        """A node and fsck, with and without --repair, all refuse the directory and name each of `words`."""
+        """A check, a node and fsck, with and without --repair, all refuse the directory and name each of `words`."""
         directory = directory or self.kv
-        answers = [self.start(directory)]
+        answers = [run(*self.words(directory), *flags, env=self.env) for flags in (["--check"], [])]
         answers += [run("mc-cache", "fsck", directory, *flags, env=self.env) for flags in ([], ["--repair"])]
         for code, _, err in answers:
             self.assertNotEqual(code, 0)
