@@ -113,10 +113,14 @@ void log_new_folders(std::string directory) {
     log_info("folders are made for --ssd", {{"folders", above.string()}});
 }
 
+/// Whether the directory has a superblock or a segment.
 bool has_store(const std::string& directory) {
   std::error_code error;
-  return std::filesystem::exists(directory + "/super.a", error) ||
-         std::filesystem::exists(directory + "/super.b", error);
+  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("super.") || name.starts_with("seg.")) return true;
+  }
+  return false;
 }
 
 /// The directory, or the nearest one above it that exists.
@@ -175,6 +179,11 @@ uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes)
 
 Result<uint64_t> BlockDisk::check(const BlockDiskOptions& options) {
   MC_CHECK(check_directory(options.directory));
+  std::error_code error;
+  const bool exists = std::filesystem::exists(std::filesystem::symlink_status(options.directory, error));
+  auto disk = exists ? store::open_disk(options.io, options.directory, store::Access::read_only)
+                     : Result<store::OpenedDisk>(Error{Code::not_found, options.directory});
+  if (exists && !disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   if (!has_store(options.directory)) {
     const auto folder = existing_folder(options.directory);
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
@@ -182,8 +191,6 @@ Result<uint64_t> BlockDisk::check(const BlockDiskOptions& options) {
     // The header and the end of a segment take three pages.
     return new_segment_bytes(options.capacity_bytes) - 3 * store::kPageBytes;
   }
-  auto disk = store::open_disk(options.io, options.directory, store::Access::read_only);
-  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   auto opened = store::Store::open(std::move(disk->disk),
                                    {.capacity_bytes = options.capacity_bytes, .access = store::Access::read_only});
   if (!opened) return open_error(options.directory, std::move(opened).error());

@@ -73,6 +73,15 @@ class Directory(unittest.TestCase):
         os.chmod(self.kv, 0o700)
         self.make()
 
+    def test_an_empty_directory_that_others_may_enter_is_refused(self):
+        os.mkdir(self.kv)
+        os.chmod(self.kv, 0o755)
+        for flags in (["--check"], []):
+            code, _, err = run(*self.words(self.kv), *flags, env=self.env)
+            self.assertNotEqual(code, 0, flags)
+            self.assertIn("MC5005", err)
+            self.assertIn("0755", err)
+
     def test_a_link_to_a_directory_is_refused_with_and_without_a_slash_behind_it(self):
         self.make()
         link = os.path.join(self.folder, "link")
