@@ -113,16 +113,6 @@ void log_new_folders(std::string directory) {
     log_info("folders are made for --ssd", {{"folders", above.string()}});
 }
 
-/// Whether the directory has a superblock or a segment.
-bool has_store(const std::string& directory) {
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with("super.") || name.starts_with("seg.")) return true;
-  }
-  return false;
-}
-
 /// The directory, or the nearest one above it that exists.
 std::filesystem::path existing_folder(const std::string& directory) {
   std::error_code error;
@@ -152,6 +142,15 @@ Error error_of(const Result<T>& result) {
 }
 
 }  // namespace
+
+bool has_store(const std::string& directory) {
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with("super.") || name.starts_with("seg.")) return true;
+  }
+  return false;
+}
 
 uint64_t block_disk_room(const std::string& directory) {
   std::error_code error;

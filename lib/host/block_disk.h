@@ -24,6 +24,8 @@ struct BlockDiskOptions {
   std::string io = "auto";  // kind of the store's disk
 };
 
+/// Whether the directory has a superblock or a segment of a store.
+bool has_store(const std::string& directory);
 /// Bytes that a disk tier in this directory may take: those free on its file system, and those of its segments.
 uint64_t block_disk_room(const std::string& directory);
 
@@ -35,7 +37,7 @@ class BlockDisk final : public node::BlockDisk {
  public:
   /// Errors have a number and name the directory: it is in use, of another format, damaged, not writable, or full.
   static Result<std::unique_ptr<BlockDisk>> open(const BlockDiskOptions& options);
-  /// Looks whether open() would do, and leaves the directory as it is, or not there. Bytes of the largest value.
+  /// Returns an error if open() would fail, else the bytes of the largest value. Changes nothing in the directory.
   static Result<uint64_t> check(const BlockDiskOptions& options);
   /// Ends the operations under way and makes everything durable.
   ~BlockDisk() override;

@@ -1,7 +1,6 @@
 #include "host/value_disk.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 
 #include "base/assert.h"
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
+#include "host/block_disk.h"
 #include "host/value_check.h"
 #include "store/pages.h"
 
@@ -53,10 +53,7 @@ uint64_t value_disk_files(uint64_t capacity_bytes) {
 }
 
 Result<void> BlockValueDisk::check(const Options& options) {
-  std::error_code error;
-  if (!std::filesystem::exists(options.directory + "/super.a", error) &&
-      !std::filesystem::exists(options.directory + "/super.b", error))
-    return {};
+  if (!has_store(options.directory)) return {};
   auto disk = store::open_disk(options.io, options.directory, store::Access::read_only);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   auto opened = store::Store::open(
