@@ -40,6 +40,17 @@ class Machine(unittest.TestCase):
         )
         self.assertEqual(code, 42)
 
+    def test_a_command_that_fails_in_a_machine_with_a_soft_lockup_runs_once_more_in_a_new_one(self):
+        with tempfile.NamedTemporaryFile(prefix="mct-vm-") as disk:
+            disk.truncate(1 << 20)
+            line = "read -r met </dev/vda; test \"$met\" != met || exit 0; "
+            line += "echo met | dd of=/dev/vda conv=fsync 2>/dev/null; "
+            line += "echo '<0>watchdog: BUG: soft lockup - CPU#0 stuck' >/dev/kmsg; exit 3"
+            code, _, err = machine("--pairs", "0", "--disk", disk.name, "--", line)
+            self.assertEqual(code, 0, err)
+            self.assertIn("once more", err)
+            self.assertEqual(err.count("complained"), 1)
+
     def test_a_machine_that_dies_has_failed_and_its_disk_keeps_what_was_written_and_the_record_of_it(self):
         with tempfile.TemporaryDirectory(prefix="mct-vm-") as folder:
             disk, log = os.path.join(folder, "disk"), os.path.join(folder, "log")
