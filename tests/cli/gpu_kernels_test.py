@@ -4,6 +4,8 @@
 compiler compiled the kernels, so no build lacks them.
 """
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
@@ -172,6 +174,38 @@ class Script(unittest.TestCase):
             self.assertGreater(sum(line["type"] == "point" for line in lines), 20)
             self.assertEqual([line["figure"] for line in lines if line.get("step") == "model"],
                              ["equal to the CPU's"] * 2)
+
+    def script(self, name):
+        loader = importlib.machinery.SourceFileLoader(name, os.path.join(os.path.dirname(self.SCRIPT), name))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+        loader.exec_module(module)
+        return module
+
+    def test_a_time_is_judged_beside_the_fastest_peer_our_dense_attention_and_the_five_steps(self):
+        moba = "moba:block=4096,top_k=12"
+
+        def point(plan, tokens, seconds):
+            return {"type": "speed", "kernel": "hopper", "attention": plan, "tokens": tokens, "batch": 1, "q_heads": 4,
+                    "kv_heads": 2, "head_dim": 64, "seconds": seconds, "peak_share": None}
+
+        points = [(point("full", 32768, 0.010), "ratio", 0.95), (point(moba, 32768, 0.0103), "own", 0.98),
+                  (point(moba, 1048576, 1.0), "ratio", 8.5)]
+        with tempfile.TemporaryDirectory() as out:
+            path = os.path.join(out, "speed.json")
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(json.dumps(p) + "\n" for p, _, _ in points)
+            keys = [key for key, _ in self.script("gpu-peers").shapes([path])]
+            check = self.script("gpu-check").Check(cluster.BUILD, out, True)
+            peers = {(check.key(p, "prefill"), "own"): p["seconds"] for p, _, _ in points}
+            self.assertLessEqual({key for key, _ in peers}, set(keys))
+            dense = {tokens: check.key(point("full", tokens, 1), "prefill") for tokens in (32768, 1048576)}
+            peers |= {(dense[32768], "flash"): 0.0098, (dense[32768], "cudnn"): 0.0096, (dense[1048576], "flex"): 8.0,
+                      (check.key(points[2][0], "prefill"), "five steps"): 2.6}
+            for p, bound, floor in points:
+                check.judge(p, "prefill", bound, floor, peers)
+            self.assertEqual([(row[1].partition(", to ")[2], row[4], row[6]) for row in check.rows],
+                             [("", "0.96 x", "met"), ("our dense", "0.97 x", "missed"), ("", "8.00 x", "missed"),
+                              ("the five steps", "2.60 x", "met")])
 
     @unittest.skipUnless(FULL, "packing takes a minute: MC_TEST_FULL=1")
     def test_a_bundle_is_small_and_holds_all_that_the_check_needs(self):
