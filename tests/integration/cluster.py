@@ -65,14 +65,14 @@ def run(*words, stdin=None, timeout=120, env=None):
 
 
 def until(condition, timeout, what):
-    """Polls a condition that has no event of its own; fails by name."""
+    """Polls a condition that has no event of its own; fails by name. `what` may be a function, called on failure."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what}")
+            raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         select.select([], [], [], 0.02)
 
 

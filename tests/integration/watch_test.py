@@ -211,7 +211,7 @@ class Stops(unittest.TestCase):
             c.complete("Once upon", max_tokens=2, mc={"pin": {"prefill": "p1"}})
             c.processes["p1"].kill()
             log = c.processes["conductor"].text
-            until(lambda: "node left name=p1" in log(), 60, "its line")
+            until(lambda: "node left name=p1" in log(), 60, lambda: f"its line in\n{log()}")
             why = r"(connection to process \d+ is closed|connection closed)"
             self.assertRegex(log(), r'node left name=p1 .*detail="' + why)
             self.assertNotIn("message lost", log())

@@ -54,7 +54,8 @@ done
 mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:3s >/dev/null 2>>/tmp/log &
 mc-conductor wait --prefill 2 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
 body="${body%?}, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"p1\", \"decode\": \"d0\"}}}"
-echo "MC-LATE $(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions)"
+late=$(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions) || cat /tmp/log >&2
+echo "MC-LATE $late"
 sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
 wget -q -O - http://127.0.0.1:8002/metrics | sed -n 's/^mc_xfer_bytes_total/MC-METRIC &/p'
 """
@@ -87,6 +88,7 @@ class Serve(unittest.TestCase):
         answers = [json.loads(text)["choices"][0]["token_ids"] for text in found["MC-ANSWER"]]
         self.assertEqual(len(oracles), len(prompts))
         self.assertEqual(answers, oracles)
+        self.assertTrue(found["MC-LATE"][0], "no answer while p1's reads were late: " + done.stdout + done.stderr)
         late = json.loads(found["MC-LATE"][0])
         self.assertEqual(late["choices"][0]["token_ids"], oracles[-1])
         self.assertTrue(late["mc"]["fallback"].startswith("fetch:"), late["mc"])
