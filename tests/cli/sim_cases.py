@@ -14,7 +14,7 @@ SMALL = os.path.join(ROOT, "tests", "golden", "sim", "small_trace.jsonl")
 def sim(trace, shape, *words, rules="paper", stdin=None):
     """All objects a run prints, the last one last."""
     code, out, err = cluster.run(
-        "mc-bench", "sim", trace, "--cluster", shape, "--rules", rules, *words, "--json", stdin=stdin
+        "mc-bench", "sim", trace, "--cluster", shape, "--rules", rules, *words, "--json", stdin=stdin, timeout=600
     )
     assert code == 0, f"{words}: exit {code}: {err}"
     return [json.loads(line) for line in out.splitlines()]

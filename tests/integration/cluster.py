@@ -56,7 +56,7 @@ def program(name):
     return path
 
 
-def run(*words, stdin=None, timeout=120, env=None):
+def run(*words, stdin=None, timeout=300, env=None):
     """One command to its end: (exit code, stdout bytes, stderr text)."""
     done = subprocess.run(
         [program(words[0]), *map(str, words[1:])], input=stdin, capture_output=True, timeout=timeout, env=env
