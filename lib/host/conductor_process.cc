@@ -152,6 +152,7 @@ class ConductorProcess {
     if (const uint64_t members = conductor_->members().version(); members != members_) {
       members_ = members;
       frontend_->set_nodes_context(conductor_->members().context_tokens(""));
+      membership_.update(conductor_->nodes(now), conductor_->members().lost());  // a node may leave within 200 ms
     }
     if (local_ && !readiness_->announced() && local_ready())
       readiness_->announce("conductor", doors_->address(), control_.uri());
@@ -229,7 +230,7 @@ class ConductorProcess {
   RefusalLog refusals_;
   std::optional<LocalCluster> local_;
   Shutdown shutdown_;
-  uint64_t members_ = 0;  // Conductor::memberships() when the nodes' context was looked at
+  uint64_t members_ = 0;  // Members::version() when the nodes were looked at
   TimePoint metrics_at_{};
 };
 
