@@ -23,6 +23,7 @@ constexpr size_t kQuantTaskRows = 2 * kTileRows;  // the codes of a panel are wi
 static_assert(kQuantTaskRows % kQuantRows == 0);
 constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
+constexpr size_t kPackTaskBytes = 512 * 1024;  // of the file; its pages are given back once a task
 
 void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out) {
   const std::array<float, 256>& values = e4m3_values();
@@ -107,6 +108,29 @@ void fill_panel(std::span<const WeightRows> parts, size_t first_row, size_t rows
   }
 }
 
+/// Fills a panel of whole numbers with the stacked rows from `first` on.
+void quantise_panel(std::span<const WeightRows> parts, size_t first, size_t columns, QuantForm form, std::byte* panel) {
+  const std::byte* lines[kPanelColumns];
+  std::vector<float> wide;
+  size_t start = 0;  // the part's first row
+  for (const WeightRows& part : parts) {
+    const size_t begin = std::max(first, start), end = std::min(first + kPanelColumns, start + part.rows);
+    const size_t count = begin < end ? end - begin : 0, lane = begin - first;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t row = begin - start + i;
+      if (part.blocks) {
+        lines[i] = static_cast<const std::byte*>(part.data) + part.stored_row(row) * part.row_bytes(columns);
+        continue;
+      }
+      wide.resize(columns);
+      read_row(part, row, columns, wide.data());
+      pack_floats(wide.data(), columns, form, lane + i, panel);
+    }
+    if (part.blocks && count > 0) pack_rows(*part.blocks, {lines, count}, columns, form, lane, panel);
+    start += part.rows;
+  }
+}
+
 }  // namespace
 
 size_t WeightRows::row_bytes(size_t columns) const {
@@ -185,25 +209,13 @@ std::optional<QuantForm> PackedMatrix::block_form(std::span<const WeightRows> pa
 Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
                                             QuantForm form) {
   MC_TRY(packed, allocate(parts, columns, Dtype::f32, form, 0));
-  parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
-    const size_t first = static_cast<size_t>(panel) * kPanelColumns;
-    const size_t rows = std::min(kPanelColumns, packed.rows_ - first);
-    std::byte* out = packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes();
-    std::vector<float> wide(columns);
-    size_t at = 0, part_start = 0;
-    for (size_t row = first; row < first + rows; ++row) {
-      while (row >= part_start + parts[at].rows) part_start += parts[at++].rows;
-      const WeightRows& part = parts[at];
-      if (part.blocks) {
-        const size_t stored = part.stored_row(row - part_start);
-        pack_blocks(*part.blocks, static_cast<const std::byte*>(part.data) + stored * part.row_bytes(columns), columns,
-                    form, row - first, out);
-        continue;
-      }
-      read_row(part, row - part_start, columns, wide.data());
-      pack_floats(wide.data(), columns, form, row - first, out);
-    }
-    finish_rows(parts, first, first + rows, columns);
+  const size_t source_bytes = parts.front().row_bytes(columns) * kPanelColumns;
+  const auto grain = static_cast<int64_t>(std::max<size_t>(1, kPackTaskBytes / source_bytes));
+  parallel.for_ranges(static_cast<int64_t>(packed.panels()), grain, [&](int64_t begin, int64_t end, int) {
+    for (auto panel = static_cast<size_t>(begin); panel < static_cast<size_t>(end); ++panel)
+      quantise_panel(parts, panel * kPanelColumns, columns, form,
+                     packed.storage_.data() + panel * packed.panel_bytes());
+    finish_rows(parts, static_cast<size_t>(begin) * kPanelColumns, static_cast<size_t>(end) * kPanelColumns, columns);
   });
   return packed;
 }

@@ -341,4 +341,29 @@ void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantForm form
   }
 }
 
+std::span<const PackKernels* const> pack_variants() {
+#if defined(__x86_64__)
+  static constexpr const PackKernels* kVariants[] = {&kPackAvx2, &kPackAvx512};
+  return kVariants;
+#else
+  return {};
+#endif
+}
+
+void pack_rows(gguf::Type type, std::span<const std::byte* const> rows, size_t k, QuantForm form, size_t lane,
+               std::byte* panel) {
+  MC_ASSERT_LE(lane + rows.size(), kPanelColumns);
+  size_t packed = 0;
+  for (auto at = pack_variants().rbegin(); at != pack_variants().rend() && kept_form(type) == form; ++at) {
+    const PackKernels& variant = **at;
+    const PackRows pack = variant.supported() ? variant.rows_of(type) : nullptr;
+    const size_t count = (rows.size() - packed) / variant.lanes * variant.lanes;
+    if (!pack || count == 0) continue;
+    MC_ASSERT_EQ(k % gguf::info(type).weights, 0u);
+    pack(rows.data() + packed, count, k, lane + packed, panel);
+    packed += count;
+  }
+  for (; packed < rows.size(); ++packed) pack_blocks(type, rows[packed], k, form, lane + packed, panel);
+}
+
 }  // namespace mc::ops

@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include "gguf/gguf.h"
 #include "ops/quant.h"
@@ -31,10 +32,25 @@ std::optional<QuantForm> kept_form(gguf::Type type);
 QuantForm common_form(QuantForm left, QuantForm right);
 /// Puts a row of blocks of `type` into lane `lane` of a panel whose bytes are zero. A K form takes its own type alone.
 void pack_blocks(gguf::Type type, const std::byte* row, size_t k, QuantForm form, size_t lane, std::byte* panel);
+/// The same for rows of blocks, into the lanes from `lane` on, many at a time where pack_variants() has the type in its
+/// own form: with the same bytes, and the panel need not be zero then.
+void pack_rows(gguf::Type type, std::span<const std::byte* const> rows, size_t k, QuantForm form, size_t lane,
+               std::byte* panel);
 /// The same for a row of floats, in four or eight.
 void pack_floats(const float* row, size_t k, QuantForm form, size_t lane, std::byte* panel);
 /// One weight of a panel, widened.
 float quant_weight(const std::byte* panel, QuantForm form, size_t lane, size_t column);
+
+/// Puts `count` rows of one type into a panel of its own form; `count` is a multiple of the variant's lanes.
+using PackRows = void (*)(const std::byte* const* rows, size_t count, size_t k, size_t lane, std::byte* panel);
+struct PackKernels {
+  const char* name;
+  bool (*supported)();
+  size_t lanes;
+  PackRows (*rows_of)(gguf::Type type);  // null for a type that pack_blocks() alone has
+};
+/// Every variant of this build, the fastest last. For tests.
+std::span<const PackKernels* const> pack_variants();
 
 uint16_t f32_to_f16(float value);  // to nearest even; for tests
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/quant.h"
+#include "ops/quant_pack.h"
 
 namespace mc::ops {
 
@@ -11,6 +12,8 @@ namespace mc::ops {
 extern const QuantKernels kQuantAvx2;
 extern const QuantKernels kQuantAvx512Vnni;
 extern const QuantKernels kQuantAvx512VnniTiles;
+extern const PackKernels kPackAvx2;
+extern const PackKernels kPackAvx512;
 #endif
 
 struct InputScale {

@@ -41,27 +41,43 @@ std::vector<std::byte> inputs_of(const QuantKernels& kernels, const std::vector<
   return out;
 }
 
+/// Where a block has its f16 factors.
+std::vector<size_t> half_offsets(gguf::Type type) {
+  switch (type) {
+    case gguf::Type::q2_k: return {80, 82};
+    case gguf::Type::q3_k: return {108};
+    case gguf::Type::q6_k: return {208};
+    case gguf::Type::q4_1:
+    case gguf::Type::q5_1:
+    case gguf::Type::q4_k:
+    case gguf::Type::q5_k: return {0, 2};
+    default: return {0};
+  }
+}
+
 /// Random bytes of a row of blocks whose f16 factors are finite and of the size that models have.
 std::vector<std::byte> blocks_of(Rng& rng, const gguf::TypeInfo& type, size_t k) {
   std::vector<std::byte> row(gguf::row_bytes(type.type, k));
   for (std::byte& byte : row) byte = static_cast<std::byte>(rng.below(256));
-  std::vector<size_t> offsets;
-  switch (type.type) {
-    case gguf::Type::q2_k: offsets = {80, 82}; break;
-    case gguf::Type::q3_k: offsets = {108}; break;
-    case gguf::Type::q6_k: offsets = {208}; break;
-    case gguf::Type::q4_1:
-    case gguf::Type::q5_1:
-    case gguf::Type::q4_k:
-    case gguf::Type::q5_k: offsets = {0, 2}; break;
-    default: offsets = {0}; break;
-  }
   for (size_t block = 0; block < row.size(); block += type.bytes)
-    for (size_t offset : offsets) {
+    for (size_t offset : half_offsets(type.type)) {
       const double size = std::ldexp(1.0, -static_cast<int>(rng.below(12)));
       const uint16_t half = f32_to_f16(static_cast<float>((2 * rng.uniform() - 1) * size));
       std::memcpy(row.data() + block + offset, &half, sizeof half);
     }
+  return row;
+}
+
+/// Random bytes of a row of blocks; factors are often zero, subnormal, the largest, infinite or no number.
+std::vector<std::byte> edge_blocks_of(Rng& rng, const gguf::TypeInfo& type, size_t k) {
+  constexpr uint16_t kEdges[] = {0,      0x8000, 1,      0x8001, 0x03ff, 0x0400, 0x0fff, 0x1000, 0x7bff,
+                                 0xfbff, 0x6bff, 0x6c00, 0x5c00, 0x5bff, 0x7c00, 0xfc00, 0x7e00, 0xfdff};
+  auto row = blocks_of(rng, type, k);
+  for (std::byte& byte : row)
+    if (rng.chance(0.1)) byte = rng.chance(0.5) ? std::byte{255} : std::byte{0};
+  for (size_t block = 0; block < row.size(); block += type.bytes)
+    for (size_t offset : half_offsets(type.type))
+      if (rng.chance(0.5)) std::memcpy(row.data() + block + offset, &kEdges[rng.below(std::size(kEdges))], 2);
   return row;
 }
 
@@ -319,6 +335,51 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
           }
           CHECK(std::abs(got - want[i]) <= bound);
         }
+      }
+    }
+  }
+}
+
+/// Packs `count` rows by `pack` and one by one, into panels whose other bytes are random, and compares these.
+template <class Pack>
+void check_rows(Rng& rng, const gguf::TypeInfo& type, size_t k, size_t count, size_t lane, const Pack& pack) {
+  const QuantForm form = *kept_form(type.type);
+  INFO(type.name << " k " << k << " rows " << count << " from lane " << lane);
+  std::vector<std::byte> want(quant_panel_bytes(k, form));
+  for (std::byte& byte : want) byte = static_cast<std::byte>(rng.below(256));
+  auto got = want;
+  std::vector<std::vector<std::byte>> rows;
+  std::vector<const std::byte*> lines;
+  for (size_t i = 0; i < count; ++i) rows.push_back(edge_blocks_of(rng, type, k));
+  for (const auto& row : rows) lines.push_back(row.data());
+  for (size_t i = 0; i < count; ++i) pack_blocks(type.type, lines[i], k, form, lane + i, want.data());
+  pack(form, lines, got.data());
+  const auto [left, right] = std::mismatch(got.begin(), got.end(), want.begin());
+  INFO("first difference at byte " << left - got.begin());
+  CHECK(got == want);
+}
+
+TEST_CASE("ops/quant: rows packed many at a time are those packed one by one, bit for bit") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (const gguf::TypeInfo& type : gguf::types()) {
+    if (type.plain) continue;
+    for (int turn = 0; turn < 6; ++turn) {
+      const size_t k = type.weights * (1 + rng.below(turn == 0 ? 24 : 4));
+      const size_t count = turn == 0 ? 64 : 1 + rng.below(64), lane = rng.below(64 - count + 1);
+      check_rows(rng, type, k, count, lane, [&](QuantForm form, const auto& lines, std::byte* panel) {
+        pack_rows(type.type, lines, k, form, lane, panel);
+      });
+    }
+    for (const PackKernels* variant : pack_variants()) {
+      INFO(variant->name);
+      const PackRows pack = variant->supported() ? variant->rows_of(type.type) : nullptr;
+      if (!pack) continue;
+      for (size_t count = variant->lanes; count <= 64; count += variant->lanes) {
+        const size_t k = type.weights * (1 + rng.below(4)), lane = rng.below(64 - count + 1);
+        check_rows(rng, type, k, count, lane, [&](QuantForm, const auto& lines, std::byte* panel) {
+          pack(lines.data(), count, k, lane, panel);
+        });
       }
     }
   }
