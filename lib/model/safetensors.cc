@@ -298,24 +298,43 @@ uint64_t WeightFiles::total_bytes() const {
   return bytes;
 }
 
+void read_soon(const std::byte* begin, const std::byte* end) {
+  constexpr uintptr_t kAskBytes = 128 * 1024;  // the kernel reads no more than a device's largest request for one call
+  static const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto last = reinterpret_cast<uintptr_t>(end);
+  for (uintptr_t at = reinterpret_cast<uintptr_t>(begin) / kPage * kPage; at < last; at += kAskBytes)
+    (void)madvise(reinterpret_cast<void*>(at), std::min(kAskBytes, last - at), MADV_WILLNEED);
+}
+
+namespace {
+
+/// Calls body(bytes) for the pieces of a tensor that the digest of `total` bytes has.
+template <class Body>
+void for_pieces(const Tensor& tensor, uint64_t total, const Body& body) {
+  const uint64_t stride = std::max(kDigestPieceBytes, total / kDigestPieces);
+  const std::span<const std::byte> data(tensor.data, tensor.bytes());
+  if (total <= kFullDigestBytes || data.size() <= 2 * kDigestPieceBytes) return body(data);
+  for (uint64_t at = 0; at + kDigestPieceBytes <= data.size(); at += stride) body(data.subspan(at, kDigestPieceBytes));
+  body(data.last(kDigestPieceBytes));
+}
+
+}  // namespace
+
 std::string WeightFiles::digest() const {
   Sha256 sha;
   const uint64_t total = total_bytes();
   sha.update("mc-weights 1\n").update_u64(total);
-  const uint64_t stride = std::max(kDigestPieceBytes, total / kDigestPieces);
+  // The pieces are far apart: read one by one, each would wait for the disk, and the kernel would read its
+  // surroundings.
+  for (const Tensor& tensor : tensors_)
+    for_pieces(tensor, total,
+               [](std::span<const std::byte> piece) { read_soon(piece.data(), piece.data() + piece.size()); });
   for (const Tensor& tensor : tensors_) {
     sha.update_u64(tensor.entry.name.size()).update(tensor.entry.name);
     sha.update_u64(tensor.entry.dtype_name.size()).update(tensor.entry.dtype_name);
     sha.update_u64(tensor.entry.shape.size());
     for (uint64_t size : tensor.entry.shape) sha.update_u64(size);
-    const std::span<const std::byte> data(tensor.data, tensor.bytes());
-    if (total <= kFullDigestBytes || data.size() <= 2 * kDigestPieceBytes) {
-      sha.update(data);
-    } else {
-      for (uint64_t at = 0; at + kDigestPieceBytes <= data.size(); at += stride)
-        sha.update(data.subspan(at, kDigestPieceBytes));
-      sha.update(data.last(kDigestPieceBytes));
-    }
+    for_pieces(tensor, total, [&](std::span<const std::byte> piece) { sha.update(piece); });
     drop(tensor);
   }
   std::string hex;

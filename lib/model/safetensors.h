@@ -41,6 +41,10 @@ struct SafetensorsHeader {
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, uint64_t file_bytes,
                                             std::string_view name);
 
+/// Has the kernel read the pages of [begin, end), which lie in a mapped file, while this process does something else.
+/// Best effort.
+void read_soon(const std::byte* begin, const std::byte* end);
+
 /// A tensor of an open model. `data` points into a mapping that lives as long as the WeightFiles.
 struct Tensor {
   TensorEntry entry;
