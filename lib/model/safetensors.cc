@@ -165,7 +165,8 @@ WeightFiles::WeightFiles(WeightFiles&& other) noexcept
     : mappings_(std::exchange(other.mappings_, {})),
       gguf_(std::move(other.gguf_)),
       paths_(std::move(other.paths_)),
-      tensors_(std::move(other.tensors_)) {}
+      tensors_(std::move(other.tensors_)),
+      ends_(std::move(other.ends_)) {}
 
 WeightFiles& WeightFiles::operator=(WeightFiles&& other) noexcept {
   release();
@@ -173,6 +174,7 @@ WeightFiles& WeightFiles::operator=(WeightFiles&& other) noexcept {
   gguf_ = std::move(other.gguf_);
   paths_ = std::move(other.paths_);
   tensors_ = std::move(other.tensors_);
+  ends_ = std::move(other.ends_);
   return *this;
 }
 
@@ -239,19 +241,20 @@ Result<void> WeightFiles::open_gguf(const std::string& path) {
 
 Result<WeightFiles> WeightFiles::open(const std::string& directory) {
   WeightFiles files;
-  if (gguf::is_gguf(directory)) {
-    MC_CHECK(files.open_gguf(directory));
-    return files;
-  }
-  const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
-  if (access(single.c_str(), F_OK) == 0)
-    MC_CHECK(files.add_file(directory, "model.safetensors"));
-  else if (access(index.c_str(), F_OK) == 0)
-    MC_CHECK(files.open_shards(directory, index));
-  else
-    return user_error(err::kModelIncomplete,
-                      directory + " has neither model.safetensors nor model.safetensors.index.json");
+  MC_CHECK(files.open_place(directory));
+  files.ends_.assign(files.paths_.size(), nullptr);
+  for (const Tensor& tensor : files.tensors_)
+    files.ends_[tensor.file] = std::max(files.ends_[tensor.file], tensor.data + tensor.bytes());
   return files;
+}
+
+Result<void> WeightFiles::open_place(const std::string& directory) {
+  if (gguf::is_gguf(directory)) return open_gguf(directory);
+  const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
+  if (access(single.c_str(), F_OK) == 0) return add_file(directory, "model.safetensors");
+  if (access(index.c_str(), F_OK) == 0) return open_shards(directory, index);
+  return user_error(err::kModelIncomplete,
+                    directory + " has neither model.safetensors nor model.safetensors.index.json");
 }
 
 const Tensor* WeightFiles::find(std::string_view name) const {

@@ -77,6 +77,8 @@ class WeightFiles {
   /// Returns the tensor's pages to the system. A later read of the tensor reads the file again.
   void drop(const Tensor& tensor) const;
   std::span<const std::string> files() const { return paths_; }
+  /// Where the last tensor of a file ends.
+  const std::byte* data_end(size_t file) const { return ends_[file]; }
   uint64_t total_bytes() const;
   bool is_gguf() const { return gguf_.has_value(); }
 
@@ -87,6 +89,7 @@ class WeightFiles {
   std::string digest() const;
 
  private:
+  Result<void> open_place(const std::string& place);
   Result<void> add_file(const std::string& directory, const std::string& file);
   Result<void> open_shards(const std::string& directory, const std::string& index_path);
   Result<void> open_gguf(const std::string& path);
@@ -100,6 +103,7 @@ class WeightFiles {
   std::optional<gguf::File> gguf_;
   std::vector<std::string> paths_;
   std::vector<Tensor> tensors_;
+  std::vector<const std::byte*> ends_;  // of each file
 };
 
 }  // namespace mc::model

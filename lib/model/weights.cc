@@ -107,8 +107,23 @@ Result<WeightLoader::Source> WeightLoader::source(const std::string& name, uint6
              tensor,
              {}};
   if (tensor->entry.dtype == Dtype::f8_e4m3) MC_CHECK(read_scales(name, rows, columns, out));
+  out.rows.soon = read_soon;
+  out.rows.readable = files_.data_end(tensor->file);
   out.rows.done = drop_pages;
   return out;
+}
+
+/// Asks for the first bytes of a tensor that is packed next, and counts on the packing to ask for all behind them.
+/// Most tensors lie in a file in the order of their use: then these bytes have been asked for before.
+void WeightLoader::ask(const Source& source) const {
+  const std::byte* begin = source.tensor->data;
+  const auto left = static_cast<size_t>(source.rows.readable - begin);
+  const std::byte* first_end = begin + std::min(left, ops::kReadAheadBytes);
+  if (begin > asked_end_ || first_end < asked_begin_) asked_begin_ = asked_end_ = begin;
+  if (begin < asked_begin_) read_soon(begin, asked_begin_);
+  if (first_end > asked_end_) read_soon(asked_end_, first_end);
+  asked_begin_ = std::min(asked_begin_, begin);
+  asked_end_ = std::max(asked_end_, begin + std::min(left, source.tensor->bytes() + ops::kReadAheadBytes));
 }
 
 Result<std::vector<WeightLoader::Source>> WeightLoader::sources(const std::string& prefix,
@@ -134,6 +149,7 @@ std::vector<ops::WeightRows> WeightLoader::rows_of(const std::vector<Source>& so
 Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::span<const WeightPart> parts,
                                                uint64_t columns, Precision precision) const {
   MC_TRY(read, sources(prefix, parts, columns));
+  for (const Source& one : read) ask(one);
   const std::vector<ops::WeightRows> rows = rows_of(read);
   const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
   auto whole = quant_form_of(form);
@@ -207,7 +223,11 @@ Result<WeightTable> WeightLoader::table(const std::string& name, uint64_t rows, 
   const size_t line = WeightTable::row_bytes(columns, dtype_, blocks), source_line = one.rows.row_bytes(columns);
   MC_TRY(storage, mem::HostBuffer::allocate(rows * line, {.name = "embeddings"}));
   const auto* data = static_cast<const std::byte*>(one.rows.data);
+  ask(one);
   parallel_.for_ranges(static_cast<int64_t>(rows), 256, [&](int64_t begin, int64_t end, int) {
+    const auto ahead = ops::read_ahead(data + static_cast<size_t>(begin) * source_line,
+                                       static_cast<size_t>(end - begin) * source_line, one.rows.readable);
+    read_soon(ahead.data(), ahead.data() + ahead.size());
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
       std::byte* out = storage.data() + row * line;
       if (blocks)

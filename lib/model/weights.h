@@ -94,6 +94,7 @@ class WeightLoader {
                                       uint64_t columns) const;
   static std::vector<ops::WeightRows> rows_of(const std::vector<Source>& sources);
   Result<Source> source(const std::string& name, uint64_t rows, uint64_t columns) const;
+  void ask(const Source& source) const;
   Result<void> read_scales(const std::string& name, uint64_t rows, uint64_t columns, Source& out) const;
 
   const WeightFiles& files_;
@@ -101,6 +102,8 @@ class WeightLoader {
   Dtype dtype_;
   WeightForm form_;
   Parallel& parallel_;
+  mutable const std::byte* asked_begin_ = nullptr;  // what ask() has asked for last
+  mutable const std::byte* asked_end_ = nullptr;
 };
 
 /// Whether a tensor has scales of another tensor (or of activations, which are not quantised here).

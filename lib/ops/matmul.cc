@@ -74,16 +74,32 @@ void convert(const WeightRows& part, size_t row, size_t columns, Dtype dtype, fl
     for (size_t i = 0; i < columns; ++i) narrow[i] = f32_to_bf16(wide[i]);
 }
 
-/// Rows [first, last) of the stacked parts will not be read again.
-void finish_rows(std::span<const WeightRows> parts, size_t first, size_t last, size_t columns) {
+/// Calls body(part, bytes) for the bytes of each part that rows [first, last) of the stacked parts have.
+template <class Body>
+void for_parts(std::span<const WeightRows> parts, size_t first, size_t last, size_t columns, const Body& body) {
   size_t start = 0;
   for (const WeightRows& part : parts) {
     const size_t begin = std::max(first, start), end = std::min(last, start + part.rows);
     const size_t line = part.row_bytes(columns);
-    const auto* data = static_cast<const std::byte*>(part.data);
-    if (part.done && begin < end) part.done(data + (begin - start) * line, data + (end - start) * line);
+    if (begin < end)
+      body(part, std::span(static_cast<const std::byte*>(part.data) + (begin - start) * line, (end - begin) * line));
     start += part.rows;
   }
+}
+
+/// Rows [first, last) of the stacked parts will be read now.
+void begin_rows(std::span<const WeightRows> parts, size_t first, size_t last, size_t columns) {
+  for_parts(parts, first, last, columns, [](const WeightRows& part, std::span<const std::byte> bytes) {
+    const auto ahead = read_ahead(bytes.data(), bytes.size(), part.readable);
+    if (part.soon && !ahead.empty()) part.soon(ahead.data(), ahead.data() + ahead.size());
+  });
+}
+
+/// Rows [first, last) of the stacked parts will not be read again.
+void finish_rows(std::span<const WeightRows> parts, size_t first, size_t last, size_t columns) {
+  for_parts(parts, first, last, columns, [](const WeightRows& part, std::span<const std::byte> bytes) {
+    if (part.done) part.done(bytes.data(), bytes.data() + bytes.size());
+  });
 }
 
 /// Both layouts are a transposition of 32-bit words (an f32, or two bf16 of neighbouring k): 16 rows at a
@@ -132,6 +148,12 @@ void quantise_panel(std::span<const WeightRows> parts, size_t first, size_t colu
 }
 
 }  // namespace
+
+std::span<const std::byte> read_ahead(const std::byte* data, size_t bytes, const std::byte* readable) {
+  const auto left = static_cast<size_t>(data < readable ? readable - data : 0);
+  if (left <= kReadAheadBytes) return {};
+  return {data + kReadAheadBytes, std::min(bytes, left - kReadAheadBytes)};
+}
 
 size_t WeightRows::row_bytes(size_t columns) const {
   return blocks ? gguf::row_bytes(*blocks, columns) : columns * dtype_bytes(dtype);
@@ -184,9 +206,10 @@ Result<PackedMatrix> PackedMatrix::pack(Parallel& parallel, std::span<const Weig
                                         Dtype dtype) {
   MC_TRY(packed, allocate(parts, columns, dtype, std::nullopt, 0));
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
-    fill_panel(parts, static_cast<size_t>(panel) * kPanelColumns, packed.rows_, columns, dtype,
-               packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
+    begin_rows(parts, first, first + kPanelColumns, columns);
+    fill_panel(parts, first, packed.rows_, columns, dtype,
+               packed.storage_.data() + static_cast<size_t>(panel) * packed.panel_bytes());
     finish_rows(parts, first, first + kPanelColumns, columns);
   });
   return packed;
@@ -212,10 +235,11 @@ Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const 
   const size_t source_bytes = parts.front().row_bytes(columns) * kPanelColumns;
   const auto grain = static_cast<int64_t>(std::max<size_t>(1, kPackTaskBytes / source_bytes));
   parallel.for_ranges(static_cast<int64_t>(packed.panels()), grain, [&](int64_t begin, int64_t end, int) {
-    for (auto panel = static_cast<size_t>(begin); panel < static_cast<size_t>(end); ++panel)
-      quantise_panel(parts, panel * kPanelColumns, columns, form,
-                     packed.storage_.data() + panel * packed.panel_bytes());
-    finish_rows(parts, static_cast<size_t>(begin) * kPanelColumns, static_cast<size_t>(end) * kPanelColumns, columns);
+    const size_t first = static_cast<size_t>(begin) * kPanelColumns, last = static_cast<size_t>(end) * kPanelColumns;
+    begin_rows(parts, first, last, columns);
+    for (size_t row = first; row < last; row += kPanelColumns)
+      quantise_panel(parts, row, columns, form, packed.storage_.data() + row / kPanelColumns * packed.panel_bytes());
+    finish_rows(parts, first, last, columns);
   });
   return packed;
 }
@@ -245,6 +269,7 @@ Result<PackedMatrix> PackedMatrix::keep_fp8(Parallel& parallel, std::span<const 
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;
     const size_t last = std::min(first + kPanelColumns, packed.rows_);
+    begin_rows(parts, first, last, columns);
     std::vector<const uint8_t*> codes;
     std::vector<float> scales;
     size_t part = 0, part_start = 0;

@@ -37,6 +37,11 @@ struct WeightScales {
   size_t block_rows = 1, block_columns = 1, per_row = 1;
 };
 
+/// How far ahead of packing a file is read: enough for all requests that a disk works on at once.
+inline constexpr size_t kReadAheadBytes = size_t{32} << 20;
+/// `bytes` at `data`, moved on by kReadAheadBytes and cut at `readable`; empty beyond it.
+std::span<const std::byte> read_ahead(const std::byte* data, size_t bytes, const std::byte* readable);
+
 /// `rows` x K weights in the layout of a file: row-major, f32, bf16, f16, f8_e4m3 (with scales) or blocks of a GGUF
 /// type, any alignment.
 struct WeightRows {
@@ -46,6 +51,10 @@ struct WeightRows {
   WeightScales scales = {};
   /// Called by any packing thread for each range of bytes that it has read for the last time; may be null.
   void (*done)(const std::byte* begin, const std::byte* end) = nullptr;
+  /// Called likewise for each range of bytes that will be read soon: kReadAheadBytes behind those that a thread begins
+  /// with, as far as `readable`, the end of what can be read.
+  void (*soon)(const std::byte* begin, const std::byte* end) = nullptr;
+  const std::byte* readable = nullptr;
   std::optional<gguf::Type> blocks = {};  // quantised blocks; `dtype` then says nothing
   /// Not 0: the file holds the rows of each head of so many rows in the order of interleaved RoPE pairs
   /// (0, head / 2, 1, head / 2 + 1, ...), and row 1 here is the file's row 2.

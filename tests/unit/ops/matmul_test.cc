@@ -1,7 +1,9 @@
 #include "ops/matmul.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "base/parallel.h"
@@ -9,6 +11,52 @@
 
 using namespace mc;
 using namespace mc::ops;
+
+namespace {
+
+/// The ranges of bytes that packing reported, of all its threads.
+class Ranges {
+ public:
+  void add(const std::byte* begin, const std::byte* end) {
+    const std::lock_guard lock(mutex_);
+    ranges_.emplace_back(begin, end);
+  }
+  /// Whether they cover [begin, end) without a gap, and nothing else.
+  bool are(const std::byte* begin, const std::byte* end) {
+    std::sort(ranges_.begin(), ranges_.end());
+    for (const auto& [first, last] : ranges_) {
+      if (first != begin) return false;
+      begin = last;
+    }
+    return begin == end;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<const std::byte*, const std::byte*>> ranges_;
+};
+
+}  // namespace
+
+TEST_CASE("ops/matmul: packing asks once for every byte behind the first, up to the end, and gives back what it read") {
+  constexpr size_t kColumns = 4096, kRows = 5504, kBytes = kRows * (kColumns / 32 * 34);  // of a part
+  static Ranges asked, given_back;
+  auto file = mem::HostBuffer::allocate(2 * kBytes + kReadAheadBytes);  // never written, so it takes no memory
+  REQUIRE_OK(file);
+  const std::byte* data = std::as_const(*file).data();
+  WeightRows part{.data = data,
+                  .rows = kRows,
+                  .done = [](const std::byte* begin, const std::byte* end) { given_back.add(begin, end); },
+                  .soon = [](const std::byte* begin, const std::byte* end) { asked.add(begin, end); },
+                  .readable = data + 2 * kBytes + kReadAheadBytes - 100,
+                  .blocks = gguf::Type::q8_0};
+  std::vector parts{part, part};
+  parts[1].data = data + kBytes;
+  Parallel parallel(2);
+  REQUIRE_OK(PackedMatrix::quantise(parallel, parts, kColumns, QuantForm::eight));
+  CHECK(asked.are(data + kReadAheadBytes, part.readable));
+  CHECK(given_back.are(data, data + 2 * kBytes));
+}
 
 TEST_CASE("ops/matmul: parts of different dtypes are stacked in order and read at any alignment") {
   Parallel parallel(1);
