@@ -1,8 +1,10 @@
 #include "node/demoter.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/assert.h"
+#include "base/hash.h"
 
 namespace mc::node {
 namespace {
@@ -12,7 +14,42 @@ constexpr uint32_t kLeavesLooked = 64;  // number of coldest leaves that are sea
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s;
+constexpr Duration kRefusedFor = 500ms;  // the chains of a full cache node go to the next one
+
+/// Uniform in (0, 1) for each pair. A name, not an instance: a cache node that restarts gets its blocks back.
+double draw(const BlockHash& first, const std::string& name) {
+  const Id128 digest = Sha256().update(std::as_bytes(std::span(first.bytes))).update(name).finish128();
+  uint64_t bits = 0;
+  for (size_t i = 0; i < sizeof bits; ++i) bits = bits << 8 | digest.bytes[i];
+  return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+}
 }  // namespace
+
+// With scores w / -ln(u) a node of weight w wins with the probability w / sum of all weights.
+const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches) {
+  MC_ASSERT(!caches.empty());
+  double sum = 0, told = 0;
+  for (const wire::Peer* cache : caches)
+    if (cache->cache_bytes > 0) sum += static_cast<double>(cache->cache_bytes), ++told;
+  const double mean = told > 0 ? sum / told : 1;
+  const wire::Peer* best = nullptr;
+  double best_score = -1;
+  for (const wire::Peer* cache : caches) {
+    const double weight = cache->cache_bytes > 0 ? static_cast<double>(cache->cache_bytes) : mean;
+    const double score = weight / -std::log(draw(first, cache->name));
+    if (score > best_score) best = cache, best_score = score;
+  }
+  return best;
+}
+
+/// The cache nodes that did not refuse an offer lately; all of them when each of them did.
+std::vector<const wire::Peer*> Demoter::willing(const std::vector<const wire::Peer*>& caches, TimePoint now) {
+  std::erase_if(refused_, [&](const auto& entry) { return now >= entry.second; });
+  std::vector<const wire::Peer*> out;
+  for (const wire::Peer* cache : caches)
+    if (!refused_.contains(cache->instance)) out.push_back(cache);
+  return out.empty() ? caches : out;
+}
 
 bool Demoter::due(TimePoint now) const {
   return now >= next_ && offers_.size() < kDemotionsInFlight && shelf_.pool.pages_over(above_) > 0;
@@ -47,7 +84,7 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   if (pages.empty()) return;
   const auto lease = shelf_.leases.grant("demote", pages, now + kDemoteTtl);
   if (!lease) return;
-  const wire::Peer& cache = *caches[id % caches.size()];
+  const wire::Peer& cache = *cache_for(shelf_.pool.meta(pages.front()).hash, willing(caches, now));
   Offer offer{cache.name, cache.instance, *lease, now + kDemoteTtl, {}};
   message.lease = id;
   message.kv_namespace = kv_namespace_;
@@ -69,13 +106,15 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   MC_ASSERT(fresh && offers_.size() <= kDemotionsInFlight);
 }
 
-void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message) {
+void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now) {
   const auto it = offers_.find(message.lease);
   if (it == offers_.end() || it->second.cache != node) return;
   (void)shelf_.leases.release(it->second.lease);
   // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
-    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_.insert(hash);
+    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = it->second.instance;
+  if (message.stored.empty() && message.reason != to_string(Code::corrupt))
+    refused_[it->second.instance] = now + kRefusedFor;
   // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
   // and again.
   if (message.reason == to_string(Code::corrupt))
@@ -86,16 +125,21 @@ void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message) {
 }
 
 void Demoter::expired(kv::LeaseId lease) {
-  std::erase_if(offers_, [&](const auto& offer) { return offer.second.lease == lease; });
+  std::erase_if(offers_, [&](const auto& entry) {
+    const Offer& offer = entry.second;
+    if (offer.lease == lease) refused_[offer.instance] = offer.until + kRefusedFor;
+    return offer.lease == lease;
+  });
 }
 
-void Demoter::drop(const InstanceId& instance, bool is_cache) {
+void Demoter::drop(const InstanceId& instance) {
   std::erase_if(offers_, [&](const auto& offer) {
     if (offer.second.instance != instance) return false;
     (void)shelf_.leases.release(offer.second.lease);
     return true;
   });
-  if (is_cache) demoted_.clear();
+  std::erase_if(demoted_, [&](const auto& entry) { return entry.second == instance; });
+  refused_.erase(instance);
 }
 
 TimePoint Demoter::next_wakeup() const {

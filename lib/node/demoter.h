@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,12 @@
 #include "node/shelf.h"
 
 namespace mc::node {
+
+/// The cache node for a chain of blocks whose first one is `first`, by rendezvous hashing with weights: each cache node
+/// has a score for the hash, and the highest score wins. All nodes choose alike without a message. The shares of the
+/// cache nodes are proportional to their capacities. A cache node that joins or leaves moves only the blocks that it
+/// takes or had. A capacity of 0 (of an older version) counts as the mean of the others. `caches` is not empty.
+const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches);
 
 class Demoter {
  public:
@@ -21,15 +26,15 @@ class Demoter {
 
   /// Whether an offer may be due.
   bool due(TimePoint now) const;
-  /// Offers the coldest chain to one of `caches`, under the lease number `id`. `parts`: the members of this node's
-  /// pipeline.
+  /// Offers the coldest chain to that of `caches` which keeps its first block, under the lease number `id`. Cache nodes
+  /// that refused an offer lately come last. `parts`: the members of this node's pipeline.
   void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
              TimePoint now, Actions& out);
-  void on_done(const NodeId& node, const wire::DemoteDone& message);
+  void on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now);
   /// The lease of an offer has expired.
   void expired(kv::LeaseId lease);
-  /// The cache node and all blocks that it held are gone.
-  void drop(const InstanceId& instance, bool is_cache);
+  /// The node is gone, and so are the blocks that it held if it was a cache node.
+  void drop(const InstanceId& instance);
   void removed(const BlockHash& hash) { demoted_.erase(hash); }
   TimePoint next_wakeup() const;
   bool idle() const { return offers_.empty(); }
@@ -43,13 +48,15 @@ class Demoter {
     std::vector<BlockHash> hashes;
   };
   std::vector<kv::PageIndex> cold_chain(NamespaceId& ns) const;
+  std::vector<const wire::Peer*> willing(const std::vector<const wire::Peer*>& caches, TimePoint now);
 
   Shelf& shelf_;
   double above_;
   std::string kv_namespace_;
   const NamespaceBook& names_;
   std::map<uint64_t, Offer> offers_;
-  std::set<BlockHash> demoted_;  // blocks that a cache node holds, as far as this node has learnt
+  std::map<BlockHash, InstanceId> demoted_;  // blocks that a cache node holds, as far as this node has learnt
+  std::map<InstanceId, TimePoint> refused_;  // cache nodes that took nothing of an offer -> next offer
   TimePoint next_{};
 };
 

@@ -364,7 +364,8 @@ void Members::broadcast(Actions& out) {
 wire::Peers Members::peers() const {
   wire::Peers out{peers_version_, {}};
   for (const auto& [name, node] : nodes_)
-    out.peers.push_back({name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data});
+    out.peers.push_back(
+        {name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data, node.hello.cache_bytes});
   return out;
 }
 

@@ -20,6 +20,7 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
   hello.http = options.http;
   hello.model = options.model;
   hello.device = options.device;
+  if (options.role == wire::Role::cache) hello.cache_bytes = options.memory_bytes + options.disk.capacity_bytes;
   if (options.kv.layers > 0) hello.kv_namespace = options.kv.text();
   hello.decode_attention = options.decode_attention;
   hello.page_bytes = options.page_count > 0 ? options.layout.page_bytes() : 0;
@@ -224,7 +225,7 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
     lender_.on_release(event.instance, release->lease);
     if (options_.role == wire::Role::cache) last_error_.served();
   } else if (const auto* done = std::get_if<wire::DemoteDone>(&event.message)) {
-    if (demoter_) demoter_->on_done(event.from, *done);
+    if (demoter_) demoter_->on_done(event.from, *done, now);
   } else {
     on_message(event, now, out);
   }
@@ -249,7 +250,7 @@ void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   // is alive after all, its reads fail their checksums.
   lender_.drop(peer.instance);
   peers_.forget(peer.name, peer.instance);
-  if (demoter_) demoter_->drop(peer.instance, peer.role == wire::Role::cache);
+  if (demoter_) demoter_->drop(peer.instance);
   on_peer_gone(peer, now, out);
 }
 

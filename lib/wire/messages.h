@@ -89,6 +89,9 @@ struct Hello {
   std::string key_file;
   Bytes key_check;
   std::string device;  // the device that computes: cpu, cuda:0, emu; "" for cache nodes
+  // Memory and disk for blocks of a cache node, by which other nodes share their blocks out; 0: no cache node, or one
+  // of an older version.
+  uint64_t cache_bytes = 0;
 
   bool operator==(const Hello&) const = default;
   template <class V>
@@ -99,6 +102,7 @@ struct Hello {
     v("context_tokens", context_tokens), v("stages", stages), v("cost", cost);
     v("labels", labels), v("version", version);
     v.later("key_file", key_file), v.later("key_check", key_check), v.later("device", device);
+    v.later("cache_bytes", cache_bytes);
   }
 };
 
@@ -203,11 +207,13 @@ struct Peer {
   Role role = Role::prefill;
   std::string control_uri;
   Bytes data;
+  uint64_t cache_bytes = 0;  // see Hello
 
   bool operator==(const Peer&) const = default;
   template <class V>
   void fields(V& v) {
     v("name", name), v("instance", instance), v("role", role), v("control_uri", control_uri), v("data", data);
+    v.later("cache_bytes", cache_bytes);
   }
 };
 

@@ -139,19 +139,57 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   CHECK(offers[0].blocks.size() == 4);
   CHECK_FALSE(demoter.idle());
   CHECK_FALSE(demoter.due(now));  // not again at once
-  demoter.on_done("c1", {7, source.hashes, ""});
+  demoter.on_done("c1", {7, source.hashes, ""}, now);
   CHECK_FALSE(demoter.idle());  // of another node
-  demoter.on_done("c0", {7, {source.hashes[0], source.hashes[1]}, "corrupt"});
+  demoter.on_done("c0", {7, {source.hashes[0], source.hashes[1]}, "corrupt"}, now);
   CHECK(demoter.idle());
   CHECK(source.shelf.pool.match(source.hashes) == 2);
   out.clear();
   demoter.offer({&cache}, {}, 8, now + 1s, out);
   CHECK(out.empty());  // the cache node holds the rest
-  demoter.drop(instance(3), true);
+  demoter.drop(instance(3));
   demoter.offer({&cache}, {}, 9, now + 2s, out);
   CHECK(sent<wire::DemoteOffer>(out, "c0").size() == 1);
-  demoter.drop(instance(3), true);
+  demoter.drop(instance(3));
   CHECK(source.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and to the next one after a refusal") {
+  Source source;
+  source.publish(4);
+  NamespaceBook names;
+  Demoter demoter(source.shelf, 0.2, "text", names);
+  const wire::Peer c0{"c0", instance(3), wire::Role::cache, "", {}}, c1{"c1", instance(4), wire::Role::cache, "", {}};
+  const std::vector<const wire::Peer*> both{&c0, &c1};
+  const wire::Peer& first = *cache_for(source.hashes[0], both);
+  const wire::Peer& second = &first == &c0 ? c1 : c0;
+  TimePoint now{};
+  Actions out;
+  const auto offered_to = [&](uint64_t id) {
+    out.clear();
+    demoter.offer(both, {}, id, now, out);
+    const bool to_first = !sent<wire::DemoteOffer>(out, first.name).empty();
+    CHECK(to_first == sent<wire::DemoteOffer>(out, second.name).empty());
+    return to_first ? first.name : second.name;
+  };
+  CHECK(offered_to(7) == first.name);  // whatever the number of the offer
+  demoter.on_done(first.name, {7, {}, "full"}, now);
+  CHECK(offered_to(8) == second.name);
+  demoter.on_done(second.name, {8, {}, "full"}, now);
+  CHECK(offered_to(9) == first.name);  // each has refused
+  demoter.on_done(first.name, {9, {}, "full"}, now);
+  now += 1s;
+  CHECK(offered_to(10) == first.name);
+  demoter.on_done(first.name, {10, source.hashes, ""}, now);
+  out.clear();
+  demoter.offer(both, {}, 11, now + 1s, out);
+  CHECK(out.empty());
+  demoter.drop(second.instance);  // which held nothing
+  demoter.offer({&first}, {}, 12, now + 2s, out);
+  CHECK(out.empty());
+  demoter.drop(first.instance);
+  demoter.offer({&second}, {}, 13, now + 3s, out);
+  CHECK(sent<wire::DemoteOffer>(out, second.name).size() == 1);
 }
 
 TEST_CASE("node/peers: a newer list names those that are gone, an older one is not taken") {

@@ -79,18 +79,18 @@ TEST_CASE("wire/codec: errors name the message, the field and what was found") {
   CHECK(decode("dance", list.bytes()).error().code == Code::unsupported);
 }
 
-TEST_CASE("wire/codec: a node that does not announce its device may join") {
+TEST_CASE("wire/codec: a node that announces neither its device nor its capacity may join") {
   Hello hello;
-  hello.name = "p0", hello.version = "0.1.0", hello.device = "emu";
+  hello.name = "p0", hello.version = "0.1.0", hello.device = "emu", hello.cache_bytes = 1;
   Bytes bytes = encode(Message(hello));
-  // The device is the last of 18 fields. The message of an older node has 17.
-  REQUIRE(bytes.size() > 14);
-  REQUIRE(Bytes(bytes.begin(), bytes.begin() + 3) == Bytes{0xde, 0, 18});
-  bytes.erase(bytes.end() - 11, bytes.end());  // "device": "emu"
+  // Device and capacity are the last of 19 fields. The message of an older node has 17.
+  REQUIRE(bytes.size() > 27);
+  REQUIRE(Bytes(bytes.begin(), bytes.begin() + 3) == Bytes{0xde, 0, 19});
+  bytes.erase(bytes.end() - 24, bytes.end());  // "device": "emu", "cache_bytes": 1
   bytes[2] = 17;
   const auto decoded = decode("hello", bytes);
   REQUIRE_OK(decoded);
-  hello.device.clear();
+  hello.device.clear(), hello.cache_bytes = 0;
   CHECK(std::get<Hello>(*decoded) == hello);
 }
 
