@@ -70,7 +70,7 @@ bool DiskTier::evict(const BlockHash& hash, Actions& out) {
 void DiskTier::forget(const BlockHash& hash) {
   ++stats_.evicted_blocks;
   blocks_.erase(hash, kv::Removal::evicted);
-  given_up_.add(hash);
+  given_up_.insert(hash);
 }
 
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
@@ -202,10 +202,10 @@ void DiskTier::end(LoadId id) {
 
 void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   if (state_ == State::none) return;
-  given_up_.read(hashes);
   for (const BlockHash& hash : hashes) {
     const kv::PageIndex page = pool.find(hash);
     if (page == kv::kNoPage) return;
+    given_up_.erase(hash);
     if (!pool.on_trial(page)) continue;
     pool.set_trial(page, false);
     ++stats_.promoted_blocks;
@@ -334,7 +334,6 @@ void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
 void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
   if (state_ != State::on || now < look_at_ || writes_.size() >= options_.writes_max) return;
   const size_t before = writes_.size();
-  given_up_.prune(shelves);
   for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
   if (writes_.size() == before) look_at_ = now + kLookEvery;
 }

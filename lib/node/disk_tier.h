@@ -10,8 +10,8 @@
 // (kv::Pool::set_trial): it is evicted first, unless a second reader comes. So a scan of cold prefixes does not push
 // hot blocks out.
 //
-// A block that the disk gave up while it was in memory is not written again before its next reader. Else a disk that
-// holds less than the cold blocks in memory would be written for ever.
+// A block that the disk gave up while it was in memory is not written again before its next reader, or before it has
+// left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
 //
 // The disk may lose blocks, return late or fail. A block that fails a checksum is dropped and computed again. A disk
 // that keeps failing is given up: the node goes on without the tier.
@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "node/disk_blocks.h"
-#include "node/given_up_blocks.h"
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/shelf.h"
@@ -73,6 +72,8 @@ class DiskTier {
   void end(LoadId id);
   /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
+  /// The block is not in memory any more. When it comes back, it may be written like any other.
+  void left_memory(const BlockHash& hash) { given_up_.erase(hash); }
 
   // ---- events ----
   /// Whether a node has a shelf for a block that an earlier process left.
@@ -147,7 +148,7 @@ class DiskTier {
   std::map<BlockHash, uint64_t> loading_;  // the load of a block
   std::map<uint64_t, Write> writes_;
   std::set<BlockHash> writing_;
-  GivenUpBlocks given_up_;
+  std::set<BlockHash> given_up_;  // blocks in memory that the disk gave up and that had no reader since
   uint32_t failures_in_row_ = 0;
   TimePoint write_failed_at_{};  // the last write among them that was counted
   std::string trouble_;

@@ -259,9 +259,11 @@ void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
 void Worker::flush_events(TimePoint now, Actions& out) {
   while (blocks_.has_news()) {
     wire::BlockEvents message = blocks_.take(shelves_, disk_, now);
-    if (demoter_)
-      for (const auto& e : message.events)
-        if (!e.stored || e.block.tier != kv::Tier::host) demoter_->removed(e.block.hash);
+    for (const auto& e : message.events) {
+      if (e.stored && e.block.tier == kv::Tier::host) continue;
+      disk_.left_memory(e.block.hash);
+      if (demoter_) demoter_->removed(e.block.hash);
+    }
     to_conductor(std::move(message), out);  // an absent conductor receives a snapshot at registration
   }
 }

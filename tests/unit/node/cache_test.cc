@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 
 #include "bench.h"
 
@@ -274,6 +275,37 @@ TEST_CASE("node/cache: a node that stops begins no more writes to disk") {
   b.now += 10ms;
   CHECK(all<DiskWrite>(b.give(Tick{})).empty());
   CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/cache: a block that the disk gave up is written again when it has left memory and is offered again") {
+  CacheBench b(2, 64 << 20);  // sixteen pages
+  const auto a = CacheBench::hashes(1, 16);
+  const auto write_all = [&](Actions out) {  // until the disk has what the node wants to have there
+    std::set<BlockHash> written;
+    for (auto writes = all<DiskWrite>(out); !writes.empty(); writes = all<DiskWrite>(out)) {
+      out.clear();
+      const auto give = [&](const Event& event) {
+        const Actions more = b.give(event);
+        out.insert(out.end(), more.begin(), more.end());
+      };
+      for (const DiskWrite& write : writes) written.insert(write.block.hash), give(DiskWritten{write.op, Code::ok, ""});
+      b.now += 10ms;
+      give(Tick{});
+    }
+    return written;
+  };
+  const auto store = [&](const std::vector<BlockHash>& blocks) {
+    const auto reads = all<Read>(b.offer(kSmall, blocks));
+    REQUIRE(reads.size() == 1);
+    b.now += 10ms;
+    return write_all(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+  };
+  const auto first = store(a);
+  REQUIRE(first.contains(a[15]));
+  b.now += 10ms;
+  CHECK(write_all(b.give(DiskEvicted{{first.begin(), first.end()}})).empty());  // nothing has changed in memory
+  store(CacheBench::hashes(2, 16));
+  CHECK(store(a) == first);
 }
 
 TEST_CASE("node/cache: a block whose bytes changed before it was written is remembered as damaged") {

@@ -133,6 +133,11 @@ TEST_CASE("node/disk: a disk that is smaller than the cold blocks in memory come
   CHECK(write_within(3) == 0);
   b.tier.hit(b.shelf.pool, cold);
   CHECK(write_within(3) > 0);
+  CHECK(write_within(3) == 0);
+  b.evict(cold);
+  for (const BlockHash& hash : cold) b.tier.left_memory(hash);
+  b.publish(cold);
+  CHECK(write_within(3) > 0);
 }
 
 TEST_CASE("node/disk: writes leave half of the pages that could be evicted to those who need one now") {
