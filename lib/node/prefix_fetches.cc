@@ -10,11 +10,12 @@ namespace mc::node {
 namespace {
 
 wire::Fallback fallback_of(const ReadDone& done) {
+  if (done.refused) return wire::Fallback::stage;  // which has not begun the read; the code is its reason
   switch (done.code) {
     case Code::corrupt: return wire::Fallback::corrupt;
     case Code::timeout: return wire::Fallback::read_timeout;
     case Code::peer_lost: return wire::Fallback::peer_lost;
-    default: return done.refused ? wire::Fallback::stage : wire::Fallback::transfer;
+    default: return wire::Fallback::transfer;
   }
 }
 

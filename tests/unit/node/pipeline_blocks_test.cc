@@ -84,31 +84,34 @@ TEST_CASE("node/pipeline_blocks: a copy whose stage is lost after it has read it
 }
 
 TEST_CASE("node/pipeline_blocks: blocks that a stage refused to read are missed because of a stage of this node") {
-  LeaderBench b;
-  const wire::LeaseRequest lease = b.fetch("r");
-  Actions out = b.from("p1", 4, wire::LeaseGrant{lease.lease, {{lease.hashes.at(0), {}, 0, 0, {5, 6}}}, 20000});
-  const auto there = sent<wire::StageRead>(out, "me.1");
-  REQUIRE(there.size() == 1);
-  b.give(ReadDone{all<Read>(out).at(0).read, Code::ok, ""});
-  out = b.from("me.1", 7, wire::StageReadDone{there[0].read, Code::invalid, "page 40 of 32", true});
-  for (std::vector<RunChunk> runs; !(runs = all<RunChunk>(out)).empty();) {
-    out = b.computed(runs[0]);
-    const Actions staged = b.from("me.1", 7,
-                                  wire::StageDone{runs[0].run,
-                                                  1,
-                                                  "ok",
-                                                  "",
-                                                  {std::vector<uint32_t>(runs[0].pages.size() - runs[0].start / 64, 3)},
-                                                  9,
-                                                  {},
-                                                  {}});
-    out.insert(out.end(), staged.begin(), staged.end());
+  for (const Code code : {Code::invalid, Code::peer_lost, Code::timeout, Code::corrupt}) {
+    CAPTURE(code);
+    LeaderBench b;
+    const wire::LeaseRequest lease = b.fetch("r");
+    Actions out = b.from("p1", 4, wire::LeaseGrant{lease.lease, {{lease.hashes.at(0), {}, 0, 0, {5, 6}}}, 20000});
+    const auto there = sent<wire::StageRead>(out, "me.1");
+    REQUIRE(there.size() == 1);
+    b.give(ReadDone{all<Read>(out).at(0).read, Code::ok, ""});
+    out = b.from("me.1", 7, wire::StageReadDone{there[0].read, code, "page 40 of 32", true});
+    for (std::vector<RunChunk> runs; !(runs = all<RunChunk>(out)).empty();) {
+      out = b.computed(runs[0]);
+      const Actions staged = b.from("me.1", 7,
+                                    wire::StageDone{runs[0].run,
+                                                    1,
+                                                    "ok",
+                                                    "",
+                                                    {std::vector<uint32_t>(runs[0].pages.size() - runs[0].start / 64, 3)},
+                                                    9,
+                                                    {},
+                                                    {}});
+      out.insert(out.end(), staged.begin(), staged.end());
+    }
+    const auto first = sent<wire::FirstToken>(out, kTo);
+    REQUIRE(first.size() == 1);
+    CHECK(first[0].report.fallback == wire::Fallback::stage);
+    REQUIRE(!first[0].report.misses.empty());
+    CHECK(first[0].report.misses[0] == wire::Miss{wire::MissKind::stage, 0, 1, "me", 0});
   }
-  const auto first = sent<wire::FirstToken>(out, kTo);
-  REQUIRE(first.size() == 1);
-  CHECK(first[0].report.fallback == wire::Fallback::stage);
-  REQUIRE(!first[0].report.misses.empty());
-  CHECK(first[0].report.misses[0] == wire::Miss{wire::MissKind::stage, 0, 1, "me", 0});
 }
 
 TEST_CASE("node/pipeline_blocks: a pipeline lends its blocks in parts, and offers them to a cache node in parts") {
