@@ -90,16 +90,32 @@ bool copy_checked(std::span<std::byte> to, std::span<const std::byte> from, cons
   return sound;
 }
 
+/// Calls `visit` with each entry of the directory; with none when it cannot be read.
+template <class Visit>
+void for_files(const std::string& directory, const Visit& visit) {
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) visit(*it);
+}
+
+bool is_segment(const std::filesystem::directory_entry& entry) {
+  return entry.path().filename().string().starts_with("seg.");
+}
+
+/// Bytes of a segment; 0 for another file, and for one that is gone.
+uint64_t segment_bytes_of(const std::filesystem::directory_entry& entry) {
+  std::error_code error;
+  const uint64_t bytes = is_segment(entry) ? entry.file_size(error) : 0;
+  return error ? 0 : bytes;
+}
+
 /// Refuses a directory with files of something else: a store would grow between them.
 Result<void> check_directory(const std::string& directory) {
-  std::error_code error;
   std::string other;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+  for_files(directory, [&](const std::filesystem::directory_entry& entry) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("super.") || name.starts_with("seg.")) return {};
     if (name != "lock" && name != "lost+found" && name != kValuesFolder) other = name;  // ext4 makes lost+found
-  }
-  if (other.empty()) return {};  // new, empty, or not there: the store makes it
+  });
+  if (other.empty() || has_store(directory)) return {};  // new, empty, or not there: the store makes it
   return user_error(err::kFileAccess, directory + " is not a block store and has other files, such as " + other,
                     "--ssd", "name an empty directory, or one that does not exist yet");
 }
@@ -144,12 +160,11 @@ Error error_of(const Result<T>& result) {
 }  // namespace
 
 bool has_store(const std::string& directory) {
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with("super.") || name.starts_with("seg.")) return true;
-  }
-  return false;
+  bool found = false;
+  for_files(directory, [&](const std::filesystem::directory_entry& entry) {
+    found = found || is_segment(entry) || entry.path().filename().string().starts_with("super.");
+  });
+  return found;
 }
 
 uint64_t block_disk_room(const std::string& directory) {
@@ -157,21 +172,17 @@ uint64_t block_disk_room(const std::string& directory) {
   const auto space = std::filesystem::space(existing_folder(directory), error);
   uint64_t bytes = error ? UINT64_MAX / 2 : space.available;
   for (const std::string& folder : {directory, directory + "/" + std::string(kValuesFolder)})
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-      if (entry.path().filename().string().starts_with("seg.")) bytes += entry.file_size(error);
+    for_files(folder, [&](const std::filesystem::directory_entry& entry) { bytes += segment_bytes_of(entry); });
   return bytes;
 }
 
 uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes) {
   uint64_t segments = 0, segment_bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    if (!entry.path().filename().string().starts_with("seg.")) continue;
-    ++segments;
-    std::error_code unsized;
+  for_files(directory, [&](const std::filesystem::directory_entry& entry) {
+    segments += is_segment(entry);
     // The largest: one that was cut short is removed when the store is opened.
-    if (const uint64_t bytes = entry.file_size(unsized); !unsized) segment_bytes = std::max(segment_bytes, bytes);
-  }
+    segment_bytes = std::max(segment_bytes, segment_bytes_of(entry));
+  });
   if (segment_bytes == 0) segment_bytes = new_segment_bytes(capacity_bytes);
   return std::max(segments, capacity_bytes / segment_bytes) + kFilesBeside;
 }

@@ -92,8 +92,11 @@ bool has_store(const std::string& directory) {
 uint64_t present_bytes(const std::string& directory) {
   uint64_t bytes = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
-    if (entry.path().filename().string().starts_with("seg.")) bytes += entry.file_size(error);
+  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
+    if (!it->path().filename().string().starts_with("seg.")) continue;
+    std::error_code unsized;
+    if (const uint64_t of_file = it->file_size(unsized); !unsized) bytes += of_file;
+  }
   return bytes;
 }
 
