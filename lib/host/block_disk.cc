@@ -1,5 +1,6 @@
 #include "host/block_disk.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -137,6 +138,12 @@ std::filesystem::path existing_folder(const std::string& directory) {
   return folder;
 }
 
+/// Returns an error that names `wanted` if this process lacks one of the rights (faccessat(2)) on the file.
+Result<void> check_rights(const std::string& file, int rights, const std::string& wanted) {
+  if (::faccessat(AT_FDCWD, file.c_str(), rights, AT_EACCESS) == 0) return {};
+  return as_user_error(err::kFileAccess, errno_error(wanted));
+}
+
 uint64_t new_segment_bytes(uint64_t capacity_bytes) {
   const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, kSegmentUsual);
   return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
@@ -187,22 +194,31 @@ uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes)
   return std::max(segments, capacity_bytes / segment_bytes) + kFilesBeside;
 }
 
+Result<std::unique_ptr<store::Disk>> look_at_store(const std::string& directory, const std::string& io) {
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(directory, error))) {
+    const std::string folder = existing_folder(directory);
+    MC_CHECK(check_rights(folder, W_OK | X_OK, folder));
+    return std::unique_ptr<store::Disk>();
+  }
+  auto disk = store::open_disk(io, directory, store::Access::read_only);
+  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
+  for (const char* name : {"lock", "super.a", "super.b"}) {
+    const std::string file = directory + "/" + name;
+    const bool exists = std::filesystem::exists(file, error);
+    MC_CHECK(check_rights(exists ? file : directory, exists ? W_OK : W_OK | X_OK, file));
+  }
+  return has_store(directory) ? std::move(disk->disk) : nullptr;
+}
+
 Result<uint64_t> BlockDisk::check(const BlockDiskOptions& options) {
   MC_CHECK(check_directory(options.directory));
-  std::error_code error;
-  const bool exists = std::filesystem::exists(std::filesystem::symlink_status(options.directory, error));
-  auto disk = exists ? store::open_disk(options.io, options.directory, store::Access::read_only)
-                     : Result<store::OpenedDisk>(Error{Code::not_found, options.directory});
-  if (exists && !disk) return as_user_error(err::kFileAccess, std::move(disk).error());
-  if (!has_store(options.directory)) {
-    const auto folder = existing_folder(options.directory);
-    if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      return as_user_error(err::kFileAccess, errno_error(folder.string()));
-    // The header and the end of a segment take three pages.
-    return new_segment_bytes(options.capacity_bytes) - 3 * store::kPageBytes;
-  }
-  auto opened = store::Store::open(std::move(disk->disk),
-                                   {.capacity_bytes = options.capacity_bytes, .access = store::Access::read_only});
+  MC_TRY(disk, look_at_store(options.directory, options.io));
+  const uint64_t segment_bytes = new_segment_bytes(options.capacity_bytes);
+  if (!disk) return segment_bytes - 3 * store::kPageBytes;  // the header and the end of a segment take three pages
+  auto opened = store::Store::open(
+      std::move(disk),
+      {.capacity_bytes = options.capacity_bytes, .segment_bytes = segment_bytes, .access = store::Access::read_only});
   if (!opened) return open_error(options.directory, std::move(opened).error());
   return (*opened)->value_bytes_max();
 }

@@ -53,12 +53,12 @@ uint64_t value_disk_files(uint64_t capacity_bytes) {
 }
 
 Result<void> BlockValueDisk::check(const Options& options) {
-  if (!has_store(options.directory)) return {};
-  auto disk = store::open_disk(options.io, options.directory, store::Access::read_only);
-  if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
-  auto opened = store::Store::open(
-      std::move(disk->disk),
-      {.capacity_bytes = options.capacity_bytes, .keeps_all = true, .access = store::Access::read_only});
+  MC_TRY(disk, look_at_store(options.directory, options.io));
+  if (!disk) return {};
+  auto opened = store::Store::open(std::move(disk), {.capacity_bytes = options.capacity_bytes,
+                                                     .segment_bytes = new_segment_bytes(options.capacity_bytes),
+                                                     .keeps_all = true,
+                                                     .access = store::Access::read_only});
   if (!opened) return value_store_error(options.directory, std::move(opened).error());
   return {};
 }

@@ -35,7 +35,7 @@ class BlockValueDisk final : public node::ValueDisk {
   };
   /// Errors have a number and name the directory.
   static Result<std::unique_ptr<BlockValueDisk>> open(const Options& options);
-  /// Returns an error if open() would fail with the store that may be there. Changes nothing.
+  /// Returns an error if open() would fail. Changes nothing.
   static Result<void> check(const Options& options);
   /// On a disk that is open already, with the time of the start; for tests.
   static Result<std::unique_ptr<BlockValueDisk>> open(std::unique_ptr<store::Disk> disk, uint64_t capacity_bytes,

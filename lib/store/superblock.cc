@@ -56,9 +56,7 @@ Result<wire::StoreSuper> open_superblocks(Disk& disk, const wire::StoreSuper& fr
   size_t newest = slots[1].good && (!slots[0].good || slots[1].super.epoch > slots[0].super.epoch) ? 1 : 0;
   wire::StoreSuper super = slots[newest].super;
   if (!slots[newest].good) {
-    const std::string what = "neither super.a nor super.b can be read";
-    if (used) return user_error(err::kStoreCorrupt, what + ", but segments are there");
-    if (access == Access::read_only) return user_error(err::kStoreCorrupt, what);
+    if (used) return user_error(err::kStoreCorrupt, "neither super.a nor super.b can be read, but segments are there");
     super = fresh;
     newest = 1;  // the first one is written to super.a
   }

@@ -6,8 +6,8 @@
 
 namespace mc::store {
 
-/// Reads the superblocks, or makes them in a directory without any, with `fresh`, and begins the next epoch.
-/// With read_only nothing is made, and no epoch begins.
+/// Reads the superblocks, or makes them in a directory without segments and without a good one, with `fresh`, and
+/// begins the next epoch. With read_only nothing is made, and no epoch begins.
 /// unsupported (MC6008): another version of the format. corrupt (MC6009): segments are there, but no good superblock.
 Result<wire::StoreSuper> open_superblocks(Disk& disk, const wire::StoreSuper& fresh, Access access);
 

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -325,6 +326,47 @@ TEST_CASE("host/disk: a directory of something else or of another process is ref
   const auto second = BlockDisk::open({.directory = folder.path + "/kv", .capacity_bytes = 32 << 20});
   REQUIRE_FALSE(second.has_value());
   CHECK(second.error().code == Code::busy);
+}
+
+TEST_CASE("host/disk: a check passes a store whose superblocks are blank and that has no segment, as a start does") {
+  Folder folder;
+  const host::BlockDiskOptions options{.directory = folder.path + "/kv", .capacity_bytes = 32 << 20};
+  DiskBench(folder.path).disk.reset();
+  for (const char* name : {"super.a", "super.b"})
+    std::ofstream(options.directory + "/" + name, std::ios::trunc) << std::string(4096, '\0');
+  CHECK_FALSE(BlockDisk::check(options).has_value());
+  for (const auto& entry : std::filesystem::directory_iterator(options.directory))
+    if (entry.path().filename().string().starts_with("seg.")) std::filesystem::remove(entry.path());
+  const auto checked = BlockDisk::check(options);
+  REQUIRE_OK(checked);
+  const auto opened = BlockDisk::open(options);
+  REQUIRE_OK(opened);
+  CHECK((*opened)->value_bytes_max() == *checked);
+}
+
+TEST_CASE("host/disk: a check refuses a directory in which a start cannot make a missing file, and names the file" *
+          doctest::skip(::geteuid() != 0)) {
+  Folder folder;
+  constexpr uid_t kNobody = 65534;
+  REQUIRE(::chown(folder.path.c_str(), kNobody, kNobody) == 0);
+  const host::BlockDiskOptions options{.directory = folder.path + "/kv", .capacity_bytes = 32 << 20};
+  REQUIRE(::seteuid(kNobody) == 0);  // no mode holds root back
+  std::vector<std::pair<Error, Error>> errors;
+  for (const char* missing : {"lock", "super.b"}) {
+    if (!BlockDisk::open(options)) break;  // nobody may not enter the folders above
+    std::filesystem::remove(options.directory + "/" + missing);
+    ::chmod(options.directory.c_str(), 0500);
+    const auto checked = BlockDisk::check(options);
+    const auto opened = BlockDisk::open(options);
+    errors.emplace_back(checked ? Error{Code::ok, ""} : checked.error(), opened ? Error{Code::ok, ""} : opened.error());
+    ::chmod(options.directory.c_str(), 0700);
+  }
+  REQUIRE(::seteuid(0) == 0);
+  for (const auto& [checked, opened] : errors) {
+    CHECK(opened.mc == err::kFileAccess);
+    CHECK(checked.mc == opened.mc);
+    CHECK(opened.what.ends_with(checked.what));
+  }
 }
 
 TEST_CASE("host/disk: --ssd takes a directory and a size, and says what is wrong with other values") {
