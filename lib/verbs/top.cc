@@ -1,10 +1,13 @@
 #include "verbs/top.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -107,19 +110,30 @@ std::string fitted(std::string_view text, size_t columns, size_t rows) {
   return out;
 }
 
-/// The terminal while it shows screens: its other contents come back at the end, and keys are not echoed.
+/// The terminal while it shows screens: its other contents come back at the end, and keys are not echoed. A terminal
+/// that takes no output makes a draw wait until `is_leaving` is set, which outlives the object.
 class Terminal {
  public:
-  Terminal() {
+  explicit Terminal(const std::atomic<bool>& is_leaving) : is_leaving_(is_leaving) {
+    // Opened again: a descriptor that never blocks, while those of the shell stay as they are.
+    char name[256];
+    if (::ttyname_r(1, name, sizeof name) == 0) out_ = Fd(::open(name, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (::tcgetattr(0, &before_) == 0) {
       termios quiet = before_;
       quiet.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
       changed_ = ::tcsetattr(0, TCSANOW, &quiet) == 0;
     }
-    (void)write_all(1, "\x1b[?1049h\x1b[?25l");
+    (void)write("\x1b[?1049h\x1b[?25l");
   }
   ~Terminal() {
-    (void)write_all(1, "\x1b[?25h\x1b[?1049l");
+    std::string_view left = "\x1b[?25h\x1b[?1049l";
+    for (int attempt = 0; attempt < 100 && !left.empty(); ++attempt) {
+      const ssize_t written = ::write(fd(), left.data(), left.size());
+      if (written > 0) left.remove_prefix(static_cast<size_t>(written));
+      if (written > 0 || errno == EINTR) continue;
+      // The terminal takes no output. What it has not read is part of a screen that nobody will see.
+      if (errno != EAGAIN || ::tcflush(fd(), TCOFLUSH) != 0) break;
+    }
     if (changed_) (void)::tcsetattr(0, TCSANOW, &before_);
   }
   Terminal(const Terminal&) = delete;
@@ -130,10 +144,26 @@ class Terminal {
   Result<void> draw(std::string_view text) const {
     std::string out = "\x1b[H";
     for (const char c : text) out += c == '\n' ? std::string("\x1b[K\r\n") : std::string(1, c);
-    return write_all(1, out + "\x1b[J");
+    return write(out + "\x1b[J");
   }
 
  private:
+  int fd() const { return out_ ? out_.get() : 1; }
+
+  Result<void> write(std::string_view text) const {
+    while (!text.empty() && !is_leaving_) {
+      const ssize_t written = ::write(fd(), text.data(), text.size());
+      if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+      if (written > 0 || errno == EINTR) continue;
+      if (errno != EAGAIN) return errno_error("write to the terminal");
+      pollfd room{fd(), POLLOUT, 0};
+      (void)::poll(&room, 1, 50);  // is_leaving_ wakes no thread
+    }
+    return {};
+  }
+
+  const std::atomic<bool>& is_leaving_;
+  Fd out_;
   termios before_{};
   bool changed_ = false;
 };
@@ -156,7 +186,7 @@ class ExitWatch {
 
   /// From here on the terminal shows screens, and q is a key.
   void take_terminal() {
-    change([&] { terminal_.emplace(); });
+    change([&] { terminal_.emplace(is_leaving_); });
   }
   /// Writes a screen to the terminal if it was taken, else the text to stdout.
   Result<void> put(std::string_view text) {
@@ -198,8 +228,9 @@ class ExitWatch {
   }
 
   [[noreturn]] void leave(int code) {
-    // The other thread holds the mutex for long only when the reader of its output has stalled.
-    const std::unique_lock lock(mutex_, 1s);
+    // The other thread ends a draw soon. It holds the mutex for long only when the reader of a pipe has stalled.
+    is_leaving_ = true;
+    const std::unique_lock lock(mutex_, 3s);
     if (lock.owns_lock()) terminal_.reset();
     std::_Exit(code);
   }
@@ -210,7 +241,8 @@ class ExitWatch {
   std::condition_variable_any never_;
   std::optional<Terminal> terminal_;
   bool is_over_ = false;
-  std::thread thread_;  // last: it uses the rest
+  std::atomic<bool> is_leaving_{false};
+  std::thread thread_;  // the last member, because the thread uses the other members
 };
 
 /// Looks at the cluster again: what was seen before becomes the past.

@@ -2,12 +2,15 @@
 """A live cluster can be watched: its log names every change of membership and, at debug, the life of each request;
 its verbs show requests that run and that ended."""
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import socket
+import struct
 import subprocess
+import termios
 import unittest
 
 import cluster
@@ -151,6 +154,34 @@ class Watched(unittest.TestCase):
             os.close(terminal)
         self.assertNotIn(b"in time", screen)
         self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen)
+
+    def test_top_gives_a_terminal_back_that_takes_no_output(self):
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 500, 500, 0, 0))
+        names = [{"name": f"p{number}", "role": "prefill"} for number in range(400)]
+        body = json.dumps({"nodes": names, "requests": []}).encode()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(60)
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            words = [cluster.program("mc-conductor"), "top", "--url", url, "--interval", "100ms"]
+            with subprocess.Popen(words, stdin=end, stdout=end, stderr=subprocess.PIPE, env=self.c.env) as top:
+                os.close(end)
+                try:
+                    while True:  # until a screen does not fit into what the terminal has not read
+                        with server.accept()[0] as connection:
+                            connection.recv(4096)
+                            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                        server.settimeout(3)
+                except TimeoutError:
+                    top.send_signal(signal.SIGTERM)
+                self.assertEqual(top.wait(60), 130, top.stderr.read())
+        screen = b""
+        try:
+            while data := os.read(terminal, 4096):
+                screen += data
+        except OSError:  # all was read
+            os.close(terminal)
+        self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen[-200:])
 
     def test_an_answer_beyond_its_time_names_the_flag_that_gives_more(self):
         err = self.verb("ask", "Once", "-n", 2000, "--timeout", "1ms", expect=1)
