@@ -318,7 +318,7 @@ void PackedMatrix::row(size_t row, float* out) const {
 }
 
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
-    : kernels_(&kernels), fp8_(&fp8_kernels(kernels)), parallel_(&parallel) {
+    : kernels_(&kernels), fp8_(&fp8_kernels(kernels)), quant_(kernels), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
@@ -389,7 +389,7 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
   if (weights.quantised()) {
     const size_t bytes = quant_row_bytes(columns);
-    const QuantKernels& quant = quant_kernels(*kernels_, rows);
+    const QuantKernels& quant = quant_.table(rows);
     code_rows_.resize(std::max(code_rows_.size(), quant_rows_bytes(rows, columns)));
     parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)

@@ -182,6 +182,7 @@ class Matmul {
 
   const Kernels* kernels_;
   const Fp8Kernels* fp8_;
+  QuantChoice quant_;
   Parallel* parallel_;
   std::vector<std::pair<Slice, std::unique_ptr<TileProgram>>> programs_;
   std::vector<bf16_t> bf16_rows_;         // inputs rounded to bf16

@@ -201,13 +201,16 @@ std::span<const QuantKernels* const> quant_variants() {
   return kQuantVariants;
 }
 
-const QuantKernels& quant_kernels(const Kernels& kernels, size_t rows) {
+QuantChoice::QuantChoice(const Kernels& kernels) : tables_{&kQuantRef} {
   const std::string_view name(kernels.name);
-  const QuantKernels* best = &kQuantRef;
   for (const QuantKernels* variant : kQuantVariants)
-    if ((name == variant->name || name.starts_with("avx512")) && variant->supported() && rows >= variant->rows_min)
-      best = variant;
-  return *best;
+    if ((name == variant->name || name.starts_with("avx512")) && variant->supported()) tables_.push_back(variant);
+}
+
+const QuantKernels& QuantChoice::table(size_t rows) const {
+  const auto usable = [rows](const QuantKernels* table) { return rows >= table->rows_min; };
+  const auto last = std::find_if(tables_.rbegin(), tables_.rend(), usable);
+  return last == tables_.rend() ? kQuantRef : **last;
 }
 
 uint16_t f32_to_f16(float value) {

@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ops/ops.h"
 
@@ -116,8 +117,16 @@ struct QuantKernels {
 
 /// Every variant of this build, ref first. For tests.
 std::span<const QuantKernels* const> quant_variants();
-/// The table for kernels of ops.h and so many rows: ref for ref, avx2 for avx2, else the fastest that this CPU
-/// supports. Tables for the same kernels give the same bits.
-const QuantKernels& quant_kernels(const Kernels& kernels, size_t rows);
+/// The tables for kernels of ops.h: ref for ref, avx2 for avx2, else all that this CPU supports. The constructor asks
+/// the CPU, so a choice is made once. All tables of a choice give the same bits.
+class QuantChoice {
+ public:
+  explicit QuantChoice(const Kernels& kernels);
+  /// The fastest table for so many rows.
+  const QuantKernels& table(size_t rows) const;
+
+ private:
+  std::vector<const QuantKernels*> tables_;  // later ones are faster from their rows_min on
+};
 
 }  // namespace mc::ops

@@ -190,7 +190,8 @@ TEST_CASE("ops/quant: the variants for few and for many rows give the same bits"
   };
   for (const Kernels* kernels : variants()) {
     if (!kernels->supported()) continue;
-    const QuantKernels &few = quant_kernels(*kernels, 1), &many = quant_kernels(*kernels, kTileRows);
+    const QuantChoice choice(*kernels);
+    const QuantKernels &few = choice.table(1), &many = choice.table(kTileRows);
     INFO(kernels->name << ": " << few.name << " beside " << many.name);
     for (QuantForm form : kForms) {
       const auto panel = panel_of(values(rng, columns * k), columns, k, form);
@@ -310,8 +311,8 @@ TEST_CASE("ops/quant: blocks that fit are kept bit for bit, and others within th
     for (QuantForm held : {own, QuantForm::eight}) {
       const bool is_k = held == QuantForm::eight && held != own;
       const bool rounded = is_k && (type.type == gguf::Type::q4_k || type.type == gguf::Type::q5_k);
-      const bool anew = type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k ||
-                        (is_k && type.type == gguf::Type::q6_k);
+      const bool anew =
+          type.type == gguf::Type::q2_k || type.type == gguf::Type::q3_k || (is_k && type.type == gguf::Type::q6_k);
       INFO(type.name << " in form " << static_cast<int>(held));
       std::vector<std::byte> panel(quant_panel_bytes(kColumns, held));
       std::vector<float> want(kColumns);
