@@ -174,6 +174,7 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.config_ = std::move(plan.config);
   model.dtype_ = plan.dtype;
   model.weight_dtype_ = plan.weight_dtype();
+  model.is_quantised_ = plan.is_quantised();
   model.held_ = plan.layers;
   model.weight_bytes_ = plan.weight_bytes;
   model.embedding_bytes_ = plan.embedding_bytes;
@@ -295,6 +296,7 @@ kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens,
   space.config = config_.kv_digest();
   space.dtype = space.kv_dtype = to_string(dtype_);
   space.weight_dtype = weight_dtype();
+  if (is_quantised_) space.weight_dtype += " version " + std::to_string(ops::kQuantVersion);
   space.rope = config_.rope.text();
   space.attention = attn::to_string(plan);
   space.layers = config_.layers;

@@ -49,15 +49,17 @@ struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
   WeightForm form = WeightForm::as_stored;
-  bool fp8 = false;     // some matrices stay fp8
-  bool blocks = false;  // some matrices stay quantised blocks
-  LayerRange layers;    // layers that are loaded
+  bool fp8 = false;                              // some matrices stay fp8
+  bool blocks = false;                           // some matrices stay quantised blocks
+  LayerRange layers;                             // layers that are loaded
   size_t weight_bytes = 0, embedding_bytes = 0;  // the first with the second
   WeightFiles files;
 
   /// Type of the matrices: "int8", "int4", "blocks" or "fp8_e4m3" when some are kept as the file has them, or the
   /// dtype.
   std::string_view weight_dtype() const;
+  /// Whether ops/quant.h multiplies some of the matrices.
+  bool is_quantised() const { return form == WeightForm::int8 || form == WeightForm::int4 || blocks; }
 };
 
 /// Makes the plan. Its errors are those of Model::open, without memory errors.
@@ -120,6 +122,7 @@ class Model {
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;
   std::string_view weight_dtype_;
+  bool is_quantised_ = false;
   LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0, embedding_bytes_ = 0;

@@ -35,6 +35,9 @@
 namespace mc::ops {
 
 inline constexpr size_t kQuantGroup = 32;
+/// Grows with each change of the kernels that changes bits of a product. KV that was computed with another version is
+/// not reused.
+inline constexpr uint32_t kQuantVersion = 1;
 
 enum class QuantForm : uint8_t { four, eight, four_k, five_k, six_k };
 

@@ -260,6 +260,9 @@ TEST_CASE("model/gguf: weights that stay quantised give the logits of the widene
     CHECK(kept->model.weight_bytes() < full->model.weight_bytes() / 2);
     const attn::Plan plan = test::full_plan(kept->model);
     CHECK(kept->model.kv_namespace(plan, 64).id() != full->model.kv_namespace(plan, 64).id());
+    const std::string version = " version " + std::to_string(ops::kQuantVersion);
+    CHECK(kept->model.kv_namespace(plan, 64).weight_dtype == "blocks" + version);
+    CHECK(full->model.kv_namespace(plan, 64).weight_dtype == "f32");
     for (const test::GoldenCase& one : golden.cases) {
       const auto left = logits_of(*kept, one.prompt), right = logits_of(*full, one.prompt);
       const auto [least, largest] = std::minmax_element(right.begin(), right.end());
