@@ -78,7 +78,7 @@ class Costed final : public node::Compute {
   Standin standin_;
   Fd timer_;
   std::multimap<TimePoint, Due> due_;
-  std::vector<node::ComputeWork> queue_;  // a chunk waits behind checks of cached blocks alone
+  std::vector<node::ComputeWork> queue_;  // a chunk waits for earlier checks of cached blocks alone
   std::set<uint64_t> cancelled_;          // chunks in the queue
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};

@@ -30,7 +30,7 @@ class Standin {
   static ExtentLayout layout(uint64_t layers, uint32_t block_tokens);
 
   static uint64_t extend(uint64_t tag, uint32_t token);
-  /// The activations of the token with this tag behind layer `layer` - 1, as a pipeline stage hands them on. `layer` is
+  /// The activations of the token with this tag after layer `layer` - 1, as a pipeline stage hands them on. `layer` is
   /// the first one of the next stage.
   static uint64_t activation(uint64_t tag, uint32_t layer);
   /// The token that follows `tag`, in the quarter of the vocabulary where no tokenizer keeps special ones.

@@ -181,7 +181,7 @@ Result<void> WorkerPlan::plan_pipeline() {
   return {};
 }
 
-// Slots for activations lie behind the pages, in the same buffer that peers may read.
+// The slots for activations follow the pages in the buffer that peers may read.
 void WorkerPlan::add_slots(uint64_t row_bytes, uint64_t chunk_tokens) {
   node::ActivationSlots slots;
   slots.row_bytes = row_bytes;

@@ -229,7 +229,8 @@ class WorkerProcess {
                       "handshake with the conductor, field " + refused.field + "; also compared and equal: " + equal);
   }
 
-  /// A refused handshake tells nothing of the keys of the other side, so the error names the key file of this side.
+  /// The error of a refused handshake. It names the key file of this node, because the peer does not send the name of
+  /// its own.
   Error handshake_failure() {
     Error error = planes_.links().failure();
     if (error.mc == err::kWrongKey)

@@ -19,7 +19,7 @@
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
 
-/// The prefetch distance of weights. The bytes behind a panel are those of the next one. With three rows or more the
+/// The prefetch distance of weights. The bytes after a panel are those of the next one. With three rows or more the
 /// core is the limit, and prefetches would only take its load slots.
 constexpr size_t kQuantAheadBytes = 4096;
 constexpr size_t kInputStepBytes = 4 * sizeof(int16_t);  // four inputs
@@ -31,7 +31,7 @@ struct RowPlaces {
   std::byte* groups;
   size_t group_step;
 };
-/// Rows one behind another, each with its codes in front of the numbers of its groups.
+/// Rows one after another. In each row the codes precede the numbers of the groups.
 inline RowPlaces row_alone(std::byte* rows, size_t row, size_t k) {
   std::byte* begin = rows + row * quant_row_bytes(k);
   const size_t code_bytes = kQuantGroup * sizeof(int16_t);
