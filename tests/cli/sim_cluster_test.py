@@ -268,6 +268,17 @@ class Cluster(unittest.TestCase):
         self.assertEqual(code, 0, err)
         for told in (rb" >= [0-9.]+$", rb"^>=: the search ends at 64 times", rb"bears at least "):
             self.assertRegex(out, b"(?m)" + told)
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as burst, open(SMALL, encoding="utf-8") as small:
+            for line in itertools.islice(small, 20):
+                burst.write(json.dumps(dict(json.loads(line), timestamp=0)) + "\n")
+            burst.flush()
+            code, out, err = cluster.run("mc-bench", "advise", burst.name, "--nodes", "2", *loose)
+            self.assertEqual(code, 0, err)
+            self.assertRegex(out, rb"(?m) -$")
+            self.assertNotIn(b">=", out)
+            self.assertIn(b"all requests of the trace come at once", out)
+            code, out, err = cluster.run("mc-bench", "advise", burst.name, "--nodes", "2", *loose, "--json")
+            self.assertIsNone(json.loads(out.splitlines()[-1])["max_rate_per_s"], err)
         for words, told in (
             (["--nodes", "2", "--pipeline", "2"], "no group of 2"),
             (["--policy", "load,kv-centric"], "one policy"),

@@ -40,6 +40,11 @@ struct Choice {
   SimPoint now, most;
 };
 
+/// False: all requests of the trace come at once.
+bool has_rate(const Choice& c) {
+  return c.now.rate_per_s > 0;
+}
+
 Json json_of(const Choice& c) {
   Json out = Json::object({{"type", "point"}, {"choice", c.name}, {"cluster", c.now.shape.text()}});
   out.set("effective", c.now.figures.effective).set("goodput_per_s", c.now.figures.goodput_per_s);
@@ -47,7 +52,7 @@ Json json_of(const Choice& c) {
   out.set("p90_tbt_ms", c.now.figures.tbt_s.p90 * 1e3).set("gpu_s_mean", c.now.figures.gpu_s_mean);
   out.set("max_speedup", c.most.speedup);
   const bool any = c.most.speedup > 0;
-  out.set("max_rate_per_s", any ? c.most.rate_per_s : 0.0);
+  out.set("max_rate_per_s", has_rate(c) ? Json(any ? c.most.rate_per_s : 0.0) : Json());
   return std::move(out.set("search_limit", c.most.is_search_limit));
 }
 
@@ -57,10 +62,13 @@ double rate_of(const Choice& c) {
 
 /// The rate as the table shows it: a cluster that kept the goal where the search ended may bear more.
 std::string rate_text(const Choice& c) {
+  if (!has_rate(c)) return "-";
   return (c.most.is_search_limit ? ">= " : "") + fixed(rate_of(c), 2);
 }
 
 std::string sentence(const Choice& best, const Choice& other, double share) {
+  if (!has_rate(best))
+    return "all requests of the trace come at once, so no cluster has a rate; mc-bench sim compares clusters\n";
   const double ours = rate_of(best), theirs = rate_of(other);
   std::string out = "deploy " + best.now.shape.text() + " (" + best.name + "): ";
   if (ours <= 0) return "no choice keeps the goal even at 1/64 of this load; loosen the bounds or take faster nodes\n";
@@ -74,7 +82,8 @@ std::string sentence(const Choice& best, const Choice& other, double share) {
 
 /// The reason of the rates with ">=".
 std::string limit_text(const std::vector<Choice>& choices) {
-  const bool any = std::any_of(choices.begin(), choices.end(), [](const Choice& c) { return c.most.is_search_limit; });
+  const auto is_limit = [](const Choice& c) { return has_rate(c) && c.most.is_search_limit; };
+  const bool any = std::any_of(choices.begin(), choices.end(), is_limit);
   if (!any) return "";
   return ">=: the search ends at " + fixed(kSpeedupMost, 0) +
          " times the trace's rate, and the cluster keeps the goal there\n";
@@ -156,7 +165,8 @@ Result<int> advise(const cli::Args& args) {
   const std::string advice = sentence(choices.front(), *other, share);
   result.set("disaggregate", choices.front().now.shape.coupled == 0);
   result.set("cluster", choices.front().now.shape.text()).set("advice", advice.substr(0, advice.size() - 1));
-  result.set("max_rate_per_s", rate_of(choices.front())).set("points", std::move(points));
+  result.set("max_rate_per_s", has_rate(choices.front()) ? Json(rate_of(choices.front())) : Json());
+  result.set("points", std::move(points));
   MC_CHECK(sink.text(table.text() + limit_text(choices) + "\n" + advice));
   MC_CHECK(sink.line(result));
   MC_CHECK(sink.finish());

@@ -427,12 +427,14 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
                "TTFT s mean", "p90", "TBT ms mean", "p90"});
   for (size_t i = 0; i < points.size(); ++i) {
     const SimPoint& p = points[i];
-    const auto rate = [&](double per_s) { return p.rate_per_s > 0 ? fixed(per_s, 3) : std::string("-"); };
+    const auto rate = [&](double per_s, const char* before = "") {
+      return p.rate_per_s > 0 ? before + fixed(per_s, 3) : std::string("-");
+    };
     Json line = Json::object({{"type", "point"}});
     for (const JsonMember& member : p.json.members()) line.set(member.key, member.value);
     MC_CHECK(sink.line(line));
     table.add({p.shape.text() + (ratio && i == best ? " *" : ""), std::string(p.json["policy"].as_string()),
-               std::string(p.json["admission"].as_string()), (p.is_search_limit ? ">= " : "") + rate(p.rate_per_s),
+               std::string(p.json["admission"].as_string()), rate(p.rate_per_s, p.is_search_limit ? ">= " : ""),
                rate(p.figures.goodput_per_s), fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3),
                fixed(p.figures.ttft_s.p90, 3), fixed(p.figures.tbt_s.mean * 1e3, 1),
                fixed(p.figures.tbt_s.p90 * 1e3, 1)});
