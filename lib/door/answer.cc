@@ -19,7 +19,7 @@ constexpr uint64_t kPromptLogprobsMax = uint64_t{1} << 16, kPromptLogprobsMaxStr
 }  // namespace
 
 Error reply_error(const node::Reply& reply) {
-  return user_error(number_of(reply.reason), reply.message);  // no field of the request is at fault
+  return user_error(number_of(reply.reason), reply.message, reply.param);
 }
 
 http::Response reply_response(const node::Reply& reply) {

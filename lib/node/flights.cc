@@ -301,6 +301,7 @@ Reply Flights::refusal(const Refusal& why, RequestStage stage, Reply::Kind kind)
   reply.reason = why.reason;
   reply.stage = stage;
   reply.message = why.message;
+  reply.param = why.param;
   reply.bound = why.miss.bound;
   reply.predicted_ms = why.miss.predicted_s * 1e3;
   reply.allowed_ms = why.miss.allowed_s * 1e3;

@@ -114,7 +114,7 @@ bool Members::has_nodes(const Submit& submit) const {
          here(submit.pin_decode, wire::Role::decode);
 }
 
-std::string Members::wrong_pin(const Submit& submit) const {
+std::optional<Refusal> Members::wrong_pin(const Submit& submit) const {
   for (const auto& [field, name, role] : {std::tuple{"prefill", &submit.pin_prefill, wire::Role::prefill},
                                           std::tuple{"decode", &submit.pin_decode, wire::Role::decode}}) {
     if (name->empty()) continue;
@@ -123,15 +123,18 @@ std::string Members::wrong_pin(const Submit& submit) const {
     std::string known;
     for (const auto& [other, n] : nodes_)
       if (n.hello.role == role && known.size() < 200) known += (known.empty() ? "" : ", ") + other;
-    return std::string("mc.pin.") + field + " names " + name->substr(0, 64) + ", which is " +
-           (node ? "a " + std::string(wire::to_string(node->hello.role)) + " node" : "not in the cluster") + "; the " +
-           field + " nodes are " + known;
+    Refusal out{Reason::invalid, ""};
+    out.param = std::string("mc.pin.") + field;
+    out.message = out.param + " names " + name->substr(0, 64) + ", which is " +
+                  (node ? "a " + std::string(wire::to_string(node->hello.role)) + " node" : "not in the cluster") +
+                  "; the " + field + " nodes are " + known;
+    return out;
   }
-  return "";
+  return std::nullopt;
 }
 
 std::optional<Refusal> Members::refusal_of(const Submit& submit) const {
-  if (std::string why = wrong_pin(submit); !why.empty()) return Refusal{Reason::invalid, std::move(why)};
+  if (auto wrong = wrong_pin(submit)) return wrong;
   if (!namespace_of(submit.model)) return Refusal{Reason::invalid, "no node announced a KV namespace"};
   const uint32_t most = context_tokens(submit.model);
   if (most > 0 && !fits_context(submit.ids.size(), 0, submit.stopping.max_tokens, most))

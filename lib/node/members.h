@@ -143,7 +143,7 @@ class Members {
   void changed();
   void ask_sync(Node& node, TimePoint now, Actions& out);
   wire::Peers peers() const;
-  std::string wrong_pin(const Submit& submit) const;
+  std::optional<Refusal> wrong_pin(const Submit& submit) const;
 
   MembersOptions options_;
   std::map<std::string, Node> nodes_;

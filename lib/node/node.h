@@ -404,6 +404,7 @@ struct Reply {
   Reason reason = Reason::none;  // set in replies of kind failed and rejected
   RequestStage stage = RequestStage::none;
   std::string message;
+  std::string param;                        // the field of the request that is wrong; "" = none
   sched::Bound bound = sched::Bound::none;  // set for predicted_slo_miss, with its numbers
   double predicted_ms = 0, allowed_ms = 0;
   Duration retry_after{};

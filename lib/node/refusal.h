@@ -19,7 +19,8 @@ struct Refusal {
   Reason reason = Reason::internal;
   std::string message;
   Miss miss = {};
-  double retry_s = 0;  // delay until a retry makes sense; 0 = follows from the miss
+  double retry_s = 0;      // delay until a retry makes sense; 0 = follows from the miss
+  std::string param = {};  // the field of the request that is wrong; "" = none
 };
 
 }  // namespace mc::node

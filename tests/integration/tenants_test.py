@@ -176,7 +176,7 @@ class Tenants(unittest.TestCase):
             self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
             self.assertIn("p9", answer["error"]["message"])
             self.assertIn("p0, p1", answer["error"]["message"])
-            self.assertIsNone(answer["error"]["param"])  # the stage of the failure is no field of the request
+            self.assertEqual(answer["error"]["param"], "mc.pin.prefill")
             status, _, answer = c.post("/v1/completions", {"prompt": "hi", "mc": {"pin": {"prefil": "p0"}}})
             self.assertEqual((status, answer["error"]["param"]), (400, "mc.pin.prefil"))
             self.assertEqual(c.verb("drain", "p1")[0], 0)

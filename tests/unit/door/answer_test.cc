@@ -303,6 +303,18 @@ TEST_CASE("door/answer: every code a machine can end a request with has its HTTP
   CHECK(response_of("no such code").status == 500);
 }
 
+TEST_CASE("door/answer: a reply that names a wrong field of the request has it as the param of the error") {
+  node::Reply reply;
+  reply.kind = node::Reply::Kind::rejected;
+  reply.reason = node::Reason::invalid;
+  reply.message = "mc.pin.prefill names p9, which is not in the cluster";
+  CHECK(reply_response(reply).body.find(R"("param":null)") != std::string::npos);
+  reply.param = "mc.pin.prefill";
+  const http::Response response = reply_response(reply);
+  CHECK(response.status == 400);
+  CHECK(response.body.find(R"("param":"mc.pin.prefill")") != std::string::npos);
+}
+
 TEST_CASE("door/answer: a rejection carries both numbers and when to come back") {
   node::Reply reply;
   reply.kind = node::Reply::Kind::rejected;

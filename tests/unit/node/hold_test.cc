@@ -339,10 +339,12 @@ TEST_CASE("node/hold: a pin to a node that is not there, or of another role, is 
   REQUIRE(b.reply("1"));
   CHECK(b.reply("1")->reason == Reason::invalid);
   CHECK(b.reply("1")->message == "mc.pin.prefill names p7, which is not in the cluster; the prefill nodes are p0, p1");
+  CHECK(b.reply("1")->param == "mc.pin.prefill");
   s = b.request("2", 10);
   s.pin_decode = "p0";
   b.give(s);
   CHECK(b.reply("2")->message == "mc.pin.decode names p0, which is a prefill node; the decode nodes are d0");
+  CHECK(b.reply("2")->param == "mc.pin.decode");
   CHECK(b.conductor.explain(s, b.now).refusal->message == b.reply("2")->message);
 }
 
