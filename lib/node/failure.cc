@@ -33,16 +33,6 @@ wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& fa
           0};
 }
 
-std::string stage_code(Reason cause) {
-  return cause == Reason::none ? "ok" : std::string(to_string(cause));
-}
-
-Reason cause_of(const wire::StageDone& done) {
-  if (done.code == "ok") return Reason::none;
-  const Reason cause = reason_named(done.code);
-  return cause == Reason::none ? Reason::internal : cause;
-}
-
 Blame blame_of(const Failure& f) {
   if (!is_fault(f.cause) || is_clients(f)) return Blame::nobody;
   if (f.cause == Reason::timeout && !f.retryable) return Blame::nobody;  // the deadline of the request

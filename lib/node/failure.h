@@ -18,9 +18,6 @@ struct Failure {
 
 Failure failure_of(const wire::Failed& message);
 wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& failure, std::string message);
-/// The code by which a pipeline stage reports the end of a run: "ok" for Reason::none.
-std::string stage_code(Reason cause);
-Reason cause_of(const wire::StageDone& done);
 
 /// The node at fault: the prefill node alone, the decode node alone, or the pair (the nodes could not agree, or bytes
 /// were lost between them). nobody: a full queue, an SLO that would be missed, a deadline, or a client.

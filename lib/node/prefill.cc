@@ -546,9 +546,10 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   if (it == flowing_.end() || !stage) return;
   const RequestPtr r = it->second;
   ChunkFlow::Chunk& chunk = r->work.flow.at(done.run);
-  if (const Reason cause = cause_of(done); cause != Reason::none)
-    return fail(*r, {RequestStage::prefill, cause, cause != Reason::invalid && cause != Reason::internal}, done.message,
-                out);
+  if (done.code != Code::ok) {
+    const bool retryable = done.code != Code::invalid && done.code != Code::unsupported;
+    return fail(*r, {RequestStage::prefill, reason_of(done.code), retryable}, done.message, out);
+  }
   if (!ChunkFlow::waits_for(chunk, *stage)) return;  // the stage reported this chunk before
   if (const std::string why = pipeline_.objection(done, *stage, chunk.end_block - chunk.first_block); !why.empty())
     return fail(*r, {RequestStage::prefill, Reason::internal, false}, "stage " + event.from + " " + why, out);

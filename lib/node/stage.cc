@@ -109,24 +109,23 @@ void Stage::on_run(const Received& event, const wire::StageRun& asked, TimePoint
   run.deadline = after(now, std::chrono::milliseconds(asked.budget_ms));
   run.crcs.resize(layers_.end - layers_.first);
   // An answer is due: the sender's slot and request depend on it.
-  const auto refuse = [&](Reason cause, const std::string& why) {
+  const auto refuse = [&](Code cause, const std::string& why) {
     send(run.from, run.from_instance, wire::StageTaken{asked.run}, out);
     report(run, cause, "stage " + name() + ": " + why, nullptr, out);
   };
   if (!peers().has(event.from, event.instance))  // the sender's join has not reached this node yet
-    return refuse(Reason::peer_lost, event.from + kNotListed);
+    return refuse(Code::peer_lost, event.from + kNotListed);
   // A stage learns of a lost leader from the member list, but receives the leader's chunks through the stage before. A
   // chunk of the lost leader would overwrite pages that have a new owner.
-  if (!peers().has(asked.leader, asked.leader_instance)) return refuse(Reason::peer_lost, asked.leader + kNotListed);
-  if (const std::string why = objection(asked); !why.empty()) return refuse(Reason::internal, why);
+  if (!peers().has(asked.leader, asked.leader_instance)) return refuse(Code::peer_lost, asked.leader + kNotListed);
+  if (const std::string why = objection(asked); !why.empty()) return refuse(Code::unsupported, why);
   // A leader numbers its chunks upwards. When a chunk arrives late, the chunks after it were computed without its KV,
   // so the whole request is unusable.
   follow(asked.leader_instance, out);
   if (asked.run <= newest_run_)
-    return refuse(Reason::io,
-                  "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
+    return refuse(Code::io, "chunk " + std::to_string(asked.run) + " came after chunk " + std::to_string(newest_run_));
   if (block_reads_.is_younger(asked.run, asked.pages))
-    return refuse(Reason::io, "chunk " + std::to_string(asked.run) + " came after a read of its pages");
+    return refuse(Code::io, "chunk " + std::to_string(asked.run) + " came after a read of its pages");
   newest_run_ = asked.run;
   run_pages_.add(asked.pages);
   runs_.push_back(std::move(run));
@@ -256,7 +255,7 @@ bool Stage::refuse_unchecked(Run& run, Actions& out) {
   if (check != checks_.end()) checks_.erase(check);
   run.checked = true;  // the run may still wait for a slot
   if (good) return false;
-  report(run, Reason::corrupt, "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr,
+  report(run, Code::corrupt, "stage " + name() + ": cached blocks changed in memory, or were not checked", nullptr,
          out);
   in_used_[run.slot_in] = false;
   return run.dropped = true;
@@ -319,8 +318,7 @@ void Stage::on_event(const Event& event, TimePoint now, Actions& out) {
       } else {
         in_used_[run->slot_in] = false;
         if (!run->dropped)
-          report(*run, reason_of(read->code), "reading activations from " + run->from + ": " + read->what, nullptr,
-                 out);
+          report(*run, read->code, "reading activations from " + run->from + ": " + read->what, nullptr, out);
         run->dropped = true;
       }
     }
@@ -368,10 +366,10 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     last_error_.served();
   }
   if (!run.dropped && done.code == Code::ok && !is_last() && !known)  // the leader may still list this node
-    report(run, Reason::peer_lost, "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr,
+    report(run, Code::peer_lost, "stage " + name() + ": pipeline stage " + next + " is not in the cluster", nullptr,
            out);
   else if (!run.dropped)
-    report(run, reason_of(done.code), done.what, is_last() ? &done : nullptr, out);
+    report(run, done.code, done.what, is_last() ? &done : nullptr, out);
   if (hand_on) {
     wire::StageRun message = std::move(run.asked);
     run.asked.pages = message.pages;  // for erase_dropped()
@@ -386,13 +384,13 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
   run.dropped = true;  // pump() erases it
 }
 
-void Stage::report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out) {
+void Stage::report(const Run& run, Code code, std::string message, const ChunkDone* last, Actions& out) {
   wire::StageDone done;
   done.run = run.asked.run;
   done.first_layer = layers_.first;
-  if (cause == Reason::none) done.crcs = run.crcs;
-  if (cause != Reason::none) ++stats_.failed, last_error_.note(message);
-  done.code = stage_code(cause), done.message = std::move(message);
+  if (code == Code::ok) done.crcs = run.crcs;
+  if (code != Code::ok) ++stats_.failed, last_error_.note(message);
+  done.code = code, done.message = std::move(message);
   if (last) done.token = last->sampled.token, done.logprobs = last->sampled.logprobs;
   if (last) done.prompt_logprobs = last->prompt_logprobs, done.embedding = last->sampled.embedding;
   send(run.asked.leader, run.asked.leader_instance, std::move(done), out);
@@ -402,7 +400,7 @@ void Stage::report(const Run& run, Reason cause, std::string message, const Chun
 void Stage::drop(Run& run, Actions& out) {
   if (run.dropped) return;
   run.dropped = true;
-  report(run, Reason::cancelled, "cancelled", nullptr, out);
+  report(run, Code::cancelled, "cancelled", nullptr, out);
   if (run.phase == Phase::reading) out.push_back(CancelRead{run.op});
   if (run.phase == Phase::computing) out.push_back(CancelRun{run.op});
   if (run.phase == Phase::waiting) send(run.from, run.from_instance, wire::StageTaken{run.asked.run}, out);

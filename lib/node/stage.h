@@ -127,7 +127,7 @@ class Stage final : public Worker {
   void start_compute(Run& run, Actions& out);
   void on_layer(Run& run, const LayerDone& done, Actions& out);
   void on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& out);
-  void report(const Run& run, Reason cause, std::string message, const ChunkDone* last, Actions& out);
+  void report(const Run& run, Code code, std::string message, const ChunkDone* last, Actions& out);
   void drop(Run& run, Actions& out);
   /// Erases the dropped runs that use no slot any more.
   void erase_dropped();

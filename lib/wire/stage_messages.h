@@ -76,7 +76,7 @@ struct StageDone {
   static constexpr std::string_view kType = "stage_done";
   uint64_t run = 0;
   uint32_t first_layer = 0;
-  std::string code;  // "ok" or to_string(mc::Code)
+  Code code = Code::ok;  // unsupported: the chunk does not fit this stage
   std::string message;
   std::vector<std::vector<uint32_t>> crcs;  // [layer - first_layer][block of the chunk]
   uint32_t token = 0;                       // set by the last stage, when the chunk asked for it

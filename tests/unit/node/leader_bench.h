@@ -59,7 +59,7 @@ struct LeaderBench : Bench<Prefill, PrefillOptions> {
     return give(done);
   }
   Actions staged(uint64_t run, uint32_t token = 0) {
-    return from("me.1", 7, wire::StageDone{run, 1, "ok", "", {{3, 4}}, token, {}, {}});
+    return from("me.1", 7, wire::StageDone{run, 1, Code::ok, "", {{3, 4}}, token, {}, {}});
   }
 
   uint32_t stages;

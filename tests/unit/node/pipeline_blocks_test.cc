@@ -95,15 +95,16 @@ TEST_CASE("node/pipeline_blocks: blocks that a stage refused to read are missed 
     out = b.from("me.1", 7, wire::StageReadDone{there[0].read, code, "page 40 of 32", true});
     for (std::vector<RunChunk> runs; !(runs = all<RunChunk>(out)).empty();) {
       out = b.computed(runs[0]);
-      const Actions staged = b.from("me.1", 7,
-                                    wire::StageDone{runs[0].run,
-                                                    1,
-                                                    "ok",
-                                                    "",
-                                                    {std::vector<uint32_t>(runs[0].pages.size() - runs[0].start / 64, 3)},
-                                                    9,
-                                                    {},
-                                                    {}});
+      const Actions staged =
+          b.from("me.1", 7,
+                 wire::StageDone{runs[0].run,
+                                 1,
+                                 Code::ok,
+                                 "",
+                                 {std::vector<uint32_t>(runs[0].pages.size() - runs[0].start / 64, 3)},
+                                 9,
+                                 {},
+                                 {}});
       out.insert(out.end(), staged.begin(), staged.end());
     }
     const auto first = sent<wire::FirstToken>(out, kTo);
@@ -149,7 +150,7 @@ TEST_CASE(
     const auto second = all<RunChunk>(b.computed(first)).at(0);
     b.computed(second);
     b.staged(first.run);
-    b.from("me.1", 7, wire::StageDone{second.run, 1, "ok", "", {{3}}, 9, {}, {}});
+    b.from("me.1", 7, wire::StageDone{second.run, 1, Code::ok, "", {{3}}, 9, {}, {}});
     b.from("d0", 2, wire::KvDone{"r", 1});
     REQUIRE((b.machine.idle() && b.machine.shelf()->pool.counts().cached == 2));
     b.members(false, 3);

@@ -51,7 +51,7 @@ TEST_CASE(
   const uint64_t block_read = reads[0].read;
   // A chunk that is older than the read of one of its pages is refused; a younger one waits for the end of the read.
   Actions out = b.from("p0", 1, run_of(4));
-  CHECK(sent<wire::StageDone>(out, "p0").at(0).code == "io");
+  CHECK(sent<wire::StageDone>(out, "p0").at(0).code == Code::io);
   reads = all<Read>(b.from("p0", 1, run_of(6)));
   REQUIRE(reads.size() == 1);
   CHECK(reads[0].pool == Stage::kSlotPool);

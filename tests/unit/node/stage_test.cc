@@ -77,7 +77,7 @@ TEST_CASE("node/stage: a chunk is read, computed, announced to the decode node a
   const auto told = sent<wire::StageDone>(b.give(done), "p0");
   REQUIRE(told.size() == 1);
   CHECK(told[0].run == 9);
-  CHECK(told[0].code == "ok");
+  CHECK(told[0].code == Code::ok);
   CHECK(told[0].crcs == std::vector<std::vector<uint32_t>>{{21, 22}});
   CHECK(told[0].token == 6);
   CHECK(b.machine.idle());
@@ -133,7 +133,7 @@ TEST_CASE("node/stage: what does not fit its pages is refused with the numbers")
   far.pages[1] = 16;
   const auto refused = sent<wire::StageDone>(b.from("p0", 1, far), "p0");
   REQUIRE(refused.size() == 1);
-  CHECK(refused[0].code == "internal");
+  CHECK(refused[0].code == Code::unsupported);
   CHECK(refused[0].message.find("page 16 of 16") != std::string::npos);
   auto few = StageBench::run_of(2);
   few.pages.pop_back();
@@ -151,7 +151,7 @@ TEST_CASE("node/stage: strangers are not heard, but an unlisted process of the r
   CHECK(taken[0].run == 4);
   const auto done = sent<wire::StageDone>(out, "p0");
   REQUIRE(done.size() == 1);
-  CHECK(done[0].code == "peer_lost");
+  CHECK(done[0].code == Code::peer_lost);
   CHECK(b.machine.idle());
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("node/stage: cached blocks are checked before a request's first chunk,
       b.give(ChunkDone{.run = runs.at(0).run});
     } else {
       CHECK(sent<wire::StageRotten>(out, "p0").at(0).pages == std::vector<uint32_t>{2});
-      CHECK(sent<wire::StageDone>(out, "p0").at(0).code == "corrupt");
+      CHECK(sent<wire::StageDone>(out, "p0").at(0).code == Code::corrupt);
     }
     CHECK(b.machine.idle());
   }
@@ -221,7 +221,7 @@ TEST_CASE("node/stage: a request whose cached blocks were not checked is not com
   const auto reads = all<Read>(b.from("p0", 1, asked));
   const Actions out = b.give(ReadDone{reads.at(0).read, Code::ok, ""});
   CHECK(all<RunChunk>(out).empty());
-  CHECK(sent<wire::StageDone>(out, "p0").at(0).code == "corrupt");
+  CHECK(sent<wire::StageDone>(out, "p0").at(0).code == Code::corrupt);
   CHECK(b.machine.idle());
 }
 
@@ -232,7 +232,7 @@ TEST_CASE("node/stage: the leader drops blocks that changed at a stage, and the 
   runs = all<RunChunk>(b.computed(runs[0]));
   b.computed(runs.at(0));
   b.staged(first);
-  b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}, {}});
+  b.from("me.1", 7, wire::StageDone{runs[0].run, 1, Code::ok, "", {{3}}, 9, {}, {}});
   b.from("d0", 2, wire::KvDone{"r", 1});
   const auto asked = sent<wire::StageAnnounce>(b.start("s", kChunk + 7), "me.1");
   const wire::StageRotten found{{asked.at(0).pages.at(1), 31, 1'000'000}};
@@ -299,7 +299,7 @@ TEST_CASE("node/stage: a chunk of a leader that counts other stages is refused w
   CHECK(sent<wire::StageTaken>(out, "p0").size() == 1);
   const auto refused = sent<wire::StageDone>(out, "p0");
   REQUIRE(refused.size() == 1);
-  CHECK(refused[0].code == "internal");
+  CHECK(refused[0].code == Code::unsupported);
   CHECK(refused[0].message.find("the leader has 3 stages, this process 2") != std::string::npos);
   CHECK(b.machine.idle());
 }
@@ -313,7 +313,8 @@ TEST_CASE("node/stage: the leader takes no token from a stage that computed othe
     LeaderBench b;
     const auto runs = all<RunChunk>(b.start("r", kChunk));
     b.computed(runs.at(0));
-    const Actions out = b.from("me.1", 7, wire::StageDone{runs[0].run, told.first, "ok", "", told.second, 0, {}, {}});
+    const Actions out =
+        b.from("me.1", 7, wire::StageDone{runs[0].run, told.first, Code::ok, "", told.second, 0, {}, {}});
     CHECK(sent<wire::FirstToken>(out, kTo).empty());
     const auto failed = sent<wire::Failed>(out, kTo);
     REQUIRE(failed.size() == 1);
@@ -327,8 +328,8 @@ TEST_CASE("node/stage: a stage that tells its part twice does not stand for anot
   b.computed(runs.at(0));
   CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
   CHECK(sent<wire::FirstToken>(b.staged(runs[0].run), kTo).empty());
-  const auto first =
-      sent<wire::FirstToken>(b.from("me.2", 8, wire::StageDone{runs[0].run, 2, "ok", "", {{3, 4}}, 9, {}, {}}), kTo);
+  const auto first = sent<wire::FirstToken>(
+      b.from("me.2", 8, wire::StageDone{runs[0].run, 2, Code::ok, "", {{3, 4}}, 9, {}, {}}), kTo);
   REQUIRE(first.size() == 1);
   CHECK(first[0].token == 9);
 }
@@ -346,7 +347,7 @@ TEST_CASE("node/stage: the last stage tells the prompt's log-probabilities, and 
   REQUIRE(handed.size() == 1);
   CHECK(handed[0].prompt_logprobs == 0);
   CHECK(handed[0].targets == std::vector<uint32_t>(spec.ids.begin() + 1, spec.ids.end()));
-  wire::StageDone done{runs[0].run, 1, "ok", "", {{3, 4}}, 9, {}, {}};
+  wire::StageDone done{runs[0].run, 1, Code::ok, "", {{3, 4}}, 9, {}, {}};
   done.prompt_logprobs.resize(kChunk - 1);
   const auto told = sent<wire::PromptLogprobs>(b.from("me.1", 7, done), kTo);
   REQUIRE(told.size() == 1);
@@ -403,7 +404,7 @@ TEST_CASE("node/stage: the first token comes with the last chunk of the last sta
   b.computed(runs[0]);
   CHECK(sent<wire::FirstToken>(b.staged(first), kTo).empty());
   CHECK(b.machine.shelf()->pool.counts().cached == 2);
-  out = b.from("me.1", 7, wire::StageDone{runs[0].run, 1, "ok", "", {{3}}, 9, {}, {}});
+  out = b.from("me.1", 7, wire::StageDone{runs[0].run, 1, Code::ok, "", {{3}}, 9, {}, {}});
   REQUIRE(sent<wire::FirstToken>(out, kTo).size() == 1);
   CHECK(sent<wire::FirstToken>(out, kTo)[0].token == 9);
   CHECK(sent<wire::KvComplete>(out, "d0").size() == 1);
@@ -459,7 +460,7 @@ TEST_CASE("node/stage: a chunk that comes after a younger one is refused, and no
   const auto refused = sent<wire::StageDone>(out, "p0");
   REQUIRE(refused.size() == 1);
   CHECK(refused[0].run == 8);
-  CHECK(refused[0].code == "io");
+  CHECK(refused[0].code == Code::io);
   CHECK(refused[0].message.find("chunk 8 came after chunk 9") != std::string::npos);
 }
 
