@@ -439,7 +439,7 @@ bool Conductor::waits_for_prefix(Request& r, const sched::Snapshot& snapshot, co
         pending |= match.node == node->ordinal && match.expected > match.resident;
     if (pending) return line_.keep_waiting(r.submit.req, board_), true;
   }
-  if (!r.submit.may_reuse()) return false;
+  if (!r.may_reuse()) return false;
   const auto node = line_.wait_for_prefix(r.submit.req, snapshot, chosen, board_, now);
   if (!node) return false;
   flights_.stats().held_prefix += r.summary.held_for.kind == Held::Kind::none;
@@ -484,6 +484,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   const bool checks_again = !options_.sched.admission || options_.sched.admission->checks_again;
   spec.tbt_slo_ms = checks_again ? 1e3 * options_for(r).tbt_slo_s : 0;
   spec.no_cache = r.submit.no_cache;
+  spec.reuse_nothing = r.reuse_nothing;
   if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // otherwise the client has received them
   start.decode = decode.name;
   start.decode_instance = decode.instance;
@@ -505,7 +506,7 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
 
 void Conductor::order_copy(const Request& r, const sched::Snapshot& snapshot, const sched::Candidate& chosen,
                            TimePoint now, Actions& out) {
-  if (!r.submit.may_reuse() || r.attempt.number > 1) return;
+  if (!r.may_reuse() || r.attempt.number > 1) return;
   const auto hashes = r.reusable(snapshot.block_tokens);
   const auto order = copies_.consider(hashes, snapshot, chosen, board_, now);
   if (!order) return;
@@ -575,7 +576,7 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   r.answer.restart();
   if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
   // Every node may have a damaged copy of the prefix, of which an attempt finds one. The last attempt computes it all.
-  if (why.reason == Reason::corrupt && r.failures + 1 == options_.attempts_max) r.submit.no_cache = true;
+  if (why.reason == Reason::corrupt && r.failures + 1 == options_.attempts_max) r.reuse_nothing = true;
   ++flights_.stats().retried;
   out.push_back(
       RequestRetried{r.submit.req, {r.attempt.prefill, r.attempt.decode, stage, why.reason}, std::move(why.message)});

@@ -129,7 +129,7 @@ void Decode::admit(TimePoint, Actions& out) {
 bool Decode::accept(const RequestPtr& r, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
-  const uint32_t here = r->spec.no_cache ? 0 : r->pages.pin_prefix(shelf_->pool, hashes);
+  const uint32_t here = r->spec.no_cache || r->spec.reuse_nothing ? 0 : r->pages.pin_prefix(shelf_->pool, hashes);
   const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
   // One page for each running request stays in reserve, so that the accepted request does not cause a preemption at
   // once.

@@ -21,7 +21,7 @@ RequestStage Request::stage() const {
 }
 
 std::span<const BlockHash> Request::reusable(uint32_t block_tokens) const {
-  const uint32_t count = submit.may_reuse() ? kv::reusable_blocks(tokens(), block_tokens) : 0;
+  const uint32_t count = may_reuse() ? kv::reusable_blocks(tokens(), block_tokens) : 0;
   return std::span(blocks.hashes).first(std::min<size_t>(count, blocks.hashes.size()));
 }
 

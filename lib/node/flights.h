@@ -63,6 +63,7 @@ struct Request {
   AnswerTokens answer;
   Attempt attempt;
   uint32_t failures = 0;
+  bool reuse_nothing = false;          // see wire::RequestSpec
   bool was_refused = false;            // by a decode node, for the bound of TBT; a second refusal rejects it
   NodeId avoid;                        // node of the last failure
   std::vector<sched::Part> failed_on;  // pairs that failed this request
@@ -71,6 +72,7 @@ struct Request {
   bool is_placed() const { return attempt.booking.placed; }
   /// Number of tokens of the prompt and the answer so far.
   uint32_t tokens() const { return static_cast<uint32_t>(submit.ids.size() + answer.size()); }
+  bool may_reuse() const { return submit.may_reuse() && !reuse_nothing; }
   RequestStage stage() const;
   sched::Part pair() const { return {attempt.prefill, attempt.decode}; }
   /// The leading blocks of the prompt that may come from a cache.

@@ -37,6 +37,8 @@ std::vector<wire::Miss> MissReasons::of(const PrefillRequest& r, std::span<const
       runs.add(block, MissKind::no_cache);
     else if (r.spec.prompt_logprobs >= 0)
       runs.add(block, MissKind::prompt_logprobs);
+    else if (r.spec.reuse_nothing)
+      runs.add(block, MissKind::checksum, memory_.was_rotten(hash) ? self_ : "");
     // The block is cached, but the block before it is not.
     else if (!runs.empty() && shelf_.pool.find(hash) != kv::kNoPage)
       runs.extend();

@@ -97,7 +97,8 @@ void Prefill::on_start(const NodeId& from, const wire::PrefillStart& start, Time
   if (r->phase == Phase::ended) return;
   const uint32_t bt = options_.layout.block_tokens;
   r->hashes = kv::chain(spec.ns, spec.ids, bt);
-  r->reusable = spec.no_cache || spec.prompt_logprobs >= 0 ? 0 : kv::reusable_blocks(spec.ids.size(), bt);
+  const bool reuses = !spec.no_cache && !spec.reuse_nothing && spec.prompt_logprobs < 0;
+  r->reusable = reuses ? kv::reusable_blocks(spec.ids.size(), bt) : 0;
   requests_.enqueue(*r);
 }
 

@@ -358,6 +358,9 @@ struct RequestSpec {
   // -1 = none; k = log-probabilities of each prompt token and of the k most likely in its place, for which the whole
   // prompt is computed.
   int32_t prompt_logprobs = -1;
+  // Cached copies of the prompt's blocks may be damaged: neither node reuses one, and both publish the new ones. A node
+  // of an older version reuses blocks all the same.
+  bool reuse_nothing = false;
 
   bool operator==(const RequestSpec&) const = default;
   template <class V>
@@ -366,6 +369,7 @@ struct RequestSpec {
     v("prefill_attention", prefill_attention), v("decode_attention", decode_attention), v("sampling", sampling);
     v("stopping", stopping), v("deadline_ms", deadline_ms), v("tbt_slo_ms", tbt_slo_ms), v("no_cache", no_cache);
     v("prompt_logprobs", prompt_logprobs);
+    v.later("reuse_nothing", reuse_nothing);
   }
 };
 

@@ -85,13 +85,14 @@ TEST_CASE("node/conductor: the last attempt of a request whose blocks were damag
     auto starts = Bench::sent<wire::PrefillStart>(b.submit("r"), "p0");
     for (uint32_t attempt = 1; attempt < Bench::options().attempts_max; ++attempt) {
       REQUIRE(starts.size() == 1);
-      CHECK_FALSE(starts[0].spec.no_cache);
+      CHECK_FALSE(starts[0].spec.reuse_nothing);
       starts = Bench::sent<wire::PrefillStart>(
           b.give(Received{"p0", instance(1), wire::Failed{"r", attempt, "prefill", code, "", true}}), "p0");
     }
     REQUIRE(starts.size() == 1);
     CHECK(starts[0].spec.attempt == Bench::options().attempts_max);
-    CHECK(starts[0].spec.no_cache == (code == "corrupt"));
+    CHECK(starts[0].spec.reuse_nothing == (code == "corrupt"));
+    CHECK_FALSE(starts[0].spec.no_cache);  // the client may have wanted them, and the blocks are kept
   }
 }
 

@@ -91,6 +91,18 @@ TEST_CASE("node/decode: alone and short of pages that a lease holds, a request w
   CHECK(all<RunStep>(b.wait(200ms)).size() == 1);
 }
 
+TEST_CASE("node/decode: a request that may reuse nothing receives blocks that are here, too") {
+  DecodeBench b(16);
+  auto spec = spec_of("a", ids_of(1, 3 * 64 + 1), 2);
+  b.stepped(all<RunStep>(b.join(spec)).at(0));
+  const auto have = [&](const std::string& req, bool reuse_nothing) {
+    spec.req = req, spec.reuse_nothing = reuse_nothing;
+    return sent<wire::KvAccept>(b.offer(spec), "p0").at(0).have_blocks;
+  };
+  CHECK(have("b", false) == 3);
+  CHECK(have("c", true) == 0);
+}
+
 TEST_CASE("node/decode: an offer waits for pages in order of arrival, and ends with its prefill node") {
   DecodeBench b(6);
   auto runs = all<RunStep>(b.join(spec_of("a", ids_of(1, 4 * 64), 5)));

@@ -154,6 +154,18 @@ TEST_CASE("node/miss: a request that wants no cached blocks is its own reason") 
   CHECK(b.serve(scored) == Misses{{MissKind::prompt_logprobs, 0, 2, "", 0}, kTail});
 }
 
+TEST_CASE("node/miss: a request that may reuse nothing misses blocks for damage, and keeps the new ones") {
+  MissBench b;
+  b.serve(spec_of("a", ids_of(1, 129)));
+  auto last = spec_of("b", ids_of(1, 129));
+  last.reuse_nothing = true;
+  CHECK(b.serve(last) == Misses{{MissKind::checksum, 0, 2, "", 0}, kTail});
+  auto first = spec_of("c", ids_of(2, 129));
+  first.reuse_nothing = true;
+  CHECK(b.serve(first) == Misses{{MissKind::checksum, 0, 2, "", 0}, kTail});
+  CHECK(b.serve(spec_of("d", ids_of(2, 129))) == Misses{kTail});
+}
+
 TEST_CASE("node/miss: a holder tells why it has a block no more") {
   MissBench b(4);
   const auto ids = ids_of(1, 129);
