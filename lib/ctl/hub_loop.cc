@@ -186,16 +186,28 @@ std::optional<wire::Envelope> Loop::decode(const Bytes& frame, Link* link, std::
 
 void Loop::on_router_event(size_t router, const SocketEvent& event) {
   if (event.kind == SocketEvent::Kind::handshake_failed) {
-    if (power_of_two(++events_.stats.handshakes_refused))
-      log_warn(
-          "control handshake failed",
-          {{"listen", routers_[router].bound()}, {"why", event.text}, {"count", events_.stats.handshakes_refused}});
+    ++events_.stats.handshakes_refused;
+    if (event.by_key)
+      log_failed_handshake(router, event.text, routers_.refused_address());
+    else  // libzmq closes the connection at once, and the report of the end names it
+      failed_handshakes_[router] = event.text;
   } else if (event.kind == SocketEvent::Kind::disconnected) {
+    if (const auto failed = failed_handshakes_.find(router); failed != failed_handshakes_.end()) {
+      log_failed_handshake(router, failed->second, event.peer);
+      failed_handshakes_.erase(failed);
+    }
     // Descriptors are reused, so the link only becomes suspect. A sign of life within the grace period clears it.
     for (auto& [id, link] : links_.all())
       if (!link.outgoing && link.accepted.route.first == router && link.accepted.fd == event.fd && link.up)
         link.accepted.broken_at = hub_now();
   }
+}
+
+void Loop::log_failed_handshake(size_t router, const std::string& why, const std::string& from) {
+  const uint64_t count = events_.stats.handshakes_refused;
+  if (power_of_two(count))
+    log_warn("control handshake failed",
+             {{"listen", routers_[router].bound()}, {"from", from}, {"why", why}, {"count", count}});
 }
 
 void Loop::on_dealer_event(Link& link, const SocketEvent& event) {

@@ -3,7 +3,9 @@
 // for each peer, and dropped.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +32,7 @@ class Loop {
   void on_router(size_t router, SocketMessage message);
   void on_dealer(Link& link, SocketMessage message);
   void on_router_event(size_t router, const SocketEvent& event);
+  void log_failed_handshake(size_t router, const std::string& why, const std::string& from);
   void on_dealer_event(Link& link, const SocketEvent& event);
   std::optional<wire::Envelope> decode(const Bytes& frame, Link* link, std::string_view address, bool& wrong_version);
 
@@ -38,6 +41,7 @@ class Loop {
   Context context_;  // outlives the sockets below
   Events events_;
   Routers routers_;
+  std::map<size_t, std::string> failed_handshakes_;  // router -> cause, until the end of the connection is reported
   Links links_;
   std::vector<PollItem> items_;
   std::vector<LinkId> item_links_;

@@ -102,6 +102,7 @@ void Routers::answer_zap(const SocketMessage& message) {
   if (message.frame_count < 2) return;
   bool allowed = message.frame_count == 7 && text_of(f[0]) == "1.0" && text_of(f[5]) == "CURVE" && f[6].size() == 32;
   allowed = allowed && keys_ && z85_text(f[6]) == keys_->client_public;
+  if (!allowed && message.frame_count > 3) refused_address_ = text_of(f[3]);
   auto view = [](std::string_view text) {
     return std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   };

@@ -44,6 +44,8 @@ class Routers {
   void count_connections();
   /// Answers a request of libzmq: whether this client key may connect.
   void answer_zap(const SocketMessage& message);
+  /// Address of the client whose key was refused last.
+  const std::string& refused_address() const { return refused_address_; }
 
  private:
   Context& context_;
@@ -53,6 +55,7 @@ class Routers {
   std::vector<Socket> sockets_;
   std::map<size_t, TimePoint> unbound_;  // routers whose address is not free yet -> next try
   std::optional<Socket> zap_;
+  std::string refused_address_;
   std::vector<uint64_t> refused_;  // by router, at the last count
 };
 

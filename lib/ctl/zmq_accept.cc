@@ -1,6 +1,7 @@
 #include "ctl/zmq_accept.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -8,8 +9,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/fd.h"
 
@@ -20,6 +23,9 @@ struct AcceptGate::State {
   const size_t connections_max;
   std::atomic<size_t> connections{0};
   std::atomic<uint64_t> refused{0};
+  std::mutex mutex;  // protects the other members
+  // The other ends of the connections that had this descriptor and whose end was not reported yet, the oldest first.
+  std::map<int, std::deque<std::string>> peers;
 };
 
 namespace {
@@ -60,6 +66,24 @@ bool same_user(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
 }
 
+/// The other end of a connection, as AcceptGate::closed() gives it.
+std::string peer_text(int fd) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return "";
+  if (name.ss_family == AF_UNIX) {
+    ucred peer{};
+    size = sizeof peer;
+    const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    return known ? "process " + std::to_string(peer.pid) : "";
+  }
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (::getnameinfo(reinterpret_cast<sockaddr*>(&name), size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "";
+  return name.ss_family == AF_INET6 ? "[" + std::string(host) + "]:" + port : std::string(host) + ":" + port;
+}
+
 /// Refuses a connection when descriptors have run out: accepts it with the spare descriptor and closes it. It would
 /// otherwise stay ready for ever.
 void refuse_waiting(int listener) {
@@ -79,6 +103,8 @@ int accept_gated(AcceptGate::State& gate, int listener, sockaddr* address, sockl
     refuse_waiting(listener);
   } else if (gate.connections.load() < gate.connections_max && same_user(fd)) {
     ++gate.connections;  // only this listener's one accepting thread adds
+    const std::lock_guard lock(gate.mutex);
+    gate.peers[fd].push_back(peer_text(fd));
     return fd;
   } else {
     ::close(fd);
@@ -104,10 +130,17 @@ AcceptGate::~AcceptGate() {
   if (at != g.by_listener.end() && at->second == state_) g.by_listener.erase(at);
 }
 
-void AcceptGate::closed() {
+std::string AcceptGate::closed(int fd) {
   size_t open = state_->connections.load();
   while (open > 0 && !state_->connections.compare_exchange_weak(open, open - 1)) {
   }
+  const std::lock_guard lock(state_->mutex);
+  const auto at = state_->peers.find(fd);
+  if (at == state_->peers.end()) return "";
+  std::string peer = std::move(at->second.front());
+  at->second.pop_front();
+  if (at->second.empty()) state_->peers.erase(at);
+  return peer;
 }
 
 size_t AcceptGate::connections() const {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace mc::ctl {
 
@@ -19,8 +20,9 @@ class AcceptGate {
   AcceptGate(const AcceptGate&) = delete;
   AcceptGate& operator=(const AcceptGate&) = delete;
 
-  /// A connection that the listener accepted has ended, as the socket's monitor reported.
-  void closed();
+  /// A connection that the listener accepted has ended, as the socket's monitor reported. Returns its other end:
+  /// "10.0.0.7:51234", "[::1]:51234", or "process 4711" of an ipc connection; "" = unknown.
+  std::string closed(int fd);
   size_t connections() const;
   /// Connections that were closed at once.
   uint64_t refused() const;

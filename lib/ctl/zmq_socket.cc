@@ -117,16 +117,18 @@ std::string protocol_error_text(int value) {
 std::optional<SocketEvent> translate(uint16_t kind, int value) {
   using Kind = SocketEvent::Kind;
   switch (kind) {
-    case ZMQ_EVENT_LISTENING: return SocketEvent{Kind::listening, value, false, {}};
-    case ZMQ_EVENT_DISCONNECTED: return SocketEvent{Kind::disconnected, value, false, {}};
-    case ZMQ_EVENT_CONNECT_RETRIED: return SocketEvent{Kind::retrying, -1, false, {}};
-    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return SocketEvent{Kind::handshake_done, -1, false, {}};
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH: return SocketEvent{Kind::handshake_failed, -1, true, "the key was refused"};
+    case ZMQ_EVENT_LISTENING: return SocketEvent{.kind = Kind::listening, .fd = value};
+    case ZMQ_EVENT_DISCONNECTED: return SocketEvent{.kind = Kind::disconnected, .fd = value};
+    case ZMQ_EVENT_CONNECT_RETRIED: return SocketEvent{.kind = Kind::retrying};
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: return SocketEvent{.kind = Kind::handshake_done};
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+      return SocketEvent{
+          .kind = Kind::handshake_failed, .refused = true, .text = "the key was refused", .by_key = true};
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      return SocketEvent{Kind::handshake_failed, -1, true, protocol_error_text(value)};
+      return SocketEvent{.kind = Kind::handshake_failed, .refused = true, .text = protocol_error_text(value)};
     case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-      return SocketEvent{Kind::handshake_failed, -1, false,
-                         value == 0 ? "the connection was closed" : zmq_strerror(value)};
+      return SocketEvent{.kind = Kind::handshake_failed,
+                         .text = value == 0 ? "the connection was closed" : zmq_strerror(value)};
     default: return std::nullopt;
   }
 }
@@ -256,8 +258,9 @@ std::optional<SocketEvent> Socket::next_event() try {
     if (head.size() < sizeof kind + sizeof value) continue;
     std::memcpy(&kind, head.data<char>(), sizeof kind);
     std::memcpy(&value, head.data<char>() + sizeof kind, sizeof value);
-    if (kind == ZMQ_EVENT_DISCONNECTED && state_->gate) state_->gate->closed();
-    if (auto event = translate(kind, value)) return event;
+    auto event = translate(kind, value);
+    if (kind == ZMQ_EVENT_DISCONNECTED && state_->gate) event->peer = state_->gate->closed(value);
+    if (event) return event;
   }
 } catch (const zmq::error_t&) {
   return std::nullopt;

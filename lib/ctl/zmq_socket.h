@@ -37,6 +37,8 @@ struct SocketEvent {
   int fd = -1;           // listening and disconnected
   bool refused = false;  // handshake_failed: the other side or the mechanism refused (not a mere hang-up)
   std::string text;      // handshake_failed: text of the cause
+  bool by_key = false;   // handshake_failed: the ZAP replier refused the key
+  std::string peer;      // disconnected, of a bound router: the other end, see AcceptGate::closed()
 };
 
 struct SocketMessage {

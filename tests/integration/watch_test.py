@@ -183,6 +183,14 @@ class Watched(unittest.TestCase):
             os.close(terminal)
         self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen[-200:])
 
+    def test_a_failed_handshake_is_logged_with_its_other_end(self):
+        def is_named():  # the log has the failures whose count is a power of two
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(os.path.join(self.c.env["MCT_RUN_DIR"], "conductor"))
+            return self.said("control handshake failed", f'from="process {os.getpid()}"')()
+
+        until(is_named, 60, "the stranger is named")
+
     def test_an_answer_beyond_its_time_names_the_flag_that_gives_more(self):
         err = self.verb("ask", "Once", "-n", 2000, "--timeout", "1ms", expect=1)
         self.assertIn("MC4016 deadline-exceeded", err)

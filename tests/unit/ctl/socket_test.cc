@@ -1,6 +1,11 @@
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <limits>
+#include <set>
 
+#include "base/fd.h"
 #include "ctl/zmq_socket.h"
 #include "test.h"
 
@@ -59,4 +64,38 @@ TEST_CASE("ctl/socket: empty frames arrive as empty frames") {
   REQUIRE_EQ(got.frame_count, 4);
   CHECK(got.frames[2].empty());
   CHECK(got.frames[3].empty());
+}
+
+TEST_CASE("ctl/socket: the end of a connection follows its failed handshake and names the other end") {
+  Context context = Context::open().value();
+  Socket router = Socket::open(context, SocketKind::router, {.handshake = 60s, .connections_max = 64}).value();
+  REQUIRE_OK(router.bind("tcp://127.0.0.1:0"));
+  const std::string bound = router.bound();
+  sockaddr_in to{};
+  to.sin_family = AF_INET, to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(bound.substr(bound.rfind(':') + 1))));
+  std::set<std::string> strangers, named;
+  std::vector<Fd> open;
+  for (int i = 0; i < 20; ++i) {
+    open.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::connect(open.back().get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    sockaddr_in own{};
+    socklen_t size = sizeof own;
+    REQUIRE(::getsockname(open.back().get(), reinterpret_cast<sockaddr*>(&own), &size) == 0);
+    strangers.insert("127.0.0.1:" + std::to_string(ntohs(own.sin_port)));
+  }
+  open.clear();  // all at once, and no byte was sent
+  for (bool failed = false; named.size() < strangers.size();) {
+    std::array<PollItem, 1> items{PollItem{.socket = &router, .want_read = false}};
+    REQUIRE_OK(poll_sockets(items, 30s));
+    REQUIRE(items[0].has_event);
+    while (const auto event = router.next_event()) {
+      if (event->kind == SocketEvent::Kind::disconnected) {
+        CHECK(failed);
+        named.insert(event->peer);
+      }
+      failed = event->kind == SocketEvent::Kind::handshake_failed;
+    }
+  }
+  CHECK(named == strangers);
 }
