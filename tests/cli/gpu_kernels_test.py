@@ -62,6 +62,17 @@ class Kernels(unittest.TestCase):
                    "--attention", "full,moba:block=128,top_k=2")
 
 
+class Experts(unittest.TestCase):
+    def test_mixtures_of_experts_equal_the_reference_under_every_policy(self):
+        code, lines, err = gpu("--experts", "--schedules", "50" if FULL else "1", timeout=3600)
+        self.assertEqual(code, 0, err)
+        cases = [line for line in lines if line.get("type") == "experts"]
+        self.assertEqual(len(cases), 7)
+        for case in cases:
+            self.assertLessEqual(case["error_share"], 1, case)
+            self.assertEqual(case["runs"], 150 if FULL else 3, case)
+
+
 class Instructions(unittest.TestCase):
     def test_each_instruction_gives_one_result_under_every_schedule(self):
         code, lines, err = gpu("--instructions")
@@ -77,7 +88,10 @@ class Mutants(unittest.TestCase):
         code, lines, err = gpu("--mutants")
         mutants = [line for line in lines if line.get("type") == "mutant"]
         self.assertEqual(code, 0, err)
-        self.assertGreaterEqual(len(mutants), 100)  # those of the table, and every synchronisation left out
+        self.assertGreaterEqual(len(mutants), 200)  # those of the tables, and every synchronisation left out
+        kernels = {mutant["kernel"] for mutant in mutants}
+        experts = {"route_rows", "group_rows", "expert_product_16", "expert_product_64", "combine_experts"}
+        self.assertLessEqual(experts, kernels)
         for mutant in mutants:
             self.assertEqual(mutant["caught"], mutant["of"], mutant)
 
@@ -166,7 +180,7 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "prefill", "hopper", "model", "speed"})
+                             {"instruction", "decode", "prefill", "hopper", "experts", "model", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

@@ -16,6 +16,7 @@
 #include "gpu/devices.h"
 #include "gpu/emulated.h"
 #include "gpu_case.h"
+#include "gpu_experts.h"
 #include "gpu_mutants.h"
 #include "gpu_speed.h"
 #include "gpu_trials.h"
@@ -89,11 +90,13 @@ constexpr Flag kGpuMutants{.name = "mutants",
                            .kind = FlagKind::boolean,
                            .help =
                                "run broken variants of the kernels in --kernel; each must be reported. With all "
-                               "three kernels, broken instruction trials run too"};
+                               "three kernels, those of mixtures of experts and of instruction trials run too"};
 
 constexpr Flag kGpuInstructions{.name = "instructions",
                                 .kind = FlagKind::boolean,
                                 .help = "run each instruction alone and compare it with the emulator"};
+constexpr Flag kGpuExperts{
+    .name = "experts", .kind = FlagKind::boolean, .help = "run mixtures of experts and compare them with a reference"};
 constexpr Flag kGpuSpeed{.name = "speed",
                          .kind = FlagKind::boolean,
                          .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
@@ -106,8 +109,8 @@ constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads an
 
 constexpr auto kGpuFlagTable =
     flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules,
-                            &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuSpeed, &kGpuBatch, &kGpuHeads,
-                            &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                            &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuSpeed, &kGpuBatch,
+                            &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 
 struct GpuPoint {
@@ -398,6 +401,10 @@ constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
 };
 
+ExpertsOptions experts_options(const cli::Args& args) {
+  return {.seed = args.count(flags::kSeed), .schedules = args.count(kGpuSchedules), .checks = !args.on(kGpuChecks)};
+}
+
 Result<int> run_mutants(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
   Parallel parallel(1);
@@ -424,8 +431,9 @@ Result<int> run_mutants(const cli::Args& args) {
     missed += unseen;
   }
   if (all_chosen) {
-    MC_TRY(unseen, mutate_trials(args.count(flags::kSeed), *rows));
-    missed += unseen;
+    MC_TRY(unseen, mutate_experts(experts_options(args), *rows));
+    MC_TRY(unseen_trials, mutate_trials(args.count(flags::kSeed), *rows));
+    missed += unseen + unseen_trials;
   }
   MC_CHECK(rows->finish());
   if (!missed.empty())
@@ -527,12 +535,22 @@ Result<int> run_trials(const cli::Args& args) {
   return 0;
 }
 
+Result<int> run_experts(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", experts_table()));
+  MC_TRY(device, open_gpu(args));
+  const auto done = check_experts(device.get(), experts_options(args), *rows);
+  MC_CHECK(rows->finish());
+  MC_CHECK(done);
+  return 0;
+}
+
 }  // namespace
 
 Result<int> check_gpu(const cli::Args& args) {
   if (args.on(kGpuMutants)) return run_mutants(args);
   if (args.on(kGpuSpeed)) return measure_speed(args);
   if (args.on(kGpuInstructions)) return run_trials(args);
+  if (args.on(kGpuExperts)) return run_experts(args);
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
                           Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
   MC_TRY(points, read_points(args));

@@ -1,6 +1,7 @@
 // The table of the kernels that the host compiler compiled.
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/draw.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
 #include "gpu/kernels/trial.h"
@@ -29,6 +30,11 @@ void count_tokens(const CountArgs& args);
 void draw_rows(const DrawArgs& args);
 void product_64(const ProductArgs& args);
 void product_16(const ProductArgs& args);
+void route_rows(const RouteArgs& args);
+void group_rows(const GroupArgs& args);
+void combine_experts(const CombineArgs& args);
+void expert_product_64(const ExpertProductArgs& args);
+void expert_product_16(const ExpertProductArgs& args);
 void trial_ldmatrix(const TrialArgs& args);
 void trial_mma(const TrialArgs& args);
 void trial_shuffle(const TrialArgs& args);
@@ -73,6 +79,11 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("draw_rows", kDrawThreads, draw_rows),
       emu::make_kernel("product_64", kThreads, product_64),
       emu::make_kernel("product_16", kThreads, product_16),
+      emu::make_kernel("route_rows", kThreads, route_rows),
+      emu::make_kernel("group_rows", kThreads, group_rows),
+      emu::make_kernel("combine_experts", kThreads, combine_experts),
+      emu::make_kernel("expert_product_64", kThreads, expert_product_64),
+      emu::make_kernel("expert_product_16", kThreads, expert_product_16),
       emu::make_kernel("trial_ldmatrix", kTrialThreads, trial_ldmatrix),
       emu::make_kernel("trial_mma", kTrialThreads, trial_mma),
       emu::make_kernel("trial_shuffle", kTrialThreads, trial_shuffle),

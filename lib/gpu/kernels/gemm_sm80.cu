@@ -1,6 +1,9 @@
 // y = x w^T in bf16 with f32 sums, for sm_80 and later: cp.async copies of 64 columns of x and w at a time into two
 // stages, mma.sync products. A CTA has 64 columns of y and 64 rows (product_64: each warp owns 16 of them) or 16 rows
-// (product_16: each warp owns 16 columns). A row's result does not depend on the other rows.
+// (product_16: each warp owns 16 columns). A row's result does not depend on the other rows. expert_product_64 and _16
+// multiply the rows of each expert of a mixture with that expert's weights: a CTA takes one of the tiles that
+// group_rows (experts_sm80.cu) listed.
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/layer.h"
 #include "gpu/ptx/arithmetic.cuh"
 #include "gpu/ptx/memory.cuh"
@@ -19,27 +22,50 @@ MC_DEVICE uint32_t chunk_of(int row, int chunk) {
   return static_cast<uint32_t>(row * kStepBytes + ((chunk ^ (row & 7)) << 4));
 }
 
+/// 64 columns of y, of kRows rows at most.
+struct Tile {
+  const uint16_t* x = nullptr;  // [.., inner]
+  const uint16_t* w = nullptr;  // [columns, inner]
+  float* y = nullptr;           // row 0 of the tile, [rows, columns]
+  int rows = 0, columns = 0, inner = 0;
+  bool adds = false;
+};
+
+/// The rows of a matrix that the thread copies into a tile: of the tile's rows tid / 8, 16 + tid / 8, ... -1: it is
+/// zero.
+template <int kRows>
+struct Source {
+  int64_t row[kRows / 16];
+};
+MC_DEVICE int own_row(int i) {
+  return static_cast<int>(ptx::tid_x()) / kChunks + 16 * i;
+}
+
 /// Queues the copy of `kRows` rows of a matrix from inner element `first`; what lies outside becomes zero.
 template <int kRows>
-MC_DEVICE void load_rows(uint32_t to, const uint16_t* from, int64_t row0, int rows, int inner, int first) {
-  for (int i = ptx::tid_x(); i < kRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks, at = first + chunk * 8;
-    const bool inside = row0 + row < rows && at < inner;
-    const uint16_t* source = inside ? from + (row0 + row) * inner + at : from;
-    ptx::cp_async_16(to + chunk_of(row, chunk), source, inside ? 16 : 0);
+MC_DEVICE void load_rows(uint32_t to, const uint16_t* from, const Source<kRows>& rows, int inner, int first) {
+  const int chunk = ptx::tid_x() % kChunks, at = first + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+    const bool inside = rows.row[i] >= 0 && at < inner;
+    ptx::cp_async_16(to + chunk_of(own_row(i), chunk), inside ? from + rows.row[i] * inner + at : from,
+                     inside ? 16 : 0);
   }
 }
 
 template <int kRowWarps>
-MC_DEVICE void multiply(const ProductArgs& args) {
+MC_DEVICE void multiply(const Tile& tile, const Source<16 * kRowWarps>& x_rows) {
   constexpr int kRows = 16 * kRowWarps;
   constexpr int kWarpColumns = kRowWarps == 4 ? kColumns : kColumns / 4;
   constexpr uint32_t kWeights = kRows * kStepBytes, kStage = kWeights + kColumns * kStepBytes;
   const uint32_t shared = ptx::dynamic_shared<1024>();
-  const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
-  const int64_t row0 = int64_t{ptx::ctaid_y()} * kRows, column0 = int64_t{ptx::ctaid_x()} * kColumns;
+  const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32, column0 = static_cast<int>(ptx::ctaid_x()) * kColumns;
   const int my_row = kRowWarps == 4 ? warp * 16 : 0, my_column = kRowWarps == 4 ? 0 : warp * kWarpColumns;
-  const int steps = (args.inner + kStep - 1) / kStep;
+  const int steps = (tile.inner + kStep - 1) / kStep;
+  Source<kColumns> w_rows;
+#pragma unroll
+  for (int i = 0; i < kColumns / 16; ++i)
+    w_rows.row[i] = column0 + own_row(i) < tile.columns ? column0 + own_row(i) : -1;
   float sums[kWarpColumns / 8][4];
 #pragma unroll
   for (int n = 0; n < kWarpColumns / 8; ++n)
@@ -47,8 +73,8 @@ MC_DEVICE void multiply(const ProductArgs& args) {
     for (int v = 0; v < 4; ++v) sums[n][v] = 0;
   const auto load = [&](int step) {
     const uint32_t stage = shared + (step % 2) * kStage;
-    load_rows<kRows>(stage, args.x, row0, args.rows, args.inner, step * kStep);
-    load_rows<kColumns>(stage + kWeights, args.w, column0, args.columns, args.inner, step * kStep);
+    load_rows<kRows>(stage, tile.x, x_rows, tile.inner, step * kStep);
+    load_rows<kColumns>(stage + kWeights, tile.w, w_rows, tile.inner, step * kStep);
   };
   load(0);
   ptx::cp_async_commit();
@@ -77,21 +103,64 @@ MC_DEVICE void multiply(const ProductArgs& args) {
   for (int n = 0; n < kWarpColumns / 8; ++n)
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const int64_t row = row0 + my_row + lane / 4 + 8 * (v / 2);
-      const int64_t column = column0 + my_column + 8 * n + 2 * (lane % 4) + v % 2;
-      if (row >= args.rows || column >= args.columns) continue;
-      float* y = args.y + row * args.columns + column;
-      ptx::store(y, args.adds ? ptx::add_rn(ptx::load(y), sums[n][v]) : sums[n][v]);
+      const int row = my_row + lane / 4 + 8 * (v / 2);
+      const int column = column0 + my_column + 8 * n + 2 * (lane % 4) + v % 2;
+      if (row >= tile.rows || column >= tile.columns) continue;
+      float* y = tile.y + int64_t{row} * tile.columns + column;
+      ptx::store(y, tile.adds ? ptx::add_rn(ptx::load(y), sums[n][v]) : sums[n][v]);
     }
+}
+
+/// The tile of a CTA, among consecutive rows of x.
+template <int kRowWarps>
+MC_DEVICE void multiply_rows(const ProductArgs& args) {
+  constexpr int kRows = 16 * kRowWarps;
+  const int64_t row0 = int64_t{ptx::ctaid_y()} * kRows;
+  const auto count = static_cast<int>(min(args.rows - row0, int64_t{kRows}));
+  const Tile tile{args.x, args.w, args.y + row0 * args.columns, count, args.columns, args.inner, args.adds};
+  Source<kRows> rows;
+#pragma unroll
+  for (int i = 0; i < kRowWarps; ++i) rows.row[i] = own_row(i) < tile.rows ? row0 + own_row(i) : -1;
+  multiply<kRowWarps>(tile, rows);
+}
+
+/// The tile of a CTA, among the rows of one expert.
+template <int kRowWarps>
+MC_DEVICE void multiply_group(const ExpertProductArgs& args) {
+  const ExpertTile listed = ptx::load(args.tiles + ptx::ctaid_y());
+  if (listed.expert < 0) return;
+  const int expert = ptx::has_fault(Fault::neighbours_weights) ? max(listed.expert - 1, 0) : listed.expert;
+  const Tile tile{args.x,
+                  args.w + int64_t{expert} * args.columns * args.inner,
+                  args.y + int64_t{listed.first} * args.columns,
+                  listed.rows - (ptx::has_fault(Fault::tile_loses_row) ? 1 : 0),
+                  args.columns,
+                  args.inner,
+                  false};
+  Source<16 * kRowWarps> rows;
+#pragma unroll
+  for (int i = 0; i < kRowWarps; ++i) {
+    rows.row[i] = -1;
+    if (own_row(i) >= listed.rows) continue;
+    const int slot = listed.first + own_row(i);
+    rows.row[i] = args.rows == nullptr ? slot : ptx::load(args.rows + slot);
+  }
+  multiply<kRowWarps>(tile, rows);
 }
 
 }  // namespace
 
 MC_KERNEL(product_64, (kThreads))(MC_PARAM(ProductArgs) args) {
-  multiply<4>(args);
+  multiply_rows<4>(args);
 }
 MC_KERNEL(product_16, (kThreads))(MC_PARAM(ProductArgs) args) {
-  multiply<1>(args);
+  multiply_rows<1>(args);
+}
+MC_KERNEL(expert_product_64, (kThreads))(MC_PARAM(ExpertProductArgs) args) {
+  multiply_group<4>(args);
+}
+MC_KERNEL(expert_product_16, (kThreads))(MC_PARAM(ExpertProductArgs) args) {
+  multiply_group<1>(args);
 }
 
 }  // namespace mc::gpu

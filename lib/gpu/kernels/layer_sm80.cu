@@ -1,27 +1,13 @@
 // The kernels of a transformer layer that move little and multiply nothing: embedding, RMSNorm, bias, SiLU, RoPE with
 // the write of K and V, and the seal of pages. A row's result depends on that row alone.
 #include "gpu/kernels/layer.h"
+#include "gpu/kernels/numbers.cuh"
 #include "gpu/ptx/arithmetic.cuh"
 #include "gpu/ptx/memory.cuh"
 #include "gpu/ptx/warp.cuh"
 
 namespace mc::gpu {
 namespace {
-
-constexpr float kLog2e = 1.44269504f;
-
-MC_DEVICE float widen(uint16_t value) {
-  return ptx::from_bits(static_cast<uint32_t>(value) << 16);
-}
-MC_DEVICE uint16_t narrow(float value) {
-  return static_cast<uint16_t>(ptx::pack_bf16(value, 0));
-}
-
-MC_DEVICE float sum_of_warp(float value) {
-#pragma unroll
-  for (int by = 16; by > 0; by /= 2) value = ptx::add_rn(value, ptx::shuffle_xor(value, by));
-  return value;
-}
 
 /// 1 / sqrt(mean + epsilon) of a sum of squares.
 MC_DEVICE float norm_scale(float squares, int columns, float epsilon) {
@@ -63,7 +49,7 @@ MC_KERNEL(silu_mul, (kThreads))(MC_PARAM(SiluArgs) args) {
   const float* gate = args.gate_up + row * 2 * args.columns;
   for (int i = ptx::tid_x(); i < args.columns; i += kThreads) {
     const float g = ptx::load(gate + i);
-    const float soft = ptx::div_rn(g, 1 + ptx::exp2_approx(-g * kLog2e));
+    const float soft = ptx::div_rn(g, 1 + ptx::exp2_approx(-g * kLog2e));  // g sigmoid(g), rounded once
     ptx::store(args.out + row * args.columns + i, narrow(soft * ptx::load(gate + args.columns + i)));
   }
 }

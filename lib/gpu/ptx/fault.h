@@ -17,6 +17,11 @@ enum class Fault : uint8_t {
   member_ignored,      // a row attends to blocks that other rows chose
   sums_not_rescaled,   // a new maximum leaves the old sums as they are
   splits_overlap,      // a split repeats the tile before its first
+  ties_to_higher,      // of experts with equal scores the higher one is chosen
+  shares_of_all,       // shares are the softmax over all scores where they are to be over the chosen ones
+  neighbours_weights,  // a tile of rows has the weights of the expert before its own
+  tile_loses_row,      // the last row of a tile is not stored
+  group_unordered,     // rows take their places in a group without regard to other warps
 };
 
 }  // namespace mc::gpu

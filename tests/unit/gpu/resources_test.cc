@@ -6,6 +6,7 @@
 
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/draw.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
 #include "test.h"
@@ -56,6 +57,9 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
   }
   CHECK(table.at("product_64").shared == product_shared(64));
   CHECK(table.at("product_16").shared == product_shared(16));
+  CHECK(table.at("expert_product_64").shared == product_shared(64));
+  CHECK(table.at("expert_product_16").shared == product_shared(16));
+  CHECK(table.at("group_rows").shared == group_shared(kExpertsMax));
   CHECK(table.at("checksum_extents").shared == kChecksumShared);
   CHECK(table.at("draw_rows").shared == kDrawShared);
 }
