@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/layer.h"
+#include "gpu/mixture.h"
+#include "gpu/mlp.h"
 #include "model/cpu_backend.h"
 #include "model/device_attention.h"
 #include "model/device_copies.h"
@@ -73,6 +77,23 @@ size_t logit_rows_most(const RunnerOptions& options) {
   return std::max<size_t>(options.max_batch, 16);
 }
 
+/// Inner width of the layers without a mixture; 0: all have one.
+size_t dense_inner(const ModelConfig& c) {
+  for (uint32_t layer = 0; layer < c.layers; ++layer)
+    if (!c.has_mixture(layer)) return c.intermediate;
+  return 0;
+}
+
+std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c) {
+  if (c.mixture.experts == 0) return std::nullopt;
+  return gpu::MixtureShape{.experts = c.mixture.experts,
+                           .per_token = c.mixture.per_token,
+                           .normalise = c.mixture.normalise,
+                           .hidden = c.hidden,
+                           .inner = c.mixture.intermediate,
+                           .shared_inner = c.mixture.shared_intermediate};
+}
+
 std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& options) {
   const size_t rows = rows_most(options), logit_rows = logit_rows_most(options);
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
@@ -81,12 +102,12 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
           {&Parts::sums, std::max(kLayersAtOnce * rows, step_rows) * 4},
           {&Parts::x, rows * c.hidden * 4},
           {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
-          {&Parts::gate_up, rows * c.intermediate * 8},
+          {&Parts::gate_up, rows * dense_inner(c) * 8},
           {&Parts::logits, logit_rows * c.vocab * 4},
           {&Parts::normed, rows * c.hidden * 2},
           {&Parts::q, rows * q_width * 2},
           {&Parts::attended, rows * q_width * 2},
-          {&Parts::activated, rows * c.intermediate * 2},
+          {&Parts::activated, rows * dense_inner(c) * 2},
           {&Parts::kept, step_rows * 2 * kv_width * 2}};
 }
 
@@ -190,6 +211,7 @@ class DeviceBackend final : public Backend {
   std::vector<gpu::SequenceRows> sequence_rows() const;
   gpu::AttentionLayer attention_layer(uint32_t layer, size_t first) const;
   Result<void> rest_of_layer(uint32_t layer, size_t first, size_t count);
+  Result<void> add_mlp(const DeviceLayer& w, uint64_t x, size_t count);
 
   const Model& model_;
   gpu::Device& device_;
@@ -204,6 +226,7 @@ class DeviceBackend final : public Backend {
   DevicePages pages_;
   DeviceCopies copies_;
   DeviceDraws draws_;
+  std::optional<gpu::Mixture> mixture_;
 
   // The pass under way.
   PassState pass_;
@@ -223,7 +246,8 @@ Result<void> DeviceBackend::check_served() const {
     std::string what;
     const char* instead;
   } limits[] = {
-      {c.mixture.experts == 0, "a mixture of experts", "dense models"},
+      {c.mixture.experts <= gpu::kExpertsMax, "a mixture of " + std::to_string(c.mixture.experts) + " experts",
+       "up to 512"},
       {c.head_dim == 64 || c.head_dim == 128, "heads of " + std::to_string(c.head_dim) + " elements", "64 and 128"},
       {model_.dtype() == Dtype::bf16, "the compute type " + std::string(mc::to_string(model_.dtype())), "bf16"},
       {options_.block_tokens % gpu::kKeyTile == 0, "pages of " + std::to_string(options_.block_tokens) + " tokens",
@@ -244,8 +268,13 @@ Result<void> DeviceBackend::prepare() {
   MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, scratch_bytes(config(), options_), "workspace"));
   scratch_ = std::move(arena);
   for (const PartSize& size : part_sizes(config(), options_)) {
+    if (size.bytes == 0) continue;
     MC_TRY(part, scratch_.take(size.bytes, "activations"));
     at_.*size.member = part.address;
+  }
+  if (const auto shape = mixture_shape(config())) {
+    MC_TRY(mixture, gpu::Mixture::open(device_, *shape, rows_most(options_)));
+    mixture_ = std::move(mixture);
   }
   MC_CHECK(copies_.prepare());
   return draws_.prepare(config().vocab, logit_rows_most(options_));
@@ -386,7 +415,6 @@ Result<void> DeviceBackend::norm(uint64_t x, uint64_t weight, uint64_t out, size
 /// y = x w^T + bias, or y += the same.
 Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
                                      size_t columns, size_t inner, bool adds) {
-  MC_ASSERT(weights != 0 && rows > 0);
   const gpu::ProductArgs args{.x = gpu::device_pointer<const uint16_t>(x),
                               .w = gpu::device_pointer<const uint16_t>(weights),
                               .y = gpu::device_pointer<float>(y),
@@ -394,11 +422,7 @@ Result<void> DeviceBackend::multiply(uint64_t x, uint64_t weights, uint64_t bias
                               .columns = static_cast<int32_t>(columns),
                               .inner = static_cast<int32_t>(inner),
                               .adds = adds};
-  const uint32_t tile = rows <= 16 ? 16 : 64;
-  MC_CHECK(device_.launch(
-      tile == 16 ? "product_16" : "product_64",
-      {.grid = {ceil_div(columns, 64), ceil_div(rows, tile), 1}, .dynamic_shared = gpu::product_shared(tile)},
-      gpu::bytes_of(args)));
+  MC_CHECK(gpu::queue_product(device_, args));
   if (bias == 0) return {};
   const gpu::AddArgs add{.x = gpu::device_pointer<const float>(bias),
                          .y = gpu::device_pointer<float>(y),
@@ -526,12 +550,19 @@ Result<void> DeviceBackend::rest_of_layer(uint32_t layer, size_t first, size_t c
   MC_CHECK(
       multiply(at_.attended + first * q_width() * 2, w.output, w.output_bias, x, count, c.hidden, q_width(), true));
   MC_CHECK(norm(x, w.post_norm, at_.normed, count));
+  if (c.has_mixture(layer)) return mixture_->add(w.experts, at_.normed, x, count);
+  return add_mlp(w, x, count);
+}
+
+/// x += MLP(normed)
+Result<void> DeviceBackend::add_mlp(const DeviceLayer& w, uint64_t x, size_t count) {
+  const ModelConfig& c = config();
   MC_CHECK(
       multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, count, size_t{2} * c.intermediate, c.hidden, false));
   const gpu::SiluArgs silu{.gate_up = gpu::device_pointer<const float>(at_.gate_up),
                            .out = gpu::device_pointer<uint16_t>(at_.activated),
                            .columns = static_cast<int32_t>(c.intermediate)};
-  MC_CHECK(device_.launch("silu_mul", {.grid = {static_cast<uint32_t>(count), 1, 1}}, gpu::bytes_of(silu)));
+  MC_CHECK(gpu::queue_silu(device_, silu, count));
   return multiply(at_.activated, w.down, w.down_bias, x, count, c.hidden, c.intermediate, true);
 }
 
@@ -614,7 +645,9 @@ Result<void> DeviceBackend::activations(std::span<float> out) {
 }  // namespace
 
 size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
-  return scratch_bytes(config, options) + DeviceDraws::bytes(config.vocab, logit_rows_most(options));
+  const auto mixture = mixture_shape(config);
+  return scratch_bytes(config, options) + DeviceDraws::bytes(config.vocab, logit_rows_most(options)) +
+         (mixture ? gpu::Mixture::bytes(*mixture, rows_most(options)) : 0);
 }
 
 DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options) {

@@ -1,11 +1,11 @@
 // A GPU's forward pass (backend.h), on the runtime and kernels of lib/gpu. On the emulator it checks the whole GPU path
 // on any machine; it has not run on a GPU yet.
 //
-// Served: dense models in bf16 with heads of 64 or 128, pages of a multiple of 64 tokens, whole or a pipeline stage.
-// The caller's pages stay in host memory: a pass copies the pages below its rows to the device, layer by layer and a
-// layer ahead of the kernels, and copies back each layer's extents that it wrote while the next layer computes
-// (device_copies.h). Pages of a sequence that decodes stay on the device until Runner::forget(). The room for pages
-// grows to the largest pass.
+// Served: dense models and mixtures of up to 512 experts, in bf16 with heads of 64 or 128 and pages of a multiple of 64
+// tokens, whole or a pipeline stage. The caller's pages stay in host memory: a pass copies the pages below its rows to
+// the device, layer by layer and a layer ahead of the kernels, and copies back each layer's extents that it wrote while
+// the next layer computes (device_copies.h). Pages of a sequence that decodes stay on the device until
+// Runner::forget(). The room for pages grows to the largest pass.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,19 @@ size_t matrix_bytes(const ops::PackedMatrix& m) {
   return aligned(m.rows() * m.columns() * 2);
 }
 
+size_t expert_bytes(const Experts& experts) {
+  size_t gate_up = 0, down = 0;
+  for (const Mlp& one : experts.routed) {
+    gate_up += one.gate_up.rows() * one.gate_up.columns() * 2;
+    down += one.down.rows() * one.down.columns() * 2;
+  }
+  const size_t router = (experts.router.rows() + experts.shared_gate.rows()) * experts.router.columns() * 2;
+  return aligned(gate_up) + aligned(down) + aligned(router) + matrix_bytes(experts.shared.gate_up) +
+         matrix_bytes(experts.shared.down);
+}
+
 size_t layer_bytes(const Layer& layer) {
-  size_t bytes = 0;
+  size_t bytes = expert_bytes(layer.experts);
   for (const ops::PackedMatrix* m : {&layer.qkv, &layer.output, &layer.mlp.gate_up, &layer.mlp.down})
     bytes += matrix_bytes(*m);
   for (const std::vector<float>* v :
@@ -25,6 +36,21 @@ size_t layer_bytes(const Layer& layer) {
         &layer.mlp.gate_up_bias, &layer.mlp.down_bias})
     bytes += aligned(v->size() * 4);
   return bytes;
+}
+
+Result<void> check_served(const gpu::Device& device, const ops::PackedMatrix& from, const std::string& name) {
+  if (from.quantised() || from.is_fp8() || from.dtype() != Dtype::bf16)
+    return user_error(err::kDeviceUnusable,
+                      std::string(device.name()) + ": the weights of " + name +
+                          " are not bf16, and a GPU serves no "
+                          "other type yet",
+                      "--device", "use --dtype bf16 with a bf16 checkpoint, or --device cpu");
+  if (from.columns() % 8 != 0)
+    return user_error(err::kDeviceUnusable,
+                      std::string(device.name()) + ": " + name + " has " + std::to_string(from.columns()) +
+                          " columns, kernels read 8 at a time",
+                      "--device", "use --device cpu");
+  return {};
 }
 
 bool embeds(const Model& model) {
@@ -75,7 +101,26 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Layer& from, D
   MC_CHECK(put(to.qkv_bias, from.qkv_bias, "q, k and v bias"));
   MC_CHECK(put(to.output_bias, from.output_bias, "output bias"));
   MC_CHECK(put(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias"));
-  return put(to.down_bias, from.mlp.down_bias, "down bias");
+  MC_CHECK(put(to.down_bias, from.mlp.down_bias, "down bias"));
+  return from.experts.routed.empty() ? Result<void>{} : load_experts(device, from.experts, to.experts, name);
+}
+
+Result<void> DeviceWeights::load_experts(gpu::Device& device, const Experts& from, gpu::MixtureWeights& to,
+                                         const std::string& name) {
+  std::vector<Source> gate_up, down, router{{&from.router, name + " router"}};
+  for (size_t i = 0; i < from.routed.size(); ++i) {
+    const std::string expert = " of expert " + std::to_string(i);
+    gate_up.push_back({&from.routed[i].gate_up, name + " gate and up" + expert});
+    down.push_back({&from.routed[i].down, name + " down" + expert});
+  }
+  if (from.shared_gate.rows() > 0) router.push_back({&from.shared_gate, name + " gate of the shared expert"});
+  MC_TRY(router_at, matrices(device, router));
+  MC_TRY(gate_up_at, matrices(device, gate_up));
+  MC_TRY(down_at, matrices(device, down));
+  MC_TRY(shared_gate_up, matrix(device, from.shared.gate_up, name + " gate and up of the shared expert"));
+  MC_TRY(shared_down, matrix(device, from.shared.down, name + " down of the shared expert"));
+  to = {router_at, gate_up_at, down_at, shared_gate_up, shared_down};
+  return {};
 }
 
 /// Embeddings, final norm and head, as far as the stage has them.
@@ -105,19 +150,29 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
 }
 
 Result<uint64_t> DeviceWeights::matrix(gpu::Device& device, const ops::PackedMatrix& from, const std::string& name) {
-  if (from.rows() == 0) return uint64_t{0};
-  if (from.quantised() || from.is_fp8() || from.dtype() != Dtype::bf16)
-    return user_error(err::kDeviceUnusable,
-                      std::string(device.name()) + ": the weights of " + name +
-                          " are not bf16, and a GPU serves no "
-                          "other type yet",
-                      "--device", "use --dtype bf16 with a bf16 checkpoint, or --device cpu");
-  if (from.columns() % 8 != 0)
-    return user_error(err::kDeviceUnusable,
-                      std::string(device.name()) + ": " + name + " has " + std::to_string(from.columns()) +
-                          " columns, kernels read 8 at a time",
-                      "--device", "use --device cpu");
-  MC_TRY(part, arena_.take(from.rows() * from.columns() * 2, name));
+  const Source source{&from, name};
+  return matrices(device, {&source, 1});
+}
+
+Result<uint64_t> DeviceWeights::matrices(gpu::Device& device, std::span<const Source> sources) {
+  const size_t columns = sources[0].matrix->columns();
+  size_t rows = 0;
+  for (const auto& [from, name] : sources) {
+    rows += from->rows();
+    MC_ASSERT_EQ(from->columns(), columns);
+    if (from->rows() > 0) MC_CHECK(check_served(device, *from, name));
+  }
+  if (rows == 0) return uint64_t{0};
+  MC_TRY(part, arena_.take(rows * columns * 2, sources[0].name));
+  uint64_t to = part.address;
+  for (const auto& [from, name] : sources) {
+    MC_CHECK(copy_rows(device, *from, to));
+    to += from->rows() * columns * 2;
+  }
+  return part.address;
+}
+
+Result<void> DeviceWeights::copy_rows(gpu::Device& device, const ops::PackedMatrix& from, uint64_t to) {
   std::vector<float> row(from.columns());
   std::vector<bf16_t> rows;
   for (size_t first = 0; first < from.rows(); first += kRowsAtOnce) {
@@ -126,9 +181,9 @@ Result<uint64_t> DeviceWeights::matrix(gpu::Device& device, const ops::PackedMat
       from.row(r, row.data());
       for (const float value : row) rows.push_back(f32_to_bf16(value));
     }
-    MC_CHECK(device.write(part.address + first * from.columns() * 2, std::as_bytes(std::span(rows))));
+    MC_CHECK(device.write(to + first * from.columns() * 2, std::as_bytes(std::span(rows))));
   }
-  return part.address;
+  return {};
 }
 
 Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const float> from, const std::string& name) {

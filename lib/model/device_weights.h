@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "gpu/arena.h"
+#include "gpu/mixture.h"
 #include "model/model.h"
 
 namespace mc::model {
@@ -14,6 +17,7 @@ struct DeviceLayer {
   uint64_t input_norm = 0, post_norm = 0, q_norm = 0, k_norm = 0;  // f32
   uint64_t qkv = 0, output = 0, gate_up = 0, down = 0;             // bf16
   uint64_t qkv_bias = 0, output_bias = 0, gate_up_bias = 0, down_bias = 0;
+  gpu::MixtureWeights experts;  // in the place of gate_up and down
 };
 
 class DeviceWeights {
@@ -28,7 +32,16 @@ class DeviceWeights {
   size_t bytes() const { return arena_.bytes(); }
 
  private:
+  /// A matrix and its name in messages.
+  struct Source {
+    const ops::PackedMatrix* matrix;
+    std::string name;
+  };
+  /// Stacks matrices of equal columns; 0: they have no rows.
+  Result<uint64_t> matrices(gpu::Device& device, std::span<const Source> sources);
   Result<uint64_t> matrix(gpu::Device& device, const ops::PackedMatrix& from, const std::string& name);
+  Result<void> copy_rows(gpu::Device& device, const ops::PackedMatrix& from, uint64_t to);
+  Result<void> load_experts(gpu::Device& device, const Experts& from, gpu::MixtureWeights& to, const std::string& name);
   Result<uint64_t> vector(gpu::Device& device, std::span<const float> from, const std::string& name);
   Result<void> load_layer(gpu::Device& device, const Layer& from, DeviceLayer& to, const std::string& name);
   Result<void> load_ends(gpu::Device& device, const Model& model);
