@@ -262,6 +262,8 @@ class Models(Scratch):
             ["llama"],
             ["qwen2"],
             ["qwen3", "--tied", "--dtype", "f32", "--head-dim", 48],
+            ["qwen2_moe", "--experts", 3, "--intermediate", 24],
+            ["qwen3_moe", "--experts", 4, "--experts-per-token", 4, "--intermediate", 24],
             ["llama", "--vocab", 300, "--kv-heads", 4, "--dtype", "f16", "--shard-size", "100KiB"],
         ):
             path = os.path.join(self.dir, f"m{len(os.listdir(self.dir))}")
@@ -307,7 +309,8 @@ class Models(Scratch):
         self.assertNotEqual(contents("c", 2)["model.safetensors"], contents("d", 1)["model.safetensors"])
 
     def test_impossible_shapes_are_refused(self):
-        for words in (["--heads", 3, "--kv-heads", 2], ["--vocab", 10], ["--head-dim", 7], ["--layers", 0]):
+        for words in (["--heads", 3, "--kv-heads", 2], ["--vocab", 10], ["--head-dim", 7], ["--layers", 0],
+                      ["--arch", "qwen3_moe", "--experts", 2, "--experts-per-token", 3]):
             self.assertIn("MC1002", bench("mkmodel", *words, "-o", self.dir + "/x", expect=2)[1])
             self.assertFalse(os.path.exists(self.dir + "/x"))
         self.assertIn("MC1001", bench("mkmodel", expect=2)[1])

@@ -49,6 +49,17 @@ class Equality(unittest.TestCase):
         plan = "moba:block=64,top_k=2,full_last=1"
         self.equal(*SHALLOW, "--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
 
+    def test_a_greedy_answer_of_a_mixture_of_experts_is_the_cpu_s_with_and_without_a_shared_expert(self):
+        shape = ["--layers", "2", "--hidden", "128", "--intermediate", "24", "--experts", "4", "--heads", "2",
+                 "--head-dim", "64", "--vocab", "264", "--tied"]
+        with tempfile.TemporaryDirectory(prefix="mct-experts-") as folder:
+            for arch in ("qwen2_moe", "qwen3_moe"):
+                path = os.path.join(folder, arch)
+                code, _, err = cluster.run("mc-bench", "mkmodel", "--arch", arch, *shape, "-o", path)
+                self.assertEqual(code, 0, err)
+                ids = ",".join(str(20 + i * 37 % 240) for i in range(66))
+                self.equal("--model", path, "--prompt-ids", ids, "-n", "3", "--chunk-tokens", "64")
+
     def test_one_seed_draws_by_the_same_numbers_on_emu_and_on_the_cpu(self):
         sampling = {"temperature": 0.8, "top_k": TOP_K, "top_p": 0.95, "min_p": 0.01}
         flags = [word for name, value in sampling.items() for word in ("--" + name.replace("_", "-"), str(value))]
@@ -97,6 +108,6 @@ class BadInput(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for program in ("mc-prefill", "mc-decode"):
+    for program in ("mc-prefill", "mc-decode", "mc-bench"):
         cluster.program(program)
     unittest.main()

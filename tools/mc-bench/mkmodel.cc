@@ -29,7 +29,7 @@ constexpr Flag kArch{.name = "arch",
                      .value = "A",
                      .fallback = "llama",
                      .help = "architecture",
-                     .choices = "llama|qwen2|qwen3"};
+                     .choices = "llama|qwen2|qwen3|qwen2_moe|qwen3_moe"};
 constexpr Flag count_flag(std::string_view name, std::string_view fallback, std::string_view help,
                           std::string_view choices = "") {
   return {.name = name, .kind = FlagKind::count, .value = "N", .fallback = fallback, .help = help, .choices = choices};
@@ -37,6 +37,9 @@ constexpr Flag count_flag(std::string_view name, std::string_view fallback, std:
 constexpr Flag kLayers = count_flag("layers", "2", "transformer layers");
 constexpr Flag kHidden = count_flag("hidden", "64", "width of the residual stream");
 constexpr Flag kIntermediate = count_flag("intermediate", "auto", "width of the MLP; auto is 3 times --hidden", "auto");
+constexpr Flag kExperts =
+    count_flag("experts", "8", "qwen2_moe, qwen3_moe: experts of a layer, each of width --intermediate");
+constexpr Flag kExpertsPerToken = count_flag("experts-per-token", "2", "qwen2_moe, qwen3_moe: experts of a token");
 constexpr Flag kModelHeads = count_flag("heads", "4", "query heads");
 constexpr Flag kKvHeads = count_flag("kv-heads", "2", "key and value heads; divides --heads");
 constexpr Flag kHeadDim =
@@ -59,10 +62,10 @@ constexpr Flag kShardSize{.name = "shard-size",
 constexpr Flag kDirectory{
     .name = "output", .letter = 'o', .value = "DIR", .help = "directory to write; made if missing"};
 
-constexpr auto kMkmodelFlagTable =
-    flags::join(flags::list(&kArch, &kLayers, &kHidden, &kIntermediate, &kModelHeads, &kKvHeads, &kHeadDim,
-                            &kModelVocab, &kContext, &kWeightDtype, &kTied, &kShardSize, &kDirectory, &flags::kSeed),
-                flags::kEveryRun);
+constexpr auto kMkmodelFlagTable = flags::join(
+    flags::list(&kArch, &kLayers, &kHidden, &kIntermediate, &kExperts, &kExpertsPerToken, &kModelHeads, &kKvHeads,
+                &kHeadDim, &kModelVocab, &kContext, &kWeightDtype, &kTied, &kShardSize, &kDirectory, &flags::kSeed),
+    flags::kEveryRun);
 
 constexpr uint32_t kByteVocab = 264;  // mc-tiny's special tokens, then the 256 bytes
 constexpr uint32_t kTinyVocab = 2048;
@@ -71,9 +74,12 @@ constexpr double kBellMax = 2 * 1.7320508075688772, kFp8Max = 448;
 
 struct Shape {
   std::string_view arch;
-  uint64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context, seed;
+  uint64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context, experts, per_token, seed;
   Dtype dtype;
   bool fp8, tied;
+  bool is_mixture() const { return arch.ends_with("_moe"); }
+  bool is_qwen2() const { return arch.starts_with("qwen2"); }
+  bool is_qwen3() const { return arch.starts_with("qwen3"); }
 };
 
 struct TensorPlan {
@@ -99,6 +105,7 @@ Result<Shape> read_shape(const cli::Args& args) {
   for (const Field& f :
        {Field{kLayers, &Shape::layers, 1, 512}, Field{kHidden, &Shape::hidden, 16, 65536},
         Field{kModelHeads, &Shape::heads, 1, 512}, Field{kKvHeads, &Shape::kv_heads, 1, 512},
+        Field{kExperts, &Shape::experts, 1, 4096}, Field{kExpertsPerToken, &Shape::per_token, 1, 4096},
         Field{kModelVocab, &Shape::vocab, kByteVocab, 1 << 20}, Field{kContext, &Shape::context, 16, 1 << 20}}) {
     s.*f.value = args.count(f.flag);
     if (s.*f.value < f.low || s.*f.value > f.high) return out_of_range(f.flag, s.*f.value, f.low, f.high);
@@ -110,6 +117,7 @@ Result<Shape> read_shape(const cli::Args& args) {
         err::kBadValue,
         "--kv-heads " + std::to_string(s.kv_heads) + " does not divide --heads " + std::to_string(s.heads),
         "--kv-heads");
+  if (s.is_mixture() && s.per_token > s.experts) return out_of_range(kExpertsPerToken, s.per_token, 1, s.experts);
   if (s.head_dim < 2 || s.head_dim % 2 != 0 || s.head_dim > 1024)
     return out_of_range(kHeadDim, std::to_string(s.head_dim), "even, 2 to 1024");
   if (s.intermediate < 1 || s.intermediate > 1 << 20) return out_of_range(kIntermediate, s.intermediate, 1, 1 << 20);
@@ -134,15 +142,26 @@ std::vector<TensorPlan> plan_tensors(const Shape& s) {
     out.push_back({at + "input_layernorm.weight", {s.hidden}, Fill::ones});
     for (const auto& [name, rows] : {std::pair{"q", q}, std::pair{"k", kv}, std::pair{"v", kv}}) {
       matrix(at + "self_attn." + name + "_proj.weight", rows, s.hidden);
-      if (s.arch == "qwen2") out.push_back({at + "self_attn." + name + "_proj.bias", {rows}, Fill::bias});
+      if (s.is_qwen2()) out.push_back({at + "self_attn." + name + "_proj.bias", {rows}, Fill::bias});
     }
     matrix(at + "self_attn.o_proj.weight", s.hidden, q);
-    if (s.arch == "qwen3")
+    if (s.is_qwen3())
       for (const char* name : {"q_norm", "k_norm"})
         out.push_back({at + "self_attn." + name + ".weight", {s.head_dim}, Fill::ones});
     out.push_back({at + "post_attention_layernorm.weight", {s.hidden}, Fill::ones});
-    for (const char* name : {"gate", "up"}) matrix(at + "mlp." + name + "_proj.weight", s.intermediate, s.hidden);
-    matrix(at + "mlp.down_proj.weight", s.hidden, s.intermediate);
+    const auto mlp = [&](const std::string& prefix) {
+      for (const char* name : {"gate", "up"}) matrix(prefix + name + "_proj.weight", s.intermediate, s.hidden);
+      matrix(prefix + "down_proj.weight", s.hidden, s.intermediate);
+    };
+    if (!s.is_mixture()) {
+      mlp(at + "mlp.");
+      continue;
+    }
+    out.push_back({at + "mlp.gate.weight", {s.experts, s.hidden}});  // checkpoints have no router in fp8
+    for (uint64_t expert = 0; expert < s.experts; ++expert) mlp(at + "mlp.experts." + std::to_string(expert) + ".");
+    if (!s.is_qwen2()) continue;
+    mlp(at + "mlp.shared_expert.");
+    out.push_back({at + "mlp.shared_expert_gate.weight", {1, s.hidden}});
   }
   out.push_back({"model.norm.weight", {s.hidden}, Fill::ones});
   if (!s.tied) out.push_back({"lm_head.weight", {s.vocab, s.hidden}});
@@ -286,9 +305,11 @@ Result<size_t> write_weights(const std::string& directory, std::span<const Tenso
 }
 
 Json config_json(const Shape& s) {
-  const char* name = s.arch == "llama"   ? "LlamaForCausalLM"
-                     : s.arch == "qwen2" ? "Qwen2ForCausalLM"
-                                         : "Qwen3ForCausalLM";
+  const char* name = s.arch == "llama"       ? "LlamaForCausalLM"
+                     : s.arch == "qwen2"     ? "Qwen2ForCausalLM"
+                     : s.arch == "qwen3"     ? "Qwen3ForCausalLM"
+                     : s.arch == "qwen2_moe" ? "Qwen2MoeForCausalLM"
+                                             : "Qwen3MoeForCausalLM";
   Json out = Json::object({{"architectures", Json::array({name})}, {"model_type", s.arch}});
   out.set("vocab_size", s.vocab).set("hidden_size", s.hidden).set("intermediate_size", s.intermediate);
   out.set("num_hidden_layers", s.layers).set("num_attention_heads", s.heads).set("num_key_value_heads", s.kv_heads);
@@ -296,9 +317,14 @@ Json config_json(const Shape& s) {
   out.set("rms_norm_eps", 1e-6).set("rope_theta", s.arch == "llama" ? 500000.0 : 1000000.0);
   out.set("tie_word_embeddings", s.tied);
   // Qwen2 has biases on q, k and v by definition, the others none.
-  if (s.arch != "qwen2") out.set("attention_bias", false);
+  if (!s.is_qwen2()) out.set("attention_bias", false);
   if (s.arch == "llama") out.set("mlp_bias", false);
   if (s.arch != "llama") out.set("use_sliding_window", false);
+  if (s.is_mixture()) {
+    out.set("num_experts", s.experts).set("num_experts_per_tok", s.per_token);
+    out.set("moe_intermediate_size", s.intermediate).set("norm_topk_prob", s.is_qwen3());
+    if (s.is_qwen2()) out.set("shared_expert_intermediate_size", s.intermediate);
+  }
   out.set("bos_token_id", 0).set("eos_token_id", Json::array({1, 2})).set("pad_token_id", 7);
   out.set("torch_dtype", s.dtype == Dtype::f32 ? "float32" : s.dtype == Dtype::f16 ? "float16" : "bfloat16");
   if (s.fp8) {
