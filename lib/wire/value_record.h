@@ -5,7 +5,11 @@
 //     u32     u16       u16      u16+2   u64      u64    u64     i64       i64      u32         u32
 //
 // Little-endian. `tenant` and `name` in the head are lengths, and their texts follow the head. `crc` is the CRC32C of
-// everything else.
+// everything else. A value with replicas has a record of version 2: the two bytes behind the length of the name have
+// the length of a third part, which follows the texts. Version 1 has 0 there.
+//
+//   | version of the value | revision of the holders | copies | holders | length | name of a holder | ...
+//     u64                    u32                       u8       u8        u8
 #pragma once
 
 #include <cstddef>
@@ -15,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "wire/replica_set.h"
 
 namespace mc::wire {
 
@@ -26,6 +31,7 @@ struct ValueRecord {
   uint32_t crc = 0;        // CRC32C of the value
   int64_t expires_ms = 0;  // Unix time at which the value ends; 0 = it does not end
   int64_t pinned_ms = 0;   // Unix time until which it is pinned
+  ReplicaSet replicas = {};
   bool operator==(const ValueRecord&) const = default;
 };
 

@@ -32,6 +32,22 @@ TEST_CASE("wire/value_record: a record is read back as it was written, with empt
   }
 }
 
+TEST_CASE("wire/value_record: the holders of a value are read back, and damage to them is refused") {
+  ValueRecord record = example();
+  record.replicas = {.version = 7, .revision = 3, .copies = 2, .holders = {"c0", std::string(64, 'n')}};
+  const auto bytes = encode(record);
+  CHECK(static_cast<int>(bytes[4]) == 2);
+  const auto read = parse_value_record(bytes);
+  REQUIRE_OK(read);
+  CHECK(*read == record);
+  for (size_t size = 0; size < bytes.size(); ++size) CHECK(!parse_value_record(std::span(bytes).first(size)));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    auto bad = bytes;
+    bad[i] ^= std::byte{4};
+    CHECK(!parse_value_record(bad));
+  }
+}
+
 TEST_CASE("wire/value_record: the bytes are those that the drawing shows") {
   const auto bytes = encode(example());
   REQUIRE(bytes.size() == 60 + 3 + 8);
