@@ -33,6 +33,12 @@ uint64_t index_cost(const ValueKey& key) {
   return key.tenant.size() + key.name.size() + kValueOverheadBytes;
 }
 
+/// Why a value cannot be held.
+std::string half_is_full(const ValueLimits& limits, uint64_t cost) {
+  return "pinned and leased values have at most half of the store's " + format_bytes(limits.memory_bytes) +
+         ", and that half has no room for the value's " + exact(cost);
+}
+
 }  // namespace
 
 ValueBytes::ValueBytes(std::string_view bytes)
@@ -81,11 +87,14 @@ ValueInfo ValueStore::Entry::info(const ValueKey& key, TimePoint now) const {
   out.lease = left(leased, now);
   out.copy = copy;
   out.in_memory = value != nullptr;
+  out.replicas = replicas;
   return out;
 }
 
-uint64_t ValueStore::idle_gain(Place place) const {
-  return idle_.contains(place->second.order) ? place->second.gain(place->first) : 0;
+ValueStore::Share ValueStore::share_of(Place place) const {
+  const Entry& entry = place->second;
+  if (idle_.contains(entry.order)) return {.idle = entry.gain(place->first), .held = 0};
+  return {.idle = 0, .held = entry.value ? entry.cost(place->first) : 0};
 }
 
 /// The value of a key unless its time to live is over, even where expire() has not come to it yet.
@@ -137,18 +146,6 @@ bool ValueStore::may_hold(const ValueKey& key, const Entry& entry, uint64_t give
   MC_ASSERT_LE(given_back, sums_.all().held_bytes);
   return !entry.value || !entry.is_held(now_) ||
          sums_.all().held_bytes - given_back + entry.cost(key) <= limits_.memory_bytes / 2;
-}
-
-/// Bytes that the value adds to those held.
-uint64_t ValueStore::held_cost(Place place) const {
-  const Entry& entry = place->second;
-  return held_.contains({entry.held_until(), entry.order}) ? entry.cost(place->first) : 0;
-}
-
-Error ValueStore::too_much_held(const ValueKey& key, const Entry& entry) {
-  return no_room(key, "pinned and leased values have at most half of the store's " +
-                          format_bytes(limits_.memory_bytes) + ", and that half has no room for the value's " +
-                          exact(entry.cost(key)));
 }
 
 /// Whether `need` bytes fit once `given_back` bytes are free and idle values are evicted. `idle_kept` bytes of the idle
@@ -220,6 +217,7 @@ void ValueStore::erase(Place place, bool is_damaged) {
   unindex(place);
   if (place->second.copy) unneeded_.push_back(*place->second.copy);
   sums_.give_back(place->first.tenant, place->second.cost(place->first));
+  replicated_.erase(place->first);
   entries_.erase(place);
 }
 
@@ -230,6 +228,7 @@ ValueStore::Place ValueStore::insert(const ValueKey& key, Entry entry) {
   MC_ASSERT_LE(sums_.all().used_bytes, limits_.memory_bytes);
   const auto [place, fresh] = entries_.emplace(key, std::move(entry));
   MC_ASSERT(fresh);
+  if (!place->second.replicas.is_single()) replicated_.insert(key);
   index(place);
   return place;
 }
@@ -263,6 +262,9 @@ Result<void> ValueStore::check_put(const ValueKey& key, size_t bytes, const Valu
   MC_CHECK(check_value_key(key.name));
   const Place old = living(key);
   const bool exists = old != entries_.end();
+  if (exists && terms.replicas.version > 0 && old->second.replicas.version > terms.replicas.version)
+    return user_error(err::kValueDiffers, shown(key.name) + " has a newer value, which another put has just given it",
+                      "key", "get the value, and put again if it should be replaced");
   if (exists && !terms.replaces)
     return user_error(err::kValueDiffers,
                       shown(key.name) + " has another value, of " + std::to_string(old->second.bytes) + " bytes", "key",
@@ -284,13 +286,14 @@ Result<ValueStore::PutResult> ValueStore::put(const ValueKey& key, SharedValue v
               .crc = value->crc(),
               .copy = copy,
               .expires = after(now_, terms.ttl),
-              .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{}};
-  const uint64_t given_back = exists ? old->second.cost(key) : 0, idle_kept = exists ? idle_gain(old) : 0;
+              .pinned = terms.pin > Duration{} ? after(now_, terms.pin) : TimePoint{},
+              .replicas = terms.replicas};
+  const uint64_t given_back = exists ? old->second.cost(key) : 0, idle_kept = exists ? share_of(old).idle : 0;
   if (copy && entry.cost(key) > limits_.memory_bytes - sums_.all().used_bytes + given_back + idle_bytes_ - idle_kept)
     entry.value = nullptr;
-  const uint64_t held = exists ? held_cost(old) : 0;
+  const uint64_t held = exists ? share_of(old).held : 0;
   if (copy && !may_hold(key, entry, held)) entry.value = nullptr;
-  if (!may_hold(key, entry, held)) return too_much_held(key, entry);
+  if (!may_hold(key, entry, held)) return no_room(key, half_is_full(limits_, entry.cost(key)));
   const uint64_t need = entry.cost(key);
   MC_CHECK(check_room(key, need, given_back, idle_kept));
   if (exists) erase(old);
@@ -310,8 +313,8 @@ Result<ValueStore::Found> ValueStore::get(const ValueKey& key, Duration lease, T
   if (lease > Duration{}) {
     Entry leased = entry;
     leased.leased = std::max(entry.leased, after(now_, std::min(lease, limits_.lease_max)));
-    const bool may = may_hold(key, leased, held_cost(place));
-    if (!may && !entry.copy) return too_much_held(key, entry);
+    const bool may = may_hold(key, leased, share_of(place).held);
+    if (!may && !entry.copy) return no_room(key, half_is_full(limits_, entry.cost(key)));
     if (!may) lease = {};  // the value is not evicted anyway
   }
   ++stats_.hits;
@@ -348,8 +351,8 @@ Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now, 
   MC_TRY(place, at(key));
   Entry pinned = place->second;
   pinned.pinned = time > Duration{} ? after(now_, time) : TimePoint{};
-  const bool may = may_hold(key, pinned, held_cost(place));
-  if (!may && !copy) return too_much_held(key, pinned);
+  const bool may = may_hold(key, pinned, share_of(place).held);
+  if (!may && !copy) return no_room(key, half_is_full(limits_, pinned.cost(key)));
   unindex(place);
   place->second.pinned = pinned.pinned;
   if (!may) {
@@ -363,6 +366,30 @@ Result<void> ValueStore::pin(const ValueKey& key, Duration time, TimePoint now, 
   return {};
 }
 
+Result<void> ValueStore::set_replicas(const ValueKey& key, const wire::ReplicaSet& set, TimePoint now,
+                                      std::optional<DiskCopy> copy) {
+  expire(now);
+  MC_TRY(place, at(key));
+  Entry& entry = place->second;
+  const wire::ReplicaSet& own = entry.replicas;
+  if (own.version > set.version || (own.version == set.version && own.revision > set.revision))
+    return user_error(err::kNotFound, shown(key.name) + " has a newer value or other holders by now", "key");
+  unindex(place);
+  entry.replicas = set;
+  if (copy && entry.copy) unneeded_.push_back(*entry.copy);
+  if (copy) entry.copy = copy;
+  index(place);
+  set.is_single() ? (void)replicated_.erase(key) : (void)replicated_.insert(key);
+  return {};
+}
+
+std::vector<ValueKey> ValueStore::replicated(const ValueKey& after, size_t limit) const {
+  std::vector<ValueKey> out;
+  for (auto key = replicated_.upper_bound(after); key != replicated_.end() && out.size() < limit; ++key)
+    out.push_back(*key);
+  return out;
+}
+
 Result<void> ValueStore::restore(const ValueKey& key, const ValueInfo& info, TimePoint now) {
   MC_ASSERT(info.copy.has_value() && !entries_.contains(key));
   expire(now);
@@ -374,7 +401,8 @@ Result<void> ValueStore::restore(const ValueKey& key, const ValueInfo& info, Tim
                .crc = info.crc,
                .copy = info.copy,
                .expires = info.ttl ? after(now_, *info.ttl) : kNever,
-               .pinned = info.pin > Duration{} ? after(now_, info.pin) : TimePoint{}});
+               .pinned = info.pin > Duration{} ? after(now_, info.pin) : TimePoint{},
+               .replicas = info.replicas});
   return {};
 }
 
@@ -462,7 +490,7 @@ Result<ValueStore::PutResult> ValueStore::copy(const ValueKey& from, const Value
               .copy = copy,
               .expires = source->second.expires};
   const uint64_t need = entry.cost(to), given_back = exists ? old->second.cost(to) : 0;
-  MC_CHECK(check_room(to, need, given_back, idle_gain(source) + (exists ? idle_gain(old) : 0)));
+  MC_CHECK(check_room(to, need, given_back, share_of(source).idle + (exists ? share_of(old).idle : 0)));
   if (exists) erase(old);
   evict_for(need);
   insert(to, std::move(entry));
@@ -500,11 +528,12 @@ Result<ValueStore::PutResult> ValueStore::move(const ValueKey& from, const Value
   MC_ASSERT(copy || !source->second.copy);
   Entry entry = source->second;
   entry.copy = copy;
-  const bool may = may_hold(to, entry, held_cost(source) + (exists ? held_cost(old) : 0));
-  if (!may && !copy) return too_much_held(to, entry);
+  entry.replicas = {};
+  const bool may = may_hold(to, entry, share_of(source).held + (exists ? share_of(old).held : 0));
+  if (!may && !copy) return no_room(to, half_is_full(limits_, entry.cost(to)));
   if (!may) entry.value = nullptr;
   const uint64_t need = entry.cost(to), old_bytes = exists ? old->second.cost(to) : 0;
-  const uint64_t idle_kept = idle_gain(source) + (exists ? idle_gain(old) : 0);
+  const uint64_t idle_kept = share_of(source).idle + (exists ? share_of(old).idle : 0);
   MC_CHECK(check_room(to, need, source->second.cost(from) + old_bytes, idle_kept));
   if (exists) erase(old);
   erase(source);
@@ -540,7 +569,7 @@ ValueStore::Listing ValueStore::list(const std::string& tenant, std::string_view
 }
 
 void ValueStore::check() const {
-  uint64_t used = 0, idle = 0, held = 0, disk_keys = 0, ending = 0, in_memory = 0;
+  uint64_t used = 0, idle = 0, held = 0, disk_keys = 0, ending = 0, in_memory = 0, with_replicas = 0;
   std::map<std::string, ValueSums::Sums> tenants;
   for (const auto& [key, entry] : entries_) {
     used += entry.cost(key);
@@ -555,6 +584,7 @@ void ValueStore::check() const {
     MC_ASSERT_EQ(idle_.contains(entry.order) || is_held, entry.value != nullptr);
     MC_ASSERT(!idle_.contains(entry.order) || !is_held);
     ending += entry.expires != kNever;
+    with_replicas += !entry.replicas.is_single();
     MC_ASSERT_LE(entry.order, order_);
   }
   for (const auto& [key, bytes] : aside_) {
@@ -569,6 +599,7 @@ void ValueStore::check() const {
   MC_ASSERT_LE(sums_.all().held_bytes, limits_.memory_bytes / 2);
   MC_ASSERT_EQ(idle_.size() + held_.size(), in_memory);
   MC_ASSERT_EQ(ending, expiring_.size());
+  MC_ASSERT_EQ(with_replicas, replicated_.size());
   MC_ASSERT_LE(sums_.all().used_bytes, limits_.memory_bytes);
 }
 

@@ -34,6 +34,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "node/value_sums.h"
+#include "wire/replica_set.h"
 
 namespace mc::node {
 
@@ -79,7 +80,7 @@ enum class Durability : uint8_t {
   d0,  // in memory: it ends with the process
   d1,  // in memory, and written to disk at once afterwards
   d2,  // on disk: it survives kill -9 and a power cut
-  d3,  // d2 on one more node
+  d3,  // d2 on two nodes, or on as many as the put names
 };
 inline constexpr std::string_view kDurabilityNames[] = {"d0", "d1", "d2", "d3"};
 
@@ -96,6 +97,8 @@ struct ValueTerms {
   Duration pin{};                  // the value is not evicted for so long
   bool replaces = false;           // an upsert: a value that the key has already is replaced
   Durability durability = Durability::d0;
+  uint32_t copies = 1;             // cache nodes that hold the value when its put is acknowledged
+  wire::ReplicaSet replicas = {};  // those nodes, once they are chosen
 };
 
 /// A value as list and get report it.
@@ -107,6 +110,7 @@ struct ValueInfo {
   Duration pin{}, lease{};       // left
   std::optional<DiskCopy> copy;  // on disk
   bool in_memory = true;
+  wire::ReplicaSet replicas = {};
 };
 
 class ValueStore {
@@ -130,9 +134,9 @@ class ValueStore {
   };
 
   /// `unchanged`: the key has the very same bytes, and neither its time to live nor its pin changes. Errors: MC4030
-  /// the key has another value; MC4002 it is no key; MC4004 the value is too large; MC5008 no room: too much is pinned
-  /// or leased.
-  /// With a `copy` the value is on disk already, and stays out of memory when that has no room.
+  /// the key has another value, or a newer one with replicas; MC4002 it is no key; MC4004 the value is too large;
+  /// MC5008 no room: too much is pinned or leased. With a `copy` the value is on disk already, and stays out of memory
+  /// when that has no room.
   Result<PutResult> put(const ValueKey& key, SharedValue value, const ValueTerms& terms, TimePoint now,
                         std::optional<DiskCopy> copy = {});
   /// Whether it is worth writing the value to disk: the errors of put() but for MC5008, which memory may still give.
@@ -166,17 +170,24 @@ class ValueStore {
   /// The value is not evicted for so long from now on, in place of an earlier pin. A pin of 0 is none.
   /// `copy`: the record of a value on disk with its new pin. MC5008: too much is held.
   Result<void> pin(const ValueKey& key, Duration time, TimePoint now, std::optional<DiskCopy> copy = {});
-  /// A second key for the bytes of the first. The copy lives as long as its source, and is not pinned. It costs memory
-  /// as a value of its own. Errors are those of get() and put(); the source is not evicted for its copy.
-  /// `copy` is that of the new key, which a value on disk needs.
+  /// These nodes hold the value now. `copy`: the record of a value on disk with them. MC4007: the key has no value, or
+  /// one of a newer version or revision.
+  Result<void> set_replicas(const ValueKey& key, const wire::ReplicaSet& set, TimePoint now,
+                            std::optional<DiskCopy> copy = {});
+  /// At most `limit` keys after `after` whose values have replicas, of all tenants in their order.
+  std::vector<ValueKey> replicated(const ValueKey& after, size_t limit) const;
+  /// A second key for the bytes of the first. The copy lives as long as its source, is not pinned, and has no replicas.
+  /// It costs memory as a value of its own. Errors are those of get() and put(); the source is not evicted for its
+  /// copy. `copy` is that of the new key, which a value on disk needs.
   Result<PutResult> copy(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
   /// Sets memory aside for a move that the caller writes to disk first: with it, move() never lacks room for a value
   /// that has a copy on disk. One for each new key, until give_up(). MC5008: there is no room.
   Result<void> set_aside(const ValueKey& from, const ValueKey& to, TimePoint now);
   void give_up(const ValueKey& to);
-  /// Another key for the value, which keeps its time to live, pin and lease. `copy` is that of the new key, which a
-  /// value on disk needs. Its bytes leave memory where pinned values have no room for the longer key.
+  /// Another key for the value, which keeps its time to live, pin and lease, and loses its replicas. `copy` is that of
+  /// the new key, which a value on disk needs. Its bytes leave memory where pinned values have no room for the longer
+  /// key.
   Result<PutResult> move(const ValueKey& from, const ValueKey& to, bool replaces, TimePoint now,
                          std::optional<DiskCopy> copy = {});
   /// At most `limit` values of the tenant whose names begin with `prefix` and come after `after`. A page ends early
@@ -204,6 +215,7 @@ class ValueStore {
     TimePoint expires = kNever, pinned{}, leased{};
     uint64_t order = 0;  // grows with each use; one entry's alone
     uint64_t uses = 0;
+    wire::ReplicaSet replicas = {};
     TimePoint held_until() const { return std::max(pinned, leased); }
     bool is_held(TimePoint now) const { return held_until() > now; }
     ValueInfo info(const ValueKey& key, TimePoint now) const;
@@ -216,14 +228,16 @@ class ValueStore {
   using Place = Entries::iterator;
   using ByTime = std::map<std::pair<TimePoint, uint64_t>, Place>;  // key: time, Entry::order
 
-  uint64_t idle_gain(Place place) const;
+  /// Bytes that the value adds to those that its eviction frees, or to those held.
+  struct Share {
+    uint64_t idle = 0, held = 0;
+  };
+  Share share_of(Place place) const;
   Place living(const ValueKey& key);
   Result<Place> at(const ValueKey& key);
   Result<void> check_room(const ValueKey& key, uint64_t need, uint64_t given_back, uint64_t idle_kept);
   /// True when the value may be held once `given_back` bytes are held no longer.
   bool may_hold(const ValueKey& key, const Entry& entry, uint64_t given_back = 0) const;
-  uint64_t held_cost(Place place) const;
-  Error too_much_held(const ValueKey& key, const Entry& entry);
   Error no_room(const ValueKey& key, const std::string& why);
   Result<void> check_disk_key(const ValueKey& key, uint64_t more);
   void evict_for(uint64_t need);
@@ -239,6 +253,7 @@ class ValueStore {
   std::map<uint64_t, Place> idle_;      // in memory, by Entry::order: the least recently used first
   std::map<ValueKey, uint64_t> aside_;  // memory that set_aside() keeps
   std::set<ValueKey> damaged_;          // keys whose values were removed as damaged, until they get others; bounded
+  std::set<ValueKey> replicated_;       // keys whose values have replicas
   ByTime held_, expiring_;              // by the end of the hold; by the end of the time to live
   uint64_t idle_bytes_ = 0;
   ValueSums sums_;
