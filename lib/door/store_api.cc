@@ -36,6 +36,10 @@ Json info_json(const node::ValueInfo& info) {
   out.set("tier", info.in_memory ? "memory" : "disk");
   if (info.pin > Duration{} && info.pin < Duration::max()) out.set("pin_ms", ms(info.pin));
   if (info.lease > Duration{}) out.set("lease_ms", ms(info.lease));
+  if (info.replicas.is_single()) return out;
+  Json holders = Json::array();
+  for (const std::string& holder : info.replicas.holders) holders.push(holder);
+  out.set("replicas", info.replicas.copies).set("holders", std::move(holders));
   return out;
 }
 
@@ -79,6 +83,13 @@ http::Response draining() {
   return http::error_response(err::kDraining, "the node is stopping");
 }
 
+Error no_replicas(uint32_t copies) {
+  return user_error(
+      err::kNotDurable,
+      std::to_string(copies) + " replicas need as many cache nodes, and this node keeps values on its own", "replicas",
+      "put the value through a cache node that is a member of a cluster");
+}
+
 http::Response with_retry(http::Response response) {
   response.headers.push_back({"Retry-After", "1"});
   return response;
@@ -97,8 +108,8 @@ struct StoreApi::Outcome {
 /// The bounds of one request for its operations, and the work that they leave behind.
 struct StoreApi::Call {
   TimePoint until = kNever;  // no lock on a key is waited for any longer
-  bool may_wait = true;      // for the disk
-  bool wants_disk = false;   // set: the call may not wait, and has to be made again where it may
+  bool may_wait = true;      // for the disk, or for other nodes
+  bool wants_wait = false;   // set: the call may not wait, and has to be made again where it may
   bool is_batch = false;
   Later later = {};
 };
@@ -108,13 +119,24 @@ StoreApi::StoreApi(const PageLock& lock, const node::ValueLimits& limits, const 
     : lock_(lock),
       limits_(limits),
       values_(limits, std::move(disk), clock),
-      answering_(std::make_shared<AnswersUnderWay>()) {
-  if (!values_.has_disk()) return;
+      answering_(std::make_shared<AnswersUnderWay>()),
+      clock_(clock) {
+  if (values_.has_disk()) open_pool();
+}
+
+void StoreApi::join(ReplicaLink& link, const node::ReplicaKeeper::Options& options) {
+  MC_ASSERT(!replicas_);
+  if (!pool_) open_pool();
+  replicas_ = std::make_unique<Replicas>(values_, link, clock_, options, limits_.value_bytes_max);
+  replicas_->start();
+}
+
+void StoreApi::open_pool() {
   DoorPool::Options options;
   options.threads = kDiskThreads;
   options.running_bytes_max = kRunningMax;
   // A node has few clients. Without tenants most of them are one program.
-  options.owner_share = limits.tenants == node::ValueTenants::several ? 0.5 : 1;
+  options.owner_share = limits_.tenants == node::ValueTenants::several ? 0.5 : 1;
   pool_ = std::make_unique<DoorPool>(options);
 }
 
@@ -161,20 +183,22 @@ std::optional<http::Response> StoreApi::refuse_head(const http::Request& head) c
   return http::error_response(tenant.error());
 }
 
-/// A listing and a value in memory need no disk, and neither does an answer to HEAD.
-bool StoreApi::waits_for_disk(const http::Request& request, std::string_view key) {
-  if (!values_.has_disk() || request.method == http::Method::head) return false;
-  if (request.method != http::Method::get) return true;
+/// A listing and a value in memory need neither a disk nor other nodes, and an answer to HEAD needs no disk.
+bool StoreApi::may_wait(const http::Request& request, std::string_view key) {
+  const bool is_head = request.method == http::Method::head;
+  if (!pool_ || (is_head && !replicas_)) return false;
+  if (request.method != http::Method::get && !is_head)
+    return values_.has_disk() || (replicas_ && replicas_->has_others());
   const auto tenant = tenant_of(request);
-  return !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
+  return !is_head && !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
 }
 
 void StoreApi::handle(http::Request request, std::string key, const http::Responder& out) {
-  if (waits_for_disk(request, key)) return submit(std::move(request), std::move(key), out);
-  Call call{.may_wait = !values_.has_disk()};
+  if (may_wait(request, key)) return submit(std::move(request), std::move(key), out);
+  Call call{.may_wait = !pool_};
   http::Response response = answer_any(request, key, call);
   MC_ASSERT(!call.later);
-  if (call.wants_disk) return submit(std::move(request), std::move(key), out);
+  if (call.wants_wait) return submit(std::move(request), std::move(key), out);
   out.respond(std::move(response));
 }
 
@@ -275,11 +299,12 @@ Result<void> StoreApi::verify(const std::string& tenant, const StoreOp& op, Outc
     MC_ASSERT(got.value != nullptr);
     const std::string_view bytes = got.value->view();
     if (sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}) == got.value->crc()) return {};
-    if (!values_.lose_memory({tenant, op.key}, got.value))
+    const node::ValueKey key{tenant, op.key};
+    if (!values_.lose_memory(key, got.value) && !(replicas_ && replicas_->has_others()))
       return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
                         "put the value again, and check the memory of the host");
-    call.wants_disk = !call.may_wait;
-    if (call.wants_disk) break;
+    call.wants_wait = !call.may_wait;
+    if (call.wants_wait) break;
     MC_TRY(again, get(tenant, op, call));
     got = std::move(again);
   }
@@ -320,7 +345,9 @@ Result<http::Response> StoreApi::list(const std::string& tenant, const StoreList
   Json values = Json::array();
   for (const node::ValueInfo& info : found.values) {
     Json row = Json::object({{"key", info.name}});
-    const Json fields = info_json(info);
+    Json fields = info_json(info);
+    if (replicas_ && !info.replicas.is_single())
+      fields.set("missing", replicas_->missing({tenant, info.name}, info.replicas));
     for (const JsonMember& member : fields.members()) row.set(member.key, member.value);
     values.push(std::move(row));
   }
@@ -393,15 +420,20 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
   auto value = std::make_shared<const node::ValueBytes>(op.value);
   if (op.crc && *op.crc != value->crc()) return damaged(*op.crc, value->crc(), value->size());
   Json json = Json::object({{"bytes", value->size()}, {"crc32c", crc_text(value->crc())}});
-  MC_TRY(done,
-         values_.put({tenant, op.key}, std::move(value), op.terms, call.is_batch ? nullptr : &call.later, call.until));
+  const node::ValueKey key{tenant, op.key};
+  const bool wants_replicas = op.terms.copies > 1 || op.terms.durability == node::Durability::d3;
+  Later* later = call.is_batch || !call.may_wait ? nullptr : &call.later;
+  MC_TRY(done, replicas_ && (wants_replicas || has_replicas(key)) ? replicas_->put(key, value, op.terms, call.until)
+               : wants_replicas && op.terms.durability != node::Durability::d3
+                   ? Result<PutResult>(no_replicas(op.terms.copies))
+                   : values_.put(key, value, op.terms, later, call.until));
   json.set("outcome", kPutResults[static_cast<size_t>(done)]);
   return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr, nullptr};
 }
 
 Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op, Call& call) {
   if (op.verb == StoreVerb::exist) {
-    MC_TRY(info, values_.find({tenant, op.key}));
+    MC_TRY(info, find_anywhere({tenant, op.key}, call));
     return Outcome{200, info_json(info), nullptr, nullptr};
   }
   // Room is taken before the value is read from disk: 32 calls that read values of 64 MiB would hold 4 GiB.
@@ -415,10 +447,10 @@ Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp
                       "key", "get the value again in a moment");
   };
   if (!room) return is_full();
-  MC_TRY(found, values_.get(key, op.lease, call.may_wait));
+  MC_TRY(found, get_anywhere(key, op, call));
   if (!found.value) {  // another call took its place in memory
     MC_ASSERT(!call.may_wait);
-    call.wants_disk = true;
+    call.wants_wait = true;
     return user_error(err::kQueueFull, "the value has to be read from disk", "key", "get the value again");
   }
   if (!info || found.value->size() > info->bytes) {  // it was replaced meanwhile
@@ -436,18 +468,67 @@ Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const Sto
     case StoreVerb::exist: return get(tenant, op, call);
     default: break;
   }
-  if (op.verb == StoreVerb::copy || op.verb == StoreVerb::move) {
-    const node::ValueKey to{tenant, op.to};
-    MC_TRY(done, op.verb == StoreVerb::copy ? values_.copy(key, to, op.terms.replaces, call.until)
-                                            : values_.move(key, to, op.terms.replaces, call.until));
-    return Outcome{done == PutResult::created ? kCreated : 200,
-                   Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr, nullptr};
-  }
+  if (op.verb == StoreVerb::copy || op.verb == StoreVerb::move) return relocate(tenant, op, call);
   if (op.verb == StoreVerb::remove)
-    MC_CHECK(values_.remove(key, call.until));
+    MC_CHECK(remove(key, op, call));
   else
-    MC_CHECK(values_.pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}, call.until));
+    MC_CHECK(pin(key, op.verb == StoreVerb::pin ? op.pin : Duration{}, call));
   return Outcome{200, Json::object(), nullptr, nullptr};
+}
+
+Result<StoreApi::Outcome> StoreApi::relocate(const std::string& tenant, const StoreOp& op, Call& call) {
+  const node::ValueKey key{tenant, op.key}, to{tenant, op.to};
+  const bool is_copy = op.verb == StoreVerb::copy;
+  if ((!is_copy && has_replicas(key)) || has_replicas(to))
+    return user_error(err::kInvalidField,
+                      "the value of " + std::string(is_copy || has_replicas(to) ? "the new key" : "the key") +
+                          " has replicas on other nodes, which copy and move do not reach",
+                      "key", "get the value and put it under the new key, with the replicas that it should have");
+  MC_TRY(done, is_copy ? values_.copy(key, to, op.terms.replaces, call.until)
+                       : values_.move(key, to, op.terms.replaces, call.until));
+  return Outcome{done == PutResult::created ? kCreated : 200,
+                 Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr, nullptr};
+}
+
+// ---- replicas --------------------------------------------------------------------------------
+
+bool StoreApi::has_replicas(const node::ValueKey& key) {
+  if (!replicas_) return false;
+  const auto info = values_.find(key);
+  return info && !info->replicas.is_single();
+}
+
+/// The value of this node, or of another one where this node has none or a damaged one.
+Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call) {
+  auto found = values_.get(key, op.lease, call.may_wait);
+  const bool is_gone = !found && (found.error().mc == err::kNotFound || found.error().mc == err::kChecksum);
+  if (!is_gone || !replicas_ || !replicas_->has_others()) return found;
+  if (!call.may_wait) {
+    call.wants_wait = true;
+    return found;
+  }
+  auto elsewhere = replicas_->get(key, call.until);
+  if (elsewhere || elsewhere.error().mc == err::kNotFound) return elsewhere ? std::move(elsewhere) : std::move(found);
+  return found.error().mc == err::kChecksum ? std::move(found) : std::move(elsewhere);
+}
+
+Result<node::ValueInfo> StoreApi::find_anywhere(const node::ValueKey& key, Call& call) {
+  auto found = values_.find(key);
+  if (found || found.error().mc != err::kNotFound || !replicas_ || !replicas_->has_others()) return found;
+  call.wants_wait = !call.may_wait;
+  return call.wants_wait ? found : replicas_->find(key, call.until);
+}
+
+Result<void> StoreApi::remove(const node::ValueKey& key, const StoreOp& op, Call& call) {
+  const bool is_own = values_.find(key).has_value();
+  const bool is_shared = replicas_ && (is_own ? has_replicas(key) : replicas_->has_others());
+  return is_shared ? replicas_->remove(key, op.forced, call.until) : values_.remove(key, call.until);
+}
+
+Result<void> StoreApi::pin(const node::ValueKey& key, Duration time, Call& call) {
+  const bool is_own = values_.find(key).has_value();
+  const bool is_shared = replicas_ && (is_own ? has_replicas(key) : replicas_->has_others());
+  return is_shared ? replicas_->pin(key, time, call.until) : values_.pin(key, time, call.until);
 }
 
 void StoreApi::update(Metrics& metrics) {
@@ -466,6 +547,7 @@ void StoreApi::update(Metrics& metrics) {
     if (pool_->submit(std::move(job)) != DoorPool::Admission::taken) dropping_ = false;
   }
   values_.update(metrics);
+  if (replicas_) replicas_->update(metrics);
 }
 
 }  // namespace mc::door

@@ -21,6 +21,7 @@
 #include "door/api_keys.h"
 #include "door/bearer.h"
 #include "door/door_pool.h"
+#include "door/replicas.h"
 #include "door/store_request.h"
 #include "door/stored_values.h"
 #include "http/server.h"
@@ -51,6 +52,9 @@ class StoreApi {
   /// `lock` and `clock` outlive it. std::system_error when there is a disk and the system gives no threads.
   StoreApi(const PageLock& lock, const node::ValueLimits& limits, const Clock& clock = SystemClock::instance(),
            std::unique_ptr<node::ValueDisk> disk = nullptr);
+  /// Values may have replicas on other nodes from now on. Before the first request; `link` outlives the object.
+  /// std::system_error when the system gives no threads.
+  void join(ReplicaLink& link, const node::ReplicaKeeper::Options& options);
   /// null: no tenant has a key.
   void set_keys(std::shared_ptr<const ApiKeys> keys);
   /// Whether tenants have keys. Then counts of calls show what each of them does.
@@ -66,12 +70,13 @@ class StoreApi {
   size_t body_bytes_max() const { return static_cast<size_t>(limits_.value_bytes_max) + kStoreBatchLineMax; }
 
  private:
+  void open_pool();
   struct Outcome;
   struct Call;
   std::optional<ApiKeys::Grant> grant_of(const http::Request& request) const;
   Result<std::string> tenant_of(const http::Request& request) const;
   using Later = StoredValues::Later;
-  bool waits_for_disk(const http::Request& request, std::string_view key);
+  bool may_wait(const http::Request& request, std::string_view key);
   void submit(http::Request request, std::string key, const http::Responder& out);
   void run(const http::Request& request, std::string_view key, const http::Responder& out, TimePoint until,
            const DoorPool::TicketPtr& ticket);
@@ -85,6 +90,12 @@ class StoreApi {
   Result<Outcome> perform_in_batch(const std::string& tenant, const StoreOp& op, Call& call, size_t answered);
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op, Call& call);
+  bool has_replicas(const node::ValueKey& key);
+  Result<StoredValues::Found> get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call);
+  Result<node::ValueInfo> find_anywhere(const node::ValueKey& key, Call& call);
+  Result<Outcome> relocate(const std::string& tenant, const StoreOp& op, Call& call);
+  Result<void> remove(const node::ValueKey& key, const StoreOp& op, Call& call);
+  Result<void> pin(const node::ValueKey& key, Duration time, Call& call);
   Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);
   std::shared_ptr<const void> reserve(const std::string& tenant, uint64_t bytes);
 
@@ -95,7 +106,9 @@ class StoreApi {
   std::shared_ptr<const ApiKeys> keys_;  // the keys themselves do not change
   std::shared_ptr<AnswersUnderWay> answering_;
   std::atomic<bool> dropping_{false};  // a job of drop_unneeded() waits or runs
-  std::unique_ptr<DoorPool> pool_;     // null without a disk; last: its threads use the rest
+  const Clock& clock_;
+  std::unique_ptr<Replicas> replicas_;  // null: this node alone has its values
+  std::unique_ptr<DoorPool> pool_;      // null without a disk and replicas; last: its threads use the rest
 };
 
 }  // namespace mc::door

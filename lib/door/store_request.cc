@@ -105,6 +105,14 @@ Result<void> read_terms(StoreFields& fields, StoreOp& op) {
     MC_TRY(pin, fields.time("pin", Duration{}));
     MC_TRY(durability, fields.durability());
     op.terms.ttl = ttl, op.terms.pin = pin, op.terms.durability = durability;
+    if (const auto text = fields.take("replicas")) {
+      const auto copies = parse_u64(*text, 1, wire::kReplicasMax);
+      if (!copies) return bad_field("replicas", "is not 1 to " + std::to_string(wire::kReplicasMax));
+      op.terms.copies = static_cast<uint32_t>(*copies);
+    }
+  } else if (op.verb == StoreVerb::remove) {
+    MC_TRY(forced, fields.flag("force"));
+    op.forced = forced;
   } else if (op.verb == StoreVerb::get) {
     MC_TRY(lease, fields.time("lease", Duration{}));
     op.lease = lease;

@@ -2,10 +2,10 @@
 // of a batch. Everything here comes from outside: sizes and counts are bounded before anything is built,
 // and an error names the field.
 //
-//   PUT    /v1/store/KEY?ttl=10m&pin=1h&replace=true&durability=d2
+//   PUT    /v1/store/KEY?ttl=10m&pin=1h&replace=true&durability=d2&replicas=2
 //                                                        body = the value; x-mc-crc32c: 8 hexadecimal digits
 //   GET    /v1/store/KEY?lease=10s                       HEAD: only whether it is there, and its size
-//   DELETE /v1/store/KEY
+//   DELETE /v1/store/KEY?force=true
 //   POST   /v1/store/KEY?op=pin&for=1h | op=unpin | op=copy&to=KEY&replace=true | op=move&to=KEY
 //   GET    /v1/store?prefix=P&after=KEY&limit=N          JSON
 //   POST   /v1/store                                     a batch
@@ -43,6 +43,7 @@ struct StoreOp {
   node::ValueTerms terms;       // of a put; `replaces` also of copy and move
   Duration lease{};             // of a get
   Duration pin{};               // of a pin
+  bool forced = false;          // of a remove: holders of replicas that are away do not stop it
   std::string_view value;       // of a put; points into the body
   std::optional<uint32_t> crc;  // of `value`, as the client has it
 };

@@ -28,6 +28,7 @@ ValueInfo info_of(const node::ValueBytes& value, const node::ValueTerms& terms) 
   info.crc = value.crc();
   if (terms.ttl < Duration::max()) info.ttl = terms.ttl;
   info.pin = terms.pin;
+  info.replicas = terms.replicas;
   return info;
 }
 
@@ -98,6 +99,7 @@ void StoredValues::restore() {
     if (record.expires_ms != 0) info.ttl = std::max<Duration>(left_of(record.expires_ms, unix_ms), 1ms);
     info.pin = left_of(record.pinned_ms, unix_ms);
     info.copy = DiskCopy{record.number, record.data};
+    info.replicas = record.replicas;
     const ValueKey key{record.tenant, record.name};
     if (const auto done = store_.restore(key, info, clock_.now()); !done) {
       left_out_.insert(key);
@@ -112,9 +114,9 @@ void StoredValues::restore() {
 Result<void> StoredValues::check_levels(const node::ValueTerms& terms) const {
   const Durability wanted = terms.durability;
   const std::string name(node::kDurabilityNames[static_cast<size_t>(wanted)]);
-  if (wanted == Durability::d3)
+  if (wanted == Durability::d3 && terms.replicas.holders.size() < 2)
     return user_error(err::kNotDurable, "the level d3 keeps a value on two nodes, and this node keeps it on its own",
-                      "durability", "put the value at d2 on each of two nodes");
+                      "durability", "put the value through a cache node that is a member of a cluster");
   if (wanted == Durability::d0 || disk_) return {};
   return user_error(err::kNotDurable, "the level " + name + " needs a disk, and this node keeps values in memory alone",
                     "durability",
@@ -133,6 +135,7 @@ wire::ValueRecord StoredValues::record_of(const ValueKey& key, const ValueInfo& 
   record.data = info.copy ? info.copy->data : record.number;
   record.bytes = info.bytes;
   record.crc = info.crc;
+  record.replicas = info.replicas;
   if (info.ttl) record.expires_ms = now + *info.ttl / 1ms + 1;
   if (info.pin > Duration{}) record.pinned_ms = info.pin == Duration::max() ? kForeverMs : now + info.pin / 1ms + 1;
   return record;
@@ -183,7 +186,8 @@ void StoredValues::put_back(const ValueKey& key, const Before& before) {
   if (info.ttl) info.ttl = *info.ttl - (now - before.time);
   bool is_back = false;
   if (!info.ttl || *info.ttl > Duration{}) {
-    const node::ValueTerms terms{.ttl = info.ttl.value_or(Duration::max()), .pin = info.pin, .replaces = true};
+    const node::ValueTerms terms{
+        .ttl = info.ttl.value_or(Duration::max()), .pin = info.pin, .replaces = true, .replicas = info.replicas};
     is_back = before.value ? store_.put(key, before.value, terms, now, info.copy).has_value()
                            : info.copy && store_.restore(key, info, now);
   }
@@ -368,11 +372,14 @@ StoredValues::Listing StoredValues::list(const std::string& tenant, std::string_
 
 // ---- changes ---------------------------------------------------------------------------------
 
-Result<void> StoredValues::remove(const ValueKey& key, TimePoint until) {
+Result<void> StoredValues::remove(const ValueKey& key, TimePoint until, uint64_t version) {
   MC_TRY(key_lock, lock_keys({key}, until));
   {
     const TableLock lock(mutex_);
-    if (!left_out_.contains(key)) MC_CHECK(store_.find(key, clock_.now()));
+    const auto info = store_.find(key, clock_.now());
+    if (!left_out_.contains(key)) MC_CHECK(info);
+    if (info && info->replicas.version > version)
+      return user_error(err::kValueDiffers, "the key has a newer value, which another put has just given it", "key");
   }
   if (disk_) MC_CHECK(drop_key(key));
   const TableLock lock(mutex_);
@@ -398,6 +405,29 @@ Result<void> StoredValues::pin(const ValueKey& key, Duration time, TimePoint unt
   return done;
 }
 
+Result<void> StoredValues::set_replicas(const ValueKey& key, const wire::ReplicaSet& set, TimePoint until) {
+  MC_TRY(key_lock, lock_keys({key}, until));
+  MC_TRY(info, find(key));
+  std::optional<DiskCopy> copy;
+  if (info.copy && info.replicas != set) {
+    info.replicas = set;
+    MC_TRY(written, write(record_of(key, info), nullptr));
+    copy = written;
+  }
+  Result<void> done;
+  {
+    const TableLock lock(mutex_);
+    done = store_.set_replicas(key, set, clock_.now(), copy);
+  }
+  if (!done && copy) take_back(copy->number);
+  return done;
+}
+
+std::vector<ValueKey> StoredValues::replicated(const ValueKey& after, size_t limit) {
+  const TableLock lock(mutex_);
+  return store_.replicated(after, limit);
+}
+
 Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const ValueKey& to, bool replaces,
                                                    TimePoint until) {
   MC_TRY(key_lock, lock_keys({from, to}, until));
@@ -412,6 +442,7 @@ Result<StoredValues::PutResult> StoredValues::copy(const ValueKey& from, const V
   std::optional<DiskCopy> copy;
   if (info.copy) {
     info.pin = {};
+    info.replicas = {};
     MC_CHECK(check_put(to, 0, {.replaces = true, .durability = Durability::d2}));
     MC_TRY(written, write(record_of(to, info), nullptr));
     copy = written;
@@ -462,7 +493,8 @@ Result<StoredValues::PutResult> StoredValues::move_durably(const ValueKey& from,
     const TableLock lock(mutex_);
     MC_CHECK(store_.set_aside(from, to, clock_.now()));
   }
-  const wire::ValueRecord record = record_of(to, info);
+  wire::ValueRecord record = record_of(to, info);
+  record.replicas = {};
   const auto written = disk_->move(record, from, info.copy->number);
   (written ? written_ : failed_).fetch_add(1, std::memory_order_relaxed);
   const TableLock lock(mutex_);

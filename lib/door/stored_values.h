@@ -55,8 +55,12 @@ class StoredValues {
   /// A reader found that the bytes of this value are damaged in memory: they leave it. True: the key has a copy on disk
   /// or another value by now, and the next get gives that. False: the value is gone.
   bool lose_memory(const node::ValueKey& key, const node::SharedValue& value);
-  Result<void> remove(const node::ValueKey& key, TimePoint until = kNever);
+  /// With `version` the value stays if its replicas are newer.
+  Result<void> remove(const node::ValueKey& key, TimePoint until = kNever, uint64_t version = UINT64_MAX);
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until = kNever);
+  /// These nodes hold the value now; errors are those of ValueStore::set_replicas() and of the disk.
+  Result<void> set_replicas(const node::ValueKey& key, const wire::ReplicaSet& set, TimePoint until = kNever);
+  std::vector<node::ValueKey> replicated(const node::ValueKey& after, size_t limit);
   Result<PutResult> copy(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
   Result<PutResult> move(const node::ValueKey& from, const node::ValueKey& to, bool replaces, TimePoint until = kNever);
   Listing list(const std::string& tenant, std::string_view prefix, std::string_view after, size_t limit, Sums& sums);

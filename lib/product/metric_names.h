@@ -146,6 +146,9 @@ inline constexpr MetricFamily kStoreGets{"mc_store_gets_total", MetricKind::coun
 inline constexpr MetricFamily kStoreEnded{
     "mc_store_ended_total", MetricKind::counter, "reason",
     "Values that left the store, by reason (evicted, expired, removed, damaged)."};
+inline constexpr MetricFamily kStoreReplicas{
+    "mc_store_replicas_total", MetricKind::counter, "operation",
+    "Replicas of values, by operation (made again, failed, fetched = got from another node)."};
 inline constexpr MetricFamily kStoreDisk{"mc_store_disk_bytes", MetricKind::gauge, "state",
                                          "Disk of the store of values, by state (used, capacity)."};
 inline constexpr MetricFamily kStoreDiskOps{"mc_store_disk_total", MetricKind::counter, "operation",
@@ -279,6 +282,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kStorePuts,
                                                &kStoreGets,
                                                &kStoreEnded,
+                                               &kStoreReplicas,
                                                &kStoreDisk,
                                                &kStoreDiskOps,
                                                &kXferBytes,

@@ -1,0 +1,687 @@
+#include "door/replicas.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
+#include "door/replica_values.h"
+#include "product/metric_names.h"
+
+namespace mc::door {
+namespace {
+
+using node::ReplicaKeeper;
+using node::SharedValue;
+using node::ValueInfo;
+using node::ValueKey;
+using wire::ReplicaAnswer;
+using wire::ReplicaCall;
+using wire::ReplicaOp;
+using wire::ReplicaSet;
+using wire::ReplicaValue;
+
+constexpr Duration kCallMax = 30s;  // of an offer, for which the other node reads the value
+constexpr Duration kAskMax = 2s;    // of a call that moves no value
+constexpr Duration kLentFor = 60s;  // a reader that comes later begins again
+constexpr Duration kRemovedFor = 120s;  // longer than an offer or a get is under way
+constexpr Duration kTick = 200ms;   // between looks at the members
+constexpr uint64_t kLentMax = uint64_t{256} << 20;
+constexpr size_t kPage = 256, kLackingMax = 65'536;
+
+/// The error that another node answered, with its name.
+Error told(const std::string& node, const ReplicaAnswer& answer) {
+  MC_ASSERT(answer.mc != 0);
+  const bool is_known = answer.mc <= INT16_MAX && find_error(static_cast<int>(answer.mc)) != nullptr;
+  return user_error(is_known ? static_cast<err::Number>(answer.mc) : err::kPeerGarbage,
+                    node + ": " + answer.what.substr(0, 1000), "key");
+}
+
+std::string names(const std::vector<std::string>& nodes) {
+  std::string out;
+  for (const std::string& node : nodes) out += (out.empty() ? "" : ", ") + node;
+  return out;
+}
+
+Error away(const std::vector<std::string>& nodes, std::string next) {
+  return user_error(err::kPeerUnreachable,
+                    names(nodes) + (nodes.size() == 1 ? " holds" : " hold") +
+                        " the value too and cannot be reached, and would bring it back later",
+                    "key", std::move(next));
+}
+
+}  // namespace
+
+struct Replicas::Spread {
+  ValueKey key;
+  SharedValue value;
+  node::ValueTerms terms;
+  ReplicaSet before;
+  Members members;
+  TimePoint until;
+  std::vector<std::string> created;  // nodes that had no value of the key
+};
+
+Replicas::Replicas(StoredValues& values, ReplicaLink& link, const Clock& clock, const ReplicaKeeper::Options& options,
+                   uint64_t value_bytes_max)
+    : values_(values), link_(link), clock_(clock), value_bytes_max_(value_bytes_max), keeper_(options) {}
+
+Replicas::~Replicas() {
+  stop();
+}
+
+void Replicas::start() {
+  MC_ASSERT(!upkeep_.joinable());
+  offers_ =
+      std::make_unique<DoorPool>(DoorPool::Options{.threads = 8, .running_bytes_max = kLentMax, .owner_share = 1});
+  reads_ = std::make_unique<DoorPool>(DoorPool::Options{.threads = 2, .owner_share = 1});
+  upkeep_ = std::thread([this] { run(); });
+  link_.serve([this](const std::string& from, ReplicaCall call, ReplicaLink::Answer out) {
+    handle(from, std::move(call), out);
+  });
+}
+
+void Replicas::stop() {
+  if (!upkeep_.joinable()) return;
+  link_.serve({});
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  upkeep_.join();
+  offers_->stop();
+  reads_->stop();
+}
+
+// ---- calls to other nodes --------------------------------------------------------------------
+
+Result<Replicas::Members> Replicas::members() const {
+  Members out = link_.members();
+  if (!out.self.empty()) return out;
+  return user_error(err::kPeerUnreachable, "this node is not a member of a cluster, and knows no other cache node",
+                    "replicas", "start a conductor, or put the value with one replica");
+}
+
+Result<ReplicaAnswer> Replicas::ask(const Node& node, const ReplicaCall& call, TimePoint until) {
+  const bool moves_value = call.op == static_cast<uint32_t>(ReplicaOp::offer) || call.lend;
+  Duration time = moves_value ? kCallMax : kAskMax;
+  if (until != kNever) time = std::min(time, until - SystemClock::instance().now());
+  if (time <= Duration{})
+    return user_error(err::kDeadlineExceeded, "the deadline passed before " + node.name + " was asked", "key");
+  auto answer = link_.call(node, call, time);
+  if (!answer) return answer.error();
+  return answer;
+}
+
+/// The first other node that has the value with replicas. A node that does not answer is passed over.
+Result<std::optional<Replicas::Elsewhere>> Replicas::look(const ValueKey& key, const Members& members, bool lends,
+                                                          TimePoint until) {
+  std::vector<std::string> others;
+  for (const Node& node : members.others) others.push_back(node.name);
+  ReplicaCall call = call_of(ReplicaOp::find, key);
+  call.lend = lends;
+  std::optional<Error> unreachable;
+  for (const std::string& name : node::replica_order(key, std::move(others))) {
+    const Node* node = members.find(name);
+    auto answer = ask(*node, call, until);
+    if (!answer) unreachable = answer.error();
+    if (answer && answer->mc == 0 && !answer->value.set.is_single() && answer->value.bytes <= value_bytes_max_)
+      return std::optional(Elsewhere{*node, std::move(*answer)});
+  }
+  if (unreachable) return std::move(*unreachable);
+  return std::optional<Elsewhere>();
+}
+
+/// The newest holders that any node knows for the value of a key, and each other node that has such a value; none when
+/// no value has replicas. A node that has just come back knows old holders alone.
+Result<ReplicaSet> Replicas::standing(const ValueKey& key, const Members& members, bool forced, TimePoint until) {
+  ReplicaSet newest;
+  std::vector<std::string> having;
+  const auto take = [&](const std::string& node, const ReplicaSet& set) {
+    if (set.is_single()) return;
+    having.push_back(node);
+    if (std::pair(set.version, set.revision) > std::pair(newest.version, newest.revision)) newest = set;
+  };
+  if (const auto own = values_.find(key)) take(members.self, own->replicas);
+  const ReplicaCall call = call_of(ReplicaOp::find, key);
+  for (const Node& node : members.others) {
+    const auto answer = ask(node, call, until);
+    if (!answer && !forced) return answer.error();
+    if (answer && answer->mc == 0) take(node.name, answer->value.set);
+  }
+  for (const std::string& node : having)
+    if (!newest.has(node) && newest.holders.size() < wire::kReplicasMax) newest.holders.push_back(node);
+  return newest;
+}
+
+Result<node::SharedValue> Replicas::read_bytes(const Node& node, uint64_t transfer, const ReplicaValue& value,
+                                               TimePoint until) {
+  if (value.bytes > value_bytes_max_)
+    return user_error(err::kPeerGarbage, node.name + " offers a value of " + std::to_string(value.bytes) + " bytes",
+                      "key");
+  std::string bytes;
+  ReplicaCall call;
+  call.op = static_cast<uint32_t>(ReplicaOp::read);
+  call.transfer = transfer;
+  while (bytes.size() < value.bytes) {
+    call.offset = bytes.size();
+    MC_TRY(part, ask(node, call, until));
+    if (part.mc != 0) return told(node.name, part);
+    if (part.data.empty() || part.data.size() > value.bytes - bytes.size())
+      return user_error(err::kPeerGarbage, node.name + " sent a part of " + std::to_string(part.data.size()) + " bytes",
+                        "key");
+    if (bytes.empty()) bytes.reserve(value.bytes);
+    bytes.append(reinterpret_cast<const char*>(part.data.data()), part.data.size());
+  }
+  auto out = std::make_shared<const node::ValueBytes>(bytes);
+  if (out->crc() == value.crc) return SharedValue(std::move(out));
+  return user_error(err::kChecksum, "the bytes that " + node.name + " sent do not match the checksum of the value",
+                    "key");
+}
+
+// ---- put -------------------------------------------------------------------------------------
+
+/// The holders of a new value: those that the key's value has, then this node, then others by their order.
+Result<ReplicaSet> Replicas::choose(const ValueKey& key, const node::ValueTerms& terms, const ReplicaSet& before,
+                                    const Members& members) {
+  const uint32_t least = terms.durability == node::Durability::d3 ? 2 : 1;
+  ReplicaSet set;
+  set.copies = std::max(terms.copies == 1 ? std::max(before.copies, least) : terms.copies, least);
+  set.holders = before.holders;
+  std::vector<std::string> gone;
+  for (const std::string& holder : set.holders)
+    if (holder != members.self && members.find(holder) == nullptr) gone.push_back(holder);
+  if (!gone.empty())
+    return away(gone, "wait until the node is back; or remove the value with mc-cache rm --force and put it again");
+  const bool has_own = values_.find(key).has_value();
+  if (!set.has(members.self) && (has_own || set.holders.empty())) set.holders.push_back(members.self);
+  std::vector<std::string> others;
+  for (const Node& node : members.others)
+    if (!set.has(node.name)) others.push_back(node.name);
+  std::vector<std::string> there{members.self};
+  for (const Node& node : members.others) there.push_back(node.name);
+  for (std::string& node : node::replica_order(key, std::move(others)))
+    if (set.holders.size() < set.copies) set.holders.push_back(std::move(node));
+  if (set.holders.size() < set.copies)
+    return user_error(err::kNotDurable,
+                      std::to_string(set.copies) + " replicas need " + std::to_string(set.copies) +
+                          " cache nodes, and there " + (there.size() == 1 ? "is 1: " : "are ") +
+                          (there.size() == 1 ? "" : std::to_string(there.size()) + ": ") + names(there),
+                      "replicas", "start more cache nodes, or ask for fewer replicas");
+  const std::lock_guard lock(mutex_);
+  // Two nodes that put in one millisecond make different versions.
+  const uint32_t mark = crc32c(std::as_bytes(std::span(members.self))) & UINT16_MAX;
+  const uint64_t time = static_cast<uint64_t>(clock_.unix_ms()) << 16 | mark;
+  last_version_ = std::max({last_version_ + 1, time, before.version + 1});
+  set.version = last_version_;
+  MC_ASSERT(wire::is_plausible(set));
+  return set;
+}
+
+Result<Replicas::PutResult> Replicas::put(const ValueKey& key, const SharedValue& value, node::ValueTerms terms,
+                                          TimePoint until) {
+  MC_ASSERT(value != nullptr);
+  if (terms.copies > wire::kReplicasMax)
+    return user_error(err::kInvalidField, "replicas is at most " + std::to_string(wire::kReplicasMax), "replicas");
+  MC_TRY(there, members());
+  MC_TRY(before, standing(key, there, false, until));
+  MC_TRY(set, choose(key, terms, before, there));
+  if (terms.durability == node::Durability::d1) terms.durability = node::Durability::d2;
+  if (terms.durability == node::Durability::d2 && set.holders.size() > 1) terms.durability = node::Durability::d3;
+  terms.replicas = set;
+  Spread put{key, value, terms, before, std::move(there), until, {}};
+  auto done = spread(put);
+  if (!done) undo(put);
+  return done;
+}
+
+/// Stores the value here and on the other holders. All of them have it when it returns without an error.
+Result<Replicas::PutResult> Replicas::spread(Spread& put) {
+  const ReplicaSet& set = put.terms.replicas;
+  bool has_replaced = false, has_created = false;
+  if (set.has(put.members.self)) {
+    MC_TRY(done, values_.put(put.key, put.value, put.terms, nullptr, put.until));
+    if (done == PutResult::unchanged) MC_CHECK(values_.set_replicas(put.key, set, put.until));
+    if (done == PutResult::created) put.created.push_back(put.members.self);
+    has_created = done == PutResult::created, has_replaced = done == PutResult::replaced;
+  }
+  ReplicaCall call = call_of(ReplicaOp::offer, put.key);
+  call.value = {.bytes = put.value->size(), .crc = put.value->crc(), .set = set};
+  call.value.durable = put.terms.durability > node::Durability::d0;
+  if (put.terms.ttl < Duration::max())
+    call.value.ttl_ms = static_cast<uint64_t>(std::max<int64_t>(put.terms.ttl / 1ms, 1));
+  call.value.pin_ms = static_cast<uint64_t>(put.terms.pin / 1ms);
+  call.replaces = put.terms.replaces;
+  call.transfer = lend(put.value);
+  Result<void> outcome;
+  for (const std::string& holder : set.holders) {
+    if (holder == put.members.self) continue;
+    const auto answer = ask(*put.members.find(holder), call, put.until);
+    if (!answer || answer->mc != 0) {
+      outcome = answer ? told(holder, *answer) : answer.error();
+      if (!answer) put.created.push_back(holder);  // it may have the value or not
+      break;
+    }
+    has_created = has_created || (answer->changed && !answer->replaced);
+    has_replaced = has_replaced || answer->replaced;
+    if (answer->changed && !answer->replaced) put.created.push_back(holder);
+  }
+  take_back(call.transfer);
+  if (!outcome) return outcome.error();
+  return has_replaced                            ? PutResult::replaced
+         : has_created && put.before.is_single() ? PutResult::created
+                                                 : PutResult::unchanged;
+}
+
+/// Takes a value back from nodes that had none of its key.
+void Replicas::undo(const Spread& put) {
+  if (!put.before.is_single()) return;  // a replica more of an old value is no harm
+  ReplicaCall call = call_of(ReplicaOp::remove, put.key);
+  call.value.set = put.terms.replicas;
+  for (const std::string& holder : put.created) {
+    if (holder == put.members.self)
+      (void)values_.remove(put.key, put.until, put.terms.replicas.version);
+    else
+      (void)ask(*put.members.find(holder), call, put.until);
+  }
+}
+
+// ---- get, remove, pin ------------------------------------------------------------------------
+
+Result<Replicas::Found> Replicas::read(const ValueKey& key, const Elsewhere& there, TimePoint until) {
+  const ReplicaValue& value = there.answer.value;
+  auto bytes = read_bytes(there.node, there.answer.transfer, value, until);
+  ReplicaCall release;
+  release.op = static_cast<uint32_t>(ReplicaOp::release);
+  release.transfer = there.answer.transfer;
+  (void)ask(there.node, release, until);
+  if (!bytes) return bytes.error();
+  return Found{.value = std::move(*bytes), .info = info_of(key, value)};
+}
+
+Result<Replicas::Found> Replicas::get(const ValueKey& key, TimePoint until) {
+  MC_TRY(there, members());
+  MC_TRY(place, look(key, there, true, until));
+  if (!place)
+    return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key",
+                      "mc-cache ls NODE --keys lists the keys");
+  MC_TRY(found, read(key, *place, until));
+  {
+    const std::lock_guard lock(mutex_);
+    ++counts_.fetched;
+  }
+  if (found.info.replicas.has(there.self)) (void)store(key, found.value, place->answer.value, false);
+  return found;
+}
+
+Result<ValueInfo> Replicas::find(const ValueKey& key, TimePoint until) {
+  MC_TRY(there, members());
+  MC_TRY(place, look(key, there, false, until));
+  if (place) return info_of(key, place->answer.value);
+  return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key");
+}
+
+Result<void> Replicas::remove(const ValueKey& key, bool forced, TimePoint until) {
+  MC_TRY(there, members());
+  MC_TRY(set, standing(key, there, forced, until));
+  if (set.is_single()) return values_.remove(key, until);
+  std::vector<std::string> gone;
+  for (const std::string& holder : set.holders)
+    if (holder != there.self && there.find(holder) == nullptr) gone.push_back(holder);
+  if (!gone.empty() && !forced)
+    return away(gone, "wait until the node is back, or remove the value elsewhere with mc-cache rm --force");
+  ReplicaCall call = call_of(ReplicaOp::remove, key);
+  call.value.set = set;
+  note_removal(key, set.version);
+  for (const std::string& holder : set.holders) {
+    const Node* node = there.find(holder);
+    if (node == nullptr) continue;
+    const auto answer = ask(*node, call, until);
+    if (!answer && !forced) return answer.error();
+    if (answer && answer->mc != 0 && answer->mc != err::kNotFound) return told(holder, *answer);
+  }
+  const auto removed = values_.remove(key, until, set.version);
+  return removed || removed.error().mc == err::kNotFound ? Result<void>() : removed;
+}
+
+Result<void> Replicas::pin(const ValueKey& key, Duration time, TimePoint until) {
+  MC_TRY(there, members());
+  MC_TRY(set, standing(key, there, true, until));
+  if (set.is_single()) return values_.pin(key, time, until);
+  ReplicaCall call = call_of(ReplicaOp::pin, key);
+  call.value.set = set;
+  call.value.pin_ms = static_cast<uint64_t>(time / 1ms);
+  for (const std::string& holder : set.holders) {
+    const Node* node = there.find(holder);
+    if (node == nullptr) continue;  // it evicts its replica at worst, and the upkeep makes it again
+    MC_TRY(answer, ask(*node, call, until));
+    if (answer.mc != 0) return told(holder, answer);
+  }
+  return set.has(there.self) ? values_.pin(key, time, until) : Result<void>();
+}
+
+Result<void> Replicas::store(const ValueKey& key, const SharedValue& value, const ReplicaValue& terms, bool replaces) {
+  MC_TRY(done, values_.put(key, value, terms_of(terms, replaces)));
+  if (was_removed(key, terms.set.version)) return values_.remove(key, kNever, terms.set.version);
+  return done == PutResult::unchanged ? values_.set_replicas(key, terms.set) : Result<void>();
+}
+
+// ---- calls of other nodes --------------------------------------------------------------------
+
+void Replicas::handle(const std::string& from, ReplicaCall call, const ReplicaLink::Answer& out) {
+  const auto op = static_cast<ReplicaOp>(call.op);
+  const bool is_read = op == ReplicaOp::read || op == ReplicaOp::release;
+  DoorPool::Job job;
+  job.owner = from;
+  job.bytes = op == ReplicaOp::offer ? std::min<size_t>(call.value.bytes, value_bytes_max_) : 0;
+  job.run = [this, from, call = std::move(call), out](const DoorPool::TicketPtr& ticket) {
+    ReplicaAnswer done;
+    try {
+      const FailsAlone alone;
+      done = answer(from, call);
+    } catch (const std::bad_alloc&) {
+      done.mc = err::kNotEnoughMemory, done.what = "there is not enough memory for this call";
+    }
+    if (ticket->settle()) out(wire::encode(done));
+  };
+  const auto refuse = [out] {
+    out(wire::encode(ReplicaAnswer{.mc = err::kQueueFull, .what = "too many calls of other nodes wait"}));
+  };
+  job.end = [refuse](DoorPool::End) { refuse(); };
+  if ((is_read ? reads_ : offers_)->submit(std::move(job)) != DoorPool::Admission::taken) refuse();
+}
+
+ReplicaAnswer Replicas::answer(const std::string& from, const ReplicaCall& call) {
+  ReplicaAnswer out;
+  const ValueKey key{call.tenant, call.name};
+  Result<void> done;
+  switch (static_cast<ReplicaOp>(call.op)) {
+    case ReplicaOp::offer: done = take_offer(from, call, out); break;
+    case ReplicaOp::read: done = read_part(call, out); break;
+    case ReplicaOp::find: done = give(call, out); break;
+    case ReplicaOp::release: take_back(call.transfer); break;
+    case ReplicaOp::remove:
+      note_removal(key, call.value.set.version);
+      done = values_.remove(key, kNever, call.value.set.version);
+      break;
+    case ReplicaOp::pin: done = values_.pin(key, time_of(call.value.pin_ms)); break;
+  }
+  if (!done)
+    out.mc = static_cast<uint32_t>(as_user_error(err::kInternal, done.error()).mc), out.what = done.error().what;
+  return out;
+}
+
+Result<void> Replicas::take_offer(const std::string& from, const ReplicaCall& call, ReplicaAnswer& out) {
+  const ValueKey key{call.tenant, call.name};
+  MC_CHECK(node::check_value_key(key.name));
+  if (call.value.set.is_single()) return user_error(err::kInvalidField, "an offer without holders", "set");
+  const auto own = values_.find(key);
+  if (own) out.value = value_of(*own);
+  const ReplicaSet held = own ? own->replicas : ReplicaSet{};
+  if (own && held.version == call.value.set.version && own->crc == call.value.crc && own->bytes == call.value.bytes &&
+      (own->copy || !call.value.durable))
+    return held.revision < call.value.set.revision ? values_.set_replicas(key, call.value.set) : Result<void>();
+  if (held.version > call.value.set.version) return user_error(err::kValueDiffers, "the key has a newer value", "key");
+  if (own && !call.replaces && (own->crc != call.value.crc || own->bytes != call.value.bytes) && held.is_single())
+    return user_error(err::kValueDiffers, "the key has another value on this node", "key",
+                      "ask for the replacement, or remove the value first");
+  if (was_removed(key, call.value.set.version)) return user_error(err::kValueDiffers, "the value was removed", "key");
+  if (call.transfer == 0) return user_error(err::kNotFound, "the value is not there", "key");
+  const Members there = link_.members();
+  const Node* node = there.find(from);
+  if (node == nullptr) return user_error(err::kPeerUnreachable, from + " is no cache node", "key");
+  MC_TRY(value, read_bytes(*node, call.transfer, call.value, kNever));
+  MC_TRY(done, values_.put(key, value, terms_of(call.value, call.replaces)));
+  // A removal that comes later finds the value; one that came meanwhile did not.
+  if (was_removed(key, call.value.set.version)) {
+    (void)values_.remove(key, kNever, call.value.set.version);
+    return user_error(err::kValueDiffers, "the value was removed meanwhile", "key");
+  }
+  if (done == PutResult::unchanged) return values_.set_replicas(key, call.value.set);
+  out.changed = true;
+  out.replaced = done == PutResult::replaced;
+  return {};
+}
+
+Result<void> Replicas::give(const ReplicaCall& call, ReplicaAnswer& out) {
+  const ValueKey key{call.tenant, call.name};
+  if (!call.lend) {
+    MC_TRY(info, values_.find(key));
+    out.value = value_of(info);
+    return {};
+  }
+  MC_TRY(found, values_.get(key, {}));
+  out.value = value_of(found.info);
+  if (found.info.replicas.is_single()) return {};
+  out.transfer = lend(std::move(found.value));
+  if (out.transfer != 0) return {};
+  return user_error(err::kQueueFull, "other nodes read too many values", "key");
+}
+
+Result<void> Replicas::read_part(const ReplicaCall& call, ReplicaAnswer& out) {
+  SharedValue value;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto lent = lent_.find(call.transfer); lent != lent_.end()) value = lent->second.value;
+  }
+  if (!value || call.offset > value->size())
+    return user_error(err::kNotFound, "nothing is lent under this number", "key");
+  const std::string_view part = value->view().substr(static_cast<size_t>(call.offset), wire::kReplicaPartBytes);
+  out.data.resize(part.size());
+  if (!part.empty()) std::memcpy(out.data.data(), part.data(), part.size());
+  return {};
+}
+
+void Replicas::note_removal(const ValueKey& key, uint64_t version) {
+  constexpr size_t kRemovedMax = 65'536;
+  const std::lock_guard lock(mutex_);
+  const TimePoint now = clock_.now();
+  if (removed_.size() >= kRemovedMax)
+    std::erase_if(removed_, [&](const auto& removal) { return removal.second.until <= now; });
+  if (removed_.size() >= kRemovedMax) removed_.erase(removed_.begin());
+  Removal& removal = removed_[key];
+  removal = {std::max(removal.version, version), after(now, kRemovedFor)};
+}
+
+bool Replicas::was_removed(const ValueKey& key, uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  const auto removal = removed_.find(key);
+  return removal != removed_.end() && removal->second.version >= version && removal->second.until > clock_.now();
+}
+
+/// The number under which other nodes read the value; 0 when too much is lent.
+uint64_t Replicas::lend(SharedValue value) {
+  const std::lock_guard lock(mutex_);
+  const TimePoint now = clock_.now();
+  std::erase_if(lent_, [&](const auto& lent) {
+    const bool is_over = lent.second.until <= now;
+    if (is_over) lent_bytes_ -= lent.second.value->size();
+    return is_over;
+  });
+  if (lent_bytes_ + value->size() > kLentMax && !lent_.empty()) return 0;
+  lent_bytes_ += value->size();
+  lent_[++last_transfer_] = {std::move(value), after(now, kLentFor)};
+  return last_transfer_;
+}
+
+void Replicas::take_back(uint64_t transfer) {
+  const std::lock_guard lock(mutex_);
+  const auto lent = lent_.find(transfer);
+  if (lent == lent_.end()) return;
+  lent_bytes_ -= lent->second.value->size();
+  lent_.erase(lent);
+}
+
+// ---- upkeep ----------------------------------------------------------------------------------
+
+void Replicas::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    try {
+      const FailsAlone alone;
+      tend();
+    } catch (const std::bad_alloc&) {
+      log_warn("a round over the replicas of values was left: not enough memory");
+      const std::lock_guard again(mutex_);
+      keeper_.set_incomplete();
+      keeper_.end_round(clock_.now());
+    }
+    lock.lock();
+    changed_.wait_for(lock, kTick, [this] { return stopping_; });
+  }
+}
+
+void Replicas::tend() {
+  const Members there = link_.members();
+  {
+    const std::lock_guard lock(mutex_);
+    keeper_.set_members(there.self, there.others, clock_.now());
+    if (!keeper_.wants_round(clock_.now())) return;
+    keeper_.begin_round(clock_.now());
+    lacking_.clear();
+  }
+  ValueKey after;
+  for (;;) {
+    const std::vector<ValueKey> page = values_.replicated(after, kPage);
+    for (const ValueKey& key : page) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) return;
+      }
+      tend_value(key);
+    }
+    if (page.size() < kPage) break;
+    after = page.back();
+  }
+  const std::lock_guard lock(mutex_);
+  keeper_.end_round(clock_.now());
+}
+
+/// Makes the lost replicas of one value again.
+void Replicas::tend_value(const ValueKey& key) {
+  const auto info = values_.find(key);
+  if (!info || info->replicas.is_single()) return;
+  ReplicaSet set = info->replicas;
+  ReplicaKeeper::Work work;
+  {
+    const std::lock_guard lock(mutex_);
+    work = keeper_.work(key, set, info->copy.has_value(), clock_.now());
+  }
+  for (const std::string& gone : work.drop) std::erase(set.holders, gone);
+  for (const std::string& node : work.add) set.holders.push_back(node);
+  if (set != info->replicas) ++set.revision;
+  std::vector<std::string> lacking;
+  std::vector<std::string> failed;
+  for (const std::string& node : work.add)
+    if (!offer_again(key, *info, set, node)) failed.push_back(node);
+  for (const std::string& node : failed) std::erase(set.holders, node);
+  if (!failed.empty()) ++set.revision;
+  if (set.holders == info->replicas.holders) set = info->replicas;  // no new holder took it
+  for (const std::string& node : work.confirm)
+    if (!offer_again(key, *info, set, node)) lacking.push_back(node);
+  if (set != info->replicas)
+    if (const auto done = values_.set_replicas(key, set); !done && done.error().mc != err::kNotFound)
+      log_warn("the new holders of a value were not noted", {{"why", done.error().what}});
+  set_lacking(key, std::move(lacking));
+}
+
+void Replicas::set_lacking(const ValueKey& key, std::vector<std::string> nodes) {
+  const std::lock_guard lock(mutex_);
+  if (!nodes.empty() && lacking_.size() < kLackingMax) lacking_[key] = std::move(nodes);
+}
+
+/// Asks a holder whether it has the value, and gives it the bytes when it lacks them. False: it does not have the
+/// value.
+bool Replicas::offer_again(const ValueKey& key, const ValueInfo& info, const ReplicaSet& set, const std::string& name) {
+  const Members there = link_.members();
+  const Node* node = there.find(name);
+  ReplicaCall call = call_of(ReplicaOp::offer, key);
+  call.value = value_of(info);
+  call.value.set = set;
+  call.replaces = true;  // an older version of the value
+  const auto give_up = [&](const std::string& why, bool is_silent) {
+    const std::lock_guard lock(mutex_);
+    if (is_silent) keeper_.fail(name);
+    keeper_.set_incomplete();
+    ++counts_.failed;
+    log_debug("a replica of a value was not made", {{"node", name}, {"key", key.name}, {"why", why}});
+    return false;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (keeper_.has_failed(name)) return false;
+  }
+  if (node == nullptr) return give_up("it has left the cluster", true);
+  auto answer = ask(*node, call, kNever);
+  if (!answer) return give_up(answer.error().what, true);
+  if (answer->mc == err::kNotFound) {
+    auto found = values_.get(key, {});
+    if (!found || found->info.replicas.version != set.version) return give_up("the value is not here any more", false);
+    call.transfer = lend(std::move(found->value));
+    if (call.transfer == 0) return give_up("other nodes read too many values", false);
+    answer = ask(*node, call, kNever);
+    take_back(call.transfer);
+    if (!answer) return give_up(answer.error().what, true);
+    const std::lock_guard lock(mutex_);
+    if (answer->mc == 0) ++counts_.made;
+  }
+  if (answer->mc == 0 && answer->value.set.revision <= set.revision) return true;
+  if (answer->value.set.version > set.version || answer->mc == 0) {
+    give_way(key, info, *node, *answer);
+    return true;
+  }
+  return give_up(answer->what, false);
+}
+
+/// The other node has a newer value, or newer holders of this one.
+void Replicas::give_way(const ValueKey& key, const ValueInfo& info, const Node& node, const ReplicaAnswer& answer) {
+  const std::string self = link_.members().self;
+  const ReplicaSet& newer = answer.value.set;
+  Result<void> done;
+  if (!newer.has(self)) {
+    done = values_.remove(key, kNever, info.replicas.version);
+  } else if (newer.version == info.replicas.version) {
+    done = values_.set_replicas(key, newer);
+  } else {
+    ReplicaCall find = call_of(ReplicaOp::find, key);
+    find.lend = true;
+    auto lent = ask(node, find, kNever);
+    if (!lent || lent->mc != 0) return;
+    const auto found = read(key, {node, *lent}, kNever);
+    if (found) done = store(key, found->value, lent->value, true);
+  }
+  if (!done && done.error().mc != err::kNotFound)
+    log_warn("an old replica of a value stays", {{"key", key.name}, {"why", done.error().what}});
+}
+
+uint32_t Replicas::missing(const ValueKey& key, const ReplicaSet& set) const {
+  const Members there = link_.members();
+  const std::lock_guard lock(mutex_);
+  const auto lacking = lacking_.find(key);
+  uint32_t have = 0;
+  for (const std::string& holder : set.holders) {
+    if (holder != there.self && there.find(holder) == nullptr) continue;
+    have += lacking == lacking_.end() ||
+            std::find(lacking->second.begin(), lacking->second.end(), holder) == lacking->second.end();
+  }
+  return set.copies - std::min(set.copies, have);
+}
+
+void Replicas::update(Metrics& metrics) {
+  const std::lock_guard lock(mutex_);
+  const auto count = [](metric::Counter counter, uint64_t total, uint64_t& before) {
+    counter.add(static_cast<double>(total - std::exchange(before, total)));
+  };
+  count(metrics.counter(metric::kStoreReplicas, {"made"}), counts_.made, told_.made);
+  count(metrics.counter(metric::kStoreReplicas, {"failed"}), counts_.failed, told_.failed);
+  count(metrics.counter(metric::kStoreReplicas, {"fetched"}), counts_.fetched, told_.fetched);
+}
+
+}  // namespace mc::door

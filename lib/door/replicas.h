@@ -1,0 +1,140 @@
+// Values that several cache nodes hold. Every holder of a value knows all of them (wire/replica_set.h), so there is no
+// directory. A change reaches all holders, and one holder is enough for a read:
+//
+//   put      choose the holders -> store here -> offer to the others, which read the bytes from here -> acknowledge
+//   get      no value here, or a damaged one: ask the other nodes, read from the first that has it, store it again
+//   remove   all holders are there? -> remove on each -> acknowledge
+//   upkeep   the first living holder of a value makes lost replicas again (node/replica_keeper.h)
+//
+// A holder that is away would bring an old value back later. So a value is not changed without it, unless a removal is
+// forced. Two values of one key are ordered by their versions, and the lower one gives way wherever they meet.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "door/door_pool.h"
+#include "door/replica_link.h"
+#include "door/stored_values.h"
+#include "node/replica_keeper.h"
+
+namespace mc::door {
+
+class Replicas {
+ public:
+  using Found = StoredValues::Found;
+  using PutResult = StoredValues::PutResult;
+
+  /// All outlive it. `value_bytes_max`: the largest value that it takes from another node.
+  Replicas(StoredValues& values, ReplicaLink& link, const Clock& clock, const node::ReplicaKeeper::Options& options,
+           uint64_t value_bytes_max);
+  /// stop()s.
+  ~Replicas();
+  Replicas(const Replicas&) = delete;
+  Replicas& operator=(const Replicas&) = delete;
+  /// Serves other nodes, and runs the upkeep on a thread of its own. std::system_error when there are no threads.
+  void start();
+  void stop();
+
+  // Calls of clients. They wait for other nodes until `until` at most, which is a time of the system clock.
+
+  /// Acknowledged when all holders have the value at its level. Errors: those of StoredValues::put(), of this node or
+  /// of another one, which the error names; MC4031 there are too few nodes; MC2101 a node does not answer. After an
+  /// error the nodes that did not have the value do not have it, as far as they can be reached.
+  Result<PutResult> put(const node::ValueKey& key, const node::SharedValue& value, node::ValueTerms terms,
+                        TimePoint until);
+  /// The value from another node that holds it. MC4007: no node has it. A node that should hold it stores it again.
+  Result<Found> get(const node::ValueKey& key, TimePoint until);
+  Result<node::ValueInfo> find(const node::ValueKey& key, TimePoint until);
+  /// MC2101, and nothing is removed, when a holder is away; `forced` removes what can be reached.
+  Result<void> remove(const node::ValueKey& key, bool forced, TimePoint until);
+  Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until);
+
+  bool has_others() const { return !link_.members().others.empty(); }
+  /// Replicas of a value that are known to be missing now.
+  uint32_t missing(const node::ValueKey& key, const wire::ReplicaSet& set) const;
+
+  /// One look at the members, and a round of the upkeep if it is time. start() calls it; for tests.
+  void tend();
+  /// Answers a call of another node at once; for tests.
+  wire::ReplicaAnswer answer(const std::string& from, const wire::ReplicaCall& call);
+  void update(Metrics& metrics);
+
+ private:
+  using Members = ReplicaLink::Members;
+  using Node = ReplicaLink::Node;
+  struct Lent {
+    node::SharedValue value;
+    TimePoint until;
+  };
+  /// The value of a key on another node.
+  struct Elsewhere {
+    Node node;
+    wire::ReplicaAnswer answer;
+  };
+  /// A put on its way through the holders.
+  struct Spread;
+
+  Result<Members> members() const;
+  Result<wire::ReplicaAnswer> ask(const Node& node, const wire::ReplicaCall& call, TimePoint until);
+  Result<std::optional<Elsewhere>> look(const node::ValueKey& key, const Members& members, bool lends, TimePoint until);
+  Result<wire::ReplicaSet> standing(const node::ValueKey& key, const Members& members, bool forced, TimePoint until);
+  Result<wire::ReplicaSet> choose(const node::ValueKey& key, const node::ValueTerms& terms,
+                                  const wire::ReplicaSet& before, const Members& members);
+  Result<PutResult> spread(Spread& put);
+  void undo(const Spread& put);
+  Result<Found> read(const node::ValueKey& key, const Elsewhere& there, TimePoint until);
+  Result<node::SharedValue> read_bytes(const Node& node, uint64_t transfer, const wire::ReplicaValue& value,
+                                       TimePoint until);
+  Result<void> store(const node::ValueKey& key, const node::SharedValue& value, const wire::ReplicaValue& terms,
+                     bool replaces);
+  void handle(const std::string& from, wire::ReplicaCall call, const ReplicaLink::Answer& answer);
+  Result<void> take_offer(const std::string& from, const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
+  Result<void> give(const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
+  Result<void> read_part(const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
+  uint64_t lend(node::SharedValue value);
+  void take_back(uint64_t transfer);
+
+  void run();
+  void tend_value(const node::ValueKey& key);
+  bool offer_again(const node::ValueKey& key, const node::ValueInfo& info, const wire::ReplicaSet& set,
+                   const std::string& node);
+  void give_way(const node::ValueKey& key, const node::ValueInfo& info, const Node& node,
+                const wire::ReplicaAnswer& answer);
+  void note_removal(const node::ValueKey& key, uint64_t version);
+  bool was_removed(const node::ValueKey& key, uint64_t version) const;
+  void set_lacking(const node::ValueKey& key, std::vector<std::string> nodes);
+
+  StoredValues& values_;
+  ReplicaLink& link_;
+  const Clock& clock_;
+  const uint64_t value_bytes_max_;
+  mutable std::mutex mutex_;  // of the members below, up to counts_
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  node::ReplicaKeeper keeper_;
+  std::map<uint64_t, Lent> lent_;
+  uint64_t lent_bytes_ = 0, last_transfer_ = 0, last_version_ = 0;
+  std::map<node::ValueKey, std::vector<std::string>> lacking_;  // holders without the value in the last round; bounded
+  struct Removal {
+    uint64_t version = 0;
+    TimePoint until;
+  };
+  std::map<node::ValueKey, Removal> removed_;  // an offer that was under way brings no removed value back; bounded
+  struct Counts {
+    uint64_t made = 0, failed = 0, fetched = 0;
+  } counts_, told_;
+  std::unique_ptr<DoorPool> offers_, reads_;  // an offer waits for reads of its caller, and a read for nobody
+  std::thread upkeep_;
+};
+
+}  // namespace mc::door
