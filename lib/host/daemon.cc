@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
+#include "host/store_flags.h"
 #include "product/doors.h"
 #include "product/flags.h"
 
@@ -151,6 +152,8 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
                                    .lease_max = args.duration(flags::kLeaseTime)};
     try {
       pages->store_ = std::make_unique<door::StoreApi>(lock, limits, SystemClock::instance(), std::move(values));
+      if (bodies.replicas != nullptr)
+        pages->store_->join(*bodies.replicas, {.grace = args.duration(flags::kReplicaGrace)});
     } catch (const std::system_error& error) {
       return thread_limit_error(error.code().value());
     }

@@ -46,6 +46,7 @@ class StatusPages {
     uint64_t value_bytes = 0;  // memory of the store of values; 0 = the node has none
     size_t prompt_bytes = 0;   // longest body of /prefill; 0 = the node computes no prompts
     size_t import_bytes = 0;   // longest body of /blocks/import
+    door::ReplicaLink* replicas = nullptr;  // the other nodes that keep values; outlives the pages
   };
   /// `values`: the disk of the store of values, or null. MC5006 when the system starts no threads for it.
   /// MC1005 when --http is off loopback and the lock has neither a key nor consent. `lock`, `metrics` and `heartbeat`

@@ -39,7 +39,17 @@ NodeId Links::called(ctl::LinkId link, const InstanceId& instance, const std::st
 void Links::add_link(const InstanceId& instance, ctl::LinkId link) {
   MC_ASSERT(link != 0);
   auto& links = links_[instance];
-  if (std::find(links.begin(), links.end(), link) == links.end()) links.push_back(link);
+  if (std::find(links.begin(), links.end(), link) != links.end()) return;
+  links.push_back(link);
+  publish();
+}
+
+/// Gives the links to the calls about values, which other threads make.
+void Links::publish() const {
+  if (replicas_ == nullptr) return;
+  std::map<InstanceId, ctl::LinkId> first;
+  for (const auto& [instance, links] : links_) first.emplace(instance, links.front());
+  replicas_->set_links(std::move(first));
 }
 
 std::optional<node::Event> Links::next() {
@@ -58,6 +68,7 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
   if (auto* received = std::get_if<ctl::Received>(&event)) {
     const auto& envelope = received->envelope;
     add_link(envelope.instance, received->link);
+    if (replicas_ != nullptr && replicas_->take(*received)) return std::nullopt;
     auto message = wire::decode(envelope.type, received->body);
     if (!message) {
       ++bad_messages_;
@@ -89,6 +100,8 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
     log_warn("conductor unreachable", {{"why", failed->error.what}});
   } else if (auto* dropped = std::get_if<ctl::SendFailed>(&event)) {
     on_send_failed(*dropped);
+  } else if (auto* request = std::get_if<ctl::RequestFailed>(&event); request && replicas_ != nullptr) {
+    replicas_->take(*request);
   }
   return std::nullopt;
 }
@@ -101,6 +114,7 @@ std::optional<node::Event> Links::on_lost(const ctl::LinkLost& gone) {
   std::erase(it->second, gone.link);
   const bool last = it->second.empty();
   if (last) links_.erase(it);
+  publish();
   // By another link nothing was said that could be lost with it.
   if (!spoken_by && !last) return std::nullopt;
   return node::PeerLost{called(gone.link, gone.instance, gone.name), gone.instance, gone.why};
@@ -124,6 +138,7 @@ void Links::on_send_failed(const ctl::SendFailed& failed) {
     // Words of a link that we closed may have come after the closing and brought it back here.
     if (failed.error.code == Code::peer_lost) links.erase(at);
     if (links.empty()) links_.erase(it);
+    publish();
     return;
   }
 }
@@ -226,6 +241,8 @@ void Links::set_peers(const std::vector<wire::Peer>& peers) {
     it = dialled_.erase(it);
   }
   MC_ASSERT_LE(dialled_.size(), wanted.size());
+  if (replicas_ != nullptr) replicas_->set_peers(peers);
+  publish();
   for (auto it = kept_.begin(); it != kept_.end();) {
     MC_ASSERT(!it->second.empty());
     const node::Send& first = it->second.front().send;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ctl/ctl.h"
+#include "host/replica_links.h"
 #include "node/node.h"
 
 namespace mc::host {
@@ -30,7 +31,15 @@ class Links {
   void send(const node::Send& send);
   void set_peers(const std::vector<wire::Peer>& peers);
   Result<void> set_keys(const ctl::KeySet& keys) { return hub_.set_keys(keys); }
-  void set_name(const std::string& name) { hub_.set_name(name); }
+  void set_name(const std::string& name) {
+    hub_.set_name(name);
+    if (replicas_ != nullptr) replicas_->set_name(name);
+  }
+  /// Calls about replicas of values travel on these links too. `replicas` is closed before the links end.
+  void carry(ReplicaLinks& replicas) {
+    replicas_ = &replicas;
+    replicas.open(hub_);
+  }
   /// Why the conductor cannot be reached ("" = it can, or nothing is known yet).
   const std::string& trouble() const { return trouble_; }
   bool fatal() const { return fatal_; }
@@ -43,6 +52,7 @@ class Links {
   Links(ctl::Hub hub, Duration kept_for) : hub_(std::move(hub)), kept_for_(kept_for) {}
   std::optional<node::Event> convert(ctl::Event event);
   void add_link(const InstanceId& instance, ctl::LinkId link);
+  void publish() const;
   std::optional<node::Event> on_lost(const ctl::LinkLost& lost);
   void on_send_failed(const ctl::SendFailed& failed);
   void lost(const NodeId& name, const InstanceId& instance, std::string why);
@@ -53,6 +63,7 @@ class Links {
   NodeId called(ctl::LinkId link, const InstanceId& instance, const std::string& claimed) const;
 
   ctl::Hub hub_;
+  ReplicaLinks* replicas_ = nullptr;  // null: this process keeps no values
   Duration kept_for_;
   ctl::LinkId conductor_ = 0;
   // Up, by who is at the other end, oldest first: messages keep to the first one until it is lost, so

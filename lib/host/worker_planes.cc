@@ -104,6 +104,7 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   hub.listen = {listen};
   MC_TRY(links, Links::open(std::move(hub), conductor));
   links_ = std::move(links);
+  if (options.role == wire::Role::cache) links_->carry(replicas_);
   MC_ASSERT(!links_->bound().empty());
   options.control_uri = links_->bound().front().text();
   return {};

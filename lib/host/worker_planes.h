@@ -36,6 +36,8 @@ class WorkerPlanes {
   /// The plane that the loop uses.
   node::KvPlane& plane() { return paced_ ? static_cast<node::KvPlane&>(*paced_) : *data_; }
   Links& links() { return *links_; }
+  /// Calls of cache nodes about values.
+  ReplicaLinks& replicas() { return replicas_; }
   const std::string& conductor_uri() const { return conductor_uri_; }
   /// Path of the socket of this process in the run directory.
   const std::string& control_socket() const { return control_socket_; }
@@ -51,6 +53,7 @@ class WorkerPlanes {
   KeyFile keys_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<costed::PacedPlane> paced_;  // with --runner costed
+  ReplicaLinks replicas_;
   std::unique_ptr<Links> links_;
   std::string conductor_uri_, control_socket_;
 };

@@ -41,6 +41,7 @@ class WorkerProcess {
 
   ~WorkerProcess() {
     if (pages_) pages_->answer_with({});  // they use the loop, which ends first
+    planes_.replicas().close();           // threads of the pages wait for it, and the loop gives it nothing any more
   }
 
   Result<int> serve() {
@@ -75,7 +76,9 @@ class WorkerProcess {
     MC_TRY(values, plan_.open_value_disk());
     MC_TRY(pages,
            StatusPages::open(args_, planes_.control_socket() + ".http", *lock_, *metrics_, heartbeat_, descriptors_,
-                             {plan_.value_bytes(), asked_node().body_bytes_max(), import_bytes()}, std::move(values)));
+                             {plan_.value_bytes(), asked_node().body_bytes_max(), import_bytes(),
+                              plan_.role() == wire::Role::cache ? &planes_.replicas() : nullptr},
+                             std::move(values)));
     pages_ = std::move(pages);
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();
