@@ -58,7 +58,31 @@ Result<std::string> address_in(const std::string& name) {
   return url ? Result<std::string>(std::move(address)) : bad(url.error().what);
 }
 
+/// The socket of a listed node in the run directory; "" when this user has none of it there.
+std::string socket_of(const std::string& directory, const Json& node) {
+  const std::string instance(node["instance"].as_string());
+  std::string socket = directory + "/node-" + instance.substr(0, kInstanceDigits) + ".http";
+  return ::access(socket.c_str(), R_OK | W_OK) == 0 ? socket : "";
+}
+
 }  // namespace
+
+std::vector<std::string> other_caches(const std::string& name, bool has_key) {
+  const auto address = address_in(name);
+  if (!address || !address->empty()) return {};
+  const auto directory = ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); });
+  if (!directory) return {};
+  const auto cluster = get_json("unix:" + *directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {}, "-");
+  if (!cluster) return {};
+  std::vector<std::string> out;
+  for (const Json& node : (*cluster)["nodes"].items()) {
+    if (node["role"].as_string() != "cache" || node["id"].as_string() == name) continue;
+    const std::string socket = socket_of(*directory, node);
+    if (!socket.empty()) out.push_back("unix:" + socket);
+    if (socket.empty() && !has_key) out.emplace_back(node["url"].as_string());
+  }
+  return out;
+}
 
 Result<std::string> place_of(const std::string& name, bool has_key) {
   MC_TRY(address, address_in(name));
@@ -72,9 +96,7 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
   for (const Json& node : cluster["nodes"].items()) {
     known += (known.empty() ? "" : ", ") + std::string(node["id"].as_string());
     if (node["id"].as_string() != name) continue;
-    const std::string instance(node["instance"].as_string());
-    const std::string socket = directory + "/node-" + instance.substr(0, kInstanceDigits) + ".http";
-    if (::access(socket.c_str(), R_OK | W_OK) == 0) return "unix:" + socket;
+    if (const std::string socket = socket_of(directory, node); !socket.empty()) return "unix:" + socket;
     const std::string url(node["url"].as_string());
     if (has_key)
       return user_error(err::kKeyNotSent,

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -18,5 +19,9 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
 /// so MC2113 where the address was announced and `has_key`: a key goes to addresses that the operator named, and to
 /// sockets.
 Result<std::string> place_of(const std::string& node, bool has_key);
+
+/// The places of the cache nodes that this run directory's conductor lists, but for `node`. Only sockets when a key is
+/// sent, as for place_of(). Empty when no conductor answers, or `node` is an address.
+std::vector<std::string> other_caches(const std::string& node, bool has_key);
 
 }  // namespace mc::verbs

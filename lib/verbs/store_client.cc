@@ -115,13 +115,36 @@ Result<std::string> StoreClient::put(std::string_view key, std::string_view valu
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
   if (terms.replaces) query.emplace_back("replace", "true");
   if (terms.durability != node::Durability::d0) query.emplace_back("durability", durability_name(terms));
+  if (terms.copies != 1) query.emplace_back("replicas", std::to_string(terms.copies));
   MC_TRY(outcome, call(http::Method::put, key, query, {},
                        {{std::string(door::kStoreCrcHeader), door::crc_text(sum(value))}}, value));
   MC_TRY(json, read_json(outcome.body, place_));
   return outcome_of(json, place_);
 }
 
+/// Goes on with the next of the other nodes; false when there is none.
+bool StoreClient::leave_place() {
+  if (options_.find_others) others_ = std::exchange(options_.find_others, {})();
+  while (!others_.empty()) {
+    std::string next = std::move(others_.front());
+    others_.erase(others_.begin());
+    auto opened = open(std::move(next), options_);
+    if (!opened) continue;
+    place_ = std::move((*opened)->place_);
+    client_ = std::move((*opened)->client_);
+    return true;
+  }
+  return false;
+}
+
 Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
+  for (;;) {
+    auto value = get_here(key, lease);
+    if (value || value.error().mc != err::kPeerUnreachable || !leave_place()) return value;
+  }
+}
+
+Result<std::string> StoreClient::get_here(std::string_view key, Duration lease) {
   Query query;
   if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
   MC_TRY(outcome, call(http::Method::get, key, query, {}));
@@ -136,6 +159,13 @@ Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
 }
 
 Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {
+  for (;;) {
+    auto bytes = exist_here(key);
+    if (bytes || bytes.error().mc != err::kPeerUnreachable || !leave_place()) return bytes;
+  }
+}
+
+Result<std::optional<uint64_t>> StoreClient::exist_here(std::string_view key) {
   const auto outcome = call(http::Method::head, key, {}, {});
   if (!outcome && outcome.error().mc == err::kNotFound) return std::optional<uint64_t>();
   if (!outcome) return outcome.error();
@@ -145,8 +175,10 @@ Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {
                     std::string(kCompareVersions));
 }
 
-Result<void> StoreClient::remove(std::string_view key) {
-  MC_CHECK(call(http::Method::del, key, {}, {}));
+Result<void> StoreClient::remove(std::string_view key, bool forced) {
+  Query query;
+  if (forced) query.emplace_back("force", "true");
+  MC_CHECK(call(http::Method::del, key, query, {}));
   return {};
 }
 
@@ -214,6 +246,7 @@ Result<void> StoreClient::put_all(std::vector<Item>& items, const node::ValueTer
     if (terms.ttl < Duration::max()) op.set("ttl", time_text(terms.ttl));
     if (terms.pin > Duration{}) op.set("pin", time_text(terms.pin));
     if (terms.durability != node::Durability::d0) op.set("durability", durability_name(terms));
+    if (terms.copies != 1) op.set("replicas", terms.copies);
     ops.push(std::move(op));
     values += item.value;
   }

@@ -8,6 +8,7 @@
 //   MC_TRY(text, store->get("models/a/notes"));
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,10 @@ class StoreClient {
     http::Headers headers;   // of every request: the API key
     std::string tenant;      // "" = the key's own, or the default tenant
     Duration timeout = 30s;  // of a call
+    /// Finds other cache nodes when the node of the client does not answer a get or exist: a value with replicas is
+    /// read through any of them. The client calls it once, and stays with the first node that answers. Empty: there are
+    /// none.
+    std::function<std::vector<std::string>()> find_others = {};
   };
   /// One operation of a batch: a put of `value`, or a get that fills it.
   struct Item {
@@ -44,7 +49,8 @@ class StoreClient {
   Result<std::string> get(std::string_view key, Duration lease = {});
   /// Size of the value; nothing when there is none.
   Result<std::optional<uint64_t>> exist(std::string_view key);
-  Result<void> remove(std::string_view key);
+  /// `forced`: holders of replicas that are away do not stop it.
+  Result<void> remove(std::string_view key, bool forced = false);
   Result<void> pin(std::string_view key, Duration time);
   Result<void> unpin(std::string_view key);
   Result<std::string> copy(std::string_view from, std::string_view to, bool replaces);
@@ -62,12 +68,16 @@ class StoreClient {
       : place_(std::move(place)), options_(std::move(options)), client_(std::move(client)) {}
   Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
                                    http::Headers headers = {}, std::string_view lent = {});
+  bool leave_place();
+  Result<std::string> get_here(std::string_view key, Duration lease);
+  Result<std::optional<uint64_t>> exist_here(std::string_view key);
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
   Result<std::vector<Json>> batch(Json ops, std::string values, std::string& answered);
   Error told(const Json& error, int status, const std::string& target) const;
 
   std::string place_;
   Options options_;
+  std::vector<std::string> others_;  // that find_others() gave, not tried yet
   std::unique_ptr<http::Client> client_;
 };
 

@@ -12,6 +12,7 @@
 #include "base/exit.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "verbs/cache_list.h"
 #include "verbs/node_place.h"
@@ -32,13 +33,23 @@ namespace {
 
 constexpr size_t kFileMax = size_t{64} << 20;
 
-Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args) {
+Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args, bool reads = false) {
   StoreClient::Options options;
   MC_TRY(headers, key_headers(args));
-  MC_TRY(place, place_of(args.positional_one("NODE"), !headers.empty()));
+  const std::string node = args.positional_one("NODE");
+  auto place = place_of(node, !headers.empty());
+  // A value with replicas is read through any cache node, also when NODE has left the cluster.
+  if (reads) options.find_others = [node, has_key = !headers.empty()] { return other_caches(node, has_key); };
+  if (!place && place.error().mc == err::kNotFound && reads) {
+    const std::vector<std::string> others = options.find_others();
+    if (others.empty()) return std::move(place).error();
+    log_warn("the node is not in the cluster; another cache node is asked", {{"node", node}});
+    place = others.front();
+  }
+  if (!place) return std::move(place).error();
   options.headers = std::move(headers);
   if (args.present(flags::kTenant)) options.tenant = args.text(flags::kTenant);
-  return StoreClient::open(std::move(place), std::move(options));
+  return StoreClient::open(std::move(*place), std::move(options));
 }
 
 /// An empty key would name all keys. The node refuses what is longer.
@@ -74,10 +85,12 @@ Result<std::string> read_value(const std::string& path) {
 Result<int> put_in(const cli::Args& args, StoreClient& store) {
   MC_TRY(value, read_value(args.positional_one("FILE")));
   const std::string key = args.positional_one("KEY");
-  const node::ValueTerms terms{.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
-                               .pin = time_or(args, flags::kPutPin, {}),
-                               .replaces = args.on(flags::kReplace),
-                               .durability = durability_of(args)};
+  const node::ValueTerms terms{
+      .ttl = time_or(args, flags::kTimeToLive, Duration::max()),
+      .pin = time_or(args, flags::kPutPin, {}),
+      .replaces = args.on(flags::kReplace),
+      .durability = durability_of(args),
+      .copies = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicas), UINT32_MAX))};
   MC_TRY(outcome, store.put(key, value, terms));
   MC_CHECK(say(args, key, outcome + " " + std::to_string(value.size()) + " bytes"));
   return 0;
@@ -119,7 +132,8 @@ Result<int> change_each(const cli::Args& args, const std::string& outcome, const
 }
 
 Result<int> remove_from(const cli::Args& args, StoreClient& store) {
-  return change_each(args, "removed", [&](const std::string& key) { return store.remove(key); });
+  return change_each(args, "removed",
+                     [&](const std::string& key) { return store.remove(key, args.on(flags::kForce)); });
 }
 
 Result<int> pin_in(const cli::Args& args, StoreClient& store) {
@@ -147,10 +161,11 @@ Result<int> move_in(const cli::Args& args, StoreClient& store) {
 }
 
 /// Calls `body` with the store of NODE.
-Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Args& args, StoreClient& store)) {
+Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Args& args, StoreClient& store),
+                       bool reads = false) {
   MC_ASSERT(body != nullptr);
   MC_CHECK(check_keys(args));
-  MC_TRY(store, open_store(args));
+  MC_TRY(store, open_store(args, reads));
   auto done = body(args, *store);
   return done ? done : Result<int>(with_key_advice(args, std::move(done).error()));
 }
@@ -159,12 +174,17 @@ std::string row_text(const Json& value) {
   const auto time = [&](const char* name) {
     return value.has(name) ? human_duration(from_seconds(value[name].as_double() / 1e3)) : std::string("-");
   };
-  char line[120];
+  char line[140];
   const std::string pin = value["pinned"].as_bool() && !value.has("pin_ms") ? "forever" : time("pin_ms");
+  // Replicas that are there, of those that were asked for.
+  const int64_t copies = value["replicas"].as_int();
+  const std::string replicas =
+      value.has("replicas") ? std::to_string(copies - value["missing"].as_int()) + "/" + std::to_string(copies) : "-";
   const char* durable = value["durable"].as_bool() ? "yes" : "-";
-  std::snprintf(line, sizeof line, "%11lld  %8s  %5lld  %8s  %8s  %-7s  ",
+  std::snprintf(line, sizeof line, "%11lld  %8s  %5lld  %8s  %8s  %-7s  %-8s  ",
                 static_cast<long long>(value["bytes"].as_int()), std::string(value["crc32c"].as_string()).c_str(),
-                static_cast<long long>(value["uses"].as_int()), time("ttl_ms").c_str(), pin.c_str(), durable);
+                static_cast<long long>(value["uses"].as_int()), time("ttl_ms").c_str(), pin.c_str(), durable,
+                replicas.c_str());
   return line + std::string(value["key"].as_string()) + "\n";
 }
 
@@ -182,11 +202,11 @@ Result<int> put_value(const cli::Args& args) {
 }
 
 Result<int> get_value(const cli::Args& args) {
-  return use_values(args, get_from);
+  return use_values(args, get_from, true);
 }
 
 Result<int> exist_values(const cli::Args& args) {
-  return use_values(args, exist_in);
+  return use_values(args, exist_in, true);
 }
 
 Result<int> remove_values(const cli::Args& args) {
@@ -217,7 +237,7 @@ Result<int> list_values(const cli::Args& args) {
   std::string after;
   Json page;
   if (!args.on(flags::kJson))
-    MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  KEY\n"));
+    MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  REPLICAS  KEY\n"));
   do {
     auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
     if (!next) return with_key_advice(args, std::move(next).error());

@@ -47,9 +47,23 @@ inline constexpr Flag kDurability{.name = "durability",
                                   .kind = FlagKind::choice,
                                   .value = "LEVEL",
                                   .fallback = "d0",
-                                  .help = "d0 = in memory, d1 = soon on disk, d2 = on disk when it is acknowledged",
+                                  .help =
+                                      "d0 = in memory, d1 = soon on disk, d2 = on disk when it is acknowledged, "
+                                      "d3 = d2 on two nodes",
                                   .choices = "d0|d1|d2|d3",
                                   .one_shot = true};
+inline constexpr Flag kReplicas{.name = "replicas",
+                                .kind = FlagKind::count,
+                                .value = "N",
+                                .fallback = "1",
+                                .help = "cache nodes that hold the value when it is acknowledged, at most 8",
+                                .one_shot = true};
+inline constexpr Flag kForce{.name = "force",
+                             .kind = FlagKind::boolean,
+                             .help =
+                                 "remove also values with replicas on nodes that are away, which may bring them "
+                                 "back",
+                             .one_shot = true};
 inline constexpr Flag kLease{.name = "lease",
                              .kind = FlagKind::duration,
                              .value = "T",
@@ -71,9 +85,11 @@ namespace mc::verbs {
 
 inline constexpr const Flag* kKeyFlags[] = {&flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
                                             &flags::kApiKey, &flags::kJson};
-inline constexpr const Flag* kPutFlags[] = {&flags::kTimeToLive, &flags::kPutPin, &flags::kReplace,
-                                            &flags::kDurability, &flags::kTenant, &flags::kAdminKeyFile,
-                                            &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+inline constexpr const Flag* kRemoveFlags[] = {&flags::kForce,      &flags::kTenant, &flags::kAdminKeyFile,
+                                               &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+inline constexpr const Flag* kPutFlags[] = {
+    &flags::kTimeToLive, &flags::kPutPin,       &flags::kReplace,    &flags::kDurability, &flags::kReplicas,
+    &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey,     &flags::kJson};
 /// The level of --durability.
 node::Durability durability_of(const cli::Args& args);
 inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,

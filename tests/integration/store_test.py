@@ -501,5 +501,112 @@ class Durable(unittest.TestCase):
         self.assertIn("MC4007", self.verb("get", "k", code=1))
 
 
+class Replicated(unittest.TestCase):
+    """Values on several cache nodes with disks, which are killed, come back, and lose their disks."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="mct-replicas-")
+        self.addCleanup(self.folder.cleanup)
+        self.c = Cluster()
+        self.addCleanup(self.c.close)
+        self.c.start("conductor")
+        for name in ("c0", "c1"):
+            self.start(name)
+
+    def start(self, name, killed=None):
+        flags = ("--dram", "64MiB", "--values", "16MiB", "--ssd", f"{self.disk(name)}:256MiB")
+        self.c.start(name, *flags, "--values-disk", "32MiB", "--replica-grace", "2s").wait_ready()
+        until(lambda: self.instance(name) not in (None, killed), 60, f"{name} is a member")
+
+    def disk(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def instance(self, name):
+        return next((n["instance"] for n in self.c.cluster()["nodes"] if n["id"] == name), None)
+
+    def kill(self, name):
+        instance = self.instance(name)
+        self.c.processes[name].kill()
+        return instance
+
+    def verb(self, name, *words, code=0, stdin=None):
+        """A verb: its output, or what it says of its error."""
+        got, out, err = run("mc-cache", name, *words, stdin=stdin, env=self.c.env)
+        self.assertEqual(got, code, err)
+        return err if code else out
+
+    def row(self, node, key):
+        lines = self.verb("ls", node, "--keys", "--json").splitlines()[:-1]
+        return next((row for row in map(json.loads, lines) if row["key"] == key), None)
+
+    def put(self, node, key, value, *flags, code=0):
+        """A put, again while the nodes do not know each other yet."""
+        said = []
+
+        def done():
+            got, out, err = run("mc-cache", "put", node, key, "-", *flags, stdin=value, env=self.c.env)
+            said[:] = [got, out, err]
+            return got == code and not (code and "MC2101" in err)
+
+        until(done, 60, "the put is answered")
+        return said[2] if code else said[1]
+
+    def test_a_value_with_two_replicas_is_read_after_kill_9_of_either_holder_and_is_made_twice_again(self):
+        value = os.urandom(3_000_000)
+        self.put("c0", "k", value, "--replicas", "2")
+        self.assertEqual([self.row(n, "k")["missing"] for n in ("c0", "c1")], [0, 0])
+        for dead, other in (("c0", "c1"), ("c1", "c0")):
+            killed = self.kill(dead)
+            self.assertEqual(self.verb("get", dead, "k"), value)  # the command asks the other node
+            self.assertEqual(self.verb("get", other, "k"), value)
+            until(lambda: self.row(other, "k")["missing"] == 1, 60, "the replica is said to be missing")
+            self.assertIn(b" 1/2 ", self.verb("ls", other, "--keys"))
+            self.start(dead, killed)
+            self.assertEqual(self.verb("get", dead, "k"), value)  # its memory was lost
+            until(lambda: self.row(dead, "k") is not None, 60, "the replica is made again")
+        self.verb("rm", "c1", "k")
+        for node in ("c0", "c1"):
+            self.assertIn("MC4007", self.verb("get", node, "k", code=1))
+
+    def test_an_acknowledged_value_of_level_d3_survives_the_loss_of_a_node_with_its_disk(self):
+        values = {f"k{i}": os.urandom(size) for i, size in enumerate([0, 1, 4096, 2_500_000])}
+        for key, value in values.items():
+            self.put("c0", key, value, "--durability", "d3")
+        for lost in ("c0", "c1"):
+            killed = [self.kill(node) for node in ("c0", "c1")]
+            shutil.rmtree(self.disk(lost))
+            for node, instance in zip(("c0", "c1"), killed):
+                self.start(node, instance)
+            for key, value in values.items():
+                until(
+                    lambda k=key: all((self.row(n, k) or {}).get("durable") for n in ("c0", "c1")),
+                    60,
+                    f"{key} is on both disks again",
+                )
+                self.assertEqual([self.verb("get", n, key) for n in ("c0", "c1")], [value, value])
+
+    def test_too_few_nodes_are_an_error_with_the_numbers(self):
+        said = self.put("c0", "k", b"x", "--replicas", "3", code=1)
+        self.assertIn("MC4031", said)
+        self.assertIn("3 replicas need 3 cache nodes, and there are 2: c0, c1", said)
+        self.assertIn("MC4007", self.verb("get", "c1", "k", code=1))
+
+    def test_a_third_node_takes_the_place_of_a_holder_that_stays_away(self):
+        self.put("c0", "k", b"value", "--durability", "d3")
+        self.start("c2")
+        self.assertEqual(self.verb("get", "c2", "k"), b"value")  # any node gives it
+        self.assertIsNone(self.row("c2", "k"))
+        killed = self.kill("c1")
+        until(lambda: self.row("c2", "k") is not None, 60, "c2 holds the value")
+        until(lambda: self.row("c0", "k")["missing"] == 0, 60, "two replicas are there")
+        self.assertIn("c1 holds the value too", self.verb("rm", "c0", "k", code=3))
+        self.start("c1", killed)
+        until(lambda: len(self.c.cluster()["nodes"]) == 3, 60, "all are there")
+        self.put("c1", "k", b"newer", "--replace")
+        self.assertEqual([self.verb("get", n, "k") for n in ("c0", "c1", "c2")], [b"newer"] * 3)
+        self.verb("rm", "c2", "k")
+        self.assertIn("MC4007", self.verb("get", "c1", "k", code=1))
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
