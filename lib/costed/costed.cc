@@ -48,7 +48,7 @@ void Costed::at(TimePoint when, Due due) {
 // Steady clock and CLOCK_MONOTONIC are the same on Linux, so due times are absolute timer values.
 void Costed::arm() {
   itimerspec spec{};
-  if (!due_.empty()) {
+  if (!due_.empty() && !is_waiting()) {
     const auto ns = std::max<int64_t>(due_.begin()->first.time_since_epoch() / 1ns, 1);
     spec.it_value = {ns / 1'000'000'000, ns % 1'000'000'000};
   }
@@ -108,6 +108,9 @@ std::vector<uint32_t> Costed::rotten(const node::RunChunk& run) const {
 /// Checks what the chunk is computed from: the KV before it, and the activations that the stage before handed on. Fills
 /// tags_.
 Result<void> Costed::check_inputs(const node::RunChunk& run) {
+  if (run.prompt_logprobs >= 0 && !run.targets.empty())
+    return {Code::invalid, "--runner costed computes no logits: a prompt has no log-probabilities here"};
+  if (layers_here_ < options_.layout.layers) return {};  // not in a pipeline; prefix_here() checks it when it is here
   // The prefix came from a cache or from other nodes, so the first chunk checks the whole of it.
   const bool is_first = run.start == run.reused;
   MC_TRY(before,
@@ -121,8 +124,6 @@ Result<void> Costed::check_inputs(const node::RunChunk& run) {
     return {Code::corrupt, "the activations of positions " + std::to_string(run.start) + ".." +
                                std::to_string(run.start + run.tokens.size()) +
                                " are of other tokens or layers than the chunk"};
-  if (run.prompt_logprobs >= 0 && !run.targets.empty())
-    return {Code::invalid, "--runner costed computes no logits: a prompt has no log-probabilities here"};
   return {};
 }
 
@@ -135,6 +136,7 @@ void Costed::begin_chunk(node::RunChunk run) {
   node::ChunkDone done;
   done.run = run.run;
   done.rotten = rotten(run);
+  layers_here_ = run.layers_here;
   const bool is_cancelled = cancelled_.erase(run.run) > 0;
   double seconds = 0;
   if (!done.rotten.empty())
@@ -147,6 +149,7 @@ void Costed::begin_chunk(node::RunChunk run) {
     if (auto sound = check_inputs(run); !sound) fail(std::move(sound).error());
   }
   const LayerRange held = options_.layout.held();
+  layer_time_ = from_seconds(seconds / held.count());
   for (uint32_t n = 0; !run.tokens.empty() && !failed_ && n < held.count(); ++n)
     at(began_ + from_seconds(seconds * (n + 1) / held.count()), ChunkLayer{held.first + n});
   done.elapsed = from_seconds(seconds);
@@ -167,21 +170,46 @@ void Costed::begin_step(node::RunStep run) {
   at(began_ + done.elapsed, std::move(done));
 }
 
-// The layers of a cancelled chunk are dropped, and its end comes at once. A step runs on.
+bool Costed::is_waiting() const {
+  if (due_.empty()) return false;
+  const auto* next = std::get_if<ChunkLayer>(&due_.begin()->second);
+  return next != nullptr && next->layer >= layers_here_;
+}
+
+void Costed::prefix_here(uint64_t run, uint32_t layers) {
+  const auto* chunk = std::get_if<node::RunChunk>(&current_);
+  if (chunk == nullptr || chunk->run != run || layers <= layers_here_) return;
+  if (is_waiting()) {  // the layer begins now, and the later ones follow it
+    const Duration late = now() - (due_.begin()->first - layer_time_);
+    std::multimap<TimePoint, Due> later;
+    for (auto& [when, due] : due_) later.emplace(when + std::max(late, Duration{}), std::move(due));
+    due_ = std::move(later);
+  }
+  layers_here_ = layers;
+  if (layers >= options_.layout.layers)
+    if (auto sound = standin_.verify(pages_of(chunk->pages), chunk->start); !sound)
+      return fail_chunk(std::move(sound).error());
+  arm();
+}
+
+// A step runs on.
 void Costed::cancel(uint64_t run) {
   const auto* chunk = std::get_if<node::RunChunk>(&current_);
-  if (chunk == nullptr || chunk->run != run) {
-    const auto waits = [&](const node::ComputeWork& work) {
-      const auto* queued = std::get_if<node::RunChunk>(&work);
-      return queued != nullptr && queued->run == run;
-    };
-    if (std::ranges::any_of(queue_, waits)) cancelled_.insert(run);
-    return;
-  }
+  if (chunk != nullptr && chunk->run == run) return fail_chunk({Code::cancelled, "cancelled"});
+  const auto waits = [&](const node::ComputeWork& work) {
+    const auto* queued = std::get_if<node::RunChunk>(&work);
+    return queued != nullptr && queued->run == run;
+  };
+  if (std::ranges::any_of(queue_, waits)) cancelled_.insert(run);
+}
+
+/// Drops the layers of the current chunk that are left. Its end comes at once.
+void Costed::fail_chunk(Error error) {
+  const uint64_t run = std::get<node::RunChunk>(current_).run;
   std::erase_if(due_, [](const auto& due) {
     return std::holds_alternative<ChunkLayer>(due.second) || std::holds_alternative<node::ChunkDone>(due.second);
   });
-  fail({Code::cancelled, "cancelled"});
+  fail(std::move(error));
   node::ChunkDone done;
   done.run = run;
   at(now(), std::move(done));
@@ -190,7 +218,7 @@ void Costed::cancel(uint64_t run) {
 std::optional<node::Event> Costed::next() {
   uint64_t expirations = 0;
   [[maybe_unused]] const auto got = ::read(timer_.get(), &expirations, sizeof expirations);
-  if (due_.empty() || due_.begin()->first > now()) {
+  if (due_.empty() || is_waiting() || due_.begin()->first > now()) {
     arm();
     return std::nullopt;
   }

@@ -40,6 +40,7 @@ class Costed final : public node::Compute {
 
   // Control loop's thread only, like everything here.
   void submit(node::ComputeWork work) override;
+  void prefix_here(uint64_t run, uint32_t layers) override;
   void cancel(uint64_t run) override;
   std::string kernels() const override { return "costed:" + options_.profile.name; }
   int event_fd() const override { return timer_.get(); }
@@ -65,6 +66,9 @@ class Costed final : public node::Compute {
   void fail(Error error);
   void begin_step(node::RunStep run);
   void start_next();
+  /// Whether the next event is a layer of the chunk under way whose prefix is not here.
+  bool is_waiting() const;
+  void fail_chunk(Error error);
   node::Event finish_layer(uint32_t layer);
   void finish_chunk(node::ChunkDone& done);
   void finish_step(node::StepDone& done);
@@ -82,7 +86,9 @@ class Costed final : public node::Compute {
   std::set<uint64_t> cancelled_;          // chunks in the queue
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};
-  Error failure_;  // of the current chunk, told when it is due
+  uint32_t layers_here_ = UINT32_MAX;  // of the prefix of the chunk under way
+  Duration layer_time_{};              // of that chunk
+  Error failure_;                      // of the current chunk, told when it is due
   bool failed_ = false;
   std::vector<uint64_t> tags_;  // Standin::extend of each token of the current chunk
   std::unordered_map<uint64_t, Sequence> batch_;

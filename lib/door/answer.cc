@@ -450,6 +450,7 @@ Json Answer::explanation() const {
   for (const auto& [node, tokens] : summary_.report.sources) sources.set(node, std::atoll(tokens.c_str()));
   mc.set("cached_from", std::move(sources));
   mc.set("queue_ms", summary_.report.queue_ms).set("fetch_ms", summary_.report.fetch_ms);
+  mc.set("fetch_hidden_ms", summary_.report.fetch_hidden_ms);
   mc.set("accept_ms", summary_.report.accept_ms).set("prefill_ms", summary_.report.compute_ms);
   mc.set("miss_reason", first_miss(summary_.report.misses, MissReader::client));
   mc.set("misses", misses_json(summary_.report.misses, MissReader::client));

@@ -38,6 +38,7 @@ void put(const RequestProgress& p, const node::RequestSummary& j, TimePoint now,
   out.set("tenant", p.tenant.empty() ? "default" : p.tenant).set("priority", p.priority);
   out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
   out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
+  out.set("fetch_hidden_ms", j.report.fetch_hidden_ms);
   out.set("load_ms", j.report.load_ms).set("cached_disk_tokens", j.report.cached_disk);
   out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
   const bool has_first = p.first != kNever;

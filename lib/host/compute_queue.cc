@@ -19,14 +19,27 @@ uint64_t run_of(const node::ComputeWork& work) {
 void ComputeQueue::submit(node::ComputeWork work) {
   std::lock_guard lock(mutex_);
   MC_ASSERT(!stopping_);
+  if (const auto* chunk = std::get_if<node::RunChunk>(&work); chunk && chunk->layers_here != UINT32_MAX)
+    layers_here_[chunk->run] = chunk->layers_here;
   work_.push_back(std::move(work));
-  has_work_.notify_one();
+  changed_.notify_one();
+}
+
+void ComputeQueue::prefix_here(uint64_t run, uint32_t layers) {
+  std::lock_guard lock(mutex_);
+  const auto found = layers_here_.find(run);
+  if (found == layers_here_.end()) return;
+  MC_ASSERT_LE(found->second, layers);
+  found->second = layers;
+  changed_.notify_one();
 }
 
 void ComputeQueue::cancel(uint64_t run) {
   std::lock_guard lock(mutex_);
   const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
-  if (waits || run == current_) cancelled_.insert(run);  // else it is over, and nothing would erase the mark
+  if (!waits && run != current_) return;  // it is over, and nothing would erase the mark
+  cancelled_.insert(run);
+  changed_.notify_one();
 }
 
 std::optional<node::Event> ComputeQueue::next() {
@@ -46,12 +59,12 @@ void ComputeQueue::stop() {
     stopping_ = true;
     if (current_ != 0) cancelled_.insert(current_);
   }
-  has_work_.notify_one();
+  changed_.notify_one();
 }
 
 std::optional<node::ComputeWork> ComputeQueue::take() {
   std::unique_lock lock(mutex_);
-  has_work_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+  changed_.wait(lock, [&] { return stopping_ || !work_.empty(); });
   if (stopping_) return std::nullopt;
   node::ComputeWork work = std::move(work_.front());
   work_.erase(work_.begin());
@@ -63,6 +76,16 @@ std::optional<node::ComputeWork> ComputeQueue::take() {
 bool ComputeQueue::is_cancelled(uint64_t run) const {
   std::lock_guard lock(mutex_);
   return cancelled_.contains(run);
+}
+
+bool ComputeQueue::await_prefix(uint64_t run, uint32_t layers) {
+  std::unique_lock lock(mutex_);
+  MC_ASSERT_EQ(run, current_);
+  changed_.wait(lock, [&] {
+    const auto found = layers_here_.find(run);
+    return cancelled_.contains(run) || found == layers_here_.end() || found->second >= layers;
+  });
+  return !cancelled_.contains(run);
 }
 
 void ComputeQueue::post(node::Event event) {
@@ -78,6 +101,7 @@ void ComputeQueue::finish(node::Event done) {
     std::lock_guard lock(mutex_);
     MC_ASSERT(current_ != 0);
     cancelled_.erase(current_);
+    layers_here_.erase(current_);
     current_ = 0;
   }
   post(std::move(done));

@@ -4,11 +4,14 @@
 //   control loop --submit--> [work]   --take--> compute thread, one run at a time
 //                <--next---- [events] <--post, finish--        event_fd() is readable while there are events
 //
+// A run may begin before all layers of its prefix are here. The thread waits for each layer in await_prefix().
+//
 // A cancelled run is not taken out of the queue. The thread asks is_cancelled() where it can stop, and finishes the run
 // early. The mark goes with the run, so it hits no later one.
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -26,6 +29,9 @@ class ComputeQueue {
   // ---- control loop ----
   /// Not after stop().
   void submit(node::ComputeWork work);
+  /// The first `layers` layers of the run's prefix are here. Does nothing when the run is neither waiting nor under
+  /// way.
+  void prefix_here(uint64_t run, uint32_t layers);
   /// Does nothing when the run is neither waiting nor under way.
   void cancel(uint64_t run);
   std::optional<node::Event> next();
@@ -37,19 +43,22 @@ class ComputeQueue {
   /// Waits for work. nullopt after stop(). The run taken before must be finished.
   std::optional<node::ComputeWork> take();
   bool is_cancelled(uint64_t run) const;
+  /// Waits until the first `layers` layers of the prefix of the run under way are here. False: it is cancelled.
+  bool await_prefix(uint64_t run, uint32_t layers);
   void post(node::Event event);
   /// The run that was taken last has ended.
   void finish(node::Event done);
 
  private:
   EventFd wake_;
-  mutable std::mutex mutex_;  // guards all below
-  std::condition_variable has_work_;
+  mutable std::mutex mutex_;         // guards all below
+  std::condition_variable changed_;  // for the compute thread: work, layers of a prefix, a cancelled run, or stop()
   bool stopping_ = false;
-  std::vector<node::ComputeWork> work_;  // the role keeps at most one run under way
-  std::vector<node::Event> events_;      // at most layers + 1 a run
-  std::set<uint64_t> cancelled_;         // of runs that wait or are under way
-  uint64_t current_ = 0;                 // the run under way; 0 = none
+  std::vector<node::ComputeWork> work_;       // the role keeps at most one run under way
+  std::vector<node::Event> events_;           // at most layers + 1 a run
+  std::set<uint64_t> cancelled_;              // of runs that wait or are under way
+  std::map<uint64_t, uint32_t> layers_here_;  // of the prefixes of such runs that lack layers
+  uint64_t current_ = 0;                      // the run under way; 0 = none
 };
 
 }  // namespace mc::host

@@ -18,6 +18,13 @@ inline constexpr Flag kChunkTokens{.name = "chunk-tokens",
                                    .value = "N",
                                    .fallback = "512",
                                    .help = "tokens computed at a time, a multiple of --block-tokens"};
+inline constexpr Flag kLoadByLayer{
+    .name = "load-by-layer",
+    .kind = FlagKind::bytes,
+    .value = "SIZE",
+    .fallback = "off",
+    .help = "compute while SIZE or more of a prefix arrives, layer by layer; not on a GPU or in a pipeline",
+    .choices = "off"};
 inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .kind = FlagKind::count,
                                 .value = "N",

@@ -196,6 +196,8 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
       parts_.on_compute(chunk->tokens.size());
       compute().submit(std::move(*chunk));
+    } else if (const auto* here = std::get_if<node::PrefixLayers>(&action)) {
+      compute().prefix_here(here->run, here->layers);
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
       compute().cancel(cancel_run->run);
     } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {

@@ -157,8 +157,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   node::ChunkDone done;
   done.run = run.run;
   const auto fail = [&](const Error& error) {
-    done.code = error.code;
-    done.what = error.what;
+    done.code = error.code, done.what = error.what;
     return done;
   };
   done.rotten =
@@ -171,8 +170,7 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
   if (!chosen) return fail(chosen.error());
   std::vector<std::byte*> pages = pages_of(run);
   model::PrefillChunk chunk;
-  chunk.tokens = run.tokens;
-  chunk.start = run.start;
+  chunk.tokens = run.tokens, chunk.start = run.start;
   chunk.pages = pages.data();
   chunk.plan = &*chosen;
   const size_t vocab = model_.config().vocab;
@@ -189,6 +187,8 @@ node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
     queue_.post(node::LayerDone{run.run, layer, run.start / layout_.block_tokens, layer_crcs(run, layer)});
     return !queue_.is_cancelled(run.run);
   };
+  MC_ASSERT(options_.device == nullptr || run.layers_here >= layout_.layers);  // it copies layers ahead
+  chunk.before_prefix = [&](uint32_t layer) { return queue_.await_prefix(run.run, layer + 1); };
   std::optional<Error> broken;
   if (run.prompt_logprobs >= 0 && !run.targets.empty()) {
     if (hands_on || run.targets.size() > run.tokens.size() ||

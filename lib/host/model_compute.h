@@ -45,6 +45,7 @@ class ModelCompute final : public node::Compute {
   ~ModelCompute() override;
 
   void submit(node::ComputeWork work) override { queue_.submit(std::move(work)); }
+  void prefix_here(uint64_t run, uint32_t layers) override { queue_.prefix_here(run, layers); }
   void cancel(uint64_t run) override { queue_.cancel(run); }
   std::string kernels() const override;
   std::optional<Error> lost() const override;

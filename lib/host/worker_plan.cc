@@ -397,8 +397,16 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool)
   return std::unique_ptr<node::Compute>();
 }
 
+/// The bound of PrefillOptions, in bytes that really move.
+uint64_t WorkerPlan::by_layer_bytes() const {
+  if (!args_.has(flags::kLoadByLayer) || args_.text(flags::kLoadByLayer) == "off") return UINT64_MAX;
+  const uint64_t bytes = args_.bytes(flags::kLoadByLayer);
+  return costed_ ? static_cast<uint64_t>(static_cast<double>(bytes) / page_scale()) : bytes;
+}
+
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
+  prefill_.by_layer_bytes = by_layer_bytes();
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   costed_->layout = options.layout;
   costed_->pool = pool;
@@ -409,13 +417,17 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) 
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
 
+/// Bytes that a byte of a costed node's page stands for.
+double WorkerPlan::page_scale() const {
+  MC_ASSERT(costed_ && options.layout.layer_bytes() > 0);
+  return static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
+         static_cast<double>(options.layout.layers * options.layout.layer_bytes());
+}
+
 std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
   if (!costed_) return std::nullopt;
-  MC_ASSERT(options.layout.layer_bytes() > 0);
-  const double scale = static_cast<double>(costed_->profile.kv_bytes_per_token) * options.layout.block_tokens /
-                       static_cast<double>(options.layout.layers * options.layout.layer_bytes());
   const sched::Path& net = costed_->profile.paths.net;
-  costed::PacedPlane::Pace pace{.s_per_byte = scale / net.bytes_per_s, .latency = from_seconds(net.latency_s)};
+  costed::PacedPlane::Pace pace{.s_per_byte = page_scale() / net.bytes_per_s, .latency = from_seconds(net.latency_s)};
   if (options.stages > 1)
     pace.s_per_activation_byte = static_cast<double>(costed_->profile.activation_bytes_per_token) /
                                  static_cast<double>(prefill_.slots.row_bytes) / net.bytes_per_s;
@@ -447,6 +459,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
       .pool = pool, .page_count = options.page_count, .slots = prefill_.slots, .device = engine_->device.get()};
   MC_TRY(opened, ModelCompute::open(std::move(runner), *engine_->parallel, compute));
   prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
+  prefill_.by_layer_bytes = engine_->device ? UINT64_MAX : by_layer_bytes();
   decode_.batch_max = asked.max_batch;
   return std::unique_ptr<node::Compute>(std::move(opened));
 }

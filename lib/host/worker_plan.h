@@ -73,6 +73,8 @@ class WorkerPlan {
   Result<void> plan_model();
   Result<void> plan_costed(sched::Profile profile);
   Result<void> check_chunk(uint32_t chunk_tokens) const;
+  uint64_t by_layer_bytes() const;
+  double page_scale() const;
   Result<std::unique_ptr<node::Compute>> open_costed(std::byte* pool);
   Result<std::unique_ptr<node::Compute>> open_model(std::byte* pool);
   Result<sched::Cost> cost_of_model(model::Runner& runner) const;

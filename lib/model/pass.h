@@ -48,6 +48,9 @@ struct PrefillChunk {
   /// Called when a layer's extents of this chunk are written and sealed (including a partial tail): on the CPU before
   /// the attention of that layer, on a GPU while it computes the next layer. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> on_layer;
+  /// Called before the pages below `start` are read in a layer: on the CPU before the attention of the layer, while a
+  /// device reads them before it is called. False stops the chunk: Code::cancelled.
+  std::function<bool(uint32_t layer)> before_prefix;
 };
 
 /// The draw of a row's next token, as arguments of ops::Sampler::sample().

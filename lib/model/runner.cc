@@ -139,6 +139,8 @@ Result<void> Runner::prefill(const PrefillChunk& chunk) {
   for (uint32_t layer = chunk.first_layer; layer < end; ++layer) {
     MC_CHECK(backend_->before_attention(layer));
     if (!is_late) MC_CHECK(announce(chunk, layer));
+    if (chunk.start > 0 && chunk.before_prefix && !chunk.before_prefix(layer))
+      return Error{Code::cancelled, "prefill stopped before the attention of layer " + std::to_string(layer)};
     if (layer + 1 < layers) {
       MC_CHECK(backend_->attend(layer));
       MC_CHECK(backend_->after_attention(layer));

@@ -54,7 +54,10 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
   const std::span<const wire::HolderPart> from = read.parts.empty() ? std::span(whole_there) : std::span(read.parts);
   const std::span<const wire::HolderPart> to = here->empty() ? std::span(whole_here) : std::span(*here);
   if (from.size() == 1 && to.size() == 1) {  // the usual case: one read under the caller's number
-    start_here(read, lacked(read, 0), from[0], {0, layout.layers}, layout, read.read, out);
+    if (read.by_layer && layout.layers > 1)
+      start_by_layer(read, from[0], layout, out);
+    else
+      start_here(read, lacked(read, 0), from[0], {0, layout.layers}, layout, read.read, out);
     return true;
   }
   Whole& whole = wholes_[read.read];
@@ -69,8 +72,9 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
       const LayerRange layers = common(reader, holder);
       if (layers.count() == 0) continue;
       const uint64_t piece = numbers_.next();
-      pieces_[piece] = is_here ? Piece{.whole = read.read}
-                               : Piece{read.read, reader.node, reader.instance, after(now, read.budget + kAnswerTime)};
+      pieces_[piece] =
+          is_here ? Piece{.whole = read.read, .first_layer = layers.first}
+                  : Piece{read.read, reader.node, reader.instance, after(now, read.budget + kAnswerTime), layers.first};
       ++whole.pieces_left;
       if (is_here)
         start_here(read, blocks, holder, layers, layout, piece, out);
@@ -80,6 +84,22 @@ bool BlockReads::start(const BlockRead& read, const ExtentLayout& layout, TimePo
   }
   MC_ASSERT(whole.pieces_left > 0);
   return true;
+}
+
+void BlockReads::start_by_layer(const BlockRead& read, const wire::HolderPart& from, const ExtentLayout& layout,
+                                Actions& out) {
+  Whole& whole = wholes_[read.read];
+  whole.done.read = read.read;
+  whole.pieces_left = std::min(kLayerPieces, layout.layers);
+  const std::vector<size_t> blocks = lacked(read, 0);
+  uint32_t first = 0;
+  for (uint32_t n = 1; n <= whole.pieces_left; ++n) {
+    const uint32_t end = layout.layers * n / whole.pieces_left;
+    const uint64_t piece = numbers_.next();
+    pieces_[piece] = Piece{.whole = read.read, .first_layer = first};
+    start_here(read, blocks, from, {first, end}, layout, piece, out);
+    first = end;
+  }
 }
 
 void BlockReads::start_here(const BlockRead& read, std::span<const size_t> blocks, const wire::HolderPart& from,
@@ -124,6 +144,11 @@ void BlockReads::start_there(const BlockRead& read, std::span<const size_t> bloc
   out.push_back(Send{to.node, to.instance, std::move(message)});
 }
 
+uint32_t BlockReads::layers_here(uint64_t read) const {
+  const auto whole = wholes_.find(read);
+  return whole == wholes_.end() ? 0 : whole->second.layers_here;
+}
+
 void BlockReads::cancel(uint64_t read, Actions& out) const {
   if (!wholes_.contains(read)) return out.push_back(CancelRead{read});
   for (const auto& [number, piece] : pieces_) {
@@ -133,6 +158,15 @@ void BlockReads::cancel(uint64_t read, Actions& out) const {
     else
       out.push_back(Send{piece.node, piece.stage, wire::StageReadCancel{number}});
   }
+}
+
+/// The first layer that a piece has still to bring.
+uint32_t BlockReads::first_unread(uint64_t read) const {
+  uint32_t first = UINT32_MAX;
+  for (const auto& [number, piece] : pieces_)
+    if (piece.whole == read) first = std::min(first, piece.first_layer);
+  MC_ASSERT_LT(first, UINT32_MAX);
+  return first;
 }
 
 void BlockReads::Whole::fail(Code code, const std::string& what, bool refused) {
@@ -146,7 +180,10 @@ std::optional<ReadDone> BlockReads::end(std::map<uint64_t, Piece>::iterator piec
   MC_ASSERT(whole != wholes_.end() && whole->second.pieces_left > 0);
   pieces_.erase(piece);
   if (code != Code::ok) whole->second.fail(code, what, refused);
-  if (--whole->second.pieces_left > 0) return std::nullopt;
+  if (--whole->second.pieces_left > 0) {
+    if (whole->second.done.code == Code::ok) whole->second.layers_here = first_unread(whole->first);
+    return std::nullopt;
+  }
   ReadDone done = std::move(whole->second.done);
   wholes_.erase(whole);
   return done;

@@ -10,6 +10,9 @@
 // when a stage of the reader is lost before the end, because the stage's layers of the blocks are lost with it, whether
 // its pieces had ended or not. A piece at a later stage ends with the stage's answer, or when the stage is lost, or
 // late: its answer may have been lost, and the stage gives up its read after the budget.
+//
+// A long read of one node by another one may be cut by layers as well, so that the reader computes with the first
+// layers while later ones are on their way. The reads of one holder arrive in their order.
 #pragma once
 
 #include <map>
@@ -37,6 +40,7 @@ struct BlockRead {
   std::vector<uint64_t> held = {};
   Duration budget{};
   bool urgent = false;
+  bool by_layer = false;  // cut by layers, if both nodes have all layers
 };
 
 /// Whether `parts` are the layers 0 to `layers` once and in order, and name pages of possible sizes. No parts are
@@ -46,6 +50,7 @@ bool are_sound(std::span<const wire::HolderPart> parts, uint32_t layers);
 class BlockReads {
  public:
   static constexpr Duration kAnswerTime = 5s;  // after the budget; then a stage's answer is lost
+  static constexpr uint32_t kLayerPieces = 8;  // most pieces of a read that is cut by layers
 
   /// `reader` (this node), `numbers` and `peers` must outlive the object.
   BlockReads(const BlockSource& reader, Numbers& numbers, const Peers& peers)
@@ -53,6 +58,8 @@ class BlockReads {
 
   /// `layout` is that of this process's pages. False: a member of either pipeline is missing, and nothing was begun.
   bool start(const BlockRead& read, const ExtentLayout& layout, TimePoint now, Actions& out);
+  /// Number of leading layers that are here of all blocks of a read that has not ended. 0 for a read in one piece.
+  uint32_t layers_here(uint64_t read) const;
   /// Ends the read early at every member of the reader. The end comes with ReadDone as always.
   void cancel(uint64_t read, Actions& out) const;
 
@@ -74,15 +81,18 @@ class BlockReads {
     NodeId node = {};
     InstanceId stage = {};  // zero: read by this process
     TimePoint until = kNever;
+    uint32_t first_layer = 0;
   };
   struct Whole {
     uint32_t pieces_left = 0;
+    uint32_t layers_here = 0;
     std::vector<InstanceId> stages;  // later members of the reader's pipeline
     ReadDone done;                   // first failure
 
     void fail(Code code, const std::string& what, bool refused);
   };
 
+  void start_by_layer(const BlockRead& read, const wire::HolderPart& from, const ExtentLayout& layout, Actions& out);
   void start_here(const BlockRead& read, std::span<const size_t> blocks, const wire::HolderPart& from,
                   LayerRange layers, const ExtentLayout& layout, uint64_t piece, Actions& out) const;
   void start_there(const BlockRead& read, std::span<const size_t> blocks, const wire::HolderPart& from,
@@ -90,6 +100,7 @@ class BlockReads {
                    Actions& out) const;
   std::optional<ReadDone> end(std::map<uint64_t, Piece>::iterator piece, Code code, const std::string& what,
                               bool refused = false);
+  uint32_t first_unread(uint64_t read) const;
 
   const BlockSource& reader_;
   Numbers& numbers_;

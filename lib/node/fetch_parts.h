@@ -25,8 +25,10 @@ struct FetchPart {
   State state = State::waiting;
   uint64_t lease = 0, read = 0;  // 0 = none outstanding
   TimePoint until = kNever, lease_end = kNever;
+  TimePoint read_at{};  // when the read began
+  uint64_t loan = 0;    // of the pages, which the request owns then; 0 = the part owns them
   wire::LeaseGrant grant;
-  std::vector<kv::PageIndex> pages;  // pages that the read fills; owned by the part
+  std::vector<kv::PageIndex> pages;  // pages that the read fills
   std::vector<uint64_t> held;        // see BlockRead; set with the pages
 
   uint32_t first() const { return source.first_block; }

@@ -188,8 +188,10 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
   const sched::Cost& cost = books_.board.predictor(slot).cost();
   const double tokens = r.tokens(), reused = report.cached_local + report.cached_remote;
   const double seconds = report.compute_ms * 1e-3;
-  errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
-  books_.board.prefilled(slot, tokens, reused, seconds);
+  if (report.fetch_hidden_ms == 0) {  // otherwise computing may have waited for layers of the prefix
+    errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
+    books_.board.prefilled(slot, tokens, reused, seconds);
+  }
   if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
   if (report.sources.size() > 1) return;  // several senders together say nothing about the rate of one
   const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
@@ -197,8 +199,9 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
   MC_ASSERT(node != nullptr && node->instance == r.attempt.prefill_instance);
   const double blocks = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens : 0;
   const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
-  errors_.read.observe(cost.read(bytes, 0), report.fetch_ms * 1e-3);
-  books_.board.read(slot, bytes, report.fetch_ms * 1e-3);
+  const double read_s = (report.fetch_ms + report.fetch_hidden_ms) * 1e-3;
+  errors_.read.observe(cost.read(bytes, 0), read_s);
+  books_.board.read(slot, bytes, read_s);
 }
 
 void Flights::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {

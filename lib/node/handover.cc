@@ -38,9 +38,11 @@ void announce_prefix(const PrefillRequest& r, const Shelf& shelf, LayerRange lay
   for (uint32_t layer = layers.first; layer < layers.end; ++layer) {
     std::vector<wire::ReadyExtent> extents;
     for (uint32_t block = r.decode.has; block < r.prefix.blocks; ++block) {
-      const kv::BlockMeta& meta = shelf.pool.meta(r.pages[block]);
-      extents.push_back({shelf.page_offset(r.pages[block]) + shelf.layout.layer_offset(layer),
-                         meta.layer_crcs.empty() ? 0 : meta.layer_crcs[layer]});
+      // A block that arrived while the pool got another copy of it is in a page of the request's own.
+      const std::vector<uint32_t>& crcs =
+          r.pages.pinned(block) ? shelf.pool.meta(r.pages[block]).layer_crcs : r.crcs.at(block);
+      extents.push_back(
+          {shelf.page_offset(r.pages[block]) + shelf.layout.layer_offset(layer), crcs.empty() ? 0 : crcs[layer]});
     }
     announce(r, layer, r.decode.has, std::move(extents), out);
   }

@@ -30,6 +30,18 @@ Result<void> HeldPages::allocate(kv::Pool& pool, uint32_t count) {
   return {};
 }
 
+void HeldPages::append(std::span<const kv::PageIndex> owned) {
+  pages_.insert(pages_.end(), owned.begin(), owned.end());
+  pinned_.resize(pages_.size(), false);
+}
+
+void HeldPages::forget_from(uint32_t first) {
+  MC_ASSERT_LE(first, pages_.size());
+  MC_ASSERT(std::find(pinned_.begin() + first, pinned_.end(), true) == pinned_.end());
+  pages_.resize(first);
+  pinned_.resize(first);
+}
+
 void HeldPages::adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta) {
   pages_.push_back(pool.publish(owned, std::move(meta)).page);
   pinned_.push_back(true);

@@ -29,6 +29,10 @@ class HeldPages {
   uint32_t pin_prefix(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// Takes `count` more pages from the pool, or none.
   Result<void> allocate(kv::Pool& pool, uint32_t count);
+  /// Holds owned pages of the caller as the next blocks, which may be filled later.
+  void append(std::span<const kv::PageIndex> owned);
+  /// The caller owns the pages from index `first` on again. None of them is pinned.
+  void forget_from(uint32_t first);
   /// Publishes the caller's owned page as the next block. When the pool has the block already, the pool's page is held
   /// instead.
   void adopt(kv::Pool& pool, kv::PageIndex owned, kv::BlockMeta meta);

@@ -5,7 +5,7 @@
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
 //   KV       ReadDone                        ->   Read, CancelRead
-//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, CancelRun, JoinBatch, RunStep, LeaveBatch
+//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, LeaveBatch
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
 //            DiskLoaded, DiskEvicted,
 //            DiskUpkeepFailed
@@ -310,6 +310,15 @@ struct RunChunk {
   /// CRC32C that the first pages must have before they are used, [block][layer] of this node's layers. Present in the
   /// first chunk of a request that reuses cached blocks. A mismatch is reported in ChunkDone, and nothing is computed.
   std::vector<uint32_t> prefix_crcs;
+  /// Layers of which the blocks before `start` are here. The compute waits before it reads a later layer of them, until
+  /// PrefixLayers tells that it is here.
+  uint32_t layers_here = UINT32_MAX;
+};
+
+/// The first `layers` layers of the blocks before a run's start are here. Has no effect when the run has ended.
+struct PrefixLayers {
+  uint64_t run = 0;
+  uint32_t layers = 0;
 };
 
 struct CancelRun {
@@ -426,9 +435,9 @@ struct RequestRetried {
   std::string message;
 };
 
-using ActionVariant =
-    std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, CancelRun, JoinBatch, RunStep,
-                 LeaveBatch, Reply, BreakerChanged, RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
+using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers,
+                                   CancelRun, JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged, RequestRetried,
+                                   DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

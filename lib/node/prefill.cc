@@ -22,12 +22,24 @@ RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
   }
   return RequestStage::queue;
 }
+/// Whether a prefix is on its way, and the first chunk takes longer to compute than the rest of the way is expected to
+/// take.
+bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const WorkerOptions& worker,
+                    const PrefillOptions& options, TimePoint now) {
+  const auto coming = fetches.arriving(r.spec.req, now);
+  if (!coming) return false;
+  const uint32_t prefix = (fetches.have(r.spec.req) + coming->blocks) * worker.layout.block_tokens;
+  const uint32_t end = std::min(r.tokens(), prefix + options.chunk_tokens);
+  return to_seconds(coming->rest) <= worker.cost.prefill(end, prefix);
+}
+
 }  // namespace
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
     : Worker(std::move(worker)),
       prefill_(options),
-      fetches_(*shelf_, peers(), disk_, reads_, numbers_, prefill_.fetch_timeout),
+      fetches_(*shelf_, peers(), disk_, reads_, numbers_, prefill_.fetch_timeout,
+               prefill_.stages > 1 ? UINT64_MAX : prefill_.by_layer_bytes),
       pipeline_(name(), peers(), prefill_.stages, options_.layout.layers),
       copies_(*shelf_, reads_) {
   MC_ASSERT(shelf_);
@@ -174,11 +186,16 @@ void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actio
 
 void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
   if (const auto* layer = std::get_if<LayerDone>(&event)) {
-    if (Request* r = requests_.of_run(layer->run)) on_layer(*r, *layer, out);
+    Request* r = requests_.of_run(layer->run);
+    if (r && r->phase == Phase::computing && r->arriving)
+      r->arriving->sealed.push_back(*layer);
+    else if (r && r->phase == Phase::computing)
+      handover::announce_layer(*r, *shelf_, *layer, out);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
     if (const RequestPtr r = requests_.end_run(chunk->run)) on_chunk(*r, *chunk, now, out);
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
     if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
+    if (const RequestPtr r = computing_) settle(*r);  // it may have waited for the read
   } else if (std::holds_alternative<DiskLoaded>(event)) {
     fetches_.on_disk(now, out);
   }
@@ -233,6 +250,12 @@ void Prefill::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) 
 
 void Prefill::fill_load(wire::Load& load) const {
   double queue_s = 0;
+  const auto estimate = [&](const Request& r) {
+    const uint32_t bt = options_.layout.block_tokens;
+    const uint32_t reused =
+        r.work.next > 0 ? r.work.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
+    return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
+  };
   for (const auto& r : requests_.queue()) queue_s += estimate(*r);
   if (computing_) queue_s += estimate(*computing_);
   load.queue_s = queue_s;
@@ -241,13 +264,6 @@ void Prefill::fill_load(wire::Load& load) const {
   load.hit_tokens = stats_.local_tokens + stats_.remote_tokens;
   load.disk_hit_tokens = stats_.disk_tokens;
   load.prompt_tokens = stats_.prompt_tokens;
-}
-
-double Prefill::estimate(const Request& r) const {
-  const uint32_t bt = options_.layout.block_tokens;
-  const uint32_t reused =
-      r.work.next > 0 ? r.work.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
-  return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
 }
 
 // Prepares the first few requests in order, and computes the first one that is ready.
@@ -266,12 +282,17 @@ void Prefill::pump(TimePoint now, Actions& out) {
   }
   if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->work.run == 0)
     run_chunk(*computing_, out);  // the run waited for a slot, which the next stage frees by reading it
+  if (computing_ && computing_->phase == Phase::computing && computing_->arriving) follow_prefix(*computing_, now, out);
   if (computing_) return;
   // Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
   // blocks. The fetch has its own time limit.
   const auto prefix_is_coming = [this](const Request& r) {
     const uint32_t here = shelf_->pool.match(r.reusable_hashes());
     return here < r.reusable && requests_.is_fetched_before(r, here, fetches_);
+  };
+  const auto compute = [this](const RequestPtr& r) {
+    requests_.leave_queue(*r);
+    computing_ = r;
   };
   const auto waiting = requests_.queue();
   for (const auto& r : waiting) {
@@ -284,11 +305,12 @@ void Prefill::pump(TimePoint now, Actions& out) {
     // Two preparing requests could pin so many pages that neither can start. Unpinned blocks stay cached and are
     // matched again at each request's turn.
     if (!started && requests_.unpin_others(*r, fetches_, shelf_->pool)) started = start_compute(*r, now, out);
-    if (!started) continue;
-    requests_.leave_queue(*r);
-    computing_ = r;
-    return;
+    if (started) return compute(r);
   }
+  for (const auto& r : waiting)
+    if (r->phase == Phase::preparing && r->decode.accepted && hides_the_rest(*r, fetches_, options_, prefill_, now) &&
+        start_compute(*r, now, out))
+      return compute(r);
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
@@ -329,7 +351,7 @@ void Prefill::end(Request& r, Actions& out) {
 
 // The host writes into the pages until it reports the end of the run. The pages are released only then.
 void Prefill::settle(Request& r) {
-  if (r.phase != Phase::ended || r.work.run != 0) return;
+  if (r.phase != Phase::ended || r.work.run != 0 || fetches_.is_lent(r.loan)) return;
   // Later stages write their chunks into these pages before any later run, so the release does not wait for them.
   for (const auto& [run, chunk] : r.work.flow.all()) flowing_.erase(run);
   r.work.flow.clear();
@@ -366,20 +388,33 @@ bool Prefill::take_pages(Request& r) {
   const auto held = r.pages.all();
   const auto gone = std::find_if(held.begin(), held.end(),
                                  [&](kv::PageIndex page) { return shelf_->pool.state(page) != kv::PageState::cached; });
+  const bool early = !fetches_.done(r.spec.req);
+  if (early && gone != held.end()) return false;  // the fetch counts on them
   r.pages.release_from(shelf_->pool, static_cast<uint32_t>(gone - held.begin()));
   // Pins blocks that were published since this request prepared.
-  r.pages.pin_prefix(shelf_->pool, r.reusable_hashes().subspan(r.pages.size()));
+  if (!early) r.pages.pin_prefix(shelf_->pool, r.reusable_hashes().subspan(r.pages.size()));
+  const uint32_t here = r.pages.size();
+  std::vector<std::vector<uint32_t>> lent;  // checksums of the blocks that arrive
+  if (early) lent = fetches_.lend(r.spec.req, r.loan = numbers_.next());
+  const auto give_back = [&] {
+    if (early) fetches_.take_back(r.spec.req), r.loan = 0;
+    return false;
+  };
   const uint32_t shared = r.pages.size();
   const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
   if (shelf_->make_room) shelf_->make_room(own);
-  if (!r.pages.allocate(shelf_->pool, own)) return false;
+  if (!r.pages.allocate(shelf_->pool, own)) return give_back();
   r.prefix.blocks = shared;
+  r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
+  std::move(lent.begin(), lent.end(), r.crcs.begin() + here);
+  if (early) r.arriving = ArrivingPrefix{.here = here};
   if (r.alone) return true;
   const std::vector<kv::PageIndex> pages(r.pages.all().begin(), r.pages.all().end());
   const auto lease = shelf_->leases.grant(r.decode.instance.hex(), pages, after(r.times.deadline, prefill_.grace));
   if (!lease) {  // the limit of leases is reached: wait until some end
     r.pages.release_from(shelf_->pool, shared);
-    return false;
+    r.arriving.reset();
+    return give_back();
   }
   r.decode.lease = *lease;
   return true;
@@ -388,30 +423,72 @@ bool Prefill::take_pages(Request& r) {
 /// False when the pool cannot give the pages yet. The request then stays ready.
 bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
   if (!take_pages(r)) return false;
-  const uint32_t bt = options_.layout.block_tokens;
-  const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
-  // Requests that are computed here or in a later stage of the pipeline.
-  const std::vector<const Request*> computing = requests_.computing_besides(r);
   MC_ASSERT_LE(r.prefix.blocks, r.pages.size());
   r.phase = Phase::computing;
   r.times.compute_at = now;
   flush_events(now, out);  // evictions for these pages are booked before the miss reasons are read
+  r.work.next = r.prefix.blocks * options_.layout.block_tokens;
+  if (r.arriving) {
+    r.arriving->layers = fetches_.layers_here(r.spec.req);
+  } else {
+    book_prefix(r, now);
+    for (uint32_t stage = 1; stage < prefill_.stages && r.prefix.blocks > 0; ++stage)
+      if (const wire::Peer* member = pipeline_.member(stage))
+        send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
+    handover::announce_prefix(r, *shelf_, pipeline_.own_layers(), out);
+  }
+  run_chunk(r, out);
+  return true;
+}
+
+/// Counts what of the prompt is not computed, and why the rest is.
+void Prefill::book_prefix(Request& r, TimePoint now) {
+  const uint32_t bt = options_.layout.block_tokens;
+  const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
+  // Requests that are computed here or in a later stage of the pipeline.
+  const std::vector<const Request*> computing = requests_.computing_besides(r);
   r.prefix.misses = MissReasons(*shelf_, blocks_.memory(), name()).of(r, fetched.given_up, computing, now);
   r.prefix.remote = std::min(fetched.blocks, r.prefix.blocks);  // fetched blocks may have been evicted again
   r.prefix.disk = std::min(fetched.disk_blocks, r.prefix.blocks - r.prefix.remote);
-  r.work.next = r.prefix.blocks * bt;
-  r.crcs.assign(r.pages.size(), std::vector<uint32_t>(options_.layout.layers, 0));
   stats_.prompt_tokens += r.tokens();
   stats_.remote_tokens += r.prefix.remote * bt;
   stats_.local_tokens += (r.prefix.blocks - r.prefix.remote) * bt;
   stats_.disk_tokens += r.prefix.disk * bt;
-  stats_.computed_tokens += r.tokens() - r.work.next;
-  for (uint32_t stage = 1; stage < prefill_.stages && r.prefix.blocks > 0; ++stage)
-    if (const wire::Peer* member = pipeline_.member(stage))
-      send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
+  stats_.computed_tokens += r.tokens() - r.prefix.blocks * bt;
+}
+
+/// Tells the compute of the layers that have come. When all have, the decode node hears of the prefix and of what was
+/// computed meanwhile. When a block does not come, the run is cancelled, and the blocks from there on are computed into
+/// the same pages.
+void Prefill::follow_prefix(Request& r, TimePoint now, Actions& out) {
+  ArrivingPrefix& coming = *r.arriving;
+  const RequestId& req = r.spec.req;
+  if (!fetches_.done(req)) {
+    const uint32_t layers = fetches_.layers_here(req);
+    if (r.work.run != 0 && layers > coming.layers) out.push_back(PrefixLayers{r.work.run, coming.layers = layers});
+    return;
+  }
+  const uint32_t have = fetches_.have(req);
+  const bool is_whole = have == r.prefix.blocks;
+  if (is_whole) {
+    out.push_back(PrefixLayers{r.work.run, options_.layout.layers});
+  } else if (r.work.run != 0) {
+    if (!std::exchange(coming.failed, true)) out.push_back(CancelRun{r.work.run});
+    return;  // the run ends, and then the reads that still write into its pages
+  } else if (fetches_.is_lent(r.loan)) {
+    return;
+  }
+  r.prefix.blocks = have;
+  book_prefix(r, now);
   handover::announce_prefix(r, *shelf_, pipeline_.own_layers(), out);
+  const ArrivingPrefix arrived = std::move(coming);
+  r.arriving.reset();
+  if (is_whole) {
+    for (const LayerDone& layer : arrived.sealed) handover::announce_layer(r, *shelf_, layer, out);
+    return;
+  }
+  r.work.next = have * options_.layout.block_tokens;
   run_chunk(r, out);
-  return true;
 }
 
 void Prefill::run_chunk(Request& r, Actions& out) {
@@ -429,14 +506,12 @@ void Prefill::run_chunk(Request& r, Actions& out) {
     run.sample = r.is_last_chunk();
     run.targets = r.targets();
   }
-  if (r.work.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), r.prefix.blocks, pipeline_.own_layers());
+  const uint32_t here = r.arriving ? r.arriving->here : r.prefix.blocks;  // what arrives is checked on its way
+  if (r.work.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), here, pipeline_.own_layers());
+  if (r.arriving) run.layers_here = r.arriving->layers;
   ++r.work.chunks;
   requests_.begin_run(r);
   out.push_back(std::move(run));
-}
-
-void Prefill::on_layer(Request& r, const LayerDone& done, Actions& out) {
-  if (r.phase == Phase::computing && done.run == r.work.run) handover::announce_layer(r, *shelf_, done, out);
 }
 
 void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out) {
@@ -447,6 +522,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   blocks_.drop_rotten(shelf_->pool, r.hashes, r.pages.all(), done.rotten);
   stats_.checksum_failures += done.rotten.size();
   if (r.phase == Phase::ended) return settle(r);
+  if (r.arriving && r.arriving->failed) return;  // pump() goes on with it
   if (done.code != Code::ok)
     return fail(r, {RequestStage::prefill, reason_of(done.code), done.code != Code::invalid}, done.what, out);
   ++stats_.chunks;

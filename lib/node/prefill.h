@@ -10,6 +10,9 @@
 // first in, first out. The prefix is matched again when computing starts. Two requests that share a prefix therefore
 // compute it once, because the second one reuses the blocks of the first.
 //
+// A request may begin before the last layers of its prefix are here, when no other one is ready and computing hides the
+// rest of the way. The compute waits for each layer of the prefix. A prefix that fails after that is computed instead.
+//
 // Each layer is announced to the decode node as soon as it is sealed, so the transfer overlaps the compute (Mooncake,
 // "Layer-wise Prefill"). The request's pages stay leased to the decode node until its KvDone or the deadline.
 //
@@ -45,8 +48,11 @@ struct PrefillOptions {
   Duration fetch_timeout = 5s;  // time-out of one lease request or read; then the prefix is computed instead
   Duration peer_wait = 1s;      // wait for a decode node that the conductor has chosen but that is not listed here
   Duration grace = 500ms;       // time after the deadline at which the request's pages are released in any case
-  uint32_t stages = 1;          // stages of the pipeline that this node leads
-  ActivationSlots slots;        // used when stages > 1
+  // Computing may begin while the last read of so many bytes or more is under way; UINT64_MAX = never. Not in a
+  // pipeline.
+  uint64_t by_layer_bytes = UINT64_MAX;
+  uint32_t stages = 1;    // stages of the pipeline that this node leads
+  ActivationSlots slots;  // used when stages > 1
 };
 
 class Prefill final : public Worker {
@@ -100,13 +106,13 @@ class Prefill final : public Worker {
   void end(Request& r, Actions& out);
   /// Releases the pages as soon as no run uses them.
   void settle(Request& r);
-  double estimate(const Request& r) const;
 
   // ---- computing and handing over ----
   bool take_pages(Request& r);
   bool start_compute(Request& r, TimePoint now, Actions& out);
+  void book_prefix(Request& r, TimePoint now);
+  void follow_prefix(Request& r, TimePoint now, Actions& out);
   void run_chunk(Request& r, Actions& out);
-  void on_layer(Request& r, const LayerDone& done, Actions& out);
   void on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions& out);
   void publish(Request& r, uint32_t first_block, uint32_t end_block);
   void first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out);

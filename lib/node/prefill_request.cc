@@ -95,9 +95,10 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   report.sources = fetched.from;
   report.fallback = fetched.fallback;
   // Waits for preparation, and then for the compute while it serves an earlier request.
-  report.queue_ms =
-      to_ms(times.prepare_at - times.arrived) + to_ms(times.compute_at - std::max(times.accepted_at, fetched.ended));
-  report.fetch_ms = fetched.ms();
+  report.queue_ms = to_ms(times.prepare_at - times.arrived) +
+                    to_ms(times.compute_at - std::max(times.accepted_at, std::min(fetched.ended, times.compute_at)));
+  report.fetch_ms = fetched.ms(times.compute_at);
+  report.fetch_hidden_ms = fetched.ms(kNever) - report.fetch_ms;
   report.accept_ms = to_ms(times.accepted_at - times.prepare_at);
   report.compute_ms = to_ms(now - times.compute_at);
   report.chunks = work.chunks;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "node/held_pages.h"
@@ -44,6 +45,16 @@ struct ChunkProgress {
   ChunkFlow flow;  // chunks that later stages have not finished
 };
 
+/// A prefix whose later layers arrive while the first chunk is computed (Mooncake 5.2, "Layer-wise Prefill"). The
+/// decode node hears of no extent until all have come, because a block that does not come is computed, and its bytes
+/// may differ.
+struct ArrivingPrefix {
+  uint32_t here = 0;              // number of leading blocks that were here when computing started
+  uint32_t layers = 0;            // number of leading layers that the compute was told of
+  bool failed = false;            // a block does not come: the run under way has been cancelled
+  std::vector<LayerDone> sealed;  // layers of the chunk that are not announced yet
+};
+
 struct PrefillRequest {
   enum class Phase : uint8_t { queued, preparing, computing, handing_over, ended };
 
@@ -57,8 +68,10 @@ struct PrefillRequest {
   uint32_t reusable = 0;          // number of leading blocks that may come from a cache
   HeldPages pages;
   CachedPrefix prefix;
+  std::optional<ArrivingPrefix> arriving;
+  uint64_t loan = 0;  // number of the pages lent by the fetch (PrefixFetches::lend); 0 = none were lent
   ChunkProgress work;
-  std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks
+  std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of computed blocks, and of those that arrived meanwhile
 
   uint32_t tokens() const { return static_cast<uint32_t>(spec.ids.size()); }
   std::span<const BlockHash> reusable_hashes() const { return std::span(hashes).first(reusable); }

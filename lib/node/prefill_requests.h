@@ -3,8 +3,8 @@
 //
 //   add --enqueue--> in the queue --leave_queue--> computing, handing over --end--> ended --drop--> gone
 //
-// An ended request stays in the books until the host has reported the end of its run, because the run still writes
-// into its pages.
+// An ended request stays in the books until the host has reported the end of its run and of reads that were given up,
+// because they still write into its pages.
 #pragma once
 
 #include <deque>
@@ -27,7 +27,7 @@ class PrefillRequests {
   const std::map<RequestId, Ptr>& all() const { return requests_; }
   /// Queued and preparing requests in order of arrival.
   const std::deque<Ptr>& queue() const { return queue_; }
-  /// Ended requests whose run has not ended.
+  /// Ended requests whose run or reads have not ended.
   std::span<const Ptr> ended() const { return ended_; }
   /// The newest attempt of the request; null = it is not here, or has ended.
   PrefillRequest* find(const RequestId& req) const;

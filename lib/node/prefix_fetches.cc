@@ -88,6 +88,58 @@ bool PrefixFetches::done(const RequestId& req) const {
   return it != fetches_.end() && it->second.state == State::done;
 }
 
+std::optional<PrefixFetches::Arriving> PrefixFetches::arriving(const RequestId& req, TimePoint now) const {
+  if (by_layer_bytes_ == UINT64_MAX) return std::nullopt;
+  const auto it = fetches_.find(req);
+  if (it == fetches_.end() || it->second.state != State::fetching || it->second.lent_have) return std::nullopt;
+  const Fetch& f = it->second;
+  Arriving coming{0, layers_here(req), {}};
+  if (coming.layers == 0) return std::nullopt;
+  for (const auto& [first, part] : f.parts.all()) {
+    if (part.state != FetchPart::State::reading && part.state != FetchPart::State::here) return std::nullopt;
+    coming.blocks += part.source.block_count;
+    if (part.read == 0) continue;
+    const uint32_t here = reads_.layers_here(part.read), left = shelf_.layout.layers - here;
+    coming.rest = std::max(coming.rest, Duration((now - part.read_at).count() / here * left));
+  }
+  return coming;
+}
+
+uint32_t PrefixFetches::layers_here(const RequestId& req) const {
+  uint32_t layers = shelf_.layout.layers;
+  for (const auto& [first, part] : fetches_.at(req).parts.all())
+    if (part.state != FetchPart::State::here)
+      layers = std::min(layers, part.read == 0 ? 0 : reads_.layers_here(part.read));
+  return layers;
+}
+
+std::vector<std::vector<uint32_t>> PrefixFetches::lend(const RequestId& req, uint64_t loan) {
+  Fetch& f = fetches_.at(req);
+  MC_ASSERT(f.state == State::fetching && !f.lent_have && loan != 0);
+  f.lent_have = f.have();
+  std::vector<std::vector<uint32_t>> crcs;
+  for (auto& [first, part] : f.parts.all()) {
+    MC_ASSERT_EQ(f.wanted.pages->size(), first);
+    MC_ASSERT_EQ(part.pages.size(), part.source.block_count);
+    part.loan = loan;
+    f.wanted.pages->append(part.pages);
+    for (const wire::LeasedBlock& block : part.grant.blocks) crcs.push_back(block.layer_crcs);
+  }
+  return crcs;
+}
+
+void PrefixFetches::take_back(const RequestId& req) {
+  Fetch& f = fetches_.at(req);
+  MC_ASSERT(f.lent_have.has_value());
+  f.wanted.pages->forget_from(*f.lent_have);
+  f.lent_have.reset();
+  for (auto& [first, part] : f.parts.all()) part.loan = 0;
+}
+
+bool PrefixFetches::is_lent(uint64_t loan) const {
+  return std::any_of(lent_reads_.begin(), lent_reads_.end(), [&](const auto& read) { return read.second == loan; });
+}
+
 bool PrefixFetches::may_bring(const RequestId& req, uint32_t block) const {
   const auto it = fetches_.find(req);
   if (it == fetches_.end() || it->second.state == State::done) return false;
@@ -259,10 +311,13 @@ bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   // The holder may reuse the pages after the lease, so the read must end before the lease does.
   read.budget = std::min<Duration>({timeout_, part.lease_end - now, f.wanted.deadline - now});
   // A short prefix does not queue behind a long one, whose request waits for its last byte anyway.
-  read.urgent = grant.blocks.size() * layout.layers * layout.layer_bytes() <= kUrgentBytes;
+  const uint64_t bytes = grant.blocks.size() * layout.layers * layout.layer_bytes();
+  read.urgent = bytes <= kUrgentBytes;
+  read.by_layer = bytes >= by_layer_bytes_;
   if (!reads_.start(read, layout, now, out)) return false;
   if (got < part.end() && !lacks_rest) f.parts.ask_again(part, got);  // one grant has a limit of blocks
   part.read = read.read;
+  part.read_at = now;
   part.state = FetchPart::State::reading;
   part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
   by_operation_[part.read] = req;
@@ -276,6 +331,7 @@ bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
 }
 
 bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
+  if (lent_reads_.erase(done.read) > 0) return true;
   if (const auto abandoned = abandoned_.find(done.read); abandoned != abandoned_.end()) {
     shelf_.pool.release(abandoned->second);
     abandoned_.erase(abandoned);
@@ -309,26 +365,28 @@ void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
     const uint32_t block = f.have();
     const BlockHash parent = block == 0 ? BlockHash{} : f.wanted.hashes[block - 1];
     const auto ids = f.wanted.ids.subspan(size_t{block} * bt, bt);
-    f.wanted.pages->adopt(shelf_.pool, part.pages[i],
-                          {f.wanted.hashes[block],
-                           parent,
-                           f.wanted.ns,
-                           block * bt,
-                           part.grant.blocks[i].layer_crcs,
-                           {ids.begin(), ids.end()}});
+    kv::BlockMeta meta{f.wanted.hashes[block],  parent, f.wanted.ns, block * bt, part.grant.blocks[i].layer_crcs,
+                       {ids.begin(), ids.end()}};
+    if (f.lent_have) {
+      (void)f.wanted.pages->publish(shelf_.pool, block, std::move(meta));
+      ++*f.lent_have;
+    } else {
+      f.wanted.pages->adopt(shelf_.pool, part.pages[i], std::move(meta));
+    }
   }
   f.outcome.blocks += part.source.block_count;
   f.outcome.add(part.source.node, part.source.block_count * bt);
 }
 
-/// The holder does not bring the part. Other holders replace it, unless this node has no pages.
+/// The holder does not bring the part. Other holders replace it, unless this node has no pages or the request computes
+/// the blocks itself, because it has begun.
 void PrefixFetches::fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out) {
   MC_ASSERT(f.state == State::fetching && why != wire::Fallback::none);
   ++stats_.failures;
   f.outcome.fallback = why;
   f.give_up(part, part.first(), why, age_ms);
   drop(part, out);
-  if (why == wire::Fallback::no_pages)
+  if (why == wire::Fallback::no_pages || f.lent_have)
     f.parts.remove(part);
   else
     f.parts.replace(part, part.first());
@@ -355,10 +413,15 @@ void PrefixFetches::release_lease(FetchPart& part, Actions& out) {
   part.lease = 0;
 }
 
-/// Keeps the pages of an unfinished read until it ends.
+/// Keeps the pages of an unfinished read until it ends. Lent pages stay with the request.
 void PrefixFetches::abandon_read(FetchPart& part, Actions& out) {
   if (part.read == 0) {
-    shelf_.pool.release(part.pages);
+    if (part.loan == 0) shelf_.pool.release(part.pages);
+  } else if (part.loan != 0) {
+    reads_.cancel(part.read, out);
+    by_operation_.erase(part.read);
+    lent_reads_[part.read] = part.loan;
+    part.read = 0;
   } else {
     reads_.cancel(part.read, out);
     by_operation_.erase(part.read);

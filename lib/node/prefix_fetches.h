@@ -5,6 +5,10 @@
 //
 //   start --> loading --> fetching: parts of the prefix from several holders at once (node/fetch_parts.h) --> done
 //
+// The request may begin to compute while its last blocks are read, when their reads are cut by layers
+// (node/block_reads.h). It borrows the pages then. A borrowed part that fails is not replaced, because the request
+// computes those blocks into the same pages.
+//
 // Blocks are published in their order in the prompt. When a part is late, refused, damaged, or its holder is gone,
 // other holders replace it. If there is none, the prefix ends there.
 //
@@ -12,6 +16,7 @@
 // read.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <span>
@@ -58,17 +63,32 @@ class PrefixFetches {
     std::vector<GivenUp> given_up;
     TimePoint began{}, ended{};
     void add(const NodeId& node, uint32_t tokens);
-    /// Duration of the fetch; 0 when nothing was fetched or given up.
-    double ms() const { return blocks > 0 || fallback != wire::Fallback::none ? to_ms(ended - began) : 0; }
+    /// Duration of the fetch up to `until`; 0 when nothing was fetched or given up.
+    double ms(TimePoint until) const {
+      return blocks > 0 || fallback != wire::Fallback::none ? to_ms(std::min(ended, until) - began) : 0;
+    }
+  };
+  /// Blocks of which every one is being read or has been.
+  struct Arriving {
+    uint32_t blocks = 0;
+    uint32_t layers = 0;  // number of leading layers that are here of all of them; above 0
+    Duration rest{};      // until all are here, if the rest takes as long for each layer
   };
   struct Stats {
     uint64_t fetches = 0, failures = 0, checksum_failures = 0;
   };
 
   /// `shelf`, `peers`, `disk`, `reads` and `numbers` must outlive the object. `timeout` bounds one load, lease request
-  /// or read.
-  PrefixFetches(Shelf& shelf, const Peers& peers, DiskTier& disk, BlockReads& reads, Numbers& numbers, Duration timeout)
-      : shelf_(shelf), peers_(peers), disk_(disk), reads_(reads), numbers_(numbers), timeout_(timeout) {}
+  /// or read. Reads of at least `by_layer_bytes` are cut by layers.
+  PrefixFetches(Shelf& shelf, const Peers& peers, DiskTier& disk, BlockReads& reads, Numbers& numbers, Duration timeout,
+                uint64_t by_layer_bytes)
+      : shelf_(shelf),
+        peers_(peers),
+        disk_(disk),
+        reads_(reads),
+        numbers_(numbers),
+        timeout_(timeout),
+        by_layer_bytes_(by_layer_bytes) {}
 
   void start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out);
   /// Removes the request's fetch. An unfinished fetch is cancelled.
@@ -76,6 +96,19 @@ class PrefixFetches {
   bool done(const RequestId& req) const;
   /// The outcome of a fetch that was started and not removed by end().
   const Outcome& outcome(const RequestId& req) const { return fetches_.at(req).outcome; }
+  /// Number of leading blocks of the prompt that are here.
+  uint32_t have(const RequestId& req) const { return fetches_.at(req).have(); }
+  /// The rest of a fetch, if it consists of reads that are cut by layers, and the first layers are here.
+  std::optional<Arriving> arriving(const RequestId& req, TimePoint now) const;
+  /// The request owns the pages of arriving() from now on. They are appended to Wanted::pages. They must stay until the
+  /// fetch is done and is_lent(loan) is false. Returns the checksums of their layers.
+  std::vector<std::vector<uint32_t>> lend(const RequestId& req, uint64_t loan);
+  /// Undoes lend() at once.
+  void take_back(const RequestId& req);
+  /// Number of leading layers that are here of all blocks that were lent, of a fetch that is not done.
+  uint32_t layers_here(const RequestId& req) const;
+  /// Whether a read that was given up may still write into pages of the loan.
+  bool is_lent(uint64_t loan) const;
   /// Whether an unfinished fetch may bring this block of its prompt.
   bool may_bring(const RequestId& req, uint32_t block) const;
 
@@ -101,8 +134,9 @@ class PrefixFetches {
     TimePoint load_until = kNever;
     FetchParts parts;
     Outcome outcome;
+    std::optional<uint32_t> lent_have;  // number of blocks that are here, once pages are lent
 
-    uint32_t have() const { return wanted.pages->size(); }
+    uint32_t have() const { return lent_have.value_or(wanted.pages->size()); }
     void give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms);
   };
   struct Found {  // a part of a fetch
@@ -138,10 +172,12 @@ class PrefixFetches {
   BlockReads& reads_;
   Numbers& numbers_;
   Duration timeout_;
+  uint64_t by_layer_bytes_;
   std::map<RequestId, Fetch> fetches_;
   std::map<uint64_t, RequestId> by_operation_;  // key: number of the lease or read
   // key: number of the read, which may still write these pages
   std::map<uint64_t, std::vector<kv::PageIndex>> abandoned_;
+  std::map<uint64_t, uint64_t> lent_reads_;  // read that was given up -> loan of the pages that it may still write
   Stats stats_;
 };
 

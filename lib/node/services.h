@@ -25,6 +25,8 @@ class Compute {
  public:
   virtual ~Compute() = default;
   virtual void submit(ComputeWork work) = 0;
+  /// See PrefixLayers.
+  virtual void prefix_here(uint64_t run, uint32_t layers) = 0;
   /// The run ends at its next layer (a step runs on: it is short); its done event still comes.
   virtual void cancel(uint64_t run) = 0;
   virtual std::string kernels() const = 0;

@@ -100,6 +100,8 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
       on_event(event, now, out);
     else if (const auto whole = reads_.on_read(*read))
       on_event(*whole, now, out);
+    else
+      on_tick(now, out);  // a piece of a read has ended: the role may go on with the layers that are here
   }
   tend_blocks(now, out);
 }

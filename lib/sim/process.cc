@@ -74,9 +74,14 @@ std::unique_ptr<node::Worker> make_prefill(const WorldOptions& options, const Pl
       *part *= options.announces[place.index];
   if (place.stage == 0) {
     o.role = wire::Role::prefill;
-    return std::make_unique<node::Prefill>(
-        o, node::PrefillOptions{
-               .chunk_tokens = options.chunk_tokens, .stages = o.stages, .slots = activation_slots(options)});
+    const bool scaled = options.profile != nullptr && options.by_layer_bytes != UINT64_MAX;
+    const double scale = scaled ? byte_scale(*options.profile, o.layout) : 1;
+    const auto by_layer_bytes =
+        scaled ? static_cast<uint64_t>(static_cast<double>(options.by_layer_bytes) / scale) : options.by_layer_bytes;
+    return std::make_unique<node::Prefill>(o, node::PrefillOptions{.chunk_tokens = options.chunk_tokens,
+                                                                   .by_layer_bytes = by_layer_bytes,
+                                                                   .stages = o.stages,
+                                                                   .slots = activation_slots(options)});
   }
   o.role = wire::Role::stage;
   return std::make_unique<node::Stage>(o, node::StageOptions{.leader = Place{place.kind, place.index}.name(),

@@ -1,6 +1,7 @@
 // One simulated process: its machine, and the content of its KV memory as tags. Inside lib/sim only.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +11,12 @@
 #include "sim/world.h"
 
 namespace mc::sim {
+
+/// A run whose compute waits for layers of its prefix.
+struct ArrivingRun {
+  uint32_t layers_here = 0;
+  std::function<void()> go_on;  // set while it waits: tries the next layer again
+};
 
 struct Process {
   Place place;
@@ -23,6 +30,7 @@ struct Process {
   std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it
   std::map<uint64_t, node::JoinBatch> batch;  // sequences that joined and have not left, with the pages added since
   std::set<uint64_t> cancelled;               // reads and runs
+  std::map<uint64_t, ArrivingRun> arriving;   // runs that began before their prefix was here
   TimePoint sends_until{}, receives_until{};  // its links, with a profile
 
   bool runs(const InstanceId& which) const { return machine != nullptr && instance == which; }

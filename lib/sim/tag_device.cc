@@ -207,6 +207,14 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
     Process* p = processes_.at(name).get();
     return p->runs(instance) ? p : nullptr;
   };
+  if (run.layers_here < layout.layers) {
+    const Duration each = total / (count + (options_.profile ? 0 : 1));
+    process.arriving[run.run] = {run.layers_here, {}};
+    next_layer(
+        std::make_shared<LayeredRun>(LayeredRun{process.name, process.instance, run, layers, std::move(*activations),
+                                                each, total - each * count, agenda_.now(), layers.first}));
+    return;
+  }
   for (uint32_t l = layers.first; l < layers.end; ++l)
     agenda_.at(agenda_.now() + total * (l - layers.first + 1) / (count + (options_.profile ? 0 : 1)),
                [this, live, run, activations, l] {
@@ -216,6 +224,46 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
   agenda_.at(agenda_.now() + total, [this, live, run, layers, activations, total] {
     if (Process* p = live()) end_chunk(*p, run, layers, std::move(*activations), total);
   });
+}
+
+void TagDevice::next_layer(const std::shared_ptr<LayeredRun>& layered) {
+  LayeredRun& at = *layered;
+  Process* process = processes_.at(at.name).get();
+  if (!process->runs(at.instance)) return;
+  ArrivingRun& arriving = process->arriving.at(at.run.run);
+  arriving.go_on = nullptr;
+  const bool is_over = at.next == at.layers.end || process->cancelled.contains(at.run.run);
+  if (!is_over && arriving.layers_here <= at.next) {
+    arriving.go_on = [this, layered] { next_layer(layered); };
+    return;
+  }
+  agenda_.at(agenda_.now() + (is_over ? at.tail_time : at.layer_time), [this, layered, is_over] {
+    LayeredRun& then = *layered;
+    Process* p = processes_.at(then.name).get();
+    if (!p->runs(then.instance)) return;
+    if (is_over) {
+      p->arriving.erase(then.run.run);
+      return end_chunk(*p, then.run, then.layers, std::move(then.activations), agenda_.now() - then.began);
+    }
+    if (!p->cancelled.contains(then.run.run)) compute_layer(*p, then.run, then.next, then.activations);
+    ++then.next;
+    next_layer(layered);
+  });
+}
+
+void TagDevice::prefix_here(Process& process, const node::PrefixLayers& here) {
+  const auto found = process.arriving.find(here.run);
+  if (found == process.arriving.end()) return;
+  if (here.layers < found->second.layers_here) findings_.add(agenda_.now(), process.name + ": layers of a prefix went");
+  found->second.layers_here = here.layers;
+  if (const auto go_on = found->second.go_on) go_on();
+}
+
+void TagDevice::cancel_run(Process& process, uint64_t run) {
+  process.cancelled.insert(run);
+  const auto found = process.arriving.find(run);
+  if (found == process.arriving.end()) return;
+  if (const auto go_on = found->second.go_on) go_on();
 }
 
 void TagDevice::compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations) {

@@ -39,6 +39,8 @@ class TagDevice {
 
   void perform_read(Process& process, const node::Read& read);
   void perform_chunk(Process& process, const node::RunChunk& run);
+  void prefix_here(Process& process, const node::PrefixLayers& here);
+  void cancel_run(Process& process, uint64_t run);
   void perform_step(Process& process, const node::RunStep& run);
 
  private:
@@ -62,6 +64,18 @@ class TagDevice {
   void rot(Process& process);
   std::vector<uint32_t> rotten(const Process& process, const std::vector<uint32_t>& pages,
                                const std::vector<uint32_t>& crcs, LayerRange layers) const;
+  /// A run that computes one layer after the other when it can.
+  struct LayeredRun {
+    std::string name;
+    InstanceId instance;
+    node::RunChunk run;
+    LayerRange layers;
+    Activations activations;
+    Duration layer_time{}, tail_time{};
+    TimePoint began{};
+    uint32_t next = 0;  // layer
+  };
+  void next_layer(const std::shared_ptr<LayeredRun>& layered);
   void compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations);
   void end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
                  Duration took);

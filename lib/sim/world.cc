@@ -101,7 +101,9 @@ void World::perform(Process& process, node::Actions actions) {
     } else if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
       parts_->device.perform_chunk(process, *chunk);
     } else if (auto* cancel_run = std::get_if<node::CancelRun>(&action)) {
-      process.cancelled.insert(cancel_run->run);
+      parts_->device.cancel_run(process, cancel_run->run);
+    } else if (auto* here = std::get_if<node::PrefixLayers>(&action)) {
+      parts_->device.prefix_here(process, *here);
     } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
       const uint64_t sequence = join->sequence;
       if (!process.batch.emplace(sequence, std::move(*join)).second)

@@ -70,7 +70,8 @@ struct WorldOptions {
   uint32_t disk_blocks = 0;        // on the disk of each prefill and decode node; 0 = nodes without disks
   uint32_t cache_disk_blocks = 0;  // on the disk of each cache node
   const kv::Eviction* eviction = &kv::kLruTail;
-  uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
+  uint32_t decode_pages = 0;             // of decode nodes; 0 = page_count
+  uint64_t by_layer_bytes = UINT64_MAX;  // node::PrefillOptions::by_layer_bytes
   Faults faults;
 };
 

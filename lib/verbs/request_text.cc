@@ -88,8 +88,11 @@ std::string stages_table(const Json& r) {
   row("accept", "accept_ms", "");
   if (r["load_ms"].as_double() > 0) row("load", "load_ms", count(r["cached_disk_tokens"]) + " tokens from disk");
   const std::string fallback = text_of(r["fallback"]);
+  const double hidden_ms = r["fetch_hidden_ms"].as_double();
   row("fetch", "fetch_ms",
-      count(r["cached_remote_tokens"]) + " tokens from others" + (fallback.empty() ? "" : ", failed: " + fallback));
+      count(r["cached_remote_tokens"]) + " tokens from others" +
+          (hidden_ms > 0 ? ", and " + fixed(hidden_ms) + " ms more while computing" : "") +
+          (fallback.empty() ? "" : ", failed: " + fallback));
   row("prefill", "prefill_ms", count(r["cached_local_tokens"]) + " tokens were here");
   for (const Json& miss : r["misses"].items()) table.add({"", "", missed_line(miss)});
   row("TTFT", "ttft_ms", fixed(r["predicted_ttft_ms"].as_double()) + " ms predicted");

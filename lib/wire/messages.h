@@ -466,8 +466,9 @@ struct PrefillReport {
   std::vector<Miss> misses;        // one for each run of blocks that was computed, ascending
   Fallback fallback = Fallback::none;
   double queue_ms = 0;
-  double fetch_ms = 0;
-  double load_ms = 0;  // reading from this node's disk
+  double fetch_ms = 0;         // until computing began
+  double fetch_hidden_ms = 0;  // the rest of the fetch, while layers were computed
+  double load_ms = 0;          // reading from this node's disk
   double accept_ms = 0;
   double compute_ms = 0;
   uint32_t chunks = 0;
@@ -483,6 +484,7 @@ struct PrefillReport {
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
     v.later("misses", misses);
     v.later("cached_disk", cached_disk), v.later("load_ms", load_ms);
+    v.later("fetch_hidden_ms", fetch_hidden_ms);
     if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // the form of older nodes
   }
 };

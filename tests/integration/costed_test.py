@@ -131,6 +131,38 @@ class Costed(unittest.TestCase):
             self.assertLess(live, simulated + 10)  # a loaded machine adds seconds
             c.wait_quiet()
 
+    def test_computing_begins_while_the_prefix_arrives_over_a_slow_link_and_the_answer_is_that_of_the_prompt(self):
+        with open(self.profile, "w") as file:
+            text = quick_profile(prefill_s=4e-3, step_s=5e-3, row_s=0.5e-3)
+            file.write(text.replace("bytes_per_s = 1e9", "bytes_per_s = 1e7"))  # 80 Mbit/s
+        prompt, runner = Random(9).ids(4096), ["--runner", f"costed:{self.profile}"]
+        with Cluster(roles=["conductor"], conductor=["--fetch-rule", "threshold"]) as c:
+            c.start("p0", *runner)
+            c.start("p1", *runner, "--load-by-layer", "off")
+            c.start("p2", *runner, "--load-by-layer", "1MiB")
+            c.start("d0", *runner)
+            c.wait_nodes()
+
+            def ask(node, own):
+                ids = prompt + own
+                answer = c.complete(ids=ids, max_tokens=4, mc={"pin": {"prefill": node}})
+                self.assertEqual(token_ids(answer), standin_answer(ids, 4))
+                mc = answer["mc"]
+                self.assertEqual(mc["cached_remote_tokens"], 0 if node == "p0" else 4096, mc)
+                return mc
+
+            ask("p0", [])
+            # 2.05 s to compute, and 1.68 s to bring the prefix.
+            whole, early = ask("p1", Random(10).ids(512)), ask("p2", Random(11).ids(512))
+            self.assertEqual(whole["fetch_hidden_ms"], 0)
+            self.assertGreater(early["fetch_hidden_ms"], 0)
+            self.assertGreater(early["fetch_ms"] + early["fetch_hidden_ms"], 1600)
+            times = [f"{mc['fetch_ms'] + mc['prefill_ms']:.0f} ms" for mc in (whole, early)]
+            print(f"fetch and prefill of 4608 tokens: whole {times[0]}, by layers {times[1]}")
+            c.wait_quiet()
+            for name in ("p0", "p1", "p2", "d0"):
+                self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
+
     def test_a_costed_pipeline_of_more_stages_than_stand_in_layers_is_refused(self):
         words = ["--name", "p0", "--pipeline", "0/5", "--runner", f"costed:{self.profile}"]
         code, _, err = run("mc-prefill", *words)

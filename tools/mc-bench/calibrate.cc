@@ -78,13 +78,14 @@ void add_request(const Json& r, Samples& out, std::map<std::string, std::vector<
   ++out.requests;
   const double remote = mc["cached_remote_tokens"].as_double();
   const double reused = mc["cached_local_tokens"].as_double() + remote;
-  if (prefill_ms > 0 && reused < input) {
+  const double hidden_ms = mc["fetch_hidden_ms"].as_double();  // computing may have waited for layers of the prefix
+  if (prefill_ms > 0 && reused < input && hidden_ms == 0) {
     out.prefills.push_back({input, reused, prefill_ms * 1e-3});
     out.ttft_s.push_back(r["ttft_ms"].as_double() * 1e-3);
     out.ttft_rest_s.push_back((r["ttft_ms"].as_double() - prefill_ms) * 1e-3);
   }
   if (remote > 0 && mc["fallback"].as_string().empty() && mc["fetch_ms"].as_double() > 0)
-    out.reads.push_back({remote, mc["fetch_ms"].as_double() * 1e-3});
+    out.reads.push_back({remote, (mc["fetch_ms"].as_double() + hidden_ms) * 1e-3});
   Answer answer;
   answer.first_s = r["start_s"].as_double() + r["ttft_ms"].as_double() * 1e-3;
   answer.end_s = r["start_s"].as_double() + r["e2el_ms"].as_double() * 1e-3;

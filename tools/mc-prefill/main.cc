@@ -16,11 +16,11 @@ namespace {
 
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8100", "pages of the node; a busy default moves up");
 
-constexpr auto kFlags = flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags,
-                                    host::kModelFlags, host::kDiskFlags,
-                                    flags::list(&flags::kChunkTokens, &flags::kCost, &flags::kRunner, &flags::kPipeline,
-                                                &flags::kThreads, &flags::kDevice, &flags::kKernels),
-                                    host::kWorkerFlags);
+constexpr auto kFlags = flags::join(
+    flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags, host::kDiskFlags,
+    flags::list(&flags::kChunkTokens, &flags::kLoadByLayer, &flags::kCost, &flags::kRunner, &flags::kPipeline,
+                &flags::kThreads, &flags::kDevice, &flags::kKernels),
+    host::kWorkerFlags);
 
 constexpr cli::Positional kAskArgs[] = {
     {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};

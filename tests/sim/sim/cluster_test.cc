@@ -63,6 +63,7 @@ WorldOptions shape(uint64_t seed) {
   if (rng.chance(0.3)) o.tenants = {{.name = "a", .weight = 3}, {.name = "b", .priority = 1}};
   draw_pipelines(rng, o);
   draw_disks(rng, o);
+  if (rng.chance(0.5)) o.by_layer_bytes = 1, o.layers = 6;  // more pieces of a read
   return o;
 }
 

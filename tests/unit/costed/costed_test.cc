@@ -213,6 +213,45 @@ TEST_CASE("costed: a stage checks the whole of a reused prefix before its first 
   CHECK(done.what == "stand-in KV of block 0, layer 0: not written");
 }
 
+TEST_CASE("costed: a chunk waits for the layers of its prefix, and finds those that are wrong") {
+  const auto prompt = tokens_of(2 * kChunk);
+  for (const bool sound : {true, false}) {
+    CAPTURE(sound);
+    Node node(quick());
+    REQUIRE(node.compute(node.chunk(prompt, 0)).code == Code::ok);
+    node::RunChunk run = node.chunk(prompt, kChunk, kChunk);
+    run.layers_here = 1;
+    const uint64_t number = run.run;
+    std::vector<std::byte> late(node.extent(1, 2), node.extent(1, 2) + node.options.layout.layer_bytes());
+    std::memset(node.extent(1, 2), 0, late.size());
+    node.costed->submit(std::move(run));
+    std::vector<uint32_t> layers;
+    const auto take_layer = [&] {
+      for (;;) {
+        if (const auto event = node.costed->next()) return layers.push_back(std::get<node::LayerDone>(*event).layer);
+        pollfd wait{node.costed->event_fd(), POLLIN, 0};
+        REQUIRE(::poll(&wait, 1, 60'000) == 1);
+      }
+    };
+    const auto is_still = [&] {  // longer than the chunk would take
+      pollfd wait{node.costed->event_fd(), POLLIN, 0};
+      return ::poll(&wait, 1, 20) == 0 && !node.costed->next();
+    };
+    take_layer();
+    CHECK(is_still());
+    node.costed->prefix_here(number, 2);
+    take_layer();
+    CHECK(is_still());
+    CHECK(layers == std::vector<uint32_t>{0, 1});
+    if (sound) std::memcpy(node.extent(1, 2), late.data(), late.size());
+    node.costed->prefix_here(number, 4);
+    const node::ChunkDone done = node.done();
+    CHECK(done.code == (sound ? Code::ok : Code::corrupt));
+    CHECK(node.layers.size() == (sound ? 2u : 0u));
+    if (sound) CHECK(done.sampled.token == answer_to(prompt));
+  }
+}
+
 TEST_CASE("costed: a chunk that is cancelled ends before its time, also when it waits behind a check") {
   const auto tokens = tokens_of(kChunk);
   for (const bool waits : {false, true}) {

@@ -100,4 +100,38 @@ TEST_CASE("host/compute_queue: a stop wakes a thread that waits, and cancels the
   CHECK_FALSE(busy.queue.take());
 }
 
+TEST_CASE("host/compute_queue: a run waits for the layers of its prefix, and a cancelled one waits for none") {
+  for (const bool cancelled : {false, true}) {
+    CAPTURE(cancelled);
+    Bench b;
+    node::RunChunk chunk;
+    chunk.run = 3, chunk.layers_here = 1;
+    b.queue.submit(std::move(chunk));
+    CHECK(b.take() == 3);
+    CHECK(b.queue.await_prefix(3, 1));
+    bool whole = !cancelled, first = false;
+    std::thread compute([&] {
+      first = b.queue.await_prefix(3, 2);
+      whole = b.queue.await_prefix(3, 4);
+    });
+    b.queue.prefix_here(3, 2);
+    if (cancelled)
+      b.queue.cancel(3);
+    else
+      b.queue.prefix_here(3, 4);
+    compute.join();
+    CHECK((first || cancelled));
+    CHECK(whole == !cancelled);
+    b.finish(3);
+    b.queue.prefix_here(3, 5);  // it is over
+  }
+}
+
+TEST_CASE("host/compute_queue: a run whose prefix is here waits for nothing") {
+  Bench b;
+  b.submit(1);
+  CHECK(b.take() == 1);
+  CHECK(b.queue.await_prefix(1, 80));
+}
+
 }  // namespace compute_queue_test

@@ -196,6 +196,47 @@ TEST_CASE("model/runner: KV bytes and logits do not depend on chunks, threads or
       }
 }
 
+TEST_CASE(
+    "model/runner: layers of a prefix that come just before their attention give the bytes of a prefix that was here") {
+  constexpr uint32_t kBlock = 64, kCached = 3;
+  for (const char* name : {"llama-gqa-llama3", "qwen3-gqa", "qwen2-moe"})
+    for (const char* dtype : {"f32", "bf16"}) {
+      const auto loaded = test::Loaded::open(test::read_golden(name).directory, dtype, 1, {.block_tokens = kBlock});
+      const auto prompt = random_prompt(loaded->model, 397);
+      for (const attn::Plan& plan : {test::full_plan(loaded->model), test::moba_plan(loaded->model, 128, 2, 1)}) {
+        INFO(name << " " << dtype << " " << attn::to_string(plan));
+        const ExtentLayout layout = loaded->runner.layout();
+        LocalPages whole = pages_for(*loaded, prompt.size()), pages = pages_for(*loaded, prompt.size());
+        const auto logits = prefill(*loaded, whole, prompt, prompt.size(), plan);
+        for (uint32_t page = 0; page < kCached; ++page) std::ranges::fill(pages.page(page), std::byte{0xff});
+        std::vector<uint32_t> asked;
+        std::vector<float> again(logits.size());
+        PrefillChunk chunk;
+        chunk.tokens = std::span(prompt).subspan(kCached * kBlock);
+        chunk.start = kCached * kBlock;
+        chunk.pages = pages.pages();
+        chunk.plan = &plan;
+        chunk.logits = again;
+        chunk.before_prefix = [&](uint32_t layer) {
+          asked.push_back(layer);
+          for (uint32_t page = 0; page < kCached; ++page) {
+            const auto extent = whole.page(page).subspan(layout.layer_offset(layer), layout.layer_bytes());
+            std::ranges::copy(extent, pages.page(page).begin() + static_cast<ptrdiff_t>(layout.layer_offset(layer)));
+          }
+          return true;
+        };
+        REQUIRE_OK(loaded->runner.prefill(chunk));
+        CHECK(asked.size() == layout.layers);
+        CHECK(std::ranges::is_sorted(asked));
+        CHECK(again == logits);
+        for (uint32_t page = kCached; page < (prompt.size() + kBlock - 1) / kBlock; ++page)
+          CHECK(std::ranges::equal(pages.page(page), whole.page(page)));
+        chunk.before_prefix = [](uint32_t layer) { return layer < 1; };
+        CHECK(loaded->runner.prefill(chunk).error().code == Code::cancelled);
+      }
+    }
+}
+
 TEST_CASE("model/runner: every row's logits are told on demand, and asking changes no bit of the last row's") {
   // The last layer's rows go by tiles here, one by one without asking: f32 sums in another order; in bf16 a rounding
   // may fall to the other side in the one layer's activations, a few of 2^-9 of a row's range.

@@ -82,6 +82,33 @@ std::vector<wire::HolderPart> halves(const std::string& name, uint8_t number) {
 
 }  // namespace
 
+TEST_CASE("node/block_reads: a read that is cut by layers counts the leading layers that are here") {
+  ReadsBench b({});
+  b.read.by_layer = true;
+  REQUIRE(b.start());
+  const auto reads = all<Read>(b.out);
+  REQUIRE(reads.size() == ReadsBench::kLayers);
+  std::set<uint64_t> offsets;
+  for (const Read& read : reads)
+    for (const ReadSlice& slice : read.slices) offsets.insert(slice.page * 1000000 + slice.page_offset);
+  CHECK(offsets.size() == 2 * ReadsBench::kLayers);
+  CHECK(b.reads.layers_here(b.read.read) == 0);
+  CHECK_FALSE(b.reads.on_read({reads[1].read, Code::ok, ""}));
+  CHECK(b.reads.layers_here(b.read.read) == 0);
+  CHECK_FALSE(b.reads.on_read({reads[0].read, Code::ok, ""}));
+  CHECK(b.reads.layers_here(b.read.read) == 2);
+  CHECK_FALSE(b.reads.on_read({reads[2].read, Code::corrupt, "why"}));
+  CHECK_FALSE(b.reads.on_read({reads[3].read, Code::ok, ""}));
+  CHECK(b.reads.layers_here(b.read.read) == 2);  // never those that failed
+  b.out.clear();
+  b.reads.cancel(b.read.read, b.out);
+  CHECK(all<CancelRead>(b.out).size() == 1);
+  const auto whole = b.reads.on_read({reads[4].read, Code::cancelled, "later"});
+  REQUIRE(whole);
+  CHECK((whole->read == b.read.read && whole->code == Code::corrupt && whole->what == "why"));
+  CHECK(b.reads.idle());
+}
+
 TEST_CASE("node/block_reads: a whole node reads each layer of a pipeline's block from the member that has it") {
   ReadsBench b(halves("p1", 4));
   REQUIRE(b.start());

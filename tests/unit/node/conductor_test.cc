@@ -112,6 +112,24 @@ TEST_CASE("node/conductor: a fetch from one holder teaches the rate of reading, 
   }
 }
 
+TEST_CASE("node/conductor: a fetch that computing has overlapped teaches its whole time, and no time of computing") {
+  for (const double hidden_ms : {0.0, 98.0}) {
+    CAPTURE(hidden_ms);
+    Bench b;
+    start(b);
+    b.submit("r");
+    wire::FirstToken f;
+    f.req = "r", f.attempt = 1, f.token = 10;
+    f.report.compute_ms = 5, f.report.fetch_ms = 2, f.report.cached_remote = 64;
+    f.report.fetch_hidden_ms = hidden_ms;
+    f.report.sources = {{"c0", "64"}};
+    b.give(Received{"p0", instance(1), f});
+    const auto& errors = b.conductor.flights().prediction_errors();
+    CHECK(errors.read.samples() == 1);
+    CHECK(errors.prefill.samples() == (hidden_ms > 0 ? 0 : 1));
+  }
+}
+
 TEST_CASE("node/conductor: two workers that differ in block size do not both get in, and both values are named") {
   Bench b;
   b.hello(wire::Role::prefill, "p0", 1, 64);

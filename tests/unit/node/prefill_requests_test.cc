@@ -119,7 +119,7 @@ TEST_CASE("node/prefill_requests: a block is awaited from requests that came bef
     bool is_pending(const BlockHash&) const override { return false; }
   } reader;
   BlockReads reads(reader, numbers, peers);
-  PrefixFetches fetches(shelf, peers, disk, reads, numbers, 5s);
+  PrefixFetches fetches(shelf, peers, disk, reads, numbers, 5s, UINT64_MAX);
   wire::Peers list{1, {}};
   list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}}};
   peers.take(list);

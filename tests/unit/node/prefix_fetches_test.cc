@@ -26,7 +26,7 @@ struct FetchBench {
   DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
   Reader reader;
   BlockReads reads{reader, numbers, peers};
-  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s};
+  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s, UINT64_MAX};
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
   std::vector<uint32_t> ids = std::vector<uint32_t>(64 * 3 + 1, 5);
   HeldPages pages;
@@ -97,7 +97,7 @@ TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and p
   REQUIRE(b.fetches.done("r"));
   const auto& outcome = b.fetches.outcome("r");
   CHECK(outcome.blocks == 3);
-  CHECK(outcome.ms() == 1000);
+  CHECK(outcome.ms(kNever) == 1000);
   CHECK(outcome.from == std::vector<wire::NameValue>{{"p0", "128"}, {"p1", "64"}});
   CHECK(outcome.fallback == Fallback::none);
   CHECK(b.pages.pinned_count() == 3);
