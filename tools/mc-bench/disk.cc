@@ -291,8 +291,10 @@ Result<int> measure_disk(const cli::Args& args) {
   std::vector<std::string> header = {"op",    "size",   "jobs",   "qd",        "MB/s",
                                      "blk/s", "p50 us", "p99 us", "blk/write", "restart s"};
   if (against) header.insert(header.end(), {"against", "ratio", "p25", "p75"});
-  MC_TRY(rows, Rows::open(args, "mc.bench.disk.v1", Table(header),
-                          {.clean = [path = folder->path()] { BenchFolder::remove(path); }}));
+  MC_TRY(rows, Rows::open(args, "mc.bench.disk.v1", Table(header), {.clean = [path = folder->path()] {
+                            DiskTarget::open_no_more();
+                            BenchFolder::remove(path);
+                          }}));
   rows->fact("failed", 0);
   for (const DiskPoint& point : points) {
     MC_TRY(row, point.op == "restart" ? measure_restart(point) : measure_flow(args, point, folder->path()));

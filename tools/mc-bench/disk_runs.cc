@@ -17,6 +17,7 @@ namespace mc::bench {
 namespace {
 
 constexpr size_t kContentBytes = size_t{32} << 20;
+std::mutex g_opening;  // held while a folder is made
 
 Id128 id_of(uint64_t block) {
   Id128 id;
@@ -73,11 +74,17 @@ Result<std::unique_ptr<DiskTarget>> DiskTarget::open(const DiskPlan& plan) {
 
 Result<void> DiskTarget::open_store(const DiskPlan& plan) {
   store_.reset();
+  std::unique_lock lock(g_opening);
   MC_TRY(disk, store::open_disk(plan.disk_io, plan.directory));
+  lock.unlock();
   disk_io_ = disk.kind;
   MC_TRY(opened, store::Store::open(std::move(disk.disk), {.capacity_bytes = plan.capacity_bytes}));
   store_ = std::move(opened);
   return {};
+}
+
+void DiskTarget::open_no_more() {
+  g_opening.lock();
 }
 
 std::span<const std::byte> DiskTarget::content(const DiskPlan& plan, uint64_t block) const {

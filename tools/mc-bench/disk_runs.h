@@ -38,6 +38,9 @@ class DiskTarget {
  public:
   static Result<std::unique_ptr<DiskTarget>> open(const DiskPlan& plan);
   ~DiskTarget();
+  /// From now on a thread that opens a store waits until the program ends. An interrupt calls it, and then removes the
+  /// folder, which the opening of a store would make again.
+  static void open_no_more();
   /// Every job puts `depth` new blocks at a time. Segments are made ahead, so that the first round writes as later ones
   /// do.
   DiskFigures put(const DiskPlan& plan);
