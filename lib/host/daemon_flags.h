@@ -23,7 +23,7 @@ inline constexpr Flag kLoadByLayer{
     .kind = FlagKind::bytes,
     .value = "SIZE",
     .fallback = "off",
-    .help = "compute while SIZE or more of a prefix arrives, layer by layer; not on a GPU or in a pipeline",
+    .help = "compute while SIZE or more of a prefix arrives by layers",
     .choices = "off"};
 inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .kind = FlagKind::count,
@@ -42,7 +42,7 @@ inline constexpr Flag kPipeline{
     .name = "pipeline",
     .value = "S/N",
     .fallback = "off",
-    .help = "stage S of N, from 0, of the pipeline --name: processes with models, or costed",
+    .help = "stage S of N, from 0, of the pipeline called --name",
     .choices = "off"};
 inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .kind = FlagKind::duration,
