@@ -178,7 +178,8 @@ class ExitWatch {
     return std::unique_ptr<ExitWatch>(new ExitWatch(std::move(signals), std::move(changed)));
   }
   ~ExitWatch() {
-    change([&] { is_over_ = true; });
+    is_over_ = true;
+    changed_.signal();
     thread_.join();
   }
   ExitWatch(const ExitWatch&) = delete;
@@ -186,7 +187,12 @@ class ExitWatch {
 
   /// From here on the terminal shows screens, and q is a key.
   void take_terminal() {
-    change([&] { terminal_.emplace(is_leaving_); });
+    {
+      const std::lock_guard lock(mutex_);
+      terminal_.emplace(is_leaving_);
+      keys_ = terminal_->has_keys();
+    }
+    changed_.signal();
   }
   /// Writes a screen to the terminal if it was taken, else the text to stdout.
   Result<void> put(std::string_view text) {
@@ -202,24 +208,14 @@ class ExitWatch {
   ExitWatch(host::Signals signals, EventFd changed)
       : signals_(std::move(signals)), changed_(std::move(changed)), thread_([this] { watch(); }) {}
 
-  template <class Change>
-  void change(const Change& change) {
-    {
-      const std::lock_guard lock(mutex_);
-      change();
-    }
-    changed_.signal();
-  }
-
+  /// Takes no lock before it leaves: a draw that the terminal does not take holds the mutex.
   void watch() {
-    for (bool keys = false;;) {
-      pollfd fds[3] = {{changed_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}, {keys ? 0 : -1, POLLIN, 0}};
+    for (;;) {
+      pollfd fds[3] = {{changed_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}, {keys_ ? 0 : -1, POLLIN, 0}};
       if (::poll(fds, 3, -1) < 0) continue;
       if (fds[0].revents != 0) {
         changed_.drain();
-        const std::lock_guard lock(mutex_);
         if (is_over_) return;
-        keys = terminal_ && terminal_->has_keys();
       }
       if (fds[1].revents != 0 && signals_.next()) leave(kExitInterrupted);
       char key = 0;
@@ -240,8 +236,7 @@ class ExitWatch {
   std::timed_mutex mutex_;
   std::condition_variable_any never_;
   std::optional<Terminal> terminal_;
-  bool is_over_ = false;
-  std::atomic<bool> is_leaving_{false};
+  std::atomic<bool> is_over_{false}, is_leaving_{false}, keys_{false};
   std::thread thread_;  // the last member, because the thread uses the other members
 };
 

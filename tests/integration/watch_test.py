@@ -174,7 +174,10 @@ class Watched(unittest.TestCase):
                         server.settimeout(3)
                 except TimeoutError:
                     top.send_signal(signal.SIGTERM)
-                self.assertEqual(top.wait(60), 130, top.stderr.read())
+                try:
+                    self.assertEqual(top.wait(60), 130)
+                finally:
+                    top.kill()  # the end of `with` would wait for it
         screen = b""
         try:
             while data := os.read(terminal, 4096):
