@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/errors.h"
 #include "base/rng.h"
+#include "emulator.h"
 #include "gpu/emulated.h"
 #include "gpu/mixture.h"
 #include "gpu_mutants.h"
@@ -213,18 +214,6 @@ double MixtureCase::share(const std::vector<float>& got) const {
   return worst;
 }
 
-struct ExpertsEmulator {
-  std::shared_ptr<gpu::EmulatedDriver> driver = std::make_shared<gpu::EmulatedDriver>();
-  std::unique_ptr<gpu::Device> device;
-
-  static Result<ExpertsEmulator> open() {
-    ExpertsEmulator out;
-    MC_TRY(device, gpu::Device::open(out.driver, 0));
-    out.device = std::move(device);
-    return out;
-  }
-};
-
 // ---- cases ----
 
 struct ExpertsRuns {
@@ -240,7 +229,7 @@ Result<ExpertsRuns> run_mixture(const MixtureCase& mixed, gpu::Device* device, c
   ExpertsRuns out;
   for (uint64_t schedule = 0; schedule < options.schedules; ++schedule)
     for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
-      MC_TRY(emulator, ExpertsEmulator::open());
+      MC_TRY(emulator, Emulator::open());
       emulator.driver->gpu().set_options(
           {.seed = options.seed + schedule, .policy = static_cast<gpu::emu::Policy>(policy), .checks = options.checks});
       MC_TRY(got, mixed.run(*emulator.device));
@@ -290,7 +279,7 @@ Result<bool> run_experts_mutant(const std::string& name, std::string_view entry,
   int caught = 0;
   std::string reported;
   for (int policy = 0; policy < policies; ++policy) {
-    MC_TRY(emulator, ExpertsEmulator::open());
+    MC_TRY(emulator, Emulator::open());
     wanted.policy = static_cast<gpu::emu::Policy>(policy);
     emulator.driver->gpu().set_mutated(entry);
     emulator.driver->gpu().set_options(wanted);
@@ -311,7 +300,7 @@ struct SoundMixture {
   std::vector<float> result;
 
   static Result<SoundMixture> run(const ExpertsCase& one, uint64_t seed) {
-    MC_TRY(emulator, ExpertsEmulator::open());
+    MC_TRY(emulator, Emulator::open());
     MixtureCase mixed(one, seed);
     MC_TRY(result, mixed.run(*emulator.device));
     if (mixed.share(result) > 1)
@@ -323,7 +312,7 @@ struct SoundMixture {
 /// The places that a kernel passes.
 Result<std::vector<gpu::emu::Site>> sites_of_experts(std::string_view entry, const MixtureCase& mixed) {
   std::vector<gpu::emu::Site> sites;
-  MC_TRY(emulator, ExpertsEmulator::open());
+  MC_TRY(emulator, Emulator::open());
   emulator.driver->gpu().set_mutated(entry);
   emulator.driver->gpu().set_options({.sites = &sites});
   MC_CHECK(mixed.run(*emulator.device));

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/errors.h"
 #include "base/rng.h"
+#include "emulator.h"
 #include "gpu/emulated.h"
 #include "gpu/kernels/trial.h"
 
@@ -131,18 +132,6 @@ Result<std::vector<uint32_t>> TrialMemory::run(const Trial& trial, std::span<con
   MC_CHECK(device_->read(out_.address(), std::as_writable_bytes(std::span(out))));
   return out;
 }
-
-struct Emulator {
-  std::shared_ptr<gpu::EmulatedDriver> driver = std::make_shared<gpu::EmulatedDriver>();
-  std::unique_ptr<gpu::Device> device;
-
-  static Result<Emulator> open() {
-    Emulator out;
-    MC_TRY(device, gpu::Device::open(out.driver, 0));
-    out.device = std::move(device);
-    return out;
-  }
-};
 
 /// Words that differ, and the first of them.
 struct Differences {
