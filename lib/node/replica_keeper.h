@@ -1,5 +1,5 @@
-// Which cache nodes hold a value with replicas, and which of them makes a lost replica again: the rules behind
-// door/replicas.h, without sockets, threads or clocks. Every call brings the time.
+// ReplicaKeeper decides which cache nodes hold a value with replicas, and which of them makes a lost replica again. It
+// has no sockets, threads or clocks: door/replicas.h carries the decisions out, and every call brings the time.
 //
 //              lists another instance         is not listed for `grace`
 //   member ----------------------------> round <------------------------ away
