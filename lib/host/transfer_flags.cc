@@ -17,6 +17,12 @@ Result<void> flags::check_lease_time(std::string_view value) {
   return {Code::invalid, "'" + std::string(value) + "' is shorter than a read takes; give at least 10ms"};
 }
 
+Result<void> flags::check_connect_timeout(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 100ms && time <= 30s) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 100ms to 30s"};
+}
+
 Result<void> flags::check_transfer_faults(std::string_view value) {
   if (value == "none") return {};
   const auto plan = host::parse_faults(value);
@@ -76,6 +82,7 @@ Result<std::unique_ptr<xfer::Engine>> open_transfers(const xfer::Options& option
 
 void apply_transfer_flags(const cli::Args& args, xfer::Options& options) {
   options.spin = args.duration(flags::kTransferSpin);
+  options.connect_timeout = args.duration(flags::kConnectTimeout);
   options.tcp_io = args.text(flags::kTcpIo);
   options.rdma_lanes = static_cast<int>(args.count(flags::kRdmaLanes));
   options.rdma_pairs_max = args.count(flags::kRdmaPairsMax);

@@ -18,6 +18,15 @@ inline constexpr Flag kTcpSeal{.name = "tcp-seal",
                                .help = "encrypt tcp streams and the set-up of rdma; auto: off loopback only",
                                .table = xfer::seal_names,
                                .common = true};
+/// --connect-timeout: 100ms to 30s, after which a node asks for its peer's address again.
+Result<void> check_connect_timeout(std::string_view value);
+inline constexpr Flag kConnectTimeout{.name = "connect-timeout",
+                                      .kind = FlagKind::duration,
+                                      .value = "T",
+                                      .fallback = "5s",
+                                      .help = "time of one attempt to reach a peer's data port, handshake included",
+                                      .check = check_connect_timeout,
+                                      .common = true};
 
 }  // namespace mc::flags
 
@@ -25,8 +34,9 @@ namespace mc::host {
 
 /// The flags that apply_transfer_flags() reads.
 inline constexpr auto kTransferFlags =
-    flags::list(&flags::kTransferSpin, &flags::kTcpIo, &flags::kRdmaLanes, &flags::kRdmaPairsMax, &flags::kRdmaPace,
-                &flags::kRdmaTrafficClass, &flags::kRdmaCooldown, &flags::kRdmaNoSends);
+    flags::list(&flags::kTransferSpin, &flags::kConnectTimeout, &flags::kTcpIo, &flags::kRdmaLanes,
+                &flags::kRdmaPairsMax, &flags::kRdmaPace, &flags::kRdmaTrafficClass, &flags::kRdmaCooldown,
+                &flags::kRdmaNoSends);
 
 /// Sets what kTransferFlags say. --rdma-devices and --tcp-seal are none of them: mc-bench reads them in its own way.
 /// Values were checked while parsing.

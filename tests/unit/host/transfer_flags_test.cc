@@ -36,6 +36,7 @@ xfer::Options options_of(const std::vector<const char*>& words) {
 TEST_CASE("host/transfer_flags: without a flag the engine's own defaults hold") {
   const xfer::Options set = options_of({}), own;
   CHECK(set.spin == own.spin);
+  CHECK(set.connect_timeout == own.connect_timeout);
   CHECK(set.tcp_io == own.tcp_io);
   CHECK(set.rdma_lanes == own.rdma_lanes);
   CHECK(set.rdma_pairs_max == own.rdma_pairs_max);
@@ -49,7 +50,8 @@ TEST_CASE("host/transfer_flags: without a flag the engine's own defaults hold") 
 TEST_CASE("host/transfer_flags: every flag sets its option, and the engine takes all of them") {
   xfer::Options set = options_of({"--tcp-io", "uring", "--rdma-lanes", "4", "--rdma-pairs-max", "64", "--rdma-pace",
                                   "5GiB/s", "--rdma-traffic-class", "104", "--rdma-cooldown", "250ms-2s",
-                                  "--rdma-no-sends", "--transfer-spin", "50us"});
+                                  "--rdma-no-sends", "--transfer-spin", "50us", "--connect-timeout", "20s"});
+  CHECK(set.connect_timeout == Duration(20s));
   CHECK(set.tcp_io == "uring");
   CHECK(set.rdma_lanes == 4);
   CHECK(set.rdma_pairs_max == 64);
@@ -75,7 +77,8 @@ TEST_CASE("host/transfer_flags: a bad value is refused with the name of its flag
       {"--rdma-pairs-max", "3"},    {"--rdma-pairs-max", "many"},    {"--rdma-pace", "fast"},
       {"--rdma-pace", "0"},         {"--rdma-traffic-class", "256"}, {"--rdma-cooldown", "0s"},
       {"--rdma-cooldown", "2s-1s"}, {"--rdma-cooldown", "1s-"},      {"--rdma-cooldown", "1s-2h"},
-      {"--transfer-spin", "5h"},    {"--transfer-spin", "1001ms"}};
+      {"--transfer-spin", "5h"},    {"--transfer-spin", "1001ms"},
+      {"--connect-timeout", "99ms"}, {"--connect-timeout", "31s"}};
   for (const auto& [flag, value] : bad) {
     const std::string words = std::string(flag) + " " + value;
     CAPTURE(words);
