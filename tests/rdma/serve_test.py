@@ -37,7 +37,7 @@ set -eu
 export MCT_RUN_DIR=/tmp/run
 mkdir -m 700 /tmp/run
 FLAGS="-m /mc/model --dtype f32"
-WORKER="$FLAGS --cost /mc/cost --transport rdma --kv-mem 16MiB --lease-time 1s"
+WORKER="$FLAGS --cost /mc/cost --transport rdma --connect-timeout 30s --kv-mem 16MiB --lease-time 1s"
 mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
 mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
 mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
