@@ -191,7 +191,7 @@ class Operators(Limited):
         prompt = lambda count: self.ask("POST", "/prefill", json.dumps({"prompt": random.ids(count)}))
         self.assertEqual(prompt(8000), 200)
         self.limit(c)
-        for _ in range(attack.count(3, 30)):
+        for _ in range(attack.count(1, 30)):
             calls = [lambda: prompt(8000)] * TOGETHER
             calls += [lambda: self.ask("GET", "/blocks?limit=10000")] * TOGETHER
             for status in together(calls):

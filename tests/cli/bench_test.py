@@ -480,7 +480,7 @@ class Interrupts(Scratch):
         self.assertEqual(len({len(line) for line in out[1:3]}), 1)
 
     def test_the_summary_has_the_points_until_then(self):
-        path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(20000)])
+        path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(4000)])
         policies = ",".join(["random", "load", "kv-centric"] * 300)
         for words in (
             ["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"],

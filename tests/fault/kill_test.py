@@ -12,7 +12,7 @@ import unittest
 
 from cluster import Cluster, Random, count, oracle, token_ids, until
 
-KILLS = count(2, 50)  # of each role
+KILLS = count(1, 50)  # of each role
 TOKENS_MAX = 120
 SEED = int(os.environ.get("MC_TEST_SEED", "0"))
 DEADLINE_S = 12.0

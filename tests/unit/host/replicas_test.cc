@@ -386,7 +386,7 @@ void play(uint64_t seed) {
 }
 
 TEST_CASE("host/replicas: acknowledged values outlive kills and lost disks, under random calls and a lossy network") {
-  for (uint64_t seed = 1; seed <= test::count<uint64_t>(20, 500); ++seed) play(seed);
+  for (uint64_t seed = 1; seed <= test::count<uint64_t>(10, 500); ++seed) play(seed);
 }
 
 }  // namespace replicas_test

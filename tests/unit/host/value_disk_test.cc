@@ -194,7 +194,7 @@ TEST_CASE("host/value_disk: a level that the node has not is refused with a numb
 }
 
 TEST_CASE("host/value_disk: random calls and power cuts keep what was acknowledged") {
-  const uint64_t seeds = test::count<uint64_t>(40, 2000);
+  const uint64_t seeds = test::count<uint64_t>(15, 2000);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);

@@ -191,6 +191,7 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
     for (const auto& [weights, packed_form] : {std::pair{"auto", *own}, std::pair{"int8", ops::QuantForm::eight},
                                         std::pair{"int4", ops::QuantForm::four}}) {
       CAPTURE(weights);
+      if (packed_form == *own && weights != std::string_view("auto")) continue;
       const Answer kept = answer_of(folder, {type.type}, weights);
       const Answer packed = answer_of(folder, {.type = type.type, .is_plain = true, .packed = packed_form});
       // An input moves by at most 1 / 16382 of the largest of its 256; a few layers of that stay below 1e-3.
