@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/units.h"
 #include "gpu/gpu.h"
+#include "gpu/post_ring.h"
 
 namespace mc::gpu {
 namespace {
@@ -42,6 +43,13 @@ std::string number_of(Status status) {
   return " (CUDA error " + std::to_string(static_cast<int>(status)) + ")";
 }
 
+/// Whether a copy is inside a pinned buffer of `whole` bytes. `way`: "from" or "to".
+Result<void> check_range(size_t whole, size_t offset, size_t bytes, std::string_view way) {
+  if (bytes <= whole && offset <= whole - bytes) return {};
+  return Error{Code::invalid, "a copy of " + std::to_string(bytes) + " bytes " + std::string(way) + " byte " +
+                                  std::to_string(offset) + " of a pinned buffer of " + std::to_string(whole)};
+}
+
 Error no_such_device(const Driver& driver, int index, int count) {
   return user_error(err::kDeviceUnusable,
                     "no GPU " + std::to_string(index) + ": this host has " + std::to_string(count), "--device",
@@ -50,6 +58,9 @@ Error no_such_device(const Driver& driver, int index, int count) {
 }
 
 }  // namespace
+
+Device::Device(std::shared_ptr<Driver> driver, int index, std::string name)
+    : driver_(std::move(driver)), index_(index), name_(std::move(name)), posts_(std::make_unique<PostRing>(*this)) {}
 
 Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int index) {
   MC_ASSERT(driver != nullptr && index >= 0);
@@ -85,6 +96,7 @@ Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int
 
 Device::~Device() {
   if (!retained_) return;
+  posts_.reset();  // while there is a context
   if (stream_ != nullptr) driver().stream_destroy(stream_);
   driver_->release(index_);
 }
@@ -173,6 +185,19 @@ Result<void> Device::read(uint64_t address, std::span<std::byte> to) {
   if (to.empty()) return {};
   MC_CHECK(check(driver().copy_out(to.data(), address, to.size(), stream_), "copy from the GPU"));
   return finish();
+}
+
+Result<void> Device::post(uint64_t address, std::span<const std::byte> from) {
+  return posts_->post(address, from);
+}
+
+Result<void> Device::copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes) {
+  MC_CHECK(check_range(from.bytes_, offset, bytes, "from"));
+  return check(driver().copy_in(to, from.at_ + offset, bytes, stream_), "copy to the GPU");
+}
+
+Result<void> Device::fill(uint64_t to, uint8_t value, size_t bytes) {
+  return check(driver().fill(to, value, bytes, stream_), "fill on the GPU");
 }
 
 Result<void> Device::finish() {
@@ -268,10 +293,10 @@ PinnedBuffer::~PinnedBuffer() {
   if (device_ != nullptr) device_->release_host(at_);
 }
 
-Result<std::span<std::byte>> PinnedBuffer::view() const {
-  MC_ASSERT(device_ != nullptr);
-  MC_CHECK(device_->check(device_->driver().host_access(at_, bytes_), "host memory"));
-  return std::span(at_, bytes_);
+Result<std::span<std::byte>> PinnedBuffer::view(size_t offset, size_t bytes) const {
+  MC_ASSERT(device_ != nullptr && bytes <= bytes_ && offset <= bytes_ - bytes);
+  MC_CHECK(device_->check(device_->driver().host_access(at_ + offset, bytes), "host memory"));
+  return std::span(at_ + offset, bytes);
 }
 
 // ---- events and graphs ----
@@ -331,16 +356,12 @@ Stream::~Stream() {
 }
 
 Result<void> Stream::copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes) {
-  if (bytes > from.bytes_ || offset > from.bytes_ - bytes)
-    return Error{Code::invalid, "a copy of " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
-                                    " of a pinned buffer of " + std::to_string(from.bytes_)};
+  MC_CHECK(check_range(from.bytes_, offset, bytes, "from"));
   return device_->check(device_->driver().copy_in(to, from.at_ + offset, bytes, stream_), "copy to the GPU");
 }
 
 Result<void> Stream::copy_out(PinnedBuffer& to, size_t offset, uint64_t from, size_t bytes) {
-  if (bytes > to.bytes_ || offset > to.bytes_ - bytes)
-    return Error{Code::invalid, "a copy of " + std::to_string(bytes) + " bytes to byte " + std::to_string(offset) +
-                                    " of a pinned buffer of " + std::to_string(to.bytes_)};
+  MC_CHECK(check_range(to.bytes_, offset, bytes, "to"));
   return device_->check(device_->driver().copy_out(to.at_ + offset, from, bytes, stream_), "copy from the GPU");
 }
 

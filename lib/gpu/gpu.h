@@ -30,6 +30,8 @@
 namespace mc::gpu {
 
 class Event;
+class PinnedBuffer;
+class PostRing;
 
 /// One device, used by one thread at a time.
 class Device {
@@ -62,6 +64,11 @@ class Device {
   /// Copies on the device's own stream, and waits for the end of the copy.
   Result<void> write(uint64_t address, std::span<const std::byte> from);
   Result<void> read(uint64_t address, std::span<std::byte> to);
+  // Queue on the device's own stream and return, as the calls of Stream.
+  /// As write(): `from` may change at once.
+  Result<void> post(uint64_t address, std::span<const std::byte> from);
+  Result<void> copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes);
+  Result<void> fill(uint64_t to, uint8_t value, size_t bytes);
   /// Queues a kernel on the device's own stream. `params` are the bytes of its parameters.
   Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
   /// Waits for what was queued on the device's own stream.
@@ -78,8 +85,7 @@ class Device {
   friend class Stream;
   friend class Event;
   friend class Graph;
-  Device(std::shared_ptr<Driver> driver, int index, std::string name)
-      : driver_(std::move(driver)), index_(index), name_(std::move(name)) {}
+  Device(std::shared_ptr<Driver> driver, int index, std::string name);
   Result<void> check(Status status, std::string_view what);
   /// The driver, with the device current on this thread. Each call makes it so: another library of the process may
   /// have left its own context current since the last one, and a new thread may have an old thread's number.
@@ -102,6 +108,7 @@ class Device {
   std::vector<uint64_t> later_;  // memory to free after the captures
   std::vector<void*> host_later_;
   std::map<std::string, Handle, std::less<>> functions_;
+  std::unique_ptr<PostRing> posts_;
 };
 
 /// Device memory that frees itself.
@@ -133,9 +140,11 @@ class PinnedBuffer {
   size_t bytes() const { return bytes_; }
   /// The bytes, for the host to read and write until the next copy is queued on them. The emulator stops the run when
   /// an unfinished copy owns some of them.
-  Result<std::span<std::byte>> view() const;
+  Result<std::span<std::byte>> view() const { return view(0, bytes_); }
+  Result<std::span<std::byte>> view(size_t offset, size_t bytes) const;
 
  private:
+  friend class Device;
   friend class Stream;
   Device* device_ = nullptr;
   std::byte* at_ = nullptr;

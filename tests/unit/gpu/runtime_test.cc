@@ -110,6 +110,32 @@ TEST_CASE("gpu/device: page-locked memory that the host does not have is refused
   CHECK(refused.error().code == Code::no_space);
 }
 
+TEST_CASE("gpu/device: posted bytes arrive as they were when they were posted, also more than the ring holds") {
+  constexpr size_t kPosts = 24, kPostBytes = size_t{100} << 10;  // a chunk of the ring has room for two
+  Rng rng(test::seed());
+  for (const auto policy : {emu::Policy::in_order, emu::Policy::random, emu::Policy::sticky}) {
+    Emulation e({}, {.seed = test::seed(), .policy = policy});
+    auto buffer = DeviceBuffer::make(*e.device, (kPosts + 3) * kPostBytes, "x");
+    REQUIRE_OK(buffer);
+    std::vector<std::byte> bytes(kPostBytes);
+    const auto put = [&](size_t at, size_t count, size_t value) {
+      bytes.assign(count, static_cast<std::byte>(value));
+      REQUIRE_OK(e.device->post(buffer->address() + at, bytes));
+      std::ranges::fill(bytes, std::byte{0xee});  // `bytes` is the caller's again
+    };
+    for (size_t i = 0; i < kPosts; ++i) put(i * kPostBytes, kPostBytes, i);
+    put(kPosts * kPostBytes, 3 * kPostBytes, kPosts);  // larger than a chunk
+    REQUIRE_OK(e.device->post(buffer->address(), {}));
+    REQUIRE_OK(e.device->fill(buffer->address() + kPostBytes, 0x77, kPostBytes));
+    std::vector<std::byte> got((kPosts + 3) * kPostBytes);
+    REQUIRE_OK(e.device->read(buffer->address(), got));
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t post = std::min(i / kPostBytes, kPosts), want = post == 1 ? 0x77 : post;
+      if (got[i] != static_cast<std::byte>(want)) FAIL("byte ", i, " of post ", post);
+    }
+  }
+}
+
 TEST_CASE("gpu/device: a GPU that dies in mid-use fails the call and every later one with its reason") {
   for (const auto& [fault, text] :
        {std::pair{Status::ecc_uncorrectable, "uncorrectable ECC error"}, std::pair{Status::unknown, "unknown error"},
