@@ -72,8 +72,8 @@ void Costed::start_next() {
       begin_step(std::move(*step));
     else if (const auto* join = std::get_if<node::JoinBatch>(&work))
       MC_ASSERT(batch_.try_emplace(join->sequence, Sequence{pages_of(join->pages), join->position}).second);
-    else
-      MC_ASSERT_EQ(batch_.erase(std::get<node::LeaveBatch>(work).sequence), 1u);
+    else if (const auto* leave = std::get_if<node::LeaveBatch>(&work))
+      MC_ASSERT_EQ(batch_.erase(leave->sequence), 1u);
   }
 }
 
@@ -294,7 +294,7 @@ Result<void> Costed::finish_row(const node::RunRow& row, node::StepRow& out) {
   out.sealed_crcs.clear();
   if (row.page != node::RunRow::kNoPage) sequence.pages.push_back(page(row.page));
   const uint32_t last = row.position / layout.block_tokens;
-  MC_ASSERT_EQ(row.position, sequence.position);
+  MC_ASSERT(row.position == sequence.position && row.token != node::RunRow::kFed);  // its role waits for each step
   MC_ASSERT_EQ(sequence.pages.size(), last + 1);
   // Everything that arrived is looked at once; after that only this step writes here.
   MC_TRY(before, standin_.verify(sequence.pages, row.position, row.joined || last == 0 ? 0 : last - 1));

@@ -6,6 +6,11 @@
 
 namespace mc::node {
 
+Batch::Batch(Limits limits, Shelf& shelf) : limits_(limits), shelf_(shelf) {
+  MC_ASSERT(limits.steps_max > 0 && limits.steps_max <= kStepsMax);
+  buffers_.reserve(kStepsMax);
+}
+
 void Batch::join(const RequestPtr& r) {
   MC_ASSERT(r->phase == DecodeRequest::Phase::running && r->told_pages == 0);
   MC_ASSERT(!r->answer.empty() && r->arrivals.missing() == 0);
@@ -21,10 +26,16 @@ void Batch::join(const RequestPtr& r) {
   running_.insert(at, r);
 }
 
+// book() ends a request at the same lengths.
+bool Batch::goes_on(const DecodeRequest& r) const {
+  if (r.in_steps == 0) return true;
+  return r.answer.size() + r.in_steps < r.spec.stopping.max_tokens && next_position(r) + 1 < limits_.context_tokens;
+}
+
 void Batch::add(const RequestPtr& r) {
-  MC_ASSERT(!computing() && !full());
-  MC_ASSERT(r->phase == DecodeRequest::Phase::running && !r->in_step);
-  MC_ASSERT_LT(r->position / shelf_.layout.block_tokens, r->pages.size());
+  MC_ASSERT(may_start() && !full());
+  MC_ASSERT(r->phase == DecodeRequest::Phase::running && r->in_steps <= under_way_);
+  MC_ASSERT_LT(next_position(*r) / shelf_.layout.block_tokens, r->pages.size());
   rows_.push_back(r);
 }
 
@@ -48,39 +59,55 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
 }
 
 void Batch::start(uint64_t run, Actions& out) {
-  MC_ASSERT(!computing() && run != 0);
+  MC_ASSERT(may_start() && run != 0);
   // An older request may have preempted a request of this step after its row was added.
   std::erase_if(rows_, [](const RequestPtr& r) { return r->phase != DecodeRequest::Phase::running; });
   if (rows_.empty()) return;
   for (const auto& r : rows_)
     if (r->told_pages == 0) announce(*r, out);
-  if (!buffer_) buffer_ = std::make_shared<StepRows>();
-  buffer_->in.clear();
+  if (buffers_.empty()) buffers_.push_back(std::make_shared<StepRows>());
+  std::shared_ptr<StepRows> buffer = std::move(buffers_.back());
+  buffers_.pop_back();
+  buffer->in.clear();
   for (const auto& r : rows_) {
     RunRow row;
-    MC_ASSERT(!r->in_step);
     row.sequence = r->order;
-    row.token = r->answer.back();
-    row.position = r->position;
-    row.joined = r->position == r->spec.ids.size();
-    const uint32_t block = r->position / shelf_.layout.block_tokens;
+    row.token = r->in_steps > 0 ? RunRow::kFed : r->answer.back();
+    row.position = next_position(*r);
+    row.joined = row.position == r->spec.ids.size();
+    const uint32_t block = row.position / shelf_.layout.block_tokens;
     MC_ASSERT_LE(block, r->told_pages);
     if (block == r->told_pages) row.page = r->pages[r->told_pages++];
-    r->in_step = true;
-    buffer_->in.push_back(row);
+    ++r->in_steps;
+    buffer->in.push_back(row);
   }
-  run_ = run;
-  out.push_back(RunStep{run, std::move(buffer_)});
-  buffer_ = nullptr;
+  Step& step = steps_[under_way_++];
+  step.run = run;
+  step.rows.swap(rows_);
+  rows_.clear();
+  is_awaited_ = limits_.steps_max > 1;
+  out.push_back(RunStep{run, std::move(buffer), is_awaited_});
+}
+
+void Batch::collect(Actions& out) {
+  if (!is_awaited_ || !computing() || !may_start()) return;
+  is_awaited_ = false;
+  out.push_back(CollectSteps{});
 }
 
 bool Batch::finish(const StepDone& done) {
-  if (run_ == 0 || done.run != run_) return false;
-  run_ = 0;
-  buffer_ = done.rows;
-  for (const auto& r : rows_) r->in_step = false;
+  if (under_way_ == 0 || done.run != steps_[0].run) return false;
+  finished_.swap(steps_[0].rows);
+  steps_[0].rows.clear();
+  std::rotate(steps_.begin(), steps_.begin() + 1, steps_.begin() + under_way_);
+  --under_way_;
+  for (const auto& r : finished_) {
+    MC_ASSERT(r->in_steps > 0);
+    --r->in_steps;
+  }
+  if (done.rows) buffers_.push_back(done.rows);
   if (done.code != Code::ok) return true;
-  MC_ASSERT(buffer_ && buffer_->out.size() == rows_.size());
+  MC_ASSERT(done.rows && done.rows->out.size() == finished_.size());
   const double elapsed_s = to_seconds(done.elapsed);
   step_ewma_s_ = step_ewma_s_ == 0 ? elapsed_s : step_ewma_s_ + 0.125 * (elapsed_s - step_ewma_s_);
   return true;
@@ -119,7 +146,7 @@ bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::Token
 }
 
 void Batch::leave(DecodeRequest& r, Actions& out) {
-  MC_ASSERT(!r.in_step);
+  MC_ASSERT_EQ(r.in_steps, 0u);
   if (r.told_pages != 0) out.push_back(LeaveBatch{r.order});
   r.told_pages = 0;
 }

@@ -10,7 +10,7 @@ namespace mc::node {
 Decode::Decode(WorkerOptions worker, DecodeOptions options)
     : Worker(std::move(worker)),
       decode_(options),
-      batch_({decode_.batch_max, options_.context_tokens, options_.page_count}, *shelf_) {
+      batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_) {
   MC_ASSERT(decode_.batch_max > 0);
 }
 
@@ -245,7 +245,7 @@ void Decode::end(Request& r, Actions& out) {
 
 // Releases the pages of an ended request once no read writes into them and no step uses them.
 void Decode::settle(Request& r, Actions& out) {
-  if (r.phase != Phase::ended || r.arrivals.reading() || r.in_step) return;
+  if (r.phase != Phase::ended || r.arrivals.reading() || r.in_steps > 0) return;
   batch_.leave(r, out);
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
@@ -258,7 +258,7 @@ void Decode::role_check() const {
   uint64_t pins = 0;
   for (const auto& r : batch_.running()) MC_ASSERT(r->phase == Phase::running && r->arrivals.missing() == 0);
   for (const auto& r : waiting_offers_) MC_ASSERT(r->pages.empty());
-  for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && (r->in_step || r->arrivals.reading()));
+  for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && (r->in_steps > 0 || r->arrivals.reading()));
   auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
     for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
@@ -361,23 +361,34 @@ bool Decode::may_publish(const Request& r) const {
 }
 
 void Decode::step(TimePoint, Actions& out) {
-  if (batch_.computing() || batch_.running().empty()) return;
+  while (batch_.may_start() && prepare_step(out)) batch_.start(numbers_.next(), out);
+  batch_.collect(out);
+}
+
+// Adds the rows of the next step to the batch. False when the step has none.
+bool Decode::prepare_step(Actions& out) {
+  // The mask of a grammar is made from a token that the role knows.
+  const auto has_grammar = [](const RequestPtr& r) { return !r->spec.sampling.grammar.empty(); };
+  if (batch_.computing() && std::ranges::any_of(batch_.running(), has_grammar)) return false;
   const uint32_t bt = options_.layout.block_tokens;
   batch_.clear_rows();
   // A preempted request leaves running(), which is in order of arrival. Requests before it keep their index, and the
   // next request moves to the index of the preempted one.
   for (size_t i = 0; i < batch_.running().size() && !batch_.full();) {
     const RequestPtr r = batch_.running()[i];
-    const bool has_page = r->position / bt < r->pages.size() || give_page(r, out);
+    const bool goes_on = batch_.goes_on(*r);
+    const bool has_page = goes_on && (batch_.next_position(*r) / bt < r->pages.size() || give_page(r, out));
     if (r->phase != Phase::running) continue;  // the request itself was preempted
     if (has_page) batch_.add(r);
     ++i;
   }
-  batch_.start(numbers_.next(), out);
+  return batch_.has_rows();
 }
 
-// Gives `r` one more page. Preempts the newest request if necessary. False when `r` itself was preempted.
+// Gives `r` one more page. Preempts the newest request if necessary. False when `r` itself was preempted. Nobody is
+// preempted for a row behind a step under way, which may end the request: the row then waits for that step.
 bool Decode::give_page(const RequestPtr& r, Actions& out) {
+  if (r->in_steps > 0) return r->pages.allocate(shelf_->pool, 1).has_value();
   for (;;) {
     if (r->pages.allocate(shelf_->pool, 1)) return true;
     Request* last = nullptr;
@@ -395,6 +406,8 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
     }
     // No other request can be preempted. Leases or reads of ended requests hold the pages and end without help.
     if (alone) return false;
+    // Pages of an ended request come free with the step that still has a row of it.
+    if (std::ranges::any_of(ended_, [](const RequestPtr& ended) { return ended->in_steps > 0; })) return false;
     MC_ASSERT(last != nullptr);
     preempt(*last, out);
     if (last == r.get()) return false;
@@ -415,7 +428,7 @@ void Decode::preempt(Request& r, Actions& out) {
 
 void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   if (!batch_.finish(done)) return;
-  const auto rows = batch_.rows();
+  const auto rows = batch_.finished();
   if (done.code != Code::ok) {
     for (const auto& r : rows) {
       if (r->phase == Phase::ended)
@@ -423,7 +436,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
       else
         fail(*r, {RequestStage::decode, reason_of(done.code), true}, done.what, out);
     }
-    return batch_.clear_rows();
+    return batch_.clear_finished();
   }
   ++stats_.steps;
   wire::Tokens& tokens = fresh_tokens();
@@ -461,7 +474,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
     end(*r, out);
   }
   finished_.clear();
-  batch_.clear_rows();
+  batch_.clear_finished();
 }
 
 /// An empty message for the tokens of a step. It reuses the memory of an older message.

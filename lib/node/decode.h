@@ -23,6 +23,7 @@ namespace mc::node {
 
 struct DecodeOptions {
   uint32_t batch_max = 64;      // rows of a step
+  uint32_t steps_max = 1;       // steps under way; with 2 the compute never waits for this role
   uint32_t waiting_max = 1024;  // offers that wait; more are refused
   Duration stall = 2s;          // time without an announced extent after KvComplete; then the notify counts as lost
   Duration peer_wait = 1s;      // wait for the list that names a prefill node which the conductor has chosen
@@ -71,6 +72,7 @@ class Decode final : public Worker {
   void try_join(Request& r, Actions& out);
   void publish_prompt(Request& r);
   void step(TimePoint now, Actions& out);
+  bool prepare_step(Actions& out);
   bool give_page(const RequestPtr& r, Actions& out);
   void preempt(Request& r, Actions& out);
   void on_step(const StepDone& done, TimePoint now, Actions& out);

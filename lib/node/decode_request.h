@@ -32,7 +32,7 @@ struct DecodeRequest {
   std::vector<uint32_t> answer;  // tokens of the answer, those of earlier attempts included
   uint32_t position = 0;         // number of tokens whose KV exists
   uint32_t told_pages = 0;       // pages that the compute has; 0 = the request has not joined the batch
-  bool in_step = false;
+  uint32_t in_steps = 0;         // steps under way that have a row of the request
 
   DecodeRequest(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.ids.size()) - spec.resumed; }

@@ -5,7 +5,8 @@
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
 //   KV       ReadDone                        ->   Read, CancelRead
-//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, LeaveBatch
+//   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, CollectSteps,
+//                                                 LeaveBatch
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
 //            DiskLoaded, DiskEvicted,
 //            DiskUpkeepFailed
@@ -102,8 +103,9 @@ struct ChunkDone {
 /// One row of a decode step. JoinBatch gave the compute all other data of the sequence.
 struct RunRow {
   static constexpr uint32_t kNoPage = 0xffffffff;
+  static constexpr uint32_t kFed = 0xffffffff;
   uint64_t sequence = 0;
-  uint32_t token = 0;
+  uint32_t token = 0;       // kFed: the token that the sequence's row before this one draws; it may be under way
   uint32_t position = 0;    // position of the token: one more than in the sequence's step before
   uint32_t page = kNoPage;  // page of `position`, when the compute does not have it yet
   bool joined = false;      // the sequence's first step on this node
@@ -341,11 +343,16 @@ struct JoinBatch {
   std::vector<uint32_t> prefix_crcs;  // see RunChunk; the first step's row reports a mismatch
 };
 
-/// One step of the batch. Each sequence has joined before and has at most one row.
+/// One step of the batch. Each sequence has joined before and has at most one row. Steps end in the order of their
+/// RunStep. Once a row has no token in StepDone, what later rows of its sequence give has no meaning.
 struct RunStep {
   uint64_t run = 0;
   std::shared_ptr<StepRows> rows;
+  bool is_followed = false;  // RunStep or CollectSteps comes next, and the compute may report the step when it has that
 };
+
+/// No further step comes before those under way are reported.
+struct CollectSteps {};
 
 /// The sequence has no further row, and the compute drops it. No step with a row of it is under way.
 struct LeaveBatch {
@@ -436,8 +443,8 @@ struct RequestRetried {
 };
 
 using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers,
-                                   CancelRun, JoinBatch, RunStep, LeaveBatch, Reply, BreakerChanged, RequestRetried,
-                                   DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
+                                   CancelRun, JoinBatch, RunStep, CollectSteps, LeaveBatch, Reply, BreakerChanged,
+                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

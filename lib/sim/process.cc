@@ -123,7 +123,8 @@ std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Pla
   if (place.kind == Place::Kind::prefill) return make_prefill(options, place, std::move(o));
   if (place.kind == Place::Kind::decode) {
     o.role = wire::Role::decode;
-    return std::make_unique<node::Decode>(o, node::DecodeOptions{.batch_max = options.batch_max});
+    return std::make_unique<node::Decode>(
+        o, node::DecodeOptions{.batch_max = options.batch_max, .steps_max = options.steps_max});
   }
   MC_ASSERT(place.kind == Place::Kind::cache);
   o.role = wire::Role::cache;

@@ -1,9 +1,11 @@
 // One simulated process: its machine, and the content of its KV memory as tags. Inside lib/sim only.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -29,6 +31,9 @@ struct Process {
   std::map<uint64_t, Activations> slots;      // by offset in the KV buffer; of pipeline members
   std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it
   std::map<uint64_t, node::JoinBatch> batch;  // sequences that joined and have not left, with the pages added since
+  std::map<uint64_t, std::optional<uint32_t>>
+      drawn;                                  // the last token of each that had a row; none: it was not computed
+  std::deque<node::RunStep> steps;            // the first one is being computed
   std::set<uint64_t> cancelled;               // reads and runs
   std::map<uint64_t, ArrivingRun> arriving;   // runs that began before their prefix was here
   TimePoint sends_until{}, receives_until{};  // its links, with a profile

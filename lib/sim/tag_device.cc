@@ -305,11 +305,29 @@ void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRang
   deliver_(process.name, process.instance, std::move(done));
 }
 
+// Steps are computed one after the other. The next one begins before the machine hears of the end of the one before.
 void TagDevice::perform_step(Process& process, const node::RunStep& run) {
+  process.steps.push_back(run);
+  if (process.steps.size() == 1) begin_step(process);
+}
+
+void TagDevice::leave(Process& process, uint64_t sequence) {
+  for (const node::RunStep& step : process.steps)
+    for (const node::RunRow& row : step.rows->in)
+      if (row.sequence == sequence)
+        findings_.add(agenda_.now(), process.name + ": a sequence left with a row under way");
+  process.drawn.erase(sequence);
+  if (process.batch.erase(sequence) == 0)
+    findings_.add(agenda_.now(), process.name + ": a sequence left that had not joined");
+}
+
+void TagDevice::begin_step(Process& process) {
+  const node::RunStep& run = process.steps.front();
   const ExtentLayout layout = (*process.worker->shelves()[0]).layout;
   rot(process);
   for (const auto& row : run.rows->in) {
     auto& sequence = process.batch.at(row.sequence);
+    if (const auto drawn = process.drawn.find(row.sequence); drawn != process.drawn.end() && !drawn->second) continue;
     if (row.page != node::RunRow::kNoPage) sequence.pages.push_back(row.page);
     MC_ASSERT_EQ(row.position, sequence.position);
     MC_ASSERT_EQ(sequence.pages.size(), row.position / layout.block_tokens + 1);
@@ -322,21 +340,37 @@ void TagDevice::perform_step(Process& process, const node::RunStep& run) {
     release_claims(*p, run.run);
     run.rows->out.clear();
     for (const auto& row : run.rows->in) run.rows->out.push_back(compute_row(*p, row));
+    p->steps.pop_front();
+    if (!p->steps.empty()) begin_step(*p);
     deliver_(name, instance, node::StepDone{run.run, Code::ok, "", run.rows, took});
   });
+}
+
+/// The result of a row that is not computed: its blocks are rotten, or the row before it had no token.
+std::optional<node::StepRow> TagDevice::checked_row(Process& process, const node::RunRow& row) {
+  const auto drawn = process.drawn.find(row.sequence);
+  if (drawn != process.drawn.end() && !drawn->second) return node::StepRow{};
+  if (!row.joined) return std::nullopt;
+  const node::JoinBatch& sequence = process.batch.at(row.sequence);
+  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
+  node::StepRow out;
+  out.rotten = rotten(process, sequence.pages, sequence.prefix_crcs, {0, layout.layers});
+  if (out.rotten.empty()) return std::nullopt;
+  process.drawn[row.sequence] = std::nullopt;
+  return out;
 }
 
 node::StepRow TagDevice::compute_row(Process& process, const node::RunRow& row) {
   const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
   const uint32_t bt = layout.block_tokens;
   node::JoinBatch& sequence = process.batch.at(row.sequence);
+  if (auto unsound = checked_row(process, row)) return *std::move(unsound);
   node::StepRow out;
-  if (row.joined) out.rotten = rotten(process, sequence.pages, sequence.prefix_crcs, {0, layout.layers});
-  if (!out.rotten.empty()) return out;
+  check_owned(process, 0, sequence.pages.back(), " was given away under a step");
   const auto offset = [&](uint32_t page, uint32_t layer) {
     return process.worker->local_offset(0, page) + layout.layer_offset(layer);
   };
-  uint64_t token_row = row.token;
+  uint64_t token_row = row.token == node::RunRow::kFed ? *process.drawn.at(row.sequence) : row.token;
   for (uint32_t l = 0; l < layout.layers; ++l) {
     uint64_t& tag = process.memory[offset(sequence.pages.back(), l)];
     if (row.position % bt == 0) {
@@ -348,6 +382,7 @@ node::StepRow TagDevice::compute_row(Process& process, const node::RunRow& row) 
   }
   ++sequence.position;
   out.sampled.token = tag_token(fold_pages(process, sequence.pages, {0, layout.layers}, 0));
+  process.drawn[row.sequence] = out.sampled.token;
   return out;
 }
 

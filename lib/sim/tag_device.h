@@ -42,6 +42,8 @@ class TagDevice {
   void prefix_here(Process& process, const node::PrefixLayers& here);
   void cancel_run(Process& process, uint64_t run);
   void perform_step(Process& process, const node::RunStep& run);
+  /// No step has a row of the sequence any more.
+  void leave(Process& process, uint64_t sequence);
 
  private:
   // ---- pages being written ----
@@ -58,7 +60,9 @@ class TagDevice {
 
   // ---- runs ----
   Duration chunk_time(const Place& place, const node::RunChunk& run, LayerRange layers) const;
+  void begin_step(Process& process);
   node::StepRow compute_row(Process& process, const node::RunRow& row);
+  std::optional<node::StepRow> checked_row(Process& process, const node::RunRow& row);
   uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
                       uint64_t sum) const;
   void rot(Process& process);

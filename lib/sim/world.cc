@@ -109,8 +109,7 @@ void World::perform(Process& process, node::Actions actions) {
       if (!process.batch.emplace(sequence, std::move(*join)).second)
         parts_->findings.add(now(), process.name + ": a sequence joined twice");
     } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
-      if (process.batch.erase(leave->sequence) == 0)
-        parts_->findings.add(now(), process.name + ": a sequence left that had not joined");
+      parts_->device.leave(process, leave->sequence);
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
       parts_->device.perform_step(process, *step);
     } else if (auto* write = std::get_if<node::DiskWrite>(&action)) {
@@ -185,6 +184,8 @@ void World::crash(const std::string& name) {
   process.worker = nullptr;
   process.memory.clear();
   process.batch.clear();
+  process.drawn.clear();
+  process.steps.clear();
   process.slots.clear();
   process.claims.clear();
   if (process.place.kind == Place::Kind::conductor) parts_->clients.lose_all(now());  // connections close with it

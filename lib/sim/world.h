@@ -53,6 +53,7 @@ struct WorldOptions {
   uint32_t chunk_tokens = 64;
   uint32_t context_tokens = 512;
   uint32_t batch_max = 16;
+  uint32_t steps_max = 1;  // node::DecodeOptions::steps_max
   std::string policy = "kv-centric";
   sched::Options sched;
   node::ConductorOptions::Hold hold = node::ConductorOptions::Hold::off;

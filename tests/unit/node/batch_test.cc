@@ -15,10 +15,13 @@ using Phase = DecodeRequest::Phase;
 struct BatchBench {
   kv::EventLog log;
   Shelf shelf{layout_of(2), 16, 16, kv::kLruTail, log};
-  Batch batch{{.rows_max = 3, .context_tokens = 4096, .page_count = 16}, shelf};
+  Batch batch;
   uint64_t orders = 0, runs = 0;
 
-  BatchBench() { shelf.slabs.push_back(0); }
+  explicit BatchBench(uint32_t steps_max = 1)
+      : batch({.rows_max = 3, .context_tokens = 4096, .page_count = 16, .steps_max = steps_max}, shelf) {
+    shelf.slabs.push_back(0);
+  }
   /// A running request of `tokens` prompt tokens with pages up to the first answer token.
   Batch::RequestPtr running(uint32_t tokens, uint32_t max_tokens = 100) {
     auto r =
@@ -37,7 +40,7 @@ struct BatchBench {
     Actions out;
     batch.clear_rows();
     for (const auto& r : batch.running())
-      if (!batch.full()) batch.add(r);
+      if (!batch.full() && batch.goes_on(*r)) batch.add(r);
     batch.start(++runs, out);
     return out;
   }
@@ -49,16 +52,16 @@ struct BatchBench {
       if ((run.rows->in[i].position + 1) % 64 == 0) run.rows->out[i].sealed_crcs.assign(2, 0);
     }
     REQUIRE(batch.finish({run.run, Code::ok, "", run.rows, 1ms}));
-    for (size_t i = 0; i < batch.rows().size(); ++i) {
+    for (size_t i = 0; i < batch.finished().size(); ++i) {
       wire::TokenRow row;
-      batch.book(*batch.rows()[i], run.rows->out[i], true, row);
+      batch.book(*batch.finished()[i], run.rows->out[i], true, row);
     }
-    batch.clear_rows();
+    batch.clear_finished();
   }
   void end(const Batch::RequestPtr& r, Actions& out) {
     r->phase = Phase::ended;
     batch.remove(r);
-    if (r->in_step) return;
+    if (r->in_steps > 0) return;
     batch.leave(*r, out);
     r->pages.release(shelf.pool);
   }
@@ -151,11 +154,81 @@ TEST_CASE("node/batch: a step that failed gives its rows back without a token") 
   BatchBench b;
   const auto r = b.running(10);
   const auto run = all<RunStep>(b.step()).at(0);
-  CHECK(r->in_step);
+  CHECK(r->in_steps == 1);
   REQUIRE(b.batch.finish({run.run, Code::no_space, "full", run.rows, 1ms}));
-  CHECK_FALSE(r->in_step);
+  CHECK(r->in_steps == 0);
   CHECK(b.batch.step_s() == 0);
   CHECK(r->answer.size() == 1);
   Actions out;
   b.end(r, out);
+}
+
+TEST_CASE("node/batch: a step behind another one takes the tokens that the first draws, and its pages go on") {
+  BatchBench b(2);
+  const auto r = b.running(63);
+  REQUIRE_OK(r->pages.allocate(b.shelf.pool, 1));
+  const auto first = all<RunStep>(b.step()).at(0);
+  CHECK(first.is_followed);
+  CHECK(b.batch.may_start());
+  const auto second = all<RunStep>(b.step()).at(0);
+  CHECK_FALSE(b.batch.may_start());
+  const RunRow& row = second.rows->in[0];
+  CHECK(row.token == RunRow::kFed);
+  CHECK(row.position == 64);
+  CHECK(row.page == r->pages[1]);
+  CHECK_FALSE(row.joined);
+  CHECK_FALSE(b.batch.finish({second.run, Code::ok, "", second.rows, 1ms}));  // steps end in their order
+  b.done(first, 4);
+  CHECK(r->in_steps == 1);
+  const auto third = all<RunStep>(b.step()).at(0);
+  CHECK(third.rows->in[0].token == RunRow::kFed);
+  CHECK(third.rows->in[0].position == 65);
+  b.done(second, 5);
+  b.done(third, 6);
+  CHECK(r->answer == std::vector<uint32_t>{9, 4, 5, 6});
+  const auto fourth = all<RunStep>(b.step()).at(0);
+  CHECK(fourth.rows->in[0].token == 6);  // no step is under way
+  b.done(fourth, 7);
+  Actions out;
+  b.end(r, out);
+}
+
+TEST_CASE("node/batch: a request whose last token is under way has no row in the next step") {
+  BatchBench b(2);
+  const auto ends = b.running(10, 2), goes_on = b.running(10);
+  const auto first = all<RunStep>(b.step()).at(0);
+  CHECK(first.rows->in.size() == 2);
+  CHECK_FALSE(b.batch.goes_on(*ends));
+  const auto second = all<RunStep>(b.step()).at(0);
+  REQUIRE(second.rows->in.size() == 1);
+  CHECK(second.rows->in[0].sequence == goes_on->order);
+  b.done(first, 4);
+  b.done(second, 4);
+  Actions out;
+  b.end(ends, out), b.end(goes_on, out);
+}
+
+TEST_CASE("node/batch: the compute is told once that no step follows, and only when it may wait for one") {
+  const auto told = [](BatchBench& b) {
+    Actions out;
+    b.batch.collect(out);
+    return all<CollectSteps>(out).size();
+  };
+  BatchBench alone(1);
+  const auto r = alone.running(10);
+  CHECK_FALSE(all<RunStep>(alone.step()).at(0).is_followed);
+  CHECK(told(alone) == 0);
+
+  BatchBench b(2);
+  CHECK(told(b) == 0);
+  const auto s = b.running(10);
+  const auto first = all<RunStep>(b.step()).at(0);
+  CHECK(told(b) == 1);
+  CHECK(told(b) == 0);
+  const auto second = all<RunStep>(b.step()).at(0);
+  CHECK(told(b) == 0);  // the second tells the compute to report the first
+  b.done(first, 4);
+  CHECK(told(b) == 1);
+  b.done(second, 4);
+  CHECK(told(b) == 0);
 }

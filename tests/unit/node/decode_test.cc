@@ -2,6 +2,8 @@
 
 #include "node/decode.h"
 
+#include <deque>
+
 #include "bench.h"
 
 namespace decode_test {
@@ -13,7 +15,7 @@ using namespace mc::node::bench;
 namespace {
 
 struct DecodeBench : Bench<Decode, DecodeOptions> {
-  explicit DecodeBench(uint32_t pages) : Bench(wire::Role::decode, pages, {}) {}
+  explicit DecodeBench(uint32_t pages, const DecodeOptions& options = {}) : Bench(wire::Role::decode, pages, options) {}
   Actions offer(const wire::RequestSpec& spec) { return from("p0", 1, wire::KvOffer{spec}); }
   Actions ready(const std::string& req, uint32_t layer, uint32_t first, size_t count) {
     return give(Notified{"p0", instance(1), {req, 1, layer, first, std::vector<wire::ReadyExtent>(count)}});
@@ -29,11 +31,11 @@ struct DecodeBench : Bench<Decode, DecodeOptions> {
         give(ReadDone{read.read, Code::ok, ""});
     return from("p0", 1, wire::KvComplete{spec.req, 1, static_cast<uint32_t>(spec.ids.size()), 3});
   }
-  Actions stepped(const RunStep& run) {
+  Actions stepped(const RunStep& run, uint32_t token = 4) {
     run.rows->out.clear();
     for (const auto& row : run.rows->in) {
       StepRow out;
-      out.sampled.token = 4;
+      out.sampled.token = token;
       if ((row.position + 1) % 64 == 0) out.sealed_crcs.assign(2, 0);
       run.rows->out.push_back(out);
     }
@@ -145,6 +147,133 @@ TEST_CASE("node/decode: a row that its grammar refuses is the request's fault, a
     CHECK(failed[0].retryable == (code != Code::invalid));
     CHECK(b.machine.idle());
   }
+}
+
+namespace {
+
+constexpr DecodeOptions kTwoSteps{.steps_max = 2};
+
+/// A request that token 7 ends.
+wire::RequestSpec stoppable(const std::string& req, uint32_t tokens) {
+  auto spec = spec_of(req, ids_of(1, tokens), 50);
+  spec.stopping.stop_ids = {7};
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("node/decode: a request that stops under a second step keeps its pages until that step has ended") {
+  DecodeBench b(8, kTwoSteps);
+  const auto runs = all<RunStep>(b.join(stoppable("r", 63)));
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[1].rows->in[0].token == RunRow::kFed);
+  CHECK(runs[1].rows->in[0].page != RunRow::kNoPage);  // a page of its own, for a row in vain
+  const Actions out = b.stepped(runs[0], 7);
+  const auto tokens = sent<wire::Tokens>(out, kTo);
+  REQUIRE(tokens.size() == 1);
+  CHECK(tokens[0].rows.at(0).finish_reason == "stop");
+  CHECK(all<RunStep>(out).empty());
+  CHECK(all<CollectSteps>(out).size() == 1);
+  CHECK(all<LeaveBatch>(out).empty());
+  CHECK_FALSE(b.machine.idle());
+  CHECK(b.machine.shelf()->pool.state(runs[1].rows->in[0].page) == kv::PageState::owned);
+  const Actions last = b.stepped(runs[1]);
+  CHECK(sent<wire::Tokens>(last, kTo).empty());  // the row was computed in vain
+  CHECK(all<LeaveBatch>(last).size() == 1);
+  CHECK(b.machine.shelf()->pool.state(runs[1].rows->in[0].page) == kv::PageState::free);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: a request that is cancelled under two steps leaves the compute after the second one") {
+  DecodeBench b(8, kTwoSteps);
+  const auto runs = all<RunStep>(b.join(stoppable("r", 10)));
+  REQUIRE(runs.size() == 2);
+  CHECK(all<LeaveBatch>(b.from_conductor(wire::Cancel{"r", 1, "client"})).empty());
+  const Actions first = b.stepped(runs[0]);
+  CHECK(all<LeaveBatch>(first).empty());
+  CHECK(all<RunStep>(first).empty());
+  CHECK(all<LeaveBatch>(b.stepped(runs[1])).size() == 1);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: a request joins the step behind those under way, and leaves the others theirs") {
+  DecodeBench b(16, kTwoSteps);
+  auto runs = all<RunStep>(b.join(stoppable("old", 10)));
+  REQUIRE(runs.size() == 2);
+  CHECK(all<RunStep>(b.join(stoppable("new", 20))).empty());
+  const Actions out = b.stepped(runs[0]);
+  CHECK(all<JoinBatch>(out).size() == 1);
+  const auto joined = all<RunStep>(out).at(0);
+  REQUIRE(joined.rows->in.size() == 2);
+  CHECK(joined.rows->in[0].token == RunRow::kFed);
+  CHECK(joined.rows->in[1].token == 3);  // its first token came with the hand-over
+  CHECK(joined.rows->in[1].joined);
+}
+
+TEST_CASE("node/decode: a step that fails ends its requests, and the step behind it gives their pages back") {
+  DecodeBench b(8, kTwoSteps);
+  const auto runs = all<RunStep>(b.join(stoppable("r", 10)));
+  REQUIRE(runs.size() == 2);
+  const Actions out = b.give(StepDone{runs[0].run, Code::io, "the device failed", runs[0].rows, 0s});
+  CHECK(sent<wire::Failed>(out, kTo).size() == 1);
+  CHECK(all<LeaveBatch>(out).empty());
+  const Actions last = b.give(StepDone{runs[1].run, Code::io, "the device failed", runs[1].rows, 0s});
+  CHECK(sent<wire::Failed>(last, kTo).empty());
+  CHECK(all<LeaveBatch>(last).size() == 1);
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/decode: nobody gives way for a row behind a step under way, which waits for that step") {
+  DecodeBench b(4, kTwoSteps);
+  const auto old = all<RunStep>(b.join(spec_of("old", ids_of(1, 2 * 64 - 2), 150)));
+  REQUIRE(old.size() == 2);
+  b.join(spec_of("young", ids_of(2, 63), 150));
+  const auto third = all<RunStep>(b.stepped(old[0])).at(0);
+  REQUIRE(third.rows->in.size() == 2);
+  CHECK(third.rows->in[0].page != RunRow::kNoPage);  // the last page of the pool
+  const Actions short_of_pages = b.stepped(old[1]);
+  CHECK(sent<wire::Preempted>(short_of_pages, kTo).empty());
+  const auto fourth = all<RunStep>(short_of_pages).at(0);
+  REQUIRE(fourth.rows->in.size() == 1);  // young's next row needs a page
+  CHECK(fourth.rows->in[0].position == 129);
+  const auto preempted = sent<wire::Preempted>(b.stepped(third), kTo);
+  REQUIRE(preempted.size() == 1);
+  CHECK(preempted[0].req == "young");
+}
+
+TEST_CASE(
+    "node/decode: with two steps under way the oldest finishes when pages run out, and one victim at a time goes") {
+  DecodeBench b(6, kTwoSteps);
+  std::deque<RunStep> under_way;
+  std::vector<std::string> preempted;
+  bool is_done = false;
+  const auto take = [&](const Actions& out) {
+    for (const auto& next : all<RunStep>(out)) under_way.push_back(next);
+    for (const auto& p : sent<wire::Preempted>(out, kTo)) preempted.push_back(p.req);
+    for (const auto& tokens : sent<wire::Tokens>(out, kTo))
+      for (const auto& row : tokens.rows) is_done |= row.req == "old" && row.finish_reason == "length";
+  };
+  take(b.join(spec_of("old", ids_of(1, 2 * 64 - 2), 150)));
+  take(b.join(spec_of("young", ids_of(2, 40), 150)));
+  take(b.join(spec_of("last", ids_of(3, 40), 150)));
+  for (int step = 0; step < 400 && !is_done; ++step) {
+    REQUIRE_FALSE(under_way.empty());
+    const RunStep run = under_way.front();
+    under_way.pop_front();
+    take(b.stepped(run));
+    take(b.from_conductor(wire::HeartbeatAck{true}));  // an event between two steps
+  }
+  CHECK(is_done);
+  CHECK(preempted == std::vector<std::string>{"last", "young"});
+}
+
+TEST_CASE("node/decode: a batch with a grammar waits for the tokens of each step") {
+  DecodeBench b(8, kTwoSteps);
+  auto spec = stoppable("r", 10);
+  spec.sampling.grammar = "{}";
+  const Actions out = b.join(spec);
+  CHECK(all<RunStep>(out).size() == 1);
+  CHECK(all<CollectSteps>(out).size() == 1);
 }
 
 TEST_CASE("node/decode: extents announced beyond the prompt end the request, and nothing is read") {
