@@ -174,7 +174,7 @@ Result<void> AttentionBatch::copy_tables() {
     first += s.tokens;
   }
   MC_ASSERT(pages <= at_.sequences && sequences == bytes.size() && first == total_);
-  return device_->write(memory_.address(), bytes);
+  return device_->post(memory_.address(), bytes);
 }
 
 // ---- a layer ----

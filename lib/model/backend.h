@@ -39,7 +39,7 @@ class Backend {
   /// none, and the caller sums the pages.
   virtual std::span<const uint32_t> checksums(uint32_t /*layer*/) const { return {}; }
   /// A step's layers have run: K and V of its rows, and the seal of pages that became full, are in the caller's pages
-  /// from here on, and checksums() holds.
+  /// from here on, and checksums() holds. No step is queued.
   virtual Result<void> finish_step() { return {}; }
   /// Attention of all rows over their pages.
   virtual Result<void> attend(uint32_t layer) = 0;
@@ -53,10 +53,16 @@ class Backend {
   virtual void forget(uint64_t /*sequence*/) {}
   /// Logits [count, vocab] of rows first .. first + count - 1 of the pass.
   virtual Result<void> logits(size_t first, size_t count, std::span<float> out) = 0;
-  /// Whether draw() takes a row of this kind: the backend draws where the logits are.
+  /// Whether queue_step() takes a row of this kind: the backend draws where the logits are.
   virtual bool draws(const DrawRow& /*row*/) const { return false; }
-  /// Draws the tokens of a step's rows. Code::corrupt as ops::Sampler::sample().
-  virtual Result<void> draw(std::span<const DrawRow> /*rows*/, std::span<ops::Sampled> /*out*/) {
+  /// A step's layers are queued: draws the tokens of its rows likewise, and waits for nothing. The next step may begin
+  /// before this one is collected.
+  virtual Result<void> queue_step(std::span<const DrawRow> /*draws*/) {
+    return Error{Code::unsupported, "the backend draws no tokens"};
+  }
+  /// As finish_step(), of the step that was queued first, with the tokens that it drew. Code::corrupt as
+  /// ops::Sampler::sample(); its K and V are in the caller's pages then too.
+  virtual Result<void> collect_step(std::span<ops::Sampled> /*out*/) {
     return Error{Code::unsupported, "the backend draws no tokens"};
   }
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.

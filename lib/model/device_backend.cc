@@ -17,6 +17,7 @@
 #include "model/device_copies.h"
 #include "model/device_draws.h"
 #include "model/device_pages.h"
+#include "model/device_steps.h"
 #include "model/device_weights.h"
 #include "ops/rope.h"
 
@@ -32,10 +33,11 @@ constexpr size_t kLayersAtOnce = 2;  // of a chunk whose sums are on the device:
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
   uint64_t inputs = 0;                                      // Inputs
-  uint64_t sums = 0;                                        // uint32 [layers of a step, or kLayersAtOnce, rows]
+  uint64_t sums = 0;                                        // uint32 [places of steps, layers, rows], or
+                                                            // [kLayersAtOnce, rows of a chunk]
   uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
   uint64_t normed = 0, q = 0, attended = 0, activated = 0;  // bf16
-  uint64_t kept = 0;                                        // bf16 [layers, rows of a step, 2, kv_heads, head_dim]
+  uint64_t kept = 0;  // bf16 [places of steps, layers, rows of a step, 2, kv_heads, head_dim]
 };
 
 struct PartSize {
@@ -97,7 +99,7 @@ std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c) {
 std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& options) {
   const size_t rows = rows_most(options), logit_rows = logit_rows_most(options);
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
-  const size_t step_rows = size_t{c.layers} * options.max_batch;
+  const size_t step_rows = DeviceSteps::kPlaces * c.layers * options.max_batch;
   return {{&Parts::inputs, Inputs::bytes_most(rows, c.head_dim)},
           {&Parts::sums, std::max(kLayersAtOnce * rows, step_rows) * 4},
           {&Parts::x, rows * c.hidden * 4},
@@ -122,7 +124,6 @@ struct PassSums {
   std::vector<gpu::RowPlace> pages;
   std::vector<size_t> written;                  // their index among the written pages
   std::vector<uint32_t> stored[kLayersAtOnce];  // of a chunk's layers under way: what the device made, by page
-  std::vector<uint32_t> values;                 // [layer][written page]
 };
 
 /// One sequence of the pass: its rows, and where its pages are on the host and on the device.
@@ -141,7 +142,10 @@ struct PassState {
   bool is_step = false;
   LayerRange layers;
   size_t rows = 0;
-  std::vector<float> last_state;  // x of the chunk's last row before the model's last layer, once that has run
+  size_t place = 0;                   // of a step's results
+  std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
+  std::vector<uint32_t> checksums;    // [layer][written page] of the pass that has ended; empty: none
+  std::vector<float> last_state;      // x of the chunk's last row before the model's last layer, once that has run
 };
 
 /// A page that the pass writes.
@@ -163,6 +167,7 @@ class DeviceBackend final : public Backend {
         attention_(device),
         pages_(device, layout_.page_bytes()),
         copies_(device),
+        steps_(copies_, layout_),
         draws_(device) {}
   Result<void> prepare();
 
@@ -183,7 +188,8 @@ class DeviceBackend final : public Backend {
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
   bool draws(const DrawRow& row) const override { return draws_.draws(row); }
-  Result<void> draw(std::span<const DrawRow> rows, std::span<ops::Sampled> out) override;
+  Result<void> queue_step(std::span<const DrawRow> draws) override;
+  Result<void> collect_step(std::span<ops::Sampled> out) override;
 
  private:
   const ModelConfig& config() const { return model_.config(); }
@@ -192,7 +198,11 @@ class DeviceBackend final : public Backend {
   size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
   size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
   uint64_t sums_at(uint32_t layer) const {
-    return at_.sums + (pass_.is_step ? layer : layer % kLayersAtOnce) * sums_.pages.size() * 4;
+    const size_t first = pass_.is_step ? pass_.place * config().layers * options_.max_batch : 0;
+    return at_.sums + (first + (pass_.is_step ? layer : layer % kLayersAtOnce) * sums_.pages.size()) * 4;
+  }
+  uint64_t kept_at(uint32_t layer) const {
+    return at_.kept + (pass_.place * config().layers * options_.max_batch + layer * pass_.rows) * kept_row_bytes();
   }
 
   Result<void> check_served() const;
@@ -202,7 +212,6 @@ class DeviceBackend final : public Backend {
   Result<void> make_logits(size_t first, size_t count);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
-  Result<void> store_rows();
   void note_sums(uint32_t layer, std::span<const uint32_t> made);
   gpu::KvPool pool_of(uint32_t layer) const;
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
@@ -225,6 +234,7 @@ class DeviceBackend final : public Backend {
   DeviceAttention attention_;
   DevicePages pages_;
   DeviceCopies copies_;
+  DeviceSteps steps_;
   DeviceDraws draws_;
   std::optional<gpu::Mixture> mixture_;
 
@@ -233,7 +243,6 @@ class DeviceBackend final : public Backend {
   Inputs inputs_{0};
   std::vector<PassSequence> sequences_;
   std::vector<WrittenPage> written_;
-  std::vector<gpu::RowPlace> sealed_;  // of written_, with their tokens
   PassSums sums_;
 };
 
@@ -287,6 +296,7 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   const int64_t block = options_.block_tokens;
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
   pass_.is_step = false;
+  pass_.checksums.clear();
   pass_.last_state.clear();
   MC_CHECK(place_pages({chunk.first_layer, chunk.end_layer == 0 ? config().layers : chunk.end_layer}));
   std::vector<gpu::RowPlace> places;
@@ -301,13 +311,14 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
 
 Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
   pass_.is_step = true;
+  pass_.place = steps_.next_place();
   sequences_.clear();
   pass_.last_state.clear();
   std::vector<int32_t> tokens;
   for (const DecodeRow& row : rows) {
     sequences_.push_back(
         {.sequence = row.sequence, .q_begin = row.position, .tokens = 1, .host_pages = row.pages, .plan = row.plan});
-    tokens.push_back(static_cast<int32_t>(row.token));
+    tokens.push_back(row.fed >= 0 ? ~row.fed : static_cast<int32_t>(row.token));
   }
   MC_CHECK(place_pages({0, config().layers}));
   std::vector<gpu::RowPlace> places;
@@ -330,15 +341,16 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   inputs_ = Inputs(at_.inputs);
   inputs_.tokens = inputs_.add(tokens);
   inputs_.places = inputs_.add(places);
-  inputs_.sealed = inputs_.add(sealed_);
+  inputs_.sealed = inputs_.add(pass_.sealed);
   inputs_.summed = inputs_.add(sums_.pages);
   inputs_.cosine = inputs_.add(cosine);
   inputs_.sine = inputs_.add(sine);
   MC_ASSERT_LE(inputs_.bytes().size(), Inputs::bytes_most(rows_most(options_), config().head_dim));
-  MC_CHECK(device_.write(at_.inputs, inputs_.bytes()));
+  MC_CHECK(device_.post(at_.inputs, inputs_.bytes()));
   if (tokens.empty()) return {};
   const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(inputs_.tokens),
                             .table = gpu::device_pointer<const uint16_t>(weights_.embeddings()),
+                            .fed = gpu::device_pointer<const gpu::Drawn>(draws_.drawn(1 - pass_.place)),
                             .x = gpu::device_pointer<float>(at_.x),
                             .columns = static_cast<int32_t>(config().hidden)};
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(pass_.rows), 1, 1}}, gpu::bytes_of(args));
@@ -349,7 +361,7 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
   const int64_t block = options_.block_tokens;
   pass_.layers = layers;
   written_.clear();
-  sealed_.clear();
+  pass_.sealed.clear();
   sums_ = {};
   pages_.begin();
   for (PassSequence& s : sequences_) {
@@ -362,8 +374,9 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
       if (is_read) continue;
       const int64_t tokens = std::min(s.end() - page * block, block);
       const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
-      written_.push_back({place, host, tokens == block || is_fresh});
-      if (written_.back().is_whole) sealed_.push_back(place);
+      // The rest of a page that a step begins is not read before a later step fills the page.
+      written_.push_back({place, host, tokens == block || (is_fresh && !pass_.is_step)});
+      if (written_.back().is_whole) pass_.sealed.push_back(place);
       if (pass_.is_step && tokens < block) continue;  // a later step still writes the page
       sums_.pages.push_back(place);
       sums_.written.push_back(written_.size() - 1);
@@ -373,7 +386,8 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
       .layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
   attention_.begin(shape, sequence_rows());
   MC_CHECK(pages_.make_room());
-  MC_CHECK(copies_.begin());
+  if (pages_.has_moved()) MC_CHECK(steps_.store_all());  // the host's pages are copied in anew
+  MC_CHECK(copies_.begin(steps_.queued() > 0));
   return load_extents(pass_.layers.first);
 }
 
@@ -436,28 +450,27 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
   MC_CHECK(copies_.await_load(layer));
   MC_CHECK(norm(at_.x, w.input_norm, at_.normed, pass_.rows));
   MC_CHECK(multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, pass_.rows, qkv_width(), c.hidden, false));
-  const gpu::RotateArgs rotate{
-      .pool = pool_of(layer),
-      .qkv = gpu::device_pointer<const float>(at_.qkv),
-      .cosine = gpu::device_pointer<const float>(inputs_.cosine),
-      .sine = gpu::device_pointer<const float>(inputs_.sine),
-      .q_norm = gpu::device_pointer<const float>(w.q_norm),
-      .k_norm = gpu::device_pointer<const float>(w.k_norm),
-      .places = gpu::device_pointer<const gpu::RowPlace>(inputs_.places),
-      .q = gpu::device_pointer<uint16_t>(at_.q),
-      .kept = pass_.is_step ? gpu::device_pointer<uint16_t>(at_.kept + layer * pass_.rows * kept_row_bytes()) : nullptr,
-      .q_heads = static_cast<int32_t>(c.heads),
-      .head_dim = static_cast<int32_t>(c.head_dim),
-      .epsilon = c.norm_epsilon};
+  const gpu::RotateArgs rotate{.pool = pool_of(layer),
+                               .qkv = gpu::device_pointer<const float>(at_.qkv),
+                               .cosine = gpu::device_pointer<const float>(inputs_.cosine),
+                               .sine = gpu::device_pointer<const float>(inputs_.sine),
+                               .q_norm = gpu::device_pointer<const float>(w.q_norm),
+                               .k_norm = gpu::device_pointer<const float>(w.k_norm),
+                               .places = gpu::device_pointer<const gpu::RowPlace>(inputs_.places),
+                               .q = gpu::device_pointer<uint16_t>(at_.q),
+                               .kept = pass_.is_step ? gpu::device_pointer<uint16_t>(kept_at(layer)) : nullptr,
+                               .q_heads = static_cast<int32_t>(c.heads),
+                               .head_dim = static_cast<int32_t>(c.head_dim),
+                               .epsilon = c.norm_epsilon};
   const uint32_t heads = c.heads + 2 * c.kv_heads;
   MC_CHECK(device_.launch("rotate_and_keep",
                           {.grid = {static_cast<uint32_t>(pass_.rows), ceil_div(heads, gpu::kRowsPerCta), 1}},
                           gpu::bytes_of(rotate)));
-  if (!sealed_.empty()) {
+  if (!pass_.sealed.empty()) {
     const gpu::SealArgs seal{.pool = pool_of(layer),
                              .pages = gpu::device_pointer<const gpu::RowPlace>(inputs_.sealed),
                              .head_dim = static_cast<int32_t>(c.head_dim)};
-    MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(sealed_.size()), c.kv_heads, 1}},
+    MC_CHECK(device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(pass_.sealed.size()), c.kv_heads, 1}},
                             gpu::bytes_of(seal)));
   }
   MC_CHECK(sum_extents(layer));
@@ -466,9 +479,8 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
 }
 
 std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
-  const size_t each = written_.size();
-  if (sums_.values.empty()) return {};
-  return std::span(sums_.values).subspan(layer * each, each);
+  const size_t each = pass_.checksums.size() / config().layers;
+  return std::span(pass_.checksums).subspan(layer * each, each);
 }
 
 /// Queues the sums of what the pass wrote of one layer: the device makes them before the bytes cross to the host.
@@ -489,8 +501,8 @@ Result<void> DeviceBackend::sum_extents(uint32_t layer) {
 
 void DeviceBackend::note_sums(uint32_t layer, std::span<const uint32_t> made) {
   MC_ASSERT_EQ(made.size(), sums_.written.size());
-  sums_.values.resize(size_t{config().layers} * written_.size());
-  for (size_t i = 0; i < made.size(); ++i) sums_.values[layer * written_.size() + sums_.written[i]] = made[i];
+  pass_.checksums.resize(size_t{config().layers} * written_.size());
+  for (size_t i = 0; i < made.size(); ++i) pass_.checksums[layer * written_.size() + sums_.written[i]] = made[i];
 }
 
 /// Queues the copies of what a chunk wrote of one layer to the caller's pages, and of their sums.
@@ -535,7 +547,7 @@ Result<void> DeviceBackend::attend(uint32_t layer) {
 }
 
 Result<void> DeviceBackend::after_attention(uint32_t layer) {
-  if (layer + 1 == config().layers && sequences_.size() == 1) {
+  if (layer + 1 == config().layers && !pass_.is_step) {
     pass_.last_state.resize(config().hidden);
     MC_CHECK(
         device_.read(at_.x + (pass_.rows - 1) * hidden_bytes(), std::as_writable_bytes(std::span(pass_.last_state))));
@@ -568,37 +580,37 @@ Result<void> DeviceBackend::add_mlp(const DeviceLayer& w, uint64_t x, size_t cou
 
 // ---- the end of a pass ----
 
-/// Copies K and V of a step's rows into the caller's pages, those of all layers at once.
-Result<void> DeviceBackend::store_rows() {
-  const size_t head = layout_.row_bytes(), kv_heads = layout_.kv_heads;
-  std::vector<std::byte> kept(size_t{config().layers} * pass_.rows * kept_row_bytes());
-  MC_CHECK(device_.read(at_.kept, kept));
-  const std::byte* from = kept.data();
-  for (uint32_t layer = 0; layer < config().layers; ++layer)
-    for (size_t row = 0; row < pass_.rows; ++row) {
-      const auto slot = static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens);
-      std::byte* const extent = written_[row].host + layout_.layer_offset(layer) + slot * head;
-      for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
-        for (size_t kv_head = 0; kv_head < kv_heads; ++kv_head, from += head)
-          std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
-    }
-  return {};
+/// Queues what comes behind the layers of a step. `draws` is empty when the host draws.
+Result<void> DeviceBackend::queue_step(std::span<const DrawRow> draws) {
+  MC_ASSERT(pass_.is_step && written_.size() == pass_.rows);
+  DeviceSteps::Step step{.rows = {}, .summed = sums_.written, .kept = kept_at(0), .sums = sums_at(0)};
+  const size_t held = size_t{config().layers} * layout_.layer_bytes();
+  for (size_t row = 0; row < pass_.rows; ++row) {
+    const WrittenPage& page = written_[row];
+    step.rows.push_back({page.host, static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens)});
+    if (page.is_whole) step.full_pages.push_back({pages_.address(page.place.page), page.host, held});
+  }
+  if (!draws.empty()) {
+    MC_ASSERT_EQ(draws.size(), pass_.rows);
+    MC_CHECK(make_logits(0, pass_.rows));
+    std::vector<uint64_t> names;
+    for (const PassSequence& s : sequences_) names.push_back(s.sequence);
+    MC_TRY(call, draws_.queue(draws, names, at_.logits, pass_.place));
+    step.draws = std::move(call);
+  }
+  return steps_.queue(std::move(step));
+}
+
+Result<void> DeviceBackend::collect_step(std::span<ops::Sampled> out) {
+  auto ended = steps_.finish(out);
+  pass_.checksums = steps_.sums();
+  return ended;
 }
 
 Result<void> DeviceBackend::finish_step() {
-  MC_ASSERT(pass_.is_step && written_.size() == pass_.rows);
-  MC_CHECK(store_rows());
-  for (const WrittenPage& page : written_)
-    if (page.is_whole)
-      MC_CHECK(
-          device_.read(pages_.address(page.place.page), {page.host, size_t{config().layers} * layout_.layer_bytes()}));
-  if (sums_.pages.empty()) return {};
-  const size_t each = sums_.pages.size();
-  std::vector<uint32_t> made(size_t{config().layers} * each);
-  MC_CHECK(device_.read(at_.sums, std::as_writable_bytes(std::span(made))));
-  for (uint32_t layer = 0; layer < config().layers; ++layer)
-    note_sums(layer, std::span(made).subspan(layer * each, each));
-  return {};
+  MC_ASSERT_EQ(steps_.queued(), size_t{0});
+  MC_CHECK(queue_step({}));
+  return collect_step({});
 }
 
 Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::span<float> hidden) {
@@ -621,14 +633,6 @@ Result<void> DeviceBackend::make_logits(size_t first, size_t count) {
   MC_ASSERT_LE(first + count, pass_.rows);
   MC_CHECK(norm(at_.x + first * hidden_bytes(), weights_.final_norm(), at_.normed, count));
   return multiply(at_.normed, weights_.head(), 0, at_.logits, count, config().vocab, config().hidden, false);
-}
-
-Result<void> DeviceBackend::draw(std::span<const DrawRow> rows, std::span<ops::Sampled> out) {
-  MC_ASSERT_EQ(rows.size(), sequences_.size());
-  MC_CHECK(make_logits(0, rows.size()));
-  std::vector<uint64_t> names;
-  for (const PassSequence& s : sequences_) names.push_back(s.sequence);
-  return draws_.draw(rows, names, at_.logits, out);
 }
 
 Result<void> DeviceBackend::logits(size_t first, size_t count, std::span<float> out) {

@@ -19,9 +19,10 @@ Result<void> DeviceCopies::prepare() {
   return {};
 }
 
-Result<void> DeviceCopies::begin() {
+Result<void> DeviceCopies::begin(bool keeps_stores) {
   for (Way* way : {&in_, &out_})
     for (Slot& slot : way->slots) {
+      if (keeps_stores && way == &out_) continue;
       if (slot.is_used) MC_CHECK(slot.done.finish());
       slot.is_used = false;
       slot.pieces.clear();

@@ -39,8 +39,8 @@ class DeviceCopies {
   Result<void> prepare();
 
   /// A pass begins. Its loads run after the kernels that are queued so far. Waits for the copies that an aborted pass
-  /// left, and drops their results.
-  Result<void> begin();
+  /// left, and drops their results. `keeps_stores`: the stores are of steps that go on.
+  Result<void> begin(bool keeps_stores = false);
   /// Queues the load of a layer, after the one two layers before. The bytes of the host are read here.
   Result<void> load(uint32_t layer, std::span<const Load> pieces);
   Result<void> await_load(uint32_t layer);

@@ -23,8 +23,8 @@ std::vector<DeviceDraws::PartSize> DeviceDraws::part_sizes(uint32_t vocab, size_
           {&Parts::counts, rows * vocab * 8},
           {&Parts::edits, rows * kEditsMax * sizeof(gpu::LogitEdit)},
           {&Parts::changed, rows * vocab * 4},
-          {&Parts::drawn, rows * sizeof(gpu::Drawn)},
-          {&Parts::listed, rows * gpu::kListedMax * sizeof(gpu::ListedToken)},
+          {&Parts::drawn, kPlaces * rows * sizeof(gpu::Drawn)},
+          {&Parts::listed, kPlaces * rows * gpu::kListedMax * sizeof(gpu::ListedToken)},
           {&Parts::tokens, kTokensAtOnce * 4},
           {&Parts::spans, rows * sizeof(gpu::CountedTokens)}};
 }
@@ -68,8 +68,7 @@ Result<int32_t> DeviceDraws::new_slot() {
     counted_.erase(oldest);
   }
   const size_t bytes = size_t{vocab_} * 8;
-  const std::vector<std::byte> zeros(bytes);
-  MC_CHECK(device_.write(at_.counts + static_cast<size_t>(slot) * bytes, zeros));
+  MC_CHECK(device_.fill(at_.counts + static_cast<size_t>(slot) * bytes, 0, bytes));
   return slot;
 }
 
@@ -96,6 +95,7 @@ Result<int32_t> DeviceDraws::count(uint64_t sequence, const DrawRow& row) {
                       .prompt = static_cast<int32_t>(prompt)});
     for (const uint32_t token : fresh) tokens_.push_back(static_cast<int32_t>(token));
     counted.tokens += fresh.size();
+    if (row.fed >= 0 && counted.tokens == row.history.size()) tokens_.back() = ~row.fed;
   }
   return counted.slot;
 }
@@ -106,6 +106,7 @@ Result<void> DeviceDraws::count_tokens() {
   MC_CHECK(put(at_.spans, spans_));
   const gpu::CountArgs args{.tokens = gpu::device_pointer<const int32_t>(at_.tokens),
                             .spans = gpu::device_pointer<const gpu::CountedTokens>(at_.spans),
+                            .fed = gpu::device_pointer<const gpu::Drawn>(fed_),
                             .counts = gpu::device_pointer<uint32_t>(at_.counts),
                             .columns = static_cast<int32_t>(vocab_)};
   MC_CHECK(device_.launch("count_tokens", {.grid = {static_cast<uint32_t>(spans_.size()), 1, 1}}, gpu::bytes_of(args)));
@@ -145,68 +146,91 @@ Result<gpu::DrawRule> DeviceDraws::rule_of(const DrawRow& row, uint64_t sequence
   return rule;
 }
 
-Result<void> DeviceDraws::draw(std::span<const DrawRow> rows, std::span<const uint64_t> sequences, uint64_t logits,
-                               std::span<ops::Sampled> out) {
-  MC_ASSERT(rows.size() == sequences.size() && rows.size() == out.size() && rows.size() <= rows_);
+Result<DrawCall> DeviceDraws::queue(std::span<const DrawRow> rows, std::span<const uint64_t> sequences, uint64_t logits,
+                                    size_t place) {
+  MC_ASSERT(rows.size() == sequences.size() && rows.size() <= rows_ && place < kPlaces);
   ++call_;
+  fed_ = drawn(1 - place);
   tokens_.clear();
   spans_.clear();
   edits_.clear();
   std::vector<gpu::DrawRule> rules;
+  DrawCall call{.vocab = vocab_, .drawn_at = drawn(place), .drawn = std::vector<gpu::Drawn>(rows.size())};
+  call.listed_at = at_.listed + place * rows_ * gpu::kListedMax * sizeof(gpu::ListedToken);
   const auto own_name = [](size_t i) { return UINT64_MAX - i; };  // of a row without a sequence
   for (size_t i = 0; i < rows.size(); ++i) {
     MC_ASSERT(draws(rows[i]));
     MC_TRY(rule, rule_of(rows[i], sequences[i] != 0 ? sequences[i] : own_name(i)));
     rules.push_back(rule);
+    call.logprobs.push_back(rule.logprobs);
   }
+  if (std::ranges::any_of(call.logprobs, [](int32_t count) { return count > 0; }))
+    call.listed.resize(rows.size() * gpu::kListedMax);
   for (size_t i = 0; i < rows.size(); ++i) forget(own_name(i));
   MC_CHECK(count_tokens());
   MC_CHECK(put(at_.rules, rules));
   MC_CHECK(put(at_.edits, edits_));
-  MC_CHECK(launch(rows.size(), logits));
-  std::vector<gpu::Drawn> drawn(rows.size());
-  MC_CHECK(device_.read(at_.drawn, std::as_writable_bytes(std::span(drawn))));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    MC_TRY(result, result_of(drawn[i], i, rows[i]));
-    out[i] = std::move(result);
-  }
-  return {};
+  MC_CHECK(launch(call, logits));
+  return call;
 }
 
-Result<void> DeviceDraws::launch(size_t rows, uint64_t logits) {
+Result<void> DeviceDraws::launch(const DrawCall& call, uint64_t logits) {
   const gpu::DrawArgs args{.logits = gpu::device_pointer<const float>(logits),
                            .rules = gpu::device_pointer<const gpu::DrawRule>(at_.rules),
                            .counts = gpu::device_pointer<const uint32_t>(at_.counts),
                            .edits = gpu::device_pointer<const gpu::LogitEdit>(at_.edits),
                            .changed = gpu::device_pointer<float>(at_.changed),
-                           .drawn = gpu::device_pointer<gpu::Drawn>(at_.drawn),
-                           .listed = gpu::device_pointer<gpu::ListedToken>(at_.listed),
+                           .drawn = gpu::device_pointer<gpu::Drawn>(call.drawn_at),
+                           .listed = gpu::device_pointer<gpu::ListedToken>(call.listed_at),
                            .columns = static_cast<int32_t>(vocab_)};
-  return device_.launch(
-      "draw_rows",
-      {.grid = {static_cast<uint32_t>(rows), 1, 1}, .threads = gpu::kDrawThreads, .dynamic_shared = gpu::kDrawShared},
-      gpu::bytes_of(args));
+  return device_.launch("draw_rows",
+                        {.grid = {static_cast<uint32_t>(call.drawn.size()), 1, 1},
+                         .threads = gpu::kDrawThreads,
+                         .dynamic_shared = gpu::kDrawShared},
+                        gpu::bytes_of(args));
 }
 
-/// The result of row `number` of the call under way.
-Result<ops::Sampled> DeviceDraws::result_of(const gpu::Drawn& drawn, size_t number, const DrawRow& row) {
-  if (drawn.token < 0 || !std::isfinite(drawn.best)) return ops::no_finite_logit(vocab_);
+// ---- the results ----
+
+void DrawCall::add_copies(std::vector<DeviceCopies::Store>& copies) {
+  if (drawn.empty()) return;
+  const auto bytes = std::as_writable_bytes(std::span(drawn));
+  copies.push_back({drawn_at, bytes.data(), bytes.size()});
+  for (size_t row = 0; row < logprobs.size(); ++row) {
+    if (logprobs[row] <= 0) continue;
+    const size_t at = row * gpu::kListedMax, count = std::min(static_cast<uint32_t>(logprobs[row]), vocab);
+    const auto list = std::as_writable_bytes(std::span(listed).subspan(at, count));
+    copies.push_back({listed_at + at * sizeof(gpu::ListedToken), list.data(), list.size()});
+  }
+}
+
+Result<void> DrawCall::results(std::span<ops::Sampled> out) const {
+  MC_ASSERT_EQ(out.size(), drawn.size());
+  for (size_t row = 0; row < out.size(); ++row) {
+    MC_TRY(result, result_of(row));
+    out[row] = std::move(result);
+  }
+  return {};
+}
+
+Result<ops::Sampled> DrawCall::result_of(size_t row) const {
+  const gpu::Drawn& one = drawn[row];
+  if (one.token < 0 || !std::isfinite(one.best)) return ops::no_finite_logit(vocab);
   ops::Sampled out;
-  out.token = static_cast<uint32_t>(drawn.token);
-  if (row.sampling->logprobs < 0) return out;
-  if (drawn.has_nan != 0 || !std::isfinite(drawn.top)) return ops::unsound_logit();
-  const double log_sum = std::log(static_cast<double>(drawn.total) / kDrawWeightOne) + drawn.top;
-  out.logprob = static_cast<float>(drawn.logit - log_sum);
-  if (drawn.listed == 0) return out;
-  std::vector<gpu::ListedToken> listed(static_cast<size_t>(drawn.listed));
-  MC_ASSERT_LE(listed.size(), size_t{gpu::kListedMax});
-  const uint64_t from = at_.listed + number * gpu::kListedMax * sizeof(gpu::ListedToken);
-  MC_CHECK(device_.read(from, std::as_writable_bytes(std::span(listed))));
-  std::ranges::sort(listed, [](const gpu::ListedToken& a, const gpu::ListedToken& b) {
+  out.token = static_cast<uint32_t>(one.token);
+  if (logprobs[row] < 0) return out;
+  if (one.has_nan != 0 || !std::isfinite(one.top)) return ops::unsound_logit();
+  const double log_sum = std::log(static_cast<double>(one.total) / kDrawWeightOne) + one.top;
+  out.logprob = static_cast<float>(one.logit - log_sum);
+  if (one.listed == 0) return out;
+  MC_ASSERT_LE(one.listed, gpu::kListedMax);
+  const auto first = listed.begin() + static_cast<ptrdiff_t>(row * gpu::kListedMax);
+  std::vector<gpu::ListedToken> list(first, first + one.listed);
+  std::ranges::sort(list, [](const gpu::ListedToken& a, const gpu::ListedToken& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
   });
-  for (const gpu::ListedToken& one : listed)
-    out.top.push_back({static_cast<uint32_t>(one.token), static_cast<float>(one.logit - log_sum)});
+  for (const gpu::ListedToken& each : list)
+    out.top.push_back({static_cast<uint32_t>(each.token), static_cast<float>(each.logit - log_sum)});
   return out;
 }
 

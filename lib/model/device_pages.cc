@@ -63,7 +63,8 @@ int32_t DevicePages::keep(uint64_t sequence, size_t index, const std::byte* host
 Result<void> DevicePages::grow() {
   for (; !slots_.empty() && slots_.back().host == nullptr; slots_.pop_back())
     free_.erase(static_cast<int32_t>(slots_.size()) - 1);
-  if (slots_.size() <= room_) return {};
+  has_moved_ = slots_.size() > room_;
+  if (!has_moved_) return {};
   const size_t before = room_;
   pool_ = gpu::DeviceBuffer();  // first the old one goes: the two need not fit together
   room_ = 0;

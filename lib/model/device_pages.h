@@ -50,6 +50,8 @@ class DevicePages {
     int32_t number = 0;
   };
   std::span<const Missing> missing() const { return missing_; }
+  /// make_room() has made other room for all pages, which are missing therefore.
+  bool has_moved() const { return has_moved_; }
   /// The bytes of missing() are on the device, and later passes copy them no more. Without this call they do.
   void note_filled();
   /// The sequence has ended, or its step failed: the device keeps its pages no longer.
@@ -78,6 +80,7 @@ class DevicePages {
   size_t page_bytes_;
   gpu::DeviceBuffer pool_;
   size_t room_ = 0;  // pages of pool_
+  bool has_moved_ = false;
   std::vector<Slot> slots_;
   std::set<int32_t> free_;                                        // numbers of slots_; the lowest is used first
   std::unordered_map<uint64_t, std::vector<int32_t>> sequences_;  // numbers of the kept pages, by index

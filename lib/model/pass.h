@@ -60,6 +60,7 @@ struct DrawRow {
   std::span<const uint32_t> history;  // the tokens before it; may be empty without penalties
   size_t prompt_tokens = 0;           // of `history`
   std::span<const uint32_t> banned;
+  int32_t fed = -1;  // DecodeRow::fed of the row; where it names a row, the last of `history` is not read
 };
 
 struct DecodeRow {
@@ -73,6 +74,8 @@ struct DecodeRow {
   /// Names the sequence, whose pages a device then keeps from step to step, until Runner::forget(). Only steps of the
   /// sequence may write them meanwhile. 0: the device copies the pages for this step alone.
   uint64_t sequence = 0;
+  /// In Runner::queue_step(): a row of the step that was queued before, whose drawn token takes the place of `token`.
+  int32_t fed = -1;
 };
 
 }  // namespace mc::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -132,6 +133,7 @@ Result<void> Runner::announce(const PrefillChunk& chunk, uint32_t layer) {
 }
 
 Result<void> Runner::prefill(const PrefillChunk& chunk) {
+  MC_ASSERT(queued_.empty());
   MC_CHECK(check_chunk(chunk));
   MC_CHECK(backend_->begin(chunk));
   const uint32_t layers = model_->config().layers, end = chunk.end_layer == 0 ? layers : chunk.end_layer;
@@ -159,37 +161,44 @@ Result<void> Runner::check_step(std::span<const DecodeRow> rows) const {
     return Error{Code::invalid, "a batch of " + std::to_string(rows.size()) + " rows; at most " +
                                     std::to_string(options_.max_batch) + " are allowed"};
   for (const DecodeRow& row : rows) {
-    MC_CHECK(check_token(row.token));
+    if (row.fed < 0) MC_CHECK(check_token(row.token));
     MC_CHECK(check_position(row.position));
     MC_ASSERT(row.plan != nullptr && row.pages != nullptr);
   }
   return {};
 }
 
-/// Runs all layers and then `finish`.
-template <class Finish>
-Result<void> Runner::step(std::span<const DecodeRow> rows, Finish finish) {
+Result<void> Runner::run_layers(std::span<const DecodeRow> rows) {
+  MC_CHECK(backend_->begin(rows));
+  for (uint32_t layer = 0; layer < model_->config().layers; ++layer) {
+    MC_CHECK(backend_->before_attention(layer));
+    MC_CHECK(backend_->attend(layer));
+    MC_CHECK(backend_->after_attention(layer));
+  }
+  return {};
+}
+
+/// A step that is queued may still use what the device keeps of them.
+void Runner::forget_failed(std::span<const uint64_t> sequences) {
+  failed_.insert(failed_.end(), sequences.begin(), sequences.end());
+  if (!queued_.empty()) return;
+  for (const uint64_t sequence : std::exchange(failed_, {})) forget(sequence);
+}
+
+Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> logits) {
+  MC_ASSERT(queued_.empty());
+  if (rows.empty()) return {};
+  MC_CHECK(check_step(rows));
+  MC_ASSERT_EQ(logits.size(), rows.size() * model_->config().vocab);
   const auto run = [&]() -> Result<void> {
-    MC_CHECK(backend_->begin(rows));
-    for (uint32_t layer = 0; layer < model_->config().layers; ++layer) {
-      MC_CHECK(backend_->before_attention(layer));
-      MC_CHECK(backend_->attend(layer));
-      MC_CHECK(backend_->after_attention(layer));
-    }
+    MC_CHECK(run_layers(rows));
     MC_CHECK(backend_->finish_step());
-    return finish();
+    return backend_->logits(0, rows.size(), logits);
   };
   auto done = run();
   if (!done)
     for (const DecodeRow& row : rows) forget(row.sequence);
   return done;
-}
-
-Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> logits) {
-  if (rows.empty()) return {};
-  MC_CHECK(check_step(rows));
-  MC_ASSERT_EQ(logits.size(), rows.size() * model_->config().vocab);
-  return step(rows, [&] { return backend_->logits(0, rows.size(), logits); });
 }
 
 bool Runner::draws(const DrawRow& row) const {
@@ -198,14 +207,45 @@ bool Runner::draws(const DrawRow& row) const {
 
 Result<void> Runner::decode_and_draw(std::span<const DecodeRow> rows, std::span<const DrawRow> draws,
                                      std::span<ops::Sampled> out) {
-  MC_ASSERT_EQ(rows.size(), draws.size());
+  MC_ASSERT(queued_.empty());
   MC_ASSERT_EQ(rows.size(), out.size());
   if (rows.empty()) return {};
+  MC_CHECK(queue_step(rows, draws));
+  return collect_step(out);
+}
+
+Result<void> Runner::queue_step(std::span<const DecodeRow> rows, std::span<const DrawRow> draws) {
+  MC_ASSERT(!rows.empty() && rows.size() == draws.size() && queued_.size() < kStepsQueued);
   MC_CHECK(check_step(rows));
-  return step(rows, [&] { return backend_->draw(draws, out); });
+  std::vector<uint64_t> sequences;
+  for (const DecodeRow& row : rows) {
+    MC_ASSERT(queued_.empty() ? row.fed < 0 : row.sequence != 0 && std::ranges::count(queued_.back(), 0) == 0);
+    MC_ASSERT(row.fed < 0 || static_cast<size_t>(row.fed) < queued_.back().size());
+    sequences.push_back(row.sequence);
+  }
+  const auto run = [&]() -> Result<void> {
+    MC_CHECK(run_layers(rows));
+    return backend_->queue_step(draws);
+  };
+  auto done = run();
+  if (done)
+    queued_.push_back(std::move(sequences));
+  else
+    forget_failed(sequences);
+  return done;
+}
+
+Result<void> Runner::collect_step(std::span<ops::Sampled> out) {
+  MC_ASSERT(!queued_.empty() && queued_.front().size() == out.size());
+  auto done = backend_->collect_step(out);
+  const std::vector<uint64_t> sequences = std::move(queued_.front());
+  queued_.erase(queued_.begin());
+  forget_failed(done ? std::span<const uint64_t>() : sequences);
+  return done;
 }
 
 void Runner::forget(uint64_t sequence) {
+  std::erase(failed_, sequence);
   if (sequence != 0) backend_->forget(sequence);
 }
 

@@ -49,7 +49,15 @@ class Runner {
   /// decode() with a draw for each row in the place of its logits. Only where draws() takes all of them.
   Result<void> decode_and_draw(std::span<const DecodeRow> rows, std::span<const DrawRow> draws,
                                std::span<ops::Sampled> out);
-  /// The sequence (DecodeRow::sequence) has no further row. A failed step forgets those of its rows.
+  /// decode_and_draw() in two parts: queue_step() hands a step to the device, and collect_step() waits for the step
+  /// that was queued first. Two steps may be queued, so that the device has the next one when it ends the first; rows
+  /// of the second may take tokens that the first draws (DecodeRow::fed), and name a sequence then. The pages, plans
+  /// and spans of the rows stay until their step is collected.
+  static constexpr size_t kStepsQueued = 2;
+  Result<void> queue_step(std::span<const DecodeRow> rows, std::span<const DrawRow> draws);
+  Result<void> collect_step(std::span<ops::Sampled> out);
+  /// The sequence (DecodeRow::sequence) has no further row, and no step with one is queued. A failed step forgets those
+  /// of its rows.
   void forget(uint64_t sequence);
 
   /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums). Empty: the caller sums the pages.
@@ -76,15 +84,17 @@ class Runner {
   Result<void> announce(const PrefillChunk& chunk, uint32_t layer);
   Result<void> score_rows(const PrefillChunk& chunk);
   Result<void> check_step(std::span<const DecodeRow> rows) const;
-  template <class Finish>
-  Result<void> step(std::span<const DecodeRow> rows, Finish finish);
+  Result<void> run_layers(std::span<const DecodeRow> rows);
+  void forget_failed(std::span<const uint64_t> sequences);
 
   const Model* model_;
   RunnerOptions options_;
   ExtentLayout layout_;
   const ops::Kernels* kernels_;  // of the host, for the sampler
   std::unique_ptr<Backend> backend_;
-  std::vector<float> scored_;  // logits of rows that share a pass over the head
+  std::vector<float> scored_;                  // logits of rows that share a pass over the head
+  std::vector<std::vector<uint64_t>> queued_;  // sequences of the steps that are queued, in their order
+  std::vector<uint64_t> failed_;               // sequences to forget when no step is queued
 };
 
 }  // namespace mc::model

@@ -63,8 +63,9 @@ struct CountedTokens {
 };
 /// Grid: (spans).
 struct CountArgs {
-  const int32_t* tokens = nullptr;
+  const int32_t* tokens = nullptr;  // fed_token() of kernels/fed.cuh takes each
   const CountedTokens* spans = nullptr;
+  const Drawn* fed = nullptr;  // results of the draws before
   uint32_t* counts = nullptr;  // DrawArgs::counts
   int32_t columns = 0;         // larger tokens are not counted
 };

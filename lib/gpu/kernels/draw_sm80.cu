@@ -9,6 +9,7 @@
 // wrote.
 #include "base/draw.h"
 #include "gpu/kernels/draw.h"
+#include "gpu/kernels/fed.cuh"
 #include "gpu/ptx/arithmetic.cuh"
 #include "gpu/ptx/memory.cuh"
 #include "gpu/ptx/warp.cuh"
@@ -355,7 +356,7 @@ MC_KERNEL(count_tokens, (kThreads))(MC_PARAM(CountArgs) args) {
   const CountedTokens span = ptx::load(args.spans + ptx::ctaid_x());
   uint32_t* counts = args.counts + int64_t{span.slot} * 2 * args.columns;
   for (int i = static_cast<int>(ptx::tid_x()); i < span.count; i += kThreads) {
-    const int32_t token = ptx::load(args.tokens + span.first + i);
+    const int32_t token = fed_token(ptx::load(args.tokens + span.first + i), args.fed);
     if (static_cast<uint32_t>(token) >= static_cast<uint32_t>(args.columns)) continue;
     ptx::atomic_add(counts + (i < span.prompt ? 0 : args.columns) + token, 1);
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/draw.h"
 
 namespace mc::gpu {
 
@@ -13,8 +14,9 @@ constexpr int kRowsPerCta = 4;  // of the kernels with a warp a row
 
 /// x[row] = the embedding of tokens[row], widened. Grid: (rows).
 struct EmbedArgs {
-  const int32_t* tokens = nullptr;  // [rows], each below the rows of the table
+  const int32_t* tokens = nullptr;  // [rows], each below the rows of the table; fed_token() of fed.cuh takes each
   const uint16_t* table = nullptr;  // bf16 [vocab, columns]
+  const Drawn* fed = nullptr;       // results of the step before
   float* x = nullptr;               // [rows, columns]
   int32_t columns = 0;
 };

@@ -1,5 +1,6 @@
 // The kernels of a transformer layer that move little and multiply nothing: embedding, RMSNorm, bias, SiLU, RoPE with
 // the write of K and V, and the seal of pages. A row's result depends on that row alone.
+#include "gpu/kernels/fed.cuh"
 #include "gpu/kernels/layer.h"
 #include "gpu/kernels/numbers.cuh"
 #include "gpu/ptx/arithmetic.cuh"
@@ -18,7 +19,8 @@ MC_DEVICE float norm_scale(float squares, int columns, float epsilon) {
 
 MC_KERNEL(embed_rows, (kThreads))(MC_PARAM(EmbedArgs) args) {
   const int64_t row = ptx::ctaid_x();
-  const uint16_t* from = args.table + int64_t{ptx::load(args.tokens + row)} * args.columns;
+  const int32_t token = max(fed_token(ptx::load(args.tokens + row), args.fed), 0);
+  const uint16_t* from = args.table + int64_t{token} * args.columns;
   for (int i = ptx::tid_x(); i < args.columns; i += kThreads)
     ptx::store(args.x + row * args.columns + i, widen(ptx::load(from + i)));
 }

@@ -201,6 +201,54 @@ TEST_CASE("gpu/layer: RMSNorm, SiLU, embedding and the sum of rows give the form
   CHECK(embedded[2 * kColumns + 5] == bf16_to_f32(table[3 * kColumns + 5]));
 }
 
+namespace {
+
+/// Rows of the table for two tokens of the host, and for tokens that rows 1, 0 and 2 of the step before drew: 2, 5 and
+/// none, which gives the first row.
+Result<std::vector<float>> embed_fed(Bench& bench, const std::vector<uint16_t>& table, int columns) {
+  const std::vector<Drawn> drawn = {{.token = 5}, {.token = 2}, {.token = -1}};
+  const EmbedArgs args{.tokens = bench.put(std::vector<int32_t>{6, ~1, 3, ~0, ~2}),
+                       .table = bench.put(table),
+                       .fed = bench.put(drawn),
+                       .x = bench.put(std::vector<float>(static_cast<size_t>(5 * columns))),
+                       .columns = columns};
+  MC_CHECK(bench.device->launch("embed_rows", {.grid = {5, 1, 1}}, bytes_of(args)));
+  std::vector<float> out(static_cast<size_t>(5 * columns));
+  MC_CHECK(bench.device->read(reinterpret_cast<uint64_t>(args.x), std::as_writable_bytes(std::span(out))));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("gpu/layer: a token that the step before drew is embedded, and each instruction left out is seen") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  constexpr int kColumns = 72;
+  const auto table = rounded(normal(rng, 7 * kColumns));
+  std::vector<emu::Site> sites;
+  Bench sound({.sites = &sites});
+  const auto want = embed_fed(sound, table, kColumns);
+  REQUIRE_OK(want);
+  size_t row = 0;
+  for (const int token : {6, 2, 3, 5, 0}) {
+    for (int c = 0; c < kColumns; ++c)
+      CHECK((*want)[row * kColumns + static_cast<size_t>(c)] ==
+            bf16_to_f32(table[static_cast<size_t>(token * kColumns + c)]));
+    ++row;
+  }
+  int mutants = 0;
+  for (const emu::Site& site : sites) {
+    if (site.instruction == emu::Instruction::exit) continue;
+    const emu::Mutation mutation{.site = site};
+    for (int policy = 0; policy < emu::kPolicies; ++policy, ++mutants) {
+      Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy), .mutation = &mutation});
+      const auto got = embed_fed(bench, table, kColumns);
+      CHECK_MESSAGE((!got.has_value() || *got != *want), emu::to_string(site.instruction), " at ", site.line);
+    }
+  }
+  CHECK(mutants >= 4 * emu::kPolicies);  // the token, the drawn one, the table, and the store
+}
+
 TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes them, bit for bit") {
   Rng rng(test::seed());
   CAPTURE(test::seed());

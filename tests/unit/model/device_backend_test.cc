@@ -291,6 +291,144 @@ TEST_CASE("model/device: a step draws on emu what the sampler draws from the log
   }
 }
 
+namespace {
+
+/// Sequences that decode on one device, each with pages and a history of its own.
+struct Answers {
+  static constexpr size_t kSequences = 3;
+  static constexpr uint32_t kUnseen = 0xffffffff;
+  Pair& pair;
+  attn::Plan plan;
+  wire::Sampling how[kSequences];
+  std::vector<LocalPages> pages;
+  std::vector<std::vector<uint32_t>> ids;        // the prompt and the answer
+  std::vector<size_t> prompts = {62, 3, 40};     // the first one's answer crosses the end of a page
+  std::vector<std::vector<ops::Sampled>> drawn;  // by step
+  std::vector<std::vector<uint32_t>> full_page_sums;
+  int32_t queued_row[kSequences] = {-1, -1, -1};  // of the step that is queued
+
+  explicit Answers(Pair& on) : pair(on), plan(test::moba_plan(on.cpu->model, 64, 1, 1)) {
+    how[0] = {.temperature = 0, .logprobs = 2};
+    how[1] = {.temperature = 0.9, .top_p = 0.95, .frequency_penalty = 0.8, .repetition_penalty = 1.3, .seed = 3};
+    how[2] = {.temperature = 1.1, .top_k = 30, .min_p = 0.01, .presence_penalty = 1, .seed = 4};
+    for (size_t i = 0; i < kSequences; ++i) {
+      pages.push_back(pair.pages(128));
+      ids.push_back(some_tokens(prompts[i]));
+      for (uint32_t& token : ids[i]) token += static_cast<uint32_t>(i);
+      REQUIRE_OK(prefill(pair.cpu->runner, pages[i], std::span(ids[i]).first(prompts[i] - 1), plan));
+    }
+  }
+  /// The last row of a sequence is the token that it ends with. `step` counts from 0; the third sequence joins at
+  /// step 1.
+  void queue(int step) {
+    std::vector<DecodeRow> rows;
+    std::vector<DrawRow> draws;
+    std::vector<size_t> order = {1, 0};
+    if (step >= 1) order = {2, 0, 1};
+    int32_t next[kSequences] = {-1, -1, -1};
+    for (const size_t i : order) {
+      next[i] = static_cast<int32_t>(rows.size());
+      const int32_t fed = queued_row[i];
+      if (fed >= 0) ids[i].push_back(kUnseen);
+      const auto position = static_cast<int64_t>(ids[i].size()) - 1;
+      rows.push_back({ids[i].back(), position, pages[i].pages(), &plan, nullptr, i + 1, fed});
+      draws.push_back({&how[i], ids[i].size(), ids[i], prompts[i], {}, fed});
+    }
+    REQUIRE_OK(pair.gpu->queue_step(rows, draws));
+    std::copy(std::begin(next), std::end(next), queued_row);
+    orders.push_back(order);
+  }
+  /// Ends the step that was queued first. `behind`: another one is queued, whose rows have taken the tokens.
+  void collect(bool behind) {
+    const std::vector<size_t> order = orders.front();
+    orders.erase(orders.begin());
+    std::vector<ops::Sampled> out(order.size());
+    REQUIRE_OK(pair.gpu->collect_step(out));
+    for (size_t row = 0; row < order.size(); ++row) {
+      std::vector<uint32_t>& of = ids[order[row]];
+      if (behind)
+        of.back() = out[row].token;
+      else
+        of.push_back(out[row].token), queued_row[order[row]] = -1;
+    }
+    const auto sums = pair.gpu->checksums(0);
+    full_page_sums.emplace_back(sums.begin(), sums.end());
+    drawn.push_back(std::move(out));
+  }
+  void run(int steps, bool ahead) {
+    for (int step = 0; step < steps; ++step) {
+      queue(step);
+      if (!ahead) collect(false);
+      if (ahead && step > 0) collect(true);
+    }
+    if (ahead) collect(false);
+    for (uint64_t i = 1; i <= kSequences; ++i) pair.gpu->forget(i);
+  }
+  std::vector<std::vector<size_t>> orders;  // sequences by row, of the steps that are queued
+};
+
+}  // namespace
+
+TEST_CASE("model/device: steps that are queued ahead draw and store what steps one by one do, under every schedule") {
+  constexpr int kSteps = 5;
+  Pair pair;
+  Answers one_by_one(pair);
+  one_by_one.run(kSteps, false);
+  CHECK(std::ranges::any_of(one_by_one.full_page_sums, [](const auto& sums) { return !sums.empty(); }));
+  for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
+    CAPTURE(policy);
+    Pair other;
+    other.driver->gpu().set_options({.seed = test::seed(), .policy = static_cast<gpu::emu::Policy>(policy)});
+    Answers ahead(other);
+    ahead.run(kSteps, true);
+    CHECK(other.driver->gpu().broken_rule().empty());
+    CHECK(ahead.ids == one_by_one.ids);
+    CHECK(ahead.full_page_sums == one_by_one.full_page_sums);
+    REQUIRE(ahead.drawn.size() == one_by_one.drawn.size());
+    for (size_t step = 0; step < ahead.drawn.size(); ++step)
+      for (size_t row = 0; row < ahead.drawn[step].size(); ++row) {
+        const ops::Sampled &got = ahead.drawn[step][row], &want = one_by_one.drawn[step][row];
+        CHECK((got.token == want.token && got.logprob == want.logprob && got.top == want.top));
+      }
+    for (size_t i = 0; i < Answers::kSequences; ++i)
+      for (size_t page = 0; page < 2; ++page)
+        CHECK(std::ranges::equal(ahead.pages[i].page(page), one_by_one.pages[i].page(page)));
+  }
+}
+
+TEST_CASE("model/device: a step that cannot be queued leaves the one before it to be collected") {
+  Pair pair;
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  const attn::Plan beyond = test::moba_plan(pair.cpu->model, 64, 32, 1);  // more blocks than the kernels choose
+  std::vector<LocalPages> pages;
+  for (int i = 0; i < 2; ++i) pages.push_back(pair.pages(64));
+  const wire::Sampling greedy{.temperature = 0};
+  const auto draw_at = [&](uint64_t position) { return DrawRow{&greedy, position, {}, 0, {}}; };
+  const DecodeRow first{100, 0, pages[0].pages(), &plan, nullptr, 1};
+  const DecodeRow fed{0, 1, pages[0].pages(), &plan, nullptr, 1, 0},
+      wrong{100, 0, pages[1].pages(), &beyond, nullptr, 2};
+  std::vector<DrawRow> draws = {draw_at(1)};
+  ops::Sampled alone, collected;
+  REQUIRE_OK(pair.gpu->decode_and_draw({&first, 1}, draws, {&alone, 1}));
+  const std::vector<std::byte> stored(pages[0].page(0).begin(), pages[0].page(0).end());
+  pair.gpu->forget(1);
+  std::ranges::fill(pages[0].page(0), std::byte{0});
+
+  REQUIRE_OK(pair.gpu->queue_step({&first, 1}, draws));
+  const DecodeRow both[] = {fed, wrong};
+  draws = {draw_at(2), draw_at(1)};
+  draws[0].fed = 0;
+  const auto refused = pair.gpu->queue_step(both, draws);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().code == Code::invalid);
+  REQUIRE_OK(pair.gpu->collect_step({&collected, 1}));
+  CHECK(collected.token == alone.token);
+  CHECK(std::ranges::equal(pages[0].page(0), stored));
+  draws = {draw_at(1)};
+  REQUIRE_OK(pair.gpu->decode_and_draw({&first, 1}, draws, {&collected, 1}));  // the device serves on
+  CHECK(collected.token == alone.token);
+}
+
 TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
   auto driver = std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.memory_bytes = size_t{4} << 20});
   auto small = gpu::Device::open(driver, 0);

@@ -29,7 +29,8 @@ struct Asked {
   size_t prompt_tokens = 0;
   uint64_t position = 0;
   uint64_t sequence = 0;
-  DrawRow row() const { return {&sampling, position, history, prompt_tokens, banned}; }
+  int32_t fed = -1;  // a row of the call before, whose token is the last of `history` on the device
+  DrawRow row() const { return {&sampling, position, history, prompt_tokens, banned, fed}; }
 };
 
 struct Bench {
@@ -37,6 +38,7 @@ struct Bench {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<DeviceDraws> draws;
   gpu::DeviceBuffer logits;
+  size_t place = 0;  // of the next call's results
 
   explicit Bench(size_t vocab, const gpu::emu::Options& options = {}, std::string_view mutated = "") {
     driver->gpu().set_options(options);
@@ -60,7 +62,12 @@ struct Bench {
       sequences.push_back(asked[i].sequence);
     }
     std::vector<ops::Sampled> out(rows.size());
-    MC_CHECK(draws->draw(rows, sequences, logits.address(), out));
+    MC_TRY(call, draws->queue(rows, sequences, logits.address(), place));
+    std::vector<DeviceCopies::Store> copies;
+    call.add_copies(copies);
+    for (const DeviceCopies::Store& copy : copies) MC_CHECK(device->read(copy.from, {copy.to, copy.bytes}));
+    MC_CHECK(call.results(out));
+    place = 1 - place;
     return out;
   }
 };
@@ -187,6 +194,40 @@ TEST_CASE("model/draws: a sequence's tokens are counted once each, over steps, i
   check();
 }
 
+TEST_CASE("model/draws: a token that the host has not seen is counted once, as the one that the row before drew") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  constexpr size_t kVocab = 60;
+  constexpr uint32_t kUnseen = 0xffffffff;
+  Bench bench(kVocab);
+  std::vector<Asked> rows;
+  for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    Asked a{.sampling = {.temperature = sequence == 1 ? 0.0 : 0.7, .seed = sequence}, .sequence = sequence};
+    a.sampling.frequency_penalty = 1.5, a.sampling.repetition_penalty = 1.2;
+    while (a.logits.size() < kVocab) a.logits.push_back(static_cast<float>(rng.normal()));
+    for (size_t i = 0; i < 4 * sequence; ++i) a.history.push_back(static_cast<uint32_t>(rng.below(kVocab)));
+    a.prompt_tokens = a.history.size();
+    rows.push_back(std::move(a));
+  }
+  for (int step = 0; step < 6; ++step) {
+    std::vector<ops::Sampled> want;
+    for (const Asked& a : rows) want.push_back(*on_cpu(a));
+    std::vector<Asked> asked = rows;
+    if (step > 0)
+      for (Asked& a : asked) a.history.back() = kUnseen;
+    const auto got = bench.draw(asked);
+    REQUIRE_OK(got);
+    for (size_t i = 0; i < rows.size(); ++i) check_equal((*got)[i], want[i]);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].history.push_back(want[i].token);
+      rows[i].fed = static_cast<int32_t>(i);
+      ++rows[i].position;
+    }
+    std::ranges::rotate(rows, rows.begin() + 1);  // the rows of a step have another order
+    if (step == 3) bench.draws->forget(2);        // counted anew, with the token that is not seen
+  }
+}
+
 TEST_CASE("model/draws: broken logits are an error as on the CPU, and grammars and long lists stay with the host") {
   Bench bench(4);
   const std::vector<float> finite = {0, 1, 2, 3}, nothing(4, -kInf), infinite = {0, kInf, 0, 0}, nan = {0, NAN, 2, 0};
@@ -241,6 +282,22 @@ std::vector<Asked> telling_rows(Rng& rng) {
   return out;
 }
 
+/// A row that draws 200, because the penalty is for the token that row `fed` of the call before drew. `history` ends
+/// with that token, or with anything where the device is to take it from the draw.
+Asked fed_row(int32_t fed, uint32_t drawn, uint32_t last) {
+  std::vector<float> close(320, 0.0f);
+  close[drawn] = 5, close[200] = 4.9f;
+  return {close, {.temperature = 0, .repetition_penalty = 1.1}, {8, last}, {}, 1, 0, 7, fed};
+}
+
+/// The draws of a call, and of one behind it whose row takes a token of the first.
+Result<std::vector<ops::Sampled>> draw_twice(Bench& bench, const std::vector<Asked>& asked, uint32_t first) {
+  MC_TRY(out, bench.draw(asked));
+  MC_TRY(behind, bench.draw({fed_row(0, first, 0xffffffff)}));
+  out.push_back(behind[0]);
+  return out;
+}
+
 }  // namespace
 
 TEST_CASE("model/draws: each instruction that a kernel leaves out is reported, or gives another draw") {
@@ -249,12 +306,15 @@ TEST_CASE("model/draws: each instruction that a kernel leaves out is reported, o
   const size_t vocab = asked[0].logits.size();
   std::vector<ops::Sampled> want;
   for (const Asked& a : asked) want.push_back(*on_cpu(a));
+  const uint32_t first = want[0].token;
+  want.push_back(*on_cpu(fed_row(-1, first, first)));
+  CHECK(want.back().token == 200);
   for (const std::string_view kernel : {"draw_rows", "count_tokens"}) {
     std::vector<gpu::emu::Site> sites;
     Bench sound(vocab, {.sites = &sites}, kernel);
-    const auto got = sound.draw(asked);
+    const auto got = draw_twice(sound, asked, first);
     REQUIRE_OK(got);
-    for (size_t i = 0; i < asked.size(); ++i) check_equal((*got)[i], want[i]);
+    for (size_t i = 0; i < want.size(); ++i) check_equal((*got)[i], want[i]);
     int mutants = 0, runs = 0;
     for (const gpu::emu::Site& site : sites) {
       if (site.instruction == gpu::emu::Instruction::exit) continue;
@@ -263,7 +323,7 @@ TEST_CASE("model/draws: each instruction that a kernel leaves out is reported, o
       for (int i = 0; i < test::count(1, gpu::emu::kPolicies); ++i, ++runs) {
         const auto policy = static_cast<gpu::emu::Policy>((first + i) % gpu::emu::kPolicies);
         Bench bench(vocab, {.seed = rng.next(), .policy = policy, .mutation = &mutation}, kernel);
-        const auto mutant = bench.draw(asked);
+        const auto mutant = draw_twice(bench, asked, first);
         const bool is_seen =
             !mutant || !std::ranges::equal(*mutant, *got, [](const ops::Sampled& a, const ops::Sampled& b) {
               return a.token == b.token && a.logprob == b.logprob && a.top == b.top;
@@ -271,7 +331,7 @@ TEST_CASE("model/draws: each instruction that a kernel leaves out is reported, o
         CHECK_MESSAGE(is_seen, kernel, ": ", gpu::emu::to_string(site.instruction), " at ", site.line);
       }
     }
-    CHECK(mutants >= (kernel == "draw_rows" ? 40 : 3));
+    CHECK(mutants >= (kernel == "draw_rows" ? 40 : 4));
     CHECK(runs == mutants * test::count(1, gpu::emu::kPolicies));
   }
 }

@@ -1,0 +1,73 @@
+#include "model/device_steps.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::model {
+
+Result<void> DeviceSteps::queue(Step step) {
+  MC_ASSERT(!step.rows.empty() && steps_.size() < kPlaces);
+  Queued queued{.step = std::move(step), .place = next_place()};
+  Step& of = queued.step;
+  const size_t row_bytes = size_t{2} * layout_.kv_heads * layout_.row_bytes();
+  queued.kept.resize(layout_.layers * of.rows.size() * row_bytes);
+  queued.sums.resize(layout_.layers * of.summed.size());
+  std::vector<DeviceCopies::Store> pieces = of.full_pages;
+  pieces.push_back({of.kept, queued.kept.data(), queued.kept.size()});
+  const auto sums = std::as_writable_bytes(std::span(queued.sums));
+  if (!sums.empty()) pieces.push_back({of.sums, sums.data(), sums.size()});
+  of.draws.add_copies(pieces);
+  MC_CHECK(copies_.store(static_cast<uint32_t>(queued.place), std::move(pieces)));
+  steps_.push_back(std::move(queued));
+  return {};
+}
+
+Result<void> DeviceSteps::store(Queued& queued) {
+  if (queued.is_stored) return {};
+  MC_CHECK(copies_.finish_store(static_cast<uint32_t>(queued.place)));
+  queued.is_stored = true;
+  write_rows(queued);
+  return {};
+}
+
+Result<void> DeviceSteps::store_all() {
+  for (Queued& queued : steps_) MC_CHECK(store(queued));
+  return {};
+}
+
+Result<void> DeviceSteps::finish(std::span<ops::Sampled> out) {
+  MC_ASSERT(!steps_.empty());
+  auto stored = store(steps_.front());
+  const Queued ended = std::move(steps_.front());
+  steps_.pop_front();
+  first_ = (first_ + 1) % kPlaces;
+  MC_CHECK(std::move(stored));
+  note_sums(ended);
+  return ended.step.draws.results(out);
+}
+
+/// Writes K and V of the rows into the caller's pages.
+void DeviceSteps::write_rows(const Queued& queued) const {
+  const size_t head = layout_.row_bytes();
+  const std::byte* from = queued.kept.data();
+  for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+    for (const Row& row : queued.step.rows) {
+      std::byte* const extent = row.page + layout_.layer_offset(layer) + row.slot * head;
+      for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
+        for (size_t kv_head = 0; kv_head < layout_.kv_heads; ++kv_head, from += head)
+          std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
+    }
+}
+
+void DeviceSteps::note_sums(const Queued& queued) {
+  const size_t rows = queued.step.rows.size(), summed = queued.step.summed.size();
+  sums_.clear();
+  if (summed == 0) return;
+  sums_.resize(layout_.layers * rows);
+  for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+    for (size_t i = 0; i < summed; ++i) sums_[layer * rows + queued.step.summed[i]] = queued.sums[layer * summed + i];
+}
+
+}  // namespace mc::model
