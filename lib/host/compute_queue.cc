@@ -37,7 +37,8 @@ void ComputeQueue::prefix_here(uint64_t run, uint32_t layers) {
 void ComputeQueue::cancel(uint64_t run) {
   std::lock_guard lock(mutex_);
   const bool waits = std::any_of(work_.begin(), work_.end(), [run](const auto& work) { return run_of(work) == run; });
-  if (!waits && run != current_) return;  // it is over, and nothing would erase the mark
+  if (!waits && std::ranges::find(current_, run) == current_.end())
+    return;  // it is over, and nothing would erase the mark
   cancelled_.insert(run);
   changed_.notify_one();
 }
@@ -57,7 +58,7 @@ void ComputeQueue::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    if (current_ != 0) cancelled_.insert(current_);
+    cancelled_.insert(current_.begin(), current_.end());
   }
   changed_.notify_one();
 }
@@ -68,8 +69,10 @@ std::optional<node::ComputeWork> ComputeQueue::take() {
   if (stopping_) return std::nullopt;
   node::ComputeWork work = std::move(work_.front());
   work_.erase(work_.begin());
-  MC_ASSERT_EQ(current_, uint64_t{0});  // the run before this one has ended
-  current_ = run_of(work);
+  if (const uint64_t run = run_of(work); run != 0) {
+    MC_ASSERT_LE(current_.size(), std::holds_alternative<node::RunStep>(work) ? 1u : 0u);
+    current_.push_back(run);
+  }
   return work;
 }
 
@@ -80,7 +83,7 @@ bool ComputeQueue::is_cancelled(uint64_t run) const {
 
 bool ComputeQueue::await_prefix(uint64_t run, uint32_t layers) {
   std::unique_lock lock(mutex_);
-  MC_ASSERT_EQ(run, current_);
+  MC_ASSERT(current_.size() == 1 && run == current_[0]);
   changed_.wait(lock, [&] {
     const auto found = layers_here_.find(run);
     return cancelled_.contains(run) || found == layers_here_.end() || found->second >= layers;
@@ -99,10 +102,10 @@ void ComputeQueue::post(node::Event event) {
 void ComputeQueue::finish(node::Event done) {
   {
     std::lock_guard lock(mutex_);
-    MC_ASSERT(current_ != 0);
-    cancelled_.erase(current_);
-    layers_here_.erase(current_);
-    current_ = 0;
+    MC_ASSERT(!current_.empty());
+    cancelled_.erase(current_.front());
+    layers_here_.erase(current_.front());
+    current_.erase(current_.begin());
   }
   post(std::move(done));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -85,13 +86,18 @@ void ModelCompute::loop() {
   while (auto work = queue_.take()) {
     if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
       finish(run_chunk(*chunk));
-    else if (const auto* step = std::get_if<node::RunStep>(&*work))
-      finish(run_step(*step));
+    else if (auto* step = std::get_if<node::RunStep>(&*work))
+      run_step(std::move(*step));
+    else if (std::holds_alternative<node::CollectSteps>(*work))
+      collect();
     else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
       join(std::move(*joins));
     else
       leave(std::get<node::LeaveBatch>(*work));
   }
+  if (queued_ == nullptr) return;
+  queued_->drawn.resize(queued_->rows.size());
+  (void)runner_.collect_step(queued_->drawn);  // nobody asks for it any more
 }
 
 Result<attn::Plan> ModelCompute::plan(const std::string& text) const {
@@ -245,94 +251,155 @@ void ModelCompute::leave(const node::LeaveBatch& leaves) {
   MC_ASSERT_EQ(batch_.erase(leaves.sequence), 1u);
 }
 
-node::StepDone ModelCompute::run_step(const node::RunStep& run) {
-  const TimePoint began = SystemClock::instance().now();
-  node::StepDone done;
-  done.run = run.run;
-  done.rows = run.rows;
-  if (auto computed = compute_rows(*run.rows); !computed)
-    done.code = computed.error().code, done.what = computed.error().what;
-  done.elapsed = SystemClock::instance().now() - began;
-  return done;
+// ---- steps ----
+
+void ModelCompute::run_step(node::RunStep run) {
+  Step& step = steps_[turn_];
+  turn_ = (turn_ + 1) % steps_.size();
+  MC_ASSERT(&step != queued_);
+  const bool is_followed = run.is_followed;
+  step.run = std::move(run);
+  step.began = SystemClock::instance().now();
+  const auto prepared = prepare(step);
+  const auto on_device = [&](const model::DrawRow& row) { return runner_.draws(row); };
+  if (prepared && is_followed && !step.rows.empty() && std::ranges::all_of(step.draws, on_device)) {
+    const auto queued = runner_.queue_step(step.rows, step.draws);
+    collect();
+    if (!queued) return report(step, queued);
+    for (size_t n = 0; n < step.computed.size(); ++n)
+      batch_.at(step.run.rows->in[step.computed[n]].sequence).queued_row = static_cast<int32_t>(n);
+    queued_ = &step;
+    return;
+  }
+  collect();
+  resolve_fed(step);
+  report(step, prepared ? compute(step) : prepared);
 }
 
-Result<void> ModelCompute::compute_rows(node::StepRows& step) {
-  rows_.clear();
-  computed_.clear();
-  MC_ASSERT_LE(step.in.size(), size_t{runner_.options().max_batch});
-  MC_ASSERT_LE(step.in.size(), batch_.size());
-  step.out.resize(step.in.size());
-  for (size_t i = 0; i < step.in.size(); ++i) {
-    const node::RunRow& row = step.in[i];
-    Sequence& sequence = batch_.at(row.sequence);
-    node::StepRow& out = step.out[i];
-    out.sealed_crcs.clear();
-    out.rotten.clear();
-    out.refusal.reset();
-    MC_ASSERT_EQ(row.position, sequence.told.position);
-    if (!sequence.plan) return sequence.plan.error();
-    if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
-    if (!out.rotten.empty()) continue;
-    if (row.page != node::RunRow::kNoPage) {
-      MC_ASSERT_LT(row.page, options_.page_count);
-      sequence.pages.push_back(page(row.page));
-    }
-    MC_ASSERT_EQ(sequence.pages.size(), row.position / layout_.block_tokens + 1);
-    if (row.position % layout_.block_tokens == 0)  // a fresh page: unused rows are zero
-      std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
-    computed_.push_back(i);
-    rows_.push_back(
-        {row.token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence)});
+void ModelCompute::collect() {
+  if (queued_ == nullptr) return;
+  Step& step = *std::exchange(queued_, nullptr);
+  for (const size_t i : step.computed) batch_.at(step.run.rows->in[i].sequence).queued_row = -1;
+  step.drawn.resize(step.rows.size());
+  const auto collected = runner_.collect_step(step.drawn);
+  report(step, collected ? note_results(step) : collected);
+}
+
+void ModelCompute::report(Step& step, const Result<void>& ended) {
+  node::StepDone done;
+  done.run = step.run.run;
+  done.rows = std::move(step.run.rows);
+  if (!ended) {
+    done.code = ended.error().code, done.what = ended.error().what;
+    for (const node::RunRow& row : done.rows->in) batch_.at(row.sequence).is_over = true;
   }
-  MC_CHECK(decode_rows(step));
-  for (size_t n = 0; n < computed_.size(); ++n) {
-    const node::RunRow& row = step.in[computed_[n]];
-    node::StepRow& out = step.out[computed_[n]];
+  // A step that was queued behind another one began when that one ended.
+  const TimePoint now = SystemClock::instance().now();
+  done.elapsed = now - std::max(step.began, step_ended_);
+  step_ended_ = now;
+  finish(std::move(done));
+}
+
+Result<void> ModelCompute::prepare(Step& step) {
+  node::StepRows& rows = *step.run.rows;
+  MC_ASSERT_LE(rows.in.size(), size_t{runner_.options().max_batch});
+  MC_ASSERT_LE(rows.in.size(), batch_.size());
+  step.computed.clear(), step.rows.clear(), step.draws.clear(), step.drawn.clear();
+  rows.out.resize(rows.in.size());
+  for (size_t i = 0; i < rows.in.size(); ++i) {
+    const node::RunRow& row = rows.in[i];
+    MC_TRY(is_computed, prepare_row(row, rows.out[i]));
+    if (!is_computed) continue;
     Sequence& sequence = batch_.at(row.sequence);
-    node::JoinBatch& told = sequence.told;
-    const auto allowed = allowed_after(sequence, row.token);
-    if (!allowed) {  // this row alone ends, not the step
-      out.refusal = allowed.error();
-      continue;
-    }
-    MC_TRY(drawn, draw_row(n, *allowed));
-    out.sampled = std::move(drawn);
-    if (told.position % layout_.block_tokens == 0)
-      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
-        out.sealed_crcs.push_back(row_crc(n, sequence.pages.back(), layer));
+    const bool is_fed = row.token == node::RunRow::kFed;
+    const uint32_t token = is_fed ? sequence.drawn : row.token;
+    const int32_t fed = is_fed ? sequence.queued_row : -1;
+    step.computed.push_back(i);
+    step.rows.push_back(
+        {token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence), fed});
+    ++sequence.told.position;
+    if (sequence.told.sampling.needs_history()) sequence.told.history.push_back(token);
+    step.draws.push_back(draw_of(sequence.told));
+    step.draws.back().fed = fed;
   }
   return {};
 }
 
-/// Computes rows_, and draws their tokens too where the device can. The token of each row is then a part of its
-/// sequence. After an error the sequences are as they were.
-Result<void> ModelCompute::decode_rows(const node::StepRows& step) {
-  draws_.clear();
-  drawn_.clear();
-  if (rows_.empty()) return {};
-  for (const size_t i : computed_) {
-    node::JoinBatch& told = batch_.at(step.in[i].sequence).told;
-    ++told.position;
-    if (told.sampling.needs_history()) told.history.push_back(step.in[i].token);
-    draws_.push_back(draw_of(told));
+Result<bool> ModelCompute::prepare_row(const node::RunRow& row, node::StepRow& out) {
+  Sequence& sequence = batch_.at(row.sequence);
+  out.sealed_crcs.clear();
+  out.rotten.clear();
+  out.refusal.reset();
+  if (sequence.is_over) return false;
+  MC_ASSERT_EQ(row.position, sequence.told.position);
+  if (!sequence.plan) return sequence.plan.error();
+  if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
+  sequence.is_over = !out.rotten.empty();
+  if (sequence.is_over) return false;
+  if (row.page != node::RunRow::kNoPage) {
+    MC_ASSERT_LT(row.page, options_.page_count);
+    sequence.pages.push_back(page(row.page));
   }
-  const bool on_device = std::ranges::all_of(draws_, [&](const model::DrawRow& row) { return runner_.draws(row); });
-  if (on_device) drawn_.resize(rows_.size());
-  const std::span<float> logits = std::span(logits_).first(rows_.size() * model_.config().vocab);
-  auto done = on_device ? runner_.decode_and_draw(rows_, draws_, drawn_) : runner_.decode(rows_, logits);
-  if (done) return {};
-  for (const size_t i : computed_) {
-    node::JoinBatch& told = batch_.at(step.in[i].sequence).told;
-    --told.position;
-    if (told.sampling.needs_history()) told.history.pop_back();
-  }
-  return done;
+  MC_ASSERT_EQ(sequence.pages.size(), row.position / layout_.block_tokens + 1);
+  if (row.position % layout_.block_tokens == 0)  // a fresh page: unused rows are zero
+    std::fill_n(sequence.pages.back(), layout_.page_bytes(), std::byte{0});
+  return true;
 }
 
-Result<node::SampledToken> ModelCompute::draw_row(size_t n, std::span<const uint64_t> allowed) {
-  if (!drawn_.empty()) return to_node(drawn_[n]);
+void ModelCompute::resolve_fed(Step& step) {
+  size_t kept = 0;
+  for (size_t n = 0; n < step.rows.size(); ++n) {
+    const Sequence& sequence = batch_.at(step.run.rows->in[step.computed[n]].sequence);
+    if (sequence.is_over) continue;
+    step.computed[kept] = step.computed[n];
+    step.rows[kept] = step.rows[n];
+    step.draws[kept] = step.draws[n];
+    if (step.rows[kept].fed >= 0) step.rows[kept].token = sequence.drawn;
+    step.rows[kept].fed = step.draws[kept].fed = -1;
+    ++kept;
+  }
+  step.computed.resize(kept), step.rows.resize(kept), step.draws.resize(kept);
+}
+
+Result<void> ModelCompute::compute(Step& step) {
+  if (step.rows.empty()) return {};
+  const bool on_device = std::ranges::all_of(step.draws, [&](const model::DrawRow& row) { return runner_.draws(row); });
+  if (on_device) {
+    step.drawn.resize(step.rows.size());
+    MC_CHECK(runner_.decode_and_draw(step.rows, step.draws, step.drawn));
+  } else {
+    MC_CHECK(runner_.decode(step.rows, std::span(logits_).first(step.rows.size() * model_.config().vocab)));
+  }
+  return note_results(step);
+}
+
+Result<void> ModelCompute::note_results(Step& step) {
+  for (size_t n = 0; n < step.computed.size(); ++n) {
+    const node::RunRow& row = step.run.rows->in[step.computed[n]];
+    node::StepRow& out = step.run.rows->out[step.computed[n]];
+    Sequence& sequence = batch_.at(row.sequence);
+    const auto allowed = allowed_after(sequence, step.rows[n].token);
+    if (!allowed) {  // this row alone ends, not the step
+      out.refusal = allowed.error();
+      sequence.is_over = true;
+      continue;
+    }
+    MC_TRY(drawn, draw_row(step, n, *allowed));
+    out.sampled = std::move(drawn);
+    sequence.drawn = out.sampled.token;
+    const size_t end = size_t{row.position} + 1;
+    if (sequence.told.history.size() > end) sequence.told.history[end] = sequence.drawn;  // the next row is prepared
+    if (end % layout_.block_tokens == 0)
+      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+        out.sealed_crcs.push_back(row_crc(n, sequence.pages[row.position / layout_.block_tokens], layer));
+  }
+  return {};
+}
+
+Result<node::SampledToken> ModelCompute::draw_row(const Step& step, size_t n, std::span<const uint64_t> allowed) {
+  if (!step.drawn.empty()) return to_node(step.drawn[n]);
   const size_t vocab = model_.config().vocab;
-  return draw(std::span(logits_).subspan(n * vocab, vocab), draws_[n], allowed);
+  return draw(std::span(logits_).subspan(n * vocab, vocab), step.draws[n], allowed);
 }
 
 Result<node::SampledToken> ModelCompute::draw_first(const node::RunChunk& run, std::span<const float> logits) {

@@ -2,12 +2,16 @@
 // a step of the batch) one at a time and takes events back (host/compute_queue.h). Also shared are the KV pages, which
 // the role leaves untouched while a run uses them, and the rows of a step, which only one side has at a time.
 // It keeps each sequence of the batch from JoinBatch to LeaveBatch: its pages, plan, sampling and history. A step in
-// which no block fills allocates nothing, unless log-probabilities are asked for.
+// which no block fills allocates nothing on the CPU, unless log-probabilities are asked for.
+//
+// A device that draws the tokens of a step has the next step queued when it ends the first: that step's rows take the
+// drawn tokens on the device, and the thread reports the first step while the device computes the second.
 //
 //   control loop --submit--> [work] --> thread: model::Runner, sampler, CRC32C of sealed extents
 //                <--next---- [LayerDone*, ChunkDone | StepDone]   event_fd() is readable meanwhile
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +65,19 @@ class ModelCompute final : public node::Compute {
     Result<attn::Plan> plan;
     attn::CentroidIndex centroids;
     std::unique_ptr<Constraint> constraint;  // once its first token is drawn, if the sampling has a grammar
+    // The row before, whose token a row of RunRow::kFed takes.
+    int32_t queued_row = -1;  // of the step that is queued; -1: the row has been collected
+    uint32_t drawn = 0;       // its token, once it has been collected
+    bool is_over = false;     // it has no token, so later rows are not computed
+  };
+  /// A step from RunStep to StepDone.
+  struct Step {
+    node::RunStep run;
+    TimePoint began{};
+    std::vector<size_t> computed;        // which of the rows are computed
+    std::vector<model::DecodeRow> rows;  // those
+    std::vector<model::DrawRow> draws;   // likewise
+    std::vector<ops::Sampled> drawn;     // likewise, when the device draws; else empty
   };
 
   ModelCompute(model::Runner runner, Parallel& parallel, EventFd wake, const ComputeOptions& options);
@@ -70,8 +87,20 @@ class ModelCompute final : public node::Compute {
   node::ChunkDone run_chunk(const node::RunChunk& run);
   void join(node::JoinBatch join);
   void leave(const node::LeaveBatch& leaves);
-  node::StepDone run_step(const node::RunStep& run);
-  Result<void> compute_rows(node::StepRows& rows);
+  void run_step(node::RunStep run);
+  /// Waits for the step that is queued on the device, if there is one, and reports it.
+  void collect();
+  /// Finds out which rows are computed, and from what. The tokens of the rows are then a part of their sequences.
+  Result<void> prepare(Step& step);
+  /// A row of the step; false: it is not computed.
+  Result<bool> prepare_row(const node::RunRow& row, node::StepRow& out);
+  /// The step before has been collected: rows take the tokens that it drew, and rows of sequences that it ended go.
+  void resolve_fed(Step& step);
+  /// Computes the rows of a step that is not queued.
+  Result<void> compute(Step& step);
+  /// Fills in the results of the computed rows.
+  Result<void> note_results(Step& step);
+  void report(Step& step, const Result<void>& ended);
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
@@ -82,9 +111,8 @@ class ModelCompute final : public node::Compute {
   std::vector<uint32_t> rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
                                LayerRange layers) const;
   Result<attn::Plan> plan(const std::string& text) const;
-  Result<void> decode_rows(const node::StepRows& step);
-  /// Row `n` of the step under way.
-  Result<node::SampledToken> draw_row(size_t n, std::span<const uint64_t> allowed);
+  /// Computed row `n` of a step.
+  Result<node::SampledToken> draw_row(const Step& step, size_t n, std::span<const uint64_t> allowed);
   Result<node::SampledToken> draw_first(const node::RunChunk& run, std::span<const float> logits);
   Result<node::SampledToken> draw(std::span<const float> logits, const model::DrawRow& row,
                                   std::span<const uint64_t> allowed);
@@ -108,10 +136,10 @@ class ModelCompute final : public node::Compute {
   std::vector<float> logits_;
   std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
-  std::vector<model::DecodeRow> rows_;            // of the step under way
-  std::vector<model::DrawRow> draws_;             // likewise
-  std::vector<ops::Sampled> drawn_;               // likewise, when the device draws; else empty
-  std::vector<size_t> computed_;                  // which of the step's rows they are
+  std::array<Step, model::Runner::kStepsQueued> steps_;
+  size_t turn_ = 0;         // of steps_, for the next step
+  Step* queued_ = nullptr;  // one of steps_, which the device computes
+  TimePoint step_ended_{};  // the last one
   ComputeQueue queue_;
   std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it
   bool is_lost_ = false;          // the control loop has taken that event

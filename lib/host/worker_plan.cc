@@ -461,6 +461,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
   prefill_.by_layer_bytes = engine_->device ? UINT64_MAX : by_layer_bytes();
   decode_.batch_max = asked.max_batch;
+  decode_.steps_max = engine_->device ? model::Runner::kStepsQueued : 1;
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
 
