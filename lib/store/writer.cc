@@ -102,7 +102,10 @@ Result<void> Writer::flush_log() {
 }
 
 Result<void> Writer::flush() {
-  MC_CHECK(flush_log());
+  if (auto done = flush_log(); !done) {
+    fault(done.error());
+    return done;
+  }
   const uint64_t lost = counters_.lost_groups - std::exchange(lost_told_, counters_.lost_groups);
   if (lost > 0) return Error{Code::io, "store: " + std::to_string(lost) + " groups were lost: " + last_fault_};
   return {};
