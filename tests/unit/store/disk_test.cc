@@ -2,6 +2,8 @@
 #include "store/disk.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/rng.h"
@@ -17,6 +20,26 @@
 
 using namespace mc;
 using namespace mc::store;
+
+namespace disk_test {
+
+/// A call of fsync(): what it was for, and whether the watched path was there by then.
+struct Synced {
+  bool is_folder = false, named = false;
+  bool operator==(const Synced&) const = default;
+};
+std::string watched;  // empty: nothing is noted
+std::vector<Synced> synced;
+
+}  // namespace disk_test
+
+/// In place of the C library's: the program's own definition is the one that is linked.
+extern "C" int fsync(int fd) {
+  struct stat status;
+  if (!disk_test::watched.empty() && ::fstat(fd, &status) == 0)
+    disk_test::synced.push_back({S_ISDIR(status.st_mode), std::filesystem::exists(disk_test::watched)});
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace disk_test {
 
@@ -74,6 +97,27 @@ TEST_CASE("store/disk: every kind gives back what was written, in many pieces at
     CHECK(std::count(names->begin(), names->end(), "b") == 1);
     CHECK(disk->open("a").error().code == Code::not_found);
   }
+}
+
+TEST_CASE("store/disk: a file is flushed before it gets its name, and the folder whenever a name comes or goes") {
+  size_t tried = 0;
+  for (const DiskEntry* entry : disks()) {
+    CAPTURE(entry->name);
+    const store_test::Folder folder;
+    const auto disk = open_kind(*entry, folder.path);
+    if (!disk || entry == &kDiskMemory) continue;
+    ++tried;
+    watched = folder.path + "/a";
+    synced.clear();
+    const auto file = disk->create("a", kPageBytes);
+    REQUIRE_OK(file);
+    CHECK(synced == std::vector<Synced>{{.is_folder = false, .named = false}, {.is_folder = true, .named = true}});
+    synced.clear();
+    REQUIRE_OK(disk->remove("a", *file));
+    CHECK(synced == std::vector<Synced>{{.is_folder = true, .named = false}});
+    watched.clear();
+  }
+  CHECK(tried > 0);
 }
 
 TEST_CASE("store/disk: a read behind the end of a file fails, alone or among others") {

@@ -11,73 +11,10 @@
 #include "store/disk_memory.h"
 #include "store/pages.h"
 #include "test.h"
+#include "unit/store/faults.h"
 #include "wire/store_format.h"
 
-using namespace mc;
-using namespace mc::store;
-
 namespace store_faults {
-
-constexpr uint64_t kSegment = 64 << 10;  // 16 pages
-
-Id128 id_of(uint64_t n) {
-  Id128 id;
-  id.bytes[0] = static_cast<uint8_t>(n);
-  id.bytes[1] = static_cast<uint8_t>(n >> 8);
-  id.bytes[15] = 1;
-  return id;
-}
-
-std::vector<std::byte> value_of(uint64_t n, size_t bytes = 5000) {
-  std::vector<std::byte> out(bytes);
-  for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(n * 7 + i % 251);
-  return out;
-}
-
-/// Makes chosen operations fail, and keeps a mirror of the files for the next opening.
-class Faults final : public DiskWatcher {
- public:
-  std::function<int(const Io&, const std::string&)> fail;
-  std::function<int(const std::string&)> fail_create;
-  DiskImage image;
-
-  int before(const Io& io, const std::string& name) override {
-    if (const int error = fail ? fail(io, name) : 0; error != 0) return error;
-    uint64_t at = io.offset;
-    for (const iovec& part : io.parts) {
-      if (io.op == Io::Op::write && at + part.iov_len <= image[name].size())
-        std::memcpy(image[name].data() + at, part.iov_base, part.iov_len);
-      at += part.iov_len;
-    }
-    return 0;
-  }
-  int before_create(const std::string& name, uint64_t bytes) override {
-    if (const int error = fail_create ? fail_create(name) : 0; error != 0) return error;
-    image[name].resize(bytes);
-    return 0;
-  }
-  void removed(const std::string& name) override { image.erase(name); }
-};
-
-Result<std::unique_ptr<Store>> open_image(DiskImage image, Faults* faults = nullptr,
-                                          uint64_t capacity = 16 * kSegment) {
-  if (faults != nullptr) faults->image = image;
-  return Store::open(std::make_unique<MemoryDisk>(std::move(image), faults), {capacity, kSegment});
-}
-
-Result<void> put_one(Store& store, uint64_t n, Level level = Level::durable, size_t bytes = 5000) {
-  const auto value = value_of(n, bytes);
-  const Put put{.id = id_of(n), .bytes = value};
-  return store.put({&put, 1}, level);
-}
-
-Code get_one(Store& store, uint64_t n, size_t bytes = 5000) {
-  std::vector<std::byte> room(bytes);
-  Get get{.id = id_of(n), .room = room};
-  store.get({&get, 1});
-  if (get.code == Code::ok) CHECK(room == value_of(n, bytes));
-  return get.code;
-}
 
 TEST_CASE("store: a write that fails goes to another segment, and the caller sees no error") {
   Faults faults;
@@ -152,6 +89,28 @@ TEST_CASE("store: a flush that fails is not tried again on that file") {
   REQUIRE(flushed.size() == 2);
   CHECK(flushed[0] != flushed[1]);
   CHECK(get_one(**store, 2) == Code::ok);
+}
+
+TEST_CASE("store: after a flush that failed nothing more is written to that file") {
+  Faults faults;
+  auto store = open_image({}, &faults);
+  REQUIRE_OK(store);
+  REQUIRE_OK(put_one(**store, 1, Level::written));
+  std::string refused;
+  bool wrote = false;
+  faults.fail = [&](const Io& io, const std::string& name) {
+    if (io.op == Io::Op::write && name == refused) wrote = true;
+    if (io.op != Io::Op::flush || !refused.empty()) return 0;
+    refused = name;
+    return EIO;
+  };
+  CHECK_FALSE((*store)->flush().has_value());
+  const auto told = put_one(**store, 2);  // its group goes to another file, but that of block 1 was lost
+  REQUIRE_FALSE(told.has_value());
+  CHECK(told.error().what == "store: groups were lost: " + refused + ": flush: Input/output error");
+  REQUIRE_OK(put_one(**store, 3));
+  CHECK(refused.starts_with("seg."));
+  CHECK_FALSE(wrote);
 }
 
 TEST_CASE("store: when every write fails the put fails, and so does what a flush would have saved") {
@@ -421,51 +380,6 @@ TEST_CASE("store: one superblock is enough, and without both the folder is refus
   const auto refused = open_image(image);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().mc == err::kStoreCorrupt);
-}
-
-TEST_CASE("store: a group that an earlier life left behind does not follow a new one, even in the same epoch") {
-  for (const bool same_epoch : {false, true}) {
-    CAPTURE(same_epoch);
-    Faults first, second, third;
-    REQUIRE_OK(open_image({}, &first));
-    auto store = open_image(first.image, &second);
-    REQUIRE_OK(store);
-    for (uint64_t n = 1; n <= 3; ++n) REQUIRE_OK(put_one(**store, n, Level::written));  // three groups of three pages
-    DiskImage image = second.image;  // the power fails now, and tears the value of the second group
-    for (auto& [name, bytes] : image) {
-      const auto value = value_of(2);
-      const auto at = std::search(bytes.begin(), bytes.end(), value.begin(), value.end());
-      if (at != bytes.end()) *at ^= std::byte{1};
-    }
-    if (same_epoch) image.at("super.b")[0] ^= std::byte{1};  // the newer one
-    auto again = open_image(image, &third);
-    REQUIRE_OK(again);
-    CHECK((*again)->restart().blocks == 1);
-    REQUIRE_OK(put_one(**again, 4));  // in the place of the second group
-    auto last = open_image(third.image);
-    REQUIRE_OK(last);
-    CHECK(get_one(**last, 1) == Code::ok);
-    CHECK(get_one(**last, 4) == Code::ok);
-    CHECK(get_one(**last, 3) == Code::not_found);
-  }
-}
-
-TEST_CASE("store: a segment whose first group is torn is erased by the restart, so that it cannot come back later") {
-  Faults first, second;
-  auto store = open_image({}, &first);
-  REQUIRE_OK(store);
-  for (uint64_t n = 0; n < 4; ++n) REQUIRE_OK(put_one(**store, n));  // the first segment is full
-  REQUIRE_OK(put_one(**store, 4, Level::written));
-  DiskImage image = first.image;  // the power fails now, and tears the value
-  CHECK(image.at("seg.000001")[0] != std::byte{0});
-  image.at("seg.000001")[kPageBytes] ^= std::byte{1};
-  auto again = open_image(image, &second);
-  REQUIRE_OK(again);
-  CHECK(get_one(**again, 3) == Code::ok);
-  CHECK(get_one(**again, 4) == Code::not_found);
-  CHECK((*again)->restart().damaged.empty());
-  const auto& page = second.image.at("seg.000001");
-  CHECK(std::all_of(page.begin(), page.begin() + kPageBytes, [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
 TEST_CASE("store: a block that is moved while the store has no free segment is there after a restart") {
