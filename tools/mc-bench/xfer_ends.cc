@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "base/units.h"
 #include "ctl/ctl.h"
 #include "host/key_file.h"
 #include "host/signals.h"
@@ -162,7 +163,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
   MC_TRY(engine, host::open_transfers(options));
   end->engine = std::move(engine);
   MC_CHECK(end->engine->register_buffer(end->memory, {.name = "local"}));
-  const TimePoint deadline = SystemClock::instance().now() + 5s;
+  const TimePoint deadline = SystemClock::instance().now() + options.connect_timeout;
   auto peer = end->engine->connect(uri, deadline);
   if (!peer) return unreached(uri, peer.error().what);
   end->peer = *peer;
@@ -175,7 +176,7 @@ Result<std::unique_ptr<ClientEnd>> open_client_end(const xfer::Options& options,
       if (event.kind == xfer::Event::Kind::peer_lost) return unreached(uri, event.text, event.mismatch);
     }
   }
-  return unreached(uri, "not connected within 5 s");
+  return unreached(uri, "not connected within " + human_duration(options.connect_timeout));
 }
 
 }  // namespace mc::bench
