@@ -85,7 +85,7 @@ TEST_CASE("host/ahead_decode: a row in vain writes into no page of another reque
   CHECK_FALSE(on.node.machine->idle());
   on.run();
   const std::vector<std::byte> before(on.node.pool.data(), on.node.pool.data() + on.node.pool.size());
-  on.node.join("b", 9, kGreedy, 3);  // its rows lie behind those of a
+  on.node.join("b", 4, kGreedy, 3);  // its rows begin before those of a
   on.run();
   const size_t page_bytes = on.node.options.layout.page_bytes();
   int changed = 0;
@@ -94,7 +94,7 @@ TEST_CASE("host/ahead_decode: a row in vain writes into no page of another reque
   CHECK(changed == 1);  // that of b
 
   EmulatedNode alone(1);
-  alone.node.join("b", 9, kGreedy, 3);
+  alone.node.join("b", 4, kGreedy, 3);
   alone.run();
   CHECK(is_equal({{"b", on.node.answers.at("b")}}, alone.node.answers));
 }
