@@ -16,6 +16,7 @@
 #include "model/device_attention.h"
 #include "model/device_copies.h"
 #include "model/device_draws.h"
+#include "model/device_inputs.h"
 #include "model/device_pages.h"
 #include "model/device_steps.h"
 #include "model/device_weights.h"
@@ -32,7 +33,7 @@ constexpr size_t kLayersAtOnce = 2;  // of a chunk whose sums are on the device:
 
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
-  uint64_t inputs = 0;                                      // Inputs
+  uint64_t inputs = 0;                                      // DeviceInputs
   uint64_t sums = 0;                                        // uint32 [places of steps, layers, rows], or
                                                             // [kLayersAtOnce, rows of a chunk]
   uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
@@ -43,32 +44,6 @@ struct Parts {
 struct PartSize {
   uint64_t Parts::*member;
   size_t bytes;
-};
-
-/// The tables that a pass copies to the device, in one piece.
-class Inputs {
- public:
-  static constexpr size_t kAlignment = 16, kTables = 6;
-  static size_t bytes_most(size_t rows, size_t head_dim) {
-    return rows * (4 + 3 * sizeof(gpu::RowPlace) + head_dim * 4) + kTables * kAlignment;
-  }
-  /// `address`: where the tables will stand.
-  explicit Inputs(uint64_t address) : address_(address) {}
-  template <class T>
-  uint64_t add(const std::vector<T>& table) {
-    const size_t at = round_up(bytes_.size(), kAlignment), size = table.size() * sizeof(T);
-    bytes_.resize(at + size);
-    if (size > 0) std::memcpy(&bytes_[at], table.data(), size);
-    return address_ + at;
-  }
-  std::span<const std::byte> bytes() const { return bytes_; }
-
-  uint64_t tokens = 0, cosine = 0, sine = 0;    // int32, f32
-  uint64_t places = 0, sealed = 0, summed = 0;  // RowPlace
-
- private:
-  uint64_t address_;
-  std::vector<std::byte> bytes_;
 };
 
 size_t rows_most(const RunnerOptions& options) {
@@ -100,7 +75,7 @@ std::vector<PartSize> part_sizes(const ModelConfig& c, const RunnerOptions& opti
   const size_t rows = rows_most(options), logit_rows = logit_rows_most(options);
   const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
   const size_t step_rows = DeviceSteps::kPlaces * c.layers * options.max_batch;
-  return {{&Parts::inputs, Inputs::bytes_most(rows, c.head_dim)},
+  return {{&Parts::inputs, DeviceInputs::bytes_most(rows, c.head_dim)},
           {&Parts::sums, std::max(kLayersAtOnce * rows, step_rows) * 4},
           {&Parts::x, rows * c.hidden * 4},
           {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
@@ -142,7 +117,8 @@ struct PassState {
   bool is_step = false;
   LayerRange layers;
   size_t rows = 0;
-  size_t place = 0;                   // of a step's results
+  size_t place = 0;  // of a step's results
+  PassSums sums;
   std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
   std::vector<uint32_t> checksums;    // [layer][written page] of the pass that has ended; empty: none
   std::vector<float> last_state;      // x of the chunk's last row before the model's last layer, once that has run
@@ -199,7 +175,7 @@ class DeviceBackend final : public Backend {
   size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
   uint64_t sums_at(uint32_t layer) const {
     const size_t first = pass_.is_step ? pass_.place * config().layers * options_.max_batch : 0;
-    return at_.sums + (first + (pass_.is_step ? layer : layer % kLayersAtOnce) * sums_.pages.size()) * 4;
+    return at_.sums + (first + (pass_.is_step ? layer : layer % kLayersAtOnce) * pass_.sums.pages.size()) * 4;
   }
   uint64_t kept_at(uint32_t layer) const {
     return at_.kept + (pass_.place * config().layers * options_.max_batch + layer * pass_.rows) * kept_row_bytes();
@@ -240,10 +216,9 @@ class DeviceBackend final : public Backend {
 
   // The pass under way.
   PassState pass_;
-  Inputs inputs_{0};
+  DeviceInputs inputs_{0};
   std::vector<PassSequence> sequences_;
   std::vector<WrittenPage> written_;
-  PassSums sums_;
 };
 
 // ---- opening ----
@@ -338,14 +313,14 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
     for (int64_t p = s.q_begin; p < s.end(); ++p, ++row)
       rope_.at(static_cast<uint64_t>(p), cosine.data() + row * half, sine.data() + row * half);
   MC_ASSERT_EQ(row, pass_.rows);
-  inputs_ = Inputs(at_.inputs);
+  inputs_ = DeviceInputs(at_.inputs);
   inputs_.tokens = inputs_.add(tokens);
   inputs_.places = inputs_.add(places);
   inputs_.sealed = inputs_.add(pass_.sealed);
-  inputs_.summed = inputs_.add(sums_.pages);
+  inputs_.summed = inputs_.add(pass_.sums.pages);
   inputs_.cosine = inputs_.add(cosine);
   inputs_.sine = inputs_.add(sine);
-  MC_ASSERT_LE(inputs_.bytes().size(), Inputs::bytes_most(rows_most(options_), config().head_dim));
+  MC_ASSERT_LE(inputs_.bytes().size(), DeviceInputs::bytes_most(rows_most(options_), config().head_dim));
   MC_CHECK(device_.post(at_.inputs, inputs_.bytes()));
   if (tokens.empty()) return {};
   const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(inputs_.tokens),
@@ -362,7 +337,7 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
   pass_.layers = layers;
   written_.clear();
   pass_.sealed.clear();
-  sums_ = {};
+  pass_.sums = {};
   pages_.begin();
   for (PassSequence& s : sequences_) {
     for (int64_t page = 0; page * block < s.end(); ++page) {
@@ -378,8 +353,8 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
       written_.push_back({place, host, tokens == block || (is_fresh && !pass_.is_step)});
       if (written_.back().is_whole) pass_.sealed.push_back(place);
       if (pass_.is_step && tokens < block) continue;  // a later step still writes the page
-      sums_.pages.push_back(place);
-      sums_.written.push_back(written_.size() - 1);
+      pass_.sums.pages.push_back(place);
+      pass_.sums.written.push_back(written_.size() - 1);
     }
   }
   const gpu::AttentionShape shape{
@@ -485,7 +460,7 @@ std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
 
 /// Queues the sums of what the pass wrote of one layer: the device makes them before the bytes cross to the host.
 Result<void> DeviceBackend::sum_extents(uint32_t layer) {
-  if (sums_.pages.empty()) return {};
+  if (pass_.sums.pages.empty()) return {};
   const gpu::ChecksumArgs args{
       .extents = gpu::device_pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
       .page_bytes = layout_.page_bytes(),
@@ -495,14 +470,14 @@ Result<void> DeviceBackend::sum_extents(uint32_t layer) {
       .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
   return device_.launch(
       "checksum_extents",
-      {.grid = {static_cast<uint32_t>(sums_.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
+      {.grid = {static_cast<uint32_t>(pass_.sums.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
       gpu::bytes_of(args));
 }
 
 void DeviceBackend::note_sums(uint32_t layer, std::span<const uint32_t> made) {
-  MC_ASSERT_EQ(made.size(), sums_.written.size());
+  MC_ASSERT_EQ(made.size(), pass_.sums.written.size());
   pass_.checksums.resize(size_t{config().layers} * written_.size());
-  for (size_t i = 0; i < made.size(); ++i) pass_.checksums[layer * written_.size() + sums_.written[i]] = made[i];
+  for (size_t i = 0; i < made.size(); ++i) pass_.checksums[layer * written_.size() + pass_.sums.written[i]] = made[i];
 }
 
 /// Queues the copies of what a chunk wrote of one layer to the caller's pages, and of their sums.
@@ -511,8 +486,8 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
   std::vector<DeviceCopies::Store> pieces;
   for (const WrittenPage& page : written_)
     pieces.push_back({pages_.address(page.place.page) + offset, page.host + offset, layout_.layer_bytes()});
-  std::vector<uint32_t>& sums = sums_.stored[layer % kLayersAtOnce];
-  sums.resize(sums_.pages.size());
+  std::vector<uint32_t>& sums = pass_.sums.stored[layer % kLayersAtOnce];
+  sums.resize(pass_.sums.pages.size());
   if (!sums.empty())
     pieces.push_back({sums_at(layer), std::as_writable_bytes(std::span(sums)).data(), sums.size() * sizeof(uint32_t)});
   return copies_.store(layer, std::move(pieces));
@@ -521,7 +496,7 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
 Result<void> DeviceBackend::finish_layer(uint32_t layer) {
   MC_ASSERT(!pass_.is_step);
   MC_CHECK(copies_.finish_store(layer));
-  if (!sums_.pages.empty()) note_sums(layer, sums_.stored[layer % kLayersAtOnce]);
+  if (!pass_.sums.pages.empty()) note_sums(layer, pass_.sums.stored[layer % kLayersAtOnce]);
   return {};
 }
 
@@ -583,7 +558,7 @@ Result<void> DeviceBackend::add_mlp(const DeviceLayer& w, uint64_t x, size_t cou
 /// Queues what comes behind the layers of a step. `draws` is empty when the host draws.
 Result<void> DeviceBackend::queue_step(std::span<const DrawRow> draws) {
   MC_ASSERT(pass_.is_step && written_.size() == pass_.rows);
-  DeviceSteps::Step step{.rows = {}, .summed = sums_.written, .kept = kept_at(0), .sums = sums_at(0)};
+  DeviceSteps::Step step{.rows = {}, .summed = pass_.sums.written, .kept = kept_at(0), .sums = sums_at(0)};
   const size_t held = size_t{config().layers} * layout_.layer_bytes();
   for (size_t row = 0; row < pass_.rows; ++row) {
     const WrittenPage& page = written_[row];
