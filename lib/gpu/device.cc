@@ -1,6 +1,8 @@
 // The runtime: Device, its memory, streams, events and graphs, on the calls of gpu/driver.h. A status of the driver
 // becomes an error here and nowhere else. On `cuda:N` this file has not run yet.
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
@@ -240,7 +242,57 @@ Result<void> Device::launch_on(Handle stream, std::string_view kernel, const Lau
     MC_ASSERT(function != nullptr);
     found = functions_.emplace(std::string(kernel), function).first;
   }
+  if (notes_ != nullptr && stream == stream_) return notes_->add(found->second, shape, params), Result<void>{};
   return check(driver().launch(found->second, shape, params, stream), kernel);
+}
+
+// ---- noted kernels ----
+
+namespace {
+
+struct NotedLaunch {
+  Handle function = nullptr;
+  LaunchShape shape;
+  uint32_t bytes = 0;  // of the parameters, which follow
+};
+static_assert(std::has_unique_object_representations_v<NotedLaunch>);
+
+}  // namespace
+
+void Device::Launches::add(Handle function, const LaunchShape& shape, std::span<const std::byte> params) {
+  const NotedLaunch noted{function, shape, static_cast<uint32_t>(params.size())};
+  bytes_.append(reinterpret_cast<const char*>(&noted), sizeof noted);
+  bytes_.append(reinterpret_cast<const char*>(params.data()), params.size());
+}
+
+Result<void> Device::launch_noted(const Launches& launches) {
+  for (std::string_view left = launches.bytes(); !left.empty();) {
+    NotedLaunch noted;
+    std::memcpy(&noted, left.data(), sizeof noted);
+    left.remove_prefix(sizeof noted);
+    const auto params = std::as_bytes(std::span(left.data(), noted.bytes));
+    MC_CHECK(check(driver().launch(noted.function, noted.shape, params, stream_), "kernel of a step"));
+    left.remove_prefix(noted.bytes);
+  }
+  return {};
+}
+
+Result<Graph> Device::capture(const Launches& launches) {
+  MC_CHECK(check(driver().capture_begin(stream_), "graph"));
+  ++captures_;
+  const auto launched = launch_noted(launches);
+  Graph out;
+  const Status ended = driver().capture_end(stream_, &out.graph_);
+  if (ended == Status::ok) out.device_ = this;
+  leave_capture();
+  MC_CHECK(launched);
+  MC_CHECK(check(ended, "graph"));
+  return out;
+}
+
+Result<void> Device::replay(const Graph& graph) {
+  MC_ASSERT(graph.device_ == this);
+  return check(driver().graph_launch(graph.graph_, stream_), "graph");
 }
 
 // ---- memory ----

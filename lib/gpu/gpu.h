@@ -30,6 +30,7 @@
 namespace mc::gpu {
 
 class Event;
+class Graph;
 class PinnedBuffer;
 class PostRing;
 
@@ -71,6 +72,25 @@ class Device {
   Result<void> fill(uint64_t to, uint8_t value, size_t bytes);
   /// Queues a kernel on the device's own stream. `params` are the bytes of its parameters.
   Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
+  /// Kernels that were noted instead of queued, in their order.
+  class Launches {
+   public:
+    void clear() { bytes_.clear(); }
+    /// Equal bytes: equal kernels, grids and parameters.
+    const std::string& bytes() const { return bytes_; }
+
+   private:
+    friend class Device;
+    void add(Handle function, const LaunchShape& shape, std::span<const std::byte> params);
+    std::string bytes_;
+  };
+  /// From here on launch() adds kernels to `to`. Null: it queues them again.
+  void note_launches(Launches* to) { notes_ = to; }
+  Launches* notes() const { return notes_; }
+  /// Queues noted kernels, or makes a graph of them and queues that, on the device's own stream.
+  Result<void> launch_noted(const Launches& launches);
+  Result<Graph> capture(const Launches& launches);
+  Result<void> replay(const Graph& graph);
   /// Waits for what was queued on the device's own stream.
   Result<void> finish();
   /// As Stream::record() and Stream::wait(), of the device's own stream.
@@ -109,6 +129,7 @@ class Device {
   std::vector<void*> host_later_;
   std::map<std::string, Handle, std::less<>> functions_;
   std::unique_ptr<PostRing> posts_;
+  Launches* notes_ = nullptr;
 };
 
 /// Device memory that frees itself.
@@ -178,6 +199,7 @@ class Graph {
   ~Graph();
 
  private:
+  friend class Device;
   friend class Stream;
   Device* device_ = nullptr;
   Handle graph_ = nullptr;
@@ -208,7 +230,7 @@ class Stream {
   Result<void> finish();
 
   /// From here to end_capture() copies, fills and launches are noted and not queued. Other calls are Code::invalid
-  /// meanwhile. For tests, until decode steps are captured.
+  /// meanwhile. For tests: decode steps are captured on the device's own stream (gpu/launch_graphs.h).
   Result<void> begin_capture();
   /// The graph of what was noted. For tests, likewise.
   Result<Graph> end_capture();
@@ -227,10 +249,29 @@ T* device_pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-/// The bytes of a kernel's parameter.
+/// The bytes of a kernel's parameter, as long as this object lives. Bytes between members are zero where the compiler
+/// can make them so: equal parameters then have equal bytes, by which LaunchGraphs knows them again.
 template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
+class ParamBytes {
+ public:
+  explicit ParamBytes(const T& value) : value_(value) {
+#if defined(__GNUC__) && !defined(__clang__)
+    __builtin_clear_padding(&value_);
+#endif
+  }
+  operator std::span<const std::byte>() const {
+    return std::as_bytes(std::span(&value_, 1));
+  }
+  std::span<const std::byte> first(size_t count) const {
+    return std::as_bytes(std::span(&value_, 1)).first(count);
+  }
+
+ private:
+  T value_;
+};
+template <class T>
+ParamBytes<T> bytes_of(const T& value) {
+  return ParamBytes<T>(value);
 }
 
 }  // namespace mc::gpu
