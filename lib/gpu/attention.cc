@@ -1,6 +1,7 @@
 #include "gpu/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -53,6 +54,12 @@ Result<void> check(const AttentionShape& shape, const SequenceRows& s) {
   return {};
 }
 
+/// A count for the places of tables, at most a quarter larger: a number that grows by one keeps its place for a while.
+size_t round_count(size_t count) {
+  constexpr size_t kExact = 4;
+  return count <= kExact ? count : round_up(count, std::bit_floor(count) / kExact);
+}
+
 /// Complete MoBA blocks of a sequence, each with a centroid.
 int64_t blocks_of(const SequenceRows& s) {
   return s.mode.kind == attn::ModeKind::moba ? s.kv_len / s.mode.block : 0;
@@ -81,9 +88,10 @@ AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, si
   constexpr size_t kParts = 7;        // of an AttentionBatch, each aligned
   constexpr size_t kDecodeRows = 16;  // tokens of a sequence whose keys are split
   const size_t heads = static_cast<size_t>(q_heads), states = kSplitsMax * std::max(sequences, kDecodeRows) * heads;
-  return {.fixed = sequences * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
-                   states * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
-          .page = sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim};  // its number, and a bf16 centroid
+  return {
+      .fixed = sequences * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
+               states * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
+      .page = (sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim) * 5 / 4};  // number and bf16 centroid
 }
 
 // ---- what the layers share ----
@@ -106,9 +114,18 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
     for (const int32_t page : s.pages) pages_ = std::max(pages_, static_cast<uint64_t>(page) + 1);
   }
   if (total_ == 0) return {};
+  if (shape_.is_rounded) round_up_sizes();
   at_ = place();
   MC_CHECK(reserve(at_.end));
   return copy_tables();
+}
+
+void AttentionBatch::round_up_sizes() {
+  MC_ASSERT_EQ(longest_, 1);
+  total_ = static_cast<int32_t>(sequences_.size());
+  splits_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(splits_)));
+  blocks_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks_)));
+  static_assert(std::has_single_bit(static_cast<uint32_t>(kSplitsMax)));
 }
 
 uint32_t AttentionBatch::rows_of_longest() const {
@@ -121,6 +138,7 @@ AttentionBatch::Parts AttentionBatch::place() const {
     pages += s.pages.size();
     blocks += static_cast<size_t>(blocks_of(s));
   }
+  if (shape_.is_rounded) pages = round_count(pages), blocks = round_count(blocks);
   const size_t dim = shape_.layout.head_dim;
   const size_t states = splits_ > 1 ? static_cast<size_t>(splits_) * rows() : 0;
   Parts out;
@@ -173,7 +191,7 @@ Result<void> AttentionBatch::copy_tables() {
     centroids += shape_.layout.kv_heads * static_cast<size_t>(blocks_of(s)) * shape_.layout.head_dim * 2;
     first += s.tokens;
   }
-  MC_ASSERT(pages <= at_.sequences && sequences == bytes.size() && first == total_);
+  MC_ASSERT(pages <= at_.sequences && sequences == bytes.size() && first <= total_);
   return device_->post(memory_.address(), bytes);
 }
 

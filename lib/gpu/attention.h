@@ -41,6 +41,9 @@ struct AttentionShape {
   int32_t q_heads = 0;
   float scale = 0;  // 0 = 1 / sqrt(head_dim)
   AttentionKernel kernel = AttentionKernel::automatic;
+  /// Grids and the places of tables are rounded up, so that decode steps of about one length launch equal kernels
+  /// (gpu/launch_graphs.h). Sequences without rows then count as one row.
+  bool is_rounded = false;
 };
 
 /// One layer. Addresses are the device's; q and out are bf16 [tokens of all sequences, q_heads, head_dim].
@@ -76,6 +79,7 @@ class AttentionBatch {
   struct Parts {
     size_t pages = 0, sequences = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0, end = 0;
   };
+  void round_up_sizes();
   Parts place() const;
   Result<void> reserve(size_t bytes);
   Result<void> copy_tables();

@@ -53,6 +53,7 @@ MC_KERNEL(checksum_extents, (kThreads))(MC_PARAM(ChecksumArgs) args) {
   static_assert(kThreads == 128);
   const uint32_t thread = ptx::tid_x(), shared = ptx::dynamic_shared<16>();
   const RowPlace page = ptx::load(args.pages + ptx::ctaid_x());
+  if (page.page < 0) return;
   const uint32_t* words = reinterpret_cast<const uint32_t*>(args.extents + page.page * args.page_bytes);
   uint32_t sum = 0, next = thread;
   for (; next < args.words; next += kThreads) sum = multiply(kStride, sum) ^ ptx::load(words + next);

@@ -83,7 +83,7 @@ struct RotateArgs {
 /// Grid: (pages, kv_heads).
 struct SealArgs {
   KvPool pool;
-  const RowPlace* pages = nullptr;  // [pages]: the page, and its tokens as `slot`
+  const RowPlace* pages = nullptr;  // [pages]: the page, and its tokens as `slot`; page -1: nothing is sealed
   int32_t head_dim = 0;
 };
 
@@ -91,7 +91,7 @@ struct SealArgs {
 struct ChecksumArgs {
   const unsigned char* extents = nullptr;  // the layer's extent in page 0, aligned to 4
   uint64_t page_bytes = 0;
-  const RowPlace* pages = nullptr;  // [pages]; `slot` is not used
+  const RowPlace* pages = nullptr;  // [pages]; `slot` is not used; page -1: nothing is summed
   uint32_t* sums = nullptr;         // [pages]
   uint32_t words = 0;               // 32-bit words of an extent
   uint32_t start = 0;               // crc32c_shift(0xffffffff, bytes of an extent)

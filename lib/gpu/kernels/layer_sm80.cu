@@ -114,7 +114,7 @@ MC_KERNEL(seal_pages, (kThreads))(MC_PARAM(SealArgs) args) {
   const KvPool& pool = args.pool;
   const RowPlace page = ptx::load(args.pages + ptx::ctaid_x());
   const int i = ptx::tid_x();
-  if (i >= args.head_dim) return;
+  if (page.page < 0 || i >= args.head_dim) return;
   unsigned char* record =
       const_cast<unsigned char*>(pool.base) + page.page * pool.page_bytes + ptx::ctaid_y() * pool.head_bytes;
   uint16_t* k = reinterpret_cast<uint16_t*>(record);

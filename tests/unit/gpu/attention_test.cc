@@ -83,6 +83,27 @@ TEST_CASE("gpu/attention: a decode row has equal bits alone and beside a longer 
   CHECK(pool.result(1) != alone);
 }
 
+TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, gives the bits of a step as it is") {
+  Pool pool(12);
+  const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  SequenceRows first = row_at(540), second = row_at(768), third = row_at(70);
+  second.mode = moba;
+  AttentionBatch batch(*pool.device);
+  REQUIRE_OK(batch.begin(pool.shape(), {first, second}));
+  REQUIRE_OK(batch.attend(pool.layer()));
+  const auto one = pool.result(0), two = pool.result(1);
+  AttentionShape rounded = pool.shape();
+  rounded.is_rounded = true;
+  for (const bool is_first : {true, false}) {
+    std::vector<SequenceRows> rows = {first, second};
+    if (!is_first) rows = {third, second, {}, {}};  // two rows more
+    REQUIRE_OK(batch.begin(rounded, rows));
+    REQUIRE_OK(batch.attend(pool.layer()));
+    if (is_first) CHECK(pool.result(0) == one);
+    CHECK(pool.result(1) == two);
+  }
+}
+
 TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, however its prompt is cut into chunks") {
   constexpr int32_t kTokens = 300;
   constexpr size_t kWidth = size_t{kQHeads} * 64, kChosen = 2;
@@ -160,6 +181,7 @@ TEST_CASE("gpu/attention: a batch takes no more memory than was planned for its 
       pages += s.pages.size();
       sequences.push_back(std::move(s));
     }
+    shape.is_rounded = is_step && rng.below(2) == 0;
     const AttentionMemory planned = attention_memory(shape.layout, shape.q_heads, rows, sequences.size());
     const auto before = pool.device->memory();
     AttentionBatch batch(*pool.device);

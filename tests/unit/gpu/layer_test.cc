@@ -284,8 +284,9 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
                             .head_dim = 64,
                             .epsilon = 1e-5f};
     bench.launch("rotate_and_keep", {.grid = {kRows, 2, 1}}, rotate);
-    const SealArgs seal{.pool = of, .pages = bench.put(std::vector<RowPlace>{{1, 64}, {0, 6}}), .head_dim = 64};
-    bench.launch("seal_pages", {.grid = {2, 2, 1}}, seal);
+    const std::vector<RowPlace> sealed = {{1, 64}, {-1, 0}, {0, 6}};  // the second one is no page
+    const SealArgs seal{.pool = of, .pages = bench.put(sealed), .head_dim = 64};
+    bench.launch("seal_pages", {.grid = {3, 2, 1}}, seal);
     std::vector<unsigned char> pages = bench.get(pool, 2 * layout.page_bytes());
 
     const auto q = bench.get(rotate.q, kRows * kHeads * 64);
@@ -330,15 +331,16 @@ Result<std::vector<uint32_t>> sums_of(Bench& bench, const std::vector<std::byte>
                                       uint32_t bytes) {
   const ChecksumArgs args{.extents = reinterpret_cast<unsigned char*>(bench.put(pool)) + 64,
                           .page_bytes = page_bytes,
-                          .pages = bench.put(std::vector<RowPlace>{{2, 0}, {0, 0}}),
-                          .sums = bench.put(std::vector<uint32_t>(2)),
+                          .pages = bench.put(std::vector<RowPlace>{{2, 0}, {-1, 0}, {0, 0}}),
+                          .sums = bench.put(std::vector<uint32_t>{0, 5, 0}),
                           .words = bytes / 4,
                           .start = crc32c_shift(0xffffffff, bytes)};
-  const LaunchShape shape{.grid = {2, 1, 1}, .dynamic_shared = kChecksumShared};
+  const LaunchShape shape{.grid = {3, 1, 1}, .dynamic_shared = kChecksumShared};
   MC_CHECK(bench.device->launch("checksum_extents", shape, bytes_of(args)));
-  std::vector<uint32_t> out(2);
+  std::vector<uint32_t> out(3);
   MC_CHECK(bench.device->read(reinterpret_cast<uint64_t>(args.sums), std::as_writable_bytes(std::span(out))));
-  return out;
+  if (out[1] != 5) return Error{Code::corrupt, "a sum of no page was written"};
+  return std::vector<uint32_t>{out[0], out[2]};
 }
 
 std::vector<std::byte> noise(Rng& rng, size_t bytes) {
