@@ -65,6 +65,8 @@ class Backend {
   virtual Result<void> collect_step(std::span<ops::Sampled> /*out*/) {
     return Error{Code::unsupported, "the backend draws no tokens"};
   }
+  /// Steps whose kernels were queued as a graph that was made before.
+  virtual uint64_t replayed_steps() const { return 0; }
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.
   virtual Result<void> activations(std::span<float> out) = 0;
 };

@@ -22,7 +22,8 @@ void DeviceAttention::begin(const gpu::AttentionShape& shape, std::vector<gpu::S
 }
 
 Result<void> DeviceAttention::attend(std::vector<attn::Mode> modes, const gpu::AttentionLayer& layer) {
-  MC_ASSERT_EQ(modes.size(), rows_.size());
+  MC_ASSERT_LE(modes.size(), rows_.size());
+  modes.resize(rows_.size());  // rows of no sequence
   const auto begun = batches_.begin() + static_cast<ptrdiff_t>(begun_);
   auto found = std::find_if(batches_.begin(), begun, [&](const ModeBatch& b) { return b.modes == modes; });
   if (found == begun) {

@@ -1,6 +1,7 @@
 #include "model/device_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/hash.h"
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/layer.h"
+#include "gpu/launch_graphs.h"
 #include "gpu/mixture.h"
 #include "gpu/mlp.h"
 #include "model/cpu_backend.h"
@@ -48,6 +50,14 @@ struct PartSize {
 
 size_t rows_most(const RunnerOptions& options) {
   return std::max<size_t>(options.max_chunk_tokens, options.max_batch);
+}
+
+constexpr gpu::RowPlace kNoPlace{-1, 0};
+
+/// Rows of a step's kernels, so that batches of about one size have kernels of one size.
+size_t padded_rows(size_t rows, size_t most) {
+  constexpr size_t kTile = 16;  // of a product
+  return std::min(rows <= kTile ? std::bit_ceil(rows) : round_up(rows, kTile), most);
 }
 
 size_t logit_rows_most(const RunnerOptions& options) {
@@ -116,7 +126,7 @@ struct PassSequence {
 struct PassState {
   bool is_step = false;
   LayerRange layers;
-  size_t rows = 0;
+  size_t rows = 0;   // of a step with those of no sequence behind the others
   size_t place = 0;  // of a step's results
   PassSums sums;
   std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
@@ -144,7 +154,8 @@ class DeviceBackend final : public Backend {
         pages_(device, layout_.page_bytes()),
         copies_(device),
         steps_(copies_, layout_),
-        draws_(device) {}
+        draws_(device),
+        graphs_(device) {}
   Result<void> prepare();
 
   Result<void> begin(const PrefillChunk& chunk) override;
@@ -163,6 +174,7 @@ class DeviceBackend final : public Backend {
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
+  uint64_t replayed_steps() const override { return graphs_.counts().replayed; }
   bool draws(const DrawRow& row) const override { return draws_.draws(row); }
   Result<void> queue_step(std::span<const DrawRow> draws) override;
   Result<void> collect_step(std::span<ops::Sampled> out) override;
@@ -213,6 +225,7 @@ class DeviceBackend final : public Backend {
   DeviceSteps steps_;
   DeviceDraws draws_;
   std::optional<gpu::Mixture> mixture_;
+  gpu::LaunchGraphs graphs_;  // of steps
 
   // The pass under way.
   PassState pass_;
@@ -261,6 +274,8 @@ Result<void> DeviceBackend::prepare() {
     mixture_ = std::move(mixture);
   }
   MC_CHECK(copies_.prepare());
+  // Attention writes nothing for rows of no sequence, which later kernels of the layer read.
+  MC_CHECK(device_.fill(at_.attended, 0, options_.max_batch * q_width() * 2));
   return draws_.prepare(config().vocab, logit_rows_most(options_));
 }
 
@@ -269,8 +284,10 @@ Result<void> DeviceBackend::prepare() {
 Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   const auto count = static_cast<int32_t>(chunk.tokens.size());
   const int64_t block = options_.block_tokens;
+  graphs_.drop();
   sequences_ = {{.q_begin = chunk.start, .tokens = count, .host_pages = chunk.pages, .plan = chunk.plan}};
   pass_.is_step = false;
+  pass_.rows = chunk.tokens.size();
   pass_.checksums.clear();
   pass_.last_state.clear();
   MC_CHECK(place_pages({chunk.first_layer, chunk.end_layer == 0 ? config().layers : chunk.end_layer}));
@@ -285,8 +302,10 @@ Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
 }
 
 Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
+  graphs_.drop();
   pass_.is_step = true;
   pass_.place = steps_.next_place();
+  pass_.rows = options_.graphs ? padded_rows(rows.size(), options_.max_batch) : rows.size();
   sequences_.clear();
   pass_.last_state.clear();
   std::vector<int32_t> tokens;
@@ -299,20 +318,21 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
   std::vector<gpu::RowPlace> places;
   for (const PassSequence& s : sequences_)
     places.push_back({s.pages.back(), static_cast<int32_t>(s.q_begin % options_.block_tokens)});
+  tokens.resize(pass_.rows);
+  places.resize(pass_.rows, kNoPlace);
   return begin_rows(tokens, places);
 }
 
 /// `tokens` is empty when the activations come from another stage.
 Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places) {
-  pass_.rows = places.size();
-  MC_ASSERT_LE(pass_.rows, rows_most(options_));
+  MC_ASSERT(places.size() == pass_.rows && pass_.rows <= rows_most(options_));
   const size_t half = rope_.half();
   std::vector<float> cosine(pass_.rows * half), sine(pass_.rows * half);
   size_t row = 0;
   for (const PassSequence& s : sequences_)
     for (int64_t p = s.q_begin; p < s.end(); ++p, ++row)
       rope_.at(static_cast<uint64_t>(p), cosine.data() + row * half, sine.data() + row * half);
-  MC_ASSERT_EQ(row, pass_.rows);
+  MC_ASSERT_LE(row, pass_.rows);
   inputs_ = DeviceInputs(at_.inputs);
   inputs_.tokens = inputs_.add(tokens);
   inputs_.places = inputs_.add(places);
@@ -322,6 +342,8 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   inputs_.sine = inputs_.add(sine);
   MC_ASSERT_LE(inputs_.bytes().size(), DeviceInputs::bytes_most(rows_most(options_), config().head_dim));
   MC_CHECK(device_.post(at_.inputs, inputs_.bytes()));
+  // The kernels of a step that waits for no pages come together. What is posted under way, they alone read.
+  if (pass_.is_step && options_.graphs && pages_.missing().empty()) graphs_.begin();
   if (tokens.empty()) return {};
   const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(inputs_.tokens),
                             .table = gpu::device_pointer<const uint16_t>(weights_.embeddings()),
@@ -357,8 +379,14 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
       pass_.sums.written.push_back(written_.size() - 1);
     }
   }
-  const gpu::AttentionShape shape{
-      .layout = layout_, .page_bytes = layout_.page_bytes(), .q_heads = static_cast<int32_t>(config().heads)};
+  if (pass_.is_step && options_.graphs && !pass_.sums.pages.empty()) {  // one grid for any number of full pages
+    pass_.sealed.resize(pass_.rows, kNoPlace);
+    pass_.sums.pages.resize(pass_.rows, kNoPlace);
+  }
+  const gpu::AttentionShape shape{.layout = layout_,
+                                  .page_bytes = layout_.page_bytes(),
+                                  .q_heads = static_cast<int32_t>(config().heads),
+                                  .is_rounded = pass_.is_step && options_.graphs};
   attention_.begin(shape, sequence_rows());
   MC_CHECK(pages_.make_room());
   if (pages_.has_moved()) MC_CHECK(steps_.store_all());  // the host's pages are copied in anew
@@ -506,6 +534,7 @@ std::vector<gpu::SequenceRows> DeviceBackend::sequence_rows() const {
   std::vector<gpu::SequenceRows> out;
   for (const PassSequence& s : sequences_)
     out.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages});
+  if (pass_.is_step) out.resize(pass_.rows);
   return out;
 }
 
@@ -557,22 +586,28 @@ Result<void> DeviceBackend::add_mlp(const DeviceLayer& w, uint64_t x, size_t cou
 
 /// Queues what comes behind the layers of a step. `draws` is empty when the host draws.
 Result<void> DeviceBackend::queue_step(std::span<const DrawRow> draws) {
-  MC_ASSERT(pass_.is_step && written_.size() == pass_.rows);
-  DeviceSteps::Step step{.rows = {}, .summed = pass_.sums.written, .kept = kept_at(0), .sums = sums_at(0)};
+  MC_ASSERT(pass_.is_step && written_.size() == sequences_.size());
+  DeviceSteps::Step step{.rows = {},
+                         .summed = pass_.sums.written,
+                         .kept_rows = pass_.rows,
+                         .sum_rows = pass_.sums.pages.size(),
+                         .kept = kept_at(0),
+                         .sums = sums_at(0)};
   const size_t held = size_t{config().layers} * layout_.layer_bytes();
-  for (size_t row = 0; row < pass_.rows; ++row) {
+  for (size_t row = 0; row < written_.size(); ++row) {
     const WrittenPage& page = written_[row];
     step.rows.push_back({page.host, static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens)});
     if (page.is_whole) step.full_pages.push_back({pages_.address(page.place.page), page.host, held});
   }
   if (!draws.empty()) {
-    MC_ASSERT_EQ(draws.size(), pass_.rows);
+    MC_ASSERT_EQ(draws.size(), sequences_.size());
     MC_CHECK(make_logits(0, pass_.rows));
     std::vector<uint64_t> names;
     for (const PassSequence& s : sequences_) names.push_back(s.sequence);
-    MC_TRY(call, draws_.queue(draws, names, at_.logits, pass_.place));
+    MC_TRY(call, draws_.queue(draws, names, at_.logits, pass_.place, pass_.rows));
     step.draws = std::move(call);
   }
+  MC_CHECK(graphs_.end());
   return steps_.queue(std::move(step));
 }
 

@@ -8,6 +8,7 @@
 #include "base/draw.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "gpu/launch_graphs.h"
 
 namespace mc::model {
 namespace {
@@ -109,6 +110,7 @@ Result<void> DeviceDraws::count_tokens() {
                             .fed = gpu::device_pointer<const gpu::Drawn>(fed_),
                             .counts = gpu::device_pointer<uint32_t>(at_.counts),
                             .columns = static_cast<int32_t>(vocab_)};
+  const gpu::Unnoted at_once(device_);  // the tables are posted anew for the next tokens
   MC_CHECK(device_.launch("count_tokens", {.grid = {static_cast<uint32_t>(spans_.size()), 1, 1}}, gpu::bytes_of(args)));
   tokens_.clear();
   spans_.clear();
@@ -147,8 +149,8 @@ Result<gpu::DrawRule> DeviceDraws::rule_of(const DrawRow& row, uint64_t sequence
 }
 
 Result<DrawCall> DeviceDraws::queue(std::span<const DrawRow> rows, std::span<const uint64_t> sequences, uint64_t logits,
-                                    size_t place) {
-  MC_ASSERT(rows.size() == sequences.size() && rows.size() <= rows_ && place < kPlaces);
+                                    size_t place, size_t padded) {
+  MC_ASSERT(rows.size() == sequences.size() && rows.size() <= rows_ && padded <= rows_ && place < kPlaces);
   ++call_;
   fed_ = drawn(1 - place);
   tokens_.clear();
@@ -168,13 +170,14 @@ Result<DrawCall> DeviceDraws::queue(std::span<const DrawRow> rows, std::span<con
     call.listed.resize(rows.size() * gpu::kListedMax);
   for (size_t i = 0; i < rows.size(); ++i) forget(own_name(i));
   MC_CHECK(count_tokens());
+  rules.resize(std::max(rows.size(), padded));
   MC_CHECK(put(at_.rules, rules));
   MC_CHECK(put(at_.edits, edits_));
-  MC_CHECK(launch(call, logits));
+  MC_CHECK(launch(call, rules.size(), logits));
   return call;
 }
 
-Result<void> DeviceDraws::launch(const DrawCall& call, uint64_t logits) {
+Result<void> DeviceDraws::launch(const DrawCall& call, size_t rows, uint64_t logits) {
   const gpu::DrawArgs args{.logits = gpu::device_pointer<const float>(logits),
                            .rules = gpu::device_pointer<const gpu::DrawRule>(at_.rules),
                            .counts = gpu::device_pointer<const uint32_t>(at_.counts),
@@ -183,11 +186,10 @@ Result<void> DeviceDraws::launch(const DrawCall& call, uint64_t logits) {
                            .drawn = gpu::device_pointer<gpu::Drawn>(call.drawn_at),
                            .listed = gpu::device_pointer<gpu::ListedToken>(call.listed_at),
                            .columns = static_cast<int32_t>(vocab_)};
-  return device_.launch("draw_rows",
-                        {.grid = {static_cast<uint32_t>(call.drawn.size()), 1, 1},
-                         .threads = gpu::kDrawThreads,
-                         .dynamic_shared = gpu::kDrawShared},
-                        gpu::bytes_of(args));
+  return device_.launch(
+      "draw_rows",
+      {.grid = {static_cast<uint32_t>(rows), 1, 1}, .threads = gpu::kDrawThreads, .dynamic_shared = gpu::kDrawShared},
+      gpu::bytes_of(args));
 }
 
 // ---- the results ----

@@ -49,9 +49,9 @@ class DeviceDraws {
   static bool draws(const DrawRow& row);
   /// Queues the draw of a token for each row. `logits` is the address of [rows, vocab] f32, and `sequences` has the
   /// name of each row's sequence, 0 without one. The results take the memory of `place`. DrawRow::fed names rows of the
-  /// call in the other place.
+  /// call in the other place. `padded`: rows of `logits`, those behind `rows` included.
   Result<DrawCall> queue(std::span<const DrawRow> rows, std::span<const uint64_t> sequences, uint64_t logits,
-                         size_t place);
+                         size_t place, size_t padded = 0);
   /// Results of the call in a place, gpu::Drawn for each row.
   uint64_t drawn(size_t place) const { return at_.drawn + place * rows_ * sizeof(gpu::Drawn); }
   /// The sequence has ended, or its step failed.
@@ -81,7 +81,7 @@ class DeviceDraws {
   Result<int32_t> new_slot();
   Result<void> count_tokens();
   Result<gpu::DrawRule> rule_of(const DrawRow& row, uint64_t sequence);
-  Result<void> launch(const DrawCall& call, uint64_t logits);
+  Result<void> launch(const DrawCall& call, size_t rows, uint64_t logits);
 
   gpu::Device& device_;
   uint32_t vocab_ = 0;

@@ -9,11 +9,12 @@ namespace mc::model {
 
 Result<void> DeviceSteps::queue(Step step) {
   MC_ASSERT(!step.rows.empty() && steps_.size() < kPlaces);
+  MC_ASSERT(step.rows.size() <= step.kept_rows && step.summed.size() <= step.sum_rows);
   Queued queued{.step = std::move(step), .place = next_place()};
   Step& of = queued.step;
   const size_t row_bytes = size_t{2} * layout_.kv_heads * layout_.row_bytes();
-  queued.kept.resize(layout_.layers * of.rows.size() * row_bytes);
-  queued.sums.resize(layout_.layers * of.summed.size());
+  queued.kept.resize(layout_.layers * of.kept_rows * row_bytes);
+  queued.sums.resize(layout_.layers * of.sum_rows);
   std::vector<DeviceCopies::Store> pieces = of.full_pages;
   pieces.push_back({of.kept, queued.kept.data(), queued.kept.size()});
   const auto sums = std::as_writable_bytes(std::span(queued.sums));
@@ -50,15 +51,16 @@ Result<void> DeviceSteps::finish(std::span<ops::Sampled> out) {
 
 /// Writes K and V of the rows into the caller's pages.
 void DeviceSteps::write_rows(const Queued& queued) const {
-  const size_t head = layout_.row_bytes();
-  const std::byte* from = queued.kept.data();
-  for (uint32_t layer = 0; layer < layout_.layers; ++layer)
+  const size_t head = layout_.row_bytes(), row_bytes = size_t{2} * layout_.kv_heads * head;
+  for (uint32_t layer = 0; layer < layout_.layers; ++layer) {
+    const std::byte* from = queued.kept.data() + layer * queued.step.kept_rows * row_bytes;
     for (const Row& row : queued.step.rows) {
       std::byte* const extent = row.page + layout_.layer_offset(layer) + row.slot * head;
       for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
         for (size_t kv_head = 0; kv_head < layout_.kv_heads; ++kv_head, from += head)
           std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
     }
+  }
 }
 
 void DeviceSteps::note_sums(const Queued& queued) {
@@ -67,7 +69,8 @@ void DeviceSteps::note_sums(const Queued& queued) {
   if (summed == 0) return;
   sums_.resize(layout_.layers * rows);
   for (uint32_t layer = 0; layer < layout_.layers; ++layer)
-    for (size_t i = 0; i < summed; ++i) sums_[layer * rows + queued.step.summed[i]] = queued.sums[layer * summed + i];
+    for (size_t i = 0; i < summed; ++i)
+      sums_[layer * rows + queued.step.summed[i]] = queued.sums[layer * queued.step.sum_rows + i];
 }
 
 }  // namespace mc::model

@@ -31,8 +31,10 @@ class DeviceSteps {
   struct Step {
     std::vector<Row> rows;
     std::vector<size_t> summed;  // indexes of the rows whose pages have become full
-    uint64_t kept = 0;           // on the device: bf16 [layers, rows, 2, kv_heads, head_dim]
-    uint64_t sums = 0;           // on the device: u32 [layers, summed]
+    size_t kept_rows = 0;        // at least those of `rows`
+    size_t sum_rows = 0;         // at least those of `summed`
+    uint64_t kept = 0;           // on the device: bf16 [layers, kept_rows, 2, kv_heads, head_dim]
+    uint64_t sums = 0;           // on the device: u32 [layers, sum_rows]
     std::vector<DeviceCopies::Store> full_pages;
     DrawCall draws;  // without rows: the step draws nothing
   };

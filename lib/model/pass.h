@@ -19,6 +19,7 @@ struct RunnerOptions {
   uint32_t block_tokens = 64;
   uint32_t max_chunk_tokens = 4096;  // longest chunk of prefill()
   uint32_t max_batch = 64;           // most rows of decode()
+  bool graphs = true;                // a device takes decode steps that it meets again as one graph
   std::string kernels = "auto";      // variant for both lib/ops and lib/attn
 };
 

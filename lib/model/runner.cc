@@ -30,6 +30,9 @@ Runner& Runner::operator=(Runner&&) noexcept = default;
 std::span<const uint32_t> Runner::checksums(uint32_t layer) const {
   return backend_->checksums(layer);
 }
+uint64_t Runner::replayed_steps() const {
+  return backend_->replayed_steps();
+}
 const Model& Runner::model() const {
   return *model_;
 }

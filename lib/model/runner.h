@@ -63,6 +63,9 @@ class Runner {
   /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums). Empty: the caller sums the pages.
   std::span<const uint32_t> checksums(uint32_t layer) const;
 
+  /// Steps that a device took as a graph which it had before (RunnerOptions::graphs).
+  uint64_t replayed_steps() const;
+
   const Model& model() const;
   const RunnerOptions& options() const;
   const ExtentLayout& layout() const;

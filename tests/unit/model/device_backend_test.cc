@@ -27,8 +27,9 @@ struct Pair {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<Runner> gpu;
 
-  explicit Pair(const gpu::EmulatedHost& host = {}) : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
-    const RunnerOptions options{.max_chunk_tokens = 128, .max_batch = 4};
+  explicit Pair(const gpu::EmulatedHost& host = {}, bool graphs = true)
+      : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
+    const RunnerOptions options{.max_chunk_tokens = 128, .max_batch = 4, .graphs = graphs};
     cpu = test::Loaded::open(test::shallow_model(), "bf16", 1, options);
     auto opened = gpu::Device::open(driver, 0);
     REQUIRE_OK(opened);
@@ -371,7 +372,7 @@ struct Answers {
 
 TEST_CASE("model/device: steps that are queued ahead draw and store what steps one by one do, under every schedule") {
   constexpr int kSteps = 5;
-  Pair pair;
+  Pair pair({}, false);
   Answers one_by_one(pair);
   one_by_one.run(kSteps, false);
   CHECK(std::ranges::any_of(one_by_one.full_page_sums, [](const auto& sums) { return !sums.empty(); }));
@@ -393,6 +394,51 @@ TEST_CASE("model/device: steps that are queued ahead draw and store what steps o
     for (size_t i = 0; i < Answers::kSequences; ++i)
       for (size_t page = 0; page < 2; ++page)
         CHECK(std::ranges::equal(ahead.pages[i].page(page), one_by_one.pages[i].page(page)));
+  }
+}
+
+TEST_CASE("model/device: steps of one shape are replayed as graphs, and give the tokens and pages of single kernels") {
+  constexpr int kSteps = 8;
+  struct Run {
+    std::vector<uint32_t> tokens;
+    std::vector<std::byte> page;
+    uint64_t replayed = 0;
+  };
+  const auto run = [](bool graphs, gpu::emu::Policy policy) {
+    Pair pair({}, graphs);
+    pair.driver->gpu().set_options({.seed = test::seed(), .policy = policy});
+    const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+    LocalPages pages = pair.pages(64);
+    const wire::Sampling how{.temperature = 0.8, .frequency_penalty = 1, .seed = 5};
+    std::vector<uint32_t> history = {100};
+    for (int step = 0; step <= kSteps; ++step) {
+      const auto position = static_cast<uint64_t>(step);
+      const int32_t fed = step > 0 ? 0 : -1;
+      if (step < kSteps) {
+        if (step > 0) history.push_back(0xffffffff);
+        const DecodeRow row{100, step, pages.pages(), &plan, nullptr, 1, fed};
+        const DrawRow draw{&how, position + 1, history, 1, {}, fed};
+        REQUIRE_OK(pair.gpu->queue_step({&row, 1}, {&draw, 1}));
+      }
+      if (step == 0) continue;
+      ops::Sampled drawn;
+      REQUIRE_OK(pair.gpu->collect_step({&drawn, 1}));
+      if (step < kSteps)
+        history.back() = drawn.token;
+      else
+        history.push_back(drawn.token);
+    }
+    CHECK(pair.driver->gpu().broken_rule().empty());
+    return Run{history, {pages.page(0).begin(), pages.page(0).end()}, pair.gpu->replayed_steps()};
+  };
+  const Run single = run(false, gpu::emu::Policy::in_order);
+  CHECK(single.tokens.size() == kSteps + 1);
+  CHECK(single.replayed == 0);
+  for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
+    const Run graphs = run(true, static_cast<gpu::emu::Policy>(policy));
+    CHECK(graphs.tokens == single.tokens);
+    CHECK(graphs.page == single.page);
+    CHECK(graphs.replayed >= 3);  // each of the two places of results has a graph of its own, made when it comes again
   }
 }
 
