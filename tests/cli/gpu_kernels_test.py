@@ -73,6 +73,15 @@ class Experts(unittest.TestCase):
             self.assertEqual(case["runs"], 150 if FULL else 3, case)
 
 
+class Steps(unittest.TestCase):
+    def test_steps_that_are_queued_ahead_or_as_graphs_draw_the_tokens_of_steps_one_by_one(self):
+        code, lines, err = gpu("--steps", "--batch", "2")
+        self.assertEqual(code, 0, err)
+        rows = [(line["batch"], line["way"]) for line in lines if line.get("type") == "steps"]
+        self.assertEqual(rows, [(2, "one by one"), (2, "ahead"), (2, "ahead, as graphs")])
+        self.assertNotIn("seconds", lines[0])  # the emulator has no speed
+
+
 class Instructions(unittest.TestCase):
     def test_each_instruction_gives_one_result_under_every_schedule(self):
         code, lines, err = gpu("--instructions")
@@ -180,7 +189,7 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "prefill", "hopper", "experts", "model", "speed"})
+                             {"instruction", "decode", "prefill", "hopper", "experts", "model", "step", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

@@ -19,6 +19,7 @@
 #include "gpu_experts.h"
 #include "gpu_mutants.h"
 #include "gpu_speed.h"
+#include "gpu_steps.h"
 #include "gpu_trials.h"
 #include "host/engine.h"
 #include "print.h"
@@ -100,18 +101,21 @@ constexpr Flag kGpuExperts{
 constexpr Flag kGpuSpeed{.name = "speed",
                          .kind = FlagKind::boolean,
                          .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
+constexpr Flag kGpuSteps{.name = "steps",
+                         .kind = FlagKind::boolean,
+                         .help = "time decode steps of mc-tiny: one by one, queued ahead, and as graphs"};
 constexpr Flag kGpuBatch{.name = "batch",
                          .kind = FlagKind::sweep_counts,
                          .value = "N,N",
                          .fallback = "1",
-                         .help = "--speed: sequences of a batch, each of the length of -n"};
+                         .help = "--speed, --steps: sequences of a batch"};
 constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
 
-constexpr auto kGpuFlagTable =
-    flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules,
-                            &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuSpeed, &kGpuBatch,
-                            &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
-                flags::kEveryRun);
+constexpr auto kGpuFlagTable = flags::join(
+    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules, &kGpuChecks,
+                &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuSpeed, &kGpuSteps, &kGpuBatch, &kGpuHeads,
+                &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+    flags::kEveryRun);
 
 struct GpuPoint {
   GpuShape shape;
@@ -535,6 +539,21 @@ Result<int> run_trials(const cli::Args& args) {
   return 0;
 }
 
+Result<int> run_steps(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", steps_table()));
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  MC_TRY(device, gpu::open_device(choice));
+  MC_CHECK(device->load_kernels());
+  const std::vector<uint64_t> batches = args.sweep(kGpuBatch);
+  for (const uint64_t batch : batches)
+    if (batch < 1 || batch > 1024) return out_of_range(kGpuBatch, batch, 1, 1024);
+  const bool is_timed = choice.kind == gpu::DeviceKind::cuda;
+  const auto done = time_steps(*device, {.batches = batches, .steps = is_timed ? 200 : 3, .is_timed = is_timed}, *rows);
+  MC_CHECK(rows->finish());
+  MC_CHECK(done);
+  return 0;
+}
+
 Result<int> run_experts(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", experts_table()));
   MC_TRY(device, open_gpu(args));
@@ -551,6 +570,7 @@ Result<int> check_gpu(const cli::Args& args) {
   if (args.on(kGpuSpeed)) return measure_speed(args);
   if (args.on(kGpuInstructions)) return run_trials(args);
   if (args.on(kGpuExperts)) return run_experts(args);
+  if (args.on(kGpuSteps)) return run_steps(args);
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
                           Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));
   MC_TRY(points, read_points(args));
