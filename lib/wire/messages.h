@@ -7,7 +7,8 @@
 //                a request     conductor -> prefill  PrefillStart        prefill -> conductor  FirstToken
 //                              prefill -> conductor  PromptLogprobs
 //                              prefill -> decode     KvOffer . KvAccept | KvRefuse, KvComplete . KvDone
-//                              decode -> conductor   Tokens, Preempted   anyone -> conductor   Failed
+//                              decode -> conductor   KvReport, Tokens, Preempted
+//                              anyone -> conductor   Failed
 //                              anyone -> worker      Cancel
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
 //                              leader -> stage       StageAnnounce         stage -> its leader  Failed, StageRotten
@@ -331,12 +332,15 @@ struct Source {
   uint32_t first_block = 0;
   uint32_t block_count = 0;
   uint32_t wait_ms = 0;  // > 0: the holder still computes the blocks, and a wait of this length is worth it
+  // Source of a decode node: it reads only when the prefill node has the prefix, which it may get from `node` too.
+  bool after_prefix = false;
 
   bool operator==(const Source&) const = default;
   template <class V>
   void fields(V& v) {
     v("node", node), v("instance", instance), v("first_block", first_block), v("block_count", block_count);
     v("wait_ms", wait_ms);
+    v.later("after_prefix", after_prefix);
   }
 };
 
@@ -378,12 +382,14 @@ struct PrefillStart {
   RequestSpec spec;
   std::string decode;  // chosen decode node
   InstanceId decode_instance;
-  std::vector<Source> sources;  // fetch plan: ascending runs, then holders that may replace one; empty = none
+  std::vector<Source> sources;         // fetch plan: ascending runs, then holders that may replace one; empty = none
+  std::vector<Source> decode_sources;  // KvOffer::sources
 
   bool operator==(const PrefillStart&) const = default;
   template <class V>
   void fields(V& v) {
     v("spec", spec), v("decode", decode), v("decode_instance", decode_instance), v("sources", sources);
+    v.later("decode_sources", decode_sources);
   }
 };
 
@@ -391,11 +397,15 @@ struct PrefillStart {
 struct KvOffer {
   static constexpr std::string_view kType = "kv_offer";
   RequestSpec spec;
+  // Runs of blocks, ascending, that decode reads from other nodes. Prefill announces these blocks too, for the case
+  // that a node does not bring them.
+  std::vector<Source> sources;
 
   bool operator==(const KvOffer&) const = default;
   template <class V>
   void fields(V& v) {
     v("spec", spec);
+    v.later("sources", sources);
   }
 };
 
@@ -454,6 +464,27 @@ struct KvDone {
   template <class V>
   void fields(V& v) {
     v("req", req), v("attempt", attempt);
+  }
+};
+
+/// The sources of a prompt's KV on the decode node, when all of it is there. Only sent when KvOffer named sources, so
+/// the conductor has this type of message.
+struct KvReport {
+  static constexpr std::string_view kType = "kv_report";
+  RequestId req;
+  uint32_t attempt = 1;
+  uint32_t local = 0;                  // tokens whose blocks were on the decode node
+  uint32_t from_prefill = 0;           // tokens read from the prefill node
+  uint32_t from_holders = 0;           // tokens read from other nodes
+  std::vector<NameValue> holders;      // node -> tokens, for that part
+  double holders_ms = 0;               // from the first request to a holder until the last of its blocks was there
+  Fallback fallback = Fallback::none;  // why blocks of a holder were read from the prefill node
+
+  bool operator==(const KvReport&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("req", req), v("attempt", attempt), v("local", local), v("from_prefill", from_prefill);
+    v("from_holders", from_holders), v("holders", holders), v("holders_ms", holders_ms), v("fallback", fallback);
   }
 };
 
@@ -604,7 +635,7 @@ using MessageVariant =
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
                  DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten,
-                 StageRead, StageReadDone, StageReadCancel>;
+                 StageRead, StageReadDone, StageReadCancel, KvReport>;
 using Message = OneOf<MessageVariant>;
 
 /// The message's type, such as "hello" or "prefill_start".

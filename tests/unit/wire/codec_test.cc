@@ -121,6 +121,17 @@ TEST_CASE(
   CHECK(report.fallback == Fallback::none);
 }
 
+TEST_CASE("wire/codec: an offer of a prefill node that knows no sources names none") {
+  Bytes bytes = encode(Message(KvOffer{}));
+  REQUIRE(bytes.size() > 9);
+  bytes.resize(bytes.size() - 9);  // "sources": []
+  REQUIRE(bytes[0] == 0x82);
+  bytes[0] = 0x81;
+  const auto offer = decode("kv_offer", bytes);
+  REQUIRE_OK(offer);
+  CHECK(std::get<KvOffer>(*offer) == KvOffer{});
+}
+
 TEST_CASE("wire/codec: block events of a node without tiers mean memory, and an unknown tier means the slowest") {
   const auto event_with = [](const char* tier) {
     const std::vector<uint8_t> id(16, 3);
