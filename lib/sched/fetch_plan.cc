@@ -83,7 +83,7 @@ FetchPlanner::FetchPlanner(const Snapshot& snapshot) : snapshot_(snapshot) {
 void FetchPlanner::find_runs(const PrefillView& node, uint32_t first) {
   runs_.clear();
   const auto add = [&](const HolderRun& run) {
-    if (run.end > first && !is_self(snapshot_, node, run.holder)) runs_.push_back(run);
+    if (run.end > first && run.holder != left_out_ && !is_self(snapshot_, node, run.holder)) runs_.push_back(run);
   };
   for (const HolderRun& run : leading_)
     if (runs_.size() < kHoldersMax) add(run);
@@ -116,6 +116,10 @@ void FetchPlanner::cut_pieces(uint32_t first, uint32_t end) {
   }
   std::sort(pieces_.begin(), pieces_.end(),
             [](const Piece& a, const Piece& b) { return std::tuple(a.runs, a.first) < std::tuple(b.runs, b.first); });
+}
+
+void FetchPlanner::count(std::span<const FetchRun> parts) {
+  for (const FetchRun& part : parts) counted_.push_back({part.holder, part.end - part.first, 0});
 }
 
 FetchPlanner::Load& FetchPlanner::load_of(int holder) {
@@ -154,7 +158,7 @@ const FetchPlan& FetchPlanner::plan(const PrefillView& node, uint32_t first, uin
   end = std::min(end, reach(node, first));
   if (end <= first) return plan_;
   cut_pieces(first, end);
-  loads_.clear();
+  loads_ = counted_;
   for (const Piece& piece : pieces_) give(piece, node.cost);
   std::vector<FetchRun>& parts = plan_.parts;
   std::sort(parts.begin(), parts.end(), [](const FetchRun& a, const FetchRun& b) { return a.first < b.first; });

@@ -57,6 +57,10 @@ class FetchPlanner {
  public:
   /// `snapshot` outlives the planner and does not change.
   explicit FetchPlanner(const Snapshot& snapshot);
+  /// Excludes a holder from the plans.
+  void leave_out(int holder) { left_out_ = holder; }
+  /// Counts parts that the holders send to another node at the same time.
+  void count(std::span<const FetchRun> parts);
   /// The end of the run of blocks from `first` on that other nodes hold for this prefill node.
   uint32_t reach(const PrefillView& node, uint32_t first);
   /// The plan for blocks [first, end), as far as other nodes hold them, without spares. It is valid until the next
@@ -80,7 +84,9 @@ class FetchPlanner {
   void give(const Piece& piece, const Cost& cost);
 
   const Snapshot& snapshot_;
+  int left_out_ = -1;
   std::vector<HolderRun> leading_;  // the longest leading runs of all holders
+  std::vector<Load> counted_;
   // scratch
   std::vector<HolderRun> runs_;  // runs that the node may read
   std::vector<uint32_t> cuts_;

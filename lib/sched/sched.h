@@ -7,6 +7,7 @@
 #include "sched/breaker.h"
 #include "sched/copies.h"
 #include "sched/cost.h"
+#include "sched/direct_plan.h"
 #include "sched/fair.h"
 #include "sched/fetch_plan.h"
 #include "sched/line.h"

@@ -1,0 +1,55 @@
+#include "sched/direct_plan.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "sched/fetch_plan.h"
+
+namespace mc::sched {
+namespace {
+
+/// The index in Snapshot::holders; -1 = other nodes cannot read from the node.
+int holder_of(const Snapshot& snapshot, const PrefillView& node) {
+  if (node.holder >= 0) return node.holder;
+  const auto at = std::find(snapshot.holder_names.begin(), snapshot.holder_names.end(), node.name);
+  return at == snapshot.holder_names.end() ? -1 : static_cast<int>(at - snapshot.holder_names.begin());
+}
+
+}  // namespace
+
+std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c, size_t decode, uint32_t have,
+                                   PrefixFrom from) {
+  MC_ASSERT(c.node < snapshot.prefill.size() && decode < snapshot.decode.size());
+  const uint32_t end = c.local_blocks + c.fetch_blocks;
+  if (from == PrefixFrom::prefill || have >= end || c.wait_s > 0) return {};
+  const PrefillView& prefill = snapshot.prefill[c.node];
+  const Cost& cost = snapshot.decode[decode].cost;
+  PrefillView reader;  // the decode node, as the planner looks at readers
+  reader.name = snapshot.decode[decode].name;
+  reader.cost = cost;
+  const FetchPlan fetch = plan_fetch(snapshot, c, c.local_blocks);
+  const int through = holder_of(snapshot, prefill);
+  FetchPlanner planner(snapshot);
+  planner.leave_out(through);
+  planner.count(fetch.parts);
+
+  const double begins_s = c.ttft_s - c.prefill_s;
+  const bool hides_delay = c.queue_s >= c.load_s + 2 * c.fetch_s;
+  const uint32_t leaving = through < 0 ? 0 : snapshot.holders[static_cast<size_t>(through)].transfers_leaving;
+  std::vector<DirectRun> out;
+  for (const FetchRun& part : planner.plan(reader, have, end).parts) {
+    const bool is_shared = std::any_of(fetch.parts.begin(), fetch.parts.end(),
+                                       [&](const FetchRun& fetched) { return fetched.holder == part.holder; });
+    const DirectRun run{part.holder, part.first, part.end, is_shared && !hides_delay};
+    const uint32_t blocks = part.end - part.first;
+    const HolderView& holder = snapshot.holders[static_cast<size_t>(part.holder)];
+    const double direct_s =
+        kAskSeconds + fetch_seconds(snapshot, cost, holder, blocks) + (run.after_prefix ? begins_s : 0);
+    const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
+    const bool is_sooner = direct_s < begins_s + cost.read(bytes, leaving + 1.0);
+    if (is_sooner || from == PrefixFrom::holders) out.push_back(run);
+  }
+  return out;
+}
+
+}  // namespace mc::sched
