@@ -1,6 +1,7 @@
 #include "node/arrivals.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -18,6 +19,60 @@ Arrivals::Arrivals(uint32_t blocks, uint32_t here, uint32_t layers)
 
 bool Arrivals::names_ours(const wire::ExtentsReady& ready) const {
   return ready.layer < layers_ && ready.first_block < blocks_ && ready.extents.size() <= blocks_ - ready.first_block;
+}
+
+void Arrivals::expect(uint32_t first, uint32_t end) {
+  MC_ASSERT(first < end && end <= blocks_);
+  for (size_t i = at(first, 0); i < at(end, 0); ++i) {
+    MC_ASSERT(states_[i] == State::absent);
+    states_[i] = State::expected;
+  }
+}
+
+bool Arrivals::expects(const wire::ExtentsReady& ready) const {
+  MC_ASSERT(names_ours(ready));
+  for (uint32_t i = 0; i < ready.extents.size(); ++i)
+    if (is_expected(states_[at(ready.first_block + i, ready.layer)])) return true;
+  return false;
+}
+
+void Arrivals::keep(const Reading& reading) {
+  const wire::ExtentsReady& ready = reading.ready;
+  MC_ASSERT(names_ours(ready));
+  bool is_news = false;
+  for (uint32_t i = 0; i < ready.extents.size(); ++i) {
+    State& state = states_[at(ready.first_block + i, ready.layer)];
+    if (state == State::expected) state = State::announced, is_news = true;
+  }
+  if (is_news) kept_.push_back(reading);
+}
+
+void Arrivals::brought(uint32_t first, std::span<const wire::LeasedBlock> blocks) {
+  MC_ASSERT(first <= blocks_ && blocks.size() <= blocks_ - first);
+  for (const wire::LeasedBlock& block : blocks) {
+    MC_ASSERT_EQ(block.layer_crcs.size(), layers_);
+    for (uint32_t layer = 0; layer < layers_; ++layer) {
+      State& state = states_[at(first, layer)];
+      MC_ASSERT(is_expected(state));
+      state = State::here;
+      crcs_[at(first, layer)] = block.layer_crcs[layer];
+    }
+    ++first;
+  }
+  missing_ -= static_cast<uint32_t>(blocks.size()) * layers_;
+  std::erase_if(kept_, [this](const Reading& reading) { return !expects(reading.ready); });
+}
+
+std::vector<Arrivals::Reading> Arrivals::give_up(uint32_t first, uint32_t end) {
+  MC_ASSERT(first <= end && end <= blocks_);
+  for (size_t i = at(first, 0); i < at(end, 0); ++i) {
+    MC_ASSERT(is_expected(states_[i]));
+    states_[i] = State::absent;
+  }
+  // The caller gives back the announcements of blocks that are still expected.
+  for (State& state : states_)
+    if (state == State::announced) state = State::expected;
+  return std::exchange(kept_, {});
 }
 
 std::vector<Arrivals::Extent> Arrivals::wanted(const wire::ExtentsReady& ready) {

@@ -1,5 +1,11 @@
 // The extents (one layer of one block) of a prompt's KV at the decode node. Each extent is absent, being read, or here.
 // The prefill node announces an extent when it has sealed it. An extent that is announced twice is read once.
+//
+//   absent --announced--> reading --> here
+//      |  '--a holder is to bring its block--> expected --> here
+//      '------------the holder does not-----------'
+//
+// Announcements of expected extents are kept, so that the extents can be read after all.
 #pragma once
 
 #include <map>
@@ -34,6 +40,18 @@ class Arrivals {
 
   /// Whether an announcement names extents of this prompt.
   bool names_ours(const wire::ExtentsReady& ready) const;
+  /// A holder is to bring the blocks [first, end), of which no extent was announced.
+  void expect(uint32_t first, uint32_t end);
+  /// Whether an announcement names extents that a holder is to bring.
+  bool expects(const wire::ExtentsReady& ready) const;
+  /// Keeps an announcement if it names such extents, and no announcement before has named all of them.
+  void keep(const Reading& reading);
+  /// A holder has brought the blocks from `first` on.
+  void brought(uint32_t first, std::span<const wire::LeasedBlock> blocks);
+  /// The blocks [first, end) do not come from the holder. Returns the announcements that were kept, also of other
+  /// blocks.
+  std::vector<Reading> give_up(uint32_t first, uint32_t end);
+
   /// The announced extents that are absent. From now on they count as being read.
   std::vector<Extent> wanted(const wire::ExtentsReady& ready);
   /// Books the read of `extents`, which wanted() returned. Other extents of the announcement are not part of the read.
@@ -60,13 +78,15 @@ class Arrivals {
   void check() const;
 
  private:
-  enum class State : uint8_t { absent, reading, here };
+  enum class State : uint8_t { absent, expected, announced, reading, here };  // announced: and expected
+  static bool is_expected(State state) { return state == State::expected || state == State::announced; }
   size_t at(uint32_t block, uint32_t layer) const { return size_t{block} * layers_ + layer; }
 
   uint32_t blocks_ = 0, layers_ = 0, missing_ = 0, rereads_ = 0;
   std::vector<uint32_t> crcs_;  // [block][layer]
   std::vector<State> states_;   // [block][layer]
   std::map<uint64_t, Read> reads_;
+  std::vector<Reading> kept_;  // announcements of expected extents
 };
 
 }  // namespace mc::node

@@ -167,6 +167,8 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
     flights_.on_prompt_logprobs(event, *told);
   } else if (const auto* first = std::get_if<wire::FirstToken>(&event.message)) {
     flights_.on_first_token(event, *first, now, out);
+  } else if (const auto* report = std::get_if<wire::KvReport>(&event.message)) {
+    flights_.on_kv_report(event, *report);
   } else if (const auto* tokens = std::get_if<wire::Tokens>(&event.message)) {
     flights_.on_tokens(event, *tokens, now, out);
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {
@@ -499,6 +501,10 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   FetchOrder fetch = order_fetch(members_, snapshot, c, sched::first_fetched(matches_, prefill.ordinal, c));
   start.sources = std::move(fetch.sources);
   attempt.fetch_waited = fetch.waits, attempt.booking.sources = std::move(fetch.slots);
+  FetchOrder direct =
+      order_direct(members_, snapshot, direct_runs(members_, r, snapshot, placement, matches_, options_.prefix_from));
+  start.decode_sources = std::move(direct.sources);
+  attempt.booking.sources.insert(attempt.booking.sources.end(), direct.slots.begin(), direct.slots.end());
   flights_.depart(r, std::move(attempt), now);
   out.push_back(Send{prefill.name, prefill.instance, std::move(start)});
   order_copy(r, snapshot, c, now, out);
@@ -660,6 +666,8 @@ Conductor::Explanation Conductor::explain(const Submit& submit, TimePoint now) {
   options.complete = true;
   e.placement = sched::place(e.snapshot, *options_.policy, options, draw);
   for (const sched::Candidate& c : e.placement.candidates) e.sources.push_back(fetch_parts(e.snapshot, c));
+  e.decode_sources =
+      direct_parts(e.snapshot, direct_runs(members_, r, e.snapshot, e.placement, matches_, options_.prefix_from));
   e.held = line_.size();
   e.holds = line_.holds(submit.priority) && (!board_.any_idle(options_.hold_lead, now) || line_.size() > 0);
   if (e.holds) e.before_s = line_.ahead_s(held_request(r), board_.queues(submit.model, now), now);

@@ -45,8 +45,9 @@ struct ConductorOptions {
   sched::FairOptions fair;
   std::vector<sched::Tenant> tenants;
   sched::ReplicateOptions replicate;  // copies of hot prefixes, made before the next request needs one
-  sched::BreakerOptions breaker;      // when a failing pair of nodes is set aside, and for how long
-  KeysFor keys;                       // nodes with other keys are refused; null: keys are not compared
+  sched::PrefixFrom prefix_from = sched::PrefixFrom::prefill;  // where decode nodes read reused blocks
+  sched::BreakerOptions breaker;  // when a failing pair of nodes is set aside, and for how long
+  KeysFor keys;                   // nodes with other keys are refused; null: keys are not compared
 };
 
 class Conductor final : public Machine {
@@ -91,6 +92,7 @@ class Conductor final : public Machine {
     sched::Snapshot snapshot;
     sched::Placement placement;
     std::vector<std::vector<FetchSource>> sources;  // of each candidate
+    std::vector<FetchSource> decode_sources;        // of the decode node, if the chosen candidate computes
     std::vector<BlockHash> hashes;
     uint32_t reusable_blocks = 0;
     Reason unready = Reason::none;   // set when no node of a role is registered

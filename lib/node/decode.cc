@@ -10,7 +10,8 @@ namespace mc::node {
 Decode::Decode(WorkerOptions worker, DecodeOptions options)
     : Worker(std::move(worker)),
       decode_(options),
-      batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_) {
+      batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_),
+      holders_(options_.layout, reads_, numbers_, peers(), decode_.fetch_timeout) {
   MC_ASSERT(decode_.batch_max > 0);
 }
 
@@ -33,6 +34,7 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
     r->complete = true;
     r->stalled_at = after(now, decode_.stall);
     r->answer.push_back(complete->first_token);
+    holders_.give_up_unread(*r, out);
     try_join(*r, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     if (event.from == kConductor)
@@ -44,7 +46,11 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
     if (it == requests_.end() || it->second->spec.attempt > cancel->attempt) return;
     if (event.from != kConductor && event.instance != it->second->prefill_instance) return;
     end(*it->second, out);
+  } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
+    if (!holders_.on_grant(event, *grant, now, out) && !grant->blocks.empty())  // its part had been given up
+      send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
   }
+  take_from_holders(now, out);
   admit(now, out);
   step(now, out);
 }
@@ -79,6 +85,7 @@ void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoi
   auto r = std::make_shared<Request>(spec, bt);
   r->prefill = event.from;
   r->prefill_instance = event.instance;
+  r->sources = offer.sources;
   r->order = ++orders_;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
@@ -118,18 +125,19 @@ uint64_t Decode::batch_tokens() const {
 }
 
 // Accepts offers in order of arrival, as soon as the pool can hold the prompt and the first token.
-void Decode::admit(TimePoint, Actions& out) {
+void Decode::admit(TimePoint now, Actions& out) {
   while (!waiting_offers_.empty()) {
     const RequestPtr r = waiting_offers_.front();
-    if (r->phase == Phase::waiting && !accept(r, out)) return;
+    if (r->phase == Phase::waiting && !accept(r, now, out)) return;
     waiting_offers_.pop_front();
   }
 }
 
-bool Decode::accept(const RequestPtr& r, Actions& out) {
+bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
   const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
-  const uint32_t here = r->spec.no_cache || r->spec.reuse_nothing ? 0 : r->pages.pin_prefix(shelf_->pool, hashes);
+  const bool reuses = !r->spec.no_cache && !r->spec.reuse_nothing;
+  const uint32_t here = reuses ? r->pages.pin_prefix(shelf_->pool, hashes) : 0;
   const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
   // One page for each running request stays in reserve, so that the accepted request does not cause a preemption at
   // once.
@@ -144,6 +152,7 @@ bool Decode::accept(const RequestPtr& r, Actions& out) {
   r->phase = Phase::receiving;
   stats_.local_blocks += r->have_blocks;
   send(r->prefill, r->prefill_instance, wire::KvAccept{r->spec.req, r->spec.attempt, r->have_blocks}, out);
+  if (reuses) holders_.start(r, std::span(hashes).first(kv::reusable_blocks(r->spec.ids.size(), bt)), now, out);
   return true;
 }
 
@@ -151,20 +160,25 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
   if (const auto* notified = std::get_if<Notified>(&event)) {
     on_ready(*notified, now, out);
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
-    const auto it = by_read_.find(read->read);
-    if (it == by_read_.end()) return;
-    const RequestPtr r = it->second;
-    by_read_.erase(it);
-    on_read(*r, *read, now, out);
+    if (const auto it = by_read_.find(read->read); it != by_read_.end()) {
+      const RequestPtr r = it->second;
+      by_read_.erase(it);
+      on_read(*r, *read, now, out);
+    } else if (!holders_.on_read(*read, now, out)) {
+      return;
+    }
   } else if (const auto* done = std::get_if<StepDone>(&event)) {
     on_step(*done, now, out);
   }
+  take_from_holders(now, out);
   admit(now, out);
   step(now, out);
 }
 
 void Decode::on_tick(TimePoint now, Actions& out) {
   look_at_unlisted(now, out);
+  holders_.on_tick(now, out);
+  take_from_holders(now, out);
   std::vector<RequestPtr> late, stalled;
   for (const auto& [id, r] : requests_) {
     if (now >= after(r->deadline, decode_.grace))
@@ -185,7 +199,7 @@ void Decode::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Decode::role_wakeup() const {
-  TimePoint at = kNever;
+  TimePoint at = holders_.next_wakeup();
   for (const auto& [id, r] : requests_)
     at = std::min({at, after(r->deadline, decode_.grace), r->stalls() ? r->stalled_at : kNever});
   for (const Unlisted& u : unlisted_) at = std::min(at, u.until);
@@ -209,6 +223,8 @@ void Decode::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
     if (r->prefill_instance != peer.instance && !stage) continue;
     fail(*r, {RequestStage::transfer, Reason::peer_lost, true}, "prefill node " + peer.name + " was lost", out);
   }
+  holders_.on_peer_gone(peer.instance, now, out);
+  take_from_holders(now, out);
   admit(now, out);
   step(now, out);
 }
@@ -236,6 +252,7 @@ void Decode::end(Request& r, Actions& out) {
   MC_ASSERT(keep.get() == &r);
   for (const auto& [read, reading] : r.arrivals.reads()) out.push_back(CancelRead{read});
   r.phase = Phase::ended;
+  holders_.end(r, out);
   requests_.erase(r.spec.req);
   std::erase(waiting_offers_, keep);
   batch_.remove(keep);
@@ -245,7 +262,7 @@ void Decode::end(Request& r, Actions& out) {
 
 // Releases the pages of an ended request once no read writes into them and no step uses them.
 void Decode::settle(Request& r, Actions& out) {
-  if (r.phase != Phase::ended || r.arrivals.reading() || r.in_steps > 0) return;
+  if (r.phase != Phase::ended || r.arrivals.reading() || r.from_holders.reading > 0 || r.in_steps > 0) return;
   batch_.leave(r, out);
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
@@ -258,7 +275,9 @@ void Decode::role_check() const {
   uint64_t pins = 0;
   for (const auto& r : batch_.running()) MC_ASSERT(r->phase == Phase::running && r->arrivals.missing() == 0);
   for (const auto& r : waiting_offers_) MC_ASSERT(r->pages.empty());
-  for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && (r->in_steps > 0 || r->arrivals.reading()));
+  for (const auto& r : ended_)
+    MC_ASSERT(r->phase == Phase::ended && (r->in_steps > 0 || r->arrivals.reading() || r->from_holders.reading > 0));
+  holders_.check();
   auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
     for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
@@ -284,6 +303,7 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
                     std::to_string(ready.first_block) + "+" + std::to_string(ready.extents.size()) + " of " +
                     std::to_string(r->arrivals.blocks()),
                 out);
+  if (r->arrivals.expects(ready)) holders_.begin_waiting(*r, now, out);
   start_read(*r, {ready, event.from, event.instance}, now, out);
 }
 
@@ -297,6 +317,7 @@ void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint 
   const wire::ExtentsReady& ready = reading.ready;
   const ExtentLayout& layout = options_.layout;
   Read read;
+  r.arrivals.keep(reading);
   const auto wanted = r.arrivals.wanted(ready);
   for (const auto& extent : wanted)
     read.slices.push_back({r.pages[extent.block], layout.layer_offset(ready.layer), extent.offset,
@@ -329,9 +350,28 @@ void Decode::on_read(Request& r, const ReadDone& done, TimePoint now, Actions& o
        "reading layer " + std::to_string(reading.ready.layer) + " from " + reading.from + ": " + done.what, out);
 }
 
+// Blocks that a holder has not brought are read from the prefill node, as far as it has announced them.
+void Decode::take_from_holders(TimePoint now, Actions& out) {
+  for (const HolderReads::Ended& part : holders_.take_ended()) {
+    Request& r = *part.request;
+    if (r.phase == Phase::ended) {
+      settle(r, out);
+      continue;
+    }
+    MC_ASSERT(r.phase == Phase::receiving);
+    const uint32_t came = part.first + static_cast<uint32_t>(part.blocks.size());
+    r.arrivals.brought(part.first, part.blocks);
+    if (came < part.end)
+      for (const Arrivals::Reading& announced : r.arrivals.give_up(came, part.end)) start_read(r, announced, now, out);
+    if (r.complete) r.stalled_at = after(now, decode_.stall);
+    try_join(r, out);
+  }
+}
+
 void Decode::try_join(Request& r, Actions& out) {
   if (r.phase != Phase::receiving || !r.complete || r.arrivals.missing() > 0) return;
-  MC_ASSERT(!r.arrivals.reading() && r.position == 0);
+  MC_ASSERT(!r.arrivals.reading() && r.from_holders.parts == 0 && r.position == 0);
+  if (!r.sources.empty()) to_conductor(r.kv_report(options_.layout.block_tokens), out);
   send(r.prefill, r.prefill_instance, wire::KvDone{r.spec.req, r.spec.attempt}, out);
   r.phase = Phase::running;
   r.position = static_cast<uint32_t>(r.spec.ids.size());

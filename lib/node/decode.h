@@ -1,5 +1,6 @@
-// The decode role reads a request's KV from its prefill node and generates the answer in a continuous batch (Mooncake,
-// arXiv:2407.00079).
+// The decode role reads a request's KV and generates the answer in a continuous batch (Mooncake, arXiv:2407.00079). The
+// KV comes from the prefill node. Blocks that the prefill node does not compute may come straight from nodes that hold
+// them (node/holder_reads.h). Those that do not come from there are read from the prefill node.
 //
 //   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
@@ -17,6 +18,7 @@
 
 #include "node/batch.h"
 #include "node/failure.h"
+#include "node/holder_reads.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -28,6 +30,7 @@ struct DecodeOptions {
   Duration stall = 2s;          // time without an announced extent after KvComplete; then the notify counts as lost
   Duration peer_wait = 1s;      // wait for the list that names a prefill node which the conductor has chosen
   Duration grace = 500ms;       // time after its deadline at which a request ends even without a Cancel
+  Duration fetch_timeout = 5s;  // time-out of one lease request to a holder, or of one read from it
 };
 
 class Decode final : public Worker {
@@ -37,9 +40,10 @@ class Decode final : public Worker {
   struct Stats {
     uint64_t requests = 0, finished = 0, refused = 0, failed = 0, preempted = 0;
     uint64_t tokens = 0, steps = 0, checksum_failures = 0;
-    uint64_t transferred_bytes = 0, local_blocks = 0;
+    uint64_t transferred_bytes = 0, local_blocks = 0;  // bytes: from prefill nodes
   };
   const Stats& stats() const { return stats_; }
+  const HolderReads::Stats& from_holders() const { return holders_.stats(); }
   size_t request_count() const { return requests_.size(); }
 
  protected:
@@ -63,12 +67,13 @@ class Decode final : public Worker {
   void look_at_unlisted(TimePoint now, Actions& out);
   void refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out);
   void admit(TimePoint now, Actions& out);
-  bool accept(const RequestPtr& r, Actions& out);
+  bool accept(const RequestPtr& r, TimePoint now, Actions& out);
   Request* find(const RequestId& req, uint32_t attempt);
   void on_ready(const Notified& event, TimePoint now, Actions& out);
   bool sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const;
   void start_read(Request& r, const Arrivals::Reading& reading, TimePoint now, Actions& out);
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
+  void take_from_holders(TimePoint now, Actions& out);
   void try_join(Request& r, Actions& out);
   void publish_prompt(Request& r);
   void step(TimePoint now, Actions& out);
@@ -95,6 +100,7 @@ class Decode final : public Worker {
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
   std::deque<RequestPtr> waiting_offers_;
   Batch batch_;
+  HolderReads holders_;
   std::vector<RequestPtr> ended_;  // ended requests whose pages a read or the step still uses
   std::map<uint64_t, RequestPtr> by_read_;
   std::shared_ptr<wire::Tokens> tokens_;  // message of the step before; reused when the host has released it

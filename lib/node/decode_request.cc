@@ -16,4 +16,17 @@ std::vector<uint32_t> DecodeRequest::block_ids(uint32_t block, uint32_t block_to
   return out;
 }
 
+wire::KvReport DecodeRequest::kv_report(uint32_t block_tokens) const {
+  wire::KvReport out;
+  out.req = spec.req, out.attempt = spec.attempt;
+  out.local = have_blocks * block_tokens;
+  out.from_holders = from_holders.blocks * block_tokens;
+  MC_ASSERT_LE(out.local + out.from_holders, spec.ids.size());
+  out.from_prefill = static_cast<uint32_t>(spec.ids.size()) - out.local - out.from_holders;
+  out.holders = from_holders.tokens;
+  if (from_holders.blocks > 0) out.holders_ms = to_ms(from_holders.ended - from_holders.began);
+  out.fallback = from_holders.fallback;
+  return out;
+}
+
 }  // namespace mc::node

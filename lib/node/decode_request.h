@@ -11,6 +11,16 @@
 
 namespace mc::node {
 
+/// The blocks of a prompt that come straight from nodes that hold them (node/holder_reads.h, which writes this).
+struct FromHolders {
+  uint32_t parts = 0;                              // that have not ended
+  uint32_t reading = 0;                            // parts whose read may still write into the pages
+  uint32_t blocks = 0;                             // that came
+  std::vector<wire::NameValue> tokens;             // node -> tokens that came
+  wire::Fallback fallback = wire::Fallback::none;  // why the last part that did not come was given up
+  TimePoint began = kNever, ended{};
+};
+
 struct DecodeRequest {
   enum class Phase : uint8_t { waiting, receiving, running, ended };
 
@@ -25,6 +35,8 @@ struct DecodeRequest {
   HeldPages pages;
   uint32_t have_blocks = 0;  // blocks of the prompt that were cached here when the offer was accepted
 
+  std::vector<wire::Source> sources;  // holders that the offer named
+  FromHolders from_holders;
   Arrivals arrivals;
   bool complete = false;          // KvComplete has arrived
   TimePoint stalled_at = kNever;  // when the request fails because extents are missing and none is being read
@@ -39,7 +51,11 @@ struct DecodeRequest {
   /// The token ids of a full block of the sequence.
   std::vector<uint32_t> block_ids(uint32_t block, uint32_t block_tokens) const;
   /// All KV was announced complete, but extents are missing and none is being read: a notify was lost.
-  bool stalls() const { return phase == Phase::receiving && complete && !arrivals.reading(); }
+  bool stalls() const {
+    return phase == Phase::receiving && complete && !arrivals.reading() && from_holders.parts == 0;
+  }
+  /// The sources of the prompt's KV, when all of it is here.
+  wire::KvReport kv_report(uint32_t block_tokens) const;
 };
 
 }  // namespace mc::node

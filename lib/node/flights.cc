@@ -227,6 +227,21 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);
 }
 
+void Flights::on_kv_report(const Received& event, const wire::KvReport& report) {
+  Request* r = find(report.req, report.attempt);
+  if (!r || event.instance != r->attempt.decode_instance || r->attempt.handed_over) return;
+  r->summary.kv = report;
+  const kv::Namespace* ns = books_.members.namespace_of(r->submit.model);
+  const Members::Node* node = books_.members.find(r->attempt.decode);
+  MC_ASSERT(node != nullptr && node->instance == r->attempt.decode_instance);
+  stats_.from_holders += report.from_holders;
+  // As in learn_prefill(), a rate is that of one sender.
+  if (!ns || report.holders.size() != 1 || report.fallback != wire::Fallback::none) return;
+  const double blocks = static_cast<double>(report.from_holders) / ns->block_tokens;
+  const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
+  books_.board.read(r->attempt.booking.decode, bytes, report.holders_ms * 1e-3);
+}
+
 void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {
   if (const Members::Node* node = books_.members.of(event.instance)) {
     const double kv_tokens = static_cast<double>(tokens.kv_tokens), seconds = tokens.step_ms * 1e-3;

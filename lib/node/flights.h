@@ -125,6 +125,7 @@ class Flights {
   // ---- what workers send ----
   void on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told);
   void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
+  void on_kv_report(const Received& event, const wire::KvReport& report);
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
 
   // ---- ends ----
@@ -137,6 +138,7 @@ class Flights {
     uint64_t submitted = 0, finished = 0, failed = 0, rejected = 0, cancelled = 0, retried = 0;
     uint64_t prompt_tokens = 0, answer_tokens = 0;
     uint64_t computed = 0, cached_local = 0, cached_remote = 0;  // prompt tokens of requests with a first token
+    uint64_t from_holders = 0;  // prompt tokens that decode nodes read from other nodes than the prefill node
     /// Requests rejected because a bound was predicted to be missed.
     std::map<sched::Bound, uint64_t> missed = {{sched::Bound::ttft, 0}, {sched::Bound::tbt, 0}, {sched::Bound::kv, 0}};
     uint64_t set_aside = 0;                   // times that a breaker opened

@@ -30,7 +30,7 @@ void offer(PrefillRequest& r, TimePoint now, Actions& out) {
   r.decode.offered = true;
   wire::RequestSpec spec = r.spec;
   spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(0, (r.times.deadline - now) / 1ms));
-  out.push_back(Send{r.decode.node, r.decode.instance, wire::KvOffer{std::move(spec)}});
+  out.push_back(Send{r.decode.node, r.decode.instance, wire::KvOffer{std::move(spec), r.decode.sources}});
 }
 
 void announce_prefix(const PrefillRequest& r, const Shelf& shelf, LayerRange layers, Actions& out) {

@@ -367,7 +367,7 @@ struct SendTokens {
   std::shared_ptr<wire::Tokens> tokens;
 };
 
-/// Blocks of a prompt that a prefill node reads from another node.
+/// Blocks of a prompt that a prefill or decode node reads from another node.
 struct FetchSource {
   NodeId node;
   uint32_t first_block = 0, blocks = 0;
@@ -396,6 +396,7 @@ struct RequestSummary {
   uint32_t attempts = 0;
   double predicted_ttft_s = 0, predicted_tbt_s = 0;
   wire::PrefillReport report;          // report of the attempt that gave the first token
+  wire::KvReport kv;                   // of the last attempt; without a request id: the decode node sent none
   std::vector<Considered> considered;  // best candidates of the last placement, best first
   std::vector<FailedAttempt> failed;   // in order; at most the number of attempts
   // Pairs and nodes that the last placement avoided because their circuit breakers were open.

@@ -100,6 +100,7 @@ void Prefill::on_start(const NodeId& from, const wire::PrefillStart& start, Time
   MC_ASSERT(!r->alone || (start.decode.empty() && spec.stopping.max_tokens == 1));
   r->decode.node = start.decode;
   r->decode.instance = start.decode_instance;
+  r->decode.sources = start.decode_sources;
   r->sources = start.sources;
   r->times.arrived = now;
   r->times.deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));

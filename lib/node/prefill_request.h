@@ -20,8 +20,9 @@ struct DecodePartner {
   NodeId node;
   InstanceId instance;
   bool offered = false, accepted = false;
-  uint32_t has = 0;       // number of leading blocks that it holds already
-  kv::LeaseId lease = 0;  // its lease of the request's pages; 0 = none
+  std::vector<wire::Source> sources;  // other nodes that it reads blocks from; for its offer
+  uint32_t has = 0;                   // number of leading blocks that it holds already
+  kv::LeaseId lease = 0;              // its lease of the request's pages; 0 = none
 };
 
 struct PrefillTimes {

@@ -166,6 +166,7 @@ void World::start_process(const Place& place) {
     options.fair = options_.fair;
     options.replicate = options_.replicate;
     options.request_max = options_.request_max;
+    options.prefix_from = options_.prefix_from;
     process->machine = std::make_unique<node::Conductor>(options);
   } else {
     process->machine = make_worker(options_, place, process->instance, rng_.next());

@@ -73,6 +73,7 @@ struct WorldOptions {
   const kv::Eviction* eviction = &kv::kLruTail;
   uint32_t decode_pages = 0;             // of decode nodes; 0 = page_count
   uint64_t by_layer_bytes = UINT64_MAX;  // node::PrefillOptions::by_layer_bytes
+  sched::PrefixFrom prefix_from = sched::PrefixFrom::prefill;
   Faults faults;
 };
 

@@ -65,6 +65,7 @@ WorldOptions shape(uint64_t seed) {
   draw_disks(rng, o);
   if (rng.chance(0.5)) o.by_layer_bytes = 1, o.layers = 6;  // more pieces of a read
   if (rng.chance(0.5)) o.steps_max = 2;
+  draw_holders(rng, o);
   return o;
 }
 

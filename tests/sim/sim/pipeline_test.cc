@@ -24,6 +24,7 @@ WorldOptions shape(uint64_t seed) {
   o.stages = {2 + static_cast<uint32_t>(rng.below(2)), 1 + static_cast<uint32_t>(rng.below(3))};
   o.page_count = 200;
   o.chunk_tokens = 16u << rng.below(3);
+  draw_holders(rng, o);
   return o;
 }
 

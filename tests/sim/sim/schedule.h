@@ -46,4 +46,9 @@ inline void draw_pipelines(Rng& rng, WorldOptions& options) {
   for (uint32_t i = 0; i < options.prefill; ++i) options.stages.push_back(1 + static_cast<uint32_t>(rng.below(3)));
 }
 
+/// In half of the schedules decode nodes read reused blocks from their holders.
+inline void draw_holders(Rng& rng, WorldOptions& options) {
+  if (rng.chance(0.5)) options.prefix_from = sched::PrefixFrom::holders;
+}
+
 }  // namespace mc::sim

@@ -75,3 +75,41 @@ TEST_CASE("node/arrivals: wrong checksums are worth three more reads") {
   for (int i = 0; i < 3; ++i) CHECK(arrivals.may_read_again());
   CHECK_FALSE(arrivals.may_read_again());
 }
+
+TEST_CASE("node/arrivals: an announced block that a holder is to bring is read when the holder does not") {
+  Arrivals arrivals(3, 0, 2);
+  arrivals.expect(0, 2);
+  const Arrivals::Reading announced{ready(0, 0, {7, 8, 9}), "p0", {}};
+  CHECK(arrivals.expects(announced.ready));
+  CHECK_FALSE(arrivals.expects(ready(1, 2, {9})));
+  for (int i = 0; i < 3; ++i) arrivals.keep(announced);  // one announcement is kept, however often it comes
+  CHECK(read(arrivals, 1, announced.ready) == 1);
+  arrivals.ended(1, true);
+  CHECK(arrivals.missing() == 5);
+  arrivals.brought(0, std::vector<wire::LeasedBlock>{{.layer_crcs = {21, 22}}});
+  CHECK(arrivals.missing() == 3);
+  CHECK(arrivals.crcs(0) == std::vector<uint32_t>{21, 22});
+  const auto kept = arrivals.give_up(1, 2);
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].ready == announced.ready);
+  CHECK(read(arrivals, 2, kept[0].ready) == 1);
+  arrivals.ended(2, true);
+  CHECK(arrivals.missing() == 2);
+  CHECK(arrivals.crcs(1)[0] == 8);
+  CHECK(arrivals.give_up(1, 1).empty());
+  arrivals.check();
+}
+
+TEST_CASE("node/arrivals: an announcement of a block that is still expected can be given back") {
+  Arrivals arrivals(2, 0, 1);
+  arrivals.expect(0, 1);
+  arrivals.expect(1, 2);
+  const Arrivals::Reading announced{ready(0, 0, {7, 8}), "p0", {}};
+  arrivals.keep(announced);
+  const auto kept = arrivals.give_up(0, 1);
+  REQUIRE(kept.size() == 1);
+  arrivals.keep(kept[0]);
+  CHECK(read(arrivals, 1, kept[0].ready) == 1);
+  REQUIRE(arrivals.give_up(1, 2).size() == 1);
+  CHECK(read(arrivals, 2, kept[0].ready) == 1);
+}

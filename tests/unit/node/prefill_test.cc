@@ -65,6 +65,15 @@ wire::LeaseGrant grant_of(const wire::LeaseRequest& request) {
 
 }  // namespace
 
+TEST_CASE("node/prefill: the offer names the holders that the conductor named for the decode node") {
+  PrefillBench b(8);
+  const std::vector<wire::Source> sources = {{"c0", instance(3), 0, 2, 0, true}};
+  wire::PrefillStart start{spec_of("r", ids_of(1, 200)), "d0", instance(2), {}, sources};
+  const auto offers = sent<wire::KvOffer>(b.from_conductor(start), "d0");
+  REQUIRE(offers.size() == 1);
+  CHECK(offers[0].sources == sources);
+}
+
 TEST_CASE("node/prefill: two requests whose cached prefixes fill the pool do not keep each other from starting") {
   PrefillBench b(10);
   b.serve("x", ids_of(1, 4 * 64 + 1));

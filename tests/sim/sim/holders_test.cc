@@ -1,0 +1,154 @@
+// Decode nodes that read a reused prefix from its holders: what that saves on links of a limited rate, and what a
+// process costs that dies in the middle of it.
+
+#include "sim/world.h"
+#include "test.h"
+
+namespace holders_test {
+
+using namespace mc;
+using namespace mc::sim;
+
+namespace {
+
+// The prefix takes 8.2 s to compute and 2.05 s on a link, the rest of a prompt 0.15 s to compute.
+constexpr uint32_t kPrefix = 8192, kSuffix = 150;
+constexpr double kTokenBytes = 1e6;
+constexpr const char* kProfile = R"(
+name = "long"
+[node]
+layers = 4
+kv_bytes_per_token = 1000000
+kv_capacity_tokens = 400000
+dram_bytes = 200000000000
+context_tokens = 32768
+chunk_tokens = 2048
+[paths.net]
+bytes_per_s = 4e9
+[prefill]
+fixed_s = 1e-3
+s_per_token = 1e-3
+[decode]
+fixed_s = 2e-3
+s_per_row = 1e-5
+)";
+
+struct Bench {
+  Result<sched::Profile> profile = sched::parse_profile(kProfile, "long");
+  std::vector<uint32_t> prefix = std::vector<uint32_t>(kPrefix, 7);
+  World world;
+
+  explicit Bench(sched::PrefixFrom from) : world(options(from)) { world.run_for(1s); }
+  WorldOptions options(sched::PrefixFrom from) {
+    REQUIRE_OK(profile);
+    WorldOptions o;
+    o.seed = test::seed();
+    o.prefill = 2, o.decode = 2, o.layers = 4, o.block_tokens = 512;
+    o.page_count = 200, o.decode_pages = 400;
+    o.chunk_tokens = 2048, o.context_tokens = 32768;
+    o.profile = &*profile;
+    o.prefix_from = from;
+    return o;
+  }
+  RequestId ask(const char* prefill, const char* decode) {
+    node::Submit s;
+    s.ids = prefix;
+    for (uint32_t i = 0; i < kSuffix; ++i) s.ids.push_back(static_cast<uint32_t>(world.rng().below(63)));
+    s.stopping.max_tokens = 8, s.deadline = 300s;
+    s.pin_prefill = prefill, s.pin_decode = decode;
+    return world.submit(std::move(s));
+  }
+  const Outcome& served(const RequestId& req) {
+    REQUIRE(world.run_until_done(300s));
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+    const Outcome& o = world.outcomes().at(req);
+    INFO(req << " ended " << o.end());
+    REQUIRE(o.served());
+    return o;
+  }
+  /// The prefix is on p0 and d0 after that.
+  void warm() {
+    served(ask("p0", "d0"));
+    world.run_for(1s);
+  }
+  const node::Decode& decode(const std::string& name) { return dynamic_cast<const node::Decode&>(*world.worker(name)); }
+  /// Bytes that decode nodes have read from prefill nodes, as the profile counts them.
+  double from_prefill() {
+    const double page = static_cast<double>(world.worker("d1")->shelf()->layout.page_bytes());
+    const auto pages = static_cast<double>(decode("d1").stats().transferred_bytes) / page;
+    return pages * 512 * kTokenBytes;
+  }
+  void quiet() {
+    world.run_for(400s);
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+    REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+  }
+};
+
+struct Seen {
+  double ttft_s = 0, handover_s = 0, from_prefill = 0;
+};
+
+/// p1 and d1 lack the prefix. With `alone`, only p0 has it, and d0 does not.
+Seen run(sched::PrefixFrom from, bool alone) {
+  Bench b(from);
+  b.warm();
+  if (alone) {
+    b.world.crash("d0");
+    b.world.restart("d0");
+    b.world.run_for(5s);
+  }
+  const Outcome& o = b.served(b.ask("p1", "d1"));
+  const Seen seen{to_seconds(o.first_token - o.submitted), o.gaps_s.at(0), b.from_prefill()};
+  b.quiet();
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("sim/holders: a prefix that two nodes hold is on both nodes of a request at once, and not from p1 to d1") {
+  const Seen before = run(sched::PrefixFrom::prefill, false), after = run(sched::PrefixFrom::automatic, false);
+  MESSAGE("TTFT " << before.ttft_s << " -> " << after.ttft_s << " s, hand-over " << before.handover_s << " -> "
+                  << after.handover_s << " s, from the prefill node " << before.from_prefill * 1e-9 << " -> "
+                  << after.from_prefill * 1e-9 << " GB");
+  CHECK(after.ttft_s <= 1.001 * before.ttft_s);
+  CHECK(before.handover_s > 1.5);
+  CHECK(after.handover_s < 0.2);
+  CHECK(before.from_prefill > 8e9);
+  CHECK(after.from_prefill < 0.6e9);
+}
+
+TEST_CASE("sim/holders: the only holder of a prefix serves the prefill node first, and the first token is not later") {
+  const Seen before = run(sched::PrefixFrom::prefill, true), after = run(sched::PrefixFrom::automatic, true);
+  MESSAGE("TTFT " << before.ttft_s << " -> " << after.ttft_s << " s, hand-over " << before.handover_s << " -> "
+                  << after.handover_s << " s, from the prefill node " << before.from_prefill * 1e-9 << " -> "
+                  << after.from_prefill * 1e-9 << " GB");
+  CHECK(after.ttft_s <= 1.001 * before.ttft_s);
+  CHECK(after.handover_s <= 1.01 * before.handover_s);
+  CHECK(after.from_prefill < 0.6e9);
+}
+
+TEST_CASE("sim/holders: a process that dies in the middle of a read from a holder costs time and no token") {
+  for (const std::string& victim : std::vector<std::string>{"p0", "d0", "p1", "d1", "conductor"}) {
+    CAPTURE(victim);
+    Bench b(sched::PrefixFrom::holders);
+    b.warm();
+    const RequestId req = b.ask("p1", "d1");
+    b.world.run_for(1s);  // of the 2 s that both reads take
+    CHECK_FALSE(b.world.outcomes().at(req).is_over());
+    CHECK(b.decode("d1").from_holders().blocks == 0);
+    b.world.crash(victim);
+    b.world.run_for(2s);
+    b.world.restart(victim);
+    if (victim != "conductor") {
+      const Outcome& o = b.served(req);
+      const bool is_holder = victim == "p0" || victim == "d0";
+      CHECK(o.attempts == (is_holder ? 1 : 2));
+    }
+    b.quiet();
+    b.served(b.ask("p1", "d1"));
+    b.quiet();
+  }
+}
+
+}  // namespace holders_test
