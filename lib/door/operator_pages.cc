@@ -143,7 +143,8 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
                                     {"rows", d.rows},
                                     {"kv_tokens", d.kv_tokens},
                                     {"tbt_ms", p.tbt_s * 1e3},
-                                    {"unmeasured", !d.measured}}));
+                                    {"unmeasured", !d.measured},
+                                    {"sources", sources_json(e.decode_sources)}}));
   }
   out.set("admit", p.candidate >= 0 && !e.refusal);
   const std::string_view no_place = e.unready != node::Reason::none ? to_string(e.unready) : to_string(p.reason);

@@ -50,6 +50,8 @@ void put(const RequestProgress& p, const node::RequestSummary& j, TimePoint now,
   out.set("miss_reason", first_miss(j.report.misses, MissReader::operators));
   out.set("misses", misses_json(j.report.misses, MissReader::operators));
   out.set("fallback", wire::describe(j.report.fallback));
+  out.set("kv_from", kv_from_json(j)).set("kv_holders_ms", j.kv.holders_ms);
+  out.set("kv_fallback", wire::to_string(j.kv.fallback));
   out.set("considered", considered_json(j)).set("failed_attempts", failed_json(j)).set("set_aside", j.set_aside);
 }
 
@@ -72,6 +74,16 @@ std::string request_id(const std::string& id) {
 }
 
 }  // namespace
+
+Json kv_from_json(const node::RequestSummary& summary) {
+  Json out = Json::object();
+  const wire::KvReport& kv = summary.kv;
+  if (kv.req.empty()) return out;
+  if (kv.local > 0) out.set(summary.decode, kv.local);
+  for (const auto& [node, tokens] : kv.holders) out.set(node, std::atoll(tokens.c_str()));
+  if (kv.from_prefill > 0) out.set(summary.prefill, kv.from_prefill);
+  return out;
+}
 
 Json sources_json(const std::vector<node::FetchSource>& sources) {
   Json out = Json::array();

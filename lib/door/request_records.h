@@ -16,6 +16,8 @@ namespace mc::door {
 
 /// The nodes that a prefix is read from.
 Json sources_json(const std::vector<node::FetchSource>& sources);
+/// The nodes that the decode node got the prompt's KV from, with the tokens of each; {} if it has not reported them.
+Json kv_from_json(const node::RequestSummary& summary);
 
 /// One running request, as far as the front door has seen it.
 struct RequestProgress {

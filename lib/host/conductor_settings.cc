@@ -52,6 +52,10 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   machine.sched.fetch_rule =
       args.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
   machine.sched.threshold = args.number(flags::kFetchThreshold);
+  const std::string& from = args.text(flags::kPrefixFrom);
+  machine.prefix_from = from == "holders"   ? sched::PrefixFrom::holders
+                        : from == "prefill" ? sched::PrefixFrom::prefill
+                                            : sched::PrefixFrom::automatic;
   const std::string& admission = args.text(flags::kAdmission);
   const bool admit_all = admission == "none";
   machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);

@@ -41,7 +41,7 @@ inline constexpr Flag kFirstToken{.name = "first-token",
                                   .kind = FlagKind::choice,
                                   .value = "F",
                                   .fallback = "at-once",
-                                  .help = "send the first token when prefill has it, or with the second token",
+                                  .help = "when the first token is sent",
                                   .choices = "at-once|with-second"};
 
 }  // namespace flags

@@ -106,8 +106,11 @@ void WorkerMetrics::update_work() {
     const auto& s = decode->stats();
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
+    const auto& holders = decode->from_holders();
     count(metric::kKvBlockHits, {"host"}, s.local_blocks);
-    count(metric::kChecksumFailures, {}, s.checksum_failures + rotten);
+    count(metric::kKvBlockHits, {"remote"}, holders.blocks);
+    count(metric::kFallback, {"holder"}, holders.failures);
+    count(metric::kChecksumFailures, {}, s.checksum_failures + holders.checksum_failures + rotten);
   } else {
     count(metric::kChecksumFailures, {}, rotten);
   }

@@ -187,8 +187,9 @@ inline constexpr MetricFamily kXferQuarantined{"mc_xfer_quarantined_bytes", Metr
                                                "Memory of transfers past their deadline that a transport may touch."};
 inline constexpr MetricFamily kXferFailures{"mc_xfer_failures_total", MetricKind::counter, "reason",
                                             "What the transfer engine refused or saw break, by reason."};
-inline constexpr MetricFamily kFallback{"mc_fallback_total", MetricKind::counter, "what",
-                                        "Times a slower way was taken."};
+inline constexpr MetricFamily kFallback{
+    "mc_fallback_total", MetricKind::counter, "what",
+    "Times a slower way was taken: fetch, retry, or holder (the prefill node gave KV)."};
 inline constexpr MetricFamily kHeld{"mc_held_total", MetricKind::counter, "for",
                                     "Requests that waited at the conductor: for their turn, or for a prefix."};
 inline constexpr MetricFamily kSloRejections{"mc_slo_rejections_total", MetricKind::counter, "bound",

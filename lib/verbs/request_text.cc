@@ -42,6 +42,14 @@ std::string fetch_text(const Json& candidate) {
   return out.empty() ? "-" : out;
 }
 
+/// Text of the reads of a decode node from holders: ", reads 60 blocks of c0".
+std::string read_text(const Json& sources) {
+  std::string out;
+  for (const Json& source : sources.items())
+    out += (out.empty() ? ", reads " : " + ") + count(source["blocks"]) + " blocks of " + text_of(source["node"]);
+  return out;
+}
+
 /// One row a candidate. `reusable` is the number of blocks that a node could have, or null if it is not known. The
 /// columns of disks are there if a candidate has blocks on its disk.
 std::string candidates_table(const Json& candidates, const Json& reusable) {
@@ -95,6 +103,11 @@ std::string stages_table(const Json& r) {
           (fallback.empty() ? "" : ", failed: " + fallback));
   row("prefill", "prefill_ms", count(r["cached_local_tokens"]) + " tokens were here");
   for (const Json& miss : r["misses"].items()) table.add({"", "", missed_line(miss)});
+  std::string from;
+  for (const JsonMember& node : r["kv_from"].members())
+    from += (from.empty() ? "" : ", ") + count(node.value) + " tokens from " + node.key;
+  const std::string lost = text_of(r["kv_fallback"]);
+  if (!from.empty()) row("KV", "kv_holders_ms", from + (lost.empty() ? "" : ", failed: " + lost));
   row("TTFT", "ttft_ms", fixed(r["predicted_ttft_ms"].as_double()) + " ms predicted");
   row("decode", "decode_ms", "");
   row("total", "total_ms", "");
@@ -125,7 +138,7 @@ std::string explanation_text(const Json& e) {
     }
   if (const Json& d = e["decode"]; d.is_object())
     out += "decode " + text_of(d["node"]) + ": " + count(d["rows"]) + " requests, TBT " + ms(d["tbt_ms"]) +
-           " ms predicted" + (d["unmeasured"].as_bool() ? ", unmeasured" : "") + "\n";
+           " ms predicted" + (d["unmeasured"].as_bool() ? ", unmeasured" : "") + read_text(d["sources"]) + "\n";
   if (const Json& hold = e["hold"]; hold["waits"].as_bool())
     out += "hold: " + count(hold["held"]) + " requests wait here, its turn is predicted in " + ms(hold["before_ms"]) +
            " ms\n";

@@ -44,6 +44,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kPolicy,
     &flags::kFetchRule,
     &flags::kFetchThreshold,
+    &flags::kPrefixFrom,
     &flags::kAdmission,
     &kDecodeTime,
     &flags::kSlack,

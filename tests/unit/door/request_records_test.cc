@@ -44,6 +44,21 @@ TEST_CASE("door/request_records: a request is found while it runs and after its 
   CHECK_FALSE(records.find("req_B", now));
 }
 
+TEST_CASE("door/request_records: a record names the nodes that gave the decode node its KV, if it has reported them") {
+  for (const bool has_report : {false, true}) {
+    CAPTURE(has_report);
+    RequestRecords records;
+    records.begin("req_A", progress("mine"));
+    node::Reply reply = finished("req_A");
+    reply.summary.prefill = "p0", reply.summary.decode = "d0";
+    if (has_report) reply.summary.kv = {"req_A", 1, 64, 9, 192, {{"c0", "192"}}, 5, wire::Fallback::evicted};
+    records.end(reply, {});
+    const Json record = *records.find("req_A", {});
+    CHECK(record["kv_from"].dump() == (has_report ? R"({"d0":64,"c0":192,"p0":9})" : "{}"));
+    CHECK(record["kv_fallback"].as_string() == (has_report ? "evicted" : ""));
+  }
+}
+
 TEST_CASE("door/request_records: of two requests with one client's id the newer is found") {
   RequestRecords records;
   for (const char* id : {"req_A", "req_B"}) {

@@ -112,6 +112,18 @@ TEST_CASE("verbs/request_text: a decision shows disks where a candidate has bloc
   CHECK(text.find("\nadmit: yes\n") != std::string::npos);
 }
 
+TEST_CASE("verbs/request_text: a decode node's reads from holders are shown before and after a request") {
+  const char* kDecision = R"({"deadline_ms":1000,"admit":true,"decode":{"node":"d1","rows":0,"tbt_ms":1,
+    "sources":[{"node":"c0","first_block":0,"blocks":20},{"node":"p1","first_block":20,"blocks":7}]}})";
+  CHECK(verbs::explanation_text(parsed(kDecision)).find("1.0 ms predicted, reads 20 blocks of c0 + 7 blocks of p1\n") !=
+        std::string::npos);
+  const char* kRecord = R"({"kv_from":{"c0":192,"p0":9},"kv_holders_ms":5,"kv_fallback":"evicted"})";
+  CHECK(verbs::record_text(parsed(kRecord)).find("192 tokens from c0, 9 tokens from p0, failed: evicted") !=
+        std::string::npos);
+  CHECK(verbs::record_text(parsed(R"({"kv_from":{},"kv_holders_ms":0,"kv_fallback":""})")).find("KV") ==
+        std::string::npos);
+}
+
 TEST_CASE("verbs/top: the p50 is the ceil(N/2)-th smallest TTFT") {
   Json list = Json::array();
   for (const int ttft : {555, 278, 10926, 279}) list.push(Json::object({{"outcome", "finished"}, {"ttft_ms", ttft}}));
