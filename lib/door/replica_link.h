@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,8 +35,17 @@ class ReplicaLink {
 
   virtual ~ReplicaLink() = default;
   virtual Members members() const = 0;
-  /// Waits for the answer of the node. MC2101 when none comes within `time`. An answer with an error is no error here.
-  virtual Result<wire::ReplicaAnswer> call(const Node& to, const wire::ReplicaCall& call, Duration time) = 0;
+  using Answers = std::vector<Result<wire::ReplicaAnswer>>;
+  /// Whether an answer makes the others unnecessary. It may run with a lock of the link held.
+  using Suffices = std::function<bool(const wire::ReplicaAnswer&)>;
+  /// Asks all nodes at once. Returns when each has answered, `time` is over, or an answer suffices (null: none does).
+  /// The answers have the order of the nodes; MC2101 stands for one that has not come. An answer with an error is no
+  /// error here.
+  virtual Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration time,
+                           const Suffices& suffices) = 0;
+  Result<wire::ReplicaAnswer> call(const Node& to, const wire::ReplicaCall& call, Duration time) {
+    return std::move(call_all({&to, 1}, call, time, nullptr).front());
+  }
   /// Gives calls of other nodes to `handler`, until an empty one takes its place: then no call of it is running.
   virtual void serve(Handler handler) = 0;
 };

@@ -7,30 +7,61 @@
 #include "base/log.h"
 
 namespace mc::host {
+namespace {
+
+constexpr Duration kHandOver = 500ms;  // in which the control loop hands over what the hub has reported
+
+Error unreachable(const door::ReplicaLink::Node& node, const std::string& why) {
+  return user_error(err::kPeerUnreachable, node.name + " did not answer a call about a value: " + why, "key",
+                    "mc-conductor ps shows which nodes are there; send the call again");
+}
+
+}  // namespace
 
 door::ReplicaLink::Members ReplicaLinks::members() const {
   const std::lock_guard lock(mutex_);
   return members_;
 }
 
-Result<wire::ReplicaAnswer> ReplicaLinks::call(const Node& to, const wire::ReplicaCall& call, Duration time) {
-  const auto unreachable = [&](const std::string& why) {
-    return user_error(err::kPeerUnreachable, to.name + " did not answer a call about a value: " + why, "key",
-                      "mc-conductor ps shows which nodes are there; send the call again");
-  };
-  wire::Bytes body = wire::encode(call);
+ReplicaLinks::Answers ReplicaLinks::call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration time,
+                                             const Suffices& suffices) {
+  const wire::Bytes body = wire::encode(call);
+  const TimePoint until = after(after(SystemClock::instance().now(), time), kHandOver);
+  Answers out;
+  std::map<uint64_t, size_t> asked;  // number of a request -> index of its node
   std::unique_lock lock(mutex_);
-  const auto link = links_.find(to.instance);
-  if (hub_ == nullptr || link == links_.end()) return unreachable("there is no control connection to it");
-  // The lock is held until the number is in the table, and the answer comes by take().
-  const auto sent = hub_->request(link->second, wire::kReplicaCall, std::move(body), time, to.instance);
-  if (!sent) return unreachable(sent.error().what);
-  waiting_[*sent];
-  answered_.wait(lock, [&] { return waiting_.at(*sent).answer.has_value(); });
-  auto node = waiting_.extract(*sent);
-  Result<wire::ReplicaAnswer> answer = std::move(*node.mapped().answer);
-  if (answer) return answer;
-  return unreachable(answer.error().what);
+  for (const Node& node : to) {
+    out.emplace_back(unreachable(node, "there is no control connection to it"));
+    const auto link = links_.find(node.instance);
+    if (hub_ == nullptr || link == links_.end()) continue;
+    // The lock is held until the number is in the table, and the answer comes by take().
+    const auto sent = hub_->request(link->second, wire::kReplicaCall, body, time, node.instance);
+    out.back() = unreachable(node, sent ? "its answer was not waited for" : sent.error().what);
+    if (!sent) continue;
+    waiting_[*sent];
+    asked.emplace(*sent, out.size() - 1);
+  }
+  bool is_enough = false;
+  const auto take_answers = [&] {
+    for (auto at = asked.begin(); at != asked.end();) {
+      const auto waiting = waiting_.find(at->first);
+      std::optional<Result<wire::ReplicaAnswer>>& answer = waiting->second.answer;
+      if (!answer) {
+        ++at;
+        continue;
+      }
+      const Node& node = to[at->second];
+      out[at->second] = *answer ? std::move(*answer) : unreachable(node, answer->error().what);
+      is_enough = is_enough || (suffices && out[at->second] && suffices(*out[at->second]));
+      waiting_.erase(waiting);
+      at = asked.erase(at);
+    }
+    return asked.empty() || is_enough;
+  };
+  if (!answered_.wait_until(lock, until, take_answers))
+    for (const auto& [number, index] : asked) out[index] = unreachable(to[index], "no answer came in time");
+  for (const auto& [number, index] : asked) waiting_.erase(number);
+  return out;
 }
 
 void ReplicaLinks::serve(Handler handler) {

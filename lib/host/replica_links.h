@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <string>
 
 #include "ctl/ctl.h"
@@ -19,7 +20,9 @@ namespace mc::host {
 class ReplicaLinks final : public door::ReplicaLink {
  public:
   Members members() const override;
-  Result<wire::ReplicaAnswer> call(const Node& to, const wire::ReplicaCall& call, Duration time) override;
+  /// The wait ends soon after `time` even where the control loop hands nothing over.
+  Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration time,
+                   const Suffices& suffices) override;
   void serve(Handler handler) override;
 
   // ---- for Links, on the thread of the control loop ----

@@ -99,7 +99,19 @@ class Wire final : public door::ReplicaLink {
       if (member->store && member.get() != &self_) out.others.push_back({member->name, id_of(*member)});
     return out;
   }
-  Result<wire::ReplicaAnswer> call(const Node& to, const wire::ReplicaCall& call, Duration) override {
+  Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration,
+                   const Suffices& suffices) override {
+    Answers out(to.size(), user_error(err::kPeerUnreachable, "its answer was not waited for", "key"));
+    for (size_t i = 0; i < to.size(); ++i) {
+      out[i] = call_one(to[i], call);
+      if (suffices && out[i] && suffices(*out[i])) break;
+    }
+    return out;
+  }
+  void serve(Handler) override {}
+
+ private:
+  Result<wire::ReplicaAnswer> call_one(const Node& to, const wire::ReplicaCall& call) {
     const auto is_lost = [&] { return network_.rng_.uniform() < network_.loss; };
     const Error silent = user_error(err::kPeerUnreachable, to.name + " did not answer", "key");
     for (const auto& member : network_.members_) {
@@ -114,9 +126,6 @@ class Wire final : public door::ReplicaLink {
     }
     return silent;
   }
-  void serve(Handler) override {}
-
- private:
   static InstanceId id_of(const Member& member) {
     InstanceId id;
     id.bytes[0] = member.starts, id.bytes[1] = static_cast<uint8_t>(member.name.back());
