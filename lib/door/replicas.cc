@@ -28,10 +28,7 @@ using wire::ReplicaValue;
 
 constexpr Duration kCallMax = 30s;  // of an offer, for which the other node reads the value
 constexpr Duration kAskMax = 2s;    // of a call that moves no value
-constexpr Duration kLentFor = 60s;  // a reader that comes later begins again
-constexpr Duration kRemovedFor = 120s;  // longer than an offer or a get is under way
 constexpr Duration kTick = 200ms;   // between looks at the members
-constexpr uint64_t kLentMax = uint64_t{256} << 20;
 constexpr size_t kPage = 256, kLackingMax = 65'536;
 
 /// The error that another node answered, with its name.
@@ -69,7 +66,13 @@ struct Replicas::Spread {
 
 Replicas::Replicas(StoredValues& values, ReplicaLink& link, const Clock& clock, const ReplicaKeeper::Options& options,
                    uint64_t value_bytes_max)
-    : values_(values), link_(link), clock_(clock), value_bytes_max_(value_bytes_max), keeper_(options) {}
+    : values_(values),
+      link_(link),
+      clock_(clock),
+      value_bytes_max_(value_bytes_max),
+      lent_(clock),
+      removals_(clock),
+      keeper_(options) {}
 
 Replicas::~Replicas() {
   stop();
@@ -77,8 +80,8 @@ Replicas::~Replicas() {
 
 void Replicas::start() {
   MC_ASSERT(!upkeep_.joinable());
-  offers_ =
-      std::make_unique<DoorPool>(DoorPool::Options{.threads = 8, .running_bytes_max = kLentMax, .owner_share = 1});
+  offers_ = std::make_unique<DoorPool>(
+      DoorPool::Options{.threads = 8, .running_bytes_max = LentValues::kBytesMax, .owner_share = 1});
   reads_ = std::make_unique<DoorPool>(DoorPool::Options{.threads = 2, .owner_share = 1});
   upkeep_ = std::thread([this] { run(); });
   link_.serve([this](const std::string& from, ReplicaCall call, ReplicaLink::Answer out) {
@@ -244,6 +247,7 @@ Result<Replicas::PutResult> Replicas::put(const ValueKey& key, const SharedValue
 /// Stores the value here and on the other holders. All of them have it when it returns without an error.
 Result<Replicas::PutResult> Replicas::spread(Spread& put) {
   const ReplicaSet& set = put.terms.replicas;
+  MC_TRY(loan, lent_.lend(put.value));
   bool has_replaced = false, has_created = false;
   if (set.has(put.members.self)) {
     MC_TRY(done, values_.put(put.key, put.value, put.terms, nullptr, put.until));
@@ -258,7 +262,7 @@ Result<Replicas::PutResult> Replicas::spread(Spread& put) {
     call.value.ttl_ms = static_cast<uint64_t>(std::max<int64_t>(put.terms.ttl / 1ms, 1));
   call.value.pin_ms = static_cast<uint64_t>(put.terms.pin / 1ms);
   call.replaces = put.terms.replaces;
-  call.transfer = lend(put.value);
+  call.transfer = loan.number();
   Result<void> outcome;
   for (const std::string& holder : set.holders) {
     if (holder == put.members.self) continue;
@@ -272,7 +276,6 @@ Result<Replicas::PutResult> Replicas::spread(Spread& put) {
     has_replaced = has_replaced || answer->replaced;
     if (answer->changed && !answer->replaced) put.created.push_back(holder);
   }
-  take_back(call.transfer);
   if (!outcome) return outcome.error();
   return has_replaced                            ? PutResult::replaced
          : has_created && put.before.is_single() ? PutResult::created
@@ -338,7 +341,7 @@ Result<void> Replicas::remove(const ValueKey& key, bool forced, TimePoint until)
     return away(gone, "wait until the node is back, or remove the value elsewhere with mc-cache rm --force");
   ReplicaCall call = call_of(ReplicaOp::remove, key);
   call.value.set = set;
-  note_removal(key, set.version);
+  removals_.note(key, set.version);
   for (const std::string& holder : set.holders) {
     const Node* node = there.find(holder);
     if (node == nullptr) continue;
@@ -368,7 +371,7 @@ Result<void> Replicas::pin(const ValueKey& key, Duration time, TimePoint until) 
 
 Result<void> Replicas::store(const ValueKey& key, const SharedValue& value, const ReplicaValue& terms, bool replaces) {
   MC_TRY(done, values_.put(key, value, terms_of(terms, replaces)));
-  if (was_removed(key, terms.set.version)) return values_.remove(key, kNever, terms.set.version);
+  if (removals_.has(key, terms.set.version)) return values_.remove(key, kNever, terms.set.version);
   return done == PutResult::unchanged ? values_.set_replicas(key, terms.set) : Result<void>();
 }
 
@@ -405,9 +408,9 @@ ReplicaAnswer Replicas::answer(const std::string& from, const ReplicaCall& call)
     case ReplicaOp::offer: done = take_offer(from, call, out); break;
     case ReplicaOp::read: done = read_part(call, out); break;
     case ReplicaOp::find: done = give(call, out); break;
-    case ReplicaOp::release: take_back(call.transfer); break;
+    case ReplicaOp::release: lent_.end(call.transfer); break;
     case ReplicaOp::remove:
-      note_removal(key, call.value.set.version);
+      removals_.note(key, call.value.set.version);
       done = values_.remove(key, kNever, call.value.set.version);
       break;
     case ReplicaOp::pin: done = values_.pin(key, time_of(call.value.pin_ms)); break;
@@ -431,7 +434,7 @@ Result<void> Replicas::take_offer(const std::string& from, const ReplicaCall& ca
   if (own && !call.replaces && (own->crc != call.value.crc || own->bytes != call.value.bytes) && held.is_single())
     return user_error(err::kValueDiffers, "the key has another value on this node", "key",
                       "ask for the replacement, or remove the value first");
-  if (was_removed(key, call.value.set.version)) return user_error(err::kValueDiffers, "the value was removed", "key");
+  if (removals_.has(key, call.value.set.version)) return user_error(err::kValueDiffers, "the value was removed", "key");
   if (call.transfer == 0) return user_error(err::kNotFound, "the value is not there", "key");
   const Members there = link_.members();
   const Node* node = there.find(from);
@@ -439,7 +442,7 @@ Result<void> Replicas::take_offer(const std::string& from, const ReplicaCall& ca
   MC_TRY(value, read_bytes(*node, call.transfer, call.value, kNever));
   MC_TRY(done, values_.put(key, value, terms_of(call.value, call.replaces)));
   // A removal that comes later finds the value; one that came meanwhile did not.
-  if (was_removed(key, call.value.set.version)) {
+  if (removals_.has(key, call.value.set.version)) {
     (void)values_.remove(key, kNever, call.value.set.version);
     return user_error(err::kValueDiffers, "the value was removed meanwhile", "key");
   }
@@ -459,63 +462,19 @@ Result<void> Replicas::give(const ReplicaCall& call, ReplicaAnswer& out) {
   MC_TRY(found, values_.get(key, {}));
   out.value = value_of(found.info);
   if (found.info.replicas.is_single()) return {};
-  out.transfer = lend(std::move(found.value));
-  if (out.transfer != 0) return {};
-  return user_error(err::kQueueFull, "other nodes read too many values", "key");
+  MC_TRY(loan, lent_.lend(std::move(found.value)));
+  out.transfer = std::move(loan).keep();
+  return {};
 }
 
 Result<void> Replicas::read_part(const ReplicaCall& call, ReplicaAnswer& out) {
-  SharedValue value;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto lent = lent_.find(call.transfer); lent != lent_.end()) value = lent->second.value;
-  }
+  const SharedValue value = lent_.find(call.transfer);
   if (!value || call.offset > value->size())
     return user_error(err::kNotFound, "nothing is lent under this number", "key");
   const std::string_view part = value->view().substr(static_cast<size_t>(call.offset), wire::kReplicaPartBytes);
   out.data.resize(part.size());
   if (!part.empty()) std::memcpy(out.data.data(), part.data(), part.size());
   return {};
-}
-
-void Replicas::note_removal(const ValueKey& key, uint64_t version) {
-  constexpr size_t kRemovedMax = 65'536;
-  const std::lock_guard lock(mutex_);
-  const TimePoint now = clock_.now();
-  if (removed_.size() >= kRemovedMax)
-    std::erase_if(removed_, [&](const auto& removal) { return removal.second.until <= now; });
-  if (removed_.size() >= kRemovedMax) removed_.erase(removed_.begin());
-  Removal& removal = removed_[key];
-  removal = {std::max(removal.version, version), after(now, kRemovedFor)};
-}
-
-bool Replicas::was_removed(const ValueKey& key, uint64_t version) const {
-  const std::lock_guard lock(mutex_);
-  const auto removal = removed_.find(key);
-  return removal != removed_.end() && removal->second.version >= version && removal->second.until > clock_.now();
-}
-
-/// The number under which other nodes read the value; 0 when too much is lent.
-uint64_t Replicas::lend(SharedValue value) {
-  const std::lock_guard lock(mutex_);
-  const TimePoint now = clock_.now();
-  std::erase_if(lent_, [&](const auto& lent) {
-    const bool is_over = lent.second.until <= now;
-    if (is_over) lent_bytes_ -= lent.second.value->size();
-    return is_over;
-  });
-  if (lent_bytes_ + value->size() > kLentMax && !lent_.empty()) return 0;
-  lent_bytes_ += value->size();
-  lent_[++last_transfer_] = {std::move(value), after(now, kLentFor)};
-  return last_transfer_;
-}
-
-void Replicas::take_back(uint64_t transfer) {
-  const std::lock_guard lock(mutex_);
-  const auto lent = lent_.find(transfer);
-  if (lent == lent_.end()) return;
-  lent_bytes_ -= lent->second.value->size();
-  lent_.erase(lent);
 }
 
 // ---- upkeep ----------------------------------------------------------------------------------
@@ -539,6 +498,7 @@ void Replicas::run() {
 }
 
 void Replicas::tend() {
+  lent_.expire();
   const Members there = link_.members();
   {
     const std::lock_guard lock(mutex_);
@@ -624,10 +584,10 @@ bool Replicas::offer_again(const ValueKey& key, const ValueInfo& info, const Rep
   if (answer->mc == err::kNotFound) {
     auto found = values_.get(key, {});
     if (!found || found->info.replicas.version != set.version) return give_up("the value is not here any more", false);
-    call.transfer = lend(std::move(found->value));
-    if (call.transfer == 0) return give_up("other nodes read too many values", false);
+    const auto loan = lent_.lend(std::move(found->value));
+    if (!loan) return give_up(loan.error().what, false);
+    call.transfer = loan->number();
     answer = ask(*node, call, kNever);
-    take_back(call.transfer);
     if (!answer) return give_up(answer.error().what, true);
     const std::lock_guard lock(mutex_);
     if (answer->mc == 0) ++counts_.made;

@@ -23,6 +23,8 @@
 
 #include "base/metrics.h"
 #include "door/door_pool.h"
+#include "door/lent_values.h"
+#include "door/recent_removals.h"
 #include "door/replica_link.h"
 #include "door/stored_values.h"
 #include "node/replica_keeper.h"
@@ -72,10 +74,6 @@ class Replicas {
  private:
   using Members = ReplicaLink::Members;
   using Node = ReplicaLink::Node;
-  struct Lent {
-    node::SharedValue value;
-    TimePoint until;
-  };
   /// The value of a key on another node.
   struct Elsewhere {
     Node node;
@@ -101,8 +99,6 @@ class Replicas {
   Result<void> take_offer(const std::string& from, const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
   Result<void> give(const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
   Result<void> read_part(const wire::ReplicaCall& call, wire::ReplicaAnswer& out);
-  uint64_t lend(node::SharedValue value);
-  void take_back(uint64_t transfer);
 
   void run();
   void tend_value(const node::ValueKey& key);
@@ -110,26 +106,20 @@ class Replicas {
                    const std::string& node);
   void give_way(const node::ValueKey& key, const node::ValueInfo& info, const Node& node,
                 const wire::ReplicaAnswer& answer);
-  void note_removal(const node::ValueKey& key, uint64_t version);
-  bool was_removed(const node::ValueKey& key, uint64_t version) const;
   void set_lacking(const node::ValueKey& key, std::vector<std::string> nodes);
 
   StoredValues& values_;
   ReplicaLink& link_;
   const Clock& clock_;
   const uint64_t value_bytes_max_;
+  LentValues lent_;
+  RecentRemovals removals_;
   mutable std::mutex mutex_;  // of the members below, up to counts_
   std::condition_variable changed_;
   bool stopping_ = false;
   node::ReplicaKeeper keeper_;
-  std::map<uint64_t, Lent> lent_;
-  uint64_t lent_bytes_ = 0, last_transfer_ = 0, last_version_ = 0;
+  uint64_t last_version_ = 0;
   std::map<node::ValueKey, std::vector<std::string>> lacking_;  // holders without the value in the last round; bounded
-  struct Removal {
-    uint64_t version = 0;
-    TimePoint until;
-  };
-  std::map<node::ValueKey, Removal> removed_;  // an offer that was under way brings no removed value back; bounded
   struct Counts {
     uint64_t made = 0, failed = 0, fetched = 0;
   } counts_, told_;

@@ -296,6 +296,39 @@ TEST_CASE("host/replicas: a replacement keeps the holders, and a node that misse
   CHECK(net.get(1, "k") == "new");
 }
 
+TEST_CASE("host/replicas: a put is refused while other nodes read too many values, and only as long as they do") {
+  Network net(3);
+  const std::string large(3'000'000, 'x');
+  REQUIRE_OK(net.put(0, "large", large, kTwo));
+  wire::ReplicaCall find;
+  find.op = static_cast<uint32_t>(wire::ReplicaOp::find);
+  find.tenant = "t", find.name = "large", find.lend = true;
+  uint64_t lent = 0;
+  while (net.at(0).replicas->answer("c2", find).mc == 0) lent += large.size();
+  CHECK(lent > door::LentValues::kBytesMax - large.size());
+  CHECK(net.put(0, "k", large, kTwo).error().mc == err::kQueueFull);
+  CHECK(net.holders("k").empty());
+  net.clock.advance(door::LentValues::kLentFor);
+  REQUIRE_OK(net.put(0, "k", large, kTwo));
+}
+
+TEST_CASE("host/replicas: of the removals the oldest one is forgotten first, and none before its time") {
+  VirtualClock clock;
+  door::RecentRemovals removals(clock);
+  const auto key = [](size_t i) { return ValueKey{"t", "k" + std::to_string(i)}; };
+  removals.note(key(70'000), 5);  // the first one, and not the first in the order of keys
+  clock.advance(1ms);
+  for (size_t i = 0; i < door::RecentRemovals::kMost; ++i) removals.note(key(i), 7);
+  CHECK_FALSE(removals.has(key(70'000), 5));
+  CHECK(removals.has(key(0), 7));
+  CHECK_FALSE(removals.has(key(0), 8));
+  removals.note(key(0), 9);
+  removals.note(key(0), 4);
+  CHECK(removals.version_of(key(0)) == 9);
+  clock.advance(door::RecentRemovals::kKeptFor);
+  CHECK(removals.version_of(key(0)) == 0);
+}
+
 TEST_CASE("host/replicas: an error number that no release knows is an error of the other node") {
   Network net(2);
   net.wrong_error = 4'000'000'000;
