@@ -45,6 +45,11 @@ std::string names(const std::vector<std::string>& nodes) {
   return out;
 }
 
+Error nowhere(const ValueKey& key) {
+  return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key",
+                    "mc-cache ls NODE --keys lists the keys of a node");
+}
+
 Error away(const std::vector<std::string>& nodes, std::string next) {
   return user_error(err::kPeerUnreachable,
                     names(nodes) + (nodes.size() == 1 ? " holds" : " hold") +
@@ -111,33 +116,34 @@ Result<Replicas::Members> Replicas::members() const {
                     "replicas", "start a conductor, or put the value with one replica");
 }
 
-Result<ReplicaAnswer> Replicas::ask(const Node& node, const ReplicaCall& call, TimePoint until) {
+ReplicaLink::Answers Replicas::ask_all(std::span<const Node> nodes, const ReplicaCall& call, TimePoint until,
+                                       const ReplicaLink::Suffices& suffices) {
   const bool moves_value = call.op == static_cast<uint32_t>(ReplicaOp::offer) || call.lend;
   Duration time = moves_value ? kCallMax : kAskMax;
   if (until != kNever) time = std::min(time, until - SystemClock::instance().now());
-  if (time <= Duration{})
-    return user_error(err::kDeadlineExceeded, "the deadline passed before " + node.name + " was asked", "key");
-  auto answer = link_.call(node, call, time);
-  if (!answer) return answer.error();
-  return answer;
+  if (time > Duration{}) return link_.call_all(nodes, call, time, suffices);
+  Answers out;
+  for (const Node& node : nodes)
+    out.emplace_back(
+        user_error(err::kDeadlineExceeded, "the deadline passed before " + node.name + " was asked", "key"));
+  return out;
 }
 
-/// The first other node that has the value with replicas. A node that does not answer is passed over.
-Result<std::optional<Replicas::Elsewhere>> Replicas::look(const ValueKey& key, const Members& members, bool lends,
+Result<ReplicaAnswer> Replicas::ask(const Node& node, const ReplicaCall& call, TimePoint until) {
+  return std::move(ask_all({&node, 1}, call, until).front());
+}
+
+/// One of the nodes that have the value with replicas. A node that does not answer is an error only where no other one
+/// has the value.
+Result<std::optional<Replicas::Elsewhere>> Replicas::look(const ValueKey& key, std::span<const Node> nodes,
                                                           TimePoint until) {
-  std::vector<std::string> others;
-  for (const Node& node : members.others) others.push_back(node.name);
-  ReplicaCall call = call_of(ReplicaOp::find, key);
-  call.lend = lends;
-  std::optional<Error> unreachable;
-  for (const std::string& name : node::replica_order(key, std::move(others))) {
-    const Node* node = members.find(name);
-    auto answer = ask(*node, call, until);
-    if (!answer) unreachable = answer.error();
-    if (answer && answer->mc == 0 && !answer->value.set.is_single() && answer->value.bytes <= value_bytes_max_)
-      return std::optional(Elsewhere{*node, std::move(*answer)});
-  }
-  if (unreachable) return std::move(*unreachable);
+  const auto has_value = [this](const ReplicaAnswer& answer) {
+    return answer.mc == 0 && !answer.value.set.is_single() && answer.value.bytes <= value_bytes_max_;
+  };
+  const Answers answers = ask_all(nodes, call_of(ReplicaOp::find, key), until, has_value);
+  for (size_t i = 0; i < nodes.size(); ++i)
+    if (answers[i] && has_value(*answers[i])) return std::optional(Elsewhere{nodes[i], answers[i]->value});
+  for (const auto& answer : answers) MC_CHECK(answer);
   return std::optional<Elsewhere>();
 }
 
@@ -152,11 +158,10 @@ Result<ReplicaSet> Replicas::standing(const ValueKey& key, const Members& member
     if (std::pair(set.version, set.revision) > std::pair(newest.version, newest.revision)) newest = set;
   };
   if (const auto own = values_.find(key)) take(members.self, own->replicas);
-  const ReplicaCall call = call_of(ReplicaOp::find, key);
-  for (const Node& node : members.others) {
-    const auto answer = ask(node, call, until);
-    if (!answer && !forced) return answer.error();
-    if (answer && answer->mc == 0) take(node.name, answer->value.set);
+  const Answers answers = ask_all(members.others, call_of(ReplicaOp::find, key), until);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!forced) MC_CHECK(answers[i]);
+    if (answers[i] && answers[i]->mc == 0) take(members.others[i].name, answers[i]->value.set);
   }
   for (const std::string& node : having)
     if (!newest.has(node) && newest.holders.size() < wire::kReplicasMax) newest.holders.push_back(node);
@@ -297,37 +302,49 @@ void Replicas::undo(const Spread& put) {
 
 // ---- get, remove, pin ------------------------------------------------------------------------
 
-Result<Replicas::Found> Replicas::read(const ValueKey& key, const Elsewhere& there, TimePoint until) {
-  const ReplicaValue& value = there.answer.value;
-  auto bytes = read_bytes(there.node, there.answer.transfer, value, until);
+Result<Replicas::Copied> Replicas::read(const ValueKey& key, const Node& node, TimePoint until) {
+  ReplicaCall find = call_of(ReplicaOp::find, key);
+  find.lend = true;
+  MC_TRY(lent, ask(node, find, until));
+  if (lent.mc != 0) return told(node.name, lent);
+  if (lent.transfer == 0) return user_error(err::kNotFound, node.name + " has the value without replicas", "key");
+  auto bytes = read_bytes(node, lent.transfer, lent.value, until);
   ReplicaCall release;
   release.op = static_cast<uint32_t>(ReplicaOp::release);
-  release.transfer = there.answer.transfer;
-  (void)ask(there.node, release, until);
-  if (!bytes) return bytes.error();
-  return Found{.value = std::move(*bytes), .info = info_of(key, value)};
+  release.transfer = lent.transfer;
+  (void)ask(node, release, until);
+  MC_CHECK(bytes);
+  return Copied{.bytes = std::move(*bytes), .value = std::move(lent.value)};
 }
 
 Result<Replicas::Found> Replicas::get(const ValueKey& key, TimePoint until) {
   MC_TRY(there, members());
-  MC_TRY(place, look(key, there, true, until));
-  if (!place)
-    return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key",
-                      "mc-cache ls NODE --keys lists the keys");
-  MC_TRY(found, read(key, *place, until));
-  {
-    const std::lock_guard lock(mutex_);
-    ++counts_.fetched;
+  std::vector<Node> nodes = there.others;
+  std::optional<Error> failure;
+  for (;;) {
+    const auto place = look(key, nodes, until);
+    if (!failure) MC_CHECK(place);
+    if (!place || !*place) return failure ? *failure : nowhere(key);
+    const Node node = (*place)->node;
+    auto copied = read(key, node, until);
+    if (!copied) {  // it has lost the value meanwhile, or cannot give it: another node may
+      failure = copied.error();
+      std::erase_if(nodes, [&](const Node& one) { return one.name == node.name; });
+      continue;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      ++counts_.fetched;
+    }
+    if (copied->value.set.has(there.self)) (void)store(key, copied->bytes, copied->value, false);
+    return Found{.value = std::move(copied->bytes), .info = info_of(key, copied->value)};
   }
-  if (found.info.replicas.has(there.self)) (void)store(key, found.value, place->answer.value, false);
-  return found;
 }
 
 Result<ValueInfo> Replicas::find(const ValueKey& key, TimePoint until) {
   MC_TRY(there, members());
-  MC_TRY(place, look(key, there, false, until));
-  if (place) return info_of(key, place->answer.value);
-  return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key");
+  MC_TRY(place, look(key, there.others, until));
+  return place ? Result<ValueInfo>(info_of(key, place->value)) : nowhere(key);
 }
 
 Result<void> Replicas::remove(const ValueKey& key, bool forced, TimePoint until) {
@@ -335,19 +352,22 @@ Result<void> Replicas::remove(const ValueKey& key, bool forced, TimePoint until)
   MC_TRY(set, standing(key, there, forced, until));
   if (set.is_single()) return values_.remove(key, until);
   std::vector<std::string> gone;
-  for (const std::string& holder : set.holders)
-    if (holder != there.self && there.find(holder) == nullptr) gone.push_back(holder);
+  std::vector<Node> nodes;
+  for (const std::string& holder : set.holders) {
+    if (const Node* node = there.find(holder))
+      nodes.push_back(*node);
+    else if (holder != there.self)
+      gone.push_back(holder);
+  }
   if (!gone.empty() && !forced)
     return away(gone, "wait until the node is back, or remove the value elsewhere with mc-cache rm --force");
   ReplicaCall call = call_of(ReplicaOp::remove, key);
   call.value.set = set;
   removals_.note(key, set.version);
-  for (const std::string& holder : set.holders) {
-    const Node* node = there.find(holder);
-    if (node == nullptr) continue;
-    const auto answer = ask(*node, call, until);
-    if (!answer && !forced) return answer.error();
-    if (answer && answer->mc != 0 && answer->mc != err::kNotFound) return told(holder, *answer);
+  const Answers answers = ask_all(nodes, call, until);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!forced) MC_CHECK(answers[i]);
+    if (answers[i] && answers[i]->mc != 0 && answers[i]->mc != err::kNotFound) return told(nodes[i].name, *answers[i]);
   }
   const auto removed = values_.remove(key, until, set.version);
   return removed || removed.error().mc == err::kNotFound ? Result<void>() : removed;
@@ -610,12 +630,8 @@ void Replicas::give_way(const ValueKey& key, const ValueInfo& info, const Node& 
   } else if (newer.version == info.replicas.version) {
     done = values_.set_replicas(key, newer);
   } else {
-    ReplicaCall find = call_of(ReplicaOp::find, key);
-    find.lend = true;
-    auto lent = ask(node, find, kNever);
-    if (!lent || lent->mc != 0) return;
-    const auto found = read(key, {node, *lent}, kNever);
-    if (found) done = store(key, found->value, lent->value, true);
+    const auto copied = read(key, node, kNever);
+    if (copied) done = store(key, copied->bytes, copied->value, true);
   }
   if (!done && done.error().mc != err::kNotFound)
     log_warn("an old replica of a value stays", {{"key", key.name}, {"why", done.error().what}});

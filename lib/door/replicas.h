@@ -2,7 +2,7 @@
 // directory. A change reaches all holders, and one holder is enough for a read:
 //
 //   put      choose the holders -> store here -> offer to the others, which read the bytes from here -> acknowledge
-//   get      no value here, or a damaged one: ask the other nodes, read from the first that has it, store it again
+//   get      no value here, or a damaged one: ask the other nodes at once, read from one that has it, store it again
 //   remove   all holders are there? -> remove on each -> acknowledge
 //   upkeep   the first living holder of a value makes lost replicas again (node/replica_keeper.h)
 //
@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -74,23 +75,30 @@ class Replicas {
  private:
   using Members = ReplicaLink::Members;
   using Node = ReplicaLink::Node;
-  /// The value of a key on another node.
+  using Answers = ReplicaLink::Answers;
+  /// The value of a key as another node has it.
   struct Elsewhere {
     Node node;
-    wire::ReplicaAnswer answer;
+    wire::ReplicaValue value;
+  };
+  struct Copied {
+    node::SharedValue bytes;
+    wire::ReplicaValue value;
   };
   /// A put on its way through the holders.
   struct Spread;
 
   Result<Members> members() const;
+  Answers ask_all(std::span<const Node> nodes, const wire::ReplicaCall& call, TimePoint until,
+                  const ReplicaLink::Suffices& suffices = nullptr);
   Result<wire::ReplicaAnswer> ask(const Node& node, const wire::ReplicaCall& call, TimePoint until);
-  Result<std::optional<Elsewhere>> look(const node::ValueKey& key, const Members& members, bool lends, TimePoint until);
+  Result<std::optional<Elsewhere>> look(const node::ValueKey& key, std::span<const Node> nodes, TimePoint until);
   Result<wire::ReplicaSet> standing(const node::ValueKey& key, const Members& members, bool forced, TimePoint until);
   Result<wire::ReplicaSet> choose(const node::ValueKey& key, const node::ValueTerms& terms,
                                   const wire::ReplicaSet& before, const Members& members);
   Result<PutResult> spread(Spread& put);
   void undo(const Spread& put);
-  Result<Found> read(const node::ValueKey& key, const Elsewhere& there, TimePoint until);
+  Result<Copied> read(const node::ValueKey& key, const Node& node, TimePoint until);
   Result<node::SharedValue> read_bytes(const Node& node, uint64_t transfer, const wire::ReplicaValue& value,
                                        TimePoint until);
   Result<void> store(const node::ValueKey& key, const node::SharedValue& value, const wire::ReplicaValue& terms,
