@@ -147,10 +147,12 @@ Result<std::optional<Replicas::Elsewhere>> Replicas::look(const ValueKey& key, s
   return std::optional<Elsewhere>();
 }
 
-/// The newest holders that any node knows for the value of a key, and each other node that has such a value; none when
-/// no value has replicas. A node that has just come back knows old holders alone.
+/// The newest holders that any node has for the value of a key, and each other node that has such a value; none when no
+/// value has replicas. A node that has just come back has the old holders alone. The version is also at least that of a
+/// removal: the clocks of the nodes may differ, and a new value must not look older than the one that was removed.
 Result<ReplicaSet> Replicas::standing(const ValueKey& key, const Members& members, bool forced, TimePoint until) {
   ReplicaSet newest;
+  uint64_t removed = removals_.version_of(key);
   std::vector<std::string> having;
   const auto take = [&](const std::string& node, const ReplicaSet& set) {
     if (set.is_single()) return;
@@ -161,8 +163,12 @@ Result<ReplicaSet> Replicas::standing(const ValueKey& key, const Members& member
   const Answers answers = ask_all(members.others, call_of(ReplicaOp::find, key), until);
   for (size_t i = 0; i < answers.size(); ++i) {
     if (!forced) MC_CHECK(answers[i]);
-    if (answers[i] && answers[i]->mc == 0) take(members.others[i].name, answers[i]->value.set);
+    if (!answers[i]) continue;
+    const ReplicaSet& set = answers[i]->value.set;
+    if (answers[i]->mc == 0) take(members.others[i].name, set);
+    removed = std::max(removed, set.version);
   }
+  newest.version = std::max(newest.version, removed);
   for (const std::string& node : having)
     if (!newest.has(node) && newest.holders.size() < wire::kReplicasMax) newest.holders.push_back(node);
   return newest;
@@ -474,9 +480,12 @@ Result<void> Replicas::take_offer(const std::string& from, const ReplicaCall& ca
 
 Result<void> Replicas::give(const ReplicaCall& call, ReplicaAnswer& out) {
   const ValueKey key{call.tenant, call.name};
+  const uint64_t removed = removals_.version_of(key);
+  out.value.set.version = removed;
   if (!call.lend) {
     MC_TRY(info, values_.find(key));
     out.value = value_of(info);
+    if (info.replicas.is_single()) out.value.set.version = removed;
     return {};
   }
   MC_TRY(found, values_.get(key, {}));

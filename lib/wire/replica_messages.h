@@ -64,7 +64,9 @@ struct ReplicaCall {
 struct ReplicaAnswer {
   uint32_t mc = 0;  // number of the error; 0 = done
   std::string what;
-  ReplicaValue value;     // of find, and of an offer that is refused: what the node has
+  // The value that the node has, in the answer to a find and to a refused offer. Without holders its version is that of
+  // a recent removal.
+  ReplicaValue value;
   bool changed = false;   // of an offer: the node did not have the value
   bool replaced = false;  // of an offer: the key had another value
   uint64_t transfer = 0;  // of find

@@ -16,12 +16,22 @@ namespace replicas_test {
 
 class Network;
 
+/// The clock of a node, whose wall clock differs from the true time.
+struct NodeClock final : Clock {
+  explicit NodeClock(const Clock& real) : real(real) {}
+  TimePoint now() const override { return real.now(); }
+  int64_t unix_ms() const override { return real.unix_ms() + ahead_ms; }
+  const Clock& real;
+  int64_t ahead_ms = 0;
+};
+
 /// A cache node. Its disk outlives its process.
 struct Member {
   std::string name;
   uint8_t starts = 0;
   store::DiskImage disk;
   std::unique_ptr<test::ValuesNode> store;  // null: the process is dead
+  std::unique_ptr<NodeClock> clock;
   std::unique_ptr<door::ReplicaLink> link;
   std::unique_ptr<door::Replicas> replicas;
 };
@@ -32,6 +42,7 @@ class Network {
     for (size_t i = 0; i < nodes; ++i) {
       members_.push_back(std::make_unique<Member>());
       members_.back()->name = "c" + std::to_string(i);
+      members_.back()->clock = std::make_unique<NodeClock>(clock);
       start(i);
     }
   }
@@ -142,7 +153,7 @@ void Network::start(size_t at) {
   ++member.starts;
   member.store = std::make_unique<test::ValuesNode>(member.disk, 1 << 20, &clock);
   member.link = std::make_unique<Wire>(*this, member);
-  member.replicas = std::make_unique<door::Replicas>(*member.store->values, *member.link, clock,
+  member.replicas = std::make_unique<door::Replicas>(*member.store->values, *member.link, *member.clock,
                                                      ReplicaKeeper::Options{.grace = 10s, .interval = 20s}, 4 << 20);
 }
 
@@ -312,7 +323,7 @@ TEST_CASE("host/replicas: a replacement keeps the holders, and a node that misse
 
 TEST_CASE("host/replicas: a put is refused while other nodes read too many values, and only as long as they do") {
   Network net(3);
-  const std::string large(3'000'000, 'x');
+  const std::string large(500'000, 'x');
   REQUIRE_OK(net.put(0, "large", large, kTwo));
   wire::ReplicaCall find;
   find.op = static_cast<uint32_t>(wire::ReplicaOp::find);
@@ -341,6 +352,19 @@ TEST_CASE("host/replicas: of the removals the oldest one is forgotten first, and
   CHECK(removals.version_of(key(0)) == 9);
   clock.advance(door::RecentRemovals::kKeptFor);
   CHECK(removals.version_of(key(0)) == 0);
+}
+
+TEST_CASE("host/replicas: a value may be put after its removal through a node whose clock is behind the first one's") {
+  for (const size_t second : {1, 2}) {
+    CAPTURE(second);
+    Network net(3);
+    net.at(0).clock->ahead_ms = 3'600'000;
+    REQUIRE_OK(net.put(0, "k", "first", {.durability = Durability::d3, .copies = 3}));
+    REQUIRE_OK(net.at(1).replicas->remove({"t", "k"}, false, kNever));
+    net.kill(1), net.start(1);  // it has forgotten the removal
+    REQUIRE_OK(net.put(second, "k", "second", {.durability = Durability::d3, .copies = 3}));
+    for (size_t i = 0; i < 3; ++i) CHECK(net.get(i, "k") == "second");
+  }
 }
 
 TEST_CASE("host/replicas: an error number that no release knows is an error of the other node") {
