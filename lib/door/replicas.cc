@@ -386,13 +386,23 @@ Result<void> Replicas::pin(const ValueKey& key, Duration time, TimePoint until) 
   ReplicaCall call = call_of(ReplicaOp::pin, key);
   call.value.set = set;
   call.value.pin_ms = static_cast<uint64_t>(time / 1ms);
-  for (const std::string& holder : set.holders) {
-    const Node* node = there.find(holder);
-    if (node == nullptr) continue;  // it evicts its replica at worst, and the upkeep makes it again
-    MC_TRY(answer, ask(*node, call, until));
-    if (answer.mc != 0) return told(holder, answer);
+  // A holder that is away, or has lost its replica, evicts it at worst. The upkeep makes it again, with the pin.
+  std::vector<Node> nodes;
+  for (const std::string& holder : set.holders)
+    if (const Node* node = there.find(holder)) nodes.push_back(*node);
+  bool is_pinned = false;
+  const Answers answers = ask_all(nodes, call, until);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    MC_CHECK(answers[i]);
+    if (answers[i]->mc != 0 && answers[i]->mc != err::kNotFound) return told(nodes[i].name, *answers[i]);
+    is_pinned = is_pinned || answers[i]->mc == 0;
   }
-  return set.has(there.self) ? values_.pin(key, time, until) : Result<void>();
+  if (set.has(there.self)) {
+    const auto own = values_.pin(key, time, until);
+    if (!own && own.error().mc != err::kNotFound) return own;
+    is_pinned = is_pinned || own;
+  }
+  return is_pinned ? Result<void>() : nowhere(key);
 }
 
 Result<void> Replicas::store(const ValueKey& key, const SharedValue& value, const ReplicaValue& terms, bool replaces) {

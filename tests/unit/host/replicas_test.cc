@@ -304,6 +304,19 @@ TEST_CASE("host/replicas: a forced removal leaves no copy on the nodes that are 
   CHECK(net.holders("k").empty());
 }
 
+TEST_CASE("host/replicas: a pin passes over a holder that has lost its replica, also where that is this node") {
+  for (const size_t lost : {0, 1}) {
+    CAPTURE(lost);
+    Network net(2);
+    REQUIRE_OK(net.put(0, "k", "value", kTwo));
+    REQUIRE_OK(net.at(lost).store->values->remove({"t", "k"}));
+    REQUIRE_OK(net.at(0).replicas->pin({"t", "k"}, 3600s, kNever));
+    CHECK(net.at(1 - lost).store->values->find({"t", "k"})->pin > 3500s);
+    net.run(60s);  // the upkeep makes the replica again
+    CHECK(net.at(lost).store->values->find({"t", "k"})->pin > 3000s);
+  }
+}
+
 TEST_CASE("host/replicas: a replacement keeps the holders, and a node that missed it takes the newer value") {
   Network net(2);
   REQUIRE_OK(net.put(0, "k", "old", kDurable));
