@@ -214,7 +214,13 @@ Result<ReplicaSet> Replicas::choose(const ValueKey& key, const node::ValueTerms&
   if (!gone.empty())
     return away(gone, "wait until the node is back; or remove the value with mc-cache rm --force and put it again");
   const bool has_own = values_.find(key).has_value();
-  if (!set.has(members.self) && (has_own || set.holders.empty())) set.holders.push_back(members.self);
+  const bool is_new = !set.has(members.self) && (has_own || set.holders.empty());
+  if (is_new && set.holders.size() == wire::kReplicasMax)
+    return user_error(err::kValueDiffers,
+                      std::to_string(wire::kReplicasMax) + " other nodes have the key's value, and " + members.self +
+                          " has another one without replicas",
+                      "key", "mc-cache rm " + members.self + " KEY removes its value; then put again");
+  if (is_new) set.holders.push_back(members.self);
   std::vector<std::string> others;
   for (const Node& node : members.others)
     if (!set.has(node.name)) others.push_back(node.name);

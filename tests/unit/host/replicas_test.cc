@@ -204,6 +204,23 @@ TEST_CASE("host/replicas: a key that one node has with other bytes refuses the p
   CHECK(net.get(1, "k") == "other");
 }
 
+TEST_CASE("host/replicas: a node beyond eight holders that has a value of its own is told so") {
+  Network net(9);
+  REQUIRE_OK(net.put(0, "k", "value", {.copies = 8}));
+  size_t ninth = 0;
+  while (net.has(ninth, "k")) ++ninth;
+  REQUIRE_OK(net.at(ninth).store->put_in_memory("k", "other"));
+  const auto refused = net.put(ninth, "k", "new", {.replaces = true, .copies = 8});
+  REQUIRE(!refused);
+  CHECK(refused.error().mc == err::kValueDiffers);
+  const std::string name = net.at(ninth).name;
+  CHECK(refused.error().what ==
+        "8 other nodes have the key's value, and " + name + " has another one without replicas");
+  REQUIRE_OK(net.at(ninth).store->values->remove({"t", "k"}));
+  REQUIRE_OK(net.put(ninth, "k", "new", {.replaces = true, .copies = 8}));
+  for (size_t i = 0; i < 9; ++i) CHECK(net.get(i, "k") == "new");
+}
+
 TEST_CASE("host/replicas: a value of level d3 survives the loss of either node's disk, and is made twice again") {
   for (const size_t lost : {0, 1}) {
     CAPTURE(lost);
