@@ -87,7 +87,7 @@ void Replicas::start() {
   MC_ASSERT(!upkeep_.joinable());
   offers_ = std::make_unique<DoorPool>(
       DoorPool::Options{.threads = 8, .running_bytes_max = LentValues::kBytesMax, .owner_share = 1});
-  reads_ = std::make_unique<DoorPool>(DoorPool::Options{.threads = 2, .owner_share = 1});
+  calls_ = std::make_unique<DoorPool>(DoorPool::Options{.threads = 4, .owner_share = 1});
   upkeep_ = std::thread([this] { run(); });
   link_.serve([this](const std::string& from, ReplicaCall call, ReplicaLink::Answer out) {
     handle(from, std::move(call), out);
@@ -104,7 +104,7 @@ void Replicas::stop() {
   changed_.notify_all();
   upkeep_.join();
   offers_->stop();
-  reads_->stop();
+  calls_->stop();
 }
 
 // ---- calls to other nodes --------------------------------------------------------------------
@@ -420,11 +420,10 @@ Result<void> Replicas::store(const ValueKey& key, const SharedValue& value, cons
 // ---- calls of other nodes --------------------------------------------------------------------
 
 void Replicas::handle(const std::string& from, ReplicaCall call, const ReplicaLink::Answer& out) {
-  const auto op = static_cast<ReplicaOp>(call.op);
-  const bool is_read = op == ReplicaOp::read || op == ReplicaOp::release;
+  const bool is_offer = call.op == static_cast<uint32_t>(ReplicaOp::offer);
   DoorPool::Job job;
   job.owner = from;
-  job.bytes = op == ReplicaOp::offer ? std::min<size_t>(call.value.bytes, value_bytes_max_) : 0;
+  job.bytes = is_offer ? std::min<size_t>(call.value.bytes, value_bytes_max_) : 0;
   job.run = [this, from, call = std::move(call), out](const DoorPool::TicketPtr& ticket) {
     ReplicaAnswer done;
     try {
@@ -439,7 +438,7 @@ void Replicas::handle(const std::string& from, ReplicaCall call, const ReplicaLi
     out(wire::encode(ReplicaAnswer{.mc = err::kQueueFull, .what = "too many calls of other nodes wait"}));
   };
   job.end = [refuse](DoorPool::End) { refuse(); };
-  if ((is_read ? reads_ : offers_)->submit(std::move(job)) != DoorPool::Admission::taken) refuse();
+  if ((is_offer ? offers_ : calls_)->submit(std::move(job)) != DoorPool::Admission::taken) refuse();
 }
 
 ReplicaAnswer Replicas::answer(const std::string& from, const ReplicaCall& call) {

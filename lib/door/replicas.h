@@ -131,7 +131,9 @@ class Replicas {
   struct Counts {
     uint64_t made = 0, failed = 0, fetched = 0;
   } counts_, told_;
-  std::unique_ptr<DoorPool> offers_, reads_;  // an offer waits for reads of its caller, and a read for nobody
+  // Offers have threads of their own, because an offer waits until it has read the value from its caller. All other
+  // calls wait for no node.
+  std::unique_ptr<DoorPool> offers_, calls_;
   std::thread upkeep_;
 };
 

@@ -2,7 +2,11 @@
 // that loses calls and answers, and nodes that are killed, come back, and lose their disks.
 #include "door/replicas.h"
 
+#include <condition_variable>
+#include <functional>
+#include <future>
 #include <map>
+#include <mutex>
 #include <set>
 
 #include "base/rng.h"
@@ -417,6 +421,65 @@ TEST_CASE("host/replicas: a replacement through a node that has just come back r
   net.start(other);
   REQUIRE_OK(net.put(other, "k", "new", {.replaces = true}));
   for (size_t i = 0; i < 3; ++i) CHECK(net.get(i, "k") == "new");
+}
+
+/// The link of a node whose calls to the other node get no answer until release().
+class SilentLink final : public door::ReplicaLink {
+ public:
+  Members members() const override { return {.self = "c0", .others = {{"c1", {}}}}; }
+  Answers call_all(std::span<const Node> to, const wire::ReplicaCall&, Duration, const Suffices&) override {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return released_; });
+    return Answers(to.size(), user_error(err::kPeerUnreachable, "c1 did not answer", "key"));
+  }
+  void serve(Handler taker) override { handler = std::move(taker); }
+  bool await_waiting(size_t calls) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 60s, [&] { return waiting_ >= calls; });
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+  Handler handler;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t waiting_ = 0;
+  bool released_ = false;
+};
+
+TEST_CASE("host/replicas: calls are answered while offers wait for a node that does not give its values") {
+  test::ValuesNode store;
+  SilentLink link;
+  door::Replicas replicas(*store.values, link, SystemClock::instance(), {}, 4 << 20);
+  replicas.start();
+  wire::ReplicaCall offer;
+  offer.op = static_cast<uint32_t>(wire::ReplicaOp::offer);
+  offer.tenant = "t", offer.transfer = 1;
+  offer.value = {.bytes = 10, .crc = 1, .set = {.version = 1, .copies = 2, .holders = {"c1", "c0"}}};
+  for (int i = 0; i < 20; ++i) {
+    offer.name = "k" + std::to_string(i);
+    link.handler("c1", offer, [](const wire::Bytes&) {});
+  }
+  REQUIRE(link.await_waiting(8));  // all threads for offers
+  std::promise<wire::Bytes> told;
+  wire::ReplicaCall find;
+  find.op = static_cast<uint32_t>(wire::ReplicaOp::find);
+  find.tenant = "t", find.name = "k0";
+  link.handler("c1", find, [&](wire::Bytes bytes) { told.set_value(std::move(bytes)); });
+  auto answer = told.get_future();
+  const bool is_there = answer.wait_for(60s) == std::future_status::ready;
+  link.release();
+  replicas.stop();
+  REQUIRE(is_there);
+  const auto found = wire::parse_replica_answer(answer.get());
+  REQUIRE_OK(found);
+  CHECK(found->mc == err::kNotFound);
 }
 
 /// Results that a get may give; "MC4007" stands for no value.
