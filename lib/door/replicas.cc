@@ -549,7 +549,7 @@ void Replicas::tend() {
     keeper_.set_members(there.self, there.others, clock_.now());
     if (!keeper_.wants_round(clock_.now())) return;
     keeper_.begin_round(clock_.now());
-    lacking_.clear();
+    ++round_;
   }
   ValueKey after;
   for (;;) {
@@ -565,6 +565,7 @@ void Replicas::tend() {
     after = page.back();
   }
   const std::lock_guard lock(mutex_);
+  std::erase_if(lacking_, [this](const auto& lacking) { return lacking.second.round != round_; });  // not here any more
   keeper_.end_round(clock_.now());
 }
 
@@ -598,7 +599,10 @@ void Replicas::tend_value(const ValueKey& key) {
 
 void Replicas::set_lacking(const ValueKey& key, std::vector<std::string> nodes) {
   const std::lock_guard lock(mutex_);
-  if (!nodes.empty() && lacking_.size() < kLackingMax) lacking_[key] = std::move(nodes);
+  if (nodes.empty())
+    lacking_.erase(key);
+  else if (lacking_.size() < kLackingMax || lacking_.contains(key))
+    lacking_[key] = {.nodes = std::move(nodes), .round = round_};
 }
 
 /// Asks a holder whether it has the value, and gives it the bytes when it lacks them. False: it does not have the
@@ -665,12 +669,12 @@ uint32_t Replicas::missing(const ValueKey& key, const ReplicaSet& set) const {
   const Members there = link_.members();
   const std::lock_guard lock(mutex_);
   const auto lacking = lacking_.find(key);
+  const auto lacks = [&](const std::string& holder) {
+    return lacking != lacking_.end() && std::ranges::find(lacking->second.nodes, holder) != lacking->second.nodes.end();
+  };
   uint32_t have = 0;
-  for (const std::string& holder : set.holders) {
-    if (holder != there.self && there.find(holder) == nullptr) continue;
-    have += lacking == lacking_.end() ||
-            std::find(lacking->second.begin(), lacking->second.end(), holder) == lacking->second.end();
-  }
+  for (const std::string& holder : set.holders)
+    have += (holder == there.self || there.find(holder) != nullptr) && !lacks(holder);
   return set.copies - std::min(set.copies, have);
 }
 

@@ -85,6 +85,10 @@ class Replicas {
     node::SharedValue bytes;
     wire::ReplicaValue value;
   };
+  struct Lacking {
+    std::vector<std::string> nodes;
+    uint64_t round = 0;  // in which they were asked
+  };
   /// A put on its way through the holders.
   struct Spread;
 
@@ -127,7 +131,8 @@ class Replicas {
   bool stopping_ = false;
   node::ReplicaKeeper keeper_;
   uint64_t last_version_ = 0;
-  std::map<node::ValueKey, std::vector<std::string>> lacking_;  // holders without the value in the last round; bounded
+  uint64_t round_ = 0;
+  std::map<node::ValueKey, Lacking> lacking_;  // values that holders lacked when they were asked last; bounded
   struct Counts {
     uint64_t made = 0, failed = 0, fetched = 0;
   } counts_, told_;

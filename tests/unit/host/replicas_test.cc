@@ -2,6 +2,7 @@
 // that loses calls and answers, and nodes that are killed, come back, and lose their disks.
 #include "door/replicas.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -95,9 +96,9 @@ class Network {
   }
 
   VirtualClock clock;
-  double loss = 0;           // of calls, and of answers
-  uint32_t wrong_error = 0;  // 0 = answers are those of the nodes
-  std::string reads_lost;    // the node that answers no read of bytes
+  double loss = 0;  // of calls, and of answers
+  /// The answer of a node to a call, in place of its own; nothing: its own.
+  std::function<std::optional<Result<wire::ReplicaAnswer>>(const std::string& node, const wire::ReplicaCall&)> instead;
 
  private:
   friend class Wire;
@@ -133,12 +134,12 @@ class Wire final : public door::ReplicaLink {
     for (const auto& member : network_.members_) {
       if (member->name != to.name || !member->replicas || id_of(*member) != to.instance) continue;
       if (is_lost()) return silent;
-      if (to.name == network_.reads_lost && call.op == static_cast<uint32_t>(wire::ReplicaOp::read)) return silent;
+      if (network_.instead)
+        if (const auto other = network_.instead(to.name, call)) return *other;
       const auto arrived = wire::parse_replica_call(wire::encode(call));
       REQUIRE_OK(arrived);
       const auto answer = wire::parse_replica_answer(wire::encode(member->replicas->answer(self_.name, *arrived)));
       if (is_lost()) return silent;
-      if (network_.wrong_error != 0 && answer) return wire::ReplicaAnswer{.mc = network_.wrong_error, .what = "?"};
       return answer;
     }
     return silent;
@@ -183,7 +184,11 @@ TEST_CASE("host/replicas: a get goes on with another holder when the first one d
   while (net.has(other, "k")) ++other;
   for (const size_t silent : net.holders("k")) {
     CAPTURE(silent);
-    net.reads_lost = net.at(silent).name;
+    net.instead = [&](const std::string& node, const wire::ReplicaCall& call) {
+      const bool is_lost = node == net.at(silent).name && call.op == static_cast<uint32_t>(wire::ReplicaOp::read);
+      return is_lost ? std::optional<Result<wire::ReplicaAnswer>>(user_error(err::kPeerUnreachable, "silent"))
+                     : std::nullopt;
+    };
     CHECK(net.get(other, "k") == "value");
   }
 }
@@ -313,6 +318,34 @@ TEST_CASE("host/replicas: with no node to take it a lost replica is counted as m
   CHECK(net.has(1, "k"));
 }
 
+TEST_CASE(
+    "host/replicas: a replica that is missing is counted during the next round as well, and no longer than it is") {
+  Network net(2);
+  REQUIRE_OK(net.put(0, "a", "value", kTwo));
+  REQUIRE_OK(net.put(0, "k", "value", kTwo));
+  const auto missing = [&] {
+    return net.at(0).replicas->missing({"t", "k"}, net.at(0).store->values->find({"t", "k"})->replicas);
+  };
+  REQUIRE_OK(net.at(1).store->values->remove({"t", "k"}));
+  std::vector<uint32_t> seen;
+  net.instead = [&](const std::string& node, const wire::ReplicaCall& call) {
+    if (node == "c1" && call.name == "a") seen.push_back(missing());  // the round has begun, and is not at k
+    const bool is_full = node == "c1" && call.name == "k" && call.transfer != 0;
+    return is_full ? std::optional<Result<wire::ReplicaAnswer>>(
+                         wire::ReplicaAnswer{.mc = err::kNotEnoughMemory, .what = "full"})
+                   : std::nullopt;
+  };
+  net.run(25s);
+  REQUIRE(seen.size() >= 2);
+  seen.erase(seen.begin());
+  CHECK(std::ranges::all_of(seen, [](uint32_t count) { return count == 1; }));
+  CHECK(missing() == 1);
+  net.instead = nullptr;
+  net.run(25s);
+  CHECK(missing() == 0);
+  CHECK(net.has(1, "k"));
+}
+
 TEST_CASE("host/replicas: a forced removal leaves no copy on the nodes that are there, and a pin reaches all holders") {
   Network net(3);
   REQUIRE_OK(net.put(0, "k", "value", {.durability = Durability::d3, .copies = 3}));
@@ -403,7 +436,9 @@ TEST_CASE("host/replicas: a value may be put after its removal through a node wh
 
 TEST_CASE("host/replicas: an error number that no release knows is an error of the other node") {
   Network net(2);
-  net.wrong_error = 4'000'000'000;
+  net.instead = [](const std::string&, const wire::ReplicaCall&) {
+    return Result<wire::ReplicaAnswer>(wire::ReplicaAnswer{.mc = 4'000'000'000, .what = "?"});
+  };
   const auto refused = net.put(0, "k", "v", kTwo);
   REQUIRE(!refused);
   CHECK(refused.error().mc == err::kPeerGarbage);
