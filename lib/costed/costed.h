@@ -88,7 +88,7 @@ class Costed final : public node::Compute {
   TimePoint began_{};
   uint32_t layers_here_ = UINT32_MAX;  // of the prefix of the chunk under way
   Duration layer_time_{};              // of that chunk
-  Error failure_;                      // of the current chunk, told when it is due
+  Error failure_;                      // of the current chunk, reported when it is due
   bool failed_ = false;
   std::vector<uint64_t> tags_;  // Standin::extend of each token of the current chunk
   std::unordered_map<uint64_t, Sequence> batch_;

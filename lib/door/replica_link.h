@@ -1,5 +1,5 @@
-// The other cache nodes of a cluster, as the replicas of values (door/replicas.h) reach them. lib/host implements it
-// over the control plane.
+// ReplicaLink carries calls about replicas of values (door/replicas.h) to the other cache nodes of a cluster. lib/host
+// implements it over the control plane.
 #pragma once
 
 #include <functional>
@@ -46,7 +46,8 @@ class ReplicaLink {
   Result<wire::ReplicaAnswer> call(const Node& to, const wire::ReplicaCall& call, Duration time) {
     return std::move(call_all({&to, 1}, call, time, nullptr).front());
   }
-  /// Gives calls of other nodes to `handler`, until an empty one takes its place: then no call of it is running.
+  /// Calls of other nodes go to `handler` from now on; with an empty one they are dropped. When it returns, the former
+  /// handler is not running.
   virtual void serve(Handler handler) = 0;
 };
 

@@ -1,4 +1,5 @@
-// Values with replicas in calls between cache nodes (wire/replica_messages.h), and in the store of one node.
+// These functions convert a value with replicas between its form in calls of cache nodes (wire/replica_messages.h) and
+// its form in the store of one node.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ inline wire::ReplicaValue value_of(const node::ValueInfo& info) {
   return out;
 }
 
-/// A time that another node says, within what this node takes.
+/// A time from a call of another node, bounded to what this node takes.
 inline Duration time_of(uint64_t ms) {
   constexpr uint64_t kMost = uint64_t{1000} * 366 * 86'400 * 2;
   return std::chrono::milliseconds(std::min(ms, kMost));

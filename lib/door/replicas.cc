@@ -112,8 +112,9 @@ void Replicas::stop() {
 Result<Replicas::Members> Replicas::members() const {
   Members out = link_.members();
   if (!out.self.empty()) return out;
-  return user_error(err::kPeerUnreachable, "this node is not a member of a cluster, and knows no other cache node",
-                    "replicas", "start a conductor, or put the value with one replica");
+  return user_error(err::kPeerUnreachable,
+                    "this node is not a member of a cluster, so it has no other cache node to ask", "replicas",
+                    "start a conductor, or put the value with one replica");
 }
 
 ReplicaLink::Answers Replicas::ask_all(std::span<const Node> nodes, const ReplicaCall& call, TimePoint until,
@@ -301,7 +302,7 @@ Result<Replicas::PutResult> Replicas::spread(Spread& put) {
 
 /// Takes a value back from nodes that had none of its key.
 void Replicas::undo(const Spread& put) {
-  if (!put.before.is_single()) return;  // a replica more of an old value is no harm
+  if (!put.before.is_single()) return;  // one more replica of a value that stays does no harm
   ReplicaCall call = call_of(ReplicaOp::remove, put.key);
   call.value.set = put.terms.replicas;
   for (const std::string& holder : put.created) {
@@ -683,9 +684,9 @@ void Replicas::update(Metrics& metrics) {
   const auto count = [](metric::Counter counter, uint64_t total, uint64_t& before) {
     counter.add(static_cast<double>(total - std::exchange(before, total)));
   };
-  count(metrics.counter(metric::kStoreReplicas, {"made"}), counts_.made, told_.made);
-  count(metrics.counter(metric::kStoreReplicas, {"failed"}), counts_.failed, told_.failed);
-  count(metrics.counter(metric::kStoreReplicas, {"fetched"}), counts_.fetched, told_.fetched);
+  count(metrics.counter(metric::kStoreReplicas, {"made"}), counts_.made, reported_.made);
+  count(metrics.counter(metric::kStoreReplicas, {"failed"}), counts_.failed, reported_.failed);
+  count(metrics.counter(metric::kStoreReplicas, {"fetched"}), counts_.fetched, reported_.fetched);
 }
 
 }  // namespace mc::door

@@ -1,5 +1,5 @@
-// Values that several cache nodes hold. Every holder of a value knows all of them (wire/replica_set.h), so there is no
-// directory. A change reaches all holders, and one holder is enough for a read:
+// Values that several cache nodes hold. Each holder keeps the names of all holders with the value (wire/replica_set.h),
+// so there is no directory. A change reaches all holders, and one holder is enough for a read:
 //
 //   put      choose the holders -> store here -> offer to the others, which read the bytes from here -> acknowledge
 //   get      no value here, or a damaged one: ask the other nodes at once, read from one that has it, store it again
@@ -7,7 +7,7 @@
 //   upkeep   the first living holder of a value makes lost replicas again (node/replica_keeper.h)
 //
 // A holder that is away would bring an old value back later. So a value is not changed without it, unless a removal is
-// forced. Two values of one key are ordered by their versions, and the lower one gives way wherever they meet.
+// forced. Two values of one key are ordered by their versions, and a node that has the lower one replaces it.
 #pragma once
 
 #include <condition_variable>
@@ -63,7 +63,8 @@ class Replicas {
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until);
 
   bool has_others() const { return !link_.members().others.empty(); }
-  /// Replicas of a value that are known to be missing now.
+  /// Number of replicas that were asked for and are not there: their nodes are away, or lacked the value when they were
+  /// asked last.
   uint32_t missing(const node::ValueKey& key, const wire::ReplicaSet& set) const;
 
   /// One look at the members, and a round of the upkeep if it is time. start() calls it; for tests.
@@ -135,7 +136,7 @@ class Replicas {
   std::map<node::ValueKey, Lacking> lacking_;  // values that holders lacked when they were asked last; bounded
   struct Counts {
     uint64_t made = 0, failed = 0, fetched = 0;
-  } counts_, told_;
+  } counts_, reported_;  // now, and at the last update()
   // Offers have threads of their own, because an offer waits until it has read the value from its caller. All other
   // calls wait for no node.
   std::unique_ptr<DoorPool> offers_, calls_;

@@ -113,8 +113,8 @@ Result<WeightLoader::Source> WeightLoader::source(const std::string& name, uint6
   return out;
 }
 
-/// Asks for the first bytes of a tensor that is packed next, and counts on the packing to ask for all behind them.
-/// Most tensors lie in a file in the order of their use: then these bytes have been asked for before.
+/// Asks for the first bytes of a tensor that is packed next. The packing asks for all bytes after them. Most tensors
+/// lie in a file in the order of their use: then these bytes have been asked for before.
 void WeightLoader::ask(const Source& source) const {
   const std::byte* begin = source.tensor->data;
   const auto left = static_cast<size_t>(source.rows.readable - begin);

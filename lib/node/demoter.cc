@@ -28,10 +28,10 @@ double draw(const BlockHash& first, const std::string& name) {
 // With scores w / -ln(u) a node of weight w wins with the probability w / sum of all weights.
 const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches) {
   MC_ASSERT(!caches.empty());
-  double sum = 0, told = 0;
+  double sum = 0, announced = 0;
   for (const wire::Peer* cache : caches)
-    if (cache->cache_bytes > 0) sum += static_cast<double>(cache->cache_bytes), ++told;
-  const double mean = told > 0 ? sum / told : 1;
+    if (cache->cache_bytes > 0) sum += static_cast<double>(cache->cache_bytes), ++announced;
+  const double mean = announced > 0 ? sum / announced : 1;
   const wire::Peer* best = nullptr;
   double best_score = -1;
   for (const wire::Peer* cache : caches) {

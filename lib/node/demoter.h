@@ -56,7 +56,7 @@ class Demoter {
   const NamespaceBook& names_;
   std::map<uint64_t, Offer> offers_;
   std::map<BlockHash, InstanceId> demoted_;  // blocks that a cache node holds, as far as this node has learnt
-  std::map<InstanceId, TimePoint> refused_;  // cache nodes that took nothing of an offer -> next offer
+  std::map<InstanceId, TimePoint> refused_;  // cache nodes that took nothing of an offer -> time of their next offer
   TimePoint next_{};
 };
 

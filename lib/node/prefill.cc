@@ -458,9 +458,9 @@ void Prefill::book_prefix(Request& r, TimePoint now) {
   stats_.computed_tokens += r.tokens() - r.prefix.blocks * bt;
 }
 
-/// Tells the compute of the layers that have come. When all have, the decode node hears of the prefix and of what was
-/// computed meanwhile. When a block does not come, the run is cancelled, and the blocks from there on are computed into
-/// the same pages.
+/// Reports the layers that have arrived to the compute. When all have, the prefix and what was computed meanwhile are
+/// announced to the decode node. When a block does not arrive, the run is cancelled, and the blocks from there on are
+/// computed into the same pages.
 void Prefill::follow_prefix(Request& r, TimePoint now, Actions& out) {
   ArrivingPrefix& coming = *r.arriving;
   const RequestId& req = r.spec.req;

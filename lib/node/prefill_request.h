@@ -46,12 +46,12 @@ struct ChunkProgress {
   ChunkFlow flow;  // chunks that later stages have not finished
 };
 
-/// A prefix whose later layers arrive while the first chunk is computed (Mooncake 5.2, "Layer-wise Prefill"). The
-/// decode node hears of no extent until all have come, because a block that does not come is computed, and its bytes
-/// may differ.
+/// A prefix whose later layers arrive while the first chunk is computed (Mooncake 5.2, "Layer-wise Prefill"). No extent
+/// is announced to the decode node until all have arrived, because a block that does not arrive is computed, and its
+/// bytes may differ.
 struct ArrivingPrefix {
   uint32_t here = 0;              // number of leading blocks that were here when computing started
-  uint32_t layers = 0;            // number of leading layers that the compute was told of
+  uint32_t layers = 0;            // number of leading layers that were reported to the compute
   bool failed = false;            // a block does not come: the run under way has been cancelled
   std::vector<LayerDone> sealed;  // layers of the chunk that are not announced yet
 };

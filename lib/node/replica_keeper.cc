@@ -82,7 +82,7 @@ ReplicaKeeper::Work ReplicaKeeper::work(const ValueKey& key, const wire::Replica
       if (holder != self_ && !failed_.contains(holder)) out.confirm.push_back(holder);
       continue;
     }
-    // A holder that this process has never seen is away since the process knows the members.
+    // A holder that this process has never seen counts as away since the process has had a list of members.
     const auto away = away_.find(holder);
     const bool is_long = now >= after(away == away_.end() ? first_seen_ : away->second, options_.grace);
     counted += !is_long;

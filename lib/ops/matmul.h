@@ -51,7 +51,7 @@ struct WeightRows {
   WeightScales scales = {};
   /// Called by any packing thread for each range of bytes that it has read for the last time; may be null.
   void (*done)(const std::byte* begin, const std::byte* end) = nullptr;
-  /// Called likewise for each range of bytes that will be read soon: kReadAheadBytes behind those that a thread begins
+  /// Called likewise for each range of bytes that will be read soon: kReadAheadBytes after those that a thread begins
   /// with, as far as `readable`, the end of what can be read.
   void (*soon)(const std::byte* begin, const std::byte* end) = nullptr;
   const std::byte* readable = nullptr;

@@ -172,7 +172,7 @@ class LanePacker {
     }
   }
 
-  /// Bit kGroup of every byte is the fifth bit of a code of group kGroup; and so on for the groups behind it.
+  /// Bit kGroup of every byte is the fifth bit of a code of group kGroup; and so on for the groups after it.
   template <int kGroup>
   void fifth_bits(size_t half, const ireg (&words)[4]) {
     const ireg one = V::set1(0x01010101);

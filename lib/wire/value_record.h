@@ -5,8 +5,8 @@
 //     u32     u16       u16      u16+2   u64      u64    u64     i64       i64      u32         u32
 //
 // Little-endian. `tenant` and `name` in the head are lengths, and their texts follow the head. `crc` is the CRC32C of
-// everything else. A value with replicas has a record of version 2: the two bytes behind the length of the name have
-// the length of a third part, which follows the texts. Version 1 has 0 there.
+// everything else. A value with replicas has a record of version 2: the two bytes after the length of the name have the
+// length of a third part, which follows the texts. Version 1 has 0 there.
 //
 //   | version of the value | revision of the holders | copies | holders | length | name of a holder | ...
 //     u64                    u32                       u8       u8        u8

@@ -52,7 +52,7 @@ constexpr ExpertsCase kMutatedCases[] = {
 class MixtureCase {
  public:
   MixtureCase(const ExpertsCase& one, uint64_t seed) : case_(one) { fill(seed); }
-  /// x after the mixture was added. Code::corrupt as the device.
+  /// Returns x after the mixture was added. Errors are those of the device.
   Result<std::vector<float>> run(gpu::Device& device) const;
   /// The largest error as a share of its bound.
   double share(const std::vector<float>& got) const;
@@ -265,7 +265,7 @@ constexpr ExpertsMutant kExpertsMutants[] = {
     {"expert product of 16 rows: the last row is lost", "expert_product_16", Fault::tile_loses_row},
     {"expert product of 16 rows: waits for all but two groups", "expert_product_16", Fault::none,
      Instruction::cp_async_wait, "multiply", 1, Edit::argument, 2},
-    {"expert product of 16 rows: columns behind the last are not zeroed", "expert_product_16", Fault::none,
+    {"expert product of 16 rows: columns after the last are not zeroed", "expert_product_16", Fault::none,
      Instruction::cp_async, "load_rows", 1, Edit::argument, 16},
     {"expert product of 64 rows: the neighbour's weights", "expert_product_64", Fault::neighbours_weights},
     {"expert product of 64 rows: the last row is lost", "expert_product_64", Fault::tile_loses_row},
@@ -273,7 +273,7 @@ constexpr ExpertsMutant kExpertsMutants[] = {
      "multiply", 2, Edit::transposed},
 };
 
-/// ExpertsRuns one mutant under each of `policies`, and adds its row. False: a run reported nothing.
+/// Runs one mutant under each of `policies`, and adds its row. False: a run reported nothing.
 Result<bool> run_experts_mutant(const std::string& name, std::string_view entry, gpu::emu::Options wanted, int policies,
                                 const MixtureCase& mixed, const std::vector<float>& sound, Rows& rows) {
   int caught = 0;
@@ -294,7 +294,7 @@ Result<bool> run_experts_mutant(const std::string& name, std::string_view entry,
   return caught == policies;
 }
 
-/// Sound runs of the two cases.
+/// A case of mutants with the result of the sound kernels.
 struct SoundMixture {
   MixtureCase mixed;
   std::vector<float> result;

@@ -16,8 +16,8 @@ struct ExpertsOptions {
 /// Runs all cases on `device`, or without one in an emulator, and adds a row for each. MC8004: a result is wrong or a
 /// rule is broken.
 Result<void> check_experts(gpu::Device* device, const ExpertsOptions& options, Rows& rows);
-/// Leaves out each call of the kernels in an emulator, sets each fault, and adds a row for it. The names of those that
-/// nothing reported.
+/// Leaves out each call of the kernels in an emulator, sets each fault, and adds a row for it. Returns the names of
+/// those that nothing reported.
 Result<std::string> mutate_experts(const ExpertsOptions& options, Rows& rows);
 /// The table of the rows of check_experts().
 Table experts_table();

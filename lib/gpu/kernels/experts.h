@@ -1,7 +1,8 @@
 // Arguments of the kernels of a mixture of experts (experts_sm80.cu, gemm_sm80.cu), as the host fills them and the
-// device reads them. gpu/mixture.h launches them. A row asks `per_token` experts, each of which is an entry; entry
-// row * per_token + i is the row's i-th expert, in ascending order of expert. The entries of an expert are a group:
-// groups stand side by side in ascending order of expert, and the place of an entry among all of them is its slot.
+// device reads them. gpu/mixture.h launches them. A row has `per_token` experts. Each pair of a row and one of its
+// experts is an entry: entry row * per_token + i is the row's i-th expert, in ascending order. The entries of one
+// expert are a group. Groups follow one another in ascending order of expert, and the place of an entry among all is
+// its slot.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,8 @@ struct GroupArgs {
   int32_t tile_rows = 0;   // of a tile at most
   int32_t tile_count = 0;  // at least entries / tile_rows + min(experts, entries)
 };
-/// A counter for each expert, sums of four warps of two kinds, and their votes of two rounds.
+/// Shared memory has a counter for each expert, two sums of each of four warps, and the votes of four warps in two
+/// rounds.
 constexpr uint32_t group_shared(uint32_t experts) {
   return experts * 4 + 64;
 }

@@ -18,7 +18,7 @@ struct Candidate {
   int32_t expert = 0;
 };
 
-/// The order of the choice.
+/// Whether `a` is chosen before `b`.
 MC_DEVICE bool comes_before(const Candidate& a, const Candidate& b) {
   if (a.score != b.score) return a.score > b.score;
   return ptx::has_fault(Fault::ties_to_higher) ? a.expert > b.expert : a.expert < b.expert;
@@ -29,9 +29,9 @@ MC_DEVICE Candidate candidate(const float* scores, int expert) {
   return {score == score ? score : kMinusInf, expert};
 }
 
-/// The first candidate behind `last`. All lanes get it.
-MC_DEVICE Candidate first_behind(const Candidate& last, const float* scores, int experts) {
-  Candidate first{kMinusInf, experts};  // comes behind every expert
+/// Returns the first candidate after `last`, in all lanes.
+MC_DEVICE Candidate first_after(const Candidate& last, const float* scores, int experts) {
+  Candidate first{kMinusInf, experts};  // comes after every expert
 #pragma unroll 1
   for (int expert = static_cast<int>(ptx::tid_x() % 32); expert < experts; expert += 32) {
     const Candidate one = candidate(scores, expert);
@@ -75,9 +75,9 @@ MC_KERNEL(route_rows, (kThreads))(MC_PARAM(RouteArgs) args) {
   const int lane = ptx::tid_x() % 32;
   if (row >= args.rows) return;
   const float* scores = args.scores + row * args.stride;
-  Candidate last = first_behind({-kMinusInf, -1}, scores, args.experts);
+  Candidate last = first_after({-kMinusInf, -1}, scores, args.experts);
   const float best = last.score;
-  for (int i = 1; i < args.per_token; ++i) last = first_behind(last, scores, args.experts);
+  for (int i = 1; i < args.per_token; ++i) last = first_after(last, scores, args.experts);
   const bool over_chosen = args.normalise && !ptx::has_fault(Fault::shares_of_all);
   float sum = 0;
 #pragma unroll 1

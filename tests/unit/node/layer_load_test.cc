@@ -67,7 +67,7 @@ std::vector<Told> told(const Actions& actions) {
 
 }  // namespace
 
-TEST_CASE("node/layer_load: computing begins with the first layer, and decode hears of the extents when all are here") {
+TEST_CASE("node/layer_load: computing begins with the first layer, and decode receives the extents when all are here") {
   LoadBench b;
   const RunChunk run = b.begin_early();
   CHECK(told(b.give(LayerDone{run.run, 0, kBlocks, {21}})).empty());

@@ -38,7 +38,8 @@ class Ranges {
 
 }  // namespace
 
-TEST_CASE("ops/matmul: packing asks once for every byte behind the first, up to the end, and gives back what it read") {
+TEST_CASE(
+    "ops/matmul: packing asks once for every byte after the first ones, up to the end, and gives back what it read") {
   constexpr size_t kColumns = 4096, kRows = 5504, kBytes = kRows * (kColumns / 32 * 34);  // of a part
   static Ranges asked, given_back;
   auto file = mem::HostBuffer::allocate(2 * kBytes + kReadAheadBytes);  // never written, so it takes no memory
