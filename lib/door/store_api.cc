@@ -223,7 +223,7 @@ void StoreApi::submit(http::Request request, std::string key, const http::Respon
     case DoorPool::Admission::stopping: return out.respond(with_retry(draining()));
     case DoorPool::Admission::full: break;
   }
-  out.respond(with_retry(http::error_response(err::kQueueFull, "too many calls wait for the disk")));
+  out.respond(with_retry(http::error_response(err::kQueueFull, "too many calls wait for the disk or for other nodes")));
 }
 
 /// A call on a thread of the pool, and the work behind its answer.

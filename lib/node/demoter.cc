@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "node/reason.h"
 
 namespace mc::node {
 namespace {
@@ -113,11 +114,11 @@ void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message, TimeP
   // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
     if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = it->second.instance;
-  if (message.stored.empty() && message.reason != to_string(Code::corrupt))
-    refused_[it->second.instance] = now + kRefusedFor;
+  const bool is_damaged = reason_named(message.reason) == Reason::corrupt;
+  if (message.stored.empty() && !is_damaged) refused_[it->second.instance] = now + kRefusedFor;
   // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
   // and again.
-  if (message.reason == to_string(Code::corrupt))
+  if (is_damaged)
     for (const auto& hash : it->second.hashes)
       if (shelf_.pool.find(hash) != kv::kNoPage && !demoted_.contains(hash))
         shelf_.pool.remove(hash, kv::Removal::corrupt);
