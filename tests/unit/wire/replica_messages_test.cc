@@ -1,6 +1,7 @@
 #include "wire/replica_messages.h"
 
 #include "test.h"
+#include "unit/wire/golden.h"
 
 using namespace mc;
 using namespace mc::wire;
@@ -17,15 +18,25 @@ ReplicaCall example() {
   return call;
 }
 
+ReplicaAnswer example_answer() {
+  ReplicaAnswer answer{.mc = 4007, .what = "gone", .value = example().value, .changed = true, .transfer = 9};
+  answer.data = {1, 2, 3};
+  return answer;
+}
+
 TEST_CASE("wire/replica_messages: a call and an answer are read back as they were written") {
   const auto call = parse_replica_call(encode(example()));
   REQUIRE_OK(call);
   CHECK(*call == example());
-  ReplicaAnswer answer{.mc = 4007, .what = "gone", .value = example().value, .changed = true, .transfer = 9};
-  answer.data = {1, 2, 3};
-  const auto read = parse_replica_answer(encode(answer));
-  REQUIRE_OK(read);
-  CHECK(*read == answer);
+  const auto answer = parse_replica_answer(encode(example_answer()));
+  REQUIRE_OK(answer);
+  CHECK(*answer == example_answer());
+}
+
+TEST_CASE("wire/replica_messages: the bytes are those of the golden file") {
+  test::check_golden("replica_messages.txt", std::string(kReplicaCall) + " " + test::hex(encode(example())) + "\n" +
+                                                 std::string(kReplicaAnswer) + " " +
+                                                 test::hex(encode(example_answer())) + "\n");
 }
 
 TEST_CASE("wire/replica_messages: cut bytes, an unknown operation and impossible holders are refused") {

@@ -64,6 +64,24 @@ TEST_CASE("wire/value_record: the bytes are those that the drawing shows") {
   CHECK(byte(63) == 'm');
 }
 
+TEST_CASE("wire/value_record: the bytes of the holders are those that the drawing shows") {
+  ValueRecord record = example();
+  record.replicas = {.version = 7, .revision = 3, .copies = 2, .holders = {"c0", "n"}};
+  const auto bytes = encode(record);
+  REQUIRE(bytes.size() == 60 + 3 + 8 + 19);
+  const auto byte = [&](size_t at) { return static_cast<int>(bytes[at]); };
+  CHECK(byte(4) == 2);
+  CHECK(byte(10) == 19);
+  CHECK(byte(71) == 7);
+  CHECK(byte(79) == 3);
+  CHECK(byte(83) == 2);
+  CHECK(byte(84) == 2);
+  CHECK(byte(85) == 2);
+  CHECK(byte(86) == 'c');
+  CHECK(byte(88) == 1);
+  CHECK(byte(89) == 'n');
+}
+
 TEST_CASE("wire/value_record: one flipped bit, a cut and an addition are each refused") {
   const auto bytes = encode(example());
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
