@@ -14,12 +14,12 @@ namespace {
 
 using namespace mc::wire;
 
-constexpr size_t kTenantAt = 6, kNameAt = 8, kNumberAt = 12, kDataAt = 20, kBytesAt = 28, kCrcAt = 56;
+constexpr size_t kTenantAt = 6, kNameAt = 8, kReplicasAt = 10, kNumberAt = 12, kDataAt = 20, kBytesAt = 28, kCrcAt = 56;
 
 void try_bytes(std::span<const std::byte> bytes) {
   const auto record = parse_value_record(bytes);
   if (!record) return;
-  if (record->tenant.size() + record->name.size() + kValueRecordHead != bytes.size()) std::abort();
+  if (!is_plausible(record->replicas)) std::abort();
   if (record->number > kValueNumberMost || record->data > kValueNumberMost || record->bytes > kValueBytesMost)
     std::abort();
   const auto again = encode(*record);
@@ -41,8 +41,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size > 0) std::memcpy(bytes.data(), data, size);
   try_bytes(bytes);
   if (size < kValueRecordHead) return 0;
-  const auto texts = static_cast<uint16_t>(std::min<size_t>(size - kValueRecordHead, UINT16_MAX));
-  uint16_t tenant;
+  auto texts = static_cast<uint16_t>(std::min<size_t>(size - kValueRecordHead, UINT16_MAX));
+  uint16_t tenant, replicas;
+  std::memcpy(&replicas, bytes.data() + kReplicasAt, sizeof replicas);
+  replicas = std::min(replicas, texts);
+  texts = static_cast<uint16_t>(texts - replicas);
+  std::memcpy(bytes.data() + kReplicasAt, &replicas, sizeof replicas);
   std::memcpy(&tenant, bytes.data() + kTenantAt, sizeof tenant);
   tenant = std::min(tenant, texts);
   const auto name = static_cast<uint16_t>(texts - tenant);
