@@ -174,13 +174,17 @@ bool has_store(const std::string& directory) {
   return found;
 }
 
+uint64_t present_bytes(const std::string& directory) {
+  uint64_t bytes = 0;
+  for_files(directory, [&](const std::filesystem::directory_entry& entry) { bytes += segment_bytes_of(entry); });
+  return bytes;
+}
+
 uint64_t block_disk_room(const std::string& directory) {
   std::error_code error;
   const auto space = std::filesystem::space(existing_folder(directory), error);
-  uint64_t bytes = error ? UINT64_MAX / 2 : space.available;
-  for (const std::string& folder : {directory, directory + "/" + std::string(kValuesFolder)})
-    for_files(folder, [&](const std::filesystem::directory_entry& entry) { bytes += segment_bytes_of(entry); });
-  return bytes;
+  const uint64_t free = error ? UINT64_MAX / 2 : space.available;
+  return free + present_bytes(directory) + present_bytes(directory + "/" + std::string(kValuesFolder));
 }
 
 uint64_t block_disk_files(const std::string& directory, uint64_t capacity_bytes) {

@@ -26,6 +26,8 @@ struct BlockDiskOptions {
 
 /// Whether the directory has a superblock or a segment of a store.
 bool has_store(const std::string& directory);
+/// Bytes of the segments in the directory. With this capacity a store neither grows nor gives files back.
+uint64_t present_bytes(const std::string& directory);
 /// The disk of the store in the directory, read-only; null when a start would make a new store. Returns an error when
 /// the start could not take the directory or make what the store lacks. Changes nothing.
 Result<std::unique_ptr<store::Disk>> look_at_store(const std::string& directory, const std::string& io);

@@ -14,6 +14,7 @@
 #include "base/foreign_text.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "host/block_disk.h"
 #include "host/value_check.h"
 #include "node/disk_block.h"
 #include "store/store.h"
@@ -84,22 +85,6 @@ Findings read_all_blocks(store::Store& store) {
   return findings;
 }
 
-bool has_store(const std::string& directory) {
-  return std::filesystem::exists(directory + "/super.a") || std::filesystem::exists(directory + "/super.b");
-}
-
-/// Bytes of the segments that are there. With this capacity a store neither grows nor gives files back.
-uint64_t present_bytes(const std::string& directory) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator(directory, error); it != end(it); it.increment(error)) {
-    if (!it->path().filename().string().starts_with("seg.")) continue;
-    std::error_code unsized;
-    if (const uint64_t of_file = it->file_size(unsized); !unsized) bytes += of_file;
-  }
-  return bytes;
-}
-
 /// The findings of one store of KV blocks.
 struct Report {
   std::vector<std::string> lost;  // promises of the store that the start found broken
@@ -165,7 +150,7 @@ Result<std::unique_ptr<store::Store>> open_blocks(const std::string& directory, 
   auto disk = store::open_disk("auto", directory, access);
   if (!disk) return as_user_error(err::kFileAccess, std::move(disk).error());
   auto store =
-      store::Store::open(std::move(disk->disk), {.capacity_bytes = present_bytes(directory), .access = access});
+      store::Store::open(std::move(disk->disk), {.capacity_bytes = host::present_bytes(directory), .access = access});
   if (!store) return as_user_error(err::kFileAccess, within(directory, std::move(store).error()));
   return store;
 }
@@ -193,7 +178,7 @@ Result<host::ValueFindings> check_values_in(const std::string& directory, bool r
     MC_TRY(disk, store::open_disk("auto", directory, access));
     return std::move(disk.disk);
   };
-  auto found = host::check_values(open, present_bytes(directory), repairs);
+  auto found = host::check_values(open, host::present_bytes(directory), repairs);
   if (!found) return host::value_store_error(directory, std::move(found).error());
   return found;
 }
@@ -204,7 +189,7 @@ Result<int> fsck_store(const cli::Args& args) {
   const std::string directory = args.positional_one("DIR");
   const std::string values = directory + "/" + std::string(host::kValuesFolder);
   // A store that is opened where none is would be made.
-  if (!has_store(directory))
+  if (!host::has_store(directory))
     return user_error(err::kFileAccess, directory + " has no block store", "DIR",
                       "name the directory of a node's --ssd DIR:SIZE");
   const bool repairs = args.on(flags::kRepair), json = args.on(flags::kJson);
@@ -218,7 +203,7 @@ Result<int> fsck_store(const cli::Args& args) {
     out = json_of(report);
     is_sound = (report.blocks.damaged.empty() && report.lost.empty()) || repairs;
   }
-  if (has_values_alone || has_store(values)) {
+  if (has_values_alone || host::has_store(values)) {
     MC_TRY(found, check_values_in(has_values_alone ? directory : values, repairs));
     text += text_of(found);
     out.set("values", json_of(found));

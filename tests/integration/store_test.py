@@ -398,6 +398,11 @@ class Durable(unittest.TestCase):
         self.assertIn(step, refused())
         for folder in (self.disk, values):
             self.assertIn(step, run("mc-cache", "fsck", folder, env=self.c.env)[2])
+        for name in ("super.a", "super.b"):
+            os.remove(os.path.join(values, name))
+        self.assertIn(step, refused())
+        for folder in (self.disk, values):
+            self.assertIn(step, run("mc-cache", "fsck", folder, env=self.c.env)[2])
         os.rename(values, away)
         self.start(killed)
         self.assertIn("MC4007", self.verb("get", "k", code=1))
