@@ -17,6 +17,17 @@ import cluster
 from cluster import Cluster, until
 
 
+def rest_of(terminal):
+    """All that a terminal shows whose program has ended."""
+    screen = b""
+    try:
+        while data := os.read(terminal, 4096):
+            screen += data
+    except OSError:  # all was read
+        os.close(terminal)
+    return screen
+
+
 class Watched(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -146,12 +157,7 @@ class Watched(unittest.TestCase):
                 os.write(terminal, b"q")
                 self.assertEqual(top.wait(60), 0, top.stderr.read())
                 connection.close()
-        screen = b""
-        try:
-            while data := os.read(terminal, 4096):
-                screen += data
-        except OSError:  # all was read
-            os.close(terminal)
+        screen = rest_of(terminal)
         self.assertNotIn(b"in time", screen)
         self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen)
 
@@ -178,12 +184,7 @@ class Watched(unittest.TestCase):
                     self.assertEqual(top.wait(60), 130)
                 finally:
                     top.kill()  # the end of `with` would wait for it
-        screen = b""
-        try:
-            while data := os.read(terminal, 4096):
-                screen += data
-        except OSError:  # all was read
-            os.close(terminal)
+        screen = rest_of(terminal)
         self.assertTrue(screen.endswith(b"\x1b[?25h\x1b[?1049l"), screen[-200:])
 
     def test_a_failed_handshake_is_logged_with_its_other_end(self):

@@ -96,18 +96,24 @@ TEST_CASE("node/conductor: the last attempt of a request whose blocks were damag
   }
 }
 
+/// Serves a request whose prefill node read 64 tokens in 2 ms and computed for 5 ms.
+void serve(Bench& b, wire::PrefillReport report) {
+  start(b);
+  b.submit("r");
+  wire::FirstToken first;
+  first.req = "r", first.attempt = 1, first.token = 10;
+  first.report = std::move(report);
+  first.report.compute_ms = 5, first.report.fetch_ms = 2, first.report.cached_remote = 64;
+  b.give(Received{"p0", instance(1), first});
+}
+
 TEST_CASE("node/conductor: a fetch from one holder teaches the rate of reading, one from two holders does not") {
   for (const size_t holders : {1, 2}) {
     CAPTURE(holders);
     Bench b;
-    start(b);
-    b.submit("r");
-    wire::FirstToken f;
-    f.req = "r", f.attempt = 1, f.token = 10;
-    f.report.compute_ms = 5, f.report.fetch_ms = 2, f.report.cached_remote = 64;
-    f.report.sources = {{"c0", "32"}, {"c1", "32"}};
-    f.report.sources.resize(holders);
-    b.give(Received{"p0", instance(1), f});
+    wire::PrefillReport report{.sources = {{"c0", "32"}, {"c1", "32"}}};
+    report.sources.resize(holders);
+    serve(b, report);
     CHECK(b.conductor.flights().prediction_errors().read.samples() == (holders == 1 ? 1 : 0));
   }
 }
@@ -116,14 +122,7 @@ TEST_CASE("node/conductor: a fetch that computing has overlapped teaches its who
   for (const double hidden_ms : {0.0, 98.0}) {
     CAPTURE(hidden_ms);
     Bench b;
-    start(b);
-    b.submit("r");
-    wire::FirstToken f;
-    f.req = "r", f.attempt = 1, f.token = 10;
-    f.report.compute_ms = 5, f.report.fetch_ms = 2, f.report.cached_remote = 64;
-    f.report.fetch_hidden_ms = hidden_ms;
-    f.report.sources = {{"c0", "64"}};
-    b.give(Received{"p0", instance(1), f});
+    serve(b, {.sources = {{"c0", "64"}}, .fetch_hidden_ms = hidden_ms});
     const auto& errors = b.conductor.flights().prediction_errors();
     CHECK(errors.read.samples() == 1);
     CHECK(errors.prefill.samples() == (hidden_ms > 0 ? 0 : 1));
