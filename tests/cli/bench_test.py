@@ -315,6 +315,13 @@ class Models(Scratch):
             self.assertFalse(os.path.exists(self.dir + "/x"))
         self.assertIn("MC1001", bench("mkmodel", expect=2)[1])
 
+    def test_inspect_names_its_file_and_the_next_step_of_each_fault(self):
+        for wanted, step in (("some/model", "huggingface-cli download some/model"), (self.dir, "give a directory in")):
+            err = bench("model", "inspect", wanted, expect=1)[1]
+            self.assertIn("MC3001", err)
+            self.assertIn("where: FILE", err)
+            self.assertIn(step, err)
+
     def test_speed_is_told_with_its_share_and_the_cost_reads_back(self):
         cost = os.path.join(self.dir, "cost.toml")
         s = result("model", "-p", "64,128", "-n", 4, "-d", "0,128", "-r", 2, "--save-cost", cost)

@@ -336,10 +336,9 @@ Result<int> measure_model(const cli::Args& args) {
                         "ACTION");
     if (args.positional("FILE").empty()) return inspect_model(args, args.text(flags::kModel));
     auto shown = inspect_model(args, args.positional_one("FILE"));
-    if (!shown && shown.error().mc == err::kModelIncomplete && shown.error().where == "-m") {
+    // The model is an argument here, and its errors name the flag.
+    if (!shown && shown.error().mc == err::kModelIncomplete && !shown.error().where.empty())
       shown.error().where = "FILE";
-      shown.error().next = "give a directory in Hugging Face format or a GGUF file";
-    }
     return shown;
   }
   MC_TRY(sink, Sink::open(args));
