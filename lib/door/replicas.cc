@@ -246,12 +246,14 @@ Result<ReplicaSet> Replicas::choose(const ValueKey& key, const node::ValueTerms&
 }
 
 Result<Replicas::PutResult> Replicas::put(const ValueKey& key, const SharedValue& value, node::ValueTerms terms,
-                                          TimePoint until) {
+                                          TimePoint until, StoredValues::Later* later) {
   MC_ASSERT(value != nullptr);
+  const bool asks_for_replicas = terms.copies > 1 || terms.durability == node::Durability::d3;
   if (terms.copies > wire::kReplicasMax)
     return user_error(err::kInvalidField, "replicas is at most " + std::to_string(wire::kReplicasMax), "replicas");
   MC_TRY(there, members());
-  MC_TRY(before, standing(key, there, false, until));
+  MC_TRY(before, standing(key, there, !asks_for_replicas, until));
+  if (!asks_for_replicas && before.is_single()) return values_.put(key, value, terms, later, until);
   MC_TRY(set, choose(key, terms, before, there));
   if (terms.durability == node::Durability::d1) terms.durability = node::Durability::d2;
   if (terms.durability == node::Durability::d2 && set.holders.size() > 1) terms.durability = node::Durability::d3;

@@ -53,8 +53,10 @@ class Replicas {
   /// Acknowledged when all holders have the value at its level. Errors: those of StoredValues::put(), of this node or
   /// of another one, which the error names; MC4031 there are too few nodes; MC2101 a node does not answer. After an
   /// error the nodes that did not have the value do not have it, as far as they can be reached.
+  /// A put that asks for no replicas keeps those of the key's value. Where no node that answers has any, this node
+  /// alone gets the value, as StoredValues::put() does with `later`.
   Result<PutResult> put(const node::ValueKey& key, const node::SharedValue& value, node::ValueTerms terms,
-                        TimePoint until);
+                        TimePoint until, StoredValues::Later* later = nullptr);
   /// The value from another node that holds it. MC4007: no node has it. A node that should hold it stores it again.
   Result<Found> get(const node::ValueKey& key, TimePoint until);
   Result<node::ValueInfo> find(const node::ValueKey& key, TimePoint until);

@@ -423,7 +423,8 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
   const node::ValueKey key{tenant, op.key};
   const bool wants_replicas = op.terms.copies > 1 || op.terms.durability == node::Durability::d3;
   Later* later = call.is_batch || !call.may_wait ? nullptr : &call.later;
-  MC_TRY(done, replicas_ && (wants_replicas || has_replicas(key)) ? replicas_->put(key, value, op.terms, call.until)
+  MC_TRY(done, replicas_ && (wants_replicas || may_be_shared(key))
+                   ? replicas_->put(key, value, op.terms, call.until, later)
                : wants_replicas && op.terms.durability != node::Durability::d3
                    ? Result<PutResult>(no_replicas(op.terms.copies))
                    : values_.put(key, value, op.terms, later, call.until));
@@ -498,6 +499,13 @@ bool StoreApi::has_replicas(const node::ValueKey& key) {
   return info && !info->replicas.is_single();
 }
 
+/// Whether other nodes have to be asked before the key's value is changed.
+bool StoreApi::may_be_shared(const node::ValueKey& key) {
+  if (!replicas_) return false;
+  const auto info = values_.find(key);
+  return info ? !info->replicas.is_single() : replicas_->has_others();
+}
+
 /// The value of this node, or of another one where this node has none or a damaged one.
 Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call) {
   auto found = values_.get(key, op.lease, call.may_wait);
@@ -520,15 +528,11 @@ Result<node::ValueInfo> StoreApi::find_anywhere(const node::ValueKey& key, Call&
 }
 
 Result<void> StoreApi::remove(const node::ValueKey& key, const StoreOp& op, Call& call) {
-  const bool is_own = values_.find(key).has_value();
-  const bool is_shared = replicas_ && (is_own ? has_replicas(key) : replicas_->has_others());
-  return is_shared ? replicas_->remove(key, op.forced, call.until) : values_.remove(key, call.until);
+  return may_be_shared(key) ? replicas_->remove(key, op.forced, call.until) : values_.remove(key, call.until);
 }
 
 Result<void> StoreApi::pin(const node::ValueKey& key, Duration time, Call& call) {
-  const bool is_own = values_.find(key).has_value();
-  const bool is_shared = replicas_ && (is_own ? has_replicas(key) : replicas_->has_others());
-  return is_shared ? replicas_->pin(key, time, call.until) : values_.pin(key, time, call.until);
+  return may_be_shared(key) ? replicas_->pin(key, time, call.until) : values_.pin(key, time, call.until);
 }
 
 void StoreApi::update(Metrics& metrics) {

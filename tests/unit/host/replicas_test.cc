@@ -434,6 +434,24 @@ TEST_CASE("host/replicas: a value may be put after its removal through a node wh
   }
 }
 
+TEST_CASE("host/replicas: a put that names no number keeps the replicas, also through a node that has none of them") {
+  Network net(3);
+  REQUIRE_OK(net.put(0, "k", "old", kTwo));
+  const auto holders = net.holders("k");
+  size_t other = 0;
+  while (net.has(other, "k")) ++other;
+  CHECK(net.put(other, "k", "new", {}).error().mc == err::kValueDiffers);
+  for (size_t i = 0; i < 3; ++i) CHECK(net.get(i, "k") == "old");
+  REQUIRE_OK(net.put(other, "k", "new", {.replaces = true}));
+  for (size_t i = 0; i < 3; ++i) CHECK(net.get(i, "k") == "new");
+  CHECK(net.holders("k") == holders);
+  REQUIRE_OK(net.put(other, "own", "value", {}));
+  CHECK(net.holders("own") == std::vector<size_t>{other});
+  net.kill(holders[1]);  // nodes that do not answer have no say in a put of one copy
+  net.loss = 1;
+  REQUIRE_OK(net.put(other, "later", "value", {}));
+}
+
 TEST_CASE("host/replicas: an error number that no release knows is an error of the other node") {
   Network net(2);
   net.instead = [](const std::string&, const wire::ReplicaCall&) {
