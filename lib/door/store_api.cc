@@ -479,10 +479,10 @@ Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const Sto
 
 Result<StoreApi::Outcome> StoreApi::relocate(const std::string& tenant, const StoreOp& op, Call& call) {
   const node::ValueKey key{tenant, op.key}, to{tenant, op.to};
-  const bool is_copy = op.verb == StoreVerb::copy;
-  if ((!is_copy && has_replicas(key)) || has_replicas(to))
+  const bool is_copy = op.verb == StoreVerb::copy, is_to_shared = has_replicas_anywhere(to, call);
+  if (is_to_shared || (!is_copy && has_replicas(key)))
     return user_error(err::kInvalidField,
-                      "the value of " + std::string(is_copy || has_replicas(to) ? "the new key" : "the key") +
+                      "the value of " + std::string(is_to_shared ? "the new key" : "the key") +
                           " has replicas on other nodes, which copy and move do not reach",
                       "key", "get the value and put it under the new key, with the replicas that it should have");
   MC_TRY(done, is_copy ? values_.copy(key, to, op.terms.replaces, call.until)
@@ -497,6 +497,11 @@ bool StoreApi::has_replicas(const node::ValueKey& key) {
   if (!replicas_) return false;
   const auto info = values_.find(key);
   return info && !info->replicas.is_single();
+}
+
+/// Whether the key has a value with replicas here, or on another node that answers.
+bool StoreApi::has_replicas_anywhere(const node::ValueKey& key, const Call& call) {
+  return has_replicas(key) || (may_be_shared(key) && replicas_->find(key, call.until));
 }
 
 /// Whether other nodes have to be asked before the key's value is changed.

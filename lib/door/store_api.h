@@ -92,6 +92,7 @@ class StoreApi {
   Result<Outcome> get(const std::string& tenant, const StoreOp& op, Call& call);
   bool has_replicas(const node::ValueKey& key);
   bool may_be_shared(const node::ValueKey& key);
+  bool has_replicas_anywhere(const node::ValueKey& key, const Call& call);
   Result<StoredValues::Found> get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call);
   Result<node::ValueInfo> find_anywhere(const node::ValueKey& key, Call& call);
   Result<Outcome> relocate(const std::string& tenant, const StoreOp& op, Call& call);

@@ -104,6 +104,24 @@ class Gate {
   bool is_open_ = false;
 };
 
+/// Another cache node, c1, which alone holds the value of "shared" with replicas.
+class Neighbour final : public ReplicaLink {
+ public:
+  Members members() const override { return {.self = "c0", .others = {{"c1", {}}}}; }
+  Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration, const Suffices&) override {
+    wire::ReplicaAnswer answer;
+    if (call.name != "shared") answer.mc = err::kNotFound, answer.what = "no value";
+    if (call.op == static_cast<uint32_t>(wire::ReplicaOp::offer)) ++offers;
+    const bool differs = call.op == static_cast<uint32_t>(wire::ReplicaOp::offer) && !call.replaces;
+    if (differs) answer.mc = err::kValueDiffers, answer.what = "another value";
+    answer.value = {.bytes = 5, .set = {.version = 1, .copies = 1, .holders = {"c1"}}};
+    answer.changed = answer.replaced = true;
+    return Answers(to.size(), answer);
+  }
+  void serve(Handler) override {}
+  std::atomic<int> offers{0};
+};
+
 /// A store behind a real HTTP server on loopback, whose page lock is `is_open`.
 class Door {
  public:
@@ -263,6 +281,24 @@ TEST_CASE("door/store_api: slow readers of one tenant leave room for the answers
   CHECK(answers.add("third", 30, 100, 50));
   CHECK_FALSE(answers.add("other", 11, 100, 50));
   CHECK(answers.add("slow", 30, 100, 50));
+}
+
+TEST_CASE("door/store_api: a key whose value another node holds with replicas gets no second value here") {
+  Neighbour other;
+  Door door;
+  door.api().join(other, {});
+  CHECK(door.ask(Method::put, "/own", "value").status == 201);
+  CHECK(other.offers == 0);
+  CHECK(code_of(door.ask(Method::put, "/shared", "value")) == "value_differs");
+  CHECK(door.ask(Method::put, "/shared?replace=true", "value").status == 200);
+  CHECK(other.offers == 2);
+  const auto refused = door.ask(Method::post, "/own?op=copy&to=shared&replace=true");
+  CHECK(refused.status == 400);
+  CHECK(refused.body.find("the value of the new key has replicas on other nodes") != std::string::npos);
+  CHECK(door.ask(Method::post, "/own?op=copy&to=copied").status == 201);
+  const std::string listed = door.ask(Method::get, "").body;
+  CHECK(listed.find("copied") != std::string::npos);
+  CHECK(listed.find("shared") == std::string::npos);
 }
 
 TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and no key opens nothing") {
