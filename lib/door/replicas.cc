@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "door/replica_errors.h"
 #include "door/replica_values.h"
 #include "product/metric_names.h"
 
@@ -31,32 +32,6 @@ constexpr Duration kAskMax = 2s;    // of a call that moves no value
 constexpr Duration kTick = 200ms;   // between looks at the members
 constexpr size_t kPage = 256, kLackingMax = 65'536;
 
-/// The error that another node answered, with its name.
-Error told(const std::string& node, const ReplicaAnswer& answer) {
-  MC_ASSERT(answer.mc != 0);
-  const bool is_known = answer.mc <= INT16_MAX && find_error(static_cast<int>(answer.mc)) != nullptr;
-  return user_error(is_known ? static_cast<err::Number>(answer.mc) : err::kPeerGarbage,
-                    node + ": " + answer.what.substr(0, 1000), "key");
-}
-
-std::string names(const std::vector<std::string>& nodes) {
-  std::string out;
-  for (const std::string& node : nodes) out += (out.empty() ? "" : ", ") + node;
-  return out;
-}
-
-Error nowhere(const ValueKey& key) {
-  return user_error(err::kNotFound, "there is no value \"" + key.name.substr(0, 100) + "\" on any cache node", "key",
-                    "mc-cache ls NODE --keys lists the keys of a node");
-}
-
-Error away(const std::vector<std::string>& nodes, std::string next) {
-  return user_error(err::kPeerUnreachable,
-                    names(nodes) + (nodes.size() == 1 ? " holds" : " hold") +
-                        " the value too and cannot be reached, and would bring it back later",
-                    "key", std::move(next));
-}
-
 }  // namespace
 
 struct Replicas::Spread {
@@ -77,7 +52,10 @@ Replicas::Replicas(StoredValues& values, ReplicaLink& link, const Clock& clock, 
       value_bytes_max_(value_bytes_max),
       lent_(clock),
       removals_(clock),
-      keeper_(options) {}
+      use_(clock),
+      keeper_(options) {
+  if (!values_.replicated({}, 1).empty()) use_.begin();
+}
 
 Replicas::~Replicas() {
   stop();
@@ -122,11 +100,13 @@ ReplicaLink::Answers Replicas::ask_all(std::span<const Node> nodes, const Replic
   const bool moves_value = call.op == static_cast<uint32_t>(ReplicaOp::offer) || call.lend;
   Duration time = moves_value ? kCallMax : kAskMax;
   if (until != kNever) time = std::min(time, until - SystemClock::instance().now());
-  if (time > Duration{}) return link_.call_all(nodes, call, time, suffices);
   Answers out;
-  for (const Node& node : nodes)
+  if (time > Duration{}) out = link_.call_all(nodes, call, time, suffices);
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i]) use_.note(nodes[i].instance, out[i]->has_begun);
+  for (size_t i = out.size(); i < nodes.size(); ++i)
     out.emplace_back(
-        user_error(err::kDeadlineExceeded, "the deadline passed before " + node.name + " was asked", "key"));
+        user_error(err::kDeadlineExceeded, "the deadline passed before " + nodes[i].name + " was asked", "key"));
   return out;
 }
 
@@ -161,7 +141,9 @@ Result<ReplicaSet> Replicas::standing(const ValueKey& key, const Members& member
     if (std::pair(set.version, set.revision) > std::pair(newest.version, newest.revision)) newest = set;
   };
   if (const auto own = values_.find(key)) take(members.self, own->replicas);
-  const Answers answers = ask_all(members.others, call_of(ReplicaOp::find, key), until);
+  ReplicaCall find = call_of(ReplicaOp::find, key);
+  find.begins = use_.has_begun();
+  const Answers answers = ask_all(members.others, find, until);
   for (size_t i = 0; i < answers.size(); ++i) {
     if (!forced) MC_CHECK(answers[i]);
     if (!answers[i]) continue;
@@ -252,6 +234,7 @@ Result<Replicas::PutResult> Replicas::put(const ValueKey& key, const SharedValue
   if (terms.copies > wire::kReplicasMax)
     return user_error(err::kInvalidField, "replicas is at most " + std::to_string(wire::kReplicasMax), "replicas");
   MC_TRY(there, members());
+  if (asks_for_replicas) use_.begin();
   MC_TRY(before, standing(key, there, !asks_for_replicas, until));
   if (!asks_for_replicas && before.is_single()) return values_.put(key, value, terms, later, until);
   MC_TRY(set, choose(key, terms, before, there));
@@ -433,12 +416,15 @@ void Replicas::handle(const std::string& from, ReplicaCall call, const ReplicaLi
       const FailsAlone alone;
       done = answer(from, call);
     } catch (const std::bad_alloc&) {
-      done.mc = err::kNotEnoughMemory, done.what = "there is not enough memory for this call";
+      done = {.mc = err::kNotEnoughMemory, .what = "there is not enough memory for this call"};
+      done.has_begun = use_.has_begun();
     }
     if (ticket->settle()) out(wire::encode(done));
   };
-  const auto refuse = [out] {
-    out(wire::encode(ReplicaAnswer{.mc = err::kQueueFull, .what = "too many calls of other nodes wait"}));
+  const auto refuse = [out, has_begun = use_.has_begun()] {
+    ReplicaAnswer full{.mc = err::kQueueFull, .what = "too many calls of other nodes wait"};
+    full.has_begun = has_begun;
+    out(wire::encode(full));
   };
   job.end = [refuse](DoorPool::End) { refuse(); };
   if ((is_offer ? offers_ : calls_)->submit(std::move(job)) != DoorPool::Admission::taken) refuse();
@@ -447,6 +433,8 @@ void Replicas::handle(const std::string& from, ReplicaCall call, const ReplicaLi
 ReplicaAnswer Replicas::answer(const std::string& from, const ReplicaCall& call) {
   ReplicaAnswer out;
   const ValueKey key{call.tenant, call.name};
+  if (call.begins || call.op == static_cast<uint32_t>(ReplicaOp::offer)) use_.begin();
+  out.has_begun = use_.has_begun();
   Result<void> done;
   switch (static_cast<ReplicaOp>(call.op)) {
     case ReplicaOp::offer: done = take_offer(from, call, out); break;

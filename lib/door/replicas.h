@@ -27,6 +27,7 @@
 #include "door/lent_values.h"
 #include "door/recent_removals.h"
 #include "door/replica_link.h"
+#include "door/replica_use.h"
 #include "door/stored_values.h"
 #include "node/replica_keeper.h"
 
@@ -64,7 +65,8 @@ class Replicas {
   Result<void> remove(const node::ValueKey& key, bool forced, TimePoint until);
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until);
 
-  bool has_others() const { return !link_.members().others.empty(); }
+  /// Whether other nodes may have a value with replicas of a key that has no value here.
+  bool may_be_elsewhere() const { return use_.is_possible(link_.members().others); }
   /// Number of replicas that were asked for and are not there: their nodes are away, or lacked the value when they were
   /// asked last.
   uint32_t missing(const node::ValueKey& key, const wire::ReplicaSet& set) const;
@@ -129,6 +131,7 @@ class Replicas {
   const uint64_t value_bytes_max_;
   LentValues lent_;
   RecentRemovals removals_;
+  ReplicaUse use_;
   mutable std::mutex mutex_;  // of the members below, up to counts_
   std::condition_variable changed_;
   bool stopping_ = false;

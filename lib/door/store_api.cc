@@ -188,7 +188,7 @@ bool StoreApi::may_wait(const http::Request& request, std::string_view key) {
   const bool is_head = request.method == http::Method::head;
   if (!pool_ || (is_head && !replicas_)) return false;
   if (request.method != http::Method::get && !is_head)
-    return values_.has_disk() || (replicas_ && replicas_->has_others());
+    return values_.has_disk() || (replicas_ && replicas_->may_be_elsewhere());
   const auto tenant = tenant_of(request);
   return !is_head && !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
 }
@@ -300,7 +300,7 @@ Result<void> StoreApi::verify(const std::string& tenant, const StoreOp& op, Outc
     const std::string_view bytes = got.value->view();
     if (sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}) == got.value->crc()) return {};
     const node::ValueKey key{tenant, op.key};
-    if (!values_.lose_memory(key, got.value) && !(replicas_ && replicas_->has_others()))
+    if (!values_.lose_memory(key, got.value) && !(replicas_ && replicas_->may_be_elsewhere()))
       return user_error(err::kChecksum, "the value in memory does not match its checksum; it was removed", "key",
                         "put the value again, and check the memory of the host");
     call.wants_wait = !call.may_wait;
@@ -508,14 +508,14 @@ bool StoreApi::has_replicas_anywhere(const node::ValueKey& key, const Call& call
 bool StoreApi::may_be_shared(const node::ValueKey& key) {
   if (!replicas_) return false;
   const auto info = values_.find(key);
-  return info ? !info->replicas.is_single() : replicas_->has_others();
+  return info ? !info->replicas.is_single() : replicas_->may_be_elsewhere();
 }
 
 /// The value of this node, or of another one where this node has none or a damaged one.
 Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call) {
   auto found = values_.get(key, op.lease, call.may_wait);
   const bool is_gone = !found && (found.error().mc == err::kNotFound || found.error().mc == err::kChecksum);
-  if (!is_gone || !replicas_ || !replicas_->has_others()) return found;
+  if (!is_gone || !replicas_ || !replicas_->may_be_elsewhere()) return found;
   if (!call.may_wait) {
     call.wants_wait = true;
     return found;
@@ -527,7 +527,7 @@ Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, co
 
 Result<node::ValueInfo> StoreApi::find_anywhere(const node::ValueKey& key, Call& call) {
   auto found = values_.find(key);
-  if (found || found.error().mc != err::kNotFound || !replicas_ || !replicas_->has_others()) return found;
+  if (found || found.error().mc != err::kNotFound || !replicas_ || !replicas_->may_be_elsewhere()) return found;
   call.wants_wait = !call.may_wait;
   return call.wants_wait ? found : replicas_->find(key, call.until);
 }

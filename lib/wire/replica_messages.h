@@ -52,12 +52,14 @@ struct ReplicaCall {
   bool lend = false;      // of find
   uint64_t transfer = 0;  // of offer, read and release
   uint64_t offset = 0;    // of read
+  bool begins = false;    // of find: the cluster has values with replicas, or is about to have one
 
   bool operator==(const ReplicaCall&) const = default;
   template <class V>
   void fields(V& v) {
     v("op", op), v("tenant", tenant), v("name", name), v("value", value), v("replaces", replaces), v("lend", lend);
     v("transfer", transfer), v("offset", offset);
+    v.later("begins", begins);
   }
 };
 
@@ -71,12 +73,14 @@ struct ReplicaAnswer {
   bool replaced = false;  // of an offer: the key had another value
   uint64_t transfer = 0;  // of find
   Bytes data;             // of read
+  bool has_begun = true;  // as far as the node has learnt, the cluster may have values with replicas
 
   bool operator==(const ReplicaAnswer&) const = default;
   template <class V>
   void fields(V& v) {
     v("mc", mc), v("what", what), v("value", value), v("changed", changed), v("replaced", replaced);
     v("transfer", transfer), v("data", data);
+    v.later("has_begun", has_begun);
   }
 };
 

@@ -452,6 +452,33 @@ TEST_CASE("host/replicas: a put that names no number keeps the replicas, also th
   REQUIRE_OK(net.put(other, "later", "value", {}));
 }
 
+TEST_CASE(
+    "host/replicas: nodes are asked while values with replicas are possible, and once a minute where there are none") {
+  Network net(3);
+  const auto asks = [&](size_t at) { return net.at(at).replicas->may_be_elsewhere(); };
+  CHECK(asks(2));
+  REQUIRE_OK(net.put(2, "own", "value", {}));
+  CHECK_FALSE(asks(2));
+  CHECK(asks(1));  // it has asked nobody
+  net.clock.advance(door::ReplicaUse::kSureFor);
+  CHECK(asks(2));
+  REQUIRE_OK(net.put(2, "own", "value", {}));
+  CHECK_FALSE(asks(2));
+  net.kill(1), net.start(1);
+  CHECK(asks(2));  // another process may have brought values from its disk
+  REQUIRE_OK(net.put(2, "own", "value", {}));
+  CHECK_FALSE(asks(2));
+  REQUIRE_OK(net.put(0, "k", "value", kDurable));
+  for (size_t i = 0; i < 3; ++i) CHECK(asks(i));
+  net.clock.advance(door::ReplicaUse::kSureFor);
+  for (size_t i = 0; i < 3; ++i) net.kill(i);
+  for (size_t i = 0; i < 3; ++i) net.start(i);
+  size_t other = 0;
+  while (net.has(other, "k")) ++other;
+  CHECK(net.get(other, "k") == "value");
+  for (size_t i = 0; i < 3; ++i) CHECK(asks(i));
+}
+
 TEST_CASE("host/replicas: an error number that no release knows is an error of the other node") {
   Network net(2);
   net.instead = [](const std::string&, const wire::ReplicaCall&) {
