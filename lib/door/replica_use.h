@@ -4,8 +4,8 @@
 //   not known --the node answers that none has begun--> none, for kSureFor --> not known
 //       '------- a put with replicas, an offer, or a node answers that they have begun -------> begun
 //
-// A put with replicas begins here and on all other nodes before it stores anything. So no node is sure of none when it
-// is acknowledged.
+// A put with replicas begins here and on all other members before it stores anything. So no member is sure of none when
+// it is acknowledged. A node that is cut off from the cluster then may be sure for the rest of its minute.
 #pragma once
 
 #include <atomic>

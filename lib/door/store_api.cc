@@ -90,6 +90,11 @@ Error no_replicas(uint32_t copies) {
       "put the value through a cache node that is a member of a cluster");
 }
 
+/// The error of a call that is made again where it may wait; no client gets it.
+Error deferred() {
+  return user_error(err::kQueueFull, "other nodes have to be asked for the value", "key", "send the request again");
+}
+
 http::Response with_retry(http::Response response) {
   response.headers.push_back({"Retry-After", "1"});
   return response;
@@ -423,8 +428,9 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
   const node::ValueKey key{tenant, op.key};
   const bool wants_replicas = op.terms.copies > 1 || op.terms.durability == node::Durability::d3;
   Later* later = call.is_batch || !call.may_wait ? nullptr : &call.later;
-  MC_TRY(done, replicas_ && (wants_replicas || may_be_shared(key))
-                   ? replicas_->put(key, value, op.terms, call.until, later)
+  const bool asks = replicas_ && (wants_replicas || may_be_shared(key));
+  if (asks && defers(call)) return deferred();
+  MC_TRY(done, asks ? replicas_->put(key, value, op.terms, call.until, later)
                : wants_replicas && op.terms.durability != node::Durability::d3
                    ? Result<PutResult>(no_replicas(op.terms.copies))
                    : values_.put(key, value, op.terms, later, call.until));
@@ -479,6 +485,7 @@ Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const Sto
 
 Result<StoreApi::Outcome> StoreApi::relocate(const std::string& tenant, const StoreOp& op, Call& call) {
   const node::ValueKey key{tenant, op.key}, to{tenant, op.to};
+  if (may_be_shared(to) && defers(call)) return deferred();
   const bool is_copy = op.verb == StoreVerb::copy, is_to_shared = has_replicas_anywhere(to, call);
   if (is_to_shared || (!is_copy && has_replicas(key)))
     return user_error(err::kInvalidField,
@@ -504,6 +511,12 @@ bool StoreApi::has_replicas_anywhere(const node::ValueKey& key, const Call& call
   return has_replicas(key) || (may_be_shared(key) && replicas_->find(key, call.until));
 }
 
+/// True: the call may not wait for other nodes, and has to be made again where it may.
+bool StoreApi::defers(Call& call) {
+  call.wants_wait = call.wants_wait || !call.may_wait;
+  return call.wants_wait;
+}
+
 /// Whether other nodes have to be asked before the key's value is changed.
 bool StoreApi::may_be_shared(const node::ValueKey& key) {
   if (!replicas_) return false;
@@ -516,10 +529,7 @@ Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, co
   auto found = values_.get(key, op.lease, call.may_wait);
   const bool is_gone = !found && (found.error().mc == err::kNotFound || found.error().mc == err::kChecksum);
   if (!is_gone || !replicas_ || !replicas_->may_be_elsewhere()) return found;
-  if (!call.may_wait) {
-    call.wants_wait = true;
-    return found;
-  }
+  if (defers(call)) return found;
   auto elsewhere = replicas_->get(key, call.until);
   if (elsewhere || elsewhere.error().mc == err::kNotFound) return elsewhere ? std::move(elsewhere) : std::move(found);
   return found.error().mc == err::kChecksum ? std::move(found) : std::move(elsewhere);
@@ -528,16 +538,17 @@ Result<StoredValues::Found> StoreApi::get_anywhere(const node::ValueKey& key, co
 Result<node::ValueInfo> StoreApi::find_anywhere(const node::ValueKey& key, Call& call) {
   auto found = values_.find(key);
   if (found || found.error().mc != err::kNotFound || !replicas_ || !replicas_->may_be_elsewhere()) return found;
-  call.wants_wait = !call.may_wait;
-  return call.wants_wait ? found : replicas_->find(key, call.until);
+  return defers(call) ? found : replicas_->find(key, call.until);
 }
 
 Result<void> StoreApi::remove(const node::ValueKey& key, const StoreOp& op, Call& call) {
-  return may_be_shared(key) ? replicas_->remove(key, op.forced, call.until) : values_.remove(key, call.until);
+  if (!may_be_shared(key)) return values_.remove(key, call.until);
+  return defers(call) ? Result<void>(deferred()) : replicas_->remove(key, op.forced, call.until);
 }
 
 Result<void> StoreApi::pin(const node::ValueKey& key, Duration time, Call& call) {
-  return may_be_shared(key) ? replicas_->pin(key, time, call.until) : values_.pin(key, time, call.until);
+  if (!may_be_shared(key)) return values_.pin(key, time, call.until);
+  return defers(call) ? Result<void>(deferred()) : replicas_->pin(key, time, call.until);
 }
 
 void StoreApi::update(Metrics& metrics) {

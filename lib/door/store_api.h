@@ -91,6 +91,7 @@ class StoreApi {
   Result<Outcome> put(const std::string& tenant, const StoreOp& op, Call& call);
   Result<Outcome> get(const std::string& tenant, const StoreOp& op, Call& call);
   bool has_replicas(const node::ValueKey& key);
+  static bool defers(Call& call);
   bool may_be_shared(const node::ValueKey& key);
   bool has_replicas_anywhere(const node::ValueKey& key, const Call& call);
   Result<StoredValues::Found> get_anywhere(const node::ValueKey& key, const StoreOp& op, Call& call);
