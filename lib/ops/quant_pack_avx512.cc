@@ -1,7 +1,7 @@
 // Packing with AVX-512: 16 rows at a time, whole cache lines.
 #include "ops/quant_pack_simd.h"
 #include "ops/quant_variants.h"
-#include "ops/simd_avx512.h"
+#include "ops/quant_words_avx512.h"
 
 namespace mc::ops {
 namespace {
@@ -11,31 +11,9 @@ bool supported() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-struct Avx512Pack {
-  using ireg = __m512i;
-  using freg = __m512;
-  static constexpr size_t lanes = 16;
-
-  static __m128i quad(const std::byte* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
-  static void words(const std::byte* const* rows, size_t at, ireg (&to)[4]) {
-    __m512i r[4];  // rows i, i + 4, i + 8 and i + 12: each quarter of a register has four neighbouring rows
-    for (size_t i = 0; i < 4; ++i) {
-      r[i] = _mm512_castsi128_si512(quad(rows[i] + at));
-      r[i] = _mm512_inserti32x4(r[i], quad(rows[i + 4] + at), 1);
-      r[i] = _mm512_inserti32x4(r[i], quad(rows[i + 8] + at), 2);
-      r[i] = _mm512_inserti32x4(r[i], quad(rows[i + 12] + at), 3);
-    }
-    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
-    const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
-    to[0] = _mm512_unpacklo_epi64(a, c);
-    to[1] = _mm512_unpackhi_epi64(a, c);
-    to[2] = _mm512_unpacklo_epi64(b, d);
-    to[3] = _mm512_unpackhi_epi64(b, d);
-  }
-  static ireg set1(int v) { return _mm512_set1_epi32(v); }
+struct Avx512Pack : Avx512Words {
   static ireg both(ireg a, ireg b) { return _mm512_and_si512(a, b); }
   static ireg either(ireg a, ireg b) { return _mm512_or_si512(a, b); }
-  static ireg flip(ireg a, ireg b) { return _mm512_xor_si512(a, b); }
   template <int kBits>
   static ireg left(ireg v) {
     return _mm512_slli_epi32(v, kBits);
@@ -47,7 +25,6 @@ struct Avx512Pack {
   static ireg chosen(ireg a, ireg b, ireg yes, ireg no) {
     return _mm512_mask_mov_epi32(no, _mm512_cmpeq_epi32_mask(a, b), yes);
   }
-  static freg wide(ireg halves) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves)); }
   static ireg half(freg v) {
     return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
