@@ -23,6 +23,7 @@ constexpr size_t kQuantTaskRows = 2 * kTileRows;  // the codes of a panel are wi
 static_assert(kQuantTaskRows % kQuantRows == 0);
 constexpr size_t kLibraryColumnsMin = 512;
 constexpr size_t kDecodeTaskBytes = 96 * 1024;
+constexpr int64_t kLineTasks = 8;  // decode tasks of rows in place for each thread: long, as each begins with a miss
 constexpr size_t kPackTaskBytes = 512 * 1024;  // of the file; its pages are given back once a task
 
 void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out) {
@@ -34,6 +35,18 @@ void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out
     const float scale = line[first / scales.block_columns];
     const size_t last = std::min(columns, first + scales.block_columns);
     for (size_t i = first; i < last; ++i) out[i] = values[codes[i]] * scale;
+  }
+}
+
+/// A row of Q8_0 blocks as a panel of form eight holds it: a scale that has no minimum in f16 is no number.
+void read_line(const std::byte* line, size_t columns, float* out) {
+  constexpr float kScaleMax = 65504.0f / 128;
+  const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
+  gguf::widen_row(type.type, line, columns, out);
+  for (size_t first = 0; first < columns; first += type.weights, line += type.bytes) {
+    uint16_t scale;
+    std::memcpy(&scale, line, sizeof scale);
+    if (!(std::abs(f16_to_f32(scale)) <= kScaleMax)) std::fill_n(out + first, type.weights, std::nanf(""));
   }
 }
 
@@ -244,6 +257,42 @@ Result<PackedMatrix> PackedMatrix::quantise(Parallel& parallel, std::span<const 
   return packed;
 }
 
+bool PackedMatrix::fits_in_place(std::span<const WeightRows> parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const WeightRows& part) { return part.blocks == gguf::Type::q8_0; });
+}
+
+PackedMatrix PackedMatrix::in_place(std::span<const WeightRows> parts, size_t columns) {
+  MC_ASSERT(!parts.empty() && columns > 0 && fits_in_place(parts));
+  PackedMatrix matrix;
+  matrix.columns_ = columns;
+  matrix.quant_ = QuantForm::eight;
+  matrix.parts_.assign(parts.begin(), parts.end());
+  for (const WeightRows& part : parts) matrix.rows_ += part.rows;
+  MC_ASSERT(matrix.rows_ > 0);
+  return matrix;
+}
+
+size_t PackedMatrix::bytes() const {
+  return is_in_place() ? rows_ * gguf::row_bytes(gguf::Type::q8_0, columns_) : storage_.size();
+}
+
+std::array<const std::byte*, kPanelColumns> PackedMatrix::lines(size_t index) const {
+  const size_t first = index * kPanelColumns, end = std::min(rows_, first + kPanelColumns);
+  MC_ASSERT_LT(first, end);
+  const size_t line_bytes = gguf::row_bytes(gguf::Type::q8_0, columns_);
+  std::array<const std::byte*, kPanelColumns> lines{};
+  size_t start = 0;  // the part's first row
+  for (const WeightRows& part : parts_) {
+    const auto* data = static_cast<const std::byte*>(part.data);
+    for (size_t row = std::max(first, start); row < std::min(end, start + part.rows); ++row)
+      lines[row - first] = data + part.stored_row(row - start) * line_bytes;
+    start += part.rows;
+  }
+  std::fill(lines.begin() + static_cast<std::ptrdiff_t>(end - first), lines.end(), lines[end - first - 1]);
+  return lines;
+}
+
 size_t PackedMatrix::fp8_bytes(size_t rows, size_t columns, size_t group) {
   return (rows + kPanelColumns - 1) / kPanelColumns * fp8_panel_bytes(columns, group);
 }
@@ -288,6 +337,14 @@ Result<PackedMatrix> PackedMatrix::keep_fp8(Parallel& parallel, std::span<const 
 }
 
 float PackedMatrix::at(size_t row, size_t column) const {
+  if (is_in_place()) {
+    const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
+    std::array<float, kQuantGroup> group;
+    MC_ASSERT_EQ(type.weights, group.size());
+    read_line(lines(row / kPanelColumns)[row % kPanelColumns] + column / group.size() * type.bytes, group.size(),
+              group.data());
+    return group[column % group.size()];
+  }
   const std::byte* data = panel(row / kPanelColumns);
   if (is_fp8()) {
     const size_t lane = row % kPanelColumns;
@@ -302,6 +359,7 @@ float PackedMatrix::at(size_t row, size_t column) const {
 
 void PackedMatrix::row(size_t row, float* out) const {
   MC_ASSERT_LT(row, rows_);
+  if (is_in_place()) return read_line(lines(row / kPanelColumns)[row % kPanelColumns], columns_, out);
   const std::byte* data = panel(row / kPanelColumns);
   const size_t lane = row % kPanelColumns;
   if (quant_ || is_fp8()) {
@@ -320,6 +378,7 @@ void PackedMatrix::row(size_t row, float* out) const {
 Matmul::Matmul(const Kernels& kernels, Parallel& parallel)
     : kernels_(&kernels), fp8_(&fp8_kernels(kernels)), quant_(kernels), parallel_(&parallel) {
   widened_.resize(static_cast<size_t>(parallel.threads()));
+  packed_.resize(static_cast<size_t>(parallel.threads()));
 }
 Matmul::~Matmul() = default;
 
@@ -389,7 +448,9 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
   if (weights.quantised()) {
     const size_t bytes = quant_row_bytes(columns);
-    const QuantKernels& quant = quant_.table(rows);
+    const QuantKernels& quant = quant_.table(rows, weights.is_in_place());
+    if (weights.is_in_place() && rows > quant.lines_max)
+      for (auto& panel : packed_) panel.resize(std::max(panel.size(), weights.panel_bytes()));
     code_rows_.resize(std::max(code_rows_.size(), quant_rows_bytes(rows, columns)));
     parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
@@ -439,11 +500,22 @@ void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, 
     }
     const size_t last_panel = std::min(weights.panels(), panel + kSlicePanels);
     for (size_t p = panel + columns / kPanelColumns; p < last_panel; ++p)
-      panel_rows(weights, p, rows.from_row(first_row), last_row - first_row, y + first_row * n);
+      panel_rows(weights, p, rows.from_row(first_row), last_row - first_row, y + first_row * n, worker);
   });
 }
 
-void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const {
+void Matmul::line_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y, int worker) {
+  const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
+  const size_t columns = std::min(kPanelColumns, n - first);
+  const auto lines = weights.lines(panel);
+  if (rows <= x.quant->lines_max) return x.quant->lines(x.codes, rows, lines.data(), k, y + first, n, columns);
+  std::byte* packed = packed_[static_cast<size_t>(worker)].data();
+  pack_rows(gguf::Type::q8_0, lines, k, QuantForm::eight, 0, packed);
+  x.quant->panel(x.codes, rows, packed, k, QuantForm::eight, y + first, n, columns);
+}
+
+void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y, int worker) {
+  if (weights.is_in_place()) return line_rows(weights, panel, x, rows, y, worker);
   const size_t n = weights.rows(), k = weights.columns(), first = panel * kPanelColumns;
   const size_t columns = std::min(kPanelColumns, n - first);
   const std::byte* data = weights.panel(panel);
@@ -462,21 +534,33 @@ void Matmul::panel_rows(const PackedMatrix& weights, size_t panel, const Input& 
                          columns);
 }
 
+/// Rows in place are put side by side once a task, so their tasks are longer where enough are left for all threads.
+size_t Matmul::task_rows(const PackedMatrix& weights, size_t rows) const {
+  size_t step = weights.quantised() ? kQuantTaskRows : kTileRows;
+  const auto tasks = [&](size_t of) { return weights.panels() * ((rows + of - 1) / of); };
+  while (weights.is_in_place() && step < rows && tasks(2 * step) >= 8 * static_cast<size_t>(parallel_->threads()))
+    step *= 2;
+  return step;
+}
+
 void Matmul::rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
   const Input in = input(weights, x, rows);
-  const size_t step = weights.quantised() ? kQuantTaskRows : kTileRows, steps = (rows + step - 1) / step;
-  parallel_->for_each(static_cast<int64_t>(steps * weights.panels()), [&](int64_t task, int) {
+  const size_t step = task_rows(weights, rows), steps = (rows + step - 1) / step;
+  parallel_->for_each(static_cast<int64_t>(steps * weights.panels()), [&](int64_t task, int worker) {
     const size_t row = static_cast<size_t>(task) % steps * step, count = std::min(step, rows - row);
-    panel_rows(weights, static_cast<size_t>(task) / steps, in.from_row(row), count, y + row * weights.rows());
+    panel_rows(weights, static_cast<size_t>(task) / steps, in.from_row(row), count, y + row * weights.rows(), worker);
   });
 }
 
 void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
   if (rows > kTileRows) return rows_by_panels(weights, x, rows, y);
   const Input in = input(weights, x, rows);
-  const auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
-  parallel_->for_ranges(static_cast<int64_t>(weights.panels()), grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t panel = begin; panel < end; ++panel) panel_rows(weights, static_cast<size_t>(panel), in, rows, y);
+  const auto panels = static_cast<int64_t>(weights.panels());
+  auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
+  if (weights.is_in_place()) grain = std::max(grain, panels / (kLineTasks * parallel_->threads()));
+  parallel_->for_ranges(panels, grain, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t panel = begin; panel < end; ++panel)
+      panel_rows(weights, static_cast<size_t>(panel), in, rows, y, worker);
   });
 }
 

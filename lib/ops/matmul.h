@@ -5,12 +5,14 @@
 // Decode: any number of rows, each an independent chain of sums, so a row's bits do not depend on the batch. Quantised
 // weights give a row the same bits in both shapes.
 //
-// Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the
-// mapped file. bf16 weights take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take
-// f32 inputs, which become whole numbers of 16 or 14 bits; fp8 weights (codes of a checkpoint) take what
-// weights of their matrix's dtype would. Prefill widens both a slice at a time, once for a group of tiles.
+// Weights are packed once at load into 64-column panels (ops.h) that both read; the copy replaces the mapped file.
+// Rows of Q8_0 blocks stay in the mapped file instead, and are put side by side while they are multiplied. bf16 weights
+// take bf16 inputs (rounded here) and accumulate in f32; quantised weights (quant.h) take f32 inputs, which become
+// whole numbers of 16 or 14 bits; fp8 weights (codes of a checkpoint) take what weights of their matrix's dtype would.
+// Prefill widens both a slice at a time, once for a group of tiles.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -80,6 +82,11 @@ class PackedMatrix {
                                        QuantForm form);
   /// The form in which parts that are all quantised blocks stay; nullopt for other parts.
   static std::optional<QuantForm> block_form(std::span<const WeightRows> parts);
+  /// Stacks parts that are Q8_0 blocks and leaves them where they lie, which must outlive the matrix. Products have the
+  /// bits of quantise() in form eight.
+  static PackedMatrix in_place(std::span<const WeightRows> parts, size_t columns);
+  /// Whether in_place() takes the parts.
+  static bool fits_in_place(std::span<const WeightRows> parts);
   /// Stacks fp8 parts and keeps their codes and scales. Inputs are those of weights of `dtype`. Only for parts for
   /// which fp8_group() returns a group.
   static Result<PackedMatrix> keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
@@ -96,7 +103,9 @@ class PackedMatrix {
   std::optional<QuantForm> quantised() const { return quant_; }
   bool is_fp8() const { return fp8_group_ > 0; }
   size_t fp8_group() const { return fp8_group_; }
-  size_t bytes() const { return storage_.size(); }
+  bool is_in_place() const { return !parts_.empty(); }
+  /// In memory, or of the file.
+  size_t bytes() const;
   static size_t packed_bytes(size_t rows, size_t columns, Dtype dtype);
   static size_t quantised_bytes(size_t rows, size_t columns, QuantForm form);
   static size_t fp8_bytes(size_t rows, size_t columns, size_t group);
@@ -107,7 +116,12 @@ class PackedMatrix {
            : is_fp8() ? fp8_panel_bytes(columns_, fp8_group_)
                       : padded_k(dtype_, columns_) * kPanelColumns * dtype_bytes(dtype_);
   }
-  const std::byte* panel(size_t index) const { return storage_.data() + index * panel_bytes(); }
+  /// Null for rows in place.
+  const std::byte* panel(size_t index) const {
+    return is_in_place() ? nullptr : storage_.data() + index * panel_bytes();
+  }
+  /// The rows of a panel in place. The last row stands for those after it.
+  std::array<const std::byte*, kPanelColumns> lines(size_t index) const;
   /// One weight, widened; for embeddings that share the output matrix, and for tests.
   float at(size_t row, size_t column) const;
   /// Row `row` widened to f32, out [columns].
@@ -120,7 +134,8 @@ class PackedMatrix {
   size_t rows_ = 0, columns_ = 0;
   Dtype dtype_ = Dtype::f32;
   std::optional<QuantForm> quant_;
-  size_t fp8_group_ = 0;  // inputs that share a scale; 0: not fp8
+  size_t fp8_group_ = 0;           // inputs that share a scale; 0: not fp8
+  std::vector<WeightRows> parts_;  // of rows in place; storage_ is empty then
   mem::HostBuffer storage_;
 };
 
@@ -176,7 +191,11 @@ class Matmul {
   bool widens(const PackedMatrix& weights) const { return weights.is_fp8() || tile_dtype(weights) != weights.dtype(); }
   const void* widen_slice(const PackedMatrix& weights, size_t panel, size_t panels, int worker);
   /// One panel's columns of y for `rows` rows.
-  void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y) const;
+  void panel_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y, int worker);
+  /// The same for rows in place.
+  void line_rows(const PackedMatrix& weights, size_t panel, const Input& x, size_t rows, float* y, int worker);
+  /// Rows of a task of rows_by_panels().
+  size_t task_rows(const PackedMatrix& weights, size_t rows) const;
   /// Any number of rows, each of which has the bits that it has alone.
   void rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y);
 
@@ -189,6 +208,8 @@ class Matmul {
   std::vector<float> f32_rows_;           // the same, widened
   std::vector<std::byte> code_rows_;      // inputs as whole numbers
   std::vector<mem::HostBuffer> widened_;  // a slice's panels in the tile's dtype, one per worker
+  /// A panel of rows in place, one per worker.
+  std::vector<std::vector<std::byte>> packed_;
 };
 
 }  // namespace mc::ops

@@ -104,7 +104,22 @@ void panel_ref(const std::byte* x, size_t rows, const std::byte* panel, size_t k
   }
 }
 
-constexpr QuantKernels kQuantRef = {"ref", [] { return true; }, 1, quantise_row_ref, panel_ref};
+void lines_ref(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
+               size_t columns) {
+  std::vector<std::byte> panel(quant_panel_bytes(k, QuantForm::eight));
+  for (size_t lane = 0; lane < columns; ++lane)
+    pack_blocks(gguf::Type::q8_0, lines[lane], k, QuantForm::eight, lane, panel.data());
+  panel_ref(x, rows, panel.data(), k, QuantForm::eight, y, y_stride, columns);
+}
+
+constexpr QuantKernels kQuantRef = {.name = "ref",
+                                    .supported = [] { return true; },
+                                    .rows_min = 1,
+                                    .lines_min = 1,
+                                    .lines_max = std::numeric_limits<size_t>::max(),
+                                    .quantise_row = quantise_row_ref,
+                                    .panel = panel_ref,
+                                    .lines = lines_ref};
 
 constexpr const QuantKernels* kQuantVariants[] = {
     &kQuantRef,
@@ -207,8 +222,8 @@ QuantChoice::QuantChoice(const Kernels& kernels) : tables_{&kQuantRef} {
     if ((name == variant->name || name.starts_with("avx512")) && variant->supported()) tables_.push_back(variant);
 }
 
-const QuantKernels& QuantChoice::table(size_t rows) const {
-  const auto usable = [rows](const QuantKernels* table) { return rows >= table->rows_min; };
+const QuantKernels& QuantChoice::table(size_t rows, bool in_place) const {
+  const auto usable = [&](const QuantKernels* of) { return rows >= (in_place ? of->lines_min : of->rows_min); };
   const auto last = std::find_if(tables_.rbegin(), tables_.rend(), usable);
   return last == tables_.rend() ? kQuantRef : **last;
 }

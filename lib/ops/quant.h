@@ -104,10 +104,13 @@ constexpr size_t quant_rows_bytes(size_t rows, size_t k) {
   return (rows + kQuantRows - 1) / kQuantRows * kQuantRows * quant_row_bytes(k);
 }
 
+/// Weights in place: rows of Q8_0 blocks, each an f16 scale and 32 signed bytes, as they lie in a file. Their products
+/// have the bits of the rows packed in form eight.
 struct QuantKernels {
   const char* name;
   bool (*supported)();
-  size_t rows_min;  // from so many rows on it is the fastest
+  size_t rows_min;              // from so many rows on it is the fastest for panels
+  size_t lines_min, lines_max;  // likewise for weights in place, and the most rows that lines() takes
   /// Turns x [k] into whole numbers for weights of a form, as row `row` of `rows`. A value that is not finite makes its
   /// scale NaN.
   void (*quantise_row)(const float* x, size_t k, QuantForm form, size_t row, std::byte* rows);
@@ -116,6 +119,10 @@ struct QuantKernels {
   /// in f32: a row's bits do not depend on the other rows.
   void (*panel)(const std::byte* x, size_t rows, const std::byte* panel, size_t k, QuantForm form, float* y,
                 size_t y_stride, size_t columns);
+  /// y[row, 0..columns) = x[row] . lines, with the bits of panel() of the same variant. lines has 64 rows in place;
+  /// those from `columns` on are read, but not used. k is a multiple of 32.
+  void (*lines)(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
+                size_t columns);
 };
 
 /// Every variant of this build, ref first. For tests.
@@ -125,11 +132,11 @@ std::span<const QuantKernels* const> quant_variants();
 class QuantChoice {
  public:
   explicit QuantChoice(const Kernels& kernels);
-  /// The fastest table for so many rows.
-  const QuantKernels& table(size_t rows) const;
+  /// The fastest table for so many rows, with weights in panels or in place.
+  const QuantKernels& table(size_t rows, bool in_place = false) const;
 
  private:
-  std::vector<const QuantKernels*> tables_;  // later ones are faster from their rows_min on
+  std::vector<const QuantKernels*> tables_;  // later ones are faster from their smallest number of rows on
 };
 
 }  // namespace mc::ops

@@ -1,9 +1,8 @@
 // AVX2. Codes become 16 bits wide and are multiplied by 16-bit inputs with vpmaddwd, two products a lane. The bytes of
 // a lane are split into its even and its odd ones, so four inputs lie in the order 0, 2, 1, 3.
-#include <immintrin.h>
-
-#include "ops/quant_simd.h"
+#include "ops/quant_lines.h"
 #include "ops/quant_variants.h"
+#include "ops/quant_words_avx2.h"
 
 namespace mc::ops {
 namespace {
@@ -101,6 +100,13 @@ struct Avx2Quant {
 
 }  // namespace
 
-const QuantKernels kQuantAvx2 = {"avx2", supported, 1, quant_row<Avx2Quant, row_alone>, quant_panel<Avx2Quant>};
+const QuantKernels kQuantAvx2 = {.name = "avx2",
+                                 .supported = supported,
+                                 .rows_min = 1,
+                                 .lines_min = 1,
+                                 .lines_max = kQuantRows,
+                                 .quantise_row = quant_row<Avx2Quant, row_alone>,
+                                 .panel = quant_panel<Avx2Quant>,
+                                 .lines = quant_lines<Avx2Quant, Avx2Words>};
 
 }  // namespace mc::ops

@@ -5,13 +5,16 @@
 // two products a lane. A sum then has one register in place of two, so the sums of twelve rows and 32 outputs fit. In
 // the forms of K types the wide codes are multiplied by the whole-number scales of their groups, so that sums stay in
 // registers for a run of groups.
+// Weights in place have variants of both: blocks of neighbouring rows are multiplied as they lie, or their codes become
+// wide as those of a panel do.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
-#include "ops/quant_simd.h"
+#include "ops/quant_lines.h"
 #include "ops/quant_variants.h"
-#include "ops/simd_avx512.h"
+#include "ops/quant_words_avx512.h"
 
 namespace mc::ops {
 namespace {
@@ -96,6 +99,122 @@ struct Vnni : Avx512 {
     });
   }
 };
+
+/// Calls f with the constants 0 .. kCount - 1. GCC 12 keeps arrays of sums in registers only where every index is a
+/// constant from the start, which it is not in a loop that is unrolled later.
+template <int kCount, class F>
+[[gnu::always_inline]] inline void unrolled(const F& f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, kIndex>()), ...);
+  }(std::make_integer_sequence<int, kCount>());
+}
+
+// ---- few rows, weights in place ----
+
+/// Sums of blocks of 16 rows. Here an output has eight lanes, whose sums are added up last: for few rows of inputs
+/// that costs less than to put the words of weights side by side.
+template <int kRows>
+struct LineSums {
+  __m512i high[kRows], low[kRows];  // the bytes of 32 inputs, twice
+
+  LineSums(const std::byte* x, size_t x_stride) {
+    // Words of four high bytes take turns with words of four low bytes.
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+      const __m512i inputs = Vnni::load(x + r * x_stride);
+      high[r] = _mm512_permutexvar_epi32(even, inputs);
+      low[r] = _mm512_permutexvar_epi32(odd, inputs);
+    });
+  }
+
+  /// Copies the scales of the next blocks too, as for_line_blocks() asks.
+  [[gnu::always_inline]] void multiply(const std::byte* const* lines, size_t at, size_t next, uint16_t* scales,
+                                       __m512i (&out)[kRows]) const {
+    __m512i quads[2][kRows];  // of rows 0 to 7, then 8 to 15
+    unrolled<2>([&](auto half) __attribute__((always_inline)) {
+      __m512i sums[kRows][4];
+      unrolled<4>([&](auto i) __attribute__((always_inline)) {
+        constexpr size_t row = 8 * half + i;  // with the one four rows on, so that they end in order
+        const std::byte *one = lines[row], *other = lines[row + 4];
+        copy_scale(one + next, scales + row);
+        copy_scale(other + next, scales + row + 4);
+        const __m512i codes = two_blocks(one + at, other + at);
+        unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+          const __m512i sum = _mm512_slli_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, high[r]), 8);
+          sums[r][i] = _mm512_dpbusd_epi32(sum, codes, low[r]);
+        });
+      });
+      unrolled<kRows>([&](auto r) __attribute__((always_inline)) { quads[half][r] = quarters(sums[r]); });
+    });
+    unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+      out[r] = _mm512_add_epi32(_mm512_shuffle_i32x4(quads[0][r], quads[1][r], 0x88),
+                                _mm512_shuffle_i32x4(quads[0][r], quads[1][r], 0xdd));
+    });
+  }
+
+ private:
+  /// The codes of two blocks, raised to 0 .. 255.
+  static __m512i two_blocks(const std::byte* one, const std::byte* other) {
+    const auto load = [](const std::byte* block) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + sizeof(uint16_t)));
+    };
+    const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(load(one)), load(other), 1);
+    return _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+  }
+  /// The sums of the quarters of each, side by side.
+  static __m512i quarters(const __m512i (&of)[4]) {
+    const __m512i left = _mm512_add_epi32(_mm512_unpacklo_epi32(of[0], of[1]), _mm512_unpackhi_epi32(of[0], of[1]));
+    const __m512i right = _mm512_add_epi32(_mm512_unpacklo_epi32(of[2], of[3]), _mm512_unpackhi_epi32(of[2], of[3]));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(left, right), _mm512_unpackhi_epi64(left, right));
+  }
+};
+
+template <int kRows>
+void sum_strips(const std::byte* x, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
+                size_t columns) {
+  constexpr int kVectors = kLineStrip / Vnni::lanes;
+  const size_t groups = quant_groups(k), x_stride = quant_row_bytes(k);
+  const std::byte* x_groups = x + groups * kQuantGroup * sizeof(int16_t);
+  for (size_t column = 0; column < columns; column += kLineStrip) {
+    const std::byte* const* strip = lines + column;
+    __m512 total[kRows][kVectors];
+    for (auto& row : total)
+      for (__m512& one : row) one = _mm512_setzero_ps();
+    for_line_blocks(strip, groups, [&](size_t g, size_t at, size_t next, const uint16_t* now, uint16_t* then) {
+      const LineSums<kRows> inputs(x + g * kQuantGroup * sizeof(int16_t), x_stride);
+      unrolled<kVectors>([&](auto v) __attribute__((always_inline)) {
+        constexpr size_t first = v * Vnni::lanes;
+        __m512i sums[kRows];
+        inputs.multiply(strip + first, at, next, then + first, sums);
+        const LineFactors<Vnni> factors = line_factors<Vnni>(now + first);
+        unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+          add_line_sums<Vnni>(total[r][v], sums[r], factors, input_of(x_groups, r, x_stride)[g]);
+        });
+      });
+    });
+    store_strip<Vnni, kRows, kVectors>(total, column, columns, y, y_stride);
+  }
+}
+
+constexpr size_t kFewLinesMax = 8;
+
+/// Strips of at most four rows, of equal size as nearly as can be.
+void few_lines(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
+               size_t columns) {
+  while (rows > 0) {
+    const size_t strips = (rows + 3) / 4, now = (rows + strips - 1) / strips;
+    switch (now) {
+      case 1: sum_strips<1>(x, lines, k, y, y_stride, columns); break;
+      case 2: sum_strips<2>(x, lines, k, y, y_stride, columns); break;
+      case 3: sum_strips<3>(x, lines, k, y, y_stride, columns); break;
+      default: sum_strips<4>(x, lines, k, y, y_stride, columns); break;
+    }
+    x += now * quant_row_bytes(k);
+    y += now * y_stride;
+    rows -= now;
+  }
+}
 
 // ---- many rows ----
 
@@ -208,15 +327,6 @@ void fill_tile(const std::byte* from, size_t groups, size_t column, QuantTile& t
     }
 }
 
-/// Calls f with the constants 0 .. kCount - 1. GCC 12 keeps arrays of sums in registers only where every index is a
-/// constant from the start, which it is not in a loop that is unrolled later.
-template <int kCount, class F>
-[[gnu::always_inline]] inline void unrolled(const F& f) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (f(std::integral_constant<int, kIndex>()), ...);
-  }(std::make_integer_sequence<int, kCount>());
-}
-
 template <int kRows>
 using Totals = __m512[kRows][kStripVectors];
 template <int kRows>
@@ -311,26 +421,76 @@ constexpr auto tile_rows_table(std::integer_sequence<int, kRows...>) {
   return std::array{tile_rows<kForm, kRows + 1>...};
 }
 
+/// A panel, from which tiles are filled.
+template <QuantForm kForm>
+struct PanelTiles {
+  static constexpr QuantForm form = kForm;
+  static constexpr size_t tile_bytes = quant_panel_bytes(kTileGroups * kQuantGroup, kForm);
+  const std::byte* panel;
+
+  const std::byte* tile(size_t first) const { return panel + first / kTileGroups * tile_bytes; }
+  void fill(size_t first, size_t groups, size_t column, QuantTile& to) const {
+    fill_tile<kForm>(tile(first), groups, column, to);
+  }
+  /// Brings a part of a tile into the second cache.
+  void fetch(size_t first, size_t part, size_t parts) const {
+    const size_t bytes = tile_bytes / parts + 64;
+    for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(tile(first) + part * bytes + byte, 0, 2);
+  }
+};
+
+/// Rows of Q8_0 blocks in place.
+struct LineTiles {
+  static constexpr QuantForm form = QuantForm::eight;
+  const std::byte* const* lines;
+  size_t groups;  // of a row
+
+  void fill(size_t first, size_t count, size_t column, QuantTile& to) const {
+    alignas(64) uint16_t scales[kTileGroups][kStripColumns];
+    for (size_t i = 0; i < kStripColumns; ++i)
+      for (size_t g = 0; g < count; ++g) copy_scale(lines[column + i] + (first + g) * kLineBlockBytes, &scales[g][i]);
+    for (size_t g = 0; g < count; ++g)
+      for (size_t i = 0; i < kStripColumns; i += Vnni::lanes) {
+        __m512i codes[2][4];
+        line_codes<Vnni, Avx512Words>(lines + column + i, (first + g) * kLineBlockBytes, codes);
+        for (size_t step = 0; step < 8; ++step) {  // as in widen_codes()
+          const __m512i now = codes[step / 4][step % 4];
+          _mm512_store_si512(to.codes[g][2 * step] + i * 4, _mm512_and_si512(now, _mm512_set1_epi16(255)));
+          _mm512_store_si512(to.codes[g][2 * step + 1] + i * 4, _mm512_srli_epi16(now, 8));
+        }
+        const auto factors = line_factors<Vnni>(&scales[g][i]);
+        Vnni::store(to.scale[g] + i, factors.scale);
+        Vnni::store(to.minimum[g] + i, factors.minimum);
+      }
+  }
+  void fetch(size_t first, size_t part, size_t parts) const {
+    if (first >= groups) return;  // the rows of the next panel may be another thread's
+    const size_t bytes = std::min(kTileGroups, groups - first) * kLineBlockBytes;
+    for (size_t i = part * kPanelColumns / parts; i < (part + 1) * kPanelColumns / parts; ++i)
+      for (size_t byte = 0; byte < bytes + 63; byte += 64)
+        __builtin_prefetch(lines[i] + first * kLineBlockBytes + std::min(byte, bytes - 1), 0, 2);
+  }
+};
+
 /// At most kTileRowsMax rows. Their totals lie together, because lines of y may be so far apart that they share few
 /// sets of the caches.
-template <QuantForm kForm>
-void tile_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t k, float* y, size_t y_stride,
+template <class Tiles>
+void tile_panel(const Tiles& from, const std::byte* x, size_t rows, size_t k, float* y, size_t y_stride,
                 size_t columns) {
-  constexpr auto kRows = tile_rows_table<kForm>(std::make_integer_sequence<int, kStripRows>());
-  constexpr size_t kTileBytes = quant_panel_bytes(kTileGroups * kQuantGroup, kForm);
+  constexpr auto kRows = tile_rows_table<Tiles::form>(std::make_integer_sequence<int, kStripRows>());
   const size_t groups = quant_groups(k), x_stride = kQuantRows * quant_row_bytes(k);
-  const size_t strips = (rows + kStripRows - 1) / kStripRows, ahead_bytes = kTileBytes / (2 * strips) + 64;
+  const size_t strips = (rows + kStripRows - 1) / kStripRows, parts = strips * (kPanelColumns / kStripColumns);
   QuantTile tile;
   alignas(64) float totals[kPanelColumns / kStripColumns][kTileRowsMax][kStripColumns];
   for (auto& strip : totals) std::fill_n(strip[0], rows * kStripColumns, 0.0f);
-  for (size_t first = 0; first < groups; first += kTileGroups, panel += kTileBytes) {
+  for (size_t first = 0; first < groups; first += kTileGroups) {
     const size_t count = std::min(kTileGroups, groups - first);
-    const std::byte* ahead = panel + kTileBytes;  // the next tile comes into the second cache meanwhile
+    size_t part = 0;  // of the next tile, which comes into the second cache meanwhile
     for (size_t column = 0; column < columns; column += kStripColumns) {
-      fill_tile<kForm>(panel, count, column, tile);
-      for (size_t row = 0, now; row < rows; row += now, ahead += ahead_bytes) {
+      from.fill(first, count, column, tile);
+      for (size_t row = 0, now; row < rows; row += now) {
         now = std::min<size_t>(rows - row, kStripRows);
-        for (size_t byte = 0; byte < ahead_bytes; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+        from.fetch(first + kTileGroups, part++, parts);
         const std::byte* inputs = x + row / kQuantRows * x_stride;
         kRows[now - 1](tile, count, inputs + first * Wide::code_step,
                        inputs + groups * Wide::code_step + first * Wide::group_step, x_stride,
@@ -344,27 +504,51 @@ void tile_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t 
                   y + row * y_stride + column);
 }
 
+/// Any number of rows.
+template <class Tiles>
+void tile_panels(const Tiles& from, const std::byte* x, size_t rows, size_t k, float* y, size_t y_stride,
+                 size_t columns) {
+  for (size_t row = 0; row < rows; row += kTileRowsMax)
+    tile_panel(from, x + row * quant_row_bytes(k), std::min(rows - row, kTileRowsMax), k, y + row * y_stride, y_stride,
+               columns);
+}
+
 void wide_panel(const std::byte* x, size_t rows, const std::byte* panel, size_t k, QuantForm form, float* y,
                 size_t y_stride, size_t columns) {
-  const auto tiles = [&] {
-    switch (form) {
-      case QuantForm::four: return tile_panel<QuantForm::four>;
-      case QuantForm::eight: return tile_panel<QuantForm::eight>;
-      case QuantForm::four_k: return tile_panel<QuantForm::four_k>;
-      case QuantForm::five_k: return tile_panel<QuantForm::five_k>;
-      case QuantForm::six_k: break;
-    }
-    return tile_panel<QuantForm::six_k>;
-  }();
-  for (size_t row = 0; row < rows; row += kTileRowsMax)
-    tiles(x + row * quant_row_bytes(k), std::min(rows - row, kTileRowsMax), panel, k, y + row * y_stride, y_stride,
-          columns);
+  const auto run = [&]<QuantForm kForm>(PanelTiles<kForm> from) {
+    tile_panels(from, x, rows, k, y, y_stride, columns);
+  };
+  switch (form) {
+    case QuantForm::four: return run(PanelTiles<QuantForm::four>{panel});
+    case QuantForm::eight: return run(PanelTiles<QuantForm::eight>{panel});
+    case QuantForm::four_k: return run(PanelTiles<QuantForm::four_k>{panel});
+    case QuantForm::five_k: return run(PanelTiles<QuantForm::five_k>{panel});
+    case QuantForm::six_k: return run(PanelTiles<QuantForm::six_k>{panel});
+  }
+}
+
+void wide_lines(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
+                size_t columns) {
+  tile_panels(LineTiles{lines, quant_groups(k)}, x, rows, k, y, y_stride, columns);
 }
 
 }  // namespace
 
-const QuantKernels kQuantAvx512Vnni = {"avx512vnni", supported, 1, quant_row<Vnni, row_alone>, quant_panel<Vnni>};
-const QuantKernels kQuantAvx512VnniTiles = {"avx512vnni tiles", supported, 24, quant_row<Wide, Wide::places>,
-                                            wide_panel};
+const QuantKernels kQuantAvx512Vnni = {.name = "avx512vnni",
+                                       .supported = supported,
+                                       .rows_min = 1,
+                                       .lines_min = 1,
+                                       .lines_max = kFewLinesMax,
+                                       .quantise_row = quant_row<Vnni, row_alone>,
+                                       .panel = quant_panel<Vnni>,
+                                       .lines = few_lines};
+const QuantKernels kQuantAvx512VnniTiles = {.name = "avx512vnni tiles",
+                                            .supported = supported,
+                                            .rows_min = 24,
+                                            .lines_min = kFewLinesMax + 1,
+                                            .lines_max = std::numeric_limits<size_t>::max(),
+                                            .quantise_row = quant_row<Wide, Wide::places>,
+                                            .panel = wide_panel,
+                                            .lines = wide_lines};
 
 }  // namespace mc::ops

@@ -207,6 +207,21 @@ inline void add_block(typename V::freg (&total)[kRows][kVectors], const std::byt
     add_block_minima<V, kForm, kRows, kVectors>(total, block, column, x_groups, x_stride);
 }
 
+/// Stores the outputs from `column` on, as far as there are so many columns.
+template <class V, int kRows, int kVectors>
+inline void store_strip(const typename V::freg (&total)[kRows][kVectors], size_t column, size_t columns, float* y,
+                        size_t y_stride) {
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) {
+      const size_t at = column + v * V::lanes;
+      if (at >= columns) break;
+      if (columns - at < V::lanes)
+        V::store_some(y + r * y_stride + at, columns - at, total[r][v]);
+      else
+        V::store(y + r * y_stride + at, total[r][v]);
+    }
+}
+
 template <class V, QuantForm kForm, int kRows>
 void quant_strip(const std::byte* x, const std::byte* panel, size_t k, float* y, size_t y_stride, size_t columns) {
   constexpr int kVectors = V::vectors(kRows);
@@ -226,15 +241,7 @@ void quant_strip(const std::byte* x, const std::byte* panel, size_t k, float* y,
       else
         add_block<V, kForm, kRows, kVectors>(total, at, column, inputs, input_groups, x_stride);
     }
-    for (int r = 0; r < kRows; ++r)
-      for (int v = 0; v < kVectors; ++v) {
-        const size_t at = column + v * V::lanes;
-        if (at >= columns) break;
-        if (columns - at < V::lanes)
-          V::store_some(y + r * y_stride + at, columns - at, total[r][v]);
-        else
-          V::store(y + r * y_stride + at, total[r][v]);
-      }
+    store_strip<V, kRows, kVectors>(total, column, columns, y, y_stride);
   }
 }
 

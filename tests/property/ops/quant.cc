@@ -4,6 +4,7 @@
 #include "ops/quant.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -383,6 +384,130 @@ TEST_CASE("ops/quant: rows packed many at a time are those packed one by one, bi
         });
       }
     }
+  }
+}
+
+/// Compares bits, but one NaN with any other.
+bool is_same(float left, float right) {
+  return std::isnan(left) ? std::isnan(right) : std::bit_cast<uint32_t>(left) == std::bit_cast<uint32_t>(right);
+}
+
+/// Checks products of rows of Q8_0 blocks in place, each in memory of its own, against those of their panel.
+void check_lines(Rng& rng, const QuantKernels& kernels, size_t k, size_t rows, size_t columns, bool has_edges) {
+  constexpr size_t kGuard = 3;
+  const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
+  std::vector<std::vector<std::byte>> blocks;
+  std::vector<const std::byte*> lines;
+  std::vector<std::byte> panel(quant_panel_bytes(k, QuantForm::eight));
+  for (size_t lane = 0; lane < columns; ++lane) {
+    blocks.push_back(has_edges ? edge_blocks_of(rng, type, k) : blocks_of(rng, type, k));
+    pack_blocks(type.type, blocks.back().data(), k, QuantForm::eight, lane, panel.data());
+  }
+  for (size_t lane = 0; lane < kPanelColumns; ++lane) lines.push_back(blocks[std::min(lane, columns - 1)].data());
+  const auto x = values(rng, rows * k);
+  const auto codes = inputs_of(kernels, x, k, QuantForm::eight);
+  const size_t stride = columns + kGuard;
+  std::vector<float> want(rows * stride, 7), got(want);
+  kernels.panel(codes.data(), rows, panel.data(), k, QuantForm::eight, want.data(), stride, columns);
+  kernels.lines(codes.data(), rows, lines.data(), k, got.data(), stride, columns);
+  CHECK(std::equal(got.begin(), got.end(), want.begin(), is_same));
+}
+
+TEST_CASE("ops/quant: every variant gives rows in place the bits of their panel") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  for (const QuantKernels* kernels : quant_variants()) {
+    if (!kernels->supported()) continue;
+    CHECK(kernels->lines_min <= kernels->lines_max);
+    for (size_t k : {32, 96, 256, 544})
+      for (size_t columns : {1, 17, 32, 33, 63, 64})
+        for (size_t rows : {1, 2, 3, 4, 5, 8, 13, 30, 130}) {
+          if (rows > kernels->lines_max) continue;
+          INFO(kernels->name << " k " << k << " columns " << columns << " rows " << rows);
+          check_lines(rng, *kernels, k, rows, columns, false);
+          check_lines(rng, *kernels, k, rows, columns, true);
+        }
+  }
+}
+
+/// Checks the outputs of one row of inputs x [k] against the definition of its Q8_0 weights in double.
+void check_defined(const std::vector<std::vector<float>>& weights, const float* x, size_t k, const float* y) {
+  for (size_t out = 0; out < weights.size(); ++out) {
+    double sum = 0, terms = 0, rounding = 0;
+    for (size_t i = 0; i < k; ++i) {
+      const double weight = weights[out][i];
+      sum += x[i] * weight;
+      terms += std::abs(x[i] * weight);
+      float largest = 0;
+      for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) largest = std::max(largest, std::abs(x[j]));
+      rounding += std::abs(weight) * largest / 65024;  // half a step of an input
+    }
+    // Sums of codes without their minimum are larger than the terms: up to 16 times is generous.
+    CHECK(std::abs(y[out] - sum) <=
+          64 * kUlp * std::sqrt(static_cast<double>(k) + 4) * (terms + 1e-30) + 1.001 * rounding);
+  }
+}
+
+TEST_CASE("ops/quant: a matrix in place has the bits of its packed form, and its definition within the bound") {
+  Rng rng(test::seed());
+  INFO("seed " << test::seed());
+  const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
+  for (const Kernels* kernels : variants()) {
+    if (!kernels->supported()) continue;
+    for (size_t n : {40, 256})
+      for (size_t k : {64, 544}) {
+        INFO(kernels->name << " n " << n << " k " << k);
+        const auto first = blocks_of(rng, type, n * k), second = blocks_of(rng, type, 3 * k);
+        const WeightRows parts[] = {{.data = first.data(), .rows = n, .blocks = type.type, .paired_head = 8},
+                                    {.data = second.data(), .rows = 3, .blocks = type.type}};
+        REQUIRE(PackedMatrix::fits_in_place(parts));
+        Parallel parallel(2);
+        const auto packed = PackedMatrix::quantise(parallel, parts, k, QuantForm::eight);
+        REQUIRE_OK(packed);
+        const auto placed = PackedMatrix::in_place(parts, k);
+        CHECK(placed.is_in_place());
+        CHECK(placed.quantised() == QuantForm::eight);
+        CHECK(placed.bytes() == first.size() + second.size());
+        std::vector<std::vector<float>> weights(n + 3, std::vector<float>(k));
+        for (size_t row = 0; row < n + 3; ++row) {
+          placed.row(row, weights[row].data());
+          std::vector<float> other(k);
+          packed->row(row, other.data());
+          CHECK(weights[row] == other);
+          CHECK(placed.at(row, k - 1) == other[k - 1]);
+        }
+        Matmul matmul(*kernels, parallel);
+        REQUIRE_OK(matmul.prepare(placed));
+        const auto x = values(rng, 5 * kTileRows * k);
+        std::vector<float> want(5 * kTileRows * (n + 3)), got(want.size());
+        matmul.prefill(*packed, x.data(), 5, want.data());
+        matmul.prefill(placed, x.data(), 5, got.data());
+        CHECK(got == want);
+        for (size_t row = 0; row < 3; ++row) check_defined(weights, x.data() + row * k, k, got.data() + row * (n + 3));
+        for (size_t rows : {1, 3, 4, 5, 23, 24, 64, 65, 300}) {
+          std::fill(got.begin(), got.end(), 0.0f);
+          matmul.decode(placed, x.data(), rows, got.data());
+          CHECK(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(rows * (n + 3)), want.begin()));
+        }
+      }
+  }
+}
+
+TEST_CASE("ops/quant: a block whose minimum f16 cannot hold is no number in place and in a panel") {
+  const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
+  for (const auto& [scale, is_held] : {std::pair{511.75f, true}, std::pair{-511.75f, true}, std::pair{512.0f, false},
+                                       std::pair{-512.0f, false}, std::pair{INFINITY, false}, std::pair{NAN, false}}) {
+    INFO(scale);
+    std::vector<std::byte> row(2 * type.bytes, std::byte{1});
+    const uint16_t half = f32_to_f16(scale);
+    std::memcpy(row.data() + type.bytes, &half, sizeof half);
+    const WeightRows part{.data = row.data(), .rows = 1, .blocks = type.type};
+    Parallel parallel(1);
+    const auto packed = PackedMatrix::quantise(parallel, {&part, 1}, 64, QuantForm::eight);
+    REQUIRE_OK(packed);
+    const auto placed = PackedMatrix::in_place({&part, 1}, 64);
+    CHECK(std::isnan(placed.at(0, 63)) == !is_held);
+    for (size_t i = 0; i < 64; ++i) CHECK(is_same(placed.at(0, i), packed->at(0, i)));
   }
 }
 
