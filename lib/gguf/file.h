@@ -1,6 +1,6 @@
 // An open GGUF model: one file, or the parts of a split one (NAME-00001-of-00003.gguf ...), mapped read-only. The
 // metadata is that of the first part; the tensors are those of all parts. A file that shrinks while it is mapped raises
-// SIGBUS, so a model keeps no mapping once its weights are packed.
+// SIGBUS, so a model keeps no mapping once its weights are packed. Q8_0 matrices are not packed, and stay mapped.
 #pragma once
 
 #include <cstddef>

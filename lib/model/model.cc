@@ -181,7 +181,11 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.weights_digest_ = plan.files.digest();
   for (const Tensor& tensor : plan.files.tensors())
     if (!is_scale(tensor.entry.name)) model.parameters_ += tensor.entry.elements();
-  MC_CHECK(model.load(WeightLoader(plan.files, model.config_, model.dtype_, plan.form, parallel)));
+  const WeightLoader loader(plan.files, model.config_, model.dtype_, plan.form, parallel);
+  MC_CHECK(model.load(loader));
+  if (loader.in_place().empty()) return model;
+  model.read_ahead_ = ReadAhead(loader.in_place());
+  model.files_ = std::move(plan.files);
   return model;
 }
 

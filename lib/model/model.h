@@ -1,5 +1,7 @@
-// The weights of a model, read once from a Hugging Face directory and packed for the CPU. They are immutable and shared
-// by every forward pass (runner.h) of the process. The files are mapped only while loading.
+// The weights of a model, read once from a Hugging Face directory or a GGUF file and packed for the CPU. They are
+// immutable and shared by every forward pass (runner.h) of the process. The files are mapped only while loading, but
+// matrices in Q8_0 stay in their mapped file: such a model is ready at once, and the processes of a host share its
+// pages.
 //
 //   MC_TRY(model, Model::open("/models/qwen2.5-0.5b", {.dtype = "auto"}, pool));
 //   MC_TRY(plan, attn::resolve(asked, model.config().attention, model.config().layers, 64));
@@ -20,6 +22,7 @@
 #include "mem/mem.h"
 #include "model/config.h"
 #include "model/experts.h"
+#include "model/read_ahead.h"
 #include "model/safetensors.h"
 #include "model/weights.h"
 #include "ops/matmul.h"
@@ -35,10 +38,10 @@ struct ModelOptions {
   /// matrix inputs and KV have one dtype. Sums are always f32.
   std::string dtype = "auto";
   /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), quantised blocks of a GGUF file stay whole numbers
-  /// of 4, 6 or 8 bits (ops/quant.h), the others have `dtype`. "full": all have `dtype`. "int8", "int4": all matrices
-  /// become such whole numbers while loading. Inputs of whole numbers are f32. Routers and KV always have `dtype`,
-  /// norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF file, and tied ones share
-  /// the head's matrix and its form.
+  /// of 4, 6 or 8 bits (ops/quant.h; Q8_0 in the mapped file), the others have `dtype`. "full": all have `dtype`.
+  /// "int8", "int4": all matrices become such whole numbers while loading. Inputs of whole numbers are f32. Routers and
+  /// KV always have `dtype`, norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF
+  /// file, and tied ones share the head's matrix and its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
   uint32_t stage = 0, stages = 1;
@@ -118,6 +121,8 @@ class Model {
   Result<Mlp> load_mlp(const WeightLoader& loader, const std::string& prefix, uint64_t inner, bool biased) const;
   Result<Experts> load_experts(const WeightLoader& loader, const std::string& prefix) const;
 
+  WeightFiles files_;     // where matrices lie in their files; otherwise empty
+  ReadAhead read_ahead_;  // of these matrices
   std::string directory_;
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;

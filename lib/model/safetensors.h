@@ -3,7 +3,8 @@
 //
 // The file is untrusted. The header must fit. Ranges must be in the data, have exactly shape x dtype bytes, not
 // overlap, and cover all of the data. Errors name file, tensor and numbers. Files are mapped read-only. A file that
-// shrinks while mapped raises SIGBUS, so the model keeps no mapping once its weights are packed.
+// shrinks while mapped raises SIGBUS, so the model keeps no mapping once its weights are packed. Q8_0 matrices of a
+// GGUF file are not packed, and their file stays mapped.
 #pragma once
 
 #include <cstddef>

@@ -149,9 +149,13 @@ std::vector<ops::WeightRows> WeightLoader::rows_of(const std::vector<Source>& so
 Result<ops::PackedMatrix> WeightLoader::matrix(const std::string& prefix, std::span<const WeightPart> parts,
                                                uint64_t columns, Precision precision) const {
   MC_TRY(read, sources(prefix, parts, columns));
-  for (const Source& one : read) ask(one);
   const std::vector<ops::WeightRows> rows = rows_of(read);
   const WeightForm form = precision == Precision::full ? WeightForm::full : form_;
+  if (form == WeightForm::as_stored && ops::PackedMatrix::fits_in_place(rows)) {
+    for (const Source& one : read) in_place_.emplace_back(one.tensor->data, one.tensor->bytes());
+    return ops::PackedMatrix::in_place(rows, columns);
+  }
+  for (const Source& one : read) ask(one);
   auto whole = quant_form_of(form);
   if (form == WeightForm::as_stored) whole = ops::PackedMatrix::block_form(rows);
   auto packed = whole ? ops::PackedMatrix::quantise(parallel_, rows, columns, *whole)
@@ -176,6 +180,10 @@ Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, s
   }
   auto whole = precision == Precision::as_asked ? quant_form_of(form_) : std::nullopt;
   const auto kept = stored ? ops::PackedMatrix::block_form(types) : std::nullopt;
+  if (stored && ops::PackedMatrix::fits_in_place(types)) {
+    const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);  // columns of any number: matrix() refuses a wrong one
+    return MatrixPlan{outputs * ((columns + type.weights - 1) / type.weights * type.bytes), false, true};
+  }
   if (kept) whole = kept;
   if (whole) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *whole), false, kept.has_value()};
   if (fp8) {

@@ -5,6 +5,7 @@
 //   X.weight_scale_inv     one for each block of rows and columns (the config's weight_block_size), or
 //   X.weight_scale         one for all, or one for each row
 // A file's pages are returned to the system as soon as they have been read, so that a model is never in memory twice.
+// Matrices in Q8_0 stay in the mapped file, whose layout the kernels multiply too.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +79,9 @@ class WeightLoader {
   };
   Result<MatrixPlan> plan(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                           Precision precision = Precision::as_asked) const;
+  /// The bytes of the matrices that matrix() has left in their files, in the order of the calls. These matrices need
+  /// the mappings of the files.
+  std::span<const std::span<const std::byte>> in_place() const { return in_place_; }
   /// The biases; empty unless `present`.
   Result<std::vector<float>> bias(const std::string& prefix, std::span<const WeightPart> parts, bool present) const;
   Result<WeightTable> table(const std::string& name, uint64_t rows, uint64_t columns) const;
@@ -104,6 +108,7 @@ class WeightLoader {
   Parallel& parallel_;
   mutable const std::byte* asked_begin_ = nullptr;  // what ask() has asked for last
   mutable const std::byte* asked_end_ = nullptr;
+  mutable std::vector<std::span<const std::byte>> in_place_;
 };
 
 /// Whether a tensor has scales of another tensor (or of activations, which are not quantised here).

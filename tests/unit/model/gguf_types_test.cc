@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "base/rng.h"
 #include "count.h"
@@ -199,6 +200,27 @@ TEST_CASE("model/gguf_types: blocks of every type give the text of their weights
     }
   }
   CHECK(tried == 11);
+}
+
+TEST_CASE("model/gguf_types: Q8_0 matrices stay in their file, also a removed one, with the bits of packed ones") {
+  const test::GgufFolder folder;
+  CAPTURE(test::seed());
+  const GgufWriter file = random_llama({gguf::Type::q8_0});
+  const std::string path = folder.write("m.gguf", file);
+  const auto placed = test::Loaded::open(path, "f32", 2), packed = test::Loaded::open(path, "f32", 2, {}, "int8");
+  std::filesystem::remove(path);
+  const Layer &in_file = placed->model.layers()[1], &in_memory = packed->model.layers()[1];
+  for (const auto& [left, right] :
+       {std::pair{&in_file.qkv, &in_memory.qkv}, std::pair{&in_file.output, &in_memory.output},
+        std::pair{&in_file.mlp.gate_up, &in_memory.mlp.gate_up}, std::pair{&in_file.mlp.down, &in_memory.mlp.down},
+        std::pair{&placed->model.head(), &packed->model.head()}}) {
+    CHECK(left->is_in_place());
+    CHECK_FALSE(right->is_in_place());
+    CHECK(left->bytes() == left->rows() * gguf::row_bytes(gguf::Type::q8_0, left->columns()));
+  }
+  const Answer left = answer_of(*placed), right = answer_of(*packed);
+  CHECK(left.logits == right.logits);
+  CHECK(left.generated.ids == right.generated.ids);
 }
 
 TEST_CASE("model/gguf_types: a table of embeddings stays in its blocks, and each row is its definition") {
