@@ -214,6 +214,19 @@ class HeaderReader {
     return text;
   }
 
+  /// Skips element `index` of an array of strings, which gets a name only for an error: a vocabulary has many.
+  Result<void> skip_string(const std::string& field, uint64_t index) {
+    if (left() >= sizeof(uint64_t)) {
+      const auto length = load<uint64_t>(file_.data() + at_);
+      if (length <= left() - sizeof length) {
+        at_ += sizeof length + length;
+        return {};
+      }
+    }
+    MC_CHECK(string(field + "[" + std::to_string(index) + "]", file_.size()));
+    return {};
+  }
+
   Result<void> read_magic(Header& header) {
     if (file_.size() < 24 || std::memcmp(file_.data(), "GGUF", 4) != 0)
       return damaged("is no GGUF file: it does not begin with the bytes GGUF and a header of 24 bytes");
@@ -268,7 +281,7 @@ class HeaderReader {
     if (each > 0)
       at_ += elements * each;
     else
-      for (uint64_t i = 0; i < elements; ++i) MC_CHECK(string(field + "[" + std::to_string(i) + "]", file_.size()));
+      for (uint64_t i = 0; i < elements; ++i) MC_CHECK(skip_string(field, i));
     value.bytes_ = file_.subspan(begin, at_ - begin);
     return {};
   }
