@@ -10,7 +10,6 @@ namespace mc::sim {
 namespace {
 
 constexpr uint16_t kAttemptsMax = 4;
-constexpr double kUncapped = 1e300;  // bytes/s
 
 double kv_bytes(const sched::Profile& profile, uint64_t tokens) {
   return static_cast<double>(tokens) * static_cast<double>(profile.kv_bytes_per_token);
@@ -56,7 +55,7 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       grown_(batches_of(options)),
       caches_(nodes_of(options), in_group(options.dram_blocks, options), in_group(options.ssd_blocks, options),
               blocks.unique()),
-      links_(nodes_of(options) + batches_of(options), options.profile->paths.net.bytes_per_s),
+      parcels_(nodes_of(options) + batches_of(options), options.profile->paths.net.bytes_per_s),
       router_(trace, blocks, options, caches_, nodes_of(options), [this](auto& out) { fill_inflight(out); }),
       sampler_(options, blocks, nodes_of(options)) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !grown_.empty());
@@ -81,7 +80,7 @@ ClusterRun ClusterEngine::run() {
   const auto followed = [&](uint32_t r, const Answer& answer) { follow(r, answer); };
   uint32_t next = 0;
   for (;;) {
-    const double arrival = arrival_s(next), transfer = links_.next_s(), event = calendar_.next_s();
+    const double arrival = arrival_s(next), transfer = parcels_.next_s(), event = calendar_.next_s();
     const double first = std::min({arrival, transfer, event, router_.next_s()});
     if (first == Batch::kNever || outcomes_.missed() > options_.misses_max) break;
     if (options_.progress && run_.events % 4096 == 0) options_.progress(outcomes_.over());
@@ -90,7 +89,7 @@ ClusterRun ClusterEngine::run() {
     router_.end_due(now_, followed);
     if (transfer == first) {  // before other events of that time, which may need its bytes
       ++run_.events;
-      transfer_over(links_.finish_next());
+      receive(parcels_.take_next());
     } else if (event == first) {
       ++run_.events;
       handle(calendar_.take());
@@ -105,7 +104,7 @@ ClusterRun ClusterEngine::run() {
   run_.span_s = trace_.empty() ? 0 : arrival_s(trace_.size() - 1);
   run_.end_s = now_;
   sampler_.move_to(run_);
-  run_.moved_bytes = links_.moved_bytes();
+  run_.moved_bytes = parcels_.moved_bytes();
   for (const Batch& batch : batches_) {
     run_.row_s += batch.history().row_s(), run_.decode_busy_s += batch.history().busy_s();
     run_.rows_max = std::max(run_.rows_max, batch.rows_max());
@@ -249,7 +248,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
   if (coupled()) return coupled_pump(route.node);
   if (const auto& order = route.copy) {
     const double bytes = static_cast<double>(order->bytes);
-    send({Parcel::Kind::copy, copies_.begin(r, *order), 0, 0}, order->source, order->target, bytes, kUncapped);
+    parcels_.send(now_, {Parcel::Kind::copy, copies_.begin(r, *order), 0, 0}, order->source, order->target, bytes);
   }
   pump(route.node);
 }
@@ -416,7 +415,7 @@ void ClusterEngine::fail(const NodeFailure& failure) {
         if (live_[r].decode == index && !live_[r].decoding) victims.push_back({r, 0});
   }
   std::sort(victims.begin(), victims.end());
-  links_.stop(now_, failure.role == 'd' ? static_cast<uint32_t>(nodes_.size()) + index : index);
+  parcels_.stop(now_, failure.role == 'd' ? static_cast<uint32_t>(nodes_.size()) + index : index);
   for (const auto& [r, made] : victims) abandon(r, made);
   if (failure.role != 'd') lose_holder(index);
   failure.role == 'd' ? router_.set_decode_up(index, false, now_) : router_.set_prefill_up(index, false, now_);
@@ -432,28 +431,21 @@ void ClusterEngine::come_back(const NodeFailure& failure) {
 
 // ---- prefill ---------------------------------------------------------------------------------
 
-void ClusterEngine::send(const Parcel& parcel, uint32_t from, uint32_t to, double bytes, double cap) {
-  const uint32_t id = links_.start(now_, from, to, bytes, cap);
-  if (transfer_of_.size() <= id) transfer_of_.resize(id + 1);
-  transfer_of_[id] = parcel;
-}
-
 void ClusterEngine::ask_for_parts(uint32_t r) {
   Live& live = live_[r];
   while (const auto part = live.prefix.ask()) {
     const uint64_t tokens = reused_tokens(part->end, live.tokens) - reused_tokens(part->first, live.tokens);
-    send({Parcel::Kind::fetch, r, live.attempt, part->first}, static_cast<uint32_t>(part->holder), live.node,
-         kv_bytes(profile_, tokens), kUncapped);
+    parcels_.send(now_, {Parcel::Kind::fetch, r, live.attempt, part->first}, static_cast<uint32_t>(part->holder),
+                  live.node, kv_bytes(profile_, tokens));
   }
 }
 
 void ClusterEngine::send_on(uint32_t r, double bytes, double cap) {
   const uint32_t decode = static_cast<uint32_t>(nodes_.size()) + live_[r].decode;
-  send({Parcel::Kind::handoff, r, live_[r].attempt, 0}, live_[r].node, decode, bytes, cap);
+  parcels_.send(now_, {Parcel::Kind::handoff, r, live_[r].attempt, 0}, live_[r].node, decode, bytes, cap);
 }
 
-void ClusterEngine::transfer_over(uint32_t transfer) {
-  const Parcel parcel = transfer_of_[transfer];
+void ClusterEngine::receive(const Parcel& parcel) {
   const uint32_t r = parcel.request;
   if (parcel.kind == Parcel::Kind::copy) {
     const CopyLog::Copy& copy = copies_.at(r);
@@ -549,7 +541,7 @@ void ClusterEngine::prefill_done(uint32_t r) {
   if (steps_left(r) == 0) {
     finish(r, now_);
   } else if (!options_.layer_wise) {
-    send_on(r, kv_bytes(profile_, live.tokens), kUncapped);
+    send_on(r, kv_bytes(profile_, live.tokens), Parcels::kUncapped);
   } else if (live.sent) {
     hand_over(r);
   }

@@ -10,8 +10,8 @@
 #include "sim/cluster.h"
 #include "sim/copy_log.h"
 #include "sim/disk_reads.h"
-#include "sim/links.h"
 #include "sim/outcomes.h"
+#include "sim/parcels.h"
 #include "sim/prefix_parts.h"
 #include "sim/router.h"
 #include "sim/sampler.h"
@@ -61,12 +61,6 @@ class ClusterEngine {
     uint32_t version = 0;
   };
 
-  struct Parcel {
-    enum class Kind : uint8_t { fetch, handoff, copy } kind = Kind::fetch;
-    uint32_t request = 0, attempt = 0;  // or the number of the copy
-    uint32_t first_block = 0;           // of a fetched part
-  };
-
   // ---- requests ----
   void at(double when_s, Kind kind, uint32_t a, uint32_t b = 0);
   void handle(const Event& event);
@@ -103,10 +97,9 @@ class ClusterEngine {
   void start(uint32_t node, uint32_t r);
   void first_token(uint32_t r);
   void prefill_done(uint32_t r);
-  void transfer_over(uint32_t transfer);
+  void receive(const Parcel& parcel);
   void hand_over(uint32_t r);
   void send_on(uint32_t r, double bytes, double cap);
-  void send(const Parcel& parcel, uint32_t from, uint32_t to, double bytes, double cap);
 
   // ---- decode ----
   void arrive_at_decode(uint32_t r);
@@ -130,9 +123,8 @@ class ClusterEngine {
   std::vector<Batch> batches_;   // of decode or coupled nodes
   std::vector<uint64_t> grown_;  // tokens of each batch that the router was told of
   TieredCaches caches_;
-  Links links_;
-  std::vector<Parcel> transfer_of_;  // [transfer]
-  std::vector<uint32_t> active_;     // dispatched, not over
+  Parcels parcels_;
+  std::vector<uint32_t> active_;  // dispatched, not over
   CopyLog copies_;
   Router router_;
   Sampler sampler_;
