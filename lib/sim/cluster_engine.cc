@@ -374,14 +374,8 @@ void ClusterEngine::retry(uint32_t r, uint64_t more_made) {
   Live& live = live_[r];
   RequestRecord& record = run_.requests[r];
   const bool unheard = first_waits(r) && more_made == 0;
-  Live again;
-  again.made = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
-  again.times.arrived_s = live.times.arrived_s, again.times.first_token_s = live.times.first_token_s,
-  again.times.gap_s = live.times.gap_s;
-  if (again.made > 0) again.times.lost_s = now_;
-  again.tokens = trace_[r].input_tokens + again.made;
-  again.attempt = static_cast<uint16_t>(live.attempt + 1);
-  live = std::move(again);
+  const uint64_t answered = live.made + (live.computed && !unheard ? 1 : 0) + more_made;
+  live = live.next_attempt(trace_[r].input_tokens, answered, now_);
   ++run_.retried;
   if (++record.attempts > kAttemptsMax) return reject(r, Fate::rejected_node);
   if (live.made >= trace_[r].output_tokens && live.made > 0) return finish(r, now_);

@@ -47,6 +47,17 @@ class ClusterEngine {
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
+
+    /// The request without the nodes that it had. Its client has `answered` tokens.
+    Live next_attempt(uint64_t input_tokens, uint64_t answered, double now_s) const {
+      Live out;
+      out.times = {.arrived_s = times.arrived_s, .first_token_s = times.first_token_s, .gap_s = times.gap_s};
+      if (answered > 0) out.times.lost_s = now_s;
+      out.tokens = input_tokens + answered;
+      out.made = answered;
+      out.attempt = static_cast<uint16_t>(attempt + 1);
+      return out;
+    }
   };
 
   struct Node {  // prefill, or coupled
