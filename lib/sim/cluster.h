@@ -4,7 +4,8 @@
 //
 //   prefill   a queue a node, first in, first out among those whose prefix is there; groups of nodes as pipelines
 //             of layer ranges, chunk by chunk (arXiv:2407.00079, 5.1)
-//   caches    DRAM before SSD, blocks readable when computed, fetches from several nodes at once
+//   caches    DRAM before SSD, blocks readable when computed, fetches from several nodes at once, as a whole or by
+//             layers
 //   network   a link out of and into each node, shared by its transfers; KV leaves layer by layer (5.2)
 //   decode    continuous batching, joins at step boundaries, VRAM bound
 //   coupled   nodes that do both, prefill first or in chunks beside decoding (vLLM's two ways)
@@ -14,6 +15,7 @@
 // second. Equal traces, options and seeds give equal bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -29,6 +31,7 @@
 namespace mc::sim {
 
 inline constexpr uint32_t kClusterNodesMax = 4096;
+inline constexpr uint32_t kLayersMax = 4;  // of KV that stand for all layers of a model, as on costed nodes
 
 /// 8p8d: prefill and decode nodes. 16m: coupled ("mixed") nodes, as the papers write it.
 struct ClusterShape {
@@ -52,6 +55,11 @@ enum class CoupledWay : uint8_t { prefill_first, chunked };
 enum class HoldOrder : uint8_t { arrival, work };
 std::string_view to_string(HoldOrder order);
 
+/// Layers in which the KV of a model of this profile moves.
+inline uint32_t layers_of(const sched::Profile& profile) {
+  return static_cast<uint32_t>(std::min<uint64_t>(kLayersMax, profile.layers));
+}
+
 struct ClusterOptions {
   ClusterShape shape;
   const sched::Profile* profile = nullptr;
@@ -65,6 +73,7 @@ struct ClusterOptions {
   uint32_t pipeline = 1;                     // prefill nodes to a group
   uint64_t dram_blocks = 0, ssd_blocks = 0;  // of each prefill or coupled node, 512 tokens each
   bool layer_wise = true;                    // KV leaves while it is computed
+  uint64_t by_layer_bytes = UINT64_MAX;      // node::PrefillOptions::by_layer_bytes; not in a pipeline
   CoupledWay coupled_way = CoupledWay::chunked;
   uint32_t coupled_chunk_tokens = 512;
   double speedup = 1;

@@ -56,6 +56,7 @@ ClusterEngine::ClusterEngine(const std::vector<TraceRequest>& trace, const Trace
       caches_(nodes_of(options), in_group(options.dram_blocks, options), in_group(options.ssd_blocks, options),
               blocks.unique()),
       parcels_(nodes_of(options) + batches_of(options), options.profile->paths.net.bytes_per_s),
+      layer_cut_(layer_cut(options)),
       router_(trace, blocks, options, caches_, nodes_of(options), [this](auto& out) { fill_inflight(out); }),
       sampler_(options, blocks, nodes_of(options)) {
   MC_ASSERT(options.policy != nullptr && options.pipeline > 0 && !nodes_.empty() && !grown_.empty());
@@ -123,7 +124,7 @@ void ClusterEngine::handle(const Event& e) {
     case Kind::ssd_read:
       if (live_[e.a].attempt != e.b) return;
       live_[e.a].prefix.end_load();
-      return pump_if_here(e.a);
+      return follow_prefix(e.a);
     case Kind::prefill_done:
       if (live_[e.a].attempt == e.b) prefill_done(e.a);
       return;
@@ -240,7 +241,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
     const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
                        !live_[maker].computed && maker != r;
     if (waits) live_[maker].waiters.push_back({r, live.attempt});
-    live.prefix.fetch(route.parts, route.spares, waits, now_);
+    live.prefix.fetch(route.parts, route.spares, waits, now_, layer_cut_);
     ask_for_parts(r);
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
@@ -273,7 +274,7 @@ void ClusterEngine::leave(uint32_t r, uint64_t grown) {
           std::min<uint64_t>(waiting.reused, run_.requests[other].dram_tokens + run_.requests[other].ssd_tokens);
       run_.requests[other].remote_tokens = 0;
       waiting.prefix.cut();
-      pump_if_here(other);
+      follow_prefix(other);
     }
 }
 
@@ -310,8 +311,9 @@ uint64_t ClusterEngine::steps_left(uint32_t r) const {
 // Takes a request off its nodes, one of which has failed.
 void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   const Live& live = live_[r];
-  if (live.computing)
-    run_.requests[r].prefill_s += std::min(now_ - live.times.started_s, live.times.work_s) - live.times.work_s;
+  const double spent_s = now_ - live.times.started_s, work_s = live.times.work_s;
+  const bool is_booked = !live.early || live.early->has_end();
+  if (live.computing) run_.requests[r].prefill_s += is_booked ? std::min(spent_s, work_s) - work_s : spent_s;
   if (live.computing && !coupled() && nodes_[live.node].up) {
     // The next request begins now, or when the first stage of a pipeline is free.
     Stages& stages = nodes_[live.node].stages;
@@ -365,8 +367,9 @@ void ClusterEngine::lose_holder(uint32_t node) {
     if (!end) continue;
     live.reused = std::min(live.reused, reused_tokens(*end, live.tokens));
     record.remote_tokens = static_cast<uint32_t>(live.reused) - record.dram_tokens - record.ssd_tokens;
+    if (live.early) live.early->begin_again(live.reused);
     ask_for_parts(r);
-    pump_if_here(r);
+    follow_prefix(r);
   }
 }
 
@@ -427,10 +430,11 @@ void ClusterEngine::come_back(const NodeFailure& failure) {
 
 void ClusterEngine::ask_for_parts(uint32_t r) {
   Live& live = live_[r];
-  while (const auto part = live.prefix.ask()) {
-    const uint64_t tokens = reused_tokens(part->end, live.tokens) - reused_tokens(part->first, live.tokens);
-    parcels_.send(now_, {Parcel::Kind::fetch, r, live.attempt, part->first}, static_cast<uint32_t>(part->holder),
-                  live.node, kv_bytes(profile_, tokens));
+  while (const auto piece = live.prefix.ask(now_)) {
+    const sched::FetchRun& part = piece->run;
+    const uint64_t tokens = reused_tokens(part.end, live.tokens) - reused_tokens(part.first, live.tokens);
+    parcels_.send(now_, {Parcel::Kind::fetch, r, live.attempt, part.first}, static_cast<uint32_t>(part.holder),
+                  live.node, kv_bytes(profile_, tokens) / piece->of);
   }
 }
 
@@ -450,67 +454,79 @@ void ClusterEngine::receive(const Parcel& parcel) {
   if (parcel.kind == Parcel::Kind::fetch) {
     live_[r].prefix.arrive(parcel.first_block, now_);
     ask_for_parts(r);
-    return pump_if_here(r);
+    return follow_prefix(r);
   }
   live_[r].sent = true;
   if (live_[r].computed) hand_over(r);
 }
 
-void ClusterEngine::pump_if_here(uint32_t r) {
-  const Live& live = live_[r];
-  if (!live.prefix.is_here() || live.computing || live.computed) return;
+// More of the prefix is here, or no more comes.
+void ClusterEngine::follow_prefix(uint32_t r) {
+  Live& live = live_[r];
+  if (live.early) {
+    if (const auto left_s = live.early->follow(live.prefix, now_)) expect_end(r, *left_s);
+    return;
+  }
+  if (live.computing || live.computed || !(live.prefix.is_here() || live.prefix.arriving(now_))) return;
   coupled() ? coupled_pump(live.node) : pump(live.node);
 }
 
-// Computes requests first in, first out among those whose prefix is here, as the live prefill node does.
+// Computes requests first in, first out among those whose prefix is here, as the live prefill node does. When there is
+// none, the first one that may begin with a part of its prefix does.
 void ClusterEngine::pump(uint32_t index) {
   Node& node = nodes_[index];
+  const auto is_ready = [&](uint32_t r) { return live_[r].prefix.is_here(); };
+  const auto begins_early = [&](uint32_t r) {
+    Live& live = live_[r];
+    live.early = EarlyPrefill::begin(profile_, live.prefix, live.reused, live.tokens, now_);
+    return live.early.has_value();
+  };
   while (node.up && node.stages.free_s() <= now_) {
-    const auto ready =
-        std::find_if(node.queue.begin(), node.queue.end(), [&](uint32_t r) { return live_[r].prefix.is_here(); });
-    if (ready == node.queue.end()) return;
-    const uint32_t r = *ready;
-    node.queue.erase(ready);
+    auto next = std::find_if(node.queue.begin(), node.queue.end(), is_ready);
+    if (next == node.queue.end()) next = std::find_if(node.queue.begin(), node.queue.end(), begins_early);
+    if (next == node.queue.end()) return;
+    const uint32_t r = *next;
+    node.queue.erase(next);
     start(index, r);
   }
 }
 
 void ClusterEngine::start(uint32_t index, uint32_t r) {
-  Node& node = nodes_[index];
+  Stages& stages = nodes_[index].stages;
   Live& live = live_[r];
-  RequestRecord& record = run_.requests[r];
   live.computing = true;
   live.times.started_s = now_;
-  record.queue_s = now_ - live.times.arrived_s;
+  run_.requests[r].queue_s = now_ - live.times.arrived_s;
+  if (live.early) {
+    live.prefix.drop_spares();
+    return stages.set_free(Batch::kNever);  // until follow_prefix() has the end
+  }
+  expect_end(r, stages.is_pipeline() ? stages.compute(profile_, live.reused, live.tokens, now_) - now_
+                                     : Stages::alone_s(profile_, live.reused, live.tokens));
+}
+
+// The prefill ends in so many seconds. What is computed until then leaves the node at an even rate.
+void ClusterEngine::expect_end(uint32_t r, double left_s) {
+  Live& live = live_[r];
+  Stages& stages = nodes_[live.node].stages;
+  live.times.work_s = now_ - live.times.started_s + left_s;
   const double tokens = static_cast<double>(live.tokens), reused = static_cast<double>(live.reused);
-  double gpu_s = 0;
-  if (node.stages.is_pipeline()) {  // a stage that is free takes the next request
-    live.times.work_s = node.stages.compute(profile_, live.reused, live.tokens, now_) - now_;
-    gpu_s = profile_.prefill_s(tokens, reused);
-  } else {
-    live.times.work_s = profile_.prefill_s(tokens, reused);
-    // Loading the prefix into the device runs beside computing, but for one layer (5.2).
-    if (profile_.reused_s_per_token == 0 && live.reused > 0)
-      live.times.work_s =
-          profile_.overlapped_s(profile_.paths.load.seconds(kv_bytes(profile_, live.reused)), live.times.work_s);
-    gpu_s = live.times.work_s;
-    node.stages.set_free(now_ + live.times.work_s);
-  }
-  record.prefill_s += gpu_s;
+  const double gpu_s = stages.is_pipeline() ? profile_.prefill_s(tokens, reused) : live.times.work_s;
+  if (!stages.is_pipeline()) stages.set_free(now_ + left_s);
+  run_.requests[r].prefill_s += gpu_s;
   run_.prefill_busy_s += gpu_s;
-  if (options_.layer_wise && steps_left(r) > 0) {
-    const double bytes = kv_bytes(profile_, live.tokens);
-    send_on(r, bytes, bytes / live.times.work_s);
-  }
-  at(now_ + live.times.work_s, Kind::prefill_done, r, live_[r].attempt);
-  if (node.stages.free_s() < now_ + live.times.work_s) at(node.stages.free_s(), Kind::pump, index);
+  const double bytes = kv_bytes(profile_, live.tokens);
+  if (options_.layer_wise && steps_left(r) > 0) send_on(r, bytes, bytes / left_s);
+  at(now_ + left_s, Kind::prefill_done, r, live.attempt);
+  if (stages.free_s() < now_ + left_s) at(stages.free_s(), Kind::pump, live.node);
 }
 
 void ClusterEngine::first_token(uint32_t r) {
   Live& live = live_[r];
   live.computing = false, live.computed = true;
   live.times.prefill_end_s = now_;
-  router_.first_token(r, live.reused, now_ - live.times.started_s, now_);
+  const auto prefill_s = live.early ? std::nullopt : std::optional(now_ - live.times.started_s);
+  router_.first_token(r, live.reused, prefill_s, now_);
   if (const auto fetch_s = live.prefix.seconds())
     router_.fetched(live.node, kv_bytes(profile_, run_.requests[r].remote_tokens), *fetch_s);
   router_.charge(r, live.made + 1, now_);

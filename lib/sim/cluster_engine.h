@@ -1,8 +1,13 @@
 // The physical side of a simulated cluster and its events: nodes, batches, caches and links, and the times that their
 // work takes. Router decides where requests go. Inside lib/sim only; see sim/cluster.h for what is simulated.
+//
+// A prefill begins when its prefix is on its node, and its end is known then. When no prompt of the node is ready, a
+// prompt may begin with the first layers of its prefix. EarlyPrefill (sim/early_prefill.h) decides whether it may, and
+// finds its end from the arrivals of the other layers. The engine keeps the node occupied meanwhile.
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "sim/batch.h"
@@ -10,6 +15,7 @@
 #include "sim/cluster.h"
 #include "sim/copy_log.h"
 #include "sim/disk_reads.h"
+#include "sim/early_prefill.h"
 #include "sim/outcomes.h"
 #include "sim/parcels.h"
 #include "sim/prefix_parts.h"
@@ -32,7 +38,7 @@ class ClusterEngine {
   struct Times {
     double arrived_s = 0, started_s = 0, first_token_s = 0, prefill_end_s = 0;
     double expected_s = 0;         // end of prefill, as predicted when it was placed
-    double work_s = 0;             // of prefill, as simulated
+    double work_s = 0;             // of prefill, as simulated; 0 until the end is known
     double lost_s = 0, gap_s = 0;  // when its last attempt failed, and how long the client then had no token
   };
 
@@ -44,6 +50,7 @@ class ClusterEngine {
     uint32_t node = 0, decode = 0;
     uint32_t active_at = UINT32_MAX;  // its place in active_
     PrefixParts prefix;
+    std::optional<EarlyPrefill> early;  // of a request that began before its prefix was here
     uint16_t attempt = 0;
     bool computing = false, computed = false, sent = false, placed = false, decoding = false;
     std::vector<std::pair<uint32_t, uint32_t>> waiters;  // requests (and attempts) whose fetch waits for this prefill
@@ -103,9 +110,10 @@ class ClusterEngine {
 
   // ---- prefill ----
   void ask_for_parts(uint32_t r);
-  void pump_if_here(uint32_t r);
+  void follow_prefix(uint32_t r);
   void pump(uint32_t node);
   void start(uint32_t node, uint32_t r);
+  void expect_end(uint32_t r, double left_s);
   void first_token(uint32_t r);
   void prefill_done(uint32_t r);
   void receive(const Parcel& parcel);
@@ -135,6 +143,7 @@ class ClusterEngine {
   std::vector<uint64_t> grown_;  // tokens of each batch that the router was told of
   TieredCaches caches_;
   Parcels parcels_;
+  const LayerCut layer_cut_;
   std::vector<uint32_t> active_;  // dispatched, not over
   CopyLog copies_;
   Router router_;

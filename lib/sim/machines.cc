@@ -13,15 +13,10 @@ namespace {
 constexpr Duration kJoin = 1s;        // for nodes to say hello
 constexpr Duration kLongest = 3600s;  // the conductor's longest deadline
 constexpr uint32_t kBatchMax = 4096;
-constexpr uint32_t kLayers = 4;  // stand for all, as with costed nodes
 
 // A prompt is computed in the pages that also cache.
 uint64_t prompt_pages(const ClusterOptions& o) {
   return o.profile->context_tokens / kTraceBlockTokens + 2;
-}
-
-uint32_t layers_of(const sched::Profile& profile) {
-  return static_cast<uint32_t>(std::min<uint64_t>(kLayers, profile.layers));
 }
 
 Result<void> check(const ClusterOptions& o) {
@@ -59,6 +54,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.policy = o.policy->name;
   w.sched = o.sched;
   w.profile = o.profile;
+  w.by_layer_bytes = o.by_layer_bytes;
   w.hold = o.hold ? node::ConductorOptions::Hold::on : node::ConductorOptions::Hold::automatic;
   w.hold_lead = from_seconds(o.hold_lead_s);
   if (o.hold_order == HoldOrder::work) w.fair.stretch = sched::kWorkStretch;

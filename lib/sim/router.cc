@@ -339,10 +339,10 @@ Route Router::dispatch(uint32_t r, const sched::Snapshot& snapshot, TimePoint no
 
 // ---- what happens to placed requests ---------------------------------------------------------
 
-void Router::first_token(uint32_t r, uint64_t reused, double seconds, double now_s) {
+void Router::first_token(uint32_t r, uint64_t reused, std::optional<double> seconds, double now_s) {
   sched::Booking& booking = requests_[r].booking;
   const auto tokens = static_cast<double>(requests_[r].tokens);
-  board_.prefilled(booking.prefill, tokens, static_cast<double>(reused), seconds);
+  if (seconds) board_.prefilled(booking.prefill, tokens, static_cast<double>(reused), *seconds);
   board_.end_prefill(booking, time_of(now_s));
   line_.room_changed();
   board_.arrive(booking);

@@ -83,8 +83,9 @@ class Router {
 
   // ---- what happens to placed requests ----
   /// `seconds` of prefill have computed the tokens that were not reused. The board learns from them as a conductor
-  /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced.
-  void first_token(uint32_t r, uint64_t reused, double seconds, double now_s);
+  /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced. nullopt:
+  /// the prefill may have waited for layers of its prefix, so its time says nothing.
+  void first_token(uint32_t r, uint64_t reused, std::optional<double> seconds, double now_s);
   /// A node has fetched these bytes from one other node.
   void fetched(uint32_t node, double bytes, double seconds) { board_.read(static_cast<int>(node), bytes, seconds); }
   /// The rows of a decode node made so many tokens. leave() gets the part of each row.

@@ -30,6 +30,14 @@ double Stages::compute(const sched::Profile& profile, uint64_t begin, uint64_t e
   return end_s;
 }
 
+double Stages::alone_s(const sched::Profile& profile, uint64_t reused, uint64_t tokens) {
+  const double compute_s = profile.prefill_s(static_cast<double>(tokens), static_cast<double>(reused));
+  if (profile.reused_s_per_token != 0 || reused == 0) return compute_s;
+  // Loading the prefix into the device runs beside computing, but for one layer (5.2).
+  const double bytes = static_cast<double>(reused) * static_cast<double>(profile.kv_bytes_per_token);
+  return profile.overlapped_s(profile.paths.load.seconds(bytes), compute_s);
+}
+
 void Stages::reset(double now_s) {
   free_s_.assign(free_s_.size(), now_s);
   link_free_s_.assign(link_free_s_.size(), now_s);

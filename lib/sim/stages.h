@@ -17,6 +17,8 @@ class Stages {
   bool is_pipeline() const { return free_s_.size() > 1; }
   /// The time from which the first stage can take the next prompt.
   double free_s() const { return free_s_.front(); }
+  /// Seconds in which a node alone computes a prompt of so many tokens, of which it has the first `reused`.
+  static double alone_s(const sched::Profile& profile, uint64_t reused, uint64_t tokens);
   /// A node alone computes one prompt until then.
   void set_free(double at_s) { free_s_.front() = at_s; }
   /// Computes the tokens [begin, end) of a prompt in a pipeline; the tokens before `begin` are reused. Returns the time

@@ -187,6 +187,7 @@ class Cluster(unittest.TestCase):
             ["1p1d", "--fail", "p0@60s"],
             ["3m", "--fail", "m1@60s-90s"],
             ["4p2d", "--overlap", "none", "--bandwidth", "1e9"],
+            ["4p2d", "--load-by-layer", "1MiB", "--bandwidth", "2e9", "--fail", "p0@30s,p1@40s-50s,d1@60s-90s"],
         ):
             with self.subTest(shape=shape, words=words):
                 r = run(shape, *words)
@@ -209,6 +210,25 @@ class Cluster(unittest.TestCase):
         self.assertGreater(run("4p2d", "--cache-blocks", 500, "--ssd", "10TiB")["ssd_hit"], 0)
         late, early = run("4p2d", "--overlap", "none"), run("4p2d")
         self.assertGreater(late["mean_handoff_ms"], early["mean_handoff_ms"])
+
+    def test_loading_by_layers_brings_the_first_token_earlier_if_the_prefix_is_large_and_no_pipeline_loads_so(self):
+        """The second prompt keeps the node of the prefix busy, so the third one fetches it."""
+        prefix, busy, last = [*range(20)], [*range(100, 200)], [*range(200, 204)]
+        lines = [(0, prefix), (60_000, prefix + busy), (60_010, prefix + last)]
+        text = "".join(
+            json.dumps({"timestamp": at, "input_length": 512 * len(ids), "output_length": 2, "hash_ids": ids}) + "\n"
+            for at, ids in lines
+        )
+
+        def ttft(shape, size, *words):
+            words = ["--bandwidth", "1e10", "--fetch-rule", "threshold", "--load-by-layer", size, *words]
+            return sim("-", shape, *words, rules="cluster", stdin=text.encode())[-1]["mean_ttft_s"]
+
+        whole = ttft("2p1d", "off")
+        self.assertLess(ttft("2p1d", "1MiB"), whole - 0.03)
+        self.assertEqual(ttft("2p1d", "4GiB"), whole)
+        pipeline = ["--pipeline", 2]
+        self.assertEqual(ttft("4p1d", "1MiB", *pipeline), ttft("4p1d", "off", *pipeline))
 
     def test_a_slow_hand_off_is_a_gap_that_the_client_sees(self):
         """The first token comes from prefill; until the KV is on the decode node there is no second one."""
@@ -395,6 +415,7 @@ class Cluster(unittest.TestCase):
             (["--find-ratio", "--find-max-rate"], "advise"),
             (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),
             (["--rules", "paper", "--first-token", "with-second"], "--first-token means nothing under --rules paper"),
+            (["--rules", "paper", "--load-by-layer", "1MiB"], "--load-by-layer means nothing under --rules paper"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
             (["--sample", "0"], "'0' measures nothing"),
             (["--t-d", "5s"],

@@ -29,9 +29,9 @@ constexpr Flag kOneAdmission = one_of_list(kAdmission, "A");
 
 constexpr auto kAdviseFlagTable = flags::join(
     flags::list(&kNodes, &kProfile, &kTtftSlo, &kTbtSlo, &kShare, &kSpeedup, &kOnePolicy, &kFetchRule, &kTheta,
-                &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kCoupled, &kCoupledChunk,
-                &kJoinStall, &kSlowStart, &kFirstToken, &kPipeline, &kDecodeTime, &kSlack, &kAggregate, &kLimit,
-                &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+                &kOneAdmission, &kHold, &kDram, &kSsd, &kCacheBlocks, &kBandwidth, &kOverlap, &kLoadByLayer, &kCoupled,
+                &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken, &kPipeline, &kDecodeTime, &kSlack, &kAggregate,
+                &kLimit, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
     flags::kEveryRun);
 
 struct Choice {

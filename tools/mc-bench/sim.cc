@@ -14,10 +14,10 @@ using namespace sim_flags;
 constexpr auto kSimFlagTable = flags::join(
     flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kSpeedup, &kBandwidth, &kTtftSlo,
                 &kTbtSlo, &kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate,
-                &kDram, &kSsd, &kPipeline, &kOverlap, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken,
-                &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio,
-                &kShare, &kDecodeTime, &kSlack, &kLimit, &kSaveRequests, &kWide, &flags::kOutput, &flags::kQuiet,
-                &flags::kProgress, &flags::kSeed),
+                &kDram, &kSsd, &kPipeline, &kOverlap, &kLoadByLayer, &kCoupled, &kCoupledChunk, &kJoinStall,
+                &kSlowStart, &kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission, &kCounterfactual,
+                &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack, &kLimit, &kSaveRequests, &kWide,
+                &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
     flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.
@@ -73,12 +73,14 @@ Result<int> simulate(const cli::Args& args) {
                     under));
     return simulate_cluster(args);
   }
-  MC_CHECK(refuse(
-      args, {&kProfile,   &kHold,      &flags::kHoldOrder, &kApiKeys,     &flags::kReplicate, &flags::kReplicateRate,
-             &kDram,      &kSsd,       &kPipeline,         &kOverlap,     &kCoupled,          &kCoupledChunk,
-             &kJoinStall, &kSlowStart, &kFirstToken,       &kFail,        &kAggregate,        &kSaveSamples,
-             &kSample,    &kWide,      &kCounterfactual,   &kFindMaxRate, &kFindRatio,        &kShare},
-      under));
+  MC_CHECK(refuse(args,
+                  {&kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate, &kDram,
+                   &kSsd, &kPipeline, &kOverlap, &kLoadByLayer, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart},
+                  under));
+  MC_CHECK(refuse(args,
+                  {&kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample, &kWide, &kCounterfactual, &kFindMaxRate,
+                   &kFindRatio, &kShare},
+                  under));
   return simulate_paper(args);
 }
 

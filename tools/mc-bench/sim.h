@@ -120,6 +120,13 @@ inline constexpr Flag kOverlap{.name = "overlap",
                                .fallback = "layers",
                                .help = "send KV layer by layer, or after prefill",
                                .choices = "layers|none"};
+inline constexpr Flag kLoadByLayer{
+    .name = "load-by-layer",
+    .kind = FlagKind::bytes,
+    .value = "SIZE",
+    .fallback = "off",
+    .help = "compute while SIZE or more of a prefix arrives by layers",
+    .choices = "off"};
 inline constexpr Flag kCoupled{.name = "coupled",
                                .kind = FlagKind::choice,
                                .value = "W",

@@ -114,6 +114,7 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   o.speedup = args.number(kSpeedup);
   MC_CHECK(read_turns(args, out));
   o.layer_wise = args.text(kOverlap) == "layers";
+  if (args.text(kLoadByLayer) != "off") o.by_layer_bytes = args.bytes(kLoadByLayer);
   o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
   o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
   o.pipeline = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kPipeline), 1, sim::kClusterNodesMax));

@@ -14,13 +14,13 @@ TEST_CASE("sim/prefix_parts: no more parts are on their way than a live node ask
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 2; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
   prefix.fetch(parts, {}, false, 0);
-  for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) CHECK(prefix.ask() == parts[i]);
-  CHECK_FALSE(prefix.ask());
+  for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) CHECK(prefix.ask(0)->run == parts[i]);
+  CHECK_FALSE(prefix.ask(0));
   prefix.arrive(0, 0);
-  CHECK(prefix.ask() == parts[sched::kPartsAtOnce]);
-  CHECK_FALSE(prefix.ask());
+  CHECK(prefix.ask(0)->run == parts[sched::kPartsAtOnce]);
+  CHECK_FALSE(prefix.ask(0));
   prefix.arrive(1, 0);
-  CHECK(prefix.ask() == parts.back());
+  CHECK(prefix.ask(0)->run == parts.back());
   for (uint32_t i = 2; i < parts.size(); ++i) {
     CHECK_FALSE(prefix.is_here());
     prefix.arrive(i, 0);
@@ -33,10 +33,10 @@ TEST_CASE("sim/prefix_parts: a held fetch asks for nothing before its holder has
     CAPTURE(comes);
     PrefixParts prefix;
     prefix.fetch({{3, 10, 20}}, {}, true, 0);
-    CHECK_FALSE(prefix.ask());
+    CHECK_FALSE(prefix.ask(0));
     CHECK_FALSE(prefix.is_here());
     comes ? prefix.release() : prefix.cut();
-    CHECK(prefix.ask().has_value() == comes);
+    CHECK(prefix.ask(0).has_value() == comes);
     if (comes) prefix.arrive(10, 0);
     CHECK(prefix.is_here());
   }
@@ -47,13 +47,13 @@ TEST_CASE("sim/prefix_parts: parts that are on their way when the rest is given 
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 1; ++i) parts.push_back({1, i, i + 1});
   prefix.fetch(parts, {}, false, 0);
-  while (prefix.ask()) {
+  while (prefix.ask(0)) {
   }
   prefix.cut();
   for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) {
     CHECK_FALSE(prefix.is_here());
     prefix.arrive(i, 0);
-    CHECK_FALSE(prefix.ask());
+    CHECK_FALSE(prefix.ask(0));
   }
   CHECK(prefix.is_here());
 }
@@ -62,7 +62,7 @@ TEST_CASE("sim/prefix_parts: a prefix is here when its own disk and all holders 
   PrefixParts prefix;
   prefix.begin_load();
   prefix.fetch({{1, 0, 4}}, {}, false, 0);
-  REQUIRE(prefix.ask());
+  REQUIRE(prefix.ask(0));
   prefix.arrive(0, 0);
   CHECK_FALSE(prefix.is_here());
   prefix.end_load();
@@ -80,7 +80,7 @@ TEST_CASE("sim/prefix_parts: a fetch has a duration if one holder sent it and ha
       for (uint32_t i = 0; i < holders; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
       prefix.fetch(parts, {}, held, 10);
       if (held) prefix.release();
-      while (const auto part = prefix.ask()) prefix.arrive(part->first, 12);
+      while (const auto part = prefix.ask(0)) prefix.arrive(part->run.first, 12);
       CHECK(prefix.is_here());
       CHECK(prefix.seconds().has_value() == (holders == 1 && !held));
       if (prefix.seconds()) CHECK(*prefix.seconds() == 2);
@@ -104,12 +104,12 @@ TEST_CASE("sim/prefix_parts: other holders replace a holder that fails, up to th
     CAPTURE(c.end);
     PrefixParts prefix;
     prefix.fetch(parts, c.spares, false, 0);
-    while (prefix.ask()) {
+    while (prefix.ask(0)) {
     }
     CHECK(prefix.lose(2) == c.end);
     CHECK_FALSE(prefix.lose(2));
     std::vector<sched::FetchRun> asked;
-    while (const auto part = prefix.ask()) asked.push_back(*part);
+    while (const auto part = prefix.ask(0)) asked.push_back(part->run);
     CHECK(asked == c.asked);
     prefix.arrive(0, 0);
     prefix.arrive(8, 0);
@@ -121,10 +121,68 @@ TEST_CASE("sim/prefix_parts: other holders replace a holder that fails, up to th
   }
 }
 
+TEST_CASE(
+    "sim/prefix_parts: long parts come layer by layer, each layer after the last one, and short parts as a whole") {
+  PrefixParts prefix;
+  prefix.fetch({{1, 0, 4}, {2, 4, 7}}, {}, false, 0, {.layers = 3, .blocks_min = 4});
+  const auto first = prefix.ask(0), second = prefix.ask(0);
+  REQUIRE((first && second));
+  CHECK(first->of == 3);
+  CHECK(second->of == 1);
+  CHECK_FALSE(prefix.ask(0));
+  prefix.arrive(4, 1);
+  for (int layer = 1; layer < 3; ++layer) {
+    prefix.arrive(0, layer);
+    CHECK_FALSE(prefix.is_here());
+    const auto next = prefix.ask(layer);
+    REQUIRE(next);
+    CHECK(next->run == first->run);
+    CHECK_FALSE(prefix.ask(layer));
+  }
+  prefix.arrive(0, 3);
+  CHECK(prefix.is_here());
+}
+
+TEST_CASE("sim/prefix_parts: a request may begin when a layer of every part is here, and then no holder is replaced") {
+  PrefixParts prefix;
+  prefix.fetch({{1, 0, 4}, {2, 4, 8}}, {{3, 0, 8}}, false, 0, {.layers = 4, .blocks_min = 1});
+  REQUIRE(prefix.ask(1));
+  REQUIRE(prefix.ask(1));
+  prefix.arrive(0, 2);
+  CHECK_FALSE(prefix.arriving(2));
+  prefix.arrive(4, 3);
+  const auto coming = prefix.arriving(3);
+  REQUIRE(coming);
+  CHECK(coming->layers == 1);
+  CHECK(coming->rest_s == doctest::Approx(6));  // three layers more, of two seconds each
+  prefix.drop_spares();
+  for (int layer = 1; layer < 4; ++layer) {
+    REQUIRE(prefix.ask(3));
+    prefix.arrive(0, 4);
+  }
+  CHECK(prefix.layers_here() == 1);
+  CHECK(prefix.lose(2) == 4);
+  CHECK(prefix.is_here());
+  prefix.arrive(4, 5);  // ignored
+}
+
+TEST_CASE(
+    "sim/prefix_parts: a prefix that comes as a whole, waits for its holder or is read from disk is not arriving") {
+  for (const char* why : {"whole", "held", "disk"}) {
+    CAPTURE(why);
+    const bool whole = why == std::string_view("whole"), held = why == std::string_view("held");
+    PrefixParts prefix;
+    prefix.fetch({{1, 0, 4}}, {}, held, 0, {.layers = 2, .blocks_min = whole ? 5u : 4u});
+    if (why == std::string_view("disk")) prefix.begin_load();
+    if (prefix.ask(0) && !whole) prefix.arrive(0, 1);
+    CHECK_FALSE(prefix.arriving(1));
+  }
+}
+
 TEST_CASE("sim/prefix_parts: parts that are here stay when their holder fails") {
   PrefixParts prefix;
   prefix.fetch({{1, 0, 4}, {2, 4, 8}, {1, 8, 12}}, {}, false, 0);
-  while (prefix.ask()) {
+  while (prefix.ask(0)) {
   }
   prefix.arrive(0, 0);
   CHECK(prefix.lose(1) == 8);
