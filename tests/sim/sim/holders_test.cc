@@ -1,6 +1,7 @@
 // Decode nodes that read a reused prefix from its holders: what that saves on links of a limited rate, and what a
 // process costs that dies in the middle of it.
 
+#include "schedule.h"
 #include "sim/world.h"
 #include "test.h"
 
@@ -149,6 +150,45 @@ TEST_CASE("sim/holders: a process that dies in the middle of a read from a holde
     b.served(b.ask("p1", "d1"));
     b.quiet();
   }
+}
+
+TEST_CASE("sim/holders: under faults blocks come from holders and from what replaces them, and no token is wrong") {
+  uint64_t blocks = 0, failures = 0, damaged = 0;
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
+    const uint64_t seed = 120000 + test::seed() + i;
+    Rng rng(seed);
+    WorldOptions options;
+    options.seed = seed;
+    options.prefill = 2, options.decode = 2, options.cache = 1;
+    options.sched.fetch_rule = sched::FetchRule::threshold;
+    options.prefix_from = sched::PrefixFrom::holders;
+    draw_pipelines(rng, options);
+    draw_faults(rng, options.faults);
+    World world(options);
+    world.run_for(100ms);
+    INFO("seed " << seed);
+    std::vector<std::vector<uint32_t>> stems(4);
+    for (auto& stem : stems)
+      for (int n = 0; n < 10 * 16; ++n) stem.push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
+    for (int n = 0; n < 40; ++n) {
+      std::vector<uint32_t> ids = stems[world.rng().below(stems.size())];
+      for (uint64_t more = 1 + world.rng().below(40); more > 0; --more)
+        ids.push_back(1 + static_cast<uint32_t>(world.rng().below(62)));
+      world.submit(std::move(ids), 2 + static_cast<uint32_t>(world.rng().below(10)), 5s);
+      world.run_for(Duration(world.rng().between(0, 20'000'000)));
+    }
+    REQUIRE(world.run_until_done(10s));
+    world.run_for(35s);
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+    REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+    for (const char* name : {"d0", "d1"}) {
+      const auto& seen = dynamic_cast<const node::Decode&>(*world.worker(name)).from_holders();
+      blocks += seen.blocks, failures += seen.failures, damaged += seen.checksum_failures;
+    }
+  }
+  MESSAGE(blocks << " blocks from holders, " << failures << " parts replaced, " << damaged << " of them damaged");
+  CHECK(blocks > 0);
+  CHECK(failures > 0);
 }
 
 }  // namespace holders_test
