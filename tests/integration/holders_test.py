@@ -107,9 +107,9 @@ class Costed(unittest.TestCase):
             with Cluster(roles=["conductor"], conductor=flags) as c:
                 self.start(c, "--transport", "tcp")  # a reader over shm takes bytes without the holder's help
                 times = self.ask(c, Random(93).ids(512))
+                c.wait_quiet()  # the metrics of p1 lag
                 sent = c.metric("p1", "mc_xfer_bytes_total", 'direction="out"')
                 seen[way] = (times[0], times[1] - times[0], sent)
-                c.wait_quiet()
                 for name in ("p0", "p1", "d0", "d1"):
                     self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
         for way, (ttft, gap, sent) in seen.items():
