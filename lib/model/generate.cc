@@ -40,6 +40,13 @@ bool take(const Runner& runner, const GenerateRequest& request, ops::Sampled dra
   return false;
 }
 
+/// A sequence whose pages a device keeps from step to step, until this object goes.
+struct KeptSequence {
+  static constexpr uint64_t kName = 1;
+  Runner& runner;
+  ~KeptSequence() { runner.forget(kName); }
+};
+
 std::vector<uint32_t> history_of(const GenerateRequest& request, const Generated& out) {
   std::vector<uint32_t> history = request.prompt;
   history.insert(history.end(), out.ids.begin(), out.ids.end());
@@ -114,13 +121,14 @@ Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest
   const auto stopped = [&] {
     return std::find(request.stop_ids.begin(), request.stop_ids.end(), out.ids.back()) != request.stop_ids.end();
   };
+  const KeptSequence kept{runner};
   bool more = out.end == AnswerEnd::length && !stopped() && static_cast<int32_t>(out.ids.size()) < request.max_tokens &&
               history.size() < runner.model().config().max_positions;
   while (more) {
     const auto position = static_cast<int64_t>(history.size()) - 1;
     if (position >= pages.capacity_tokens())
       return Error{Code::no_space, "the KV pages hold " + std::to_string(pages.capacity_tokens()) + " tokens"};
-    const DecodeRow row{history.back(), position, pages.pages(), &request.decode_plan, &centroids};
+    const DecodeRow row{history.back(), position, pages.pages(), &request.decode_plan, &centroids, kept.kName};
     const DrawRow next = next_draw(request, history, out);
     ops::Sampled drawn;
     if (runner.draws(next)) {

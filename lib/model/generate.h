@@ -65,7 +65,8 @@ struct Generated {
 /// Prefills the uncached tokens and draws the first token. Adds to `out`.
 Result<void> run_prefill(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
                          Generated& out);
-/// Generates the rest of the answer from the KV of the prompt and at least one drawn token in `out`.
+/// Generates the rest of the answer from the KV of the prompt and at least one drawn token in `out`. The runner has no
+/// other sequence meanwhile.
 Result<void> run_decode(Runner& runner, LocalPages& pages, const GenerateRequest& request, const Clock& clock,
                         Generated& out);
 /// Runs prefill and decode with pages of its own. invalid (MC4005) when prompt + max_tokens exceed the context or the

@@ -475,6 +475,21 @@ TEST_CASE("model/device: a step that cannot be queued leaves the one before it t
   CHECK(collected.token == alone.token);
 }
 
+TEST_CASE("model/device: a token of an answer costs as many operations behind a long prompt as behind a short one") {
+  Pair pair;
+  const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
+  const auto operations = [&](size_t prompt, int32_t tokens) {
+    GenerateRequest request{.prompt = some_tokens(prompt), .max_tokens = tokens};
+    request.sampling.temperature = 0;
+    request.prefill_plan = request.decode_plan = plan;
+    const uint64_t before = pair.driver->gpu().operations();
+    REQUIRE_OK(generate(*pair.gpu, request, SystemClock::instance()));
+    return pair.driver->gpu().operations() - before;
+  };
+  const uint64_t of_short = operations(4, 4) - operations(4, 3);
+  CHECK(operations(67, 4) - operations(67, 3) == of_short);  // a page is copied in for the first step alone
+}
+
 TEST_CASE("model/device: what a device does not serve is refused by name, and so is a model that does not fit") {
   auto driver = std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.memory_bytes = size_t{4} << 20});
   auto small = gpu::Device::open(driver, 0);
