@@ -13,7 +13,7 @@ from cluster import Cluster, Random, oracle, quick_profile, run, token_ids, unti
 from costed_test import standin_answer
 
 BLOCK = 64
-# What is faster follows from what was measured, and on a busy machine anything may come out.
+# The rule `auto` follows what was measured, and on a busy machine anything may come out.
 HOLDERS = ["--fetch-rule", "threshold", "--prefix-from", "holders"]
 PREFILL = ["--fetch-rule", "threshold", "--prefix-from", "prefill"]
 

@@ -1,4 +1,4 @@
-// Which blocks of a prefix a decode node reads from their holders.
+// Plans of a decode node to read blocks of a prefix from their holders.
 
 #include "sched/direct_plan.h"
 
