@@ -60,6 +60,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   if (o.hold_order == HoldOrder::work) w.fair.stretch = sched::kWorkStretch;
   w.tenants = o.tenants;
   w.replicate = o.replicate;
+  w.events_per_check = 64;  // nodes of a real size have many pages
   w.faults.delay_min = 20us, w.faults.delay_max = 100us;
   return w;
 }

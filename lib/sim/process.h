@@ -27,6 +27,7 @@ struct Process {
   std::unique_ptr<node::Machine> machine;  // null = not running
   node::Worker* worker = nullptr;          // the same machine, null for the conductor
   TimePoint tick_at = kNever;
+  uint64_t events = 0;                        // that the machine has handled
   std::map<uint64_t, uint64_t> memory;        // extent offset in the KV buffer -> tag
   std::map<uint64_t, Activations> slots;      // by offset in the KV buffer; of pipeline members
   std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it

@@ -33,6 +33,7 @@ World::World(WorldOptions options)
         deliver(name, instance, std::move(event));
       })) {
   using Kind = Place::Kind;
+  MC_ASSERT_LT(0u, options_.events_per_check);
   start_process({Kind::conductor});
   for (uint32_t i = 0; i < options_.prefill; ++i)
     for (uint32_t stage = 0; stage < stages_of(options_, i); ++stage) start_process({Kind::prefill, i, stage});
@@ -76,7 +77,7 @@ void World::deliver(const std::string& name, const InstanceId& instance, node::E
   Process& process = *it->second;
   node::Actions actions;
   process.machine->handle(event, now(), actions);
-  process.machine->check();
+  if (++process.events % options_.events_per_check == 0) process.machine->check();
   perform(process, std::move(actions));
   schedule_tick(process);
 }
