@@ -311,9 +311,9 @@ void read_soon(const std::byte* begin, const std::byte* end) {
 
 namespace {
 
-/// Calls body(bytes) for the pieces of a tensor that the digest of `total` bytes has.
+/// Calls body(bytes) for the parts of a tensor that the digest of `total` bytes covers.
 template <class Body>
-void for_pieces(const Tensor& tensor, uint64_t total, const Body& body) {
+void for_parts(const Tensor& tensor, uint64_t total, const Body& body) {
   const uint64_t stride = std::max(kDigestPieceBytes, total / kDigestPieces);
   const std::span<const std::byte> data(tensor.data, tensor.bytes());
   if (total <= kFullDigestBytes || data.size() <= 2 * kDigestPieceBytes) return body(data);
@@ -321,23 +321,28 @@ void for_pieces(const Tensor& tensor, uint64_t total, const Body& body) {
   body(data.last(kDigestPieceBytes));
 }
 
+void digest_part(Sha256& sha, std::span<const std::byte> part) {
+  for (size_t at = 0; at < part.size(); at += kDigestPieceBytes)
+    sha.update_u32(crc32c(part.subspan(at, std::min<size_t>(kDigestPieceBytes, part.size() - at))));
+}
+
 }  // namespace
 
 std::string WeightFiles::digest() const {
   Sha256 sha;
   const uint64_t total = total_bytes();
-  sha.update("mc-weights 1\n").update_u64(total);
-  // The pieces are far apart: read one by one, each would wait for the disk, and the kernel would read its
+  sha.update("mc-weights 2\n").update_u64(total);
+  // The parts are far apart: read one by one, each would wait for the disk, and the kernel would read its
   // surroundings.
   for (const Tensor& tensor : tensors_)
-    for_pieces(tensor, total,
-               [](std::span<const std::byte> piece) { read_soon(piece.data(), piece.data() + piece.size()); });
+    for_parts(tensor, total,
+              [](std::span<const std::byte> part) { read_soon(part.data(), part.data() + part.size()); });
   for (const Tensor& tensor : tensors_) {
     sha.update_u64(tensor.entry.name.size()).update(tensor.entry.name);
     sha.update_u64(tensor.entry.dtype_name.size()).update(tensor.entry.dtype_name);
     sha.update_u64(tensor.entry.shape.size());
     for (uint64_t size : tensor.entry.shape) sha.update_u64(size);
-    for_pieces(tensor, total, [&](std::span<const std::byte> piece) { sha.update(piece); });
+    for_parts(tensor, total, [&](std::span<const std::byte> part) { digest_part(sha, part); });
     drop(tensor);
   }
   std::string hex;

@@ -83,10 +83,10 @@ class WeightFiles {
   uint64_t total_bytes() const;
   bool is_gguf() const { return gguf_.has_value(); }
 
-  /// SHA-256 over all tensors in order of name: name, dtype, shape, content. The distribution over files has no
-  /// influence. Up to 64 MiB of weights are hashed completely. Of more, each tensor contributes its first and last 4
-  /// KiB, and one 4 KiB piece of every total/4096 bytes. These are about 16 MiB, enough to distinguish two trainings,
-  /// but not two files that differ in a few chosen weights.
+  /// SHA-256 over all tensors in order of name: name, dtype, shape, and the CRC32C of each 4 KiB of content. The
+  /// distribution over files has no influence. Up to 64 MiB of weights are covered completely. Of more, each tensor
+  /// contributes its first and last 4 KiB, and one 4 KiB piece of every total/4096 bytes. These are about 16 MiB, which
+  /// distinguish two trainings, but not two files that differ in a few chosen weights.
   std::string digest() const;
 
  private:

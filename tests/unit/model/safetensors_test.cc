@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "test.h"
 
@@ -173,4 +174,25 @@ TEST_CASE("model/safetensors: the digest follows names, shapes and bytes, not ho
   CHECK(digest(one).size() == 64);
   CHECK(digest(one) == digest(two));
   CHECK(digest(one) != digest(three));
+}
+
+TEST_CASE("model/safetensors: one other bit anywhere in a small file gives another digest") {
+  Folder folder;
+  constexpr size_t kBytes = 2 * 4096 + 7;  // the last piece is short
+  std::string bytes(kBytes, '\0');
+  for (size_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<char>(i * 131 >> 3);
+  const std::string header =
+      "{" + tensor("a", "U8", "[" + std::to_string(kBytes) + "]", 0, static_cast<int>(kBytes)) + "}";
+  const auto digest = [&](const std::string& data) {
+    folder.write("model.safetensors", file_of(header, 0) + data);
+    auto files = WeightFiles::open(folder.path.string());
+    REQUIRE_OK(files);
+    return files->digest();
+  };
+  std::set<std::string> seen{digest(bytes)};
+  for (const size_t at : {size_t{0}, size_t{4095}, size_t{4096}, size_t{8191}, kBytes - 1}) {
+    std::string other = bytes;
+    other[at] = static_cast<char>(other[at] ^ 16);
+    CHECK_MESSAGE(seen.insert(digest(other)).second, "byte ", at);
+  }
 }
