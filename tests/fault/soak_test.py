@@ -18,7 +18,7 @@ def resident_kib(pid):
 class Soak(unittest.TestCase):
     def test_memory_is_flat_over_many_requests(self):
         roles = ["conductor", "c0", "p0", "d0"]
-        with Cluster(roles=roles) as c:
+        with Cluster(roles=roles, measures=True) as c:
             done, lock = [0], threading.Lock()
 
             def work(total):

@@ -14,7 +14,7 @@ from cluster import Cluster, Random, cached, token_ids, until
 
 def setUpModule():
     global c
-    c = Cluster("1p1d1c", worker=["--dtype", "f32"])
+    c = Cluster("1p1d1c", worker=["--dtype", "f32"], measures=True)
 
 
 def tearDownModule():

@@ -270,7 +270,7 @@ class Roles(unittest.TestCase):
             self.assertEqual(c.verb("wait", "--prefill", "1", "--timeout", "60s")[0], 0)
 
     def test_explain_names_the_winner_and_what_it_would_reuse(self):
-        with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
+        with Cluster(roles=["conductor", "p0", "p1", "d0"], measures=True) as c:
             ids = Random(5).ids(300)
             c.complete(ids=ids, max_tokens=2, mc={"pin": {"prefill": "p1"}})
             until(lambda: c.node("p1")["blocks_indexed"] >= 4, 60, "blocks of p1")
