@@ -29,8 +29,10 @@ struct MachinePeak {
   double best_flop_per_s() const;
 };
 
-/// Measures rates and read bandwidth.
-MachinePeak measure_peak(Parallel& parallel, Duration budget);
+/// Measures rates and read bandwidth. The budget covers hundreds of bursts of arithmetic and two or three passes over
+/// memory, of which the best ones count.
+inline constexpr Duration kPeakBudget = 400ms;
+MachinePeak measure_peak(Parallel& parallel, Duration budget = kPeakBudget);
 /// Measures the arithmetic peaks. Keeps all threads of the pool busy for about `budget` in all. Rates are sums over the
 /// threads of the best of many short bursts in processor time, so other processes hardly count.
 std::vector<PeakRate> measure_rates(Parallel& parallel, Duration budget);

@@ -253,7 +253,7 @@ Result<int> measure_attention(const cli::Args& args) {
       contenders.push_back({name, mode, &variants.opened[v], variants.names[v], {}});
   for (const AttnShape& shape : shapes)
     for (const AttnContender& c : contenders) rows->expect(attn_cells(describe_point(shape, c)));
-  const attn::MachinePeak peak = attn::measure_peak(parallel, 1s);
+  const attn::MachinePeak peak = attn::measure_peak(parallel);
   std::string line = std::to_string(peak.threads) + " threads; " + fixed(peak.read_bytes_per_s / 1e9, 1) + " GB/s read";
   Json rates = Json::object({});
   for (const attn::PeakRate& rate : peak.rates) {

@@ -361,7 +361,7 @@ Result<int> measure_model(const cli::Args& args) {
                                       .kernels = args.text(flags::kKernels)}));
   const std::string kernels(runner.kernels().name);
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), points.longest + 1));
-  const attn::MachinePeak peak = attn::measure_peak(*engine.parallel, 600ms);
+  const attn::MachinePeak peak = attn::measure_peak(*engine.parallel);
   const double named = peak.rate(attn::bounding_rate(kernels, engine.model->dtype()));
   const double flop_limit = named > 0 ? named : peak.best_flop_per_s();
   Bench bench(engine, std::move(runner), std::move(pages), chunk);

@@ -287,7 +287,7 @@ Result<int> measure_operators(const cli::Args& args) {
                                   "x ref", "error"})));
   Parallel parallel(host::thread_count(args));
   MC_TRY(contenders, open_contenders(args, parallel));
-  Run run{args, parallel, attn::measure_peak(parallel, 1s), std::move(contenders), *table};
+  Run run{args, parallel, attn::measure_peak(parallel), std::move(contenders), *table};
   std::string line =
       std::to_string(run.peak.threads) + " threads; " + fixed(run.peak.read_bytes_per_s / 1e9, 1) + " GB/s read";
   Json rates = Json::object({});
