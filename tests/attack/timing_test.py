@@ -38,7 +38,7 @@ admin = true
 """
 VICTIM, ATTACKER, CONTROL = "sk-victim-0001", "sk-attacker-01", "sk-control-001"
 OPERATOR = "sk-operator-01"
-PREFIX = 512  # tokens: eight blocks
+PREFIX = count(320, 512)  # tokens: whole blocks
 BATCH = 8  # prefixes that are warmed, then probed, before the next
 PROBES = count(64, 2000)
 BOUND = 0.55 if FULL else 0.5 + 4 * 0.58 / math.sqrt(PROBES)

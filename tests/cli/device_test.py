@@ -42,8 +42,8 @@ class Equality(unittest.TestCase):
         return on_emu
 
     def test_a_greedy_answer_on_emu_is_the_cpu_s_over_full_attention(self):
-        count = 5 if cluster.FULL else 3
-        self.assertEqual(len(self.equal("-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
+        count, model = (5, []) if cluster.FULL else (3, SHALLOW)
+        self.assertEqual(len(self.equal(*model, "-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
 
     def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
         plan = "moba:block=64,top_k=2,full_last=1"

@@ -6,6 +6,7 @@ of `mc-conductor help mdoc-reasons`; `man_test.py --write` pastes them. Everythi
 mc-bench has a page for each family of verbs; a flag that several verbs of a page share is listed once.
 """
 
+import functools
 import glob
 import json
 import os
@@ -94,6 +95,12 @@ def text_of(*words, **kwargs):
     return out.decode()
 
 
+@functools.cache
+def help_of(*words):
+    """The help of a program or of one of its verbs, which several tests compare with pages."""
+    return text_of(*words, "--help")
+
+
 def long_flags(text):
     return set(re.findall(r"(?<![-\w])--([a-z][a-z0-9-]*)", text))
 
@@ -136,6 +143,7 @@ def listed(flags):
     return ".Bl -tag -width Ds\n" + "".join(flags) + ".El\n" if flags else ""
 
 
+@functools.cache
 def rendered(path):
     """A page as a terminal shows it, without the marks for bold and underlined."""
     words = ["groff", "-mandoc", "-ww", "-Tutf8", "-P-cbou", "-rLL=78n", "-rLT=78n", path]
@@ -156,7 +164,7 @@ def table_flags(help_text):
 
 
 def verbs(tool):
-    listed = re.search(r"^Verbs .*?:\n(.*?)\n\n", text_of(tool, "--help"), re.S | re.M)
+    listed = re.search(r"^Verbs .*?:\n(.*?)\n\n", help_of(tool), re.S | re.M)
     return re.findall(r"^  ([a-z][a-z-]*)", listed.group(1), re.M) if listed else []
 
 
@@ -270,10 +278,10 @@ class Pages(unittest.TestCase):
 
     def test_flags_of_help_and_of_the_page_are_the_same(self):
         for name, tool, words in pasted():
-            told = table_flags(text_of(tool, "--help"))
+            told = table_flags(help_of(tool))
             if tool != "mc-bench":
                 told |= table_flags(text_of(tool, "help", "common"))
-            own = set().union(*(table_flags(text_of(tool, verb, "--help")) for verb in words))
+            own = set().union(*(table_flags(help_of(tool, verb)) for verb in words))
             text = page(name + ".1").replace("\\-", "-")
             defined = set(re.findall(r"^\.It (?:Fl \w , )?Fl -([a-z][a-z0-9-]*)", text, re.M))
             self.assertEqual(told | own if name == tool else own - told, defined, name)
@@ -289,7 +297,7 @@ class Pages(unittest.TestCase):
                 if not words or words[0] not in tools():
                     continue
                 verb = next((w for w in words[1:2] if w in verbs(words[0])), None)
-                known = table_flags(text_of(words[0], verb, "--help") if verb else text_of(words[0], "--help"))
+                known = table_flags(help_of(words[0], verb) if verb else help_of(words[0]))
                 used = {w[2:].split("=")[0] for w in words[1:] if w.startswith("--")}
                 self.assertLessEqual(used, known, line)
 

@@ -118,24 +118,8 @@ class Published(unittest.TestCase):
         return trace("cache", PUBLIC[name], "--policy", policies, "--blocks", sizes)["points"]
 
     def test_finite_lru(self):
-        sizes = [
-            19,
-            195,
-            1000,
-            1953,
-            3906,
-            5859,
-            7812,
-            9765,
-            10000,
-            15625,
-            19531,
-            30000,
-            50000,
-            97656,
-            100000,
-            182790,
-        ]
+        sizes = [19, 195, 1000, 1953, 3906, 5859, 7812, 9765, 10000, 15625, 19531, 30000, 50000, 97656, 100000, 182790]
+        some = slice(None, None, cluster.count(4, 1))
         for name, blocks, tokens in (
             (
                 "conversation",
@@ -150,8 +134,8 @@ class Published(unittest.TestCase):
         ):
             # The cache that serves, with its own trees and eviction, hits what the plain rule hits.
             for policy in ("lru", "pool"):
-                points = self.caches(name, policy, sizes)
-                for point, block, token in zip(points, blocks.split(), tokens.split()):
+                points = self.caches(name, policy, sizes[some])
+                for point, block, token in zip(points, blocks.split()[some], tokens.split()[some], strict=True):
                     self.assertEqual(digits(point["block_hit"], block), block, (name, point))
                     if token != "-":
                         self.assertEqual(digits(point["token_hit"], token), token, (name, point))
@@ -166,7 +150,7 @@ class Published(unittest.TestCase):
             self.assertEqual(found, printed)
 
     def test_other_policies(self):
-        sizes = [1000, 10000, 30000, 50000, 100000]
+        sizes, some = [1000, 10000, 30000, 50000, 100000], slice(None, None, cluster.count(2, 1))
         for name, rows in (
             (
                 "conversation",
@@ -191,11 +175,11 @@ class Published(unittest.TestCase):
                 },
             ),
         ):
-            points = self.caches(name, ",".join(rows), sizes)
+            points = self.caches(name, ",".join(rows), sizes[some])
             for policy, printed in rows.items():
-                hits = [p["block_hit"] for p in points if p["policy"] == policy]
-                found = [digits(hit, p) for hit, p in zip(hits, printed.split())]
-                self.assertEqual(" ".join(found), printed, (name, policy))
+                hits, known = [p["block_hit"] for p in points if p["policy"] == policy], printed.split()[some]
+                found = [digits(hit, p) for hit, p in zip(hits, known)]
+                self.assertEqual(found, known, (name, policy))
         hits = [self.caches(n, "belady,lru", [5859])[0]["block_hit"] for n in ("conversation", "synthetic")]
         self.assertEqual([digits(hit, ".0000") for hit in hits], [".3532", ".5500"])
         self.assertEqual(digits(self.caches("conversation", "lru-head", [19, 20])[0]["block_hit"], ".0253"), ".0253")
