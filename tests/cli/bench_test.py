@@ -492,7 +492,6 @@ class Interrupts(Scratch):
         path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(4000)])
         policies = ",".join(["random", "load", "kv-centric"] * 300)
         for words in (
-            ["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"],
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "2048x2048"],
             ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
@@ -911,10 +910,10 @@ class Tokenizers(Scratch):
 
 class Recall(Scratch):
     def test_every_task_length_and_mode_is_counted(self):
-        made = result("recall", "-p", "256,512", "-r", 2)
+        made = result("recall", "-p", "128,256", "-r", 2)
         rows = [(p["task"], p["tokens"], p["mode"]) for p in made["points"]]
         modes = ("full", "moba", "hybrid")
-        self.assertEqual(rows, [(t, n, m) for t in ("passkey", "key-value") for n in (256, 512) for m in modes])
+        self.assertEqual(rows, [(t, n, m) for t in ("passkey", "key-value") for n in (128, 256) for m in modes])
         for point in made["points"]:
             self.assertEqual(point["share"], point["correct"] / point["prompts"])
         self.assertEqual(made["points"][0]["correct"], 2)

@@ -11,10 +11,10 @@ import cluster
 import draws
 
 TOP_K = 40
-LAYERS = 3  # of mc-shallow
+LAYERS = 3  # of the shallow model
 PLAIN = ["--ignore-eos", "--dtype", "bf16", "--threads", "1"]
 GREEDY = ["--temperature", "0", *PLAIN]
-SHALLOW = ["--model", cluster.SHALLOW]
+SHALLOW = ["--model", cluster.shallow_model()]
 PASSKEY = "The pass key is 48213. Remember it. " + "The grass is green. The sky is blue. " * 4 + "The pass key is"
 IDS = ",".join(str(5 + i * 7 % 900) for i in range(135))  # two whole blocks of 64 and a tail
 

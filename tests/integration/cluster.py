@@ -7,6 +7,7 @@ its processes, and ends them when it is left:
         answer = c.complete(ids=[5, 17, 9], max_tokens=8)
 """
 
+import atexit
 import functools
 import http.client
 import json
@@ -21,8 +22,6 @@ import tempfile
 import time
 
 BUILD = os.environ.get("MC_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build"))
-# The first three layers of mc-tiny: for tests that compute in the emulator, whose time grows with the layers.
-SHALLOW = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "mc-shallow")
 SKIP = 77
 FULL = os.environ.get("MC_TEST_FULL") == "1"
 # A folder that keeps the logs of every process of a test: they tell why a test failed that fails rarely.
@@ -62,6 +61,18 @@ def run(*words, stdin=None, timeout=300, env=None):
         [program(words[0]), *map(str, words[1:])], input=stdin, capture_output=True, timeout=timeout, env=env
     )
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+@functools.cache
+def shallow_model():
+    """The folder of a model of three layers of random weights, for tests that compute in the emulator: their time grows
+    with each width, and mc-tiny takes four times as long. The inner width is no multiple of a kernel's tile."""
+    folder = tempfile.mkdtemp(prefix="mct-shallow-")
+    atexit.register(shutil.rmtree, folder)
+    shape = "--layers 3 --hidden 128 --intermediate 136 --heads 4 --kv-heads 2 --head-dim 64 --tied".split()
+    code, _, err = run("mc-bench", "mkmodel", *shape, "-o", folder)
+    assert code == 0, err
+    return folder
 
 
 def until(condition, timeout, what):

@@ -14,17 +14,17 @@ from cluster import Cluster, cached, oracle, token_ids, until
 BLOCK = 64
 IDS = [5 + i * 7 % 900 for i in range(135)]  # two whole blocks and a tail
 MOBA = "moba:block=64,top_k=2,full_last=1"
-MODEL = ["--model", cluster.SHALLOW]
+MODEL = ["--model", cluster.shallow_model()]
 CPU = [*MODEL, "--dtype", "bf16", "--threads", "1"]
 EMU = [*CPU, "--device", "emu"]
 CHUNKS = ["--chunk-tokens", "64"]
-LAYERS = 3  # of mc-shallow
+LAYERS = 3  # of the shallow model
 # Nodes that start with a profile measure nothing. Where a node dies at a numbered operation, no other ones come before.
 PROFILED = ["--cost", "a800-llama3-70b"]
 
 
 def tokens_on_cpu(ids, count, attention):
-    return oracle(ids, count, "--model", cluster.SHALLOW, "--threads", "1", "--attention", attention, dtype="bf16")
+    return oracle(ids, count, *MODEL, "--threads", "1", "--attention", attention, dtype="bf16")
 
 
 @unittest.skipIf(cluster.is_sanitized(), "the emulator takes minutes with a sanitizer")
@@ -117,7 +117,7 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_kill_9_of_either_node_on_emu_costs_no_token(self):
-        ids, tokens = (IDS[:70], 4) if cluster.FULL else (IDS[:40], 3)
+        ids, tokens = IDS, cluster.count(9, 12)  # so many that the conductor hears that a node computes
         with Cluster(conductor=MODEL, roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
             for name in ("p0", "d0"):
                 c.start(name, *EMU, *PROFILED)

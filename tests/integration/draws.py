@@ -10,8 +10,9 @@ import math
 
 # Both devices round activations to bf16, of 8 bits, at about 8 places of each layer. A value that falls on two sides
 # of a rounding limit differs by 2^-8 of itself, and such differences add up like independent ones. They have no common
-# direction, so they move a logit by that part of what logits differ from each other, which is about 4 in mc-tiny.
-ROUNDINGS_A_LAYER, LOGIT_SPREAD = 8, 4
+# direction, so they move a logit by that part of what logits differ from each other, which is about 1 in a model of
+# random weights with unit gain.
+ROUNDINGS_A_LAYER, LOGIT_SPREAD = 8, 1
 
 
 def bound(layers):
