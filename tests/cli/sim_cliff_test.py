@@ -1,9 +1,11 @@
 """scripts/sim-cliff: hits fall where the working set passes DRAM, a disk keeps them, and live nodes do as simulated."""
 
+import glob
 import json
 import os
 import subprocess
 import unittest
+import uuid
 
 import cluster
 
@@ -38,6 +40,41 @@ class Cliff(unittest.TestCase):
                 self.assertAlmostEqual(live[0], model[0], delta=0.1 * model[0] + 0.005)
                 self.assertGreater(live[1], 0.9 * model[1])
                 self.assertLess(live[1], 1.1 * model[1] + 0.5)  # seconds, for a machine that is busy
+
+
+def processes_with(mark):
+    """Command lines of the processes that have this in their environment."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as file:
+                if mark.encode() not in file.read():
+                    continue
+            with open(os.path.join(os.path.dirname(path), "cmdline"), "rb") as file:
+                found.append(file.read().replace(b"\0", b" ").decode())
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+class Start(unittest.TestCase):
+    def test_a_daemon_that_does_not_start_is_quoted_and_the_others_are_ended(self):
+        for flag, name in (("MCT_DEADLINE", "mc-conductor"), ("MCT_EVICTION", "mc-prefill")):
+            with self.subTest(flag=flag):
+                mark = str(uuid.uuid4())
+                done = subprocess.run([SCRIPT, "--build", cluster.BUILD, "--clients", "1", "--rounds", "1"],
+                                      env={**os.environ, flag: "nonsense", "MARK": mark}, capture_output=True,
+                                      text=True, timeout=300, check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"sim-cliff: {name} ended with 2 before it was ready", done.stderr)
+                self.assertIn("'nonsense'", done.stderr)
+                self.assertEqual(processes_with(mark), [])
+
+    def test_a_size_that_makes_no_rounds_is_refused(self):
+        for words in (["--clients", "0"], ["--rounds", "x"], ["--times", "2,0"]):
+            done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"argument {words[0]}: invalid", done.stderr)
 
 
 if __name__ == "__main__":
