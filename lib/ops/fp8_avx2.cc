@@ -19,6 +19,7 @@ bool supported() {
 
 struct Line256 {
   using reg = __m256;
+  using freg = reg;
   static constexpr size_t lanes = 8;
   static reg load(const float* x) { return _mm256_loadu_ps(x); }
   static void widen(__m256i halves, reg (&out)[2]) {

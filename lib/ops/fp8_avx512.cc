@@ -13,6 +13,7 @@ bool supported() {
 }
 
 struct Line512 : Avx512 {
+  using freg = reg;
   static constexpr int vectors(int) { return 4; }
   static void widen(__m512i halves, reg (&out)[2]) {
     out[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));

@@ -1,7 +1,7 @@
 // The kernels of fp8.h over a vector type V; each file that includes this gets its own copy, compiled for its
-// instruction set. V has reg, lanes, load, store, store_some, set1, zero, mul, fma, vectors(rows) (an even number:
-// how many vectors of columns go with so many rows), store_pairs (even and odd k, rounded to bf16), and
-// load_line(codes, even, odd): 2 x lanes columns of one pair of k, as values times 2^-8.
+// instruction set. V has reg and freg (the same register of floats), lanes, load, store, store_some, set1, zero, mul,
+// fma, vectors(rows) (an even number: how many vectors of columns go with so many rows), store_pairs (even and odd k,
+// rounded to bf16), and load_line(codes, even, odd): 2 x lanes columns of one pair of k, as values times 2^-8.
 //
 // 2^-8, because a code moved to its place in an f16 (sign, 5 bits of exponent, 10 of mantissa) is the value with
 // an exponent less by 8, subnormals included, and the conversion of f16 to f32 is exact whatever the flush modes
@@ -9,11 +9,12 @@
 #pragma once
 
 #include "ops/fp8.h"
+#include "ops/simd_strip.h"
 
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
 
-/// The prefetch distance of weights (int8_simd.h).
+/// The prefetch distance of weights: the bytes after a panel are those of the next one.
 constexpr size_t kFp8AheadBytes = 4096;
 constexpr float kFp8Unit = 256.0f;
 
@@ -61,15 +62,7 @@ void fp8_strip(const float* x, size_t x_stride, const std::byte* panel, size_t k
         for (int r = 0; r < kRows; ++r) total[r][v] = V::fma(sum[r][v], scale, total[r][v]);
       }
     }
-    for (int r = 0; r < kRows; ++r)
-      for (int v = 0; v < kVectors; ++v) {
-        const size_t at = column + v * V::lanes;
-        if (at >= columns) break;
-        if (columns - at < V::lanes)
-          V::store_some(y + r * y_stride + at, columns - at, total[r][v]);
-        else
-          V::store(y + r * y_stride + at, total[r][v]);
-      }
+    store_strip<V, kRows, kVectors>(total, column, columns, y, y_stride);
   }
 }
 

@@ -98,6 +98,24 @@ struct Avx2Quant {
   }
 };
 
+/// Sums of the blocks of eight rows of weights in place, whose words are put side by side: a lane has an output.
+template <int kRows>
+struct WordSums {
+  const std::byte* x;
+  size_t x_stride;
+
+  WordSums(const std::byte* inputs, size_t stride) : x(inputs), x_stride(stride) {}
+  void multiply(const std::byte* const* lines, size_t at, size_t next, uint16_t* scales, __m256i (&out)[kRows]) const {
+    for (size_t i = 0; i < Avx2Quant::lanes; ++i) copy_scale(lines[i] + next, scales + i);
+    __m256i codes[2][4];
+    line_codes<Avx2Quant, Avx2Words>(lines, at, codes);
+    Avx2Quant::Dots dots[kRows];
+    for (size_t step = 0; step < 8; ++step)
+      for (int r = 0; r < kRows; ++r) dots[r].add(codes[step / 4][step % 4], x + step * kInputStepBytes + r * x_stride);
+    for (int r = 0; r < kRows; ++r) out[r] = dots[r].total();
+  }
+};
+
 }  // namespace
 
 const QuantKernels kQuantAvx2 = {.name = "avx2",
@@ -107,6 +125,6 @@ const QuantKernels kQuantAvx2 = {.name = "avx2",
                                  .lines_max = kQuantRows,
                                  .quantise_row = quant_row<Avx2Quant, row_alone>,
                                  .panel = quant_panel<Avx2Quant>,
-                                 .lines = quant_lines<Avx2Quant, Avx2Words>};
+                                 .lines = quant_lines<Avx2Quant, WordSums>};
 
 }  // namespace mc::ops

@@ -100,15 +100,6 @@ struct Vnni : Avx512 {
   }
 };
 
-/// Calls f with the constants 0 .. kCount - 1. GCC 12 keeps arrays of sums in registers only where every index is a
-/// constant from the start, which it is not in a loop that is unrolled later.
-template <int kCount, class F>
-[[gnu::always_inline]] inline void unrolled(const F& f) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (f(std::integral_constant<int, kIndex>()), ...);
-  }(std::make_integer_sequence<int, kCount>());
-}
-
 // ---- few rows, weights in place ----
 
 /// Sums of blocks of 16 rows. Here an output has eight lanes, whose sums are added up last: for few rows of inputs
@@ -128,7 +119,6 @@ struct LineSums {
     });
   }
 
-  /// Copies the scales of the next blocks too, as for_line_blocks() asks.
   [[gnu::always_inline]] void multiply(const std::byte* const* lines, size_t at, size_t next, uint16_t* scales,
                                        __m512i (&out)[kRows]) const {
     __m512i quads[2][kRows];  // of rows 0 to 7, then 8 to 15
@@ -170,51 +160,7 @@ struct LineSums {
   }
 };
 
-template <int kRows>
-void sum_strips(const std::byte* x, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
-                size_t columns) {
-  constexpr int kVectors = kLineStrip / Vnni::lanes;
-  const size_t groups = quant_groups(k), x_stride = quant_row_bytes(k);
-  const std::byte* x_groups = x + groups * kQuantGroup * sizeof(int16_t);
-  for (size_t column = 0; column < columns; column += kLineStrip) {
-    const std::byte* const* strip = lines + column;
-    __m512 total[kRows][kVectors];
-    for (auto& row : total)
-      for (__m512& one : row) one = _mm512_setzero_ps();
-    for_line_blocks(strip, groups, [&](size_t g, size_t at, size_t next, const uint16_t* now, uint16_t* then) {
-      const LineSums<kRows> inputs(x + g * kQuantGroup * sizeof(int16_t), x_stride);
-      unrolled<kVectors>([&](auto v) __attribute__((always_inline)) {
-        constexpr size_t first = v * Vnni::lanes;
-        __m512i sums[kRows];
-        inputs.multiply(strip + first, at, next, then + first, sums);
-        const LineFactors<Vnni> factors = line_factors<Vnni>(now + first);
-        unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
-          add_line_sums<Vnni>(total[r][v], sums[r], factors, input_of(x_groups, r, x_stride)[g]);
-        });
-      });
-    });
-    store_strip<Vnni, kRows, kVectors>(total, column, columns, y, y_stride);
-  }
-}
-
 constexpr size_t kFewLinesMax = 8;
-
-/// Strips of at most four rows, of equal size as nearly as can be.
-void few_lines(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
-               size_t columns) {
-  while (rows > 0) {
-    const size_t strips = (rows + 3) / 4, now = (rows + strips - 1) / strips;
-    switch (now) {
-      case 1: sum_strips<1>(x, lines, k, y, y_stride, columns); break;
-      case 2: sum_strips<2>(x, lines, k, y, y_stride, columns); break;
-      case 3: sum_strips<3>(x, lines, k, y, y_stride, columns); break;
-      default: sum_strips<4>(x, lines, k, y, y_stride, columns); break;
-    }
-    x += now * quant_row_bytes(k);
-    y += now * y_stride;
-    rows -= now;
-  }
-}
 
 // ---- many rows ----
 
@@ -541,7 +487,7 @@ const QuantKernels kQuantAvx512Vnni = {.name = "avx512vnni",
                                        .lines_max = kFewLinesMax,
                                        .quantise_row = quant_row<Vnni, row_alone>,
                                        .panel = quant_panel<Vnni>,
-                                       .lines = few_lines};
+                                       .lines = quant_lines<Vnni, LineSums>};
 const QuantKernels kQuantAvx512VnniTiles = {.name = "avx512vnni tiles",
                                             .supported = supported,
                                             .rows_min = 24,

@@ -1,10 +1,10 @@
-// Products of rows of Q8_0 blocks where they lie in a file (QuantKernels::lines), over a vector type V of quant_simd.h
-// and a type W of the same registers that puts the words of neighbouring rows side by side (quant_words_avx2.h). Each
-// file that includes this gets its own copy. The codes are raised to 0 .. 255, and scale and minimum are those of a
-// panel of form eight, so that sums are the same, in the same order.
+// Products of rows of Q8_0 blocks where they lie in a file (QuantKernels::lines), over a vector type V of quant_simd.h.
+// Each file that includes this gets its own copy. The codes are raised to 0 .. 255, and scale and minimum are those of
+// a panel of form eight, so that sums are the same, in the same order.
 #pragma once
 
 #include <cstring>
+#include <utility>
 
 #include "ops/quant_simd.h"
 
@@ -20,7 +20,8 @@ inline void copy_scale(const std::byte* block, uint16_t* to) {
   std::memcpy(to, block, sizeof *to);
 }
 
-/// The codes of the block at byte `at` of V::lanes rows, by steps.
+/// The codes of the block at byte `at` of V::lanes rows, by steps. W has the same registers as V, and puts the words of
+/// neighbouring rows side by side (quant_words_avx2.h).
 template <class V, class W>
 inline void line_codes(const std::byte* const* lines, size_t at, typename V::ireg (&codes)[2][4]) {
   W::eight_words(lines, at + sizeof(uint16_t), codes[0], codes[1]);
@@ -66,7 +67,19 @@ inline void for_line_blocks(const std::byte* const* lines, size_t groups, const 
   }
 }
 
-template <class V, class W, int kRows>
+/// Calls f with the constants 0 .. kCount - 1. GCC 12 keeps arrays of sums in registers only where every index is a
+/// constant from the start, which it is not in a loop that is unrolled later.
+template <int kCount, class F>
+[[gnu::always_inline]] inline void unrolled(const F& f) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, kIndex>()), ...);
+  }(std::make_integer_sequence<int, kCount>());
+}
+
+/// The outputs of kRows rows of inputs. Sums<kRows> has the inputs of a group, of all rows, and
+///   multiply(lines, at, next, scales, out)   the sums of the blocks at byte `at` of V::lanes rows of weights, of each
+///                                            row of inputs. Copies the scales of the blocks at byte `next` besides.
+template <class V, template <int> class Sums, int kRows>
 void line_strips(const std::byte* x, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
                  size_t columns) {
   constexpr int kVectors = kLineStrip / V::lanes;
@@ -78,33 +91,36 @@ void line_strips(const std::byte* x, const std::byte* const* lines, size_t k, fl
     for (int r = 0; r < kRows; ++r)
       for (int v = 0; v < kVectors; ++v) total[r][v] = V::zero();
     for_line_blocks(strip, groups, [&](size_t g, size_t at, size_t next, const uint16_t* now, uint16_t* then) {
-      for (size_t i = 0; i < kLineStrip; ++i) copy_scale(strip[i] + next, then + i);
-      const std::byte* inputs = x + g * kQuantGroup * sizeof(int16_t);
-      for (int v = 0; v < kVectors; ++v) {
-        typename V::ireg codes[2][4];
-        line_codes<V, W>(strip + v * V::lanes, at, codes);
-        typename V::Dots dots[kRows];
-        for (size_t step = 0; step < 8; ++step)
-          for (int r = 0; r < kRows; ++r)
-            dots[r].add(codes[step / 4][step % 4], inputs + step * kInputStepBytes + r * x_stride);
-        const LineFactors<V> factors = line_factors<V>(now + v * V::lanes);
-        for (int r = 0; r < kRows; ++r)
-          add_line_sums<V>(total[r][v], dots[r].total(), factors, input_of(x_groups, r, x_stride)[g]);
-      }
+      const Sums<kRows> inputs(x + g * kQuantGroup * sizeof(int16_t), x_stride);
+      unrolled<kVectors>([&](auto v) __attribute__((always_inline)) {
+        constexpr size_t first = v * V::lanes;
+        typename V::ireg sums[kRows];
+        inputs.multiply(strip + first, at, next, then + first, sums);
+        const LineFactors<V> factors = line_factors<V>(now + first);
+        unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
+          add_line_sums<V>(total[r][v], sums[r], factors, input_of(x_groups, r, x_stride)[g]);
+        });
+      });
     });
     store_strip<V, kRows, kVectors>(total, column, columns, y, y_stride);
   }
 }
 
-/// At most kQuantRows rows.
-template <class V, class W>
+/// Strips of at most four rows, of equal size as nearly as can be.
+template <class V, template <int> class Sums>
 void quant_lines(const std::byte* x, size_t rows, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
                  size_t columns) {
-  switch (rows) {
-    case 1: return line_strips<V, W, 1>(x, lines, k, y, y_stride, columns);
-    case 2: return line_strips<V, W, 2>(x, lines, k, y, y_stride, columns);
-    case 3: return line_strips<V, W, 3>(x, lines, k, y, y_stride, columns);
-    default: return line_strips<V, W, 4>(x, lines, k, y, y_stride, columns);
+  while (rows > 0) {
+    const size_t strips = (rows + 3) / 4, now = (rows + strips - 1) / strips;
+    switch (now) {
+      case 1: line_strips<V, Sums, 1>(x, lines, k, y, y_stride, columns); break;
+      case 2: line_strips<V, Sums, 2>(x, lines, k, y, y_stride, columns); break;
+      case 3: line_strips<V, Sums, 3>(x, lines, k, y, y_stride, columns); break;
+      default: line_strips<V, Sums, 4>(x, lines, k, y, y_stride, columns); break;
+    }
+    x += now * quant_row_bytes(k);
+    y += now * y_stride;
+    rows -= now;
   }
 }
 

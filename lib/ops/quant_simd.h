@@ -15,6 +15,7 @@
 #include <bit>
 
 #include "ops/quant_variants.h"
+#include "ops/simd_strip.h"
 
 namespace mc::ops {
 namespace {  // NOLINT: every including file must own its copy
@@ -205,21 +206,6 @@ inline void add_block(typename V::freg (&total)[kRows][kVectors], const std::byt
   }
   if constexpr (kForm != QuantForm::six_k)
     add_block_minima<V, kForm, kRows, kVectors>(total, block, column, x_groups, x_stride);
-}
-
-/// Stores the outputs from `column` on, as far as there are so many columns.
-template <class V, int kRows, int kVectors>
-inline void store_strip(const typename V::freg (&total)[kRows][kVectors], size_t column, size_t columns, float* y,
-                        size_t y_stride) {
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) {
-      const size_t at = column + v * V::lanes;
-      if (at >= columns) break;
-      if (columns - at < V::lanes)
-        V::store_some(y + r * y_stride + at, columns - at, total[r][v]);
-      else
-        V::store(y + r * y_stride + at, total[r][v]);
-    }
 }
 
 template <class V, QuantForm kForm, int kRows>
