@@ -70,6 +70,16 @@ class Start(unittest.TestCase):
                 self.assertIn("'nonsense'", done.stderr)
                 self.assertEqual(processes_with(mark), [])
 
+    def test_sim_vs_live_quotes_a_conductor_that_does_not_start_and_refuses_a_trace_beside_prefix(self):
+        words = [os.path.join(os.path.dirname(SCRIPT), "sim-vs-live"), "--build", cluster.BUILD, "--prefix"]
+        env = {**os.environ, "MCT_DEADLINE": "nonsense"}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("sim-vs-live: mc-conductor ended with 2 before it was ready", done.stderr)
+        for more in (["x.jsonl"], ["--real"]):
+            done = subprocess.run([*words, *more], capture_output=True, text=True, timeout=300, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+
     def test_a_size_that_makes_no_rounds_is_refused(self):
         for words in (["--clients", "0"], ["--rounds", "x"], ["--times", "2,0"]):
             done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, timeout=300, check=False)
