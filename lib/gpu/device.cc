@@ -125,6 +125,7 @@ Result<void> Device::check(Status status, std::string_view what) {
     return user_error(err::kDeviceFailed, full, name_);
   }
   if (status == Status::not_found) return Error{Code::unsupported, full};
+  if (status == Status::out_of_memory) return Error{Code::no_space, full};
   if (status == Status::invalid_value || status == Status::capture_unsupported || status == Status::capture_invalidated)
     return Error{Code::invalid, full};
   return Error{Code::io, full};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -330,7 +331,11 @@ Status EmulatedDriver::capture_begin(Handle stream) {
 Status EmulatedDriver::capture_end(Handle stream, Handle* graph) {
   uint32_t queue = 0;
   const Status refused = first_refusal({context_.current(), handles_.stream(stream, &queue)});
-  return refused == Status::ok ? handles_.capture_end(stream, graph) : refused;
+  if (refused != Status::ok) return refused;
+  const Status ended = handles_.capture_end(stream, graph);
+  if (ended != Status::ok || handles_.graphs() <= host_.graphs_max) return ended;
+  handles_.remove(std::exchange(*graph, nullptr));
+  return Status::out_of_memory;
 }
 
 Status EmulatedDriver::graph_launch(Handle graph, Handle stream) {

@@ -26,6 +26,7 @@ struct EmulatedHost {
   int capability = 90;
   size_t memory_bytes = size_t{8} << 30;
   size_t host_bytes = size_t{8} << 30;  // of page-locked memory
+  size_t graphs_max = SIZE_MAX;         // for which there is memory at the same time
   Status fault = Status::ok;            // what the GPU dies of: Status::ecc_uncorrectable, ...
   uint64_t fault_after = 0;             // so many operations succeed
   uint64_t fault_seed = 0;              // draws the operation at which it dies,

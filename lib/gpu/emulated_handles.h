@@ -44,6 +44,7 @@ class EmulatedHandles {
   Status event(Handle handle, uint32_t* number) const;
   /// Null when the handle is not that of a living graph.
   const Works* graph(Handle handle) const;
+  size_t graphs() const { return graphs_.size(); }
   void remove(Handle handle);
 
   /// Status::invalid_value when the stream captures already.

@@ -65,8 +65,8 @@ class Device {
   /// Copies on the device's own stream, and waits for the end of the copy.
   Result<void> write(uint64_t address, std::span<const std::byte> from);
   Result<void> read(uint64_t address, std::span<std::byte> to);
-  // Queue on the device's own stream and return, as the calls of Stream.
-  /// As write(): `from` may change at once.
+  // The calls from here to replay() queue work on the device's own stream and return, as the calls of Stream do.
+  /// Copies bytes, which the caller may change when the call returns.
   Result<void> post(uint64_t address, std::span<const std::byte> from);
   Result<void> copy_in(uint64_t to, const PinnedBuffer& from, size_t offset, size_t bytes);
   Result<void> fill(uint64_t to, uint8_t value, size_t bytes);
@@ -87,8 +87,9 @@ class Device {
   /// From here on launch() adds kernels to `to`. Null: it queues them again.
   void note_launches(Launches* to) { notes_ = to; }
   Launches* notes() const { return notes_; }
-  /// Queues noted kernels, or makes a graph of them and queues that, on the device's own stream.
+  /// Queues noted kernels.
   Result<void> launch_noted(const Launches& launches);
+  /// Makes a graph of noted kernels. Code::no_space: the device has no memory for it.
   Result<Graph> capture(const Launches& launches);
   Result<void> replay(const Graph& graph);
   /// Waits for what was queued on the device's own stream.

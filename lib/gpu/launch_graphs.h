@@ -1,12 +1,15 @@
-// Spells of kernels that are queued as one graph when they come again. A spell is the kernels that a pass launches from
+// Lists of kernels that are queued as one graph when they come again. A list has the kernels that a pass launches from
 // begin() to end(). The first time its kernels are queued one by one, the second time they are captured, and from then
-// on the graph is replayed: a call of the driver in place of hundreds. A graph stands for a spell only if every kernel,
+// on the graph is replayed: a call of the driver in place of hundreds. A graph stands for a list only if every kernel,
 // grid and parameter is equal byte for byte, so a pass that keeps what changes in device memory meets its graph again,
 // and a pass whose parameters differ is queued as it is.
 //
 //   graphs.begin();
 //   ... device.launch(...) ...             // device.post() and the like are queued at once, before the kernels
 //   MC_CHECK(graphs.end());
+//
+// A graph takes device memory. When there is none for another graph, all graphs give theirs back, and the list is
+// queued one by one. When there were none, no list becomes a graph any more.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +39,7 @@ class LaunchGraphs {
   void drop();
 
   struct Counts {
-    uint64_t replayed = 0, captured = 0, single = 0;  // spells
+    uint64_t replayed = 0, captured = 0, single = 0;  // lists
   };
   const Counts& counts() const { return counts_; }
 
@@ -44,16 +47,20 @@ class LaunchGraphs {
   struct Known {
     Graph graph;
     bool is_captured = false;
-    uint64_t used = 0;  // the spell's number
+    uint64_t used = 0;  // lists_ when it was queued last
   };
   Result<void> queue();
+  Result<void> queue_single();
+  Result<void> queue_graph(Known& known);
   void make_room();
+  void free_graphs();
 
   Device& device_;
   Device::Launches noted_;
   bool is_noting_ = false;
   std::unordered_map<std::string, Known> known_;  // by the bytes of Device::Launches
-  uint64_t spells_ = 0;
+  bool has_memory_ = true;                        // for graphs
+  uint64_t lists_ = 0;
   Counts counts_;
 };
 
