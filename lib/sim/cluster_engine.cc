@@ -313,7 +313,8 @@ void ClusterEngine::abandon(uint32_t r, uint64_t more_made) {
   const Live& live = live_[r];
   const double spent_s = now_ - live.times.started_s, work_s = live.times.work_s;
   const bool is_booked = !live.early || live.early->has_end();
-  if (live.computing) run_.requests[r].prefill_s += is_booked ? std::min(spent_s, work_s) - work_s : spent_s;
+  const double more_s = !live.computing ? 0 : is_booked ? std::min(spent_s, work_s) - work_s : spent_s;
+  run_.requests[r].prefill_s += more_s, run_.prefill_busy_s += more_s;
   if (live.computing && !coupled() && nodes_[live.node].up) {
     // The next request begins now, or when the first stage of a pipeline is free.
     Stages& stages = nodes_[live.node].stages;

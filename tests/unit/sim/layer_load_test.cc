@@ -80,4 +80,19 @@ TEST_CASE("sim/layer_load: a request that is given up after it has begun leaves 
   CHECK(run.requests[2].attempts == 2);
 }
 
+TEST_CASE("sim/layer_load: nodes were busy with what the requests computed, given up or not, by layers or not") {
+  for (const uint64_t bound : {UINT64_MAX, uint64_t{1}}) {
+    CAPTURE(bound);
+    sim_test::Bench b = load_bench(5e9, bound);
+    b.options.shape = *parse_cluster("2p2d");
+    const RequestRecord before = b.run().requests[2];
+    b.options.failures = {{.role = 'd', .index = before.decode, .at_s = 60.001 + before.queue_s + 0.01}};
+    const ClusterRun run = b.run();
+    REQUIRE(run.requests[2].attempts == 2);
+    double computed_s = 0;
+    for (const RequestRecord& r : run.requests) computed_s += r.prefill_s;
+    CHECK(run.prefill_busy_s == doctest::Approx(computed_s).epsilon(1e-6));
+  }
+}
+
 }  // namespace layer_load_test
