@@ -542,7 +542,7 @@ Result<int> run_trials(const cli::Args& args) {
 Result<int> run_steps(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", steps_table()));
   MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
-  MC_TRY(device, gpu::open_device(choice));
+  MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
   MC_CHECK(device->load_kernels());
   const std::vector<uint64_t> batches = args.sweep(kGpuBatch);
   for (const uint64_t batch : batches)
