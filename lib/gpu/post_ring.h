@@ -1,6 +1,6 @@
 // Copies to a device for which the host does not wait: the bytes are put into page-locked memory, where the caller's
-// own may change at once. The memory is a ring of chunks. A chunk is used again when the copies from it have ended,
-// which a queue of a few passes never waits for.
+// own may change at once. The memory is a ring of chunks. A chunk is used again when the copies from it have ended. The
+// host waits for that only when it is ahead of the device by three chunks.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class PostRing {
   static constexpr size_t kChunkBytes = size_t{256} << 10, kChunks = 4;
   struct Chunk {
     PinnedBuffer memory;
-    Event done;       // behind the last copy from the chunk
+    Event done;       // recorded after the last copy from the chunk
     size_t used = 0;  // bytes
   };
   Result<void> next_chunk(size_t bytes);

@@ -31,7 +31,8 @@ uint32_t ceil_div(size_t value, size_t by) {
   return static_cast<uint32_t>((value + by - 1) / by);
 }
 
-constexpr size_t kLayersAtOnce = 2;  // of a chunk whose sums are on the device: one is stored while the next is made
+/// Layers of a chunk whose sums are on the device: those of one layer are stored while the next ones are made.
+constexpr size_t kLayersAtOnce = 2;
 
 /// Scratch memory of a pass, each part [rows, ...].
 struct Parts {
@@ -54,7 +55,8 @@ size_t rows_most(const RunnerOptions& options) {
 
 constexpr gpu::RowPlace kNoPlace{-1, 0};
 
-/// Rows of a step's kernels, so that batches of about one size have kernels of one size.
+/// The rows that the kernels of a step compute. Batches of similar size have one number of rows, so that their kernels
+/// are equal; the last rows are of no sequence.
 size_t padded_rows(size_t rows, size_t most) {
   constexpr size_t kTile = 16;  // of a product
   return std::min(rows <= kTile ? std::bit_ceil(rows) : round_up(rows, kTile), most);
@@ -104,7 +106,7 @@ size_t scratch_bytes(const ModelConfig& config, const RunnerOptions& options) {
   return bytes;
 }
 
-/// The pages of the pass whose checksums the device makes, and those.
+/// The checksums of the pass that the device makes, and the pages of which it makes them.
 struct PassSums {
   std::vector<gpu::RowPlace> pages;
   std::vector<size_t> written;                  // their index among the written pages
@@ -126,7 +128,7 @@ struct PassSequence {
 struct PassState {
   bool is_step = false;
   LayerRange layers;
-  size_t rows = 0;   // of a step with those of no sequence behind the others
+  size_t rows = 0;   // with padded_rows() of a step
   size_t place = 0;  // of a step's results
   PassSums sums;
   std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
@@ -342,7 +344,8 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   inputs_.sine = inputs_.add(sine);
   MC_ASSERT_LE(inputs_.bytes().size(), DeviceInputs::bytes_most(rows_most(options_), config().head_dim));
   MC_CHECK(device_.post(at_.inputs, inputs_.bytes()));
-  // The kernels of a step that waits for no pages come together. What is posted under way, they alone read.
+  // The kernels of a step are noted, to be queued together at its end, unless they have to wait for pages. Copies that
+  // are posted until then are queued before all of them.
   if (pass_.is_step && options_.graphs && pages_.missing().empty()) graphs_.begin();
   if (tokens.empty()) return {};
   const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(inputs_.tokens),
@@ -353,7 +356,7 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(pass_.rows), 1, 1}}, gpu::bytes_of(args));
 }
 
-/// Numbers the pages of the pass, and begins to copy in those rows before it that the device lacks.
+/// Numbers the pages of the pass, and begins to copy in the earlier rows that the device lacks.
 Result<void> DeviceBackend::place_pages(LayerRange layers) {
   const int64_t block = options_.block_tokens;
   pass_.layers = layers;
@@ -584,7 +587,7 @@ Result<void> DeviceBackend::add_mlp(const DeviceLayer& w, uint64_t x, size_t cou
 
 // ---- the end of a pass ----
 
-/// Queues what comes behind the layers of a step. `draws` is empty when the host draws.
+/// Queues the rest of a step after its layers. `draws` is empty when the host draws.
 Result<void> DeviceBackend::queue_step(std::span<const DrawRow> draws) {
   MC_ASSERT(pass_.is_step && written_.size() == sequences_.size());
   DeviceSteps::Step step{.rows = {},

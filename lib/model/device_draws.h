@@ -49,7 +49,7 @@ class DeviceDraws {
   static bool draws(const DrawRow& row);
   /// Queues the draw of a token for each row. `logits` is the address of [rows, vocab] f32, and `sequences` has the
   /// name of each row's sequence, 0 without one. The results take the memory of `place`. DrawRow::fed names rows of the
-  /// call in the other place. `padded`: rows of `logits`, those behind `rows` included.
+  /// call in the other place. `padded`: rows of `logits`, with those of no sequence after `rows`.
   Result<DrawCall> queue(std::span<const DrawRow> rows, std::span<const uint64_t> sequences, uint64_t logits,
                          size_t place, size_t padded = 0);
   /// Results of the call in a place, gpu::Drawn for each row.

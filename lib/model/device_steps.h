@@ -44,7 +44,7 @@ class DeviceSteps {
 
   size_t queued() const { return steps_.size(); }
   size_t next_place() const { return (first_ + steps_.size()) % kPlaces; }
-  /// Queues the copies behind the kernels that are queued so far.
+  /// Queues the copies of the results, which begin when the kernels that are queued so far have ended.
   Result<void> queue(Step step);
   /// K and V of the queued steps are in the pages of the host from here on.
   Result<void> store_all();

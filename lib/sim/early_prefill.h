@@ -8,8 +8,8 @@
 //
 // The owner of the request asks EarlyPrefill::begin() whether the request may begin, and keeps the object until the
 // prefill ends. It calls follow() each time that more of the prefix is here. The node computes nothing else meanwhile.
-// The end is known when the whole prefix is here. A block that does not come is computed: begin_again() says so, and
-// what was computed of the chunk is lost.
+// The end is known when the whole prefix is here. A block that does not come is computed: begin_again() is called, and
+// the part of the chunk that was computed is lost.
 //
 // Loading by layers is for a node alone. The members of a pipeline load a prefix as a whole.
 #pragma once
