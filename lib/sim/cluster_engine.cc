@@ -464,7 +464,7 @@ void ClusterEngine::receive(const Parcel& parcel) {
 // More of the prefix is here, or no more comes.
 void ClusterEngine::follow_prefix(uint32_t r) {
   Live& live = live_[r];
-  if (live.early) {
+  if (live.early && !live.early->has_end()) {
     if (const auto left_s = live.early->follow(live.prefix, now_)) expect_end(r, *left_s);
     return;
   }

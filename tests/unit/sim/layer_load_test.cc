@@ -69,6 +69,29 @@ TEST_CASE("sim/layer_load: a request whose holder dies after it has begun comput
   CHECK(b.run().requests[2].ttft_s == before.ttft_s);
 }
 
+TEST_CASE("sim/layer_load: a layer that arrives after its part was given up changes nothing") {
+  sim_test::Bench b = load_bench(5e9, 1);
+  b.options.shape = *parse_cluster("3p1d");
+  b.trace.clear();
+  // Node 0 gets the first half of the prefix and `longer`, node 1 the whole prefix. Both are busy at the end, and node
+  // 2 fetches one half from each.
+  const std::vector<uint64_t> longer = b.add(1, kPrefix / 2, 60).hash_ids;
+  b.add(1.01, kPrefix, 0);
+  b.add(300, kPrefix / 2, 100, 1);
+  std::copy(longer.begin(), longer.end(), b.trace.back().hash_ids.begin());
+  b.add(300.01, kPrefix, 60, 1);
+  b.add(300.02, kPrefix, 8);
+  const RequestRecord before = b.run().requests[4];
+  REQUIRE(before.prefill == 2);
+  REQUIRE(before.remote_tokens == kPrefix * 512);
+  b.options.failures = {{.role = 'p', .index = 0, .at_s = 300.02 + before.queue_s + 0.01}};
+  const RequestRecord after = b.run().requests[4];  // layers from node 1 are on their way then
+  CHECK(after.fate == Fate::served);
+  CHECK(after.attempts == 1);
+  CHECK(after.remote_tokens == 0);
+  CHECK(after.ttft_s > before.ttft_s + 0.5);
+}
+
 TEST_CASE("sim/layer_load: a request that is given up after it has begun leaves its node to the next one") {
   sim_test::Bench b = load_bench(5e9, 1);
   b.options.shape = *parse_cluster("2p2d");
