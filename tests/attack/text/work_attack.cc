@@ -92,7 +92,9 @@ TEST_CASE("attack/text: patterns whose matches each look at the rest of the text
       {"(?:\\p{L}+\\s?)+z|[\\s\\S]", "ab "},
       {"[\\s\\S](?<!z)(?![\\s\\S]*z)b|a", "a"},
   };
-  for (const Row& row : kRows) {
+  // A pattern costs its bound, half a second.
+  for (size_t i = 0; i < std::size(kRows); i += test::count(size_t{2}, size_t{1})) {
+    const Row& row = kRows[i];
     INFO("pattern: " << row.pattern);
     auto tokenizer = with_pattern(row.pattern);
     REQUIRE_OK(tokenizer);

@@ -108,7 +108,7 @@ TEST_CASE("text: calls of Mistral's both forms are read") {
 }
 
 TEST_CASE("text: blanks that wait for a mark are given out after 4 KiB, one by one as they come") {
-  constexpr size_t kCount = 20'000;
+  constexpr size_t kCount = AnswerReader::kBlanksMax + 2000;
   const AnswerReader::Options all[] = {options(CallForm::tagged),     options(CallForm::llama),
                                        options(CallForm::mistral),    options(CallForm::tagged, true),
                                        options(CallForm::none, true), options(CallForm::tagged, true, true)};
