@@ -50,7 +50,7 @@ TEST_CASE("xfer: engines that connect and disconnect at once go on") {
     CAPTURE(transport);
     Node a("a", transport);
     Node b("b", transport);
-    const int count = cycles(1500);
+    const int count = cycles(500);
     std::thread other([&, to = a->describe()] { connect_and_forget(b, to, count, mc::test::seed() + 1); });
     connect_and_forget(a, b->describe(), count, mc::test::seed());
     other.join();
