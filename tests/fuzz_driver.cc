@@ -1,7 +1,7 @@
 // Plain driver of a fuzz target, for compilers without libFuzzer: replays the corpus, then mutates it
-// for a fixed number of rounds (MC_FUZZ_ROUNDS, default 15000) under --seed. A crash, an assertion or a
+// for a fixed number of rounds (MC_FUZZ_ROUNDS, else --rounds, else 15000) under --seed. A crash, an assertion or a
 // sanitizer report is the failure; the printed seed repeats it.
-//   NAME_fuzz CORPUS_DIR [--seed=N]
+//   NAME_fuzz CORPUS_DIR [--rounds=N] [--seed=N]
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -67,11 +67,12 @@ void mutate(Bytes& input, const std::vector<Bytes>& corpus, mc::Rng& rng) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  uint64_t seed = 0;
-  for (int i = 1; i < argc; ++i)
+  uint64_t seed = 0, rounds = 15000;
+  for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "--seed=", 7) == 0) seed = std::strtoull(argv[i] + 7, nullptr, 10);
-  const char* rounds_text = std::getenv("MC_FUZZ_ROUNDS");
-  const uint64_t rounds = rounds_text ? std::strtoull(rounds_text, nullptr, 10) : 15000;
+    if (std::strncmp(argv[i], "--rounds=", 9) == 0) rounds = std::strtoull(argv[i] + 9, nullptr, 10);
+  }
+  if (const char* text = std::getenv("MC_FUZZ_ROUNDS")) rounds = std::strtoull(text, nullptr, 10);
   const auto corpus = read_corpus(argc > 1 ? argv[1] : "");
   std::printf("seed %llu, corpus of %zu, %llu rounds\n", static_cast<unsigned long long>(seed), corpus.size(),
               static_cast<unsigned long long>(rounds));

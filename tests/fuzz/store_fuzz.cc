@@ -1,4 +1,5 @@
 // links: store
+// rounds: 10000
 // A store whose segment holds hostile bytes: it opens or says why not, and what it gives out has the CRC that it
 // claims. Each input is tried as it is and once more with the checksums of its pages put right, to get behind that
 // door.

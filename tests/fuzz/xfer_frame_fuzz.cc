@@ -1,4 +1,5 @@
 // links: xfer
+// rounds: 5000
 // Frames and handshakes as a stranger sends them. The input is a stream of frames for a listener that
 // has a secret and one that has none (lengths and checksums put right, so that the fuzzer gets behind
 // them), what an attacker on the path puts behind the first frames of two honest sides, and raw bytes for every
