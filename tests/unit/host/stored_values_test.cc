@@ -255,7 +255,7 @@ std::string keys_of_moved(Node& node, const std::string& old) {
 TEST_CASE("host/stored_values: a power cut at any time of a move or copy leaves the keys before or after the call") {
   enum class What : uint8_t { move, copy, upsert };
   Rng rng(test::seed());
-  const int cuts_each = test::count(20, 4000);
+  const int cuts_each = test::count(12, 4000);
   for (const What what : {What::move, What::copy, What::upsert})
     for (const bool replaces : {false, true})
       for (const bool is_worn : {false, true}) {
@@ -297,7 +297,7 @@ TEST_CASE("host/stored_values: a power cut at any time of a move or copy leaves 
 
 TEST_CASE("host/stored_values: a move that the disk refuses at any of its steps leaves the value under one key") {
   constexpr unsigned kSteps = 8;
-  const unsigned stride = static_cast<unsigned>(test::count(5, 1));  // 255 is a multiple: all steps fail in it
+  const unsigned stride = static_cast<unsigned>(test::count(15, 1));  // 255 is a multiple: all steps fail in it
   int refused = 0, moved = 0;
   for (unsigned mask = 0; mask < 1u << kSteps; mask += stride)
     for (const bool replaces : {false, true}) {
@@ -387,7 +387,7 @@ TEST_CASE("host/stored_values: values of all levels side by side: what was ackno
     std::string bytes;
     bool is_durable = false;
   };
-  const uint64_t seeds = test::count<uint64_t>(20, 2000);
+  const uint64_t seeds = test::count<uint64_t>(10, 2000);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);

@@ -110,8 +110,9 @@ TEST_CASE("host/value_disk: damaged bytes are an error with a number and never a
   REQUIRE_OK(node.put("other", text(6000, 'o')));
   const store::DiskImage image = node.faults.durable;
   uint64_t refused = 0, lost = 0;
+  const size_t stride = test::count(size_t{2560}, size_t{1024});
   for (const auto& [name, bytes] : image)
-    for (size_t at = 100; name.starts_with("seg.") && at < bytes.size() && at < 64 * 4096; at += 1024) {
+    for (size_t at = 100; name.starts_with("seg.") && at < bytes.size() && at < 64 * 4096; at += stride) {
       store::DiskImage bad = image;
       bad[name][at] ^= std::byte{0x10};
       CAPTURE(name);
@@ -162,7 +163,7 @@ TEST_CASE("host/value_disk: a full store refuses, keeps all that it acknowledged
   REQUIRE(kept.size() > 60);
   REQUIRE(kept.size() < 1000);
   // Space that was freed is found again, round after round.
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < test::count(100, 300); ++round) {
     const std::string& key = kept[static_cast<size_t>(round * 7) % kept.size()];
     REQUIRE_OK(node.values->remove({"t", key}));
     REQUIRE_OK(node.put(key, text(100'000, static_cast<char>('a' + round % 20))));
@@ -194,7 +195,7 @@ TEST_CASE("host/value_disk: a level that the node has not is refused with a numb
 }
 
 TEST_CASE("host/value_disk: random calls and power cuts keep what was acknowledged") {
-  const uint64_t seeds = test::count<uint64_t>(15, 2000);
+  const uint64_t seeds = test::count<uint64_t>(8, 2000);
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -360,8 +361,9 @@ TEST_CASE("host/value_check: repair drops the values alone whose checksum fails,
   REQUIRE_OK(node.put("sound", text(5000)));
   const store::DiskImage image = node.faults.durable;
   int damaged = 0;
+  const size_t stride = test::count(size_t{2}, size_t{1}) * 4096;
   for (const auto& [name, bytes] : image)
-    for (size_t at = 100; name.starts_with("seg.") && at < bytes.size() && at < 32 * 4096; at += 4096) {
+    for (size_t at = 100; name.starts_with("seg.") && at < bytes.size() && at < 32 * 4096; at += stride) {
       store::DiskImage bad = image;
       bad[name][at] ^= std::byte{0x10};
       CAPTURE(name);
@@ -379,7 +381,7 @@ TEST_CASE("host/value_check: repair drops the values alone whose checksum fails,
       const std::string got = after.get("k"), was = before.get("k");
       CHECK(got == (was == "MC6004" ? "MC4007" : was));
     }
-  CHECK(damaged > 10);
+  CHECK(damaged > test::count(5, 10));
 }
 
 TEST_CASE("host/value_check: a record of a newer version is named and stays") {

@@ -5,9 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "door/stored_values.h"
@@ -39,13 +42,12 @@ class Faults final : public store::DiskWatcher {
   int before(const store::Io& io, const std::string& name) override {
     const std::lock_guard lock(mutex_);
     if (const int error = fail ? fail(io, name) : 0; error != 0) return error;
-    uint64_t at = io.offset;
-    for (const iovec& part : io.parts) {
-      if (io.op == store::Io::Op::write && at + part.iov_len <= written[name].size())
-        std::memcpy(written[name].data() + at, part.iov_base, part.iov_len);
-      at += part.iov_len;
+    if (io.op == store::Io::Op::write) write(io, name);
+    if (io.op == store::Io::Op::flush) {
+      for (const auto& [at, bytes] : unflushed_[name])
+        std::memcpy(durable.at(name).data() + at, written.at(name).data() + at, bytes);
+      unflushed_.erase(name);
     }
-    if (io.op == store::Io::Op::flush) durable[name] = written[name];
     return 0;
   }
   int before_create(const std::string& name, uint64_t bytes) override {
@@ -59,10 +61,23 @@ class Faults final : public store::DiskWatcher {
     const std::lock_guard lock(mutex_);
     written.erase(name);
     durable.erase(name);
+    unflushed_.erase(name);
   }
 
  private:
-  std::mutex mutex_;  // of `written` and `durable`
+  void write(const store::Io& io, const std::string& name) {
+    std::vector<std::byte>& file = written.at(name);
+    uint64_t at = io.offset;
+    for (const iovec& part : io.parts) {
+      if (at + part.iov_len > file.size()) break;
+      std::memcpy(file.data() + at, part.iov_base, part.iov_len);
+      unflushed_[name].emplace_back(at, part.iov_len);
+      at += part.iov_len;
+    }
+  }
+
+  std::mutex mutex_;  // of all members but the two functions
+  std::map<std::string, std::vector<std::pair<uint64_t, size_t>>> unflushed_;  // where `durable` differs from `written`
 };
 
 /// Starts the store of an image, without the values. What it writes is in `faults`.
