@@ -168,15 +168,17 @@ bool HolderReads::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   FromHolders& all = part.request->from_holders;
   MC_ASSERT(all.reading > 0);
   --all.reading;
-  if (done.code == Code::corrupt) ++stats_.checksum_failures;
-  if (part.state == State::reading)
-    out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{at->first}});
-  const bool came = done.code == Code::ok && part.state == State::reading;
-  if (came) all.ended = std::max(all.ended, now);
-  const wire::Fallback why = part.why != wire::Fallback::none ? part.why : fallback_of(done.code);
   std::vector<wire::LeasedBlock> blocks;
-  if (came) blocks = std::move(part.grant.blocks);
-  note_end(part, std::move(blocks), came ? wire::Fallback::none : why);
+  wire::Fallback why = part.why;
+  if (part.state == State::reading) {  // otherwise the holder may have put other blocks into the pages meanwhile
+    out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{at->first}});
+    if (done.code == Code::ok)
+      all.ended = std::max(all.ended, now), blocks = std::move(part.grant.blocks);
+    else
+      why = fallback_of(done.code);
+    if (done.code == Code::corrupt) ++stats_.checksum_failures;
+  }
+  note_end(part, std::move(blocks), why);
   by_read_.erase(read);
   parts_.erase(at);
   return true;

@@ -180,6 +180,13 @@ TEST_CASE("node/holder_reads: what a holder does not bring is read from the pref
     after = b.end(*read, Code::ok);  // the bytes may have changed since the lease was given back
     why = Fallback::read_timeout;
   }
+  SUBCASE("because it was lost, and the bytes that come are not those of the blocks") {
+    begin(4);
+    b.give(PeerLost{"c0", instance(3), "killed"});
+    after = b.end(*read, Code::corrupt);
+    CHECK(b.machine.from_holders().checksum_failures == 0);  // the lease was given back
+    why = Fallback::peer_lost;
+  }
   SUBCASE("because the prefill node has all blocks before it answers") {
     after = b.complete();
     CHECK(releases(after, "c0") == 1);
