@@ -4,27 +4,9 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "node/lease_grant.h"
 
 namespace mc::node {
-namespace {
-
-wire::Fallback fallback_of(Code code) {
-  switch (code) {
-    case Code::ok: return wire::Fallback::none;
-    case Code::corrupt: return wire::Fallback::corrupt;
-    case Code::timeout: return wire::Fallback::read_timeout;
-    case Code::peer_lost: return wire::Fallback::peer_lost;
-    default: return wire::Fallback::transfer;
-  }
-}
-
-void add_tokens(std::vector<wire::NameValue>& tokens, const NodeId& node, uint64_t more) {
-  const auto known = std::ranges::find(tokens, node, &wire::NameValue::first);
-  if (known == tokens.end()) return tokens.emplace_back(node, std::to_string(more)), void();
-  known->second = std::to_string(std::stoull(known->second) + more);
-}
-
-}  // namespace
 
 void HolderReads::start(const RequestPtr& r, std::span<const BlockHash> hashes, TimePoint now, Actions& out) {
   MC_ASSERT(r->from_holders.parts == 0);
@@ -97,13 +79,6 @@ void HolderReads::end(const DecodeRequest& r, Actions& out) {
     if (part.request.get() == &r && part.state == State::reading) cancel(part, wire::Fallback::transfer, out);
 }
 
-bool HolderReads::is_as_asked(const Part& part, const wire::LeaseGrant& grant) const {
-  if (grant.blocks.size() > part.hashes.size()) return false;
-  for (size_t i = 0; i < grant.blocks.size(); ++i)
-    if (grant.blocks[i].hash != part.hashes[i] || grant.blocks[i].layer_crcs.size() != layout_.layers) return false;
-  return are_sound(grant.parts, layout_.layers);
-}
-
 bool HolderReads::on_grant(const Received& event, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
   const auto at = parts_.find(grant.lease);
   if (at == parts_.end()) return false;
@@ -111,7 +86,7 @@ bool HolderReads::on_grant(const Received& event, const wire::LeaseGrant& grant,
   if (part.state != State::asked || part.source.instance != event.instance) return true;
   if (grant.blocks.empty()) {
     give_up(at, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, out);
-  } else if (!is_as_asked(part, grant)) {
+  } else if (!is_as_asked(grant, part.hashes, layout_.layers)) {
     give_up(at, wire::Fallback::bad_grant, out);
   } else {
     if (grant.blocks.size() < part.hashes.size()) split(part, grant, now, out);
@@ -148,7 +123,7 @@ bool HolderReads::read(Part& part, TimePoint now, Actions& out) {
   // The holder may reuse the pages after the lease, so the read must end before the lease does.
   read.budget = std::min<Duration>({timeout_, std::chrono::milliseconds(part.grant.ttl_ms), r.deadline - now});
   const uint64_t bytes = part.grant.blocks.size() * layout_.layers * layout_.layer_bytes();
-  read.urgent = r.complete || bytes <= kUrgentBytes;
+  read.urgent = bytes <= kUrgentBytes;
   if (!reads_.start(read, layout_, now, out)) return false;
   part.read = read.read;
   part.state = State::reading;
@@ -175,7 +150,7 @@ bool HolderReads::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     if (done.code == Code::ok)
       all.ended = std::max(all.ended, now), blocks = std::move(part.grant.blocks);
     else
-      why = fallback_of(done.code);
+      why = fallback_of(done);
     if (done.code == Code::corrupt) ++stats_.checksum_failures;
   }
   note_end(part, std::move(blocks), why);
@@ -215,7 +190,7 @@ void HolderReads::note_end(const Part& part, std::vector<wire::LeasedBlock> bloc
     all.blocks += static_cast<uint32_t>(blocks.size());
     add_tokens(all.tokens, part.source.node, blocks.size() * layout_.block_tokens);
   }
-  // The end of a part of an ended request is news only where a read has kept its pages.
+  // When the request has ended, its pages wait for the end of a part only if the part was being read.
   if (part.request->phase != DecodeRequest::Phase::ended || part.read != 0)
     ended_.push_back({part.request, part.source.first_block, part.end(), std::move(blocks)});
 }

@@ -4,9 +4,9 @@
 //   waiting --prefill node has the prefix--> asked --LeaseGrant--> reading --ReadDone--> ended
 //      '-- part that need not wait -----------^'-- no grant, KvComplete, holder lost --------^
 //
-// The prefill node announces the blocks as well. A part that ends without its blocks is read from there, which costs
-// time but never the request. The holder keeps the blocks under the lease until the read has ended or the lease has
-// expired. A read that was given up may still write into the pages, so its part ends with ReadDone too.
+// The prefill node announces the blocks as well. Blocks that the holder does not bring are read from the prefill node,
+// which costs time but never the request. The holder keeps the blocks under the lease until the read has ended or the
+// lease has expired. A read that was given up may still write into the pages, so its part ends with ReadDone too.
 #pragma once
 
 #include <map>
@@ -27,7 +27,8 @@ class HolderReads {
  public:
   using RequestPtr = std::shared_ptr<DecodeRequest>;
 
-  /// The end of a part: the first blocks of [first, end) are here, and the others do not come from the holder.
+  /// The end of a part: `blocks` are the first blocks of [first, end), which are here. The others do not come from the
+  /// holder.
   struct Ended {
     RequestPtr request;
     uint32_t first = 0, end = 0;
@@ -76,7 +77,7 @@ class HolderReads {
     State state = State::waiting;
     uint64_t read = 0;  // 0 = not begun
     TimePoint until = kNever;
-    wire::Fallback why = wire::Fallback::none;  // reason if the part ends at `until`, or because the read was given up
+    wire::Fallback why = wire::Fallback::none;  // reason of an end at `until`, or of the read that was given up
     wire::LeaseGrant grant;
 
     uint32_t end() const { return source.first_block + source.block_count; }
@@ -85,7 +86,6 @@ class HolderReads {
 
   void add(const RequestPtr& r, wire::Source source, std::span<const BlockHash> hashes, TimePoint now, Actions& out);
   void ask(uint64_t lease, Part& part, TimePoint now, Actions& out);
-  bool is_as_asked(const Part& part, const wire::LeaseGrant& grant) const;
   void split(Part& part, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
   bool read(Part& part, TimePoint now, Actions& out);
   /// Ends a part that is not being read.

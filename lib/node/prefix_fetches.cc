@@ -4,33 +4,14 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "node/lease_grant.h"
 #include "sched/sched.h"
 
 namespace mc::node {
-namespace {
-
-wire::Fallback fallback_of(const ReadDone& done) {
-  if (done.refused) return wire::Fallback::stage;  // which has not begun the read; the code is its reason
-  switch (done.code) {
-    case Code::corrupt: return wire::Fallback::corrupt;
-    case Code::timeout: return wire::Fallback::read_timeout;
-    case Code::peer_lost: return wire::Fallback::peer_lost;
-    default: return wire::Fallback::transfer;
-  }
-}
-
-}  // namespace
 
 void PrefixFetches::Fetch::give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
   const NodeId& node = why == wire::Fallback::stage ? NodeId() : part.source.node;
   if (first_block < part.end()) outcome.given_up.push_back({first_block, part.end(), why, node, age_ms});
-}
-
-void PrefixFetches::Outcome::add(const NodeId& node, uint32_t tokens) {
-  const auto same = [&](const wire::NameValue& entry) { return entry.first == node; };
-  const auto known = std::find_if(from.begin(), from.end(), same);
-  if (known == from.end()) return from.emplace_back(node, std::to_string(tokens)), void();
-  known->second = std::to_string(std::stoull(known->second) + tokens);
 }
 
 void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Actions& out) {
@@ -198,16 +179,6 @@ void PrefixFetches::ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoi
   out.push_back(Send{part.source.node, part.source.instance, std::move(request)});
 }
 
-/// A holder may grant fewer blocks than requested, but no others.
-bool PrefixFetches::is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const {
-  if (grant.blocks.size() > part.source.block_count) return false;
-  for (size_t i = 0; i < grant.blocks.size(); ++i)
-    if (grant.blocks[i].hash != f.wanted.hashes[part.first() + i] ||
-        grant.blocks[i].layer_crcs.size() != shelf_.layout.layers)
-      return false;
-  return are_sound(grant.parts, shelf_.layout.layers);
-}
-
 /// Pages that come back to the pool when reads that were given up end.
 uint32_t PrefixFetches::returning() const {
   size_t pages = 0;
@@ -261,7 +232,8 @@ bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actio
   if (part.state != FetchPart::State::leasing || grant.lease != part.lease) return true;
   if (grant.blocks.empty()) {
     fail(f, part, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, grant.age_ms, out);
-  } else if (!is_as_asked(f, part, grant)) {
+  } else if (!is_as_asked(grant, f.wanted.hashes.subspan(part.first(), part.source.block_count),
+                          shelf_.layout.layers)) {
     fail(f, part, wire::Fallback::bad_grant, 0, out);
   } else {
     part.state = FetchPart::State::granted;
@@ -375,7 +347,7 @@ void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
     }
   }
   f.outcome.blocks += part.source.block_count;
-  f.outcome.add(part.source.node, part.source.block_count * bt);
+  add_tokens(f.outcome.from, part.source.node, part.source.block_count * bt);
 }
 
 /// The holder does not bring the part. Other holders replace it, unless this node has no pages or the request computes

@@ -62,7 +62,6 @@ class PrefixFetches {
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
     TimePoint began{}, ended{};
-    void add(const NodeId& node, uint32_t tokens);
     /// Duration of the fetch up to `until`; 0 when nothing was fetched or given up.
     double ms(TimePoint until) const {
       return blocks > 0 || fallback != wire::Fallback::none ? to_ms(std::min(ended, until) - began) : 0;
@@ -150,7 +149,6 @@ class PrefixFetches {
   void begin_parts(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out);
-  bool is_as_asked(const Fetch& f, const FetchPart& part, const wire::LeaseGrant& grant) const;
   uint32_t returning() const;
   bool allocate(FetchPart& part);
   bool take_pages(Fetch& f, FetchPart& part, Actions& out);
