@@ -107,6 +107,7 @@ void Flights::depart(Request& r, Attempt attempt, TimePoint now) {
   attempt.placed_at = now;
   r.attempt = std::move(attempt);
   r.answer.restart();
+  r.summary.kv = {};  // of the attempt before
   r.parked_until = kNever;
   books_.line.erase(r.submit.req);
   books_.board.place(r.attempt.booking, now);

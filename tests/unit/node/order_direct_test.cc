@@ -52,6 +52,24 @@ TEST_CASE("node/order_fetch: the decode node is told of the holders, books them 
   }
 }
 
+TEST_CASE("node/order_fetch: the report of an attempt's decode node is not told of the attempt after it") {
+  auto options = Bench::options();
+  options.prefix_from = sched::PrefixFrom::holders;
+  Bench b(options);
+  start(b);
+  b.submit("r");
+  b.first_token("r", 1, 10);
+  b.give(Received{"d0", instance(2), wire::KvReport{"r", 1, 0, 36, 64, {{"c0", "64"}}, 10}});
+  b.give(Received{"d0", instance(2), wire::Preempted{"r", 1}});
+  wire::Tokens last;
+  last.rows.push_back({"r", 2, 1, 11, {}, "length"});
+  const auto replies = Bench::replies(b.give(Received{"d0", instance(2), last}));
+  REQUIRE(!replies.empty());
+  CHECK(replies.back().kind == Reply::Kind::finished);
+  CHECK(replies.back().summary.attempts == 2);
+  CHECK(replies.back().summary.kv == wire::KvReport{});  // its prefill node gave all KV
+}
+
 TEST_CASE("node/order_fetch: decode nodes read from holders only when they decode a request that may reuse blocks") {
   for (int reason = 0; reason < 4; ++reason) {
     CAPTURE(reason);
