@@ -356,7 +356,7 @@ bool Answer::on_token(const RequestId& req, const node::Reply& reply) {
   Choice* choice = find(req);
   MC_ASSERT(choice != nullptr);
   if (choice->stopped || choice->ended || failed_) return false;
-  if (reply.index == 0) summary_ = reply.summary;
+  if (reply.index == 0) summary_ = reply.summary, summarised_ = req;
   if (reply.index == 0 && (!take_prompt_logprobs(*choice, reply.prompt_logprobs) || failed_)) return true;
   if (reply.index == 0 && !take_embedding(*choice, reply.embedding)) return true;
   if (is_prompt_alone()) return false;  // this token ends the request
@@ -390,7 +390,7 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
     return true;
   }
   if (!take_prompt_logprobs(*choice, {}) || failed_) return true;  // ended without a token
-  summary_.kv = reply.summary.kv;                                  // comes after the first token
+  if (req == summarised_) kv_from_ = kv_from_json(reply.summary), kv_fallback_ = reply.summary.kv.fallback;
   const auto& stop_ids = request_.sampling.stop_token_ids;
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish == node::Finish::stop &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
@@ -457,7 +457,7 @@ Json Answer::explanation() const {
   mc.set("miss_reason", first_miss(summary_.report.misses, MissReader::client));
   mc.set("misses", misses_json(summary_.report.misses, MissReader::client));
   mc.set("fallback", wire::describe(summary_.report.fallback));
-  mc.set("kv_from", kv_from_json(summary_)).set("kv_fallback", wire::to_string(summary_.kv.fallback));
+  mc.set("kv_from", kv_from_).set("kv_fallback", wire::to_string(kv_fallback_));
   return mc;
 }
 

@@ -117,7 +117,10 @@ class Answer {
   const text::AnswerReader reader_;
   http::StreamWriter writer_;
   std::vector<Choice> choices_;
-  node::RequestSummary summary_;
+  node::RequestSummary summary_;                       // when the first token of its choice came
+  RequestId summarised_;                               // that choice
+  Json kv_from_ = Json::object();                      // its kv_from_json() at the end
+  wire::Fallback kv_fallback_ = wire::Fallback::none;  // likewise
   bool started_ = false, failed_ = false;
 };
 
