@@ -15,6 +15,20 @@ int holder_of(const Snapshot& snapshot, const PrefillView& node) {
   return at == snapshot.holder_names.end() ? -1 : static_cast<int>(at - snapshot.holder_names.begin());
 }
 
+/// Number of the part's blocks that its holder reads from disk, which are the last ones of a run.
+uint32_t disk_blocks(const Snapshot& snapshot, const FetchRun& part) {
+  uint32_t blocks = 0;
+  const auto count = [&](const HolderRun& run) {
+    const uint32_t disk_begin = run.end - std::min(run.disk_blocks, run.end - run.first);
+    const uint32_t first = std::max(part.first, disk_begin), end = std::min(part.end, run.end);
+    if (run.holder == part.holder && first < end) blocks += end - first;
+  };
+  const HolderView& holder = snapshot.holders[static_cast<size_t>(part.holder)];
+  count({part.holder, 0, holder.readable_blocks, holder.disk_blocks});
+  for (const HolderRun& run : snapshot.later_runs) count(run);
+  return blocks;
+}
+
 }  // namespace
 
 std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c, size_t decode, uint32_t have,
@@ -43,8 +57,8 @@ std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c,
     const DirectRun run{part.holder, part.first, part.end, is_shared && !hides_delay};
     const uint32_t blocks = part.end - part.first;
     const HolderView& holder = snapshot.holders[static_cast<size_t>(part.holder)];
-    const double direct_s =
-        kAskSeconds + fetch_seconds(snapshot, cost, holder, blocks) + (run.after_prefix ? begins_s : 0);
+    const double direct_s = kAskSeconds + fetch_seconds(snapshot, cost, holder, blocks, disk_blocks(snapshot, part)) +
+                            (run.after_prefix ? begins_s : 0);
     const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
     const bool is_sooner = direct_s < begins_s + cost.read(bytes, leaving + 1.0);
     if (is_sooner || from == PrefixFrom::holders) out.push_back(run);

@@ -86,6 +86,15 @@ TEST_CASE("sched/direct_plan: a piece is read through the prefill node where tha
   CHECK(p.of(40, 40) == Runs{{p.kC0, 0, 40, false}});
 }
 
+TEST_CASE("sched/direct_plan: a piece costs the reads from disk of its own blocks, and no others") {
+  Plan p;
+  p.holds(p.kP0, 40), p.holds(p.kC0, 60);
+  p.s.holders[p.kC0].disk_blocks = 20, p.s.holders[p.kC0].disk_block_s = 1;
+  CHECK(p.of(40, 40) == Runs{{p.kC0, 0, 40, false}});  // in memory
+  p.s.holders[p.kC0].disk_blocks = 21;
+  CHECK(p.of(40, 40).empty());
+}
+
 TEST_CASE("sched/direct_plan: the prefix is read from several holders, and no plan waits for blocks being computed") {
   Plan p;
   p.holds(p.kC0, 20), p.holds(p.kC1, 60), p.holds(p.kP0, 60);
