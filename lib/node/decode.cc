@@ -24,18 +24,7 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::KvOffer>(&event.message)) {
     if (!wait_for_listing(event, now)) on_offer(event, *offer, now, out);
   } else if (const auto* complete = std::get_if<wire::KvComplete>(&event.message)) {
-    Request* r = find(complete->req, complete->attempt);
-    if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
-    if (complete->tokens != r->spec.ids.size())
-      return fail(*r, {RequestStage::transfer, Reason::corrupt, true},
-                  "prefill node " + event.from + " completed " + std::to_string(complete->tokens) + " tokens of " +
-                      std::to_string(r->spec.ids.size()),
-                  out);
-    r->complete = true;
-    r->stalled_at = after(now, decode_.stall);
-    r->answer.push_back(complete->first_token);
-    holders_.give_up_unread(*r, out);
-    try_join(*r, out);
+    on_complete(event, *complete, now, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     if (event.from == kConductor)
       std::erase_if(unlisted_, [&](const Unlisted& u) {
@@ -53,6 +42,21 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   take_from_holders(now, out);
   admit(now, out);
   step(now, out);
+}
+
+void Decode::on_complete(const Received& event, const wire::KvComplete& complete, TimePoint now, Actions& out) {
+  Request* r = find(complete.req, complete.attempt);
+  if (!r || event.instance != r->prefill_instance || r->phase != Phase::receiving || r->complete) return;
+  if (complete.tokens != r->spec.ids.size())
+    return fail(*r, {RequestStage::transfer, Reason::corrupt, true},
+                "prefill node " + event.from + " completed " + std::to_string(complete.tokens) + " tokens of " +
+                    std::to_string(r->spec.ids.size()),
+                out);
+  r->complete = true;
+  r->stalled_at = after(now, decode_.stall);
+  r->answer.push_back(complete.first_token);
+  holders_.give_up_unread(*r, out);
+  try_join(*r, out);
 }
 
 // The conductor sends a change of membership to the members one by one, so an offer may arrive before the list that
@@ -425,8 +429,9 @@ bool Decode::prepare_step(Actions& out) {
   return batch_.has_rows();
 }
 
-// Gives `r` one more page. Preempts the newest request if necessary. False when `r` itself was preempted. Nobody is
-// preempted for a row behind a step under way, which may end the request: the row then waits for that step.
+// Gives `r` one more page. Preempts the newest request if necessary. False when `r` itself was preempted. No request is
+// preempted for the second row of `r` under way, because `r` may end with the first one. The second row then waits for
+// the end of that step.
 bool Decode::give_page(const RequestPtr& r, Actions& out) {
   if (r->in_steps > 0) return r->pages.allocate(shelf_->pool, 1).has_value();
   for (;;) {

@@ -1,6 +1,6 @@
 // The decode role reads a request's KV and generates the answer in a continuous batch (Mooncake, arXiv:2407.00079). The
 // KV comes from the prefill node. Blocks that the prefill node does not compute may come straight from nodes that hold
-// them (node/holder_reads.h). Those that do not come from there are read from the prefill node.
+// them (node/holder_reads.h). Blocks that a holder does not bring are read from the prefill node.
 //
 //   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
@@ -63,6 +63,7 @@ class Decode final : public Worker {
   using RequestPtr = Batch::RequestPtr;
 
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
+  void on_complete(const Received& event, const wire::KvComplete& complete, TimePoint now, Actions& out);
   bool wait_for_listing(const Received& event, TimePoint now);
   void look_at_unlisted(TimePoint now, Actions& out);
   void refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out);
@@ -101,7 +102,7 @@ class Decode final : public Worker {
   std::deque<RequestPtr> waiting_offers_;
   Batch batch_;
   HolderReads holders_;
-  std::vector<RequestPtr> ended_;  // ended requests whose pages a read or the step still uses
+  std::vector<RequestPtr> ended_;  // ended requests whose pages a read or a step still uses
   std::map<uint64_t, RequestPtr> by_read_;
   std::shared_ptr<wire::Tokens> tokens_;  // message of the step before; reused when the host has released it
   std::vector<RequestPtr> finished_;      // requests that end with the step that is being booked

@@ -276,6 +276,18 @@ TEST_CASE("node/decode: a batch with a grammar waits for the tokens of each step
   CHECK(all<CollectSteps>(out).size() == 1);
 }
 
+TEST_CASE("node/decode: the pages of a request whose hand-over is short go to the offer that waits for them at once") {
+  DecodeBench b(3);
+  const auto spec = spec_of("r", ids_of(1, 2 * 64 + 1));
+  CHECK(sent<wire::KvAccept>(b.offer(spec), "p0").size() == 1);
+  CHECK(sent<wire::KvAccept>(b.offer(spec_of("s", ids_of(2, 100))), "p0").empty());
+  const Actions out = b.from("p0", 1, wire::KvComplete{"r", 1, 7, 3});
+  CHECK(sent<wire::Failed>(out, kTo).size() == 1);
+  const auto accepted = sent<wire::KvAccept>(out, "p0");
+  REQUIRE(accepted.size() == 1);
+  CHECK(accepted[0].req == "s");
+}
+
 TEST_CASE("node/decode: extents announced beyond the prompt end the request, and nothing is read") {
   for (int lie = 0; lie < 4; ++lie) {
     CAPTURE(lie);
