@@ -102,9 +102,13 @@ TEST_CASE("host/replica_links: of nodes that are asked at once a silent one dela
   REQUIRE_OK(answers[1]);
   CHECK(answers[1]->what == "mine");
   CHECK(answers[2].error().what == "c4 did not answer a call about a value: there is no control connection to it");
-  const auto late = caller.links.call_all(nodes, {}, 100ms, nullptr);
-  CHECK(late[0].error().mc == err::kPeerUnreachable);
-  CHECK(late[1].has_value());
+  bool has_answered = false;
+  for (Duration time = 100ms; !has_answered && time < 60s; time *= 3) {  // on a busy machine the quick node needs more
+    const auto late = caller.links.call_all(nodes, {}, time, nullptr);
+    CHECK(late[0].error().mc == err::kPeerUnreachable);
+    has_answered = late[1].has_value();
+  }
+  CHECK(has_answered);
 }
 
 }  // namespace replica_links_test
