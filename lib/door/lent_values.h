@@ -41,7 +41,7 @@ class LentValues {
 
   /// `clock` outlives it.
   explicit LentValues(const Clock& clock) : clock_(clock) {}
-  /// MC4011: other nodes read too many values now. A value alone may be larger than the bound.
+  /// MC4011: the loans would exceed kBytesMax. A value that is the only loan may be larger.
   Result<Loan> lend(node::SharedValue value);
   /// null: nothing is lent under this number.
   node::SharedValue find(uint64_t number) const;

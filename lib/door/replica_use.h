@@ -4,8 +4,9 @@
 //   not known --the node answers that none has begun--> none, for kSureFor --> not known
 //       '------- a put with replicas, an offer, or a node answers that they have begun -------> begun
 //
-// A put with replicas begins here and on all other members before it stores anything. So no member is sure of none when
-// it is acknowledged. A node that is cut off from the cluster then may be sure for the rest of its minute.
+// A put with replicas brings this node and all other members to `begun` before it stores anything. So when the put is
+// acknowledged, no member is in `none`. A node that was cut off from the cluster meanwhile may be in `none` until the
+// end of kSureFor.
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,7 @@ class ReplicaUse {
   const Clock& clock_;
   std::atomic<bool> begun_{false};        // until the process ends
   mutable std::mutex mutex_;              // of the member below
-  std::map<InstanceId, TimePoint> sure_;  // nodes that had begun none -> end of that knowledge; bounded
+  std::map<InstanceId, TimePoint> sure_;  // nodes that are in `none` -> end of that state; bounded
 };
 
 }  // namespace mc::door

@@ -97,7 +97,7 @@ void ModelCompute::loop() {
   }
   if (queued_ == nullptr) return;
   queued_->drawn.resize(queued_->rows.size());
-  (void)runner_.collect_step(queued_->drawn);  // nobody asks for it any more
+  (void)runner_.collect_step(queued_->drawn);  // its result is of no use any more
 }
 
 Result<attn::Plan> ModelCompute::plan(const std::string& text) const {

@@ -94,7 +94,8 @@ class ModelCompute final : public node::Compute {
   Result<void> prepare(Step& step);
   /// A row of the step; false: it is not computed.
   Result<bool> prepare_row(const node::RunRow& row, node::StepRow& out);
-  /// The step before has been collected: rows take the tokens that it drew, and rows of sequences that it ended go.
+  /// The step before has been collected: rows take the tokens that it drew. Rows of sequences that it ended are
+  /// dropped.
   void resolve_fed(Step& step);
   /// Computes the rows of a step that is not queued.
   Result<void> compute(Step& step);

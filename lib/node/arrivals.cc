@@ -69,7 +69,7 @@ std::vector<Arrivals::Reading> Arrivals::give_up(uint32_t first, uint32_t end) {
     MC_ASSERT(is_expected(states_[i]));
     states_[i] = State::absent;
   }
-  // The caller gives back the announcements of blocks that are still expected.
+  // The caller keeps the announcements of blocks that are still expected again.
   for (State& state : states_)
     if (state == State::announced) state = State::expected;
   return std::exchange(kept_, {});

@@ -5,7 +5,7 @@
 //      |  '--a holder is to bring its block--> expected --> here
 //      '------------the holder does not-----------'
 //
-// Announcements of expected extents are kept, so that the extents can be read after all.
+// An announcement of expected extents is kept. When the holder does not bring them, they are read as announced.
 #pragma once
 
 #include <map>
@@ -44,12 +44,12 @@ class Arrivals {
   void expect(uint32_t first, uint32_t end);
   /// Whether an announcement names extents that a holder is to bring.
   bool expects(const wire::ExtentsReady& ready) const;
-  /// Keeps an announcement if it names such extents, and no announcement before has named all of them.
+  /// Keeps an announcement of expected extents, unless earlier announcements have named all of these.
   void keep(const Reading& reading);
   /// A holder has brought the blocks from `first` on.
   void brought(uint32_t first, std::span<const wire::LeasedBlock> blocks);
-  /// The blocks [first, end) do not come from the holder. Returns the announcements that were kept, also of other
-  /// blocks.
+  /// The holder does not bring the blocks [first, end). Returns all kept announcements, those of other blocks too. The
+  /// caller keep()s these again.
   std::vector<Reading> give_up(uint32_t first, uint32_t end);
 
   /// The announced extents that are absent. From now on they count as being read.
@@ -78,7 +78,7 @@ class Arrivals {
   void check() const;
 
  private:
-  enum class State : uint8_t { absent, expected, announced, reading, here };  // announced: and expected
+  enum class State : uint8_t { absent, expected, announced, reading, here };  // announced: expected, and in kept_
   static bool is_expected(State state) { return state == State::expected || state == State::announced; }
   size_t at(uint32_t block, uint32_t layer) const { return size_t{block} * layers_ + layer; }
 

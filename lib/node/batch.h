@@ -5,8 +5,9 @@
 //   join --first step--> JoinBatch, then a row in each RunStep --settled after its last step--> LeaveBatch
 //
 // With two steps under way the compute begins the second one when it ends the first, and does not wait for this node to
-// book the tokens between them. A row of the second step then takes a token that the first one draws. A request that
-// ends with the first step has a row in the second one in vain, and keeps its pages until the second one has ended.
+// book the tokens between them. A row of the second step then takes a token that the first one draws. When a request
+// ends with the first step, the token of its row in the second one is dropped, and it keeps its pages until the second
+// step has ended.
 #pragma once
 
 #include <array>
@@ -50,7 +51,7 @@ class Batch {
   /// Starts the step of all added rows that still run. Does nothing when there are none. Sequences that the compute
   /// does not have yet join first.
   void start(uint64_t run, Actions& out);
-  /// Tells the compute that no step follows now, if it waits for one.
+  /// Sends CollectSteps if the compute may hold a step back until another one comes.
   void collect(Actions& out);
   /// Takes the oldest step back from the compute. False when `done` belongs to another step. finished() is valid until
   /// the next start().

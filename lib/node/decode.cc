@@ -411,7 +411,7 @@ void Decode::step(TimePoint, Actions& out) {
 
 // Adds the rows of the next step to the batch. False when the step has none.
 bool Decode::prepare_step(Actions& out) {
-  // The mask of a grammar is made from a token that the role knows.
+  // The mask of a grammar is made from the token before, which is here only when no step is under way.
   const auto has_grammar = [](const RequestPtr& r) { return !r->spec.sampling.grammar.empty(); };
   if (batch_.computing() && std::ranges::any_of(batch_.running(), has_grammar)) return false;
   const uint32_t bt = options_.layout.block_tokens;
