@@ -1,6 +1,7 @@
 // Decode nodes that read a reused prefix from its holders: what that saves on links of a limited rate, and what a
 // process costs that dies in the middle of it.
 
+#include "long_profile.h"
 #include "schedule.h"
 #include "sim/world.h"
 #include "test.h"
@@ -15,27 +16,9 @@ namespace {
 // The prefix takes 8.2 s to compute and 2.05 s on a link, the rest of a prompt 0.15 s to compute.
 constexpr uint32_t kPrefix = 8192, kSuffix = 150;
 constexpr double kTokenBytes = 1e6;
-constexpr const char* kProfile = R"(
-name = "long"
-[node]
-layers = 4
-kv_bytes_per_token = 1000000
-kv_capacity_tokens = 400000
-dram_bytes = 200000000000
-context_tokens = 32768
-chunk_tokens = 2048
-[paths.net]
-bytes_per_s = 4e9
-[prefill]
-fixed_s = 1e-3
-s_per_token = 1e-3
-[decode]
-fixed_s = 2e-3
-s_per_row = 1e-5
-)";
 
 struct Bench {
-  Result<sched::Profile> profile = sched::parse_profile(kProfile, "long");
+  Result<sched::Profile> profile = sched::parse_profile(kLongProfile, "long");
   std::vector<uint32_t> prefix = std::vector<uint32_t>(kPrefix, 7);
   World world;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "long_profile.h"
 #include "sim/world.h"
 #include "test.h"
 
@@ -18,24 +19,6 @@ namespace {
 
 // Computing the prefix takes 20 s, fetching it 5 s, the rest of a prompt 0.15 s.
 constexpr uint32_t kPrefix = 20480, kSuffix = 150;
-constexpr const char* kProfile = R"(
-name = "long"
-[node]
-layers = 4
-kv_bytes_per_token = 1000000
-kv_capacity_tokens = 400000
-dram_bytes = 200000000000
-context_tokens = 32768
-chunk_tokens = 2048
-[paths.net]
-bytes_per_s = 4e9
-[prefill]
-fixed_s = 1e-3
-s_per_token = 1e-3
-[decode]
-fixed_s = 2e-3
-s_per_row = 1e-5
-)";
 
 struct Seen {
   double mean_s = 0, p50_s = 0, p99_s = 0;
@@ -43,7 +26,7 @@ struct Seen {
 };
 
 Seen run(const char* policy, uint32_t replicas_max, uint64_t seed) {
-  const auto profile = sched::parse_profile(kProfile, "long");
+  const auto profile = sched::parse_profile(kLongProfile, "long");
   REQUIRE_OK(profile);
   WorldOptions options;
   options.seed = seed;
