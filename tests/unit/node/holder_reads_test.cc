@@ -164,6 +164,11 @@ TEST_CASE("node/holder_reads: what a holder does not bring is read from the pref
     after = b.give(PeerLost{"c0", instance(3), "killed"});
     why = Fallback::peer_lost;
   }
+  SUBCASE("because another process of its name answers") {
+    CHECK(all<Read>(b.from("c0", 33, b.grant_for(request, 4))).empty());
+    after = b.give(PeerLost{"c0", instance(3), "restarted"});
+    why = Fallback::peer_lost;
+  }
   SUBCASE("because it was lost in the middle of the read") {
     begin(4);
     const Actions lost = b.give(PeerLost{"c0", instance(3), "killed"});
@@ -213,6 +218,25 @@ TEST_CASE("node/holder_reads: what a holder does not bring is read from the pref
   CHECK(reports[0].from_holders == came * 64);
   CHECK(b.machine.from_holders().failures == 1);
   b.stop(joined);
+}
+
+TEST_CASE("node/holder_reads: a read has as much time as its lease, its request and the time-out leave it") {
+  struct Case {
+    uint32_t ttl_ms;
+    uint64_t deadline_ms;
+    Duration budget;
+  };
+  for (const Case& c : {Case{1000, 60'000, 1s}, Case{20'000, 3000, 3s}, Case{20'000, 60'000, 5s}}) {
+    CAPTURE(c.budget.count());
+    HolderBench b;
+    b.spec.deadline_ms = c.deadline_ms;
+    auto grant = b.grant_for(asked(b.offer({source("c0", 3, 0, 4)}), "c0"), 4);
+    grant.ttl_ms = c.ttl_ms;
+    const Read read = only_read(b.from("c0", 3, grant));
+    CHECK(read.budget == c.budget);
+    b.stop();
+    b.end(read, Code::cancelled);
+  }
 }
 
 TEST_CASE("node/holder_reads: a read that waits for the prefix begins when the prefill node announces it") {
