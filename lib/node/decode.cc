@@ -139,7 +139,8 @@ void Decode::admit(TimePoint now, Actions& out) {
 
 bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
-  const auto hashes = kv::chain(r->spec.ns, r->spec.ids, bt);
+  if (r->chain.token_count() == 0) r->chain.append(r->spec.ids);  // once, however often the offer is looked at
+  const auto hashes = r->chain.hashes();
   const bool reuses = !r->spec.no_cache && !r->spec.reuse_nothing;
   const uint32_t here = reuses ? r->pages.pin_prefix(shelf_->pool, hashes) : 0;
   const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
@@ -156,7 +157,7 @@ bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   r->phase = Phase::receiving;
   stats_.local_blocks += r->have_blocks;
   send(r->prefill, r->prefill_instance, wire::KvAccept{r->spec.req, r->spec.attempt, r->have_blocks}, out);
-  if (reuses) holders_.start(r, std::span(hashes).first(kv::reusable_blocks(r->spec.ids.size(), bt)), now, out);
+  if (reuses) holders_.start(r, hashes.first(kv::reusable_blocks(r->spec.ids.size(), bt)), now, out);
   return true;
 }
 
@@ -379,7 +380,7 @@ void Decode::try_join(Request& r, Actions& out) {
   send(r.prefill, r.prefill_instance, wire::KvDone{r.spec.req, r.spec.attempt}, out);
   r.phase = Phase::running;
   r.position = static_cast<uint32_t>(r.spec.ids.size());
-  r.chain.append(r.spec.ids);
+  MC_ASSERT_EQ(r.chain.token_count(), r.spec.ids.size());
   publish_prompt(r);
   batch_.join(requests_.at(r.spec.req));
 }

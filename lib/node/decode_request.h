@@ -31,7 +31,7 @@ struct DecodeRequest {
   TimePoint deadline{};
   Phase phase = Phase::waiting;
 
-  kv::Chain chain;  // names of the blocks whose KV exists
+  kv::Chain chain;  // names of the prompt's blocks, and of those of the answer whose KV exists
   HeldPages pages;
   uint32_t have_blocks = 0;  // blocks of the prompt that were cached here when the offer was accepted
 
