@@ -46,6 +46,15 @@ class Scratch(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.dir = directory.name
 
+    def set_flag(self, **variables):
+        patch = unittest.mock.patch.dict(os.environ, variables)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def one_thread(self):
+        """Each thread reads 512 MiB and runs at its peak before a verb measures anything."""
+        self.set_flag(MCT_THREADS="1")
+
     def file(self, name, text):
         path = os.path.join(self.dir, name)
         with open(path, "w", encoding="utf-8") as file:
@@ -323,6 +332,7 @@ class Models(Scratch):
             self.assertIn(step, err)
 
     def test_speed_is_told_with_its_share_and_the_cost_reads_back(self):
+        self.one_thread()
         cost = os.path.join(self.dir, "cost.toml")
         s = result("model", "-p", "64,128", "-n", 4, "-d", "0,128", "-r", 2, "--save-cost", cost)
         self.assertEqual(
@@ -361,6 +371,7 @@ class Models(Scratch):
         self.assertEqual(at["prefill", 64, "full", "bf16"]["flop"], 4 * 64 * 4 * 64 * 65 / 2)
 
     def test_attention_refuses_what_it_cannot_measure(self):
+        self.one_thread()
         for words in (["--heads", "3/2"], ["--phase", "both"], ["--dtype", "f16"], ["--attention", "moba:block=65"]):
             self.assertRegex(bench("attn", "-n", 64, *words, expect=2 if "65" not in words[1] else 1)[1], "MC[13]00")
         error = bench("attn", "-n", "16M", "--phase", "decode", "--heads", "1024/1024", expect=1)[1]
@@ -368,6 +379,7 @@ class Models(Scratch):
         self.assertRegex(error, "ask for [0-9]+ tokens")
 
     def test_operators_are_checked_and_measured_by_turns_in_every_variant_of_this_cpu(self):
+        self.one_thread()
         s = result("ops", "--size", "512x160,130x70", "--rows", "1,5,128", "-r", 1)
         self.assertGreater(s["peak_read_bytes_per_s"], 0)
         self.assertEqual(s["wrong"], 0)
@@ -456,6 +468,10 @@ class Forms(Scratch):
 class Interrupts(Scratch):
     """What was measured before a signal is printed."""
 
+    def setUp(self):
+        super().setUp()
+        self.one_thread()
+
     def interrupted(self, *words, lines):
         """Signals after `lines` lines of output; (lines, stderr)."""
         process = subprocess.Popen(
@@ -528,9 +544,7 @@ class Streams(Scratch):
     def setUp(self):
         super().setUp()
         # The 64 MiB of the default cost 0.3 s of page faults a run. The largest request of the default is 16 MiB.
-        memory = unittest.mock.patch.dict(os.environ, MCT_MEMORY="16MiB")
-        memory.start()
-        self.addCleanup(memory.stop)
+        self.set_flag(MCT_MEMORY="16MiB")
 
     def test_equal_and_unequal_streams(self):
         for name, prompt in (("a", "5,17,9"), ("b", "5,17,9"), ("c", "5,17,10")):
