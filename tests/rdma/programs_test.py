@@ -1,0 +1,217 @@
+"""The programs over rdma://, in the machine with soft-RoCE, which boots once for all of them.
+
+Serving: a prefill and a decode node exchange KV by RDMA READ, and the text is that of the single process in the same
+machine; also that of a prefill node whose reads take longer than the lease on what they read. Then mc-bench doctor sees
+what is done to the machine: each step changes it, then lets the doctor look. What they said is checked out here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import cluster
+
+VM = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm"))
+
+# The machine is an emulator: a model of two narrow layers, and a cost profile so that nobody measures one.
+COST = """
+[node]
+layers = 2
+kv_bytes_per_token = 256
+kv_capacity_tokens = 65536
+[paths.net]
+bytes_per_s = 50e6
+[prefill]
+fixed_s = 0.01
+s_per_token = 0.002
+[decode]
+fixed_s = 0.02
+s_per_row = 0.01
+"""
+
+SERVE = r"""
+set -eu
+export MCT_RUN_DIR=/tmp/run
+mkdir -m 700 /tmp/run
+FLAGS="-m /mc/model --dtype f32"
+WORKER="$FLAGS --cost /mc/cost --transport rdma --connect-timeout 30s --kv-mem 16MiB --lease-time 1s"
+started=
+trap 'kill -KILL $started' EXIT # which frees the machine's devices
+mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
+started="$started $!"
+mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
+started="$started $!"
+mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
+started="$started $!"
+mc-conductor wait --prefill 1 --decode 1 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
+for ids in $1; do
+  [ "$ids" = "${last:-}" ] ||
+    oracle=$(mc-prefill once $FLAGS --prompt-ids $ids -n 6 --temperature 0 --ignore-eos --json | tail -n 1)
+  last=$ids
+  echo "MC-ORACLE $oracle"
+  body="{\"prompt\": [$ids], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
+  answer=$(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions) || { cat /tmp/log; exit 1; }
+  echo "MC-ANSWER $answer"
+done
+mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:3s >/dev/null 2>>/tmp/log &
+started="$started $!"
+mc-conductor wait --prefill 2 --timeout 60s >&2 || { cat /tmp/log; exit 1; }
+body="${body%?}, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"p1\", \"decode\": \"d0\"}}}"
+late=$(wget -q -O - --post-data "$body" http://127.0.0.1:8000/v1/completions) || cat /tmp/log >&2
+echo "MC-LATE $late"
+sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
+wget -q -O - http://127.0.0.1:8002/metrics | sed -n 's/^mc_xfer_bytes_total/MC-METRIC &/p'
+"""
+
+SERVER = "mc-bench xfer --server --transport rdma,tcp --port 7790 --bind 10.0.0.1 --insecure data"
+STEPS = {
+    "peer": f"{SERVER} >/tmp/ready 2>/dev/null & server=$!; until grep -q ready /tmp/ready; do sleep 0.1; done",
+    "peer_gone": "kill $server; wait $server",
+    "one_pair_down": "ip link set v2 down; ip addr flush dev v1 scope global; ip link set v1 mtu 1500",
+    "all_down": "for v in v0 v1 v2 v3; do ip link set $v down; done",
+    "no_device": "for r in rxe0 rxe1 rxe2 rxe3; do rdma link delete $r; done",
+    "no_device_for_rdma": "true",
+}
+# Each start of the program takes the emulated machine two seconds, so a step is looked at once.
+AUTO = ("peer", "peer_gone", "no_device")
+
+PROMPTS = [cluster.Random(seed).ids(length, vocab=2000) for seed, length in ((1, 40), (2, 140), (2, 140))]
+
+
+def looks():
+    """The lines that let the doctor look after each step."""
+    script = ""
+    for step, change in STEPS.items():
+        peer = "10.0.0.1" if step.startswith("peer") else ""
+        wait = "10s" if step == "peer" else "500ms"  # a peer that is gone is waited for as long
+        transport = "auto" if step in AUTO else "rdma"
+        doctor = f"mc-bench doctor --insecure data --memory 8MiB --timeout {wait} --transport {transport}"
+        script += f"{change}\n{doctor} --json {peer} >/tmp/seen 2>/dev/null; code=$?\n"
+        script += f'echo "MC-DOCTOR {step} $code $(tail -n 1 /tmp/seen)"\n'
+    return script
+
+
+def run_all():
+    """Runs everything in one machine. Returns what it printed: the rests of the lines by their first word."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, cost, serve, look = (os.path.join(folder, name) for name in ("model", "cost", "serve.sh", "look.sh"))
+        code, _, err = cluster.run("mc-bench", "mkmodel", "--layers", 2, "--hidden", 64, "-o", model)
+        assert code == 0, err
+        for path, text in ((cost, COST), (serve, SERVE), (look, looks())):
+            with open(path, "w") as file:
+                file.write(text)
+        words = [VM, "--timeout", "1500", "--build", cluster.BUILD]
+        for path in (model, cost, serve, look):
+            words += ["--add", f"{path}:/mc/{os.path.basename(path)}"]
+        for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-bench"):
+            words += ["--add", cluster.program(program)]
+        lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
+        line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; sh /mc/look.sh"
+        done = subprocess.run([*words, "--", line], capture_output=True, text=True)
+    if done.returncode == cluster.SKIP:
+        print(done.stderr, file=sys.stderr)
+        sys.exit(cluster.SKIP)
+    found = {"said": done.stdout[-6000:] + done.stderr[-3000:]}
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        found.setdefault(word, []).append(rest)
+    return found
+
+
+def setUpModule():
+    global FOUND
+    FOUND = run_all()
+
+
+class Serve(unittest.TestCase):
+    def test_text_served_over_rdma_is_the_text_of_one_process(self):
+        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
+        oracles = [json.loads(text)["output_ids"] for text in FOUND["MC-ORACLE"]]
+        answers = [json.loads(text)["choices"][0]["token_ids"] for text in FOUND["MC-ANSWER"]]
+        self.assertEqual(len(oracles), len(PROMPTS))
+        self.assertEqual(answers, oracles)
+        self.assertTrue(all("rdma" in line for line in FOUND["MC-LOG"]), FOUND["MC-LOG"])
+        read = [line for line in FOUND["MC-METRIC"] if 'direction="in"' in line and 'transport="rdma"' in line]
+        self.assertGreater(sum(float(line.rsplit(" ", 1)[1]) for line in read), 0, FOUND["MC-METRIC"])
+
+    def test_text_of_a_node_whose_reads_outlast_their_lease_is_that_text_too_and_nothing_it_fetched_is_used(self):
+        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
+        self.assertTrue(FOUND["MC-LATE"][0], "no answer while p1's reads were late: " + FOUND["said"])
+        late = json.loads(FOUND["MC-LATE"][0])
+        self.assertEqual(late["choices"][0]["token_ids"], json.loads(FOUND["MC-ORACLE"][-1])["output_ids"])
+        self.assertTrue(late["mc"]["fallback"].startswith("fetch:"), late["mc"])
+        self.assertEqual(late["mc"]["cached_remote_tokens"], 0, late["mc"])
+
+
+class Doctor(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.seen = {}
+        for line in FOUND.get("MC-DOCTOR", []):
+            step, code, result = line.split(" ", 2)
+            cls.seen[step] = (json.loads(result), int(code))
+        assert list(cls.seen) == list(STEPS), FOUND["said"]
+
+    def step(self, name):
+        """(ports by device, findings by name, exit code)"""
+        result, code = self.seen[name]
+        ports = {device["device"]: device["ports"][0] for device in result["rdma"]}
+        return ports, {finding["name"]: finding for finding in result["findings"]}, code
+
+    def test_a_peer_is_reached_over_tcp_and_rdma_and_refuses_when_it_is_gone(self):
+        result, code = self.seen["peer"]
+        paths = {path["transport"]: path for path in result["peers"]}
+        self.assertTrue(paths["tcp"]["usable"] and paths["rdma"]["usable"], result["peers"])
+        self.assertEqual(code, 0)
+        result, code = self.seen["peer_gone"]
+        self.assertFalse(result["peers"][0]["usable"])
+        self.assertEqual(code, 3)
+
+    def test_a_whole_machine_has_four_usable_ports_with_their_ipv4_address_first(self):
+        ports, findings, code = self.step("peer")
+        self.assertEqual(sorted(ports), ["rxe0", "rxe1", "rxe2", "rxe3"])
+        for index, name in enumerate(sorted(ports)):
+            port = ports[name]
+            self.assertTrue(port["usable"], port)
+            self.assertEqual((port["state"], port["link"], port["mtu"]), ("active", "Ethernet", 4096))
+            first = port["gids"][0]
+            self.assertEqual(first["address"], f"10.0.{index // 2}.{index % 2 + 1}")
+            self.assertEqual((first["kind"], first["scope"]), ("RoCE v2", "IPv4"))
+            self.assertEqual(findings[name + ":1"]["verdict"], "ok")
+        self.assertEqual(code, 0)
+
+    def test_one_port_down_is_a_note_with_the_command_that_brings_it_up(self):
+        ports, findings, code = self.step("one_pair_down")
+        self.assertFalse(ports["rxe2"]["usable"])
+        self.assertEqual(findings["rxe2:1"]["verdict"], "note")
+        self.assertEqual(findings["rxe2:1"]["next"], "ip link set v2 up")
+        self.assertEqual(code, 0)
+
+    def test_an_address_that_went_away_and_a_small_mtu_are_seen(self):
+        ports, findings, _ = self.step("one_pair_down")
+        self.assertNotIn("10.0.0.2", [gid["address"] for gid in ports["rxe1"]["gids"] if gid["usable"]])
+        if ports["rxe1"]["usable"]:  # its link-local address may serve
+            self.assertEqual(ports["rxe1"]["mtu"], 1024)
+            self.assertIn("mtu 4200", findings["rxe1:1"]["next"])
+
+    def test_all_ports_down_must_be_fixed(self):
+        ports, findings, code = self.step("all_down")
+        self.assertFalse(any(port["usable"] for port in ports.values()))
+        self.assertEqual({findings[name + ":1"]["verdict"] for name in ports}, {"fix"})
+        self.assertEqual(code, 1)
+
+    def test_without_devices_auto_is_content_and_rdma_is_not(self):
+        ports, findings, code = self.step("no_device")
+        self.assertEqual(ports, {})
+        self.assertEqual(findings["devices"]["verdict"], "note")
+        self.assertIn("rdma link add", findings["devices"]["next"])
+        self.assertEqual(code, 0)
+        _, _, code = self.step("no_device_for_rdma")
+        self.assertEqual(code, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
