@@ -1,6 +1,8 @@
 // Devices and addresses that go and come under live transfers. Soft-RoCE never reports that it failed, so that word
 // is injected (FaultPlan::lose_nic); what follows is real: queue pairs destroyed, the device closed, opened again,
 // all memory registered anew and its new keys told.
+#include <fstream>
+
 #include "machine.h"
 
 namespace device_test {
@@ -71,7 +73,9 @@ TEST_CASE("rdma/xfer: a device that is open again but cannot be watched is tried
   RdmaPair pair(Pair::kDefaultBytes, holder_options(), losing_a_device(reader_options()));
   const std::string limit = "/proc/sys/fs/epoll/max_user_watches";
   {
-    const Restored none("cat " + limit + " > /tmp/watches; echo 0 > " + limit, "cat /tmp/watches > " + limit);
+    uint64_t watches = 0;
+    std::ifstream(limit) >> watches;
+    const Restored none([&] { std::ofstream(limit) << 0; }, [&] { std::ofstream(limit) << watches; });
     CHECK(read_until(pair, [&] { return failures(pair.reader, "rdma: device not watched") > 0; }));
   }
   const uint64_t moved = sent_bytes("v1");  // the holder's side of the path on that device
@@ -98,13 +102,11 @@ TEST_CASE("rdma/xfer: a path whose address goes moves to another that came, unde
   RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), reader_options("rxe0"));
   for (const bool readers : {true, false}) {
     CAPTURE(readers);
-    const std::string netdev = readers ? "v0" : "v1", old_address = readers ? "10.0.0.1/24" : "10.0.0.2/24";
-    const Restored other("ip addr add 10.0.9.1/24 dev v0; ip addr add 10.0.9.2/24 dev v1",
-                         "ip addr del 10.0.9.1/24 dev v0; ip addr del 10.0.9.2/24 dev v1");
+    const std::string netdev = readers ? "v0" : "v1", old_address = readers ? "10.0.0.1" : "10.0.0.2";
+    const Address other("v0", "10.0.9.1", true), of_peer("v1", "10.0.9.2", true);
     CHECK(read_until(pair, [n = 0]() mutable { return ++n > 5; }));
     {
-      const Restored without("ip addr del " + old_address + " dev " + netdev,
-                             "ip addr add " + old_address + " dev " + netdev);
+      const Address without(netdev, old_address, false);
       const uint64_t moved = sent_bytes("v1");
       CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{1} << 20); }));
     }

@@ -10,9 +10,9 @@
 //   LOC_PROT   only for arriving bytes: a dead key of sent bytes is LOC_QP_OP
 //   REM_ABORT, REM_INV_RD_REQ, RESP_TIMEOUT   not among the answers its driver knows
 // Their classes are tested without a device in unit/xfer/rdma_path_test.cc.
-#include <cstdlib>
 #include <string>
 
+#include "rdma/netdev.h"
 #include "rdma/verbs.h"
 #include "xfer_rdma/lane.h"
 #include "xfer_rdma/path.h"
@@ -21,6 +21,7 @@ namespace errors_test {
 
 using namespace mc;
 using namespace mc::xfer;
+using namespace mc::test;
 using namespace mc::test::verbs;
 
 namespace {
@@ -141,10 +142,10 @@ TEST_CASE("rdma/errors: a peer that is gone, and a network that is silent, are R
     check("the peer's queue pair is gone", fails(pair, one_sided(IBV_WR_RDMA_READ, &piece, 1, pair.far, 0)), kNoAnswer);
   }
   Pair pair;
-  REQUIRE(std::system("tc qdisc add dev v1 root netem loss 100%") == 0);
+  set_netem("v1", {.loss = 1});
   ibv_sge piece = pair.near.piece(0, 4096);
   check("no packet comes back", fails(pair, one_sided(IBV_WR_RDMA_READ, &piece, 1, pair.far, 0)), kNoAnswer);
-  REQUIRE(std::system("tc qdisc del dev v1 root") == 0);
+  end_netem("v1");
 }
 
 TEST_CASE("rdma/errors: a key of ours that is wrong is our bug and is not tried again") {
@@ -164,11 +165,11 @@ TEST_CASE("rdma/errors: an interface that is down, and a local key it cannot rea
     check("a write from a dead key", fails(pair, one_sided(IBV_WR_RDMA_WRITE, &dead, 1, pair.far, 0)), kLocal);
   }
   Pair pair;
-  REQUIRE(std::system("ip link set v0 down") == 0);
+  set_link("v0", false);
   ibv_sge piece = pair.near.piece(0, 4096);
   const ibv_wc_status status = fails(pair, one_sided(IBV_WR_RDMA_WRITE, &piece, 1, pair.far, 0));
   check("the interface is down", status, kLocal);
-  REQUIRE(std::system("ip link set v0 up") == 0);
+  set_link("v0", true);
 }
 
 TEST_CASE("rdma/errors: a completion queue that overflows is told as an event of its own") {

@@ -119,14 +119,14 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
   Duration slowest{};
   for (int round = 0; round < count(1, 20); ++round) {
     CAPTURE(round);
-    Netem first("v1", "rate 80mbit"), second("v3", "rate 80mbit");  // 0.6 s for all of it
+    Netem first("v1", {.mbit_per_s = 80}), second("v3", {.mbit_per_s = 80});  // 0.6 s for all of it
     RdmaPair pair(kBytes, holder_options(), reader);
     Request request = pair.read(0, 0, kBytes);
     request.crc32c = crc32c(pair.kv.bytes());
     auto batch = pair.reader->submit({&request, 1}, in(kLong));
     REQUIRE_OK(batch);
     const Watched seen = watch(pair.reader, *batch, 0, kBytes / 8, [&] {
-      shell("tc qdisc change dev v1 root netem limit 4000 rate 80mbit loss 100%");
+      set_netem("v1", {.loss = 1, .mbit_per_s = 80});
       return in(Duration{});
     });
     CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
@@ -217,7 +217,7 @@ TEST_CASE(
     RdmaPair pair(kBytes, holder_options("rxe1"), reader_options("rxe0"));
     Request request = pair.read(0, 0, kBytes);
     request.crc32c = crc32c(pair.kv.bytes());
-    Netem slow("v1", "rate 40mbit");  // 0.8 s for all of it
+    Netem slow("v1", {.mbit_per_s = 40});  // 0.8 s for all of it
     auto batch = pair.reader->submit({&request, 1}, in(kLong));
     REQUIRE_OK(batch);
     REQUIRE(until([&] { return read_bytes(pair.reader) > kBytes / 8; }));
@@ -241,7 +241,7 @@ TEST_CASE("rdma/xfer: ports of different MTU agree on the smaller one") {
   constexpr size_t kBytes = size_t{1} << 20;
   for (const std::string netdev : {"v1", "v0"}) {  // the holder's port, the reader's
     CAPTURE(netdev);
-    Restored small("ip link set dev " + netdev + " mtu 1500", "ip link set dev " + netdev + " mtu 4200");
+    const Restored small([&] { set_mtu(netdev, 1500); }, [&] { set_mtu(netdev, 4200); });
     RdmaPair pair(kBytes, holder_options("rxe1"), reader_options("rxe0"));
     const uint64_t before = sent("v1", "packets");
     CHECK(pair.reader.run({{pair.read(0, 0, kBytes)}}) == Code::ok);
@@ -257,11 +257,9 @@ TEST_CASE("rdma/xfer: ports of different MTU agree on the smaller one") {
 }
 
 TEST_CASE("rdma/xfer: extra addresses, of other subnets or gone again, do not mislead") {
-  shell("ip addr add 10.77.0.1/24 dev v0");
-  Restored more(
-      "ip addr add 172.31.0.1/24 dev v0; ip addr add 10.99.0.5/24 dev v1; ip addr add 192.168.50.2/24 dev v1",
-      "ip addr del 172.31.0.1/24 dev v0; ip addr del 10.99.0.5/24 dev v1; ip addr del 192.168.50.2/24 dev v1");
-  shell("ip addr del 10.77.0.1/24 dev v0");
+  set_address("v0", "10.77.0.1", true);
+  const Address more("v0", "172.31.0.1", true), of_peer("v1", "10.99.0.5", true), last("v1", "192.168.50.2", true);
+  set_address("v0", "10.77.0.1", false);
   RdmaPair pair(size_t{1} << 20, holder_options("rxe1"), reader_options("rxe0"));
   CHECK(pair.reader.run({{pair.read(0, 0, size_t{1} << 20)}}) == Code::ok);
   CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
@@ -281,8 +279,8 @@ TEST_CASE("rdma/xfer: a wrong address chosen by option is reported when dialling
 }
 
 TEST_CASE("rdma/xfer: a path that drops packets is slow, not wrong") {
-  for (const char* loss : {"0.1%", "1%"}) {
-    Netem lossy("v1", "loss " + std::string(loss));
+  for (const double loss : {0.001, 0.01}) {
+    const Netem lossy("v1", {.loss = loss});
     RdmaPair pair(size_t{4} << 20, holder_options("rxe1"), reader_options("rxe0"));
     Request request = pair.read(0, 0, size_t{4} << 20);
     request.crc32c = crc32c(pair.kv.bytes());

@@ -3,24 +3,29 @@
 // rxe2), changes to its links that end with their scope, and the kernel's counts of sent and held objects.
 #pragma once
 
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "base/fd.h"
 #include "count.h"
+#include "rdma/netdev.h"
 #include "unit/xfer/pair.h"
 
 namespace mc::xfer::test {
 
 using ::mc::test::count;
+using ::mc::test::dropped;
+using ::mc::test::end_netem;
+using ::mc::test::NetemPlan;
+using ::mc::test::sent;
+using ::mc::test::set_address;
+using ::mc::test::set_link;
+using ::mc::test::set_mtu;
+using ::mc::test::set_netem;
 
 inline Options holder_options(const std::string& devices = "rxe1,rxe3") {
   Options options;
@@ -41,56 +46,24 @@ struct RdmaPair : Pair {
       : Pair("rdma", bytes, holder, reader) {}
 };
 
-inline void shell(const std::string& command) {
-  const int rc = std::system(command.c_str());
-  CHECK_MESSAGE(rc == 0, command);
-}
-
-/// As `ip link set`, without the 50 ms that starting a program takes here. Returns the moment before the change.
-inline TimePoint set_link(const std::string& netdev, bool up) {
-  const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request{};
-  std::snprintf(request.ifr_name, sizeof request.ifr_name, "%s", netdev.c_str());
-  REQUIRE(::ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0);
-  request.ifr_flags = static_cast<short>(up ? request.ifr_flags | IFF_UP : request.ifr_flags & ~IFF_UP);
-  const TimePoint moment = in(Duration{});
-  REQUIRE(::ioctl(fd.get(), SIOCSIFFLAGS, &request) == 0);
-  return moment;
-}
-
 /// A change of the machine that ends with the scope.
 struct Restored {
-  std::string undo;
-  Restored(const std::string& change, std::string back) : undo(std::move(back)) { shell(change); }
-  ~Restored() { shell(undo); }
+  std::function<void()> undo;
+  Restored(const std::function<void()>& change, std::function<void()> back) : undo(std::move(back)) { change(); }
+  ~Restored() { undo(); }
 };
 
-/// Packets that a network device sends are delayed, dropped or paced, in the terms of netem.
+/// The same of netem on what a network device sends.
 struct Netem : Restored {
-  Netem(const std::string& netdev, const std::string& what)
-      : Restored("tc qdisc add dev " + netdev + " root netem limit 4000 " + what,
-                 "tc qdisc del dev " + netdev + " root") {}
+  Netem(const std::string& netdev, const NetemPlan& plan)
+      : Restored([&] { set_netem(netdev, plan); }, [netdev] { end_netem(netdev); }) {}
 };
 
-/// By the netdev's netem since it was added.
-inline uint64_t dropped(const std::string& netdev) {
-  FILE* pipe = ::popen(("tc -s qdisc show dev " + netdev).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  uint64_t count = 0;
-  char line[256];
-  while (std::fgets(line, sizeof line, pipe) != nullptr)
-    if (const char* at = std::strstr(line, "dropped ")) count += std::strtoull(at + 8, nullptr, 10);
-  ::pclose(pipe);
-  return count;
-}
-
-/// By a netdev since it exists; `what` = "bytes" or "packets".
-inline uint64_t sent(const std::string& netdev, const std::string& what) {
-  std::ifstream file("/sys/class/net/" + netdev + "/statistics/tx_" + what);
-  uint64_t count = 0;
-  file >> count;
-  return count;
-}
+/// The same of an address, which comes or goes.
+struct Address : Restored {
+  Address(const std::string& netdev, const std::string& address, bool present)
+      : Restored([&] { set_address(netdev, address, present); }, [=] { set_address(netdev, address, !present); }) {}
+};
 
 inline uint64_t sent_bytes(const std::string& netdev) {
   return sent(netdev, "bytes");
@@ -117,11 +90,11 @@ inline void yield(Duration time = 1ms) {
 
 /// Looks again until it holds; false after the limit.
 template <class Holds>
-bool until(Holds holds, Duration limit = kLong) {
+bool until(Holds holds, Duration limit = kLong, Duration pause = 1ms) {
   const TimePoint deadline = in(limit);
   while (!holds()) {
     if (in(Duration{}) > deadline) return false;
-    yield();
+    yield(pause);
   }
   return true;
 }
@@ -131,55 +104,69 @@ bool until(Holds holds, Duration limit = kLong) {
 template <class Move>
 bool carries(const std::string& netdev, uint64_t bytes, Move move) {
   const uint64_t before = sent_bytes(netdev);
-  return until([&] {
+  const auto moved = [&] {
     move();
-    if (sent_bytes(netdev) > before + bytes) return true;
-    yield(50ms);
-    return false;
-  });
+    return sent_bytes(netdev) > before + bytes;
+  };
+  return until(moved, kLong, 50ms);
 }
 
-/// Verbs objects of the machine, and open descriptors of this process.
+/// Verbs objects of the machine, by device and kind ("rxe0 qp"), and open descriptors of this process.
 struct Held {
-  std::string verbs;
+  std::map<std::string, uint64_t> objects;
   ptrdiff_t descriptors = 0;
+  bool operator==(const Held&) const = default;
 };
 
-inline Held resources() {
+inline Held held_now() {
   Held held{.descriptors = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})};
-  FILE* pipe = ::popen("exec rdma resource show", "r");
-  REQUIRE(pipe != nullptr);
-  char line[256];
-  while (std::fgets(line, sizeof line, pipe) != nullptr) held.verbs += line;
-  ::pclose(pipe);
+  for (const auto& [device, counts] : ::mc::test::verbs_objects())
+    for (const auto& [kind, count] : counts) held.objects[device + " " + kind] = count;
   return held;
 }
 
-/// The same once every device has its own queue pair alone: the other side of a connection goes a moment later.
-inline Held resources_settled() {
-  Held now;
-  const auto settled = [&] {
-    now = resources();
-    for (size_t at = now.verbs.find(" qp "); at != std::string::npos; at = now.verbs.find(" qp ", at + 1))
-      if (now.verbs.compare(at, 6, " qp 1 ") != 0) return false;
-    return true;
+/// The count of them when it has not changed for 100 ms: of a connection that came or went, the other side follows a
+/// moment later.
+inline Held resources() {
+  Held held = held_now();
+  TimePoint since = in(Duration{});
+  const auto unchanged = [&] {
+    Held now = held_now();
+    if (now != held) since = in(Duration{});
+    held = std::move(now);
+    return in(Duration{}) - since >= 100ms;
   };
-  CHECK_MESSAGE(until(settled), now.verbs);
-  return now;
+  CHECK(until(unchanged, kLong, 20ms));
+  return held;
 }
 
-/// A dead process's objects go a moment after it: the kernel may still be answering for them. Fewer descriptors than
-/// before are no leak: a socket of an earlier connection may have been open then.
-inline bool resources_become(const Held& expected) {
-  Held now;
-  const auto same = [&] {
-    now = resources();
-    return now.verbs == expected.verbs && now.descriptors <= expected.descriptors;
+/// The same once every device has its own queue pair alone.
+inline Held resources_settled() {
+  Held held;
+  const auto settled = [&] {
+    held = resources();
+    return std::none_of(held.objects.begin(), held.objects.end(),
+                        [](const auto& each) { return each.first.ends_with(" qp") && each.second != 1; });
   };
-  if (until(same)) return true;
-  MESSAGE("held before: " << expected.descriptors << " descriptors\n"
-                          << expected.verbs << "held now: " << now.descriptors << " descriptors\n"
-                          << now.verbs);
+  CHECK(until(settled));
+  return held;
+}
+
+/// True once nothing more is held than `before`. A dead process's objects go a moment after it: the kernel may still be
+/// answering for them.
+inline bool resources_become(const Held& before) {
+  Held now;
+  const auto no_more = [&] {
+    now = held_now();
+    return now.descriptors <= before.descriptors &&
+           std::all_of(now.objects.begin(), now.objects.end(), [&](const auto& each) {
+             const auto known = before.objects.find(each.first);
+             return each.second <= (known == before.objects.end() ? 0 : known->second);
+           });
+  };
+  if (until(no_more, kLong, 5ms)) return true;
+  MESSAGE("descriptors: " << before.descriptors << ", now " << now.descriptors);
+  for (const auto& [kind, count] : now.objects) MESSAGE(kind << ": " << before.objects.at(kind) << ", now " << count);
   return false;
 }
 

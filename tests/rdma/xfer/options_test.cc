@@ -81,7 +81,7 @@ TEST_CASE("rdma/xfer: a path that failed rests for its cooldown, not for less, w
   constexpr const char* kFault = "rdma: path fault";
   TimePoint healthy{};  // the last moment at which the path had not failed
   {
-    const Netem silent("v1", "loss 100%");
+    const Netem silent("v1", {.loss = 1});
     CHECK(until([&] {
       healthy = in(Duration{});
       return carry() && failures(pair.reader, kFault) > 0;

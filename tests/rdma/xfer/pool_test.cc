@@ -1,10 +1,10 @@
 // More peers than the process may have queue pairs for: they take turns, and nobody notices but in time.
 // One path of two queue pairs a connection (rxe0-rxe1).
 #include <array>
-#include <cstdio>
 #include <cstring>
 
 #include "count.h"
+#include "rdma/netdev.h"
 #include "unit/xfer/pair.h"
 
 namespace pool_test {
@@ -65,12 +65,11 @@ struct Side {
 };
 
 size_t pairs_of_machine() {
-  size_t count = 0;
-  FILE* pipe = ::popen("rdma resource show qp | grep -c 'type RC'", "r");
-  REQUIRE(pipe != nullptr);
-  REQUIRE(std::fscanf(pipe, "%zu", &count) == 1);
-  ::pclose(pipe);
-  return count;
+  size_t pairs = 0;
+  for (const auto& [device, counts] : ::mc::test::verbs_objects())
+    for (const auto& [kind, count] : counts)
+      if (kind == "qp") pairs += count - 1;  // without the device's own
+  return pairs;
 }
 
 void say_and_hear(Node& from, PeerId to, Node& at, uint32_t number) {

@@ -2,26 +2,17 @@
 // without the transport. The tests run inside scripts/rdma-vm. A case that fails here means that the machine is
 // broken, not the transport. One process
 // holds both ends: rxe0 and rxe1 for data (rdma/verbs.h), rxe2 for the cut link.
-#include "rdma/verbs.h"
-
 #include <arpa/inet.h>
-#include <sys/wait.h>
 
-#include <cstdlib>
-#include <fstream>
+#include "rdma/netdev.h"
+#include "rdma/verbs.h"
 
 namespace smoke_test {
 
+using namespace mc::test;
 using namespace mc::test::verbs;
 
 namespace {
-
-uint64_t sent_packets(const std::string& netdev) {
-  std::ifstream file("/sys/class/net/" + netdev + "/statistics/tx_packets");
-  uint64_t packets = 0;
-  file >> packets;
-  return packets;
-}
 
 TEST_CASE("rdma/smoke: four devices are up with their IPv4 address as RoCE v2 in GID 1") {
   for (int i = 0; i < 4; ++i) {
@@ -44,13 +35,13 @@ TEST_CASE("rdma/smoke: four devices are up with their IPv4 address as RoCE v2 in
 TEST_CASE("rdma/smoke: WRITE and READ move the right bytes and cross the link") {
   Pair pair;
   pair.near.fill(1);
-  const uint64_t before = sent_packets("v0");
+  const uint64_t before = sent("v0", "packets");
   ibv_sge piece = pair.near.piece(0, 300'000);
   ibv_send_wr write = one_sided(IBV_WR_RDMA_WRITE, &piece, 1, pair.far, 5);
   pair.near.post(write);
   CHECK(pair.near.completion().status == IBV_WC_SUCCESS);
   CHECK(std::memcmp(&pair.far.buffer[5], &pair.near.buffer[0], 300'000) == 0);
-  CHECK(sent_packets("v0") >= before + 300'000 / 4096);
+  CHECK(sent("v0", "packets") >= before + 300'000 / 4096);
 
   pair.far.fill(77);
   piece = pair.near.piece(11, 300'000);
@@ -173,12 +164,12 @@ TEST_CASE("rdma/smoke: a wrong key and a range past the region are refused, and 
 
 TEST_CASE("rdma/smoke: a link that goes down and up is told as port events") {
   const auto context = open_device("rxe2");
-  REQUIRE(WEXITSTATUS(std::system("ip link set v2 down")) == 0);
+  set_link("v2", false);
   CHECK(next_event(context.get()) == IBV_EVENT_PORT_ERR);
   ibv_port_attr port{};
   REQUIRE(ibv_query_port(context.get(), 1, &port) == 0);
   CHECK(port.state == IBV_PORT_DOWN);
-  REQUIRE(WEXITSTATUS(std::system("ip link set v2 up")) == 0);
+  set_link("v2", true);
   ibv_event_type event = next_event(context.get());
   while (event == IBV_EVENT_GID_CHANGE) event = next_event(context.get());
   CHECK(event == IBV_EVENT_PORT_ACTIVE);

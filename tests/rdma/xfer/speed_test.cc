@@ -2,7 +2,6 @@
 // perftest, or by scripts/bench-xfer; the others hold what must not be lost, with generous bounds.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
 
 #include "base/fd.h"
@@ -232,12 +231,8 @@ TEST_CASE("rdma/speed: one path" * doctest::skip()) {
 
 namespace {
 
-void sh(const std::string& command) {
-  REQUIRE(std::system(command.c_str()) == 0);
-}
-
-void limit(const char* netdev, int mbit) {
-  sh("tc qdisc replace dev " + std::string(netdev) + " root netem limit 4000 rate " + std::to_string(mbit) + "mbit");
+void limit(const char* netdev, uint32_t mbit) {
+  set_netem(netdev, {.mbit_per_s = mbit});
 }
 
 /// One READ of everything, its checksum verified; MB/s.
@@ -267,7 +262,8 @@ TEST_CASE("rdma/speed: rate-limited paths" * doctest::skip()) {
         "80 Mb/s: one path %.2f MB/s (%.2f of the link), two %.2f (%.2f times), 80 + 20 Mb/s %.2f (%.2f of the sum)\n",
         single, single / 10, both, both / single, uneven, uneven / 12.5);
   }
-  sh("tc qdisc del dev v1 root; tc qdisc del dev v3 root");
+  end_netem("v1");
+  end_netem("v3");
 }
 
 namespace {
@@ -337,7 +333,8 @@ TEST_CASE("rdma/speed: late binding keeps two uneven paths busy to the end") {
   Pair two("rdma", kBytes, on("rxe1,rxe3"), on("rxe0,rxe2"));
   wait_for_the_slow_path(two);
   const Idle first = idle_at_the_end(two, kBytes), again = idle_at_the_end(two, kBytes);
-  sh("tc qdisc del dev v1 root; tc qdisc del dev v3 root");
+  end_netem("v1");
+  end_netem("v3");
   std::printf("idle at the end: fast path %.2f and %.2f, slow path %.2f and %.2f of the time\n", first.fast, again.fast,
               first.slow, again.slow);
   CHECK(std::min(first.fast, again.fast) < kIdleMax);

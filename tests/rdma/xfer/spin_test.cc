@@ -123,7 +123,7 @@ TEST_CASE("rdma/spin: a deadline is kept while the caller polls, and the memory 
   RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), spinning("rxe0"));
   CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);
   {
-    const Netem slow("v0", "delay 400ms"), slow_back("v1", "delay 400ms");
+    const Netem slow("v0", {.delay = 400ms}), slow_back("v1", {.delay = 400ms});
     for (const size_t bytes : {size_t{64}, size_t{1} << 20}) {
       CAPTURE(bytes);
       const TimePoint deadline = in(100ms);
