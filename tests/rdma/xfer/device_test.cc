@@ -42,7 +42,7 @@ constexpr const char* kLost = "rdma: device failed";
 TEST_CASE("rdma/xfer: a device that fails is opened again, and carries reads of memory registered on it anew") {
   for (const bool reader_loses : {true, false}) {
     CAPTURE(reader_loses);
-    RdmaPair pair(Pair::kDefaultBytes, reader_loses ? holder_options() : losing_a_device(holder_options()),
+    RdmaPair pair(RdmaPair::kDefaultBytes, reader_loses ? holder_options() : losing_a_device(holder_options()),
                   reader_loses ? losing_a_device(reader_options()) : reader_options());
     Node& loser = reader_loses ? pair.reader : pair.holder;
     const auto lost_again = [&] {
@@ -70,7 +70,7 @@ TEST_CASE("rdma/xfer: a device that fails is opened again, and carries reads of 
 }
 
 TEST_CASE("rdma/xfer: a device that is open again but cannot be watched is tried again until it can") {
-  RdmaPair pair(Pair::kDefaultBytes, holder_options(), losing_a_device(reader_options()));
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options(), losing_a_device(reader_options()));
   const std::string limit = "/proc/sys/fs/epoll/max_user_watches";
   {
     uint64_t watches = 0;
@@ -85,8 +85,8 @@ TEST_CASE("rdma/xfer: a device that is open again but cannot be watched is tried
 }
 
 TEST_CASE("rdma/xfer: writes of a device that fails arrive whole, and nothing of them comes late") {
-  RdmaPair pair(Pair::kDefaultBytes, losing_a_device(holder_options()), losing_a_device(reader_options()));
   constexpr size_t kBytes = size_t{2} << 20;
+  RdmaPair pair(kBytes, losing_a_device(holder_options()), losing_a_device(reader_options()));
   const TimePoint end = in(count(2, 30) * 1s);
   for (uint64_t round = 0; in(Duration{}) < end || failures(pair.reader, kLost) == 0; ++round) {
     REQUIRE(in(Duration{}) < end + kLong);
@@ -99,18 +99,18 @@ TEST_CASE("rdma/xfer: writes of a device that fails arrive whole, and nothing of
 }
 
 TEST_CASE("rdma/xfer: a path whose address goes moves to another that came, under transfers that all end well") {
-  RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), reader_options("rxe0"));
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options("rxe1"), reader_options("rxe0"));
   for (const bool readers : {true, false}) {
     CAPTURE(readers);
     const std::string netdev = readers ? "v0" : "v1", old_address = readers ? "10.0.0.1" : "10.0.0.2";
     const Address other("v0", "10.0.9.1", true), of_peer("v1", "10.0.9.2", true);
-    CHECK(read_until(pair, [n = 0]() mutable { return ++n > 5; }));
+    CHECK(read_until(pair, [n = 0]() mutable { return ++n > count(2, 5); }));
     {
       const Address without(netdev, old_address, false);
       const uint64_t moved = sent_bytes("v1");
       CHECK(read_until(pair, [&] { return sent_bytes("v1") > moved + (size_t{1} << 20); }));
     }
-    CHECK(read_until(pair, [n = 0]() mutable { return ++n > 5; }));
+    CHECK(read_until(pair, [n = 0]() mutable { return ++n > count(2, 5); }));
   }
   // at the end of the scope the address in use went, and the old one is back
   const uint64_t moved = sent_bytes("v1");

@@ -10,7 +10,7 @@ using namespace mc::xfer;
 using namespace mc::xfer::test;
 
 TEST_CASE("rdma/xfer: an immediate is told when every byte of its write is in place") {
-  RdmaPair pair;
+  RdmaPair pair(Pair::kDefaultBytes);
   check_in_place(pair);
 }
 
@@ -82,7 +82,7 @@ TEST_CASE("rdma/xfer: immediates on a link that is cut are told once, and none o
     REQUIRE(pair.reader->close(*batch, in(kLong)).has_value());
     set_link(cut, true);
     const std::string back = round % 2 == 0 ? "v0" : "v2";
-    CHECK(carries(back, size_t{1} << 19, [&] { (void)pair.reader.run({{pair.write(0, 0, size_t{1} << 20)}}); }));
+    CHECK(carries(back, size_t{1} << 17, [&] { (void)pair.reader.run({{pair.write(0, 0, size_t{1} << 19)}}); }));
   }
   for (const auto& each : told) CHECK_MESSAGE(each.second == 1, each.first);
   CHECK(told.size() == next);

@@ -41,6 +41,7 @@ inline Options reader_options(const std::string& devices = "rxe0,rxe2") {
 }
 
 struct RdmaPair : Pair {
+  static constexpr size_t kDefaultBytes = size_t{1} << 20;  // less than Pair's, as an emulated machine pins every page
   explicit RdmaPair(size_t bytes = kDefaultBytes, const Options& holder = holder_options(),
                     const Options& reader = reader_options())
       : Pair("rdma", bytes, holder, reader) {}

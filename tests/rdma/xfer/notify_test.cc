@@ -101,7 +101,7 @@ TEST_CASE("rdma/xfer: a flood of notifies waits for credit, and none is lost whi
   holder.events_max = 64;
   TwoWay pair(holder, reader_options("rxe0"));
   Line there{pair.reader, pair.peer, pair.holder};
-  for (const TimePoint end = in(500ms); in(Duration{}) < end; yield())
+  for (const TimePoint end = in(500ms); in(Duration{}) < end; yield(10ms))
     REQUIRE(there.say_until(100000, kNotifyBytesMax) == Code::busy);
   CHECK(there.said > 64);
   CHECK(pair.holder->counters().notifies_received < 64 + 64);
@@ -114,14 +114,15 @@ TEST_CASE("rdma/xfer: a flood of notifies waits for credit, and none is lost whi
 
 TEST_CASE("rdma/xfer: notifies of no byte, of one and of the most there may be arrive as they were sent") {
   TwoWay pair(holder_options("rxe1"), reader_options("rxe0"));
-  for (int i = 0; i < 40; ++i)
+  const auto rounds = ::mc::test::count<uint32_t>(10, 40);
+  for (uint32_t i = 0; i < rounds; ++i)
     for (const size_t size : {size_t{0}, size_t{1}, size_t{196}, size_t{197}, kNotifyBytesMax}) {
       std::vector<std::byte> bytes(size, static_cast<std::byte>(i));
       REQUIRE(pair.reader->notify(pair.peer, bytes) == Code::ok);
       CHECK(pair.holder.wait(Event::Kind::notify).bytes == bytes);
     }
   CHECK(pair.reader->notify(pair.peer, std::vector<std::byte>(kNotifyBytesMax + 1)) == Code::invalid);
-  CHECK(sends_become(pair.reader, 200));
+  CHECK(sends_become(pair.reader, rounds * 5));
 }
 
 TEST_CASE("rdma/xfer: a connection that rests says its notifies over the socket, and over its paths when it is awake") {

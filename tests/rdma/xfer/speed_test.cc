@@ -332,13 +332,16 @@ TEST_CASE("rdma/speed: late binding keeps two uneven paths busy to the end") {
   limit("v3", 20);
   Pair two("rdma", kBytes, on("rxe1,rxe3"), on("rxe0,rxe2"));
   wait_for_the_slow_path(two);
-  const Idle first = idle_at_the_end(two, kBytes), again = idle_at_the_end(two, kBytes);
+  Idle least = idle_at_the_end(two, kBytes);
+  if (::mc::test::is_full() || std::max(least.fast, least.slow) >= kIdleMax) {  // a busy host: once more
+    const Idle again = idle_at_the_end(two, kBytes);
+    least = {std::min(least.fast, again.fast), std::min(least.slow, again.slow)};
+  }
   end_netem("v1");
   end_netem("v3");
-  std::printf("idle at the end: fast path %.2f and %.2f, slow path %.2f and %.2f of the time\n", first.fast, again.fast,
-              first.slow, again.slow);
-  CHECK(std::min(first.fast, again.fast) < kIdleMax);
-  CHECK(std::min(first.slow, again.slow) < kIdleMax);
+  std::printf("idle at the end: fast path %.2f, slow path %.2f of the time\n", least.fast, least.slow);
+  CHECK(least.fast < kIdleMax);
+  CHECK(least.slow < kIdleMax);
 }
 
 }  // namespace speed_test

@@ -86,7 +86,7 @@ TEST_CASE("rdma/spin: a caller that polls reads and writes the right bytes, smal
 }
 
 TEST_CASE("rdma/spin: what is refused or corrupt is told as it is without polling") {
-  RdmaPair pair(Pair::kDefaultBytes, holder_options(), spinning());
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options(), spinning());
   CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);
   Request wrong = checked(pair, 0, 0, 64);
   wrong.crc32c = *wrong.crc32c ^ 1;
@@ -99,13 +99,13 @@ TEST_CASE("rdma/spin: what is refused or corrupt is told as it is without pollin
   Request nothing = pair.read(0, 0, 64);
   nothing.buffer = 999;
   CHECK(pair.reader.run({{nothing}}) == Code::not_found);
-  CHECK(pair.reader.run({{pair.read(0, Pair::kDefaultBytes - 32, 64)}}) == Code::invalid);
+  CHECK(pair.reader.run({{pair.read(0, RdmaPair::kDefaultBytes - 32, 64)}}) == Code::invalid);
   CHECK(pair.reader.run({{pair.read(0, 64, 64)}}) == Code::ok);
   CHECK(equal(pair.local.bytes().first(64), pair.kv.bytes().subspan(64, 64)));
 }
 
 TEST_CASE("rdma/spin: small reads wake no other thread of the process") {
-  RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), spinning("rxe0"));
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options("rxe1"), spinning("rxe0"));
   CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);
   const size_t kReads = count<size_t>(500, 2000);
   const uint64_t before = sleeps_of_others();
@@ -120,7 +120,7 @@ TEST_CASE("rdma/spin: small reads wake no other thread of the process") {
 }
 
 TEST_CASE("rdma/spin: a deadline is kept while the caller polls, and the memory comes back") {
-  RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), spinning("rxe0"));
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options("rxe1"), spinning("rxe0"));
   CHECK(pair.reader.run({{pair.read(0, 0, 64)}}) == Code::ok);
   {
     const Netem slow("v0", {.delay = 400ms}), slow_back("v1", {.delay = 400ms});
@@ -142,15 +142,16 @@ TEST_CASE("rdma/spin: a deadline is kept while the caller polls, and the memory 
 }
 
 TEST_CASE("rdma/spin: a path that is cut fails no batch of a caller that polls, and no byte") {
-  constexpr size_t kPieces = 200, kLarge = size_t{4} << 20;
+  constexpr size_t kLarge = size_t{4} << 20;
+  const size_t kPieces = count<size_t>(100, 200);
   RdmaPair pair(kLarge, holder_options(), spinning());
   for (int round = 0; round < count(2, 20); ++round) {
     CAPTURE(round);
     const std::string cut = round % 2 == 0 ? "v0" : "v3";
     const std::string sender = cut == "v0" ? "v1" : "v3";
     const auto path_carries = [&] {
-      return carries(sender, kLarge / 8,
-                     [&] { CHECK(pair.reader.run({{pair.read(0, 0, kLarge / 4)}}) == Code::ok); });
+      return carries(sender, size_t{1} << 17,
+                     [&] { CHECK(pair.reader.run({{pair.read(0, 0, kLarge / 8)}}) == Code::ok); });
     };
     CHECK(path_carries());  // a path may come up after the connection
     const uint64_t lost = failures(pair.reader, "rdma: port down") + failures(pair.reader, "rdma: path fault");
@@ -188,7 +189,7 @@ TEST_CASE("rdma/spin: injected faults end every batch once, with its own bytes o
                    .corrupt = 0.05,
                    .delay_for = 2ms};
   reader.drain_grace = 100ms;
-  RdmaPair pair(Pair::kDefaultBytes, holder_options("rxe1"), reader);
+  RdmaPair pair(RdmaPair::kDefaultBytes, holder_options("rxe1"), reader);
   const size_t kReads = count<size_t>(150, 300);
   size_t right = 0, corrupt = 0, late = 0;
   for (size_t i = 0; i < kReads; ++i) {

@@ -75,7 +75,7 @@ TEST_CASE("rdma/xfer: what a peer may not touch it cannot, by class and by name"
   Request request = pair.write(0, 0, 4096);
   request.buffer = static_cast<uint32_t>(*foreign);
   CHECK(pair.reader.run({{request}}) == Code::invalid);
-  Request beyond = pair.read(0, Pair::kDefaultBytes - 4096, 8192);
+  Request beyond = pair.read(0, RdmaPair::kDefaultBytes - 4096, 8192);
   CHECK(pair.reader.run({{beyond}}) == Code::invalid);
   pair.reader.engine.reset();
   pair.holder.engine.reset();
