@@ -13,7 +13,7 @@ SCRIPT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)
 
 
 def machine(*words, env=None):
-    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, timeout=900, env=env)
+    done = subprocess.run([SCRIPT, "--cpus", "1", *words], capture_output=True, text=True, timeout=900, env=env)
     if done.returncode == cluster.SKIP and env is None:
         print(done.stderr, file=sys.stderr)
         sys.exit(cluster.SKIP)
