@@ -269,7 +269,7 @@ Result<void> run_point(const GpuPoint& point, const cli::Args& args, gpu::Device
 Result<std::unique_ptr<GpuCase>> open_mutant_case(gpu::AttentionKernel kernel, const GpuRun& run, Parallel& parallel,
                                                   gpu::Device& device) {
   MC_TRY(plans, read_plans({std::string(run.attention)}, 64));
-  GpuShape shape{.kernel = kernel, .tokens = run.tokens, .q_heads = 4, .mode = plans.front().second, .seed = 1};
+  GpuShape shape{.kernel = kernel, .tokens = run.tokens, .q_heads = 2, .mode = plans.front().second, .seed = 1};
   shape.layout = {.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
   shape.splits = run.splits;
   return GpuCase::open(shape, parallel, device);
