@@ -188,12 +188,13 @@ std::optional<http::Response> StoreApi::refuse_head(const http::Request& head) c
   return http::error_response(tenant.error());
 }
 
-/// A listing and a value in memory need neither a disk nor other nodes, and an answer to HEAD needs no disk.
+/// A listing and a value in memory need neither a disk nor other nodes, and an answer to HEAD needs no disk. Any
+/// operation of a batch may need other nodes, and a batch of which a part is done must not be made again.
 bool StoreApi::may_wait(const http::Request& request, std::string_view key) {
   const bool is_head = request.method == http::Method::head;
   if (!pool_ || (is_head && !replicas_)) return false;
   if (request.method != http::Method::get && !is_head)
-    return values_.has_disk() || (replicas_ && replicas_->may_be_elsewhere());
+    return values_.has_disk() || (replicas_ && (key.empty() || replicas_->may_be_elsewhere()));
   const auto tenant = tenant_of(request);
   return !is_head && !key.empty() && tenant && !values_.is_in_memory({*tenant, std::string(key)});
 }
@@ -202,7 +203,7 @@ void StoreApi::handle(http::Request request, std::string key, const http::Respon
   if (may_wait(request, key)) return submit(std::move(request), std::move(key), out);
   Call call{.may_wait = !pool_};
   http::Response response = answer_any(request, key, call);
-  MC_ASSERT(!call.later);
+  MC_ASSERT(!call.later && !(call.is_batch && call.wants_wait));
   if (call.wants_wait) return submit(std::move(request), std::move(key), out);
   out.respond(std::move(response));
 }

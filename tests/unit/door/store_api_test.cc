@@ -107,19 +107,22 @@ class Gate {
 /// Another cache node, c1, which alone holds the value of "shared" with replicas.
 class Neighbour final : public ReplicaLink {
  public:
-  Members members() const override { return {.self = "c0", .others = {{"c1", {}}}}; }
+  Members members() const override {
+    return is_gone ? Members{.self = "c0", .others = {}} : Members{.self = "c0", .others = {{"c1", {}}}};
+  }
   Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration, const Suffices&) override {
     wire::ReplicaAnswer answer;
-    if (call.name != "shared") answer.mc = err::kNotFound, answer.what = "no value";
-    if (call.op == static_cast<uint32_t>(wire::ReplicaOp::offer)) ++offers;
-    const bool differs = call.op == static_cast<uint32_t>(wire::ReplicaOp::offer) && !call.replaces;
-    if (differs) answer.mc = err::kValueDiffers, answer.what = "another value";
+    const bool is_offer = call.op == static_cast<uint32_t>(wire::ReplicaOp::offer);
+    if (call.name != "shared" && !is_offer) answer.mc = err::kNotFound, answer.what = "no value";
+    if (is_offer) ++offers;
+    if (is_offer && !call.replaces) answer.mc = err::kValueDiffers, answer.what = "another value";
     answer.value = {.bytes = 5, .set = {.version = 1, .copies = 1, .holders = {"c1"}}};
     answer.changed = answer.replaced = true;
     return Answers(to.size(), answer);
   }
   void serve(Handler) override {}
   std::atomic<int> offers{0};
+  std::atomic<bool> is_gone{false};
 };
 
 /// A store behind a real HTTP server on loopback, whose page lock is `is_open`.
@@ -299,6 +302,21 @@ TEST_CASE("door/store_api: a key whose value another node holds with replicas ge
   const std::string listed = door.ask(Method::get, "").body;
   CHECK(listed.find("copied") != std::string::npos);
   CHECK(listed.find("shared") == std::string::npos);
+}
+
+TEST_CASE("door/store_api: a batch is done once, also when an operation in its middle needs other nodes") {
+  Neighbour other;
+  Door door;
+  door.api().join(other, {});
+  CHECK(door.ask(Method::put, "/own", "value").status == 201);
+  CHECK(door.ask(Method::put, "/both?replicas=2&replace=true", "value").status == 200);
+  other.is_gone = true;  // a key that is not here is nowhere, and the one with replicas still needs the other holder
+  const char* kOps = R"({"ops":[{"op":"remove","key":"own"},{"op":"remove","key":"both"}]})";
+  const Json answer = json_of(door.ask(Method::post, "", std::string(kOps) + "\n"));
+  const auto results = answer["results"].items();
+  REQUIRE(results.size() == 2);
+  CHECK(results[0]["status"].as_int() == 200);
+  CHECK(results[1]["error"]["code"].as_string() == "peer_unreachable");
 }
 
 TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and no key opens nothing") {
