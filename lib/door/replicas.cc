@@ -288,14 +288,17 @@ Result<Replicas::PutResult> Replicas::spread(Spread& put) {
 /// Takes a value back from nodes that had none of its key.
 void Replicas::undo(const Spread& put) {
   if (!put.before.is_single()) return;  // one more replica of a value that stays does no harm
+  const TimePoint until = std::max(put.until, SystemClock::instance().now() + kAskMax);  // also after the deadline
   ReplicaCall call = call_of(ReplicaOp::remove, put.key);
   call.value.set = put.terms.replicas;
+  std::vector<Node> nodes;
   for (const std::string& holder : put.created) {
     if (holder == put.members.self)
-      (void)values_.remove(put.key, put.until, put.terms.replicas.version);
+      (void)values_.remove(put.key, until, put.terms.replicas.version);
     else
-      (void)ask(*put.members.find(holder), call, put.until);
+      nodes.push_back(*put.members.find(holder));
   }
+  (void)ask_all(nodes, call, until);
 }
 
 // ---- get, remove, pin ------------------------------------------------------------------------

@@ -205,6 +205,24 @@ TEST_CASE("host/replicas: too few nodes are an error with the numbers, and leave
   CHECK(net.holders("k").empty());
 }
 
+TEST_CASE("host/replicas: a put that ends at its deadline leaves its value on no node") {
+  int offers = 0;
+  for (Duration time = 100ms; offers < 2; time *= 2) {  // a busy machine needs more to come to the second offer
+    REQUIRE(time < 60s);
+    offers = 0;
+    Network net(3);
+    const TimePoint until = SystemClock::instance().now() + time;
+    net.instead = [&](const std::string&, const wire::ReplicaCall& call) -> std::optional<Result<wire::ReplicaAnswer>> {
+      if (call.op != static_cast<uint32_t>(wire::ReplicaOp::offer) || ++offers < 2) return std::nullopt;
+      std::promise<void>().get_future().wait_until(until);  // the node does not answer
+      return user_error(err::kPeerUnreachable, "silent");
+    };
+    const auto value = std::make_shared<const ValueBytes>("value");
+    CHECK_FALSE(net.at(0).replicas->put({"t", "k"}, value, {.copies = 3}, until).has_value());
+    CHECK(net.holders("k").empty());
+  }
+}
+
 TEST_CASE("host/replicas: a key that one node has with other bytes refuses the put on all") {
   Network net(2);
   REQUIRE_OK(net.at(1).store->put_in_memory("k", "other"));
