@@ -71,7 +71,7 @@ std::string kernel_name(std::string_view base, const ExtentLayout& layout) {
 
 AttentionKernel choose(const Device& device, AttentionKernel wanted, uint32_t rows) {
   if (wanted != AttentionKernel::automatic) return wanted;
-  if (rows <= 16) return AttentionKernel::decode;
+  if (rows <= kDecodeRowsMax) return AttentionKernel::decode;
   return device.capability() == 90 ? AttentionKernel::hopper : AttentionKernel::prefill;
 }
 
@@ -85,12 +85,11 @@ int32_t splits_of(const SequenceRows& sequence) {
 }
 
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences) {
-  constexpr size_t kParts = 7;        // of an AttentionBatch, each aligned
-  constexpr size_t kDecodeRows = 16;  // tokens of a sequence whose keys are split
-  const size_t heads = static_cast<size_t>(q_heads), states = kSplitsMax * std::max(sequences, kDecodeRows) * heads;
+  constexpr size_t kParts = 7;  // of an AttentionBatch, each aligned
+  const size_t most = std::max<size_t>(sequences, kDecodeRowsMax), heads = static_cast<size_t>(q_heads);
   return {
-      .fixed = sequences * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
-               states * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
+      .fixed = most * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
+               kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
       .page = (sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim) * 5 / 4};  // number and bf16 centroid
 }
 
@@ -100,19 +99,8 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
   MC_CHECK(check(shape));
   for (const SequenceRows& s : sequences) MC_CHECK(check(shape, s));
   shape_ = shape;
-  sequences_ = std::move(sequences);
-  longest_ = total_ = chosen_ = 0;
-  splits_ = 1, blocks_ = 0, pages_ = 1;
-  for (const SequenceRows& s : sequences_) longest_ = std::max(longest_, s.tokens);
-  kernel_ = choose(*device_, shape_.kernel, rows_of_longest());
-  for (SequenceRows& s : sequences_) {
-    if (s.splits == 0) s.splits = kernel_ == AttentionKernel::decode ? splits_of(s) : 1;
-    splits_ = std::max(splits_, s.splits);
-    total_ += s.tokens;
-    blocks_ = std::max(blocks_, blocks_of(s));
-    if (s.mode.kind == attn::ModeKind::moba) chosen_ = std::max(chosen_, s.mode.top_k - 1);
-    for (const int32_t page : s.pages) pages_ = std::max(pages_, static_cast<uint64_t>(page) + 1);
-  }
+  place_sequences(std::move(sequences));
+  form_groups();
   if (total_ == 0) return {};
   if (shape_.is_rounded) round_up_sizes();
   at_ = place();
@@ -120,34 +108,68 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
   return copy_tables();
 }
 
+void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {
+  sequences_.clear();
+  longest_ = total_ = chosen_ = 0;
+  blocks_ = 0, pages_ = 1;
+  for (SequenceRows& s : sequences) {
+    longest_ = std::max(longest_, s.tokens);
+    blocks_ = std::max(blocks_, blocks_of(s));
+    if (s.mode.kind == attn::ModeKind::moba) chosen_ = std::max(chosen_, s.mode.top_k - 1);
+    for (const int32_t page : s.pages) pages_ = std::max(pages_, static_cast<uint64_t>(page) + 1);
+    const int32_t first = std::exchange(total_, total_ + s.tokens);
+    sequences_.push_back({std::move(s), first});
+  }
+}
+
+/// Sorts the sequences by the kernel that they take.
+void AttentionBatch::form_groups() {
+  groups_.clear();
+  splits_ = 1, split_tokens_ = 0;
+  // Padding has the kernel of a sequence with one token, so that a step remains one group.
+  const auto kernel_of = [&](const Placed& s) {
+    return choose(*device_, shape_.kernel, static_cast<uint32_t>(std::max(s.rows.tokens, 1)) * heads_of_group());
+  };
+  std::ranges::stable_partition(sequences_, [&](const Placed& s) { return kernel_of(s) == AttentionKernel::decode; });
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    Placed& s = sequences_[i];
+    const AttentionKernel kernel = kernel_of(s);
+    if (groups_.empty() || groups_.back().kernel != kernel) groups_.push_back({.kernel = kernel, .first = i});
+    Group& group = groups_.back();
+    if (s.rows.splits == 0) s.rows.splits = kernel == AttentionKernel::decode ? splits_of(s.rows) : 1;
+    if (s.rows.splits > 1) split_tokens_ = std::max(split_tokens_, s.first + s.rows.tokens);
+    ++group.count;
+    group.longest = std::max(group.longest, s.rows.tokens);
+    group.splits = std::max(group.splits, s.rows.splits);
+    splits_ = std::max(splits_, s.rows.splits);
+  }
+}
+
 void AttentionBatch::round_up_sizes() {
-  MC_ASSERT_EQ(longest_, 1);
-  total_ = static_cast<int32_t>(sequences_.size());
-  splits_ = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(splits_)));
+  MC_ASSERT(longest_ == 1 && groups_.size() == 1);
+  Group& all = groups_.front();
+  total_ = split_tokens_ = static_cast<int32_t>(sequences_.size());
+  splits_ = all.splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(splits_)));
   blocks_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks_)));
   static_assert(std::has_single_bit(static_cast<uint32_t>(kSplitsMax)));
 }
 
-uint32_t AttentionBatch::rows_of_longest() const {
-  return static_cast<uint32_t>(longest_) * (static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads);
-}
-
 AttentionBatch::Parts AttentionBatch::place() const {
   size_t pages = 0, blocks = 0;
-  for (const SequenceRows& s : sequences_) {
-    pages += s.pages.size();
-    blocks += static_cast<size_t>(blocks_of(s));
+  for (const Placed& s : sequences_) {
+    pages += s.rows.pages.size();
+    blocks += static_cast<size_t>(blocks_of(s.rows));
   }
   if (shape_.is_rounded) pages = round_count(pages), blocks = round_count(blocks);
   const size_t dim = shape_.layout.head_dim;
-  const size_t states = splits_ > 1 ? static_cast<size_t>(splits_) * rows() : 0;
+  const size_t states = splits_ > 1 ? static_cast<size_t>(splits_) * rows_of(split_tokens_) : 0;
   Parts out;
   size_t at = 0;
   const auto take = [&](size_t bytes) { return std::exchange(at, at + round_up(bytes, Arena::kAlignment)); };
   out.pages = take(pages * sizeof(int32_t));
   out.sequences = take(sequences_.size() * sizeof(Sequence));
   out.centroids = take(shape_.layout.kv_heads * blocks * dim * 2);
-  out.selection = take(rows() * static_cast<size_t>(chosen_) * sizeof(int32_t));
+  out.selection = take(rows_of(total_) * static_cast<size_t>(chosen_) * sizeof(int32_t));
   out.split_o = take(states * dim * sizeof(float));
   out.split_m = take(states * sizeof(float));
   out.split_d = take(states * sizeof(float));
@@ -174,11 +196,12 @@ Result<void> AttentionBatch::reserve(size_t bytes) {
 Result<void> AttentionBatch::copy_tables() {
   std::vector<std::byte> bytes(at_.sequences + sequences_.size() * sizeof(Sequence));
   size_t pages = at_.pages, sequences = at_.sequences, centroids = at_.centroids;
-  int32_t first = 0;
-  for (const SequenceRows& s : sequences_) {
+  for (const Placed& placed : sequences_) {
+    const SequenceRows& s = placed.rows;
+    MC_ASSERT_LE(placed.first + s.tokens, total_);
     const Sequence one{.q_begin = s.q_begin,
                        .kv_len = s.kv_len,
-                       .first_token = first,
+                       .first_token = placed.first,
                        .tokens = s.tokens,
                        .splits = s.splits,
                        .pages = device_pointer<const int32_t>(memory_.address() + pages),
@@ -189,9 +212,8 @@ Result<void> AttentionBatch::copy_tables() {
     pages += s.pages.size() * sizeof(int32_t);
     sequences += sizeof one;
     centroids += shape_.layout.kv_heads * static_cast<size_t>(blocks_of(s)) * shape_.layout.head_dim * 2;
-    first += s.tokens;
   }
-  MC_ASSERT(pages <= at_.sequences && sequences == bytes.size() && first <= total_);
+  MC_ASSERT(pages <= at_.sequences && sequences == bytes.size());
   return device_->post(memory_.address(), bytes);
 }
 
@@ -212,7 +234,7 @@ Result<void> AttentionBatch::run_gate(const AttentionArgs& args) {
                       .chosen = args.chosen,
                       .q = args.q,
                       .selection = const_cast<int32_t*>(args.selection)};
-  const uint32_t row_tiles = (rows_of_longest() + 63) / 64;
+  const uint32_t row_tiles = (static_cast<uint32_t>(longest_) * heads_of_group() + 63) / 64;
   return device_->launch(kernel_name("moba_gate", layout), {.grid = {row_tiles, layout.kv_heads, sequences}},
                          bytes_of(gate));
 }
@@ -226,13 +248,13 @@ Result<EncodedMap> AttentionBatch::encode_pool(uint64_t address) const {
                           .box = {64, kKeyTile, 1, 1}});
 }
 
-Result<void> AttentionBatch::run_kernel(const AttentionArgs& args) {
+Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs& args) {
   const ExtentLayout& layout = shape_.layout;
-  const bool hopper = kernel_ == AttentionKernel::hopper, decode = kernel_ == AttentionKernel::decode;
+  const bool hopper = group.kernel == AttentionKernel::hopper, decode = group.kernel == AttentionKernel::decode;
   const uint32_t tile_rows = hopper ? 128 : decode ? 16 : 64;
-  const uint32_t tiles = (rows_of_longest() + tile_rows - 1) / tile_rows;
+  const uint32_t tiles = (static_cast<uint32_t>(group.longest) * heads_of_group() + tile_rows - 1) / tile_rows;
   LaunchShape shape{
-      .grid = {tiles * static_cast<uint32_t>(args.splits), layout.kv_heads, static_cast<uint32_t>(sequences_.size())},
+      .grid = {tiles * static_cast<uint32_t>(args.splits), layout.kv_heads, static_cast<uint32_t>(group.count)},
       .dynamic_shared = attention_shared(tile_rows, layout.head_dim)};
   if (!hopper) {
     const std::string name = kernel_name(decode ? "attention_decode" : "attention_prefill", layout);
@@ -263,7 +285,7 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .sequences = device_pointer<const Sequence>(base + at_.sequences),
       .q_heads = shape_.q_heads,
       .splits = splits_,
-      .total_tokens = total_,
+      .split_tokens = split_tokens_,
       .scale_log2 = (shape_.scale != 0 ? shape_.scale : 1 / std::sqrt(static_cast<float>(layout.head_dim))) *
                     std::numbers::log2e_v<float>,
       .q = device_pointer<const uint16_t>(layer.q),
@@ -274,15 +296,24 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .split_m = device_pointer<float>(base + at_.split_m),
       .split_d = device_pointer<float>(base + at_.split_d)};
   if (chosen_ > 0) MC_CHECK(run_gate(args));
-  MC_CHECK(run_kernel(args));
-  if (splits_ == 1) return {};
+  for (const Group& group : groups_)
+    if (group.longest > 0) MC_CHECK(run_group(group, args));
+  return {};
+}
+
+/// Queues the kernel of some of the sequences, and the merge of their splits.
+Result<void> AttentionBatch::run_group(const Group& group, AttentionArgs args) {
+  args.sequences += group.first;
+  args.splits = group.splits;
+  MC_CHECK(run_kernel(group, args));
+  if (group.splits == 1) return {};
   struct {
     AttentionArgs args;
     int32_t head_dim;
-  } combine{args, static_cast<int32_t>(layout.head_dim)};
+  } combine{args, static_cast<int32_t>(shape_.layout.head_dim)};
   return device_->launch(
       "attention_combine",
-      {.grid = {static_cast<uint32_t>(longest_ * shape_.q_heads), static_cast<uint32_t>(sequences_.size()), 1}},
+      {.grid = {static_cast<uint32_t>(group.longest * shape_.q_heads), static_cast<uint32_t>(group.count), 1}},
       bytes_of(combine).first(sizeof(AttentionArgs) + 4));
 }
 

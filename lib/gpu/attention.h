@@ -1,5 +1,7 @@
 // Attention of a batch on a device: what the kernels of lib/gpu/kernels compute, in the meaning of lib/attn (attn/
-// args.h, attn/visible.h). Prefill and decode are one call; they differ in the rows of a sequence.
+// args.h, attn/visible.h). Prefill and decode are one call; they differ in the rows of a sequence. A batch may have
+// both: chunks of prompts, each of its own length, beside decode rows. The kernel of a sequence follows from the rows
+// of that sequence alone, so its result has equal bits in every batch.
 #pragma once
 
 #include <cstdint>
@@ -58,11 +60,15 @@ struct AttentionMemory {
   size_t fixed = 0;
   size_t page = 0;  // for each page of a sequence
 };
-/// The memory for passes of at most `rows` tokens, and for steps with a token of each of `sequences` sequences.
+/// Query rows of a KV head up to which a sequence takes the decode kernel, unless AttentionShape names one.
+constexpr int32_t kDecodeRowsMax = 16;
+/// The memory for passes of at most `rows` tokens, whose sequences are at most the larger of `sequences` and
+/// kDecodeRowsMax. So are the tokens before the first sequence that takes another kernel than decode.
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
 
 /// Attention of a batch, layer by layer. begin() copies what the layers share to the device once; attend() queues the
-/// kernels of a layer and neither copies, allocates nor waits.
+/// kernels of a layer and neither copies, allocates nor waits. A batch with sequences of one token before those of many
+/// takes the least memory.
 class AttentionBatch {
  public:
   /// The device must outlive the batch, which keeps its memory from begin() to begin().
@@ -79,23 +85,39 @@ class AttentionBatch {
   struct Parts {
     size_t pages = 0, sequences = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0, end = 0;
   };
+  /// A sequence, and its first token's index in q and out.
+  struct Placed {
+    SequenceRows rows;
+    int32_t first = 0;
+  };
+  /// Sequences that stand side by side in the table on the device and take one kernel.
+  struct Group {
+    AttentionKernel kernel = AttentionKernel::automatic;
+    size_t first = 0, count = 0;
+    int32_t longest = 0;  // tokens of a sequence
+    int32_t splits = 1;   // the most of a sequence
+  };
+  uint32_t heads_of_group() const { return static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads; }
+  void place_sequences(std::vector<SequenceRows> sequences);
+  void form_groups();
   void round_up_sizes();
   Parts place() const;
   Result<void> reserve(size_t bytes);
   Result<void> copy_tables();
-  size_t rows() const { return static_cast<size_t>(total_) * static_cast<size_t>(shape_.q_heads); }
-  uint32_t rows_of_longest() const;
+  size_t rows_of(int32_t tokens) const { return static_cast<size_t>(tokens) * static_cast<size_t>(shape_.q_heads); }
   Result<void> run_gate(const AttentionArgs& args);
-  Result<void> run_kernel(const AttentionArgs& args);
+  Result<void> run_kernel(const Group& group, const AttentionArgs& args);
+  Result<void> run_group(const Group& group, AttentionArgs args);
   Result<EncodedMap> encode_pool(uint64_t address) const;
 
   Device* device_;
   DeviceBuffer memory_;
   AttentionShape shape_;
-  std::vector<SequenceRows> sequences_;
+  std::vector<Placed> sequences_;  // those of the first group first
+  std::vector<Group> groups_;      // at most two
   Parts at_;
-  AttentionKernel kernel_ = AttentionKernel::automatic;
   int32_t longest_ = 0, total_ = 0;  // rows: tokens of a sequence, of all
+  int32_t split_tokens_ = 0;         // behind them, no sequence has splits
   int32_t splits_ = 1, chosen_ = 0;  // the most of a sequence
   int64_t blocks_ = 0;               // complete MoBA blocks of the longest sequence
   uint64_t pages_ = 0;               // of the pool, as far as the batch reads it

@@ -234,7 +234,7 @@ MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, i
     for (int n = 0; n < kDim / 8; ++n) ptx::store(out + n * 4, ptx::pack_bf16(o[n][0] * inverse, o[n][1] * inverse));
     return;
   }
-  const int64_t at = int64_t{split} * args.total_tokens * args.q_heads + row.index;
+  const int64_t at = int64_t{split} * args.split_tokens * args.q_heads + row.index;
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {
     ptx::store(args.split_o + at * kDim + n * 8 + column, o[n][0]);

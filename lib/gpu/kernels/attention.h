@@ -49,14 +49,14 @@ struct AttentionArgs {
   KvPool pool;
   const Sequence* sequences = nullptr;
   int32_t q_heads = 0, splits = 1;     // splits: the most of a sequence
-  int32_t total_tokens = 0;            // of the batch
+  int32_t split_tokens = 0;            // tokens up to the last sequence with splits > 1
   float scale_log2 = 0;                // log2(e) / sqrt(head_dim)
-  const uint16_t* q = nullptr;         // bf16 [total_tokens, q_heads, head_dim]
-  uint16_t* out = nullptr;             // bf16 [total_tokens, q_heads, head_dim]
-  const int32_t* selection = nullptr;  // [total_tokens, q_heads, chosen]
+  const uint16_t* q = nullptr;         // bf16 [tokens of the batch, q_heads, head_dim]
+  uint16_t* out = nullptr;             // bf16 [tokens of the batch, q_heads, head_dim]
+  const int32_t* selection = nullptr;  // [tokens of the batch, q_heads, chosen]
   int32_t chosen = 0;                  // entries of a row of `selection`
-  float* split_o = nullptr;            // f32 [splits, total_tokens * q_heads, head_dim], of sequences with splits > 1
-  float* split_m = nullptr;            // f32 [splits, total_tokens * q_heads]
+  float* split_o = nullptr;            // f32 [splits, split_tokens * q_heads, head_dim], of sequences with splits > 1
+  float* split_m = nullptr;            // f32 [splits, split_tokens * q_heads]
   float* split_d = nullptr;            // likewise
 };
 
@@ -66,7 +66,7 @@ struct GateArgs {
   const Sequence* sequences = nullptr;
   int32_t q_heads = 0, chosen = 0;
   const uint16_t* q = nullptr;
-  int32_t* selection = nullptr;  // [total_tokens, q_heads, chosen]
+  int32_t* selection = nullptr;  // [tokens of the batch, q_heads, chosen]
 };
 struct CentroidArgs {
   KvPool pool;

@@ -21,7 +21,7 @@ MC_KERNEL(attention_decode_d128, (kThreads))(MC_PARAM(AttentionArgs) args) {
 /// grid: (tokens of the longest sequence * q_heads, sequences)
 MC_KERNEL(attention_combine, (kThreads))(MC_PARAM(AttentionArgs) args, int32_t head_dim) {
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_y());
-  const int64_t own_row = ptx::ctaid_x(), rows = int64_t{args.total_tokens} * args.q_heads;
+  const int64_t own_row = ptx::ctaid_x(), rows = int64_t{args.split_tokens} * args.q_heads;
   const int64_t row = int64_t{sequence.first_token} * args.q_heads + own_row;
   const int column = 2 * ptx::tid_x();
   if (sequence.splits == 1 || own_row >= int64_t{sequence.tokens} * args.q_heads || column >= head_dim) return;

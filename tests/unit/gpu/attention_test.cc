@@ -147,6 +147,62 @@ TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, howev
   CHECK(run({64, kTokens}, AttentionKernel::hopper).first == whole.first);
 }
 
+TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of batches of their own, in any order") {
+  Pool pool(12);
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  constexpr size_t kWidth = size_t{kQHeads} * 64;
+  const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  // A decode row over two splits, the shortest chunk of a prefill kernel, the longest of a decode kernel, a row of a
+  // window, and a chunk over cached pages.
+  std::vector<SequenceRows> parts = {row_at(540), row_at(9), row_at(8), row_at(200), row_at(170)};
+  parts[1].tokens = 9, parts[1].q_begin = 0;
+  parts[2].tokens = 8, parts[2].q_begin = 0;
+  parts[3].mode = {.kind = attn::ModeKind::window, .window = 70};
+  parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = moba;
+  size_t tokens = 0;
+  for (const SequenceRows& part : parts) tokens += static_cast<size_t>(part.tokens);
+  std::vector<bf16_t> queries(tokens * kWidth);
+  for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+  const auto q = *DeviceBuffer::make(*pool.device, queries.size() * 2, "queries");
+  const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
+  AttentionShape shape = pool.shape();
+  shape.kernel = AttentionKernel::automatic;
+  AttentionBatch batch(*pool.device);
+  // The queries and results of each part, by part.
+  using Rows = std::vector<std::vector<bf16_t>>;
+  const auto run = [&](const std::vector<size_t>& order, const Rows& of) {
+    std::vector<SequenceRows> sequences;
+    std::vector<bf16_t> all;
+    for (const size_t part : order) {
+      sequences.push_back(parts[part]);
+      all.insert(all.end(), of[part].begin(), of[part].end());
+    }
+    REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(all))));
+    REQUIRE_OK(batch.begin(shape, sequences));
+    REQUIRE_OK(batch.attend({.pool = pool.pages.address(), .q = q.address(), .out = out.address()}));
+    REQUIRE_OK(pool.device->read(out.address(), std::as_writable_bytes(std::span(all))));
+    Rows results(parts.size());
+    auto at = all.begin();
+    for (const size_t part : order) {
+      results[part].assign(at, at + std::ssize(of[part]));
+      at += std::ssize(of[part]);
+    }
+    return results;
+  };
+  Rows rows(parts.size()), alone(parts.size());
+  auto at = queries.begin();
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const auto count = static_cast<ptrdiff_t>(static_cast<size_t>(parts[part].tokens) * kWidth);
+    rows[part].assign(at, at + count);
+    at += count;
+    alone[part] = run({part}, rows)[part];
+    CHECK(std::any_of(alone[part].begin(), alone[part].end(), [](bf16_t x) { return x != 0; }));
+  }
+  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 4}, {4, 0, 1, 3, 2}})
+    CHECK(run(order, rows) == alone);
+}
+
 TEST_CASE("gpu/attention: two layers of a batch use one copy of its tables") {
   Pool pool(2);
   AttentionBatch batch(*pool.device);
@@ -170,9 +226,10 @@ TEST_CASE("gpu/attention: a batch takes no more memory than was planned for its 
     const bool is_step = rng.below(2) == 0;
     std::vector<SequenceRows> sequences;
     size_t rows = 0, pages = 0;
-    for (uint64_t i = 0; i <= (is_step ? rng.below(20) : 0); ++i) {
+    const uint64_t before_chunk = rng.below(20);
+    for (uint64_t i = 0; i <= before_chunk; ++i) {
       SequenceRows s = row_at(1 + static_cast<int64_t>(rng.below(rng.below(8) == 0 ? 40'000 : 2000)));
-      if (!is_step)
+      if (!is_step && i == before_chunk)  // behind the rows of a step
         s.tokens = static_cast<int32_t>(1 + rng.below(static_cast<uint64_t>(std::min<int64_t>(s.kv_len, 300))));
       s.q_begin = s.kv_len - s.tokens;
       if (rng.below(2) == 0)
