@@ -25,6 +25,19 @@ class Backend {
   /// activations of the stage before.
   virtual Result<void> begin(const PrefillChunk& chunk) = 0;
   virtual Result<void> begin(std::span<const DecodeRow> rows) = 0;
+  /// Whether chunks of several sequences and the rows of a step can be one pass. begin(MixedPass) starts it, each layer
+  /// but the model's last runs as in other passes, and before_attention() and finish_rows() end it. checksums() has
+  /// those of the step's rows, and behind them those of the chunks. K and V of all rows are in the caller's pages, and
+  /// the sums hold, from finish_layer() on. No step is queued meanwhile.
+  virtual bool mixes() const { return false; }
+  virtual Result<void> begin(const MixedPass& /*pass*/) {
+    return Error{Code::unsupported, "the backend computes one chunk at a time"};
+  }
+  /// The rest of the model's last layer, for the step's rows and for the last row of each chunk that wants logits. The
+  /// results have the bits that passes of their own would give.
+  virtual Result<void> finish_rows(const MixedPass& /*pass*/) {
+    return Error{Code::unsupported, "the backend computes one chunk at a time"};
+  }
   /// Norm, q, k and v, RoPE. Writes K and V of the rows into the caller's pages, and seals those that become full and a
   /// chunk's partial tail: ksum and kmean as attn/seal.h defines them. The pages of a step may follow in finish_step(),
   /// and those of a chunk in finish_layer().

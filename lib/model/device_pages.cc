@@ -34,8 +34,13 @@ void DevicePages::begin() {
 }
 
 int32_t DevicePages::take(const std::byte* host, PageUse use) {
-  if (use == PageUse::read)
+  if (use == PageUse::read) {
     if (const auto known = read_.find(host); known != read_.end()) return known->second;
+    if (const auto shared = kept_.find(host); shared != kept_.end()) {
+      used_.push_back({shared->second, use});
+      return shared->second;
+    }
+  }
   const int32_t number = new_slot(host);
   if (use == PageUse::read) read_.emplace(host, number);
   taken_.push_back(number);

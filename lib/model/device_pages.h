@@ -37,7 +37,8 @@ class DevicePages {
 
   /// Begins a pass. Pages that no sequence keeps are free again.
   void begin();
-  /// The number of a page for this pass. Pages that the pass only reads are numbered once.
+  /// The number of a page for this pass. Pages that the pass only reads are numbered once, and have the number of a
+  /// sequence that keeps them.
   int32_t take(const std::byte* host, PageUse use);
   /// The number of page `index` of a sequence, whose pages below have been kept in this pass or before.
   int32_t keep(uint64_t sequence, size_t index, const std::byte* host, PageUse use);

@@ -7,6 +7,13 @@
 
 namespace mc::model {
 
+void write_kept_row(const ExtentLayout& layout, std::byte* extent, size_t slot, const std::byte* kept) {
+  const size_t head = layout.row_bytes();
+  for (const size_t part : {layout.k_offset(), layout.v_offset()})
+    for (size_t kv_head = 0; kv_head < layout.kv_heads; ++kv_head, kept += head)
+      std::memcpy(extent + kv_head * layout.head_bytes() + part + slot * head, kept, head);
+}
+
 Result<void> DeviceSteps::queue(Step step) {
   MC_ASSERT(!step.rows.empty() && steps_.size() < kPlaces);
   MC_ASSERT(step.rows.size() <= step.kept_rows && step.summed.size() <= step.sum_rows);
@@ -51,14 +58,12 @@ Result<void> DeviceSteps::finish(std::span<ops::Sampled> out) {
 
 /// Writes K and V of the rows into the caller's pages.
 void DeviceSteps::write_rows(const Queued& queued) const {
-  const size_t head = layout_.row_bytes(), row_bytes = size_t{2} * layout_.kv_heads * head;
+  const size_t row_bytes = size_t{2} * layout_.kv_heads * layout_.row_bytes();
   for (uint32_t layer = 0; layer < layout_.layers; ++layer) {
     const std::byte* from = queued.kept.data() + layer * queued.step.kept_rows * row_bytes;
     for (const Row& row : queued.step.rows) {
-      std::byte* const extent = row.page + layout_.layer_offset(layer) + row.slot * head;
-      for (const size_t part : {layout_.k_offset(), layout_.v_offset()})
-        for (size_t kv_head = 0; kv_head < layout_.kv_heads; ++kv_head, from += head)
-          std::memcpy(extent + kv_head * layout_.head_bytes() + part, from, head);
+      write_kept_row(layout_, row.page + layout_.layer_offset(layer), row.slot, from);
+      from += row_bytes;
     }
   }
 }

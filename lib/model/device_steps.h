@@ -20,6 +20,9 @@
 
 namespace mc::model {
 
+/// Writes K and V of a row into a layer's extent of its page. `kept`: [2, kv_heads, head_dim].
+void write_kept_row(const ExtentLayout& layout, std::byte* extent, size_t slot, const std::byte* kept);
+
 class DeviceSteps {
  public:
   static constexpr size_t kPlaces = 2;

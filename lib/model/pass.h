@@ -1,4 +1,5 @@
-// The rows of one forward pass (runner.h): a chunk of one sequence's prompt, or a decode step of a batch.
+// The rows of one forward pass (runner.h): a chunk of one sequence's prompt, a decode step of a batch, or chunks of
+// several sequences with a step beside them.
 //
 // KV is in pages that the caller owns (base/extent.h): pages[i] holds tokens [i * block_tokens, (i + 1) * block_tokens)
 // of the sequence, all layers. No other thread may read a page that a pass writes before the page's layer is announced.
@@ -11,6 +12,7 @@
 #include <string>
 
 #include "attn/attn.h"
+#include "ops/sample.h"
 #include "wire/sampling.h"
 
 namespace mc::model {
@@ -77,6 +79,17 @@ struct DecodeRow {
   uint64_t sequence = 0;
   /// In Runner::queue_step(): a row of the step that was queued before, whose drawn token takes the place of `token`.
   int32_t fed = -1;
+};
+
+/// Chunks of several sequences and the rows of a step in one pass. The chunks are those of whole models whose rows are
+/// not scored and wait for no prefix.
+struct MixedPass {
+  std::span<const PrefillChunk* const> chunks;
+  std::span<const DecodeRow> rows;
+  // The step's results: a draw for each row, or logits [rows, vocab].
+  std::span<const DrawRow> draws;
+  std::span<ops::Sampled> drawn;
+  std::span<float> logits;
 };
 
 }  // namespace mc::model

@@ -28,7 +28,8 @@ Runner::~Runner() = default;
 Runner::Runner(Runner&&) noexcept = default;
 Runner& Runner::operator=(Runner&&) noexcept = default;
 std::span<const uint32_t> Runner::checksums(uint32_t layer) const {
-  return backend_->checksums(layer);
+  const auto all = backend_->checksums(layer);
+  return sums_ == SIZE_MAX || all.empty() ? all : all.subspan(first_sum_, sums_);
 }
 uint64_t Runner::replayed_steps() const {
   return backend_->replayed_steps();
@@ -245,6 +246,90 @@ Result<void> Runner::collect_step(std::span<ops::Sampled> out) {
   queued_.erase(queued_.begin());
   forget_failed(done ? std::span<const uint64_t>() : sequences);
   return done;
+}
+
+// ---- chunks of several sequences ----
+
+bool Runner::shares_pass(std::span<const PrefillChunk* const> chunks, size_t rows) const {
+  constexpr size_t kShort = 16;  // tokens of a chunk whose attention may be a decode row's, and needs its memory
+  const size_t most = std::max<size_t>(options_.max_batch, kShort);
+  size_t tokens = rows, short_tokens = rows;
+  for (const PrefillChunk* chunk : chunks) {
+    tokens += chunk->tokens.size();
+    if (chunk->tokens.size() <= kShort) short_tokens += chunk->tokens.size();
+  }
+  return backend_->mixes() && rows + chunks.size() <= most && short_tokens <= most &&
+         tokens <= std::max(options_.max_chunk_tokens, options_.max_batch);
+}
+
+Result<void> Runner::finish_step(const MixedPass& pass) {
+  if (pass.rows.empty()) return {};
+  return pass.draws.empty() ? decode(pass.rows, pass.logits) : decode_and_draw(pass.rows, pass.draws, pass.drawn);
+}
+
+/// Announces a layer of each chunk that goes on. False when nothing is left to compute.
+bool Runner::announce(const MixedPass& pass, uint32_t layer, std::vector<Result<void>>& chunks) {
+  first_sum_ = pass.rows.size();
+  bool goes_on = !pass.rows.empty();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const PrefillChunk& chunk = *pass.chunks[i];
+    sums_ = (chunk.tokens.size() + options_.block_tokens - 1) / options_.block_tokens;  // it begins a page
+    if (chunks[i] && chunk.on_layer && !chunk.on_layer(layer))
+      chunks[i] = Error{Code::cancelled, "prefill stopped after layer " + std::to_string(layer)};
+    goes_on = goes_on || chunks[i];
+    first_sum_ += sums_;
+  }
+  first_sum_ = 0, sums_ = SIZE_MAX;
+  return goes_on;
+}
+
+Result<void> Runner::run_mixed(const MixedPass& pass, std::vector<Result<void>>& chunks) {
+  const uint32_t layers = model_->config().layers;
+  MC_ASSERT(backend_->stores_later());
+  MC_CHECK(backend_->begin(pass));
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    MC_CHECK(backend_->before_attention(layer));
+    if (layer + 1 < layers) {
+      MC_CHECK(backend_->attend(layer));
+      MC_CHECK(backend_->after_attention(layer));
+    }
+    if (layer == 0) continue;
+    MC_CHECK(backend_->finish_layer(layer - 1));
+    if (!announce(pass, layer - 1, chunks)) return {};
+  }
+  MC_CHECK(backend_->finish_layer(layers - 1));
+  return announce(pass, layers - 1, chunks) ? backend_->finish_rows(pass) : Result<void>{};
+}
+
+Runner::MixedEnds Runner::mixed(const MixedPass& pass) {
+  MC_ASSERT(queued_.empty() && model_->whole());
+  MixedEnds ends;
+  ends.chunks.resize(pass.chunks.size());
+  for (const PrefillChunk* chunk : pass.chunks) MC_ASSERT(chunk->scored == 0 && chunk->first_layer == 0);
+  ends.step = check_step(pass.rows);
+  std::vector<size_t> sound;
+  for (size_t i = 0; i < pass.chunks.size(); ++i) {
+    ends.chunks[i] = check_chunk(*pass.chunks[i]);
+    if (ends.chunks[i]) sound.push_back(i);
+  }
+  // Short ones first: their attention needs memory for all tokens up to the last of them.
+  std::ranges::stable_sort(sound, {}, [&](size_t i) { return pass.chunks[i]->tokens.size(); });
+  std::vector<const PrefillChunk*> chunks;
+  for (const size_t i : sound) chunks.push_back(pass.chunks[i]);
+  if (!ends.step || chunks.empty() || !shares_pass(chunks, pass.rows.size())) {
+    for (size_t i = 0; i < pass.chunks.size(); ++i)
+      if (ends.chunks[i]) ends.chunks[i] = prefill(*pass.chunks[i]);
+    if (ends.step) ends.step = finish_step(pass);
+    return ends;
+  }
+  MixedPass shared = pass;
+  shared.chunks = chunks;
+  std::vector<Result<void>> ended(chunks.size());
+  ends.step = run_mixed(shared, ended);
+  for (size_t i = 0; i < sound.size(); ++i) ends.chunks[sound[i]] = ended[i] ? ends.step : ended[i];
+  if (!ends.step)
+    for (const DecodeRow& row : pass.rows) forget(row.sequence);
+  return ends;
 }
 
 void Runner::forget(uint64_t sequence) {

@@ -1,10 +1,12 @@
-// The forward pass of one thread: the prefill of one chunk of one sequence, or a decode step of a batch.
+// The forward pass of one thread: the prefill of one chunk of one sequence, a decode step of a batch, or chunks of
+// several sequences with a step beside them.
 //
 // Invariances, bit for bit, for one kernel variant and CPU:
 //   prefill  a token's K and V do not depend on how the prompt was cut into chunks (each starting at a
 //            block boundary), on a resumed prefix, on threads or on the process. Row `position % 64` of a
 //            tile always holds `position`, and the last row of a chunk is finished alone, as in decode.
 //   decode   a row's logits do not depend on the other rows of the batch.
+//   mixed    chunks and rows of one pass have what passes of their own would give.
 //
 // A Runner checks the rows and walks the layers. The arithmetic is behind backend.h: the CPU's (cpu_backend.h), or that
 // of a GPU (device_backend.h), whose results differ from the CPU's within rounding.
@@ -56,11 +58,24 @@ class Runner {
   static constexpr size_t kStepsQueued = 2;
   Result<void> queue_step(std::span<const DecodeRow> rows, std::span<const DrawRow> draws);
   Result<void> collect_step(std::span<ops::Sampled> out);
+  /// How each chunk of mixed() ended, and its step.
+  struct MixedEnds {
+    std::vector<Result<void>> chunks;
+    Result<void> step;
+  };
+  /// prefill() of the chunks and decode() or decode_and_draw() of the step, each with its own end: a chunk that stops
+  /// or is wrong leaves the others as they are. Where shares_pass() holds, a device computes them in one pass. Else
+  /// they are computed one after another. Each chunk is of another sequence, and none is of a sequence of the step. No
+  /// step is queued.
+  MixedEnds mixed(const MixedPass& pass);
+  /// Whether chunks of so many tokens and a step of so many rows are one pass.
+  bool shares_pass(std::span<const PrefillChunk* const> chunks, size_t rows) const;
   /// The sequence (DecodeRow::sequence) has no further row, and no step with one is queued. A failed step forgets those
   /// of its rows.
   void forget(uint64_t sequence);
 
-  /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums). Empty: the caller sums the pages.
+  /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums); in PrefillChunk::on_layer those of
+  /// the chunk alone. Empty: the caller sums the pages.
   std::span<const uint32_t> checksums(uint32_t layer) const;
 
   /// Steps that a device took as a graph which it had before (RunnerOptions::graphs).
@@ -87,6 +102,9 @@ class Runner {
   Result<void> announce(const PrefillChunk& chunk, uint32_t layer);
   Result<void> score_rows(const PrefillChunk& chunk);
   Result<void> check_step(std::span<const DecodeRow> rows) const;
+  Result<void> finish_step(const MixedPass& pass);
+  Result<void> run_mixed(const MixedPass& pass, std::vector<Result<void>>& chunks);
+  bool announce(const MixedPass& pass, uint32_t layer, std::vector<Result<void>>& chunks);
   Result<void> run_layers(std::span<const DecodeRow> rows);
   void forget_failed(std::span<const uint64_t> sequences);
 
@@ -96,6 +114,7 @@ class Runner {
   const ops::Kernels* kernels_;  // of the host, for the sampler
   std::unique_ptr<Backend> backend_;
   std::vector<float> scored_;                  // logits of rows that share a pass over the head
+  size_t first_sum_ = 0, sums_ = SIZE_MAX;     // the checksums of the chunk that is being announced
   std::vector<std::vector<uint64_t>> queued_;  // sequences of the steps that are queued, in their order
   std::vector<uint64_t> failed_;               // sequences to forget when no step is queued
 };

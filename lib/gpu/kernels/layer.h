@@ -74,9 +74,18 @@ struct RotateArgs {
   const float* k_norm = nullptr;
   const RowPlace* places = nullptr;  // [rows]
   uint16_t* q = nullptr;             // bf16 [rows, q_heads, head_dim]
-  uint16_t* kept = nullptr;          // bf16 [rows, 2, kv_heads, head_dim]: K and V once more, side by side; or null
+  uint16_t* kept = nullptr;          // bf16 [kept_rows, 2, kv_heads, head_dim]: K and V once more, side by side
+  int32_t kept_rows = 0;             // the first rows, which are written to `kept` too
   int32_t q_heads = 0, head_dim = 0;
   float epsilon = 0;
+};
+
+/// to[i] = from[rows[i]]. Grid: (rows of `to`).
+struct GatherArgs {
+  const uint32_t* from = nullptr;  // [..., words]
+  uint32_t* to = nullptr;          // [grid, words]
+  const int32_t* rows = nullptr;   // [grid]
+  int32_t words = 0;               // of a row
 };
 
 /// Zeroes the rows of a page behind its tokens and writes ksum and kmean, bit for bit as attn/seal.h does.

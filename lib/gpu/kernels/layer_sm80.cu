@@ -1,5 +1,5 @@
 // The kernels of a transformer layer that move little and multiply nothing: embedding, RMSNorm, bias, SiLU, RoPE with
-// the write of K and V, and the seal of pages. A row's result depends on that row alone.
+// the write of K and V, the choice of rows, and the seal of pages. A row's result depends on that row alone.
 #include "gpu/kernels/fed.cuh"
 #include "gpu/kernels/layer.h"
 #include "gpu/kernels/numbers.cuh"
@@ -85,7 +85,7 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
     unsigned char* record = const_cast<unsigned char*>(args.pool.base) + place.page * args.pool.page_bytes +
                             kv_head * args.pool.head_bytes + (is_v ? args.pool.v_offset : 0);
     out = reinterpret_cast<uint16_t*>(record) + int64_t{place.slot} * args.head_dim;
-    if (args.kept != nullptr) kept = args.kept + ((row * 2 + (is_v ? 1 : 0)) * kv_heads + kv_head) * args.head_dim;
+    if (row < args.kept_rows) kept = args.kept + ((row * 2 + (is_v ? 1 : 0)) * kv_heads + kv_head) * args.head_dim;
   }
   for (int i = lane; i < half; i += 32) {
     float low = ptx::load(from + i), high = ptx::load(from + i + half);
@@ -105,6 +105,13 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
     ptx::store(kept + i, narrow(low));
     ptx::store(kept + i + half, narrow(high));
   }
+}
+
+MC_KERNEL(gather_rows, (kThreads))(MC_PARAM(GatherArgs) args) {
+  const int64_t row = ptx::ctaid_x();
+  const int64_t taken = ptx::has_fault(Fault::gathers_own_place) ? row : ptx::load(args.rows + row);
+  for (int i = ptx::tid_x(); i < args.words; i += kThreads)
+    ptx::store(args.to + row * args.words + i, ptx::load(args.from + taken * args.words + i));
 }
 
 /// A thread has one element of the head. It sums the page's rows by the pairwise tree of attn/seal.h: like a binary

@@ -21,6 +21,7 @@ enum class Fault : uint8_t {
   shares_of_all,       // shares are the softmax over all scores where they are to be over the chosen ones
   neighbours_weights,  // a tile of rows has the weights of the expert before its own
   tile_loses_row,      // the last row of a tile is not stored
+  gathers_own_place,   // the rows of a pass are taken from the front instead of from their places
   group_unordered,     // rows take their places in a group without regard to other warps
 };
 

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "gpu/emulated.h"
 #include "gpu/gpu.h"
+#include "gpu/kernels/kernels.h"
 #include "test.h"
 
 using namespace mc;
@@ -255,6 +256,7 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
   for (const bool normalised : {false, true}) {
     ExtentLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
     constexpr int kHeads = 4, kRows = 70, kHalf = 32;  // a whole page and a tail of 6
+    constexpr int kKept = 3;                           // of the rows
     const size_t width = (kHeads + 2 * layout.kv_heads) * layout.head_dim;
     const std::vector<float> qkv = normal(rng, kRows * width);
     const std::vector<float> cosine = normal(rng, kRows * kHalf), sine = normal(rng, kRows * kHalf);
@@ -280,6 +282,8 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
                             .k_norm = norms,
                             .places = bench.put(places),
                             .q = bench.put(std::vector<uint16_t>(kRows * kHeads * 64)),
+                            .kept = bench.put(std::vector<uint16_t>(kKept * 2 * 2 * 64)),
+                            .kept_rows = kKept,
                             .q_heads = kHeads,
                             .head_dim = 64,
                             .epsilon = 1e-5f};
@@ -320,8 +324,38 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
     const auto* v = reinterpret_cast<const uint16_t*>(want.data() + layout.head_bytes() + layout.v_offset());
     const float* last = qkv.data() + 69 * width + (kHeads + 2 + 1) * 64;  // row 69, V of head 1: page 0, slot 5
     CHECK(v[5 * 64 + 7] == f32_to_bf16(last[7]));
+    const auto kept = bench.get(rotate.kept, kKept * 2 * 2 * 64);
+    for (size_t r = 0; r < kKept; ++r)  // slot r of page 1
+      for (size_t part = 0; part < 2; ++part)
+        for (size_t head = 0; head < 2; ++head) {
+          const size_t record = layout.page_bytes() + head * layout.head_bytes() + part * layout.v_offset();
+          const auto* stored = reinterpret_cast<const uint16_t*>(want.data() + record) + r * 64;
+          CHECK(std::equal(stored, stored + 64, kept.data() + ((r * 2 + part) * 2 + head) * 64));
+        }
     CHECK(v[6 * 64 + 7] == 0);
   }
+}
+
+TEST_CASE("gpu/layer: rows are gathered from their places, and a kernel that takes the first ones is found") {
+  constexpr int kWords = 130;
+  Rng rng(test::seed());
+  std::vector<uint32_t> from(7 * kWords);
+  for (uint32_t& word : from) word = static_cast<uint32_t>(rng.next());
+  const std::vector<int32_t> rows = {0, 1, 6, 3, 3};
+  const auto gather = [&](Fault fault) {
+    Bench bench({.fault = static_cast<uint8_t>(fault)});
+    const GatherArgs args{.from = bench.put(from),
+                          .to = bench.put(std::vector<uint32_t>(rows.size() * kWords)),
+                          .rows = bench.put(rows),
+                          .words = kWords};
+    bench.launch("gather_rows", {.grid = {static_cast<uint32_t>(rows.size()), 1, 1}}, args);
+    return bench.get(args.to, rows.size() * kWords);
+  };
+  const auto got = gather(Fault::none);
+  for (size_t row = 0; row < rows.size(); ++row)
+    CHECK(std::equal(got.begin() + static_cast<ptrdiff_t>(row * kWords),
+                     got.begin() + static_cast<ptrdiff_t>((row + 1) * kWords), from.begin() + rows[row] * kWords));
+  CHECK(gather(Fault::gathers_own_place) != got);
 }
 
 namespace {

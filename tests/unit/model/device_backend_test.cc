@@ -2,17 +2,12 @@
 // device refuses.
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "count.h"
-#include "golden.h"
-#include "gpu/emulated.h"
-#include "gpu/gpu.h"
-#include "model/runner.h"
-#include "shallow_model.h"
+#include "device_pair.h"
 
 #if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
 using namespace mc;
@@ -20,59 +15,10 @@ using namespace mc::model;
 
 namespace {
 
-/// mc-shallow on the CPU and on an emulated GPU. One thread loads and computes.
-struct Pair {
-  std::unique_ptr<test::Loaded> cpu;
-  std::shared_ptr<gpu::EmulatedDriver> driver;
-  std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<Runner> gpu;
-
-  explicit Pair(const gpu::EmulatedHost& host = {}, bool graphs = true)
-      : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
-    const RunnerOptions options{.max_chunk_tokens = 128, .max_batch = 4, .graphs = graphs};
-    cpu = test::Loaded::open(test::shallow_model(), "bf16", 1, options);
-    auto opened = gpu::Device::open(driver, 0);
-    REQUIRE_OK(opened);
-    device = std::move(*opened);
-    auto runner = Runner::open(cpu->model, cpu->parallel, options, device.get());
-    REQUIRE_OK(runner);
-    gpu = std::make_unique<Runner>(std::move(*runner));
-  }
-  const ModelConfig& config() const { return cpu->model.config(); }
-  LocalPages pages(int64_t tokens) const {
-    auto pages = LocalPages::allocate(cpu->runner.layout(), tokens);
-    REQUIRE_OK(pages);
-    return std::move(*pages);
-  }
-};
-
-std::vector<uint32_t> some_tokens(size_t count) {
-  Rng rng(7);
-  std::vector<uint32_t> out(count);
-  for (uint32_t& token : out) token = static_cast<uint32_t>(20 + rng.below(1900));
-  return out;
-}
-
-Result<std::vector<float>> prefill(Runner& runner, LocalPages& pages, std::span<const uint32_t> tokens,
-                                   const attn::Plan& plan, size_t start = 0) {
-  std::vector<float> logits(runner.model().config().vocab);
-  PrefillChunk chunk;
-  chunk.tokens = tokens;
-  chunk.start = static_cast<int64_t>(start);
-  chunk.pages = pages.pages();
-  chunk.plan = &plan;
-  chunk.logits = logits;
-  MC_CHECK(runner.prefill(chunk));
-  return logits;
-}
-
-/// The largest difference as a share of the range of `want`.
-double share(const std::vector<float>& got, const std::vector<float>& want) {
-  const auto [low, high] = std::minmax_element(want.begin(), want.end());
-  double worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::abs(double{got[i]} - want[i]));
-  return worst / (*high - *low);
-}
+using Pair = test::DevicePair;
+using test::prefill;
+using test::share;
+using test::some_tokens;
 
 /// Orders of streams that a test of several steps runs under; in the quick tier the one in which the host runs ahead.
 std::span<const gpu::emu::Policy> policies() {

@@ -83,6 +83,14 @@ TEST_CASE("model/device_pages: a step copies in only the pages that the device l
   pages.forget(1);
   CHECK(pages.kept() == 2);
   CHECK(step(2, {{0, PageUse::read}, {2, PageUse::append}}) == 0);
+  const uint64_t before = pool.copies();
+  pages.begin();
+  const int32_t kept = pages.keep(2, 0, pool.at(0), PageUse::read);
+  CHECK(pages.take(pool.at(0), PageUse::read) == kept);  // a pass that keeps no sequence reads what one has kept
+  REQUIRE_OK(pool.load());
+  CHECK(pool.copies() == before);
+  pages.begin();
+  CHECK(pages.kept() == 2);
   pages.forget(2);
   pages.forget(7);  // which was never kept
   CHECK(pages.kept() == 0);

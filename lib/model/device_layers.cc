@@ -1,0 +1,205 @@
+#include "model/device_layers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/assert.h"
+#include "gpu/mlp.h"
+#include "model/device_inputs.h"
+#include "model/device_steps.h"
+
+namespace mc::model {
+namespace {
+
+uint32_t ceil_div(size_t value, size_t by) {
+  return static_cast<uint32_t>((value + by - 1) / by);
+}
+
+/// Inner width of the layers without a mixture; 0: all have one.
+size_t dense_inner(const ModelConfig& c) {
+  for (uint32_t layer = 0; layer < c.layers; ++layer)
+    if (!c.has_mixture(layer)) return c.intermediate;
+  return 0;
+}
+
+std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c) {
+  if (c.mixture.experts == 0) return std::nullopt;
+  return gpu::MixtureShape{.experts = c.mixture.experts,
+                           .per_token = c.mixture.per_token,
+                           .normalise = c.mixture.normalise,
+                           .hidden = c.hidden,
+                           .inner = c.mixture.intermediate,
+                           .shared_inner = c.mixture.shared_intermediate};
+}
+
+}  // namespace
+
+// ---- memory ----
+
+size_t DeviceLayers::rows_most(const RunnerOptions& options) {
+  return std::max<size_t>(options.max_chunk_tokens, options.max_batch);
+}
+
+size_t DeviceLayers::logit_rows_most(const RunnerOptions& options) {
+  return std::max<size_t>(options.max_batch, 16);
+}
+
+std::vector<DeviceLayers::PartSize> DeviceLayers::part_sizes(const ModelConfig& c, const RunnerOptions& options) {
+  const size_t rows = rows_most(options), logit_rows = logit_rows_most(options);
+  const size_t q_width = size_t{c.heads} * c.head_dim, kv_width = size_t{c.kv_heads} * c.head_dim;
+  const size_t step_rows = DeviceSteps::kPlaces * c.layers * options.max_batch;
+  return {{&Parts::inputs, DeviceInputs::bytes_most(rows, c.head_dim)},
+          {&Parts::sums, std::max(kLayersAtOnce * rows, step_rows) * 4},
+          {&Parts::x, rows * c.hidden * 4},
+          {&Parts::qkv, rows * (q_width + 2 * kv_width) * 4},
+          {&Parts::gate_up, rows * dense_inner(c) * 8},
+          {&Parts::logits, logit_rows * c.vocab * 4},
+          {&Parts::normed, rows * c.hidden * 2},
+          {&Parts::q, rows * q_width * 2},
+          {&Parts::attended, rows * q_width * 2},
+          {&Parts::activated, rows * dense_inner(c) * 2},
+          {&Parts::kept, step_rows * 2 * kv_width * 2},
+          {&Parts::last_x, logit_rows * c.hidden * 4},
+          {&Parts::last_q, logit_rows * q_width * 2}};
+}
+
+size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& options) {
+  const auto mixture = mixture_shape(config);
+  size_t bytes = mixture ? gpu::Mixture::bytes(*mixture, rows_most(options)) : 0;
+  for (const PartSize& part : part_sizes(config, options)) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
+  return bytes;
+}
+
+Result<void> DeviceLayers::prepare() {
+  MC_TRY(weights, DeviceWeights::load(model_, device_));
+  weights_ = std::move(weights);
+  const std::vector<PartSize> sizes = part_sizes(config(), options_);
+  size_t bytes = 0;
+  for (const PartSize& part : sizes) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
+  MC_TRY(arena, gpu::Arena::open(device_, gpu::Place::device, bytes, "workspace"));
+  scratch_ = std::move(arena);
+  for (const PartSize& size : sizes) {
+    if (size.bytes == 0) continue;
+    MC_TRY(part, scratch_.take(size.bytes, "activations"));
+    at_.*size.member = part.address;
+  }
+  if (const auto shape = mixture_shape(config())) {
+    MC_TRY(mixture, gpu::Mixture::open(device_, *shape, rows_most(options_)));
+    mixture_ = std::move(mixture);
+  }
+  // Attention writes nothing for rows of no sequence, which later kernels of the layer read.
+  return device_.fill(at_.attended, 0, options_.max_batch * q_bytes());
+}
+
+// ---- kernels ----
+
+Result<void> DeviceLayers::embed(uint64_t tokens, uint64_t fed, size_t rows) {
+  const gpu::EmbedArgs args{.tokens = gpu::device_pointer<const int32_t>(tokens),
+                            .table = gpu::device_pointer<const uint16_t>(weights_.embeddings()),
+                            .fed = gpu::device_pointer<const gpu::Drawn>(fed),
+                            .x = gpu::device_pointer<float>(at_.x),
+                            .columns = static_cast<int32_t>(config().hidden)};
+  return device_.launch("embed_rows", {.grid = {static_cast<uint32_t>(rows), 1, 1}}, gpu::bytes_of(args));
+}
+
+Result<void> DeviceLayers::norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows) {
+  const gpu::NormArgs args{.x = gpu::device_pointer<const float>(x),
+                           .weight = gpu::device_pointer<const float>(weight),
+                           .out = gpu::device_pointer<uint16_t>(out),
+                           .rows = static_cast<int32_t>(rows),
+                           .columns = static_cast<int32_t>(config().hidden),
+                           .epsilon = config().norm_epsilon};
+  return device_.launch("rms_norm", {.grid = {ceil_div(rows, gpu::kRowsPerCta), 1, 1}}, gpu::bytes_of(args));
+}
+
+/// y = x w^T + bias, or y += the same.
+Result<void> DeviceLayers::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
+                                    size_t columns, size_t inner, bool adds) {
+  const gpu::ProductArgs args{.x = gpu::device_pointer<const uint16_t>(x),
+                              .w = gpu::device_pointer<const uint16_t>(weights),
+                              .y = gpu::device_pointer<float>(y),
+                              .rows = static_cast<int32_t>(rows),
+                              .columns = static_cast<int32_t>(columns),
+                              .inner = static_cast<int32_t>(inner),
+                              .adds = adds};
+  MC_CHECK(gpu::queue_product(device_, args));
+  if (bias == 0) return {};
+  const gpu::AddArgs add{.x = gpu::device_pointer<const float>(bias),
+                         .y = gpu::device_pointer<float>(y),
+                         .columns = static_cast<int32_t>(columns)};
+  return device_.launch("add_to_rows", {.grid = {static_cast<uint32_t>(rows), 1, 1}}, gpu::bytes_of(add));
+}
+
+Result<void> DeviceLayers::project(uint32_t layer, size_t rows) {
+  const ModelConfig& c = config();
+  const DeviceLayer& w = weights_.layer(layer);
+  const size_t qkv_width = q_width() + size_t{2} * c.kv_heads * c.head_dim;
+  MC_CHECK(norm(at_.x, w.input_norm, at_.normed, rows));
+  return multiply(at_.normed, w.qkv, w.qkv_bias, at_.qkv, rows, qkv_width, c.hidden, false);
+}
+
+Result<void> DeviceLayers::rotate(uint32_t layer, const gpu::KvPool& pool, const RotateTables& tables, size_t rows) {
+  const ModelConfig& c = config();
+  const DeviceLayer& w = weights_.layer(layer);
+  const gpu::RotateArgs rotate{.pool = pool,
+                               .qkv = gpu::device_pointer<const float>(at_.qkv),
+                               .cosine = gpu::device_pointer<const float>(tables.cosine),
+                               .sine = gpu::device_pointer<const float>(tables.sine),
+                               .q_norm = gpu::device_pointer<const float>(w.q_norm),
+                               .k_norm = gpu::device_pointer<const float>(w.k_norm),
+                               .places = gpu::device_pointer<const gpu::RowPlace>(tables.places),
+                               .q = gpu::device_pointer<uint16_t>(at_.q),
+                               .kept = gpu::device_pointer<uint16_t>(tables.kept),
+                               .kept_rows = static_cast<int32_t>(tables.kept_rows),
+                               .q_heads = static_cast<int32_t>(c.heads),
+                               .head_dim = static_cast<int32_t>(c.head_dim),
+                               .epsilon = c.norm_epsilon};
+  const uint32_t heads = c.heads + 2 * c.kv_heads;
+  return device_.launch("rotate_and_keep",
+                        {.grid = {static_cast<uint32_t>(rows), ceil_div(heads, gpu::kRowsPerCta), 1}},
+                        gpu::bytes_of(rotate));
+}
+
+Result<void> DeviceLayers::finish(uint32_t layer, uint64_t attended, uint64_t x, size_t rows) {
+  const ModelConfig& c = config();
+  const DeviceLayer& w = weights_.layer(layer);
+  MC_CHECK(multiply(attended, w.output, w.output_bias, x, rows, c.hidden, q_width(), true));
+  MC_CHECK(norm(x, w.post_norm, at_.normed, rows));
+  if (c.has_mixture(layer)) return mixture_->add(w.experts, at_.normed, x, rows);
+  return add_mlp(w, x, rows);
+}
+
+/// x += MLP(normed)
+Result<void> DeviceLayers::add_mlp(const DeviceLayer& w, uint64_t x, size_t rows) {
+  const ModelConfig& c = config();
+  MC_CHECK(
+      multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, rows, size_t{2} * c.intermediate, c.hidden, false));
+  const gpu::SiluArgs silu{.gate_up = gpu::device_pointer<const float>(at_.gate_up),
+                           .out = gpu::device_pointer<uint16_t>(at_.activated),
+                           .columns = static_cast<int32_t>(c.intermediate)};
+  MC_CHECK(gpu::queue_silu(device_, silu, rows));
+  return multiply(at_.activated, w.down, w.down_bias, x, rows, c.hidden, c.intermediate, true);
+}
+
+Result<void> DeviceLayers::gather_words(uint64_t from, uint64_t to, uint64_t rows, size_t count, size_t bytes) {
+  MC_ASSERT_EQ(bytes % 4, 0u);
+  const gpu::GatherArgs args{.from = gpu::device_pointer<const uint32_t>(from),
+                             .to = gpu::device_pointer<uint32_t>(to),
+                             .rows = gpu::device_pointer<const int32_t>(rows),
+                             .words = static_cast<int32_t>(bytes / 4)};
+  return device_.launch("gather_rows", {.grid = {static_cast<uint32_t>(count), 1, 1}}, gpu::bytes_of(args));
+}
+
+Result<void> DeviceLayers::gather(uint64_t rows, size_t count) {
+  MC_ASSERT_LE(count, logit_rows_most(options_));
+  MC_CHECK(gather_words(at_.x, at_.last_x, rows, count, hidden_bytes()));
+  return gather_words(at_.q, at_.last_q, rows, count, q_bytes());
+}
+
+Result<void> DeviceLayers::make_logits(uint64_t x, size_t rows) {
+  MC_ASSERT_LE(rows, logit_rows_most(options_));
+  MC_CHECK(norm(x, weights_.final_norm(), at_.normed, rows));
+  return multiply(at_.normed, weights_.head(), 0, at_.logits, rows, config().vocab, config().hidden, false);
+}
+
+}  // namespace mc::model
