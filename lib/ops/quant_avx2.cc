@@ -101,6 +101,7 @@ struct Avx2Quant {
 /// Sums of the blocks of eight rows of weights in place, whose words are put side by side: a lane has an output.
 template <int kRows>
 struct WordSums {
+  static constexpr bool is_unrolled = kRows <= 2;
   const std::byte* x;
   size_t x_stride;
 

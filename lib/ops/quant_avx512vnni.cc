@@ -106,6 +106,7 @@ struct Vnni : Avx512 {
 /// that costs less than to put the words of weights side by side.
 template <int kRows>
 struct LineSums {
+  static constexpr bool is_unrolled = true;
   __m512i high[kRows], low[kRows];  // the bytes of 32 inputs, twice
 
   LineSums(const std::byte* x, size_t x_stride) {

@@ -79,6 +79,8 @@ template <int kCount, class F>
 /// The outputs of kRows rows of inputs. Sums<kRows> has the inputs of a group, of all rows, and
 ///   multiply(lines, at, next, scales, out)   the sums of the blocks at byte `at` of V::lanes rows of weights, of each
 ///                                            row of inputs. Copies the scales of the blocks at byte `next` besides.
+///   is_unrolled                              whether the code of all registers of a strip fits the cache of decoded
+///                                            instructions
 template <class V, template <int> class Sums, int kRows>
 void line_strips(const std::byte* x, const std::byte* const* lines, size_t k, float* y, size_t y_stride,
                  size_t columns) {
@@ -92,15 +94,19 @@ void line_strips(const std::byte* x, const std::byte* const* lines, size_t k, fl
       for (int v = 0; v < kVectors; ++v) total[r][v] = V::zero();
     for_line_blocks(strip, groups, [&](size_t g, size_t at, size_t next, const uint16_t* now, uint16_t* then) {
       const Sums<kRows> inputs(x + g * kQuantGroup * sizeof(int16_t), x_stride);
-      unrolled<kVectors>([&](auto v) __attribute__((always_inline)) {
-        constexpr size_t first = v * V::lanes;
+      const auto add = [&](auto v) __attribute__((always_inline)) {
+        const size_t first = static_cast<size_t>(v) * V::lanes;
         typename V::ireg sums[kRows];
         inputs.multiply(strip + first, at, next, then + first, sums);
         const LineFactors<V> factors = line_factors<V>(now + first);
         unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
           add_line_sums<V>(total[r][v], sums[r], factors, input_of(x_groups, r, x_stride)[g]);
         });
-      });
+      };
+      if constexpr (Sums<kRows>::is_unrolled)
+        unrolled<kVectors>(add);
+      else
+        for (int v = 0; v < kVectors; ++v) add(v);
     });
     store_strip<V, kRows, kVectors>(total, column, columns, y, y_stride);
   }
