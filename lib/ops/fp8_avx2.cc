@@ -1,18 +1,13 @@
 // AVX2, FMA and F16C: 32 codes at a time.
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include "ops/fp8_simd.h"
 #include "ops/fp8_variants.h"
+#include "ops/has_f16c.h"
 
 namespace mc::ops {
 namespace {
 
-/// By cpuid, because __builtin_cpu_supports of clang 14 does not know the name.
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
 bool supported() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }

@@ -1,5 +1,6 @@
 // AVX2. Codes become 16 bits wide and are multiplied by 16-bit inputs with vpmaddwd, two products a lane. The bytes of
 // a lane are split into its even and its odd ones, so four inputs lie in the order 0, 2, 1, 3.
+#include "ops/has_f16c.h"
 #include "ops/quant_lines.h"
 #include "ops/quant_variants.h"
 #include "ops/quant_words_avx2.h"
@@ -8,7 +9,7 @@ namespace mc::ops {
 namespace {
 
 bool supported() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 struct Avx2Quant {

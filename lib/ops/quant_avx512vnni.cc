@@ -279,6 +279,11 @@ using Totals = __m512[kRows][kStripVectors];
 template <int kRows>
 using Sums = __m512i[kRows][kStripVectors];
 
+/// sum += codes . inputs. The intrinsic would let GCC 12 copy every sum in each round of the loop.
+[[gnu::always_inline]] inline void add_words(__m512i& sum, __m512i codes, __m512i inputs) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(inputs));
+}
+
 /// The products of a pair of inputs of kRows rows. x has the rows in fours, x_stride bytes apart.
 template <int kRows>
 [[gnu::always_inline]] inline void add_pair(Sums<kRows>& sums, const std::byte* codes, const std::byte* x,
@@ -287,9 +292,8 @@ template <int kRows>
   unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
     const std::byte* word = x + r / kQuantRows * x_stride + r % kQuantRows * 4;
     const __m512i inputs = _mm512_set1_epi32(Vnni::word(word));
-    // The intrinsic would let GCC 12 copy every sum in each round of the loop.
-    asm("vpdpwssd %2, %1, %0" : "+v"(sums[r][0]) : "v"(left), "v"(inputs));
-    asm("vpdpwssd %2, %1, %0" : "+v"(sums[r][1]) : "v"(right), "v"(inputs));
+    add_words(sums[r][0], left, inputs);
+    add_words(sums[r][1], right, inputs);
   });
 }
 

@@ -1,4 +1,5 @@
 // Packing with AVX2: eight rows at a time.
+#include "ops/has_f16c.h"
 #include "ops/quant_pack_simd.h"
 #include "ops/quant_variants.h"
 #include "ops/quant_words_avx2.h"
@@ -7,7 +8,7 @@ namespace mc::ops {
 namespace {
 
 bool supported() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && has_f16c();
 }
 
 struct Avx2Pack : Avx2Words {
