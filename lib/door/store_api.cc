@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
+#include "wire/value_group.h"
 
 namespace mc::door {
 namespace {
@@ -94,6 +95,12 @@ Error no_replicas(uint32_t copies) {
 Error deferred() {
   return user_error(err::kQueueFull, "other nodes have to be asked for the value", "key", "send the request again");
 }
+
+/// The memory of an answer, until the client has its bytes.
+struct KeptValue {
+  std::shared_ptr<const void> room;
+  node::SharedValue value;
+};
 
 http::Response with_retry(http::Response response) {
   response.headers.push_back({"Retry-After", "1"});
@@ -288,12 +295,34 @@ Result<http::Response> StoreApi::answer_one(const std::string& tenant, const Sto
     return out;
   }
   MC_CHECK(verify(tenant, op, done, call));
-  struct Kept {
-    std::shared_ptr<const void> room;
-    node::SharedValue value;
-  };
+  if (!op.member.empty() || op.lists_members) return answer_member(op, std::move(done), std::move(out));
   out.lent = done.value->view();
-  out.held = std::make_shared<const Kept>(Kept{std::move(done.room), std::move(done.value)});
+  out.held = std::make_shared<const KeptValue>(KeptValue{std::move(done.room), std::move(done.value)});
+  return out;
+}
+
+/// A member of the group that was got, or the list of its members. `out` is the answer with the whole value.
+Result<http::Response> StoreApi::answer_member(const StoreOp& op, Outcome got, http::Response out) {
+  const auto members = wire::parse_group(got.value->view());
+  if (!members)
+    return user_error(err::kInvalidField, "the value is no group: " + members.error().what, "member",
+                      "get the value without member and members");
+  if (op.lists_members) {
+    Json rows = Json::array();
+    for (const wire::GroupMember& member : *members) {
+      Json row = Json::object({{"name", member.name}, {"bytes", member.bytes.size()}});
+      rows.push(std::move(row.set("crc32c", crc_text(member.crc))));
+    }
+    return json_response(200, Json::object({{"members", std::move(rows)}}));
+  }
+  const wire::GroupMember* member = wire::find_member(*members, op.member);
+  if (member == nullptr)
+    return user_error(err::kNotFound, "the group has no member of that name", "member",
+                      "members=true lists those that it has");
+  for (auto& [name, text] : out.headers)
+    if (name == kStoreCrcHeader) text = crc_text(member->crc);
+  out.lent = member->bytes;
+  out.held = std::make_shared<const KeptValue>(KeptValue{std::move(got.room), std::move(got.value)});
   return out;
 }
 

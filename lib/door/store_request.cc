@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "wire/value_group.h"
 
 namespace mc::door {
 namespace {
@@ -97,6 +98,27 @@ class StoreFields {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
+/// A put of a group brings all members, whole and with names that are keys.
+Result<void> check_group(std::string_view value) {
+  const auto members = wire::parse_group(value);
+  if (!members) return bad_field("group", "is true, and the value is none: " + members.error().what);
+  for (const wire::GroupMember& member : *members)
+    if (const auto named = node::check_value_key(member.name); !named)
+      return bad_field("group", "has a member whose name is none: " + named.error().what);
+  return {};
+}
+
+Result<void> read_get(StoreFields& fields, StoreOp& op) {
+  MC_TRY(lease, fields.time("lease", Duration{}));
+  MC_TRY(lists_members, fields.flag("members"));
+  op.lease = lease, op.lists_members = lists_members;
+  const auto member = fields.take("member");
+  if (!member) return {};
+  if (member->empty() || lists_members) return bad_field("member", "is the name of one member of a group");
+  op.member = *member;
+  return {};
+}
+
 /// The fields of an operation whose verb and key are known.
 Result<void> read_terms(StoreFields& fields, StoreOp& op) {
   MC_CHECK(node::check_value_key(op.key));
@@ -110,12 +132,13 @@ Result<void> read_terms(StoreFields& fields, StoreOp& op) {
       if (!copies) return bad_field("replicas", "is not 1 to " + std::to_string(wire::kReplicasMax));
       op.terms.copies = static_cast<uint32_t>(*copies);
     }
+    MC_TRY(is_group, fields.flag("group"));
+    if (is_group) MC_CHECK(check_group(op.value));
   } else if (op.verb == StoreVerb::remove) {
     MC_TRY(forced, fields.flag("force"));
     op.forced = forced;
   } else if (op.verb == StoreVerb::get) {
-    MC_TRY(lease, fields.time("lease", Duration{}));
-    op.lease = lease;
+    MC_CHECK(read_get(fields, op));
   } else if (op.verb == StoreVerb::pin) {
     MC_TRY(pin, fields.time("for", Duration{}));
     if (pin == Duration{}) return bad_field("for", "is missing: the time for which the value is pinned");
@@ -161,6 +184,8 @@ Result<StoreOp> read_batch_op(const Json& object, std::string_view& rest) {
     }
   }
   MC_CHECK(read_terms(fields, op));
+  if (!op.member.empty() || op.lists_members)
+    return bad_field("member", "is not a field of a batch: get the group, or its member alone");
   return op;
 }
 

@@ -4,7 +4,9 @@
 //
 //   PUT    /v1/store/KEY?ttl=10m&pin=1h&replace=true&durability=d2&replicas=2
 //                                                        body = the value; x-mc-crc32c: 8 hexadecimal digits
+//   PUT    /v1/store/KEY?group=true                      body = a group (wire/value_group.h), else nothing is put
 //   GET    /v1/store/KEY?lease=10s                       HEAD: only whether it is there, and its size
+//   GET    /v1/store/KEY?member=NAME | members=true      one member of a group, or a list of them as JSON
 //   DELETE /v1/store/KEY?force=true
 //   POST   /v1/store/KEY?op=pin&for=1h | op=unpin | op=copy&to=KEY&replace=true | op=move&to=KEY
 //   GET    /v1/store?prefix=P&after=KEY&limit=N          JSON
@@ -42,6 +44,8 @@ struct StoreOp {
   std::string key, to;          // `to`: of copy and move
   node::ValueTerms terms;       // of a put; `replaces` also of copy and move
   Duration lease{};             // of a get
+  std::string member;           // of a get: the member of a group; "" = the whole value
+  bool lists_members = false;   // of a get
   Duration pin{};               // of a pin
   bool forced = false;          // of a remove: holders of replicas that are away do not stop it
   std::string_view value;       // of a put; points into the body

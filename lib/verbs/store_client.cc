@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "door/store_request.h"
 #include "verbs/ask.h"
+#include "wire/value_group.h"
 
 namespace mc::verbs {
 namespace {
@@ -110,7 +111,20 @@ Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_v
 }
 
 Result<std::string> StoreClient::put(std::string_view key, std::string_view value, const node::ValueTerms& terms) {
-  Query query;
+  return put_as(key, value, terms, {});
+}
+
+Result<std::string> StoreClient::put_group(std::string_view key, const std::vector<Member>& members,
+                                           const node::ValueTerms& terms) {
+  std::vector<wire::GroupMember> rows;
+  for (const Member& member : members) rows.push_back({.name = member.name, .bytes = member.value});
+  const auto value = wire::encode_group(std::move(rows));
+  if (!value) return user_error(err::kInvalidField, value.error().what, std::string(key));
+  return put_as(key, *value, terms, {{"group", "true"}});
+}
+
+Result<std::string> StoreClient::put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms,
+                                        Query query) {
   if (terms.ttl < Duration::max()) query.emplace_back("ttl", time_text(terms.ttl));
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
   if (terms.replaces) query.emplace_back("replace", "true");
@@ -137,17 +151,16 @@ bool StoreClient::leave_place() {
   return false;
 }
 
-Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
+Result<http::ClientOutcome> StoreClient::get_anywhere(std::string_view key, const Query& query) {
   for (;;) {
-    auto value = get_here(key, lease);
-    if (value || value.error().mc != err::kPeerUnreachable || !leave_place()) return value;
+    auto outcome = call(http::Method::get, key, query, {});
+    if (outcome || outcome.error().mc != err::kPeerUnreachable || !leave_place()) return outcome;
   }
 }
 
-Result<std::string> StoreClient::get_here(std::string_view key, Duration lease) {
-  Query query;
-  if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
-  MC_TRY(outcome, call(http::Method::get, key, query, {}));
+/// The bytes of the answer, which match their checksum.
+Result<std::string> StoreClient::get_summed(std::string_view key, const Query& query) {
+  MC_TRY(outcome, get_anywhere(key, query));
   const auto crc = door::parse_crc(http::find_header(outcome.headers, door::kStoreCrcHeader));
   if (!crc)
     return user_error(err::kPeerGarbage,
@@ -156,6 +169,35 @@ Result<std::string> StoreClient::get_here(std::string_view key, Duration lease) 
                       place_, std::string(kCompareVersions));
   if (*crc != sum(outcome.body)) return damaged(key, place_);
   return std::move(outcome.body);
+}
+
+Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
+  Query query;
+  if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
+  return get_summed(key, query);
+}
+
+Result<std::vector<StoreClient::Member>> StoreClient::get_group(std::string_view key, Duration lease) {
+  MC_TRY(value, get(key, lease));
+  const auto members = wire::parse_group(value);
+  if (!members) return user_error(err::kInvalidField, members.error().what, std::string(key));
+  std::vector<Member> out;
+  for (const wire::GroupMember& member : *members) {
+    if (member.crc != sum(member.bytes)) return damaged(std::string(key) + "/" + std::string(member.name), place_);
+    out.push_back({std::string(member.name), std::string(member.bytes)});
+  }
+  return out;
+}
+
+Result<std::string> StoreClient::get_member(std::string_view key, std::string_view name, Duration lease) {
+  Query query{{"member", std::string(name)}};
+  if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
+  return get_summed(key, query);
+}
+
+Result<Json> StoreClient::list_members(std::string_view key) {
+  MC_TRY(outcome, get_anywhere(key, {{"members", "true"}}));
+  return read_json(outcome.body, place_);
 }
 
 Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {

@@ -34,6 +34,10 @@ class StoreClient {
     /// none.
     std::function<std::vector<std::string>()> find_others = {};
   };
+  /// A member of a group.
+  struct Member {
+    std::string name, value;
+  };
   /// One operation of a batch: a put of `value`, or a get that fills it.
   struct Item {
     std::string key;
@@ -47,6 +51,16 @@ class StoreClient {
   /// "created", "replaced" or "unchanged". Errors keep the number and the next step that the node sent.
   Result<std::string> put(std::string_view key, std::string_view value, const node::ValueTerms& terms);
   Result<std::string> get(std::string_view key, Duration lease = {});
+  /// Puts all members under one key, as one value (wire/value_group.h): they appear, are evicted and are removed
+  /// together, and everything here that takes a key takes that of a group. MC4002: no group can be made of them.
+  Result<std::string> put_group(std::string_view key, const std::vector<Member>& members,
+                                const node::ValueTerms& terms);
+  /// All members, in the order of their names. MC4002: the value is no group.
+  Result<std::vector<Member>> get_group(std::string_view key, Duration lease = {});
+  /// One member. MC4007: there is no such group, or no such member in it.
+  Result<std::string> get_member(std::string_view key, std::string_view name, Duration lease = {});
+  /// "members", as GET /v1/store/KEY?members=true answers.
+  Result<Json> list_members(std::string_view key);
   /// Size of the value; nothing when there is none.
   Result<std::optional<uint64_t>> exist(std::string_view key);
   /// `forced`: holders of replicas that are away do not stop it.
@@ -69,7 +83,9 @@ class StoreClient {
   Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
                                    http::Headers headers = {}, std::string_view lent = {});
   bool leave_place();
-  Result<std::string> get_here(std::string_view key, Duration lease);
+  Result<std::string> put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms, Query query);
+  Result<http::ClientOutcome> get_anywhere(std::string_view key, const Query& query);
+  Result<std::string> get_summed(std::string_view key, const Query& query);
   Result<std::optional<uint64_t>> exist_here(std::string_view key);
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
   Result<std::vector<Json>> batch(Json ops, std::string values, std::string& answered);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -82,22 +83,100 @@ Result<std::string> read_value(const std::string& path) {
   return error;
 }
 
-Result<int> put_in(const cli::Args& args, StoreClient& store) {
-  MC_TRY(value, read_value(args.positional_one("FILE")));
+node::ValueTerms terms_of(const cli::Args& args) {
+  return {.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
+          .pin = time_or(args, flags::kPutPin, {}),
+          .replaces = args.on(flags::kReplace),
+          .durability = durability_of(args),
+          .copies = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicas), UINT32_MAX))};
+}
+
+/// The files as members of a group. Nothing is sent before all of them are read.
+Result<int> put_group_in(const cli::Args& args, StoreClient& store) {
+  std::vector<StoreClient::Member> members;
+  size_t bytes = 0;
+  for (const std::string& path : args.positional("FILE")) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    if (path == "-" || name.empty())
+      return user_error(err::kBadValue, "'" + path + "' names no file, and members have the names of their files",
+                        "FILE");
+    MC_TRY(value, read_value(path));
+    bytes += value.size();
+    if (bytes > kFileMax)
+      return user_error(err::kInputTooLarge, "the members have more than " + format_bytes(kFileMax), "FILE",
+                        "put them in several groups");
+    members.push_back({name, std::move(value)});
+  }
   const std::string key = args.positional_one("KEY");
-  const node::ValueTerms terms{
-      .ttl = time_or(args, flags::kTimeToLive, Duration::max()),
-      .pin = time_or(args, flags::kPutPin, {}),
-      .replaces = args.on(flags::kReplace),
-      .durability = durability_of(args),
-      .copies = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicas), UINT32_MAX))};
-  MC_TRY(outcome, store.put(key, value, terms));
+  MC_TRY(outcome, store.put_group(key, members, terms_of(args)));
+  MC_CHECK(say(args, key,
+               outcome + " " + std::to_string(members.size()) + " members, " + std::to_string(bytes) + " bytes"));
+  return 0;
+}
+
+Result<int> put_in(const cli::Args& args, StoreClient& store) {
+  if (args.on(flags::kGroup)) return put_group_in(args, store);
+  if (args.positional("FILE").size() > 1)
+    return user_error(err::kUsage, "a key has one value, and several files are given", "FILE",
+                      "give --group to put them as the members of one group");
+  MC_TRY(value, read_value(args.positional("FILE").front()));
+  const std::string key = args.positional_one("KEY");
+  MC_TRY(outcome, store.put(key, value, terms_of(args)));
   MC_CHECK(say(args, key, outcome + " " + std::to_string(value.size()) + " bytes"));
   return 0;
 }
 
+/// Names of members come from other programs. One that is a path could be written anywhere.
+Result<void> check_file_name(const std::string& name) {
+  const bool is_plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+                        name.find('\0') == std::string::npos;
+  if (is_plain) return {};
+  return user_error(err::kBadValue, "the member \"" + show_controls(name) + "\" has no name of a file", "--into",
+                    "get it with --member, into a file that you name");
+}
+
+Result<int> get_into(const cli::Args& args, StoreClient& store) {
+  const std::string folder = args.text(flags::kInto);
+  MC_TRY(members, store.get_group(args.positional_one("KEY"), time_or(args, flags::kLease, {})));
+  for (const StoreClient::Member& member : members) MC_CHECK(check_file_name(member.name));
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return user_error(err::kFileAccess, folder + ": " + failed.message(), "--into");
+  for (const StoreClient::Member& member : members) {
+    const std::string path = folder + "/" + member.name;
+    if (auto written = write_file_atomic(path, member.value); !written)
+      return as_user_error(err::kFileAccess, std::move(written).error());
+    MC_CHECK(say(args, path, std::to_string(member.value.size()) + " bytes"));
+  }
+  return 0;
+}
+
+Result<int> list_members_of(const cli::Args& args, StoreClient& store) {
+  MC_TRY(answer, store.list_members(args.positional_one("KEY")));
+  std::string out;
+  for (const Json& member : answer["members"].items()) {
+    if (args.on(flags::kJson)) {
+      out += member.dump() + "\n";
+      continue;
+    }
+    char line[64];
+    std::snprintf(line, sizeof line, "%11lld  %8.8s  ", static_cast<long long>(member["bytes"].as_int()),
+                  std::string(member["crc32c"].as_string()).c_str());
+    out += line + std::string(member["name"].as_string()) + "\n";
+  }
+  MC_CHECK(write_foreign(1, out));
+  return 0;
+}
+
 Result<int> get_from(const cli::Args& args, StoreClient& store) {
-  MC_TRY(value, store.get(args.positional_one("KEY"), time_or(args, flags::kLease, {})));
+  const std::string key = args.positional_one("KEY");
+  const Duration lease = time_or(args, flags::kLease, {});
+  const bool into = args.present(flags::kInto), one = args.present(flags::kMember), all = args.on(flags::kMembers);
+  if (into + one + all > 1)
+    return user_error(err::kUsage, "--member, --members and --into exclude each other", "--member");
+  if (into) return get_into(args, store);
+  if (all) return list_members_of(args, store);
+  MC_TRY(value, one ? store.get_member(key, args.text(flags::kMember), lease) : store.get(key, lease));
   MC_CHECK(write_foreign(1, value));
   return 0;
 }

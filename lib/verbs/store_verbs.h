@@ -1,4 +1,5 @@
-// The verbs of mc-cache on the values of a cache node: put, get, exist, rm, pin, unpin, copy, move, and ls --keys.
+// The verbs of mc-cache on the values of a cache node: put, get, exist, rm, pin, unpin, copy, move, and ls --keys. A
+// group of values is one value, so put and get alone have flags for its members.
 #pragma once
 
 #include "base/cli.h"
@@ -71,6 +72,15 @@ inline constexpr Flag kLease{.name = "lease",
                              .help = "keep the value from eviction for T, at most the node's --lease-time",
                              .choices = "none",
                              .one_shot = true};
+inline constexpr Flag kGroup{.name = "group",
+                             .kind = FlagKind::boolean,
+                             .help = "put the files as the members of one group, named as the files are",
+                             .one_shot = true};
+inline constexpr Flag kMember{.name = "member", .value = "NAME", .help = "one member of a group", .one_shot = true};
+inline constexpr Flag kMembers{
+    .name = "members", .kind = FlagKind::boolean, .help = "list the members of a group", .one_shot = true};
+inline constexpr Flag kInto{
+    .name = "into", .value = "DIR", .help = "write the members of a group as files of their names", .one_shot = true};
 inline constexpr Flag kPinFor{.name = "for",
                               .kind = FlagKind::duration,
                               .value = "T",
@@ -87,13 +97,15 @@ inline constexpr const Flag* kKeyFlags[] = {&flags::kTenant, &flags::kAdminKeyFi
                                             &flags::kApiKey, &flags::kJson};
 inline constexpr const Flag* kRemoveFlags[] = {&flags::kForce,      &flags::kTenant, &flags::kAdminKeyFile,
                                                &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
-inline constexpr const Flag* kPutFlags[] = {
-    &flags::kTimeToLive, &flags::kPutPin,       &flags::kReplace,    &flags::kDurability, &flags::kReplicas,
-    &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey,     &flags::kJson};
+inline constexpr const Flag* kPutFlags[] = {&flags::kGroup,      &flags::kTimeToLive,   &flags::kPutPin,
+                                            &flags::kReplace,    &flags::kDurability,   &flags::kReplicas,
+                                            &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile,
+                                            &flags::kApiKey,     &flags::kJson};
 /// The level of --durability.
 node::Durability durability_of(const cli::Args& args);
-inline constexpr const Flag* kGetFlags[] = {&flags::kLease, &flags::kTenant, &flags::kAdminKeyFile, &flags::kApiKeyFile,
-                                            &flags::kApiKey};
+inline constexpr const Flag* kGetFlags[] = {
+    &flags::kMember,       &flags::kMembers,    &flags::kInto,   &flags::kLease, &flags::kTenant,
+    &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 inline constexpr const Flag* kMoveFlags[] = {&flags::kReplace,    &flags::kTenant, &flags::kAdminKeyFile,
                                              &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 

@@ -14,6 +14,7 @@ void check(const mc::door::StoreOp& op) {
   const bool relocates = op.verb == StoreVerb::copy || op.verb == StoreVerb::move;
   if (relocates && !mc::node::check_value_key(op.to)) std::abort();
   if (op.terms.ttl <= mc::Duration{} || op.terms.pin < mc::Duration{} || op.lease < mc::Duration{}) std::abort();
+  if (!op.member.empty() && (op.verb != StoreVerb::get || op.lists_members)) std::abort();
   if (op.verb == StoreVerb::pin && op.pin <= mc::Duration{}) std::abort();
 }
 

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 import threading
@@ -20,6 +21,15 @@ keys = ["sk-one-1111"]
 [tenant.two]
 keys = ["sk-two-2222"]
 """
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
 
 
 def private_file(folder, name, text):
@@ -132,6 +142,74 @@ class Store(unittest.TestCase):
         self.assertEqual((code, out), (1, b""))
         self.assertIn("MC4007", err)
         self.assertEqual(self.verb("exist", "dir/a key", "other")[:2], (1, b"dir/a key absent\nother absent\n"))
+
+    def test_a_group_is_put_from_files_and_given_back_whole_or_member_by_member(self):
+        members = {f"layer.{i}": os.urandom(1000 + i) for i in range(5)}
+        with tempfile.TemporaryDirectory() as folder:
+            paths = []
+            for name, value in members.items():
+                paths.append(os.path.join(folder, name))
+                with open(paths[-1], "wb") as file:
+                    file.write(value)
+            code, out, err = self.verb("put", "group", *paths, "--group")
+            self.assertEqual((code, out), (0, b"group created 5 members, 5010 bytes\n"), err)
+            code, out, err = self.verb("get", "group", "--members", "--json")
+            listed = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual({row["name"]: row["bytes"] for row in listed}, {n: len(v) for n, v in members.items()})
+            for name, value in members.items():
+                self.assertEqual(self.verb("get", "group", "--member", name)[:2], (0, value))
+            into = os.path.join(folder, "back")
+            self.assertEqual(self.verb("get", "group", "--into", into)[0], 0)
+            for name, value in members.items():
+                with open(os.path.join(into, name), "rb") as file:
+                    self.assertEqual(file.read(), value)
+            self.assertEqual([row["key"] for row in self.list()], ["group"])
+            self.assertEqual(self.verb("move", "group", "moved")[0], 0)
+            self.assertEqual(self.verb("get", "moved", "--member", "layer.3")[:2], (0, members["layer.3"]))
+            self.assertEqual(self.verb("rm", "moved")[0], 0)
+            for name in members:
+                code, _, err = self.verb("get", "moved", "--member", name)
+                self.assertEqual(code, 1)
+                self.assertIn("MC4007", err)
+            # Without --group several files are no value, and a group needs files with names.
+            self.assertEqual(self.verb("put", "group", *paths)[0], 2)
+            self.assertEqual(self.verb("put", "group", paths[0], "-", "--group", stdin=b"")[0], 2)
+            self.assertEqual(self.verb("put", "group", paths[0], paths[0], "--group")[0], 1)
+            self.assertEqual(self.verb("get", "group", "--members", "--member", "layer.0")[0], 2)
+            self.assertEqual(self.list(), [])
+
+    def test_a_member_whose_name_is_a_path_is_written_nowhere(self):
+        name = b"../escaped"
+        directory = struct.pack("<QIHH", 2, crc32c(b"hi"), len(name), 0) + name
+        head = struct.pack("<4sHHII", b"MVGr", 1, 0, 1, len(directory))
+        crc = crc32c(head + bytes(8) + directory)
+        group = head + struct.pack("<II", crc, 0) + directory + b"hi"
+        status, _, answer = self.ask("PUT", "/v1/store/evil?group=true", group, key="sk-one-1111")
+        self.assertEqual(status, 201, answer)
+        with tempfile.TemporaryDirectory() as folder:
+            into = os.path.join(folder, "into")
+            code, _, err = self.verb("get", "evil", "--into", into, "--tenant", "one")
+            self.assertEqual(code, 2)
+            self.assertIn("no name of a file", err)
+            self.assertEqual(os.listdir(folder), [])
+            got = self.verb("get", "evil", "--member", "../escaped", "--tenant", "one")
+            self.assertEqual(got[:2], (0, b"hi"))
+        self.assertEqual(self.verb("rm", "evil", "--tenant", "one")[0], 0)
+
+    def test_a_group_is_evicted_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [os.path.join(folder, f"part{i}") for i in range(4)]
+            for path in paths:
+                with open(path, "wb") as file:
+                    file.write(os.urandom(100_000))
+            for number in range(12):  # 2 MiB hold five of them
+                self.assertEqual(self.verb("put", f"g{number:02}", *paths, "--group")[0], 0)
+            kept = {row["key"] for row in self.list()}
+            self.assertLess(len(kept), 12)
+            self.assertIn("g11", kept)
+            for number in range(12):
+                there = [self.verb("get", f"g{number:02}", "--member", f"part{i}")[0] == 0 for i in range(4)]
+                self.assertEqual(there, [f"g{number:02}" in kept] * 4)
 
     def test_keys_without_a_value_do_not_keep_the_other_keys_from_being_changed(self):
         for verb, done in (("pin", b"pinned for 1h"), ("unpin", b"unpinned"), ("rm", b"removed")):
@@ -451,6 +529,28 @@ class Durable(unittest.TestCase):
         self.assertLessEqual(pinned["ttl_ms"], 3_600_000)
         self.assertGreater(pinned["ttl_ms"], 3_000_000)
         self.assertGreater(pinned["pin_ms"], 1_500_000)
+
+    def test_a_durable_group_outlives_kill_9_whole_or_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            members = {f"part{i}": os.urandom(150_000) for i in range(4)}
+            paths = [os.path.join(folder, name) for name in members]
+            for path, value in zip(paths, members.values()):
+                with open(path, "wb") as file:
+                    file.write(value)
+            self.verb("put", "kept", *paths, "--group", "--durability", "d2", "--pin", "1h")
+            # The second one is killed while it is written: it is there with all members, or with none.
+            put = subprocess.Popen(
+                [cluster.program("mc-cache"), "put", "c0", "torn", *paths, "--group", "--durability", "d2"],
+                env=self.c.env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            self.restart()
+            put.wait()
+            for name, value in members.items():
+                self.assertEqual(self.verb("get", "kept", "--member", name), value)
+            there = [run("mc-cache", "get", "c0", "torn", "--member", n, env=self.c.env)[:2] for n in members]
+            self.assertIn(there, ([(0, v) for v in members.values()], [(1, b"")] * 4))
 
     def test_values_beyond_memory_go_to_disk_and_come_back(self):
         values = {f"k{i}": os.urandom(1 << 20) for i in range(10)}

@@ -31,7 +31,9 @@ constexpr cli::Positional kListArgs[] = {
     {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};
 constexpr cli::Positional kPutArgs[] = {kListArgs[0],
                                         {.name = "KEY", .help = "1 to 1024 bytes of text"},
-                                        {.name = "FILE", .help = "the value, at most 64 MiB; - is stdin"}};
+                                        {.name = "FILE",
+                                         .help = "the value, at most 64 MiB; - is stdin; several with --group",
+                                         .max = -1}};
 constexpr cli::Positional kGetArgs[] = {kListArgs[0], kPutArgs[1]};
 constexpr cli::Positional kKeysArgs[] = {kListArgs[0], {.name = "KEY", .help = "one or more keys", .max = -1}};
 constexpr cli::Positional kPinArgs[] = {

@@ -12,6 +12,7 @@
 #include "base/errors.h"
 #include "http/client.h"
 #include "test.h"
+#include "wire/value_group.h"
 
 namespace store_api_test {
 using namespace mc;
@@ -228,6 +229,53 @@ TEST_CASE("door/store_api: a value comes back byte for byte with its checksum, a
   CHECK(door.ask(Method::head, "/other").status == 404);
   CHECK(door.ask(Method::del, "/a/b%20c").status == 204);
   CHECK(door.ask(Method::get, "/a/b%20c").status == 404);
+}
+
+TEST_CASE("door/store_api: a group is put whole, and each member comes back alone with its checksum") {
+  Door door;
+  const std::string large = binary(200'000);
+  const auto group = wire::encode_group({{"layer.1", large}, {"layer.0", "first"}});
+  REQUIRE_OK(group);
+  CHECK(door.ask(Method::put, "/g?group=true", *group).status == 201);
+  const auto member = door.ask(Method::get, "/g?member=layer.1");
+  CHECK(member.status == 200);
+  CHECK(member.body == large);
+  CHECK(http::find_header(member.headers, "x-mc-crc32c") ==
+        json_of(door.ask(Method::put, "/alone", large))["crc32c"].as_string());
+  CHECK(door.ask(Method::get, "/g").body == *group);
+  const Json list = json_of(door.ask(Method::get, "/g?members=true"));
+  REQUIRE(list["members"].size() == 2);
+  CHECK(list["members"][0]["name"].as_string() == "layer.0");
+  CHECK(list["members"][1]["bytes"].as_int() == 200'000);
+  CHECK(list["members"][1]["crc32c"].as_string() == http::find_header(member.headers, "x-mc-crc32c"));
+  CHECK(door.ask(Method::get, "/g?member=layer.2").status == 404);
+  CHECK(door.ask(Method::del, "/g").status == 204);
+  for (const char* gone : {"/g", "/g?member=layer.0", "/g?member=layer.1", "/g?members=true"})
+    CHECK(door.ask(Method::get, gone).status == 404);
+}
+
+TEST_CASE("door/store_api: what is no whole group is not put as one, and none of its members is there") {
+  Door door;
+  const auto group = wire::encode_group({{"a", "first"}, {"b", "second"}});
+  REQUIRE_OK(group);
+  const auto control = wire::encode_group({{"a\x01", "first"}});
+  REQUIRE_OK(control);
+  const std::string_view whole = *group;
+  for (const std::string_view bad : {whole.substr(0, whole.size() - 1), whole.substr(0, 30), whole.substr(1),
+                                     std::string_view("text"), std::string_view(), std::string_view(*control)}) {
+    const auto refused = door.ask(Method::put, "/g?group=true", std::string(bad));
+    CHECK(refused.status == 400);
+    CHECK(json_of(refused)["error"]["param"].as_string() == "group");
+    CHECK(door.ask(Method::head, "/g").status == 404);
+  }
+  CHECK(door.ask(Method::put, "/text", "text").status == 201);
+  for (const char* query : {"/text?member=a", "/text?members=true", "/text?member=", "/text?member=a&members=true"}) {
+    const auto refused = door.ask(Method::get, query);
+    CHECK(refused.status == 400);
+    CHECK(json_of(refused)["error"]["param"].as_string() == "member");
+  }
+  const auto batch = door.ask(Method::post, "", "{\"ops\":[{\"op\":\"get\",\"key\":\"text\",\"member\":\"a\"}]}\n");
+  CHECK(batch.status == 400);
 }
 
 TEST_CASE("door/store_api: bytes that do not match the client's checksum are not kept") {

@@ -1,0 +1,130 @@
+#include "wire/value_group.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/copy_crc.h"
+
+namespace mc::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr uint32_t kGroupMagic = 0x7247'564d;  // "MVGr"
+constexpr uint16_t kGroupVersion = 1;
+constexpr size_t kGroupMembersAt = 8, kGroupDirectoryAt = 12, kGroupCrcAt = 16;
+
+template <class T>
+void put_group_at(std::string& out, size_t at, T value) {
+  MC_ASSERT_LE(at + sizeof value, out.size());
+  std::memcpy(out.data() + at, &value, sizeof value);
+}
+
+template <class T>
+T group_at(std::string_view bytes, size_t at) {
+  T value;
+  MC_ASSERT_LE(at + sizeof value, bytes.size());
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+uint32_t group_sum(std::string_view bytes) {
+  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+}
+
+/// The checksum of a head and its directory, which `bytes` begin with.
+uint32_t group_head_crc(std::string_view bytes) {
+  std::string copy(bytes);
+  put_group_at(copy, kGroupCrcAt, uint32_t{0});
+  return group_sum(copy);
+}
+
+Error corrupt_group(const std::string& what) {
+  return {Code::corrupt, "group: " + what};
+}
+
+}  // namespace
+
+Result<std::string> encode_group(std::vector<GroupMember> members) {
+  const auto invalid = [](const std::string& what) { return Error{Code::invalid, "group: " + what}; };
+  if (members.empty() || members.size() > kGroupMembersMax)
+    return invalid("it has " + std::to_string(members.size()) + " members, and 1 to " +
+                   std::to_string(kGroupMembersMax) + " are possible");
+  std::ranges::sort(members, {}, &GroupMember::name);
+  size_t directory = 0, bytes = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const std::string_view name = members[i].name;
+    if (name.empty() || name.size() > kGroupNameMax)
+      return invalid("the name of a member has 1 to " + std::to_string(kGroupNameMax) + " bytes, not " +
+                     std::to_string(name.size()));
+    if (i > 0 && name == members[i - 1].name) return invalid("two members have the name " + std::string(name));
+    directory += kGroupEntryBytes + name.size();
+    bytes += members[i].bytes.size();
+  }
+  std::string out;
+  out.reserve(kGroupHeadBytes + directory + bytes);
+  out.resize(kGroupHeadBytes);
+  put_group_at(out, 0, kGroupMagic);
+  put_group_at(out, 4, kGroupVersion);
+  put_group_at(out, kGroupMembersAt, static_cast<uint32_t>(members.size()));
+  put_group_at(out, kGroupDirectoryAt, static_cast<uint32_t>(directory));
+  for (const GroupMember& member : members) {
+    const size_t at = out.size();
+    out.resize(at + kGroupEntryBytes);
+    put_group_at(out, at, uint64_t{member.bytes.size()});
+    put_group_at(out, at + 8, group_sum(member.bytes));
+    put_group_at(out, at + 12, static_cast<uint16_t>(member.name.size()));
+    out += member.name;
+  }
+  MC_ASSERT_EQ(out.size(), kGroupHeadBytes + directory);
+  put_group_at(out, kGroupCrcAt, group_head_crc(out));
+  for (const GroupMember& member : members) out += member.bytes;
+  return out;
+}
+
+Result<std::vector<GroupMember>> parse_group(std::string_view value) {
+  if (value.size() < 4 || group_at<uint32_t>(value, 0) != kGroupMagic)
+    return Error{Code::not_found, "group: it is none"};
+  if (value.size() < kGroupHeadBytes) return corrupt_group("it ends in its head");
+  if (const auto version = group_at<uint16_t>(value, 4); version != kGroupVersion)
+    return Error{Code::unsupported, "group: version " + std::to_string(version) + ", only " +
+                                        std::to_string(kGroupVersion) + " can be read"};
+  const size_t count = group_at<uint32_t>(value, kGroupMembersAt);
+  const size_t directory = group_at<uint32_t>(value, kGroupDirectoryAt);
+  if (count == 0 || count > kGroupMembersMax) return corrupt_group("it has " + std::to_string(count) + " members");
+  if (directory > value.size() - kGroupHeadBytes) return corrupt_group("it ends in its directory");
+  if (group_at<uint16_t>(value, 6) != 0 || group_at<uint32_t>(value, 20) != 0)
+    return corrupt_group("a reserved field is not 0");
+  const size_t end = kGroupHeadBytes + directory;
+  if (group_head_crc(value.substr(0, end)) != group_at<uint32_t>(value, kGroupCrcAt))
+    return corrupt_group("its directory does not match its checksum");
+  std::vector<GroupMember> members;
+  size_t at = kGroupHeadBytes, place = end;
+  for (size_t i = 0; i < count; ++i) {
+    if (end - at < kGroupEntryBytes) return corrupt_group("its directory is too short");
+    const auto bytes = group_at<uint64_t>(value, at);
+    const size_t name_bytes = group_at<uint16_t>(value, at + 12);
+    if (group_at<uint16_t>(value, at + 14) != 0) return corrupt_group("a reserved field is not 0");
+    if (name_bytes == 0 || name_bytes > kGroupNameMax || end - at - kGroupEntryBytes < name_bytes)
+      return corrupt_group("the name of member " + std::to_string(i) + " has " + std::to_string(name_bytes) + " bytes");
+    if (bytes > value.size() - place) return corrupt_group("member " + std::to_string(i) + " ends behind the value");
+    const GroupMember member{.name = value.substr(at + kGroupEntryBytes, name_bytes),
+                             .bytes = value.substr(place, static_cast<size_t>(bytes)),
+                             .crc = group_at<uint32_t>(value, at + 8)};
+    if (!members.empty() && member.name <= members.back().name) return corrupt_group("its names are not in order");
+    members.push_back(member);
+    at += kGroupEntryBytes + name_bytes;
+    place += member.bytes.size();
+  }
+  if (at != end || place != value.size()) return corrupt_group("it has bytes that belong to no member");
+  return members;
+}
+
+const GroupMember* find_member(std::span<const GroupMember> members, std::string_view name) {
+  const auto found = std::ranges::lower_bound(members, name, {}, &GroupMember::name);
+  return found != members.end() && found->name == name ? &*found : nullptr;
+}
+
+}  // namespace mc::wire
