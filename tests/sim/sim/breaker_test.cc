@@ -18,6 +18,7 @@ WorldOptions shape(uint64_t seed) {
   o.decode = 1 + static_cast<uint32_t>(rng.below(3));
   if (o.prefill * o.decode == 1) o.decode = 2;
   o.page_count = 200;
+  o.events_per_check = 4;
   using Hold = node::ConductorOptions::Hold;
   o.hold = rng.chance(0.5) ? Hold::off : Hold::on;
   o.faults.cut = {{"d0", "p0"}};
@@ -41,7 +42,7 @@ bool answered(const Outcome& o) {
 
 TEST_CASE("sim: a pair that fails all its transfers costs three requests and its probes a retry, and comes back") {
   uint64_t probes = 0;
-  for (uint64_t i = 0; i < seed_count(20); ++i) {
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
     const WorldOptions options = shape(40000 + test::seed() + i);
     const auto reason = options.faults.cut_code == Code::invalid ? node::Reason::kv_transfer : node::Reason::peer_lost;
     World world(options);
@@ -79,7 +80,7 @@ TEST_CASE("sim: a pair that fails all its transfers costs three requests and its
 }
 
 TEST_CASE("sim: a crowd on a cluster with a broken pair loses no request, and the pair is in use again when mended") {
-  for (uint64_t i = 0; i < seed_count(20); ++i) {
+  for (uint64_t i = 0; i < seed_count(12); ++i) {
     World world(shape(50000 + test::seed() + i));
     world.run_for(100ms);
     INFO("seed " << 50000 + test::seed() + i);
