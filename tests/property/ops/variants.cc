@@ -169,13 +169,16 @@ TEST_CASE("ops: products agree with double for every shape, dtype and variant") 
         std::vector<float> tiled(rows * shape.n, NAN), rowwise(rows * shape.n, NAN);
         matmul.prefill(*packed, x.data(), tiles, tiled.data());
         matmul.decode(*packed, x.data(), rows, rowwise.data());
+        std::vector<double> left(x.begin(), x.end()), right(shape.n * shape.k);
+        for (double& a : left)
+          if (dtype == Dtype::bf16) a = bf16_to_f32(f32_to_bf16(static_cast<float>(a)));
+        for (size_t i = 0; i < right.size(); ++i) right[i] = packed->at(i / shape.k, i % shape.k);
         double worst = 0;
         for (size_t r = 0; r < rows; ++r)
           for (size_t c = 0; c < shape.n; ++c) {
             double sum = 0, magnitude = 0;
             for (size_t i = 0; i < shape.k; ++i) {
-              const float a = dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(x[r * shape.k + i])) : x[r * shape.k + i];
-              const double term = static_cast<double>(a) * packed->at(c, i);
+              const double term = left[r * shape.k + i] * right[c * shape.k + i];
               sum += term;
               magnitude += std::abs(term);
             }
