@@ -1,5 +1,6 @@
 // Global memory of the emulated device: allocations, and the checks of an access to them.
 #include <algorithm>
+#include <bit>
 
 #include "base/assert.h"
 #include "gpu/emu/machine.h"
@@ -8,6 +9,17 @@ namespace mc::gpu::emu {
 namespace {
 
 constexpr uint64_t kGap = 4096;  // unmapped bytes between allocations
+constexpr size_t kBits = 64;     // of a word of Block::defined
+
+/// Calls f(word, bits) for the words of Block::defined that the bytes lie in, with their bits in it.
+template <class F>
+void for_defined(size_t at, size_t bytes, F&& f) {
+  for (size_t end = at + bytes; at < end;) {
+    const size_t first = at % kBits, count = std::min(kBits - first, end - at);
+    f(at / kBits, (count == kBits ? ~uint64_t{0} : (uint64_t{1} << count) - 1) << first);
+    at += count;
+  }
+}
 
 /// Whether the running lane comes after the write of a word in its own grid.
 bool sees(const DeviceMemory::Writer& writer, Access access) {
@@ -99,11 +111,11 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
   MC_ASSERT_LE(at + bytes, block->last_write.size() * 4);
   if (grid.options.checks && access == Access::read) check_read(*block, at, bytes);
   if (grid.options.checks && access != Access::read) check_write(*block, at, bytes, access);
-  for (size_t i = at; i < at + bytes && block->undefined > 0; ++i) {
-    if (access != Access::write && !block->defined[i])
-      fail("uninitialised", "byte " + std::to_string(i) + " of '" + block->name + "' was never written");
-    block->undefined -= block->defined[i] ? 0 : 1;
-    block->defined[i] = true;
+  if (block->undefined > 0) {
+    if (access == Access::write)
+      DeviceMemory::define(*block, at, bytes);
+    else if (const size_t first = DeviceMemory::first_undefined(*block, at, bytes); first < at + bytes)
+      fail("uninitialised", "byte " + std::to_string(first) + " of '" + block->name + "' was never written");
   }
   return block->bytes.data() + at;
 }
@@ -114,7 +126,7 @@ uint64_t DeviceMemory::allocate(size_t bytes, std::string name) {
   next_ = (next_ + bytes + kGap + 255) / 256 * 256;  // never used again: a stale address stays unmapped
   block->name = std::move(name);
   block->bytes.resize(bytes, std::byte{0xff});  // NaN in every real type
-  block->defined.resize(bytes);
+  block->defined.resize((bytes + kBits - 1) / kBits);
   block->undefined = bytes;
   block->last_write.resize((bytes + 3) / 4);
   block->reader.resize((bytes + 3) / 4);
@@ -154,10 +166,20 @@ void DeviceMemory::write(uint64_t address, std::span<const std::byte> from) {
 
 void DeviceMemory::define(Block& block, size_t at, size_t bytes) {
   MC_ASSERT_LE(at + bytes, block.bytes.size());
-  for (size_t i = at; i < at + bytes && block.undefined > 0; ++i) {
-    block.undefined -= block.defined[i] ? 0 : 1;
-    block.defined[i] = true;
-  }
+  if (block.undefined == 0) return;
+  for_defined(at, bytes, [&](size_t word, uint64_t bits) {
+    block.undefined -= static_cast<size_t>(std::popcount(bits & ~block.defined[word]));
+    block.defined[word] |= bits;
+  });
+}
+
+size_t DeviceMemory::first_undefined(const Block& block, size_t at, size_t bytes) {
+  size_t out = at + bytes;
+  for_defined(at, bytes, [&](size_t word, uint64_t bits) {
+    const uint64_t missing = bits & ~block.defined[word];
+    if (missing != 0) out = std::min(out, word * kBits + static_cast<size_t>(std::countr_zero(missing)));
+  });
+  return out;
 }
 
 void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
@@ -167,10 +189,12 @@ void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
 }
 
 bool DeviceMemory::ends_before(uint32_t earlier, uint32_t self) const {
+  if (order_ == nullptr) return true;
+  auto& known = ordered_[earlier % std::size(ordered_)];
   const std::pair pair(earlier, self);
-  if (order_ == nullptr || pair == ordered_) return true;
+  if (pair == known) return true;
   if (!order_->ends_before(earlier)) return false;
-  ordered_ = pair;
+  known = pair;
   return true;
 }
 
@@ -181,6 +205,7 @@ uint32_t DeviceMemory::unordered(const Block& block, size_t word, uint32_t self,
   if (!writes) return 0;
   const uint32_t reader = block.reader[word].grid;
   if (reader != 0 && reader != self && !ends_before(reader, self)) return reader;
+  if (block.beside.empty()) return 0;
   if (const auto beside = block.beside.find(word); beside != block.beside.end())
     for (const uint32_t grid : beside->second)
       if (grid != self && !ends_before(grid, self)) return grid;

@@ -97,7 +97,7 @@ class DeviceMemory {
     uint64_t address = 0;
     std::string name;
     std::vector<std::byte> bytes;
-    std::vector<bool> defined;         // by byte
+    std::vector<uint64_t> defined;     // a bit for each byte
     size_t undefined = 0;              // bytes that are not
     std::vector<uint32_t> last_write;  // by 4 bytes: the grid or copy that made it
     std::vector<Writer> writer;        // likewise; empty before the first write by a kernel
@@ -127,6 +127,8 @@ class DeviceMemory {
   void note_read(Block& block, size_t word, uint32_t self) const;
   /// Bytes of a block that were written.
   static void define(Block& block, size_t at, size_t bytes);
+  /// The first of the bytes that was not written; at + bytes when all were.
+  static size_t first_undefined(const Block& block, size_t at, size_t bytes);
   /// Grids and copies share the numbers: the number of a copy that starts.
   uint32_t start_copy() {
     start_grid(false);
@@ -143,7 +145,8 @@ class DeviceMemory {
   bool waited_ = true;       // the current grid, for those before it
   mutable size_t last_ = 0;  // found last
   const GridOrder* order_ = nullptr;
-  mutable std::pair<uint32_t, uint32_t> ordered_;  // two grids that ends_before() found to be ordered
+  // Pairs of grids that ends_before() found to be ordered, by the earlier one: the writers of a kernel's operands.
+  mutable std::pair<uint32_t, uint32_t> ordered_[16] = {};
 };
 
 /// How interleavings are drawn.

@@ -106,6 +106,13 @@ void Order::fence_copies(Lanes& warp, uint32_t lanes) {
   warp.with_extra |= lanes;
 }
 
+void Order::reset(View& view) const {
+  if (view.seen.size() == agents_)
+    view.clear();
+  else
+    view = View(agents_);
+}
+
 void Order::copied(uint32_t warp, uint32_t lanes, uint32_t clock, View& out) {
   MC_ASSERT_EQ(out.seen.size(), agents_);
   has_copies_ = true;
@@ -144,9 +151,13 @@ bool Order::ordered(uint32_t number, uint32_t lanes, const Event& after, bool fe
 Shadow::Shadow(Order& order, uint32_t bytes, bool strict)
     : order_(order),
       strict_(strict),
-      words_((size_t{bytes} + kChunkBytes - 1) / kChunkBytes * kChunkWords),
-      reads_(words_.size() * order.warps()),
-      split_(words_.size() / kChunkWords) {}
+      split_((size_t{bytes} + kChunkBytes - 1) / kChunkBytes),
+      words_(split_.size() * kChunkWords),
+      reads_(words_.size() * order.warps()) {}
+
+size_t Shadow::place(size_t at) const {
+  return at % kChunkWords * split_.size() + at / kChunkWords;
+}
 
 template <class F>
 Conflict Shadow::each(uint32_t address, uint32_t bytes, F&& f) {
@@ -164,10 +175,9 @@ Conflict Shadow::each(uint32_t address, uint32_t bytes, F&& f) {
 
 void Shadow::split(size_t chunk) {
   const size_t first = chunk * kChunkWords, warps = order_.warps();
-  for (size_t word = first + 1; word < first + kChunkWords; ++word) {
-    words_[word] = words_[first];
-    std::copy_n(reads_.begin() + static_cast<std::ptrdiff_t>(first * warps), warps,
-                reads_.begin() + static_cast<std::ptrdiff_t>(word * warps));
+  for (size_t at = first + 1; at < first + kChunkWords; ++at) {
+    word(at) = word(first);
+    std::copy_n(&reads_[place(first) * warps], warps, &reads_[place(at) * warps]);
   }
   split_[chunk] = 1;
 }
@@ -175,16 +185,17 @@ void Shadow::split(size_t chunk) {
 void Shadow::merge(uint32_t address, uint32_t bytes) {
   const size_t end = (address + bytes) / kChunkBytes;
   for (size_t chunk = (address + kChunkBytes - 1) / kChunkBytes; chunk < end; ++chunk) {
-    const Word* first = &words_[chunk * kChunkWords];
+    if (split_[chunk] == 0) continue;
     // Without readers the reads of the words do not count.
-    if (split_[chunk] != 0 && first->readers == 0 &&
-        std::all_of(first + 1, first + kChunkWords, [&](const Word& word) { return word == *first; }))
-      split_[chunk] = 0;
+    const Word& first = word(chunk * kChunkWords);
+    bool is_one = first.readers == 0;
+    for (size_t i = 1; i < kChunkWords; ++i) is_one = is_one && word(chunk * kChunkWords + i) == first;
+    if (is_one) split_[chunk] = 0;
   }
 }
 
 Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, Proxy proxy) const {
-  const Word& word = words_[at];
+  const Word& word = this->word(at);
   const auto address = static_cast<uint32_t>(at * 4);
   if (word.owner == Owner::mbarrier) return {"barrier", "touches the bytes of an mbarrier", 0, 0, address};
   if (word.owner == Owner::copy)
@@ -206,7 +217,7 @@ Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, 
   }
   for (uint64_t rest = writes ? word.readers : 0; rest != 0; rest &= rest - 1) {
     const auto reader = static_cast<uint32_t>(std::countr_zero(rest));
-    const Read& read = reads_[at * order_.warps() + reader];
+    const Read& read = reads_[place(at) * order_.warps() + reader];
     const Event event{reader, read.clock, read.lanes};
     if (!order_.ordered(warp, lanes, event))
       return {"race", "writes without order after a read", reader, read.lanes, address};
@@ -220,7 +231,7 @@ Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, 
 
 void Shadow::note(uint32_t number, uint32_t lanes, size_t at, uint32_t first, uint32_t end, Access access,
                   Proxy proxy) {
-  Word& word = words_[at];
+  Word& word = this->word(at);
   const Event event = order_.now(number, lanes);
   if (access != Access::read) {
     word.clock = event.clock;
@@ -237,7 +248,7 @@ void Shadow::note(uint32_t number, uint32_t lanes, size_t at, uint32_t first, ui
     word.defined |= static_cast<uint8_t>(((1u << end) - 1) & ~((1u << first) - 1));
     return;
   }
-  Read& read = reads_[at * order_.warps() + number];
+  Read& read = reads_[place(at) * order_.warps() + number];
   const uint64_t bit = uint64_t{1} << number;
   const bool kept = (word.readers & bit) != 0 && read.clock >= order_.synced(number);
   read.lanes = kept ? read.lanes | lanes : lanes;
@@ -251,7 +262,7 @@ Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t
   const Conflict found = each(address, bytes, [&](size_t at, uint32_t first, uint32_t end) -> Conflict {
     if (Conflict broken = check(warp, lanes, at, access, proxy)) return broken;
     const uint32_t wanted = ((1u << end) - 1) & ~((1u << first) - 1);
-    if (access != Access::write && (words_[at].defined & wanted) != wanted)
+    if (access != Access::write && (word(at).defined & wanted) != wanted)
       return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
     note(warp, lanes, at, first, end, access, proxy);
     return {};
@@ -263,22 +274,22 @@ Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t
 Conflict Shadow::start_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Proxy proxy) {
   return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     if (Conflict found = check(warp, lanes, at, Access::write, proxy)) return found;
-    words_[at].owner = Owner::copy;
+    word(at).owner = Owner::copy;
     return {};
   });
 }
 
 Conflict Shadow::reserve(uint32_t warp, uint32_t lanes, uint32_t address) {
   if (Conflict found = touch(warp, lanes, address, 8, Access::write, Proxy::generic)) return found;
-  words_[address / 4].owner = words_[address / 4 + 1].owner = Owner::mbarrier;
+  word(address / 4).owner = word(address / 4 + 1).owner = Owner::mbarrier;
   return {};
 }
 
 void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   order_.note_generic(warp, lanes);
   each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
-    MC_ASSERT(words_[at].owner == Owner::copy);
-    words_[at].owner = Owner::nobody;
+    MC_ASSERT(word(at).owner == Owner::copy);
+    word(at).owner = Owner::nobody;
     note(warp, lanes, at, 0, 4, Access::write, Proxy::generic);
     return {};
   });
@@ -287,7 +298,7 @@ void Shadow::end_copy(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t 
 
 void Shadow::end_tracked(const Event& event, uint32_t address, uint32_t bytes) {
   each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
-    Word& word = words_[at];
+    Word& word = this->word(at);
     MC_ASSERT(word.owner == Owner::copy);
     word = {};
     word.clock = word.plain_clock = event.clock;
@@ -301,7 +312,7 @@ void Shadow::end_tracked(const Event& event, uint32_t address, uint32_t bytes) {
 
 void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32_t bytes) {
   each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
-    Word& word = words_[at];
+    Word& word = this->word(at);
     MC_ASSERT(word.owner == Owner::copy);
     word = {};
     word.clock = phase + 1;
@@ -316,17 +327,17 @@ void Shadow::end_bulk(uint32_t barrier, uint32_t phase, uint32_t address, uint32
 Conflict Shadow::start_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
-    if (words_[at].defined != 15)
+    if (word(at).defined != 15)
       return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
-    ++words_[at].reading;
+    ++word(at).reading;
     return {};
   });
 }
 
 void Shadow::end_read(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes) {
   each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
-    MC_ASSERT(words_[at].reading > 0);
-    --words_[at].reading;
+    MC_ASSERT(word(at).reading > 0);
+    --word(at).reading;
     note(warp, lanes, at, 0, 4, Access::read, Proxy::async);
     return {};
   });

@@ -94,6 +94,8 @@ class Order {
   /// Whether the event happened before all of the lanes' next ones. `fenced`: for the async proxy.
   bool ordered(uint32_t warp, uint32_t lanes, const Event& after, bool fenced = false) const;
   View view() const { return View(agents_); }
+  /// A view of nothing in place of what `view` has.
+  void reset(View& view) const;
   uint32_t warps() const { return static_cast<uint32_t>(warps_.size()); }
 
  private:
@@ -160,15 +162,18 @@ class Shadow {
   /// Chunks that were written whole have one state for their words.
   void merge(uint32_t address, uint32_t bytes);
   Conflict check(uint32_t warp, uint32_t lanes, size_t word, Access access, Proxy proxy) const;
+  size_t place(size_t at) const;
+  Word& word(size_t at) { return words_[place(at)]; }
+  const Word& word(size_t at) const { return words_[place(at)]; }
   void note(uint32_t warp, uint32_t lanes, size_t word, uint32_t first, uint32_t end, Access access, Proxy proxy);
 
   Order& order_;
   bool strict_;
   // Most accesses touch whole chunks of 16 bytes. The first word of a chunk has the state of all four until an access
   // to a part of the chunk splits it.
-  std::vector<Word> words_;
-  std::vector<Read> reads_;     // [word][warp]
   std::vector<uint8_t> split_;  // by chunk
+  std::vector<Word> words_;     // by place(): the first words of all chunks are neighbours
+  std::vector<Read> reads_;     // [place][warp]
 };
 
 }  // namespace mc::gpu::emu

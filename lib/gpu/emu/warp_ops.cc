@@ -31,7 +31,7 @@ Flow arrive_at_barrier(Warp& w, uint32_t lanes, void* const* operands) {
   NamedBarrier& barrier = cta.barriers[id];
   if (barrier.arrived == 0) {
     barrier.expected = threads / kLanes;
-    barrier.released = cta.order.view();
+    cta.order.reset(barrier.released);
     barrier.warps = barrier.here = 0;
   }
   if (barrier.here >> w.number & 1)
@@ -185,10 +185,15 @@ float high_half(uint32_t pair) {
   return bf16_to_f32(static_cast<bf16_t>(pair >> 16));
 }
 
+bool has_negative_zero(const float* sums, uint32_t n) {
+  return std::any_of(sums, sums + n, [](float x) { return std::bit_cast<uint32_t>(x) == 0x80000000u; });
+}
+
 /// mma.m16n8k16, bf16 with f32 sums (9.7.14.5.8). Products are exact; the sum runs over k in ascending order, which the
 /// chip does not promise.
 Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
   float a[16][16], b[16][8], d[16][8];
+  uint32_t used = 0;  // rows of a with a number that is not 0
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const auto& o = operand<TileOperand>(operands, lane);
     const uint32_t g = lane / 4, q = 2 * (lane % 4);
@@ -196,6 +201,7 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
       const uint32_t row = g + 8 * (r & 1), k = q + 8 * (r >> 1);
       a[row][k] = low_half(o.a[r]);
       a[row][k + 1] = high_half(o.a[r]);
+      used |= (o.a[r] & 0x7fff7fffu) != 0 ? 1u << row : 0;
       d[g + 8 * (r >> 1)][q + (r & 1)] = o.d[r];
     }
     for (uint32_t r = 0; r < 2; ++r) {
@@ -204,7 +210,9 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
     }
   }
   const bool finite = is_finite(b[0], 16 * 8);
-  for (auto row = 0; row < 16; ++row) multiply_row(a[row], b[0], finite, d[row], 8);
+  for (auto row = 0; row < 16; ++row)
+    if (!finite || (used >> row & 1) != 0 || has_negative_zero(d[row], 8))
+      multiply_row(a[row], b[0], finite, d[row], 8);
   for (uint32_t lane = 0; lane < kLanes; ++lane)
     for (uint32_t r = 0; r < 4; ++r)
       operand<TileOperand>(operands, lane).d[r] = d[lane / 4 + 8 * (r >> 1)][2 * (lane % 4) + (r & 1)];
@@ -214,8 +222,7 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
 
 /// Whether products with a row of zeros leave the sums as they are: zeros add nothing, except to -0.
 bool changes_nothing(const float* a, const float* sums, uint32_t n) {
-  return std::all_of(a, a + 16, [](float x) { return x == 0; }) &&
-         std::none_of(sums, sums + n, [](float x) { return std::bit_cast<uint32_t>(x) == 0x80000000u; });
+  return std::all_of(a, a + 16, [](float x) { return x == 0; }) && !has_negative_zero(sums, n);
 }
 
 }  // namespace
