@@ -17,7 +17,7 @@
 
 namespace mc::test {
 
-/// mc-shallow on the CPU and on an emulated GPU. One thread loads and computes.
+/// A shallow model on the CPU and on an emulated GPU. One thread loads and computes.
 struct DevicePair {
   std::unique_ptr<Loaded> cpu;
   std::shared_ptr<gpu::EmulatedDriver> driver;
@@ -46,7 +46,7 @@ struct DevicePair {
 inline std::vector<uint32_t> some_tokens(size_t count, uint64_t seed = 7) {
   Rng rng(seed);
   std::vector<uint32_t> out(count);
-  for (uint32_t& token : out) token = static_cast<uint32_t>(20 + rng.below(1900));
+  for (uint32_t& token : out) token = static_cast<uint32_t>(20 + rng.below(1000));
   return out;
 }
 

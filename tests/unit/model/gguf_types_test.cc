@@ -59,7 +59,10 @@ struct Form {
 
 std::string random_blocks(Rng& rng, const gguf::TypeInfo& type, size_t bytes) {
   std::string out(bytes, '\0');
-  for (char& byte : out) byte = static_cast<char>(rng.below(256));
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    const uint64_t word = rng.next();
+    std::memcpy(out.data() + at, &word, std::min(sizeof word, bytes - at));
+  }
   for (size_t block = 0; block < bytes; block += type.bytes)
     for (const Factor& factor : factors_of(type.type)) {
       const uint16_t half = ops::f32_to_f16(static_cast<float>(factor.value * (0.5 + rng.uniform())));
