@@ -3,8 +3,8 @@
 //
 //   waiting --asked for a lease--> leasing --grant--> granted --pages--> reading --ReadDone--> here --its turn--> taken
 //
-// A part is granted for a moment only, unless its pages are those of reads that were given up and have not ended. A
-// part that is here is taken when the blocks before it are here.
+// A part is granted for a moment only, unless its pages are those of reads that were given up and have not ended, or it
+// is held until other parts are granted. A part that is here is taken when the blocks before it are here.
 // When a holder does not bring its blocks, other holders of the same blocks take its place. Blocks that no other holder
 // can bring end the prefix: all later parts are useless then.
 #pragma once
@@ -25,8 +25,9 @@ struct FetchPart {
   State state = State::waiting;
   uint64_t lease = 0, read = 0;  // 0 = none outstanding
   TimePoint until = kNever, lease_end = kNever;
-  TimePoint read_at{};  // when the read began
-  uint64_t loan = 0;    // of the pages, which the request owns then; 0 = the part owns them
+  TimePoint hold_until = kNever;  // granted: the read waits so long for other grants; kNever = it waits for none
+  TimePoint read_at{};            // when the read began
+  uint64_t loan = 0;              // of the pages, which the request owns then; 0 = the part owns them
   wire::LeaseGrant grant;
   std::vector<kv::PageIndex> pages;  // pages that the read fills
   std::vector<uint64_t> held;        // see BlockRead; set with the pages

@@ -1,6 +1,7 @@
 #include "node/prefix_fetches.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/assert.h"
@@ -8,6 +9,20 @@
 #include "sched/sched.h"
 
 namespace mc::node {
+namespace {
+
+/// Puts reads into the order of their first layers.
+void order_by_layer(Actions& actions) {
+  std::vector<Read> reads;
+  for (Action& action : actions)
+    if (auto* read = std::get_if<Read>(&action)) reads.push_back(std::move(*read));
+  std::ranges::stable_sort(reads, {}, [](const Read& read) { return read.slices.front().page_offset; });
+  auto next = reads.begin();
+  for (Action& action : actions)
+    if (auto* read = std::get_if<Read>(&action)) *read = std::move(*next++);
+}
+
+}  // namespace
 
 void PrefixFetches::Fetch::give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
   const NodeId& node = why == wire::Fallback::stage ? NodeId() : part.source.node;
@@ -240,10 +255,33 @@ bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actio
     part.grant = grant;
     part.lease_end = now + std::chrono::milliseconds(grant.ttl_ms);
     part.until = std::min({f.wanted.deadline, now + timeout_, part.lease_end});
-    read_granted(*at, now, out);
+    const uint64_t bytes = grant.blocks.size() * shelf_.layout.layers * shelf_.layout.layer_bytes();
+    part.hold_until = bytes >= by_layer_bytes_ ? std::min(part.until, now + kGrantsApart) : now;
   }
+  read_held(req, f, now, out);
   go_on(req, f, now, out);
   return true;
+}
+
+/// Reads the granted parts that need not wait for the grants of other parts.
+void PrefixFetches::read_held(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
+  const auto& parts = f.parts.all();
+  const bool more_come =
+      f.parts.next_waiting(sched::kPartsAtOnce) != nullptr ||
+      std::ranges::any_of(parts, [](const auto& entry) { return entry.second.state == FetchPart::State::leasing; });
+  std::vector<uint64_t> leases;  // a part that is read or fails changes the parts of its fetch
+  for (const auto& [first, part] : parts)
+    if (part.hold_until != kNever && (now >= part.hold_until || !more_come)) leases.push_back(part.lease);
+  Actions begun;
+  for (const uint64_t lease : leases) {
+    const auto at = find(lease);
+    if (!at) continue;
+    MC_ASSERT(at->req == req);
+    at->part.hold_until = kNever;
+    read_granted(*at, now, begun);
+  }
+  if (leases.size() > 1) order_by_layer(begun);
+  std::ranges::move(begun, std::back_inserter(out));
 }
 
 /// Reads the blocks of a grant if there are pages for them now.
@@ -259,7 +297,8 @@ void PrefixFetches::on_pages(TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_) {
     leases.clear();
     for (const auto& [first, part] : f.parts.all())
-      if (part.state == FetchPart::State::granted && now < part.until) leases.push_back(part.lease);
+      if (part.state == FetchPart::State::granted && part.hold_until == kNever && now < part.until)
+        leases.push_back(part.lease);
     for (const uint64_t lease : leases)
       if (const auto at = find(lease)) read_granted(*at, now, out);
     if (!leases.empty()) go_on(req, f, now, out);
@@ -427,6 +466,10 @@ void PrefixFetches::on_tick(TimePoint now, Actions& out) {
       end_load(f, now);
       begin_parts(req, f, now, out);
     }
+    if (std::ranges::any_of(f.parts.all(), [&](const auto& entry) { return entry.second.hold_until <= now; })) {
+      read_held(req, f, now, out);
+      go_on(req, f, now, out);
+    }
     fail_where(req, f, now, out, [&](const FetchPart& part) {
       if (now < part.until) return wire::Fallback::none;
       if (part.state == FetchPart::State::granted) return wire::Fallback::no_pages;
@@ -446,7 +489,7 @@ TimePoint PrefixFetches::next_wakeup() const {
   TimePoint at = kNever;
   for (const auto& [req, f] : fetches_) {
     at = std::min(at, f.load_until);
-    for (const auto& [first, part] : f.parts.all()) at = std::min(at, part.until);
+    for (const auto& [first, part] : f.parts.all()) at = std::min({at, part.until, part.hold_until});
   }
   return at;
 }

@@ -9,6 +9,9 @@
 // (node/block_reads.h). It borrows the pages then. A borrowed part that fails is not replaced, because the request
 // computes those blocks into the same pages.
 //
+// Reads that are cut by layers begin together, layer by layer over all holders, so that a layer is complete as early as
+// the links allow. The first grant waits a moment for the others.
+//
 // Blocks are published in their order in the prompt. When a part is late, refused, damaged, or its holder is gone,
 // other holders replace it. If there is none, the prefix ends there.
 //
@@ -73,6 +76,7 @@ class PrefixFetches {
     uint32_t layers = 0;  // number of leading layers that are here of all of them; above 0
     Duration rest{};      // until all are here, if the rest takes as long for each layer
   };
+  static constexpr Duration kGrantsApart = 20ms;  // most that a grant waits for others before its read begins
   struct Stats {
     uint64_t fetches = 0, failures = 0, checksum_failures = 0;
   };
@@ -152,6 +156,7 @@ class PrefixFetches {
   uint32_t returning() const;
   bool allocate(FetchPart& part);
   bool take_pages(Fetch& f, FetchPart& part, Actions& out);
+  void read_held(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void read_granted(const Found& at, TimePoint now, Actions& out);
   bool read(const Found& at, TimePoint now, Actions& out);
   void on_pages(TimePoint now, Actions& out);

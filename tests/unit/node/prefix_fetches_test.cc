@@ -26,14 +26,15 @@ struct FetchBench {
   DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
   Reader reader;
   BlockReads reads{reader, numbers, peers};
-  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s, UINT64_MAX};
+  uint64_t by_layer_bytes = UINT64_MAX;
+  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s, by_layer_bytes};
   std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
   std::vector<uint32_t> ids = std::vector<uint32_t>(64 * 3 + 1, 5);
   HeldPages pages;
   TimePoint now = TimePoint{} + 100s;
   Actions out;
 
-  FetchBench() {
+  explicit FetchBench(uint64_t bytes = UINT64_MAX) : by_layer_bytes(bytes) {
     shelf.slabs.push_back(0);
     wire::Peers list{1, {}};
     list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}},
@@ -103,6 +104,78 @@ TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and p
   CHECK(b.pages.pinned_count() == 3);
   b.fetches.end("r", b.out);
   b.pages.release(b.shelf.pool);
+}
+
+/// Grants for two parts of a fetch whose reads are cut by layers, and the layers of the reads in their order.
+struct LayerBench : FetchBench {
+  wire::LeaseGrant first, second;
+
+  LayerBench() : FetchBench(1) {
+    start({{"p0", instance(1), 0, 2, 0}, {"p1", instance(4), 2, 1, 0}});
+    const Actions asked = std::exchange(out, {});
+    first = grant_for(sent<wire::LeaseRequest>(asked, "p0").at(0), 2);
+    second = grant_for(sent<wire::LeaseRequest>(asked, "p1").at(0), 1);
+  }
+  ~LayerBench() {
+    fetches.end("r", out);
+    end_pieces(Code::cancelled);
+    pages.release(shelf.pool);
+  }
+  void end_pieces(Code code) {
+    for (const Read& read : all<Read>(std::exchange(out, {})))
+      if (const auto whole = reads.on_read({read.read, code, ""})) fetches.on_read(*whole, now, out);
+    fetches.check();
+  }
+  void grant(const wire::LeaseGrant& grant) {
+    CHECK(fetches.on_grant(grant, now, out));
+    fetches.check();
+  }
+  std::vector<std::pair<NodeId, uint64_t>> order() const {
+    std::vector<std::pair<NodeId, uint64_t>> found;
+    for (const Read& read : all<Read>(out))
+      found.emplace_back(read.peer, read.slices.front().page_offset / shelf.layout.layer_bytes());
+    return found;
+  }
+};
+using Order = std::vector<std::pair<NodeId, uint64_t>>;
+
+TEST_CASE("node/prefix_fetches: two holders send layer by layer, the first grant waits for the second one") {
+  LayerBench b;
+  const Order side_by_side = {{"p0", 0}, {"p1", 0}, {"p0", 1}, {"p1", 1}};
+  SUBCASE("which comes in time") {
+    b.grant(b.second);
+    CHECK(b.order().empty());
+    CHECK(b.fetches.next_wakeup() == b.now + PrefixFetches::kGrantsApart);
+    b.now += 5ms;
+    b.grant(b.first);
+    CHECK(b.order() == side_by_side);
+    b.now += 1s;
+    b.end_pieces(Code::ok);
+    REQUIRE(b.fetches.done("r"));
+  }
+  SUBCASE("which is late") {
+    b.grant(b.second);
+    b.now += PrefixFetches::kGrantsApart;
+    b.fetches.on_tick(b.now, b.out);
+    b.fetches.check();
+    CHECK(b.order() == Order{{"p1", 0}, {"p1", 1}});
+    b.grant(b.first);
+    CHECK(b.order() == Order{{"p1", 0}, {"p1", 1}, {"p0", 0}, {"p0", 1}});
+  }
+  SUBCASE("which does not come") {
+    b.grant(b.first);
+    CHECK(b.order().empty());
+    b.grant({b.second.lease, {}, 0, Fallback::absent});
+    CHECK(b.order() == Order{{"p0", 0}, {"p0", 1}});
+  }
+  SUBCASE("whose holder is lost") {
+    b.grant(b.first);
+    b.fetches.on_peer_gone(instance(4), b.now, b.out);
+    b.now = b.fetches.next_wakeup();
+    b.fetches.on_tick(b.now, b.out);
+    b.fetches.check();
+    CHECK(b.order() == Order{{"p0", 0}, {"p0", 1}});
+  }
 }
 
 TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring its part") {

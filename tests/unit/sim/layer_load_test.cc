@@ -53,6 +53,27 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("sim/layer_load: the layers of two holders come side by side, and machines agree when computing ends") {
+  sim_test::Bench b("3p1d");
+  b.profile.paths.net.bytes_per_s = b.profile.cost.read_bytes_per_s = 5e9;
+  b.profile.paths.load.bytes_per_s = 1e18;
+  b.options.by_layer_bytes = 1 << 20;
+  b.options.sched.fetch_rule = sched::FetchRule::threshold;
+  // Node 0 has the first half of the prefix, node 1 all of it, and both are busy when the last request comes.
+  b.add(0, kPrefix / 2, 0);
+  b.add(1000, kPrefix / 2, 60);
+  b.add(1000.01, kPrefix, 0);
+  b.add(3000, kPrefix / 2, 100, 1);
+  b.add(3000.01, kPrefix, 60, 1);
+  b.add(3000.02, kPrefix, 8);
+  const RequestRecord model = b.run().requests[5];
+  const auto machines = run_machines(b.trace, TraceBlocks(b.trace), b.options);
+  REQUIRE(machines.has_value());
+  REQUIRE(model.remote_tokens == kPrefix * 512);
+  CHECK(machines->requests[5].remote_tokens == kPrefix * 512);
+  CHECK(machines->requests[5].ttft_s == doctest::Approx(model.ttft_s).epsilon(0.01));
+}
+
 TEST_CASE("sim/layer_load: a request whose holder dies after it has begun computes the missing blocks itself") {
   sim_test::Bench b = load_bench(5e9, 1);
   const RequestRecord before = b.run().requests[2];
