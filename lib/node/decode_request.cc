@@ -26,6 +26,7 @@ wire::KvReport DecodeRequest::kv_report(uint32_t block_tokens) const {
   out.holders = from_holders.tokens;
   if (from_holders.blocks > 0) out.holders_ms = to_ms(from_holders.ended - from_holders.began);
   out.fallback = from_holders.fallback;
+  out.reads = from_holders.reads;
   return out;
 }
 

@@ -13,10 +13,11 @@ namespace mc::node {
 
 /// The blocks of a prompt that come straight from nodes that hold them (node/holder_reads.h, which writes this).
 struct FromHolders {
-  uint32_t parts = 0;                              // that have not ended
-  uint32_t reading = 0;                            // parts whose read may still write into the pages
-  uint32_t blocks = 0;                             // that came
-  std::vector<wire::NameValue> tokens;             // node -> tokens that came
+  uint32_t parts = 0;                   // that have not ended
+  uint32_t reading = 0;                 // parts whose read may still write into the pages
+  uint32_t blocks = 0;                  // that came
+  std::vector<wire::NameValue> tokens;  // node -> tokens that came
+  std::vector<wire::EndedRead> reads;
   wire::Fallback fallback = wire::Fallback::none;  // why the last part that did not come was given up
   TimePoint began = kNever, ended{};
 };

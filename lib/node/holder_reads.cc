@@ -126,6 +126,7 @@ bool HolderReads::read(Part& part, TimePoint now, Actions& out) {
   read.urgent = bytes <= kUrgentBytes;
   if (!reads_.start(read, layout_, now, out)) return false;
   part.read = read.read;
+  part.read_at = now;
   part.state = State::reading;
   part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
   part.why = wire::Fallback::none;
@@ -147,10 +148,15 @@ bool HolderReads::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   wire::Fallback why = part.why;
   if (part.state == State::reading) {  // otherwise the holder may have put other blocks into the pages meanwhile
     out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{at->first}});
-    if (done.code == Code::ok)
-      all.ended = std::max(all.ended, now), blocks = std::move(part.grant.blocks);
-    else
+    if (done.code == Code::ok) {
+      all.ended = std::max(all.ended, now);
+      const uint32_t tokens = part.source.block_count * layout_.block_tokens;
+      if (all.reads.size() < wire::kEndedReadsMax)
+        all.reads.push_back({part.source.node, tokens, to_ms(now - part.read_at)});
+      blocks = std::move(part.grant.blocks);
+    } else {
       why = fallback_of(done);
+    }
     if (done.code == Code::corrupt) ++stats_.checksum_failures;
   }
   note_end(part, std::move(blocks), why);

@@ -92,7 +92,7 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   report.cached_disk = prefix.disk * block_tokens;
   report.load_ms = fetched.load_ms;
   report.cached_local = (prefix.blocks - prefix.remote) * block_tokens;
-  report.sources = fetched.from;
+  report.sources = fetched.from, report.reads = fetched.reads;
   report.fallback = fetched.fallback;
   // Waits for preparation, and then for the compute while it serves an earlier request.
   report.queue_ms = to_ms(times.prepare_at - times.arrived) +

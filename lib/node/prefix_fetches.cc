@@ -22,6 +22,12 @@ void order_by_layer(Actions& actions) {
     if (auto* read = std::get_if<Read>(&action)) *read = std::move(*next++);
 }
 
+/// A read into pages that had some of their layers already took less time than its tokens say, and is left out.
+void note_read(PrefixFetches::Outcome& outcome, const FetchPart& part, uint32_t block_tokens, TimePoint now) {
+  if (!part.held.empty() || outcome.reads.size() == wire::kEndedReadsMax) return;
+  outcome.reads.push_back({part.source.node, part.source.block_count * block_tokens, to_ms(now - part.read_at)});
+}
+
 }  // namespace
 
 void PrefixFetches::Fetch::give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms) {
@@ -357,6 +363,7 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   part.read = 0;
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
   if (done.code == Code::ok) {
+    note_read(f.outcome, part, shelf_.layout.block_tokens, now);
     part.state = FetchPart::State::here;
     part.until = kNever;
     release_lease(part, out);

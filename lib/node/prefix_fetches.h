@@ -62,6 +62,7 @@ class PrefixFetches {
     uint32_t disk_blocks = 0;           // number of blocks loaded from this node's disk
     double load_ms = 0;                 // duration of the load
     std::vector<wire::NameValue> from;  // node -> tokens; a node is named once
+    std::vector<wire::EndedRead> reads;
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
     TimePoint began{}, ended{};

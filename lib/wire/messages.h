@@ -467,6 +467,21 @@ struct KvDone {
   }
 };
 
+/// A read of a prompt's blocks from another node that has ended whole: from its begin, when the lease was granted,
+/// until the last byte was here.
+struct EndedRead {
+  std::string node;
+  uint32_t tokens = 0;
+  double ms = 0;
+
+  bool operator==(const EndedRead&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("node", node), v("tokens", tokens), v("ms", ms);
+  }
+};
+inline constexpr size_t kEndedReadsMax = 64;  // of one report; more are left out
+
 /// The sources of a prompt's KV on the decode node, when all of it is there. Only sent when KvOffer named sources, so
 /// the conductor has this type of message.
 struct KvReport {
@@ -479,12 +494,14 @@ struct KvReport {
   std::vector<NameValue> holders;      // node -> tokens, for that part
   double holders_ms = 0;               // from the first request to a holder until the last of its blocks was there
   Fallback fallback = Fallback::none;  // why blocks of a holder were read from the prefill node
+  std::vector<EndedRead> reads;        // from these nodes
 
   bool operator==(const KvReport&) const = default;
   template <class V>
   void fields(V& v) {
     v("req", req), v("attempt", attempt), v("local", local), v("from_prefill", from_prefill);
     v("from_holders", from_holders), v("holders", holders), v("holders_ms", holders_ms), v("fallback", fallback);
+    v.later("reads", reads);
   }
 };
 
@@ -503,6 +520,7 @@ struct PrefillReport {
   double accept_ms = 0;
   double compute_ms = 0;
   uint32_t chunks = 0;
+  std::vector<EndedRead> reads;  // from the nodes in `sources`
 
   /// Reason of the first run.
   MissKind miss_reason() const { return misses.empty() ? MissKind::none : misses.front().kind; }
@@ -515,7 +533,7 @@ struct PrefillReport {
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
     v.later("misses", misses);
     v.later("cached_disk", cached_disk), v.later("load_ms", load_ms);
-    v.later("fetch_hidden_ms", fetch_hidden_ms);
+    v.later("fetch_hidden_ms", fetch_hidden_ms), v.later("reads", reads);
     if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // the form of older nodes
   }
 };

@@ -108,6 +108,7 @@ TEST_CASE("node/holder_reads: blocks come from two holders, and only the rest fr
   CHECK(reports[0].from_holders == 256);
   CHECK(reports[0].from_prefill == 9);
   CHECK(reports[0].holders == std::vector<wire::NameValue>{{"c0", "192"}, {"p1", "64"}});
+  CHECK(reports[0].reads == std::vector<wire::EndedRead>{{"c0", 192, 0}, {"p1", 64, 0}});
   CHECK(reports[0].fallback == Fallback::none);
   CHECK(b.machine.from_holders().blocks == 4);
   CHECK(b.machine.from_holders().failures == 0);

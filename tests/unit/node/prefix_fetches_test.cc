@@ -100,6 +100,7 @@ TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and p
   CHECK(outcome.blocks == 3);
   CHECK(outcome.ms(kNever) == 1000);
   CHECK(outcome.from == std::vector<wire::NameValue>{{"p0", "128"}, {"p1", "64"}});
+  CHECK(outcome.reads == std::vector<wire::EndedRead>{{"p1", 64, 0}, {"p0", 128, 1000}});
   CHECK(outcome.fallback == Fallback::none);
   CHECK(b.pages.pinned_count() == 3);
   b.fetches.end("r", b.out);
@@ -152,6 +153,7 @@ TEST_CASE("node/prefix_fetches: two holders send layer by layer, the first grant
     b.now += 1s;
     b.end_pieces(Code::ok);
     REQUIRE(b.fetches.done("r"));
+    CHECK(b.fetches.outcome("r").reads == std::vector<wire::EndedRead>{{"p0", 128, 1000}, {"p1", 64, 1000}});
   }
   SUBCASE("which is late") {
     b.grant(b.second);
