@@ -168,7 +168,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
   } else if (const auto* first = std::get_if<wire::FirstToken>(&event.message)) {
     flights_.on_first_token(event, *first, now, out);
   } else if (const auto* report = std::get_if<wire::KvReport>(&event.message)) {
-    flights_.on_kv_report(event, *report);
+    flights_.on_kv_report(event, *report, now);
   } else if (const auto* tokens = std::get_if<wire::Tokens>(&event.message)) {
     flights_.on_tokens(event, *tokens, now, out);
   } else if (const auto* failed = std::get_if<wire::Failed>(&event.message)) {

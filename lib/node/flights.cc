@@ -184,7 +184,37 @@ void Flights::on_prompt_logprobs(const Received& event, const wire::PromptLogpro
   rows.insert(rows.end(), told.rows.begin(), told.rows.end());
 }
 
-void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report) {
+// A node may report anything about its own reads: no read is longer than its attempt or brings more than the prompt.
+void Flights::learn_reads(const Request& r, const NodeId& name, std::span<const wire::EndedRead> reads, TimePoint now) {
+  const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
+  const Members::Node* reader = books_.members.find(name);
+  MC_ASSERT(reader != nullptr);
+  if (!ns) return;
+  const double attempt_s = to_seconds(now - r.attempt.placed_at);
+  uint64_t tokens_left = r.tokens();
+  for (const wire::EndedRead& read : reads.first(std::min(reads.size(), wire::kEndedReadsMax))) {
+    const Members::Node* source = books_.members.find(read.node);
+    if (!source || source == reader || read.tokens > tokens_left) continue;
+    tokens_left -= read.tokens;
+    const double read_s = std::min(read.ms * 1e-3, attempt_s);
+    const double blocks = static_cast<double>(read.tokens) / ns->block_tokens;
+    const double bytes = blocks * static_cast<double>(reader->hello.page_bytes);
+    if (!(bytes > 0) || !(read_s > 0)) continue;
+    errors_.read.observe(books_.board.transfers().seconds(source->ordinal, reader->ordinal, bytes, now), read_s);
+    books_.board.read(source->slot(), reader->slot(), bytes, read_s, now);
+  }
+}
+
+std::vector<Flights::Link> Flights::links(TimePoint now) const {
+  const sched::TransferCosts& costs = books_.board.transfers();
+  const auto name = [&](uint32_t slot) { return books_.members.index().name_of(static_cast<kv::NodeOrdinal>(slot)); };
+  std::vector<Link> out;
+  for (const sched::TransferCosts::Pair& pair : costs.pairs(now))
+    out.push_back({name(pair.source), name(pair.reader), pair.cost, costs.s_per_byte(pair.reader, now), pair.age});
+  return out;
+}
+
+void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report, TimePoint now) {
   const int slot = r.attempt.booking.prefill;
   const sched::Cost& cost = books_.board.predictor(slot).cost();
   const double tokens = r.tokens(), reused = report.cached_local + report.cached_remote;
@@ -193,16 +223,12 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report)
     errors_.prefill.observe(cost.prefill(tokens, reused), seconds);
     books_.board.prefilled(slot, tokens, reused, seconds);
   }
+  if (!report.reads.empty()) return learn_reads(r, r.attempt.prefill, report.reads, now);
+  // An older node reports the time of the whole fetch. Several senders together say nothing about the rate of one.
   if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
-  if (report.sources.size() > 1) return;  // several senders together say nothing about the rate of one
-  const kv::Namespace* ns = books_.members.namespace_of(r.submit.model);
-  const Members::Node* node = books_.members.find(r.attempt.prefill);
-  MC_ASSERT(node != nullptr && node->instance == r.attempt.prefill_instance);
-  const double blocks = ns ? static_cast<double>(report.cached_remote) / ns->block_tokens : 0;
-  const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
-  const double read_s = (report.fetch_ms + report.fetch_hidden_ms) * 1e-3;
-  errors_.read.observe(cost.read(bytes, 0), read_s);
-  books_.board.read(slot, bytes, read_s);
+  if (report.sources.size() != 1) return;
+  const wire::EndedRead read{report.sources[0].first, report.cached_remote, report.fetch_ms + report.fetch_hidden_ms};
+  learn_reads(r, r.attempt.prefill, std::span(&read, 1), now);
 }
 
 void Flights::on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out) {
@@ -210,7 +236,7 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   if (!r || event.instance != r->attempt.prefill_instance || r->attempt.first_token) return;
   // Log-probabilities of a prompt cost extra work, so such a prefill teaches the predictor nothing.
   if (r->submit.prompt_logprobs < 0) {
-    learn_prefill(*r, first.report);
+    learn_prefill(*r, first.report, now);
     if (r->attempt.number == 1) errors_.ttft.observe(r->summary.predicted_ttft_s, to_seconds(now - r->arrived));
   }
   r->attempt.first_token_at = now;
@@ -228,19 +254,16 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   give(*r, {index, first.token, first.logprobs}, finish_named(first.finish_reason), now, out);
 }
 
-void Flights::on_kv_report(const Received& event, const wire::KvReport& report) {
+void Flights::on_kv_report(const Received& event, const wire::KvReport& report, TimePoint now) {
   Request* r = find(report.req, report.attempt);
   if (!r || event.instance != r->attempt.decode_instance || r->attempt.handed_over) return;
   r->summary.kv = report;
-  const kv::Namespace* ns = books_.members.namespace_of(r->submit.model);
-  const Members::Node* node = books_.members.find(r->attempt.decode);
-  MC_ASSERT(node != nullptr && node->instance == r->attempt.decode_instance);
   stats_.from_holders += report.from_holders;
-  // As in learn_prefill(), a rate is that of one sender.
-  if (!ns || report.holders.size() != 1 || report.fallback != wire::Fallback::none) return;
-  const double blocks = static_cast<double>(report.from_holders) / ns->block_tokens;
-  const double bytes = blocks * static_cast<double>(node->hello.page_bytes);
-  books_.board.read(r->attempt.booking.decode, bytes, report.holders_ms * 1e-3);
+  if (!report.reads.empty()) return learn_reads(*r, r->attempt.decode, report.reads, now);
+  // As in learn_prefill(), of an older node.
+  if (report.holders.size() != 1 || report.fallback != wire::Fallback::none) return;
+  const wire::EndedRead read{report.holders[0].first, report.from_holders, report.holders_ms};
+  learn_reads(*r, r->attempt.decode, std::span(&read, 1), now);
 }
 
 void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out) {

@@ -125,7 +125,7 @@ class Flights {
   // ---- what workers send ----
   void on_prompt_logprobs(const Received& event, const wire::PromptLogprobs& told);
   void on_first_token(const Received& event, const wire::FirstToken& first, TimePoint now, Actions& out);
-  void on_kv_report(const Received& event, const wire::KvReport& report);
+  void on_kv_report(const Received& event, const wire::KvReport& report, TimePoint now);
   void on_tokens(const Received& event, const wire::Tokens& tokens, TimePoint now, Actions& out);
 
   // ---- ends ----
@@ -152,13 +152,24 @@ class Flights {
     sched::RelativeError prefill, step, read;  // errors of the parts, over all nodes
   };
   const PredictionErrors& prediction_errors() const { return errors_; }
+  /// The learnt cost of reads from one node into another (sched/transfer_costs.h).
+  struct Link {
+    NodeId from, to;
+    sched::TransferCost cost;
+    double usual_s_per_byte = 0;  // of sources that `to` has not read from
+    Duration age{};               // since the last read
+    /// How many times slower than usual the link is; below 1 = faster.
+    double slowness() const { return cost.s_per_byte / usual_s_per_byte; }
+  };
+  std::vector<Link> links(TimePoint now) const;
 
   void check() const;
 
  private:
   static TimePoint due_of(const Request& r, bool held);
   void succeed(const sched::Part& part);
-  void learn_prefill(const Request& r, const wire::PrefillReport& report);
+  void learn_prefill(const Request& r, const wire::PrefillReport& report, TimePoint now);
+  void learn_reads(const Request& r, const NodeId& reader, std::span<const wire::EndedRead> reads, TimePoint now);
   void end_prefill(Request& r, TimePoint now, bool finished);
   void give(Request& r, AnswerTokens::Token token, Finish finish, TimePoint now, Actions& out);
   Reply refusal(const Refusal& why, RequestStage stage, Reply::Kind kind);

@@ -5,8 +5,17 @@
 #include "base/assert.h"
 
 namespace mc::sched {
+namespace {
 
-constexpr double kDiskBlockMax = 60;  // seconds; a disk may report anything
+constexpr double kDiskBlockMax = 60;    // seconds; a disk may report anything
+constexpr Duration kTransferNews = 1s;  // learnt rates fade slowly, so views may be so old
+
+/// The rate of reads into a node from nodes that it has not read from; 0 = nothing is learnt of any.
+double learnt_rate(const TransferCosts& transfers, uint32_t reader, TimePoint now) {
+  return transfers.empty() ? 0 : 1 / transfers.s_per_byte(reader, now);
+}
+
+}  // namespace
 
 Board::Node& Board::at(int slot) {
   MC_ASSERT(slot >= 0 && static_cast<size_t>(slot) < nodes_.size());
@@ -39,7 +48,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
     node.draining = member.draining, node.readable = member.readable;
     node.holder = static_cast<int>(s.holders.size());
     node.prefill = node.decode = -1;
-    s.add_holder(member.name);
+    s.add_holder(member.name, {.slot = member.slot});
     slots_.emplace(member.name, member.slot);
     holders_.push_back(member.slot);
     if (member.prefill) {
@@ -54,6 +63,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       node.decode = static_cast<int>(s.decode.size());
       DecodeView view;
       view.name = member.name, view.capacity_tokens = member.capacity_tokens;
+      view.holder = node.holder;
       s.decode.push_back(std::move(view));
       decodes_.push_back({member.slot, !member.draining});
       ready_decodes_ += !member.draining;
@@ -69,7 +79,16 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
   matches_.clear();
   decode_restricted_ = false;
   costs_.set_members(costs);
-  for (const uint32_t slot : holders_) show(nodes_[slot]), show_costs(static_cast<int>(slot));
+  std::vector<TransferCosts::Member> readers;
+  for (const uint32_t slot : holders_) {
+    const double rate = costs_.cost(static_cast<int>(slot)).read_bytes_per_s;
+    readers.push_back({slot, nodes_[slot].readable, 1 / std::max(rate, 1.0)});
+  }
+  transfers_.set_members(readers);
+  for (const uint32_t slot : holders_) {
+    nodes_[slot].read_bytes_per_s = learnt_rate(transfers_, slot, transfers_at_);
+    show(nodes_[slot]), show_costs(static_cast<int>(slot));
+  }
 }
 
 int Board::find(const NodeId& name) const {
@@ -98,7 +117,8 @@ void Board::show(const Node& node) {
 
 void Board::show_costs(int slot) {
   const Node& node = at(slot);
-  const Cost cost = costs_.cost(slot);
+  Cost cost = costs_.cost(slot);
+  if (node.read_bytes_per_s > 0) cost.read_bytes_per_s = node.read_bytes_per_s;
   if (node.prefill >= 0) {
     PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
     view.cost = cost, view.measured = costs_.has_prefilled(slot);
@@ -119,9 +139,11 @@ void Board::stepped(int slot, double rows, double kv_tokens, double seconds) {
   show_costs(slot);
 }
 
-void Board::read(int slot, double bytes, double seconds) {
-  costs_.read(slot, bytes, seconds);
-  show_costs(slot);
+void Board::read(int source, int reader, double bytes, double seconds, TimePoint now) {
+  const uint32_t leaving = std::max(at(source).transfers, 1u) - 1;  // one of them is this read
+  transfers_.add(static_cast<uint32_t>(source), static_cast<uint32_t>(reader), {bytes, seconds, leaving}, now);
+  at(reader).read_bytes_per_s = learnt_rate(transfers_, static_cast<uint32_t>(reader), now);
+  show_costs(reader);
 }
 
 void Board::reads_disk(int slot, double block_s) {
@@ -241,6 +263,15 @@ void Board::end_transfer(int slot) {
 Snapshot& Board::look(const Ask& ask, TimePoint now) {
   for (const uint32_t slot : costs_.refresh()) show_costs(static_cast<int>(slot));
   Snapshot& s = snapshot_;
+  s.now = now;
+  s.transfers = transfers_.empty() ? nullptr : &transfers_;
+  if (!transfers_.empty() && now >= after(transfers_at_, kTransferNews)) {
+    for (const uint32_t slot : holders_) {
+      nodes_[slot].read_bytes_per_s = learnt_rate(transfers_, slot, now);
+      show_costs(static_cast<int>(slot));
+    }
+    transfers_at_ = now;
+  }
   MC_ASSERT_EQ(s.prefill.size(), prefills_.size());
   MC_ASSERT_EQ(s.decode.size(), decodes_.size());
   s.tokens = ask.tokens;
@@ -360,6 +391,7 @@ TimePoint Board::next_idle(Duration queue_max, TimePoint now) const {
 }
 
 void Board::check(std::span<const Booking* const> bookings, std::span<const int> transfers) const {
+  transfers_.check();
   struct Sum {
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
     uint64_t tokens = 0, arrived_tokens = 0;

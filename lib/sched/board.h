@@ -2,6 +2,8 @@
 // for the policies, with the cost of each node's work (sched/node_costs.h). Every change of the books updates the
 // snapshot, so a decision adds only the time and the blocks that nodes hold of its prompt.
 //
+// The cost of reads between two nodes is learnt apart from the cost of each node's work (sched/transfer_costs.h).
+//
 //   set_members   sets the nodes of the cluster and their phases; a node that stays keeps its books
 //   place         books a request at a prefill and a decode node: one Booking, which its owner gives back in parts
 //   look          gives the cluster for one request, restricted to the nodes that may take it
@@ -20,6 +22,7 @@
 #include "sched/breaker.h"
 #include "sched/node_costs.h"
 #include "sched/policy.h"
+#include "sched/transfer_costs.h"
 
 namespace mc::sched {
 
@@ -89,7 +92,9 @@ class Board {
   const Predictor& predictor(int slot) const { return costs_.predictor(slot); }
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
-  void read(int slot, double bytes, double seconds);
+  /// A read from one node into another has ended. Other transfers that leave the source are counted now.
+  void read(int source, int reader, double bytes, double seconds, TimePoint now);
+  const TransferCosts& transfers() const { return transfers_; }
   /// Seconds in which the node reads one block from its disk; 0 = the node has no disk, or nothing on it.
   void reads_disk(int slot, double block_s);
   void answered(uint32_t tokens, double seconds);
@@ -142,7 +147,8 @@ class Board {
     std::string model;
     TimePoint since{}, busy_until = kIdle;
     double disk_block_s = 0;
-    double queued_s = 0;  // seconds of prefill of the queued requests
+    double read_bytes_per_s = 0;  // learnt rate of reads from other nodes that the node has not read from; 0 = none
+    double queued_s = 0;          // seconds of prefill of the queued requests
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;
     uint64_t kv_tokens = 0, arrived_tokens = 0, ended_prefills = 0;
     /// Requests that keep a prefill node busy. A node of both phases also works on the rows that it decodes.
@@ -176,6 +182,8 @@ class Board {
   std::vector<DecodePlace> decodes_;
   uint32_t ready_prefills_ = 0, ready_decodes_ = 0;
   NodeCosts costs_;
+  TransferCosts transfers_;
+  TimePoint transfers_at_{};            // time of the transfer costs that the views contain
   std::vector<kv::NodeMatch> matches_;  // matches that the views contain
   bool decode_restricted_ = false;      // DecodeView::accepting is restricted to one request
 };

@@ -37,10 +37,10 @@ std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c,
   const uint32_t end = c.local_blocks + c.fetch_blocks;
   if (from == PrefixFrom::prefill || have >= end || c.wait_s > 0) return {};
   const PrefillView& prefill = snapshot.prefill[c.node];
-  const Cost& cost = snapshot.decode[decode].cost;
   PrefillView reader;  // the decode node, as the planner looks at readers
   reader.name = snapshot.decode[decode].name;
-  reader.cost = cost;
+  reader.holder = snapshot.decode[decode].holder;
+  reader.cost = snapshot.decode[decode].cost;
   const FetchPlan fetch = plan_fetch(snapshot, c, c.local_blocks);
   const int through = holder_of(snapshot, prefill);
   FetchPlanner planner(snapshot);
@@ -56,11 +56,12 @@ std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c,
                                        [&](const FetchRun& fetched) { return fetched.holder == part.holder; });
     const DirectRun run{part.holder, part.first, part.end, is_shared && !hides_delay};
     const uint32_t blocks = part.end - part.first;
-    const HolderView& holder = snapshot.holders[static_cast<size_t>(part.holder)];
-    const double direct_s = kAskSeconds + fetch_seconds(snapshot, cost, holder, blocks, disk_blocks(snapshot, part)) +
-                            (run.after_prefix ? begins_s : 0);
+    const double fetch_s = fetch_seconds(snapshot, reader_of(reader), part.holder, blocks, disk_blocks(snapshot, part));
+    const double direct_s = kAskSeconds + fetch_s + (run.after_prefix ? begins_s : 0);
     const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
-    const bool is_sooner = direct_s < begins_s + cost.read(bytes, leaving + 1.0);
+    const double through_s = through < 0 ? reader.cost.read(bytes, leaving + 1.0)
+                                         : read_seconds(snapshot, reader_of(reader), through, bytes, leaving + 1.0, 0);
+    const bool is_sooner = direct_s < begins_s + through_s;
     if (is_sooner || from == PrefixFrom::holders) out.push_back(run);
   }
   return out;

@@ -16,6 +16,13 @@ uint32_t disk_begin(const HolderRun& run) {
   return run.end - std::min(run.disk_blocks, run.end - run.first);
 }
 
+/// Seconds of reading so many bytes at the rate of the reader's fastest source.
+double least_seconds(const Snapshot& snapshot, const BlockReader& reader, double bytes) {
+  if (!snapshot.transfers || reader.holder < 0) return reader.cost.read(bytes, 0);
+  const uint32_t slot = snapshot.holders[static_cast<size_t>(reader.holder)].slot;
+  return bytes * snapshot.transfers->least_s_per_byte(slot, snapshot.now);
+}
+
 uint32_t reach_of(const std::vector<HolderRun>& runs, uint32_t first) {
   for (bool longer = true; longer;) {
     longer = false;
@@ -129,7 +136,7 @@ FetchPlanner::Load& FetchPlanner::load_of(int holder) {
 }
 
 /// Gives a piece to the holder that will have sent it first, beside the pieces that it sends already.
-void FetchPlanner::give(const Piece& piece, const Cost& cost) {
+void FetchPlanner::give(const Piece& piece, const BlockReader& reader) {
   const HolderRun* best = nullptr;
   double best_s = 0;
   const auto rank = [&](const HolderRun& run, double s) {
@@ -141,8 +148,7 @@ void FetchPlanner::give(const Piece& piece, const Cost& cost) {
     if (!piece.is_in(run)) continue;
     const Load& load = load_of(run.holder);
     const uint32_t disk = disk_begin(run) <= piece.first ? blocks : 0;
-    const double s = fetch_seconds(snapshot_, cost, snapshot_.holders[static_cast<size_t>(run.holder)],
-                                   load.blocks + blocks, load.disk_blocks + disk);
+    const double s = fetch_seconds(snapshot_, reader, run.holder, load.blocks + blocks, load.disk_blocks + disk);
     if (!best || rank(run, s) < rank(*best, best_s)) best = &run, best_s = s;
   }
   Load& load = load_of(best->holder);
@@ -159,7 +165,7 @@ const FetchPlan& FetchPlanner::plan(const PrefillView& node, uint32_t first, uin
   if (end <= first) return plan_;
   cut_pieces(first, end);
   loads_ = counted_;
-  for (const Piece& piece : pieces_) give(piece, node.cost);
+  for (const Piece& piece : pieces_) give(piece, reader_of(node));
   std::vector<FetchRun>& parts = plan_.parts;
   std::sort(parts.begin(), parts.end(), [](const FetchRun& a, const FetchRun& b) { return a.first < b.first; });
   size_t last = 0;
@@ -173,7 +179,7 @@ const FetchPlan& FetchPlanner::plan(const PrefillView& node, uint32_t first, uin
   parts.resize(last + 1);
   // The rate is what the reader has reached so far: several senders together are not assumed to be faster.
   const double bytes = static_cast<double>(end - first) * static_cast<double>(snapshot_.block_bytes);
-  plan_.seconds = std::max(plan_.seconds, node.cost.read(bytes, 0));
+  plan_.seconds = std::max(plan_.seconds, least_seconds(snapshot_, reader_of(node), bytes));
   return plan_;
 }
 

@@ -81,7 +81,7 @@ class FetchPlanner {
   void find_runs(const PrefillView& node, uint32_t first);
   void cut_pieces(uint32_t first, uint32_t end);
   Load& load_of(int holder);
-  void give(const Piece& piece, const Cost& cost);
+  void give(const Piece& piece, const BlockReader& reader);
 
   const Snapshot& snapshot_;
   int left_out_ = -1;

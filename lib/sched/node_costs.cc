@@ -113,10 +113,6 @@ void NodeCosts::stepped(int slot, double rows, double kv_tokens, double seconds)
   if (is_first) find_usual();
 }
 
-void NodeCosts::read(int slot, double bytes, double seconds) {
-  at(slot).predictor.read(bytes, seconds);
-}
-
 std::span<const uint32_t> NodeCosts::refresh() {
   if (!is_stale_ || unserved_.empty()) return {};
   corrections_ = mean();

@@ -40,7 +40,6 @@ class NodeCosts {
   /// The node has computed `tokens` prompt tokens, `reused` of them from a cache, in this time.
   void prefilled(int slot, double tokens, double reused, double seconds);
   void stepped(int slot, double rows, double kv_tokens, double seconds);
-  void read(int slot, double bytes, double seconds);
   /// Applies the reports since the last call to the nodes that have not served. Returns their slots when cost() may
   /// have changed for them; valid until the next change.
   std::span<const uint32_t> refresh();

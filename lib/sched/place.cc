@@ -65,7 +65,7 @@ void predict(const Snapshot& snapshot, Candidate& c) {
   c.fetch_s = 0;
   uint32_t blocks = c.local_blocks;
   if (c.holder >= 0 && c.fetch_blocks > 0) {
-    c.fetch_s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(c.holder)], c.fetch_blocks);
+    c.fetch_s = fetch_seconds(snapshot, reader_of(node), c.holder, c.fetch_blocks);
     blocks += c.fetch_blocks;
   }
   c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));

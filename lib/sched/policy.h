@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "sched/admission.h"
 #include "sched/bars.h"
 #include "sched/cost.h"
+#include "sched/transfer_costs.h"
 
 namespace mc::sched {
 
@@ -40,6 +42,7 @@ struct HolderView {
   uint32_t readable_blocks = 0;
   uint32_t pending_blocks = 0;     // leading run that will be readable in `pending_s`
   uint32_t transfers_leaving = 0;  // transfers to other nodes
+  uint32_t slot = 0;               // of the node, in Snapshot::transfers
   double pending_s = 0;
   uint32_t disk_blocks = 0;  // part of readable_blocks that is on disk; nodes write the ends of prompts first
   double disk_block_s = 0;   // seconds of reading one of them
@@ -62,6 +65,7 @@ struct alignas(64) DecodeView {
   bool measured = true;  // false: the node has made no step yet, and its cost is an assumption
   Cost cost;
   uint32_t arrived_rows = 0;  // rows whose KV is on the node
+  int holder = -1;            // index of the node in Snapshot::holders; -1 = look it up by name
   uint64_t arrived_kv_tokens = 0;
   std::string name;
 };
@@ -109,9 +113,11 @@ struct Snapshot {
   /// Runs behind the leading run of every node, by first block. Nearly always empty, because one node has all blocks or
   /// none has more.
   std::vector<HolderRun> later_runs;
-  std::vector<Bar> bars;             // pairs of accepting nodes that are barred; nearly always empty
-  std::vector<Inflight> inflight;    // all requests of the decode nodes; read by admission that looks ahead
-  const Lengths* lengths = nullptr;  // lengths of finished answers
+  std::vector<Bar> bars;                     // pairs of accepting nodes that are barred; nearly always empty
+  std::vector<Inflight> inflight;            // all requests of the decode nodes; read by admission that looks ahead
+  const Lengths* lengths = nullptr;          // lengths of finished answers
+  const TransferCosts* transfers = nullptr;  // costs of reads between two nodes, as of `now`; null: none is known
+  TimePoint now{};
 
   void add_holder(std::string name, const HolderView& view = {}) {
     holders.push_back(view);
@@ -166,19 +172,43 @@ inline uint32_t reused_tokens(const Snapshot& snapshot, uint32_t blocks) {
 inline Work work_left(const Snapshot& snapshot, uint32_t blocks) {
   return {static_cast<double>(snapshot.tokens), static_cast<double>(reused_tokens(snapshot, blocks))};
 }
-/// The sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
-/// together, but behind no more than the bytes that the other transfers have left. Blocks on the sender's disk are read
-/// before they are sent. They are the last ones of the prompt.
-inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks,
-                            uint32_t disk_blocks) {
-  const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
-  const double shared_s = cost.read(bytes, holder.transfers_leaving);
-  const double load_s = std::min(blocks, disk_blocks) * holder.disk_block_s;
-  return load_s +
-         (holder.leaving_bytes > 0 ? std::min(shared_s, cost.read(bytes + holder.leaving_bytes, 0)) : shared_s);
+/// A node that reads blocks: its cost, and its index in Snapshot::holders (-1 = no learnt cost applies).
+struct BlockReader {
+  const Cost& cost;
+  int holder = -1;
+};
+inline BlockReader reader_of(const PrefillView& node) {
+  return {node.cost, node.holder};
 }
-inline double fetch_seconds(const Snapshot& snapshot, const Cost& cost, const HolderView& holder, uint32_t blocks) {
-  return fetch_seconds(snapshot, cost, holder, blocks, holder.disk_blocks);
+/// The learnt cost of reads from this holder; nullopt = none is known.
+inline std::optional<TransferCost> learnt_cost(const Snapshot& snapshot, const BlockReader& reader, int holder) {
+  if (!snapshot.transfers || reader.holder < 0) return std::nullopt;
+  return snapshot.transfers->find(snapshot.holders[static_cast<size_t>(holder)].slot,
+                                  snapshot.holders[static_cast<size_t>(reader.holder)].slot, snapshot.now);
+}
+/// Seconds of reading bytes from a holder which sends other transfers, with so many bytes left (0 = unknown). The
+/// sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
+/// together, but behind no more than the bytes that the other transfers have left.
+inline double read_seconds(const Snapshot& snapshot, const BlockReader& reader, int holder, double bytes,
+                           double leaving, double leaving_bytes) {
+  const auto learnt = learnt_cost(snapshot, reader, holder);
+  const auto read = [&](double more, double others) {
+    return learnt ? learnt->seconds(more, others) : reader.cost.read(more, others);
+  };
+  const double shared_s = read(bytes, leaving);
+  return leaving_bytes > 0 ? std::min(shared_s, read(bytes + leaving_bytes, 0)) : shared_s;
+}
+/// Seconds until the reader has fetched blocks from the holder. Blocks on the sender's disk are read before they are
+/// sent. They are the last ones of the prompt.
+inline double fetch_seconds(const Snapshot& snapshot, const BlockReader& reader, int holder, uint32_t blocks,
+                            uint32_t disk_blocks) {
+  const HolderView& from = snapshot.holders[static_cast<size_t>(holder)];
+  const double bytes = static_cast<double>(blocks) * static_cast<double>(snapshot.block_bytes);
+  return std::min(blocks, disk_blocks) * from.disk_block_s +
+         read_seconds(snapshot, reader, holder, bytes, from.transfers_leaving, from.leaving_bytes);
+}
+inline double fetch_seconds(const Snapshot& snapshot, const BlockReader& reader, int holder, uint32_t blocks) {
+  return fetch_seconds(snapshot, reader, holder, blocks, snapshot.holders[static_cast<size_t>(holder)].disk_blocks);
 }
 /// Whether the prefill node is this holder. A node does not fetch from itself.
 inline bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {

@@ -18,6 +18,7 @@ namespace {
 // once a decision. Ties go to the source with the fewest leaving transfers, then to the first.
 struct Sources {
   int best = -1, second = -1;
+  std::vector<int> others;              // sources with the most blocks, where the costs of links are known
   std::vector<int> pending;             // nodes with more pending blocks than the best source holds
   std::optional<FetchPlanner> planner;  // where runs lie behind the longest match
 };
@@ -28,8 +29,29 @@ uint64_t worth(const HolderView& h) {
   return uint64_t{h.readable_blocks} << 32 | (UINT32_MAX - h.transfers_leaving);
 }
 
+constexpr size_t kOthersMax = 8;
+
+/// The holders with the most readable blocks, best first. A longer run over a slow link may come later than a shorter
+/// one over a fast link.
+std::vector<int> best_sources(const Snapshot& snapshot) {
+  const auto better = [&](int a, int b) {
+    const uint64_t x = worth(snapshot.holders[static_cast<size_t>(a)]);
+    const uint64_t y = worth(snapshot.holders[static_cast<size_t>(b)]);
+    return x != y ? x > y : a < b;
+  };
+  std::vector<int> out;
+  for (int i = 0; i < static_cast<int>(snapshot.holders.size()); ++i) {
+    if (snapshot.holders[static_cast<size_t>(i)].readable_blocks == 0) continue;
+    if (out.size() == kOthersMax && !better(i, out.back())) continue;
+    if (out.size() == kOthersMax) out.pop_back();
+    out.insert(std::upper_bound(out.begin(), out.end(), i, better), i);
+  }
+  return out;
+}
+
 Sources sources_of(const Snapshot& snapshot) {
   Sources out;
+  if (snapshot.transfers) out.others = best_sources(snapshot);
   uint64_t best = kNoSource, second = kNoSource;
   const HolderView* holders = snapshot.holders.data();
   const int count = static_cast<int>(snapshot.holders.size());
@@ -54,7 +76,7 @@ Sources sources_of(const Snapshot& snapshot) {
 void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks, double wait_s, bool sooner) {
   const PrefillView& node = snapshot.prefill[c.node];
   const uint32_t fetched = blocks - c.local_blocks;
-  const double fetch_s = fetch_seconds(snapshot, node.cost, snapshot.holders[static_cast<size_t>(holder)], fetched);
+  const double fetch_s = fetch_seconds(snapshot, reader_of(node), holder, fetched);
   const double prefill_s = node.cost.prefill(work_left(snapshot, blocks));
   const double ttft_s = std::max(c.queue_s, c.load_s + wait_s + fetch_s) + prefill_s;
   if (sooner && !(ttft_s < c.ttft_s)) return;
@@ -88,6 +110,11 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, Sources& s
     return;
   }
   if (best > c.local_blocks) fetch_from(snapshot, c, holder, best, 0, true);
+  for (const int i : sources.others) {
+    const uint32_t blocks = snapshot.holders[static_cast<size_t>(i)].readable_blocks;
+    if (i != holder && blocks > c.local_blocks && !is_self(snapshot, here, i))
+      fetch_from(snapshot, c, i, blocks, 0, true);
+  }
   for (const int i : sources.pending) {
     const HolderView& h = snapshot.holders[static_cast<size_t>(i)];
     if (h.pending_blocks <= c.local_blocks || is_self(snapshot, here, i)) continue;

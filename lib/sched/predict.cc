@@ -7,7 +7,6 @@ namespace mc::sched {
 namespace {
 
 constexpr double kSampleFade = 1.0 - 1.0 / 32;
-constexpr double kReadWeight = 1.0 / 16;
 
 /// Weight of each pseudo sample of the announced model, next to samples of weight 1. With many samples the weight is
 /// small but never 0.
@@ -62,15 +61,6 @@ void Predictor::stepped(double rows, double kv_tokens, double seconds) {
   LeastSquares::Row x;
   if (!with_prior.solve(x)) return;
   cost_.decode_s = x[0], cost_.decode_s_per_row = x[1], cost_.decode_s_per_kv_token = x[2];
-}
-
-void Predictor::read(double bytes, double seconds) {
-  if (!(bytes > 0) || !(seconds > 0) || !std::isfinite(seconds)) return;
-  read_error_.observe(cost_.read(bytes, 0), seconds);
-  // The mean is over seconds per byte, because the next prediction multiplies that value.
-  const double known = 1 / cost_.read_bytes_per_s;
-  const double seen = std::clamp(seconds / bytes, known / 16, known * 16);
-  cost_.read_bytes_per_s = 1 / (known + kReadWeight * (seen - known));
 }
 
 }  // namespace mc::sched

@@ -34,8 +34,6 @@ class Predictor {
 
   void prefilled(double tokens, double reused, double seconds);
   void stepped(double rows, double kv_tokens, double seconds);
-  /// A read of `bytes` into the node, alone or beside others. The observed rate includes the sharing of the link.
-  void read(double bytes, double seconds);
 
   /// The cost model as corrected so far.
   const Cost& cost() const { return cost_; }
@@ -44,8 +42,6 @@ class Predictor {
   double step_factor() const { return step_.factor.factor(); }
   const RelativeError& prefill_error() const { return prefill_.error; }
   const RelativeError& step_error() const { return step_.error; }
-  /// For tests.
-  const RelativeError& read_error() const { return read_error_; }
 
  private:
   struct Fit {
@@ -58,7 +54,6 @@ class Predictor {
 
   Cost announced_, cost_;
   Fit prefill_, step_;
-  RelativeError read_error_;
 };
 
 }  // namespace mc::sched

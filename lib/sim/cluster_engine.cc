@@ -241,7 +241,7 @@ void ClusterEngine::dispatch(uint32_t r, const Route& route) {
     const bool waits = maker != UINT32_MAX && live_[maker].placed && live_[maker].node == holder &&
                        !live_[maker].computed && maker != r;
     if (waits) live_[maker].waiters.push_back({r, live.attempt});
-    live.prefix.fetch(route.parts, route.spares, waits, now_, layer_cut_);
+    live.prefix.fetch(route.parts, route.spares, waits, layer_cut_);
     ask_for_parts(r);
   }
   copies_.use(route.node, blocks.first(route.local_blocks), caches_);
@@ -527,9 +527,8 @@ void ClusterEngine::first_token(uint32_t r) {
   live.computing = false, live.computed = true;
   live.times.prefill_end_s = now_;
   const auto prefill_s = live.early ? std::nullopt : std::optional(now_ - live.times.started_s);
+  for (const auto& [part, seconds] : live.prefix.reads()) router_.fetched(live.node, part, seconds, now_);
   router_.first_token(r, live.reused, prefill_s, now_);
-  if (const auto fetch_s = live.prefix.seconds())
-    router_.fetched(live.node, kv_bytes(profile_, run_.requests[r].remote_tokens), *fetch_s);
   router_.charge(r, live.made + 1, now_);
   caches_.settle(live.node, kept_blocks(r));
   const bool first = live.attempt == 1 || live.times.first_token_s == 0;

@@ -38,15 +38,13 @@ class PrefixParts {
     double rest_s = 0;    // until all are here, if the rest takes as long for each layer
   };
   /// `spares` are runs of holders that may replace the holder of a part, best first.
-  void fetch(const std::vector<sched::FetchRun>& parts, std::vector<sched::FetchRun> spares, bool held, double now_s,
+  void fetch(const std::vector<sched::FetchRun>& parts, std::vector<sched::FetchRun> spares, bool held,
              LayerCut by_layer = {}) {
     MC_ASSERT(parts_.empty() && !held_ && by_layer.layers > 0);
     by_layer_ = by_layer;
     for (const sched::FetchRun& run : parts) add(run);
     spares_ = std::move(spares);
     held_ = held;
-    has_duration_ = parts.size() == 1 && !held;
-    began_s_ = now_s;
   }
   /// The holder has computed the blocks.
   void release() { held_ = false; }
@@ -66,7 +64,7 @@ class PrefixParts {
     MC_ASSERT(part->state == State::sent && part->arrived < part->asked);
     if (++part->arrived < part->pieces) return;
     part->state = State::here;
-    arrived_s_ = now_s;
+    part->here_s = now_s;
   }
   /// Number of layers of a prefix that comes layer by layer.
   uint32_t layers() const { return by_layer_.layers; }
@@ -89,11 +87,16 @@ class PrefixParts {
   }
   /// No holder is replaced from now on.
   void drop_spares() { spares_.clear(); }
-  /// The duration of a fetch from one holder that had all blocks; nullopt: another fetch, or none. Several holders
-  /// together say nothing about the rate of one.
-  std::optional<double> seconds() const {
-    if (!has_duration_) return std::nullopt;
-    return arrived_s_ - began_s_;
+  /// A part that is here, and the seconds from its begin, as live nodes report it (wire::EndedRead).
+  struct Read {
+    sched::FetchRun run;
+    double seconds = 0;
+  };
+  std::vector<Read> reads() const {
+    std::vector<Read> out;
+    for (const Part& part : parts_)
+      if (part.state == State::here) out.push_back({part.run, part.here_s - part.sent_s});
+    return out;
   }
   /// Gives up the parts that are not on their way.
   void cut() {
@@ -107,7 +110,6 @@ class PrefixParts {
     std::erase_if(spares_, [&](const sched::FetchRun& spare) { return spare.holder == holder; });
     const auto is_lost = [&](const Part& part) { return part.run.holder == holder && part.state != State::here; };
     if (std::none_of(parts_.begin(), parts_.end(), is_lost)) return std::nullopt;
-    has_duration_ = false;
     const std::vector<Part> before = std::exchange(parts_, {});
     uint32_t end = before.front().run.first;
     for (const Part& part : before) {
@@ -133,7 +135,7 @@ class PrefixParts {
     uint32_t pieces = 1;
     State state = State::waiting;
     uint32_t asked = 0, arrived = 0;  // of the pieces
-    double sent_s = 0;                // the first one
+    double sent_s = 0, here_s = 0;    // when the first one was sent, and the last one was here
   };
 
   void add(const sched::FetchRun& run) {
@@ -168,8 +170,7 @@ class PrefixParts {
   LayerCut by_layer_;
   std::vector<Part> parts_;  // in the order of their blocks
   std::vector<sched::FetchRun> spares_;
-  bool held_ = false, loading_ = false, has_duration_ = false;
-  double began_s_ = 0, arrived_s_ = 0;
+  bool held_ = false, loading_ = false;
 };
 
 }  // namespace mc::sim

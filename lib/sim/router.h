@@ -86,8 +86,12 @@ class Router {
   /// does: chunks and fixed costs make a prompt dearer than its announced cost. Steps take what is announced. nullopt:
   /// the prefill may have waited for layers of its prefix, so its time says nothing.
   void first_token(uint32_t r, uint64_t reused, std::optional<double> seconds, double now_s);
-  /// A node has fetched these bytes from one other node.
-  void fetched(uint32_t node, double bytes, double seconds) { board_.read(static_cast<int>(node), bytes, seconds); }
+  /// A node has read a part of a prefix from another node.
+  void fetched(uint32_t node, const sched::FetchRun& part, double seconds, double now_s) {
+    const uint64_t bytes = (part.end - part.first) * kTraceBlockTokens * options_.profile->kv_bytes_per_token;
+    if (is_up(static_cast<uint32_t>(part.holder)))
+      board_.read(part.holder, static_cast<int>(node), static_cast<double>(bytes), seconds, time_of(now_s));
+  }
   /// The rows of a decode node made so many tokens. leave() gets the part of each row.
   void grow(uint32_t decode, uint64_t tokens) { board_.grow(nodes_.slot_of_decode(decode), tokens); }
   /// The request is on no node any more.

@@ -14,7 +14,7 @@ using namespace mc::sched;
 namespace {
 
 // Few different values, so that equal ranks, full prefixes and empty queues are common.
-Snapshot cluster(Rng& rng) {
+Snapshot cluster(Rng& rng, TransferCosts& links) {
   const auto few = [&](std::initializer_list<double> values) { return *(values.begin() + rng.below(values.size())); };
   Snapshot s;
   s.block_tokens = 64;
@@ -54,6 +54,15 @@ Snapshot cluster(Rng& rng) {
     p.up_s = few({1e9, 0, 2});
     s.prefill.push_back(p);
   }
+  if (rng.chance(0.4)) {
+    std::vector<TransferCosts::Member> members;
+    for (uint32_t i = 0; i < s.holders.size(); ++i) members.push_back({s.holders[i].slot = i, true, 1e-8});
+    links.set_members(members);
+    for (uint64_t i = rng.below(40); i > 0; --i)
+      links.add(static_cast<uint32_t>(rng.below(members.size())), static_cast<uint32_t>(rng.below(members.size())),
+                {1e6, few({1e-4, 1e-2, 1}), static_cast<uint32_t>(rng.below(3))}, s.now);
+    if (!links.empty()) s.transfers = &links;
+  }
   const uint64_t decodes = 1 + rng.below(rng.chance(0.2) ? 40 : 3);
   for (uint64_t i = 0; i < decodes; ++i) {
     DecodeView d;
@@ -91,6 +100,16 @@ int plain_choice(const Snapshot& s, const Placement& p) {
     };
     if (source >= 0 && s.holders[static_cast<size_t>(source)].readable_blocks > local.local_blocks)
       with(static_cast<size_t>(source), s.holders[static_cast<size_t>(source)].readable_blocks, 0);
+    // Where links differ, the eight holders of the most blocks.
+    std::vector<std::tuple<uint32_t, uint32_t, size_t>> others;
+    for (size_t h = 0; s.transfers && h < s.holders.size(); ++h)
+      if (s.holders[h].readable_blocks > 0)
+        others.emplace_back(UINT32_MAX - s.holders[h].readable_blocks, s.holders[h].transfers_leaving, h);
+    std::sort(others.begin(), others.end());
+    others.resize(std::min<size_t>(others.size(), 8));
+    for (const auto& [order, leaving, h] : others)
+      if (s.holders[h].readable_blocks > local.local_blocks && s.holder_names[h] != s.prefill[local.node].name)
+        with(h, s.holders[h].readable_blocks, 0);
     for (size_t h = 0; h < s.holders.size(); ++h) {
       const HolderView& holder = s.holders[h];
       if (s.holder_names[h] == s.prefill[local.node].name || holder.pending_blocks <= holder.readable_blocks ||
@@ -155,7 +174,8 @@ std::string difference(const Policy& policy, const Snapshot& snapshot, const Opt
 std::string first_difference(std::span<const Policy* const> table, uint64_t runs) {
   for (uint64_t run = 0; run < runs; ++run) {
     Rng rng(test::seed() + run);
-    const Snapshot snapshot = cluster(rng);
+    TransferCosts links;
+    const Snapshot snapshot = cluster(rng, links);
     const Options options = some_options(rng);
     for (const Policy* policy : table)
       if (const std::string found = difference(*policy, snapshot, options, run); !found.empty())

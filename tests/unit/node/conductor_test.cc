@@ -1,6 +1,7 @@
 // The conductor machine alone, fed with hand-made messages.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "conductor_bench.h"
@@ -96,10 +97,13 @@ TEST_CASE("node/conductor: the last attempt of a request whose blocks were damag
   }
 }
 
-/// Serves a request whose prefill node read 64 tokens in 2 ms and computed for 5 ms.
+/// Serves a request whose prefill node read 64 tokens in 2 ms and computed for 5 ms, a second after it was placed.
 void serve(Bench& b, wire::PrefillReport report) {
   start(b);
+  b.hello(wire::Role::cache, "c0", 3);
+  b.hello(wire::Role::cache, "c1", 4);
   b.submit("r");
+  b.now += 1s;
   wire::FirstToken first;
   first.req = "r", first.attempt = 1, first.token = 10;
   first.report = std::move(report);
@@ -116,6 +120,38 @@ TEST_CASE("node/conductor: a fetch from one holder teaches the rate of reading, 
     serve(b, report);
     CHECK(b.conductor.flights().prediction_errors().read.samples() == (holders == 1 ? 1 : 0));
   }
+}
+
+/// Bytes a second of the link, as the conductor has learnt it; 0 = not at all.
+double rate_of(const Bench& b, const NodeId& from, const NodeId& to) {
+  for (const auto& t : b.conductor.flights().links(b.now))
+    if (t.from == from && t.to == to) return 1 / t.cost.s_per_byte;
+  return 0;
+}
+
+TEST_CASE("node/conductor: the reads that a node reports teach the cost of each link") {
+  Bench b;
+  b.cost.read_bytes_per_s = 4096e3;  // a block in a millisecond
+  serve(b, {.sources = {{"c0", "32"}, {"c1", "32"}}, .reads = {{"c0", 64, 4}, {"c1", 32, 1}}});
+  CHECK(rate_of(b, "c0", "p0") == doctest::Approx(4096e3 / 2));  // the mean of 1 and 4 ms, in logarithms
+  CHECK(rate_of(b, "c1", "p0") == doctest::Approx(4096e3 / std::sqrt(2.0)));
+  CHECK(b.conductor.flights().links(b.now).size() == 2);
+  CHECK(b.conductor.flights().prediction_errors().read.samples() == 2);
+}
+
+TEST_CASE("node/conductor: reports of reads that cannot have been teach nothing, or no more than the attempt took") {
+  Bench b;
+  b.cost.read_bytes_per_s = 4096e3;
+  std::vector<wire::EndedRead> reads = {{"p0", 10, 4}, {"x9", 10, 4}, {"c1", 10, NAN},      {"c1", 10, -1},
+                                        {"c1", 10, 0}, {"c1", 0, 4},  {"c1", UINT32_MAX, 4}};
+  reads.push_back({"c0", 64, 1e300});
+  serve(b, {.reads = reads});
+  CHECK(rate_of(b, "c1", "p0") == 0);
+  CHECK(rate_of(b, "c0", "p0") == doctest::Approx(4096e3 / std::sqrt(1000.0)));  // a second, not a millisecond
+  CHECK(b.conductor.flights().links(b.now).size() == 1);
+  Bench many;
+  serve(many, {.reads = std::vector<wire::EndedRead>(200, wire::EndedRead{"c0", 1, 4})});
+  CHECK(many.conductor.flights().prediction_errors().read.samples() == wire::kEndedReadsMax);
 }
 
 TEST_CASE("node/conductor: a fetch that computing has overlapped teaches its whole time, and no time of computing") {

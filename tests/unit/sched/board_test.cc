@@ -235,6 +235,39 @@ TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, w
   CHECK(board.look(ask, kStart).prefill[0].load_s == doctest::Approx(0.5));  // no time: ignored
 }
 
+TEST_CASE("sched/board: reads change the cost of their own pair of nodes, and two slow sources that of all others") {
+  Board board;
+  board.set_members(two_and_two(), 64, 1'000'000);
+  const auto fetch_s = [&](size_t prefill, int holder, TimePoint now) {
+    const Snapshot& s = board.look({}, now);
+    return fetch_seconds(s, reader_of(s.prefill[prefill]), holder, 10);
+  };
+  CHECK(board.look({}, kStart).transfers == nullptr);
+  for (int i = 0; i < 3; ++i) board.read(2, 3, 1e7, 1, kStart);  // from p0 into p1, a hundred times slower
+  CHECK(fetch_s(1, 2, kStart) == doctest::Approx(1));
+  CHECK(fetch_s(1, 0, kStart) == doctest::Approx(0.01));
+  CHECK(fetch_s(0, 3, kStart) == doctest::Approx(0.01));
+  CHECK(board.transfers().seconds(2, 3, 1e7, kStart) == doctest::Approx(1));
+  for (int i = 0; i < 3; ++i) board.read(0, 3, 1e7, 0.5, kStart);
+  CHECK(fetch_s(1, 1, kStart) == doctest::Approx(0.5));  // the link of p1 itself
+  CHECK(fetch_s(1, 1, kStart + 3600s) == doctest::Approx(0.01));
+  auto members = two_and_two();
+  members.erase(members.begin());
+  board.set_members(members, 64, 1'000'000);
+  CHECK(fetch_s(1, 1, kStart) == doctest::Approx(1));
+  members[2].readable = false;
+  board.set_members(members, 64, 1'000'000);
+  CHECK(fetch_s(1, 1, kStart) > 1e6);
+  board.check({}, {});
+}
+
+TEST_CASE("sched/board: a decode node is one of the holders") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  const Snapshot& s = board.look({}, kStart);
+  for (const DecodeView& node : s.decode) CHECK(s.holder_names[static_cast<size_t>(node.holder)] == node.name);
+}
+
 TEST_CASE("sched/board: whatever happens to requests, the books are their sum") {
   Rng rng(test::seed());
   Board board;

@@ -104,4 +104,20 @@ TEST_CASE("sched/direct_plan: the prefix is read from several holders, and no pl
   CHECK(plan_direct(p.s, p.c, 0, 0, PrefixFrom::holders).empty());
 }
 
+TEST_CASE("sched/direct_plan: a slow link from a holder is worse than one from the prefill node, unless that is slow") {
+  Plan p;
+  p.holds(p.kP0, 40), p.holds(p.kC0, 40);
+  CHECK(p.of(40, 40) == Runs{{p.kC0, 0, 40, false}});
+  TransferCosts links;
+  std::vector<TransferCosts::Member> members;
+  for (uint32_t i = 0; i < p.s.holders.size(); ++i) members.push_back({p.s.holders[i].slot = i, true, 1e-9});
+  links.set_members(members);
+  p.s.transfers = &links, p.s.decode[0].holder = p.kD0;
+  const uint32_t d0 = p.kD0;
+  for (int i = 0; i < 3; ++i) links.add(p.kC0, d0, {4e7, 0.8}, {});
+  CHECK(p.of(40, 40).empty());
+  for (int i = 0; i < 3; ++i) links.add(p.kP0, d0, {4e7, 4}, {});
+  CHECK(p.of(40, 40) == Runs{{p.kC0, 0, 40, false}});
+}
+
 }  // namespace direct_plan_test

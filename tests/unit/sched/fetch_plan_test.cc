@@ -114,3 +114,20 @@ TEST_CASE("sched/fetch_plan: a fetch that waits for its holder has one part") {
   c.wait_s = 0;  // pending, but no wait is predicted
   CHECK(plan_fetch(p.s, c, 0).parts == Runs{{2, 0, 60}});
 }
+
+TEST_CASE("sched/fetch_plan: a piece goes to the holder whose link brings it first") {
+  Plan p;
+  TransferCosts links;
+  links.set_members(
+      std::vector<TransferCosts::Member>{{0, true, 1e-9}, {1, true, 1e-9}, {2, true, 1e-9}, {3, true, 1e-9}});
+  for (uint32_t i = 0; i < 4; ++i) p.s.holders[i].slot = i;
+  p.holds(1, 60), p.holds(2, 60);
+  CHECK(p.of(0, 60).parts == Runs{{1, 0, 60}});
+  for (int i = 0; i < 3; ++i) links.add(1, 0, {6e7, 0.6}, {});  // ten times slower
+  p.s.transfers = &links;
+  CHECK(p.of(0, 60).parts == Runs{{2, 0, 60}});
+  CHECK(p.of(0, 60).seconds == doctest::Approx(0.06));
+  p.holds(2, 40);
+  CHECK(p.of(0, 60).parts == Runs{{2, 0, 40}, {1, 40, 60}});
+  CHECK(p.of(0, 60).seconds == doctest::Approx(0.2));
+}

@@ -79,10 +79,3 @@ TEST_CASE("sched/predict: an absurd sample bends the prediction by less than a f
   p.prefilled(1000, 0, NAN);
   CHECK(std::isfinite(p.cost().prefill(1000, 0)));
 }
-
-TEST_CASE("sched/predict: the rate of reads follows what they were worth") {
-  Predictor p(announced());
-  for (int i = 0; i < 100; ++i) p.read(1e6, 1e6 / 4e9);
-  CHECK(p.cost().read_bytes_per_s == doctest::Approx(4e9).epsilon(0.02));
-  CHECK(p.read_error().mape() < 0.3);
-}

@@ -22,7 +22,7 @@ sched::Profile four_layers() {
 /// A prefix of one part, of which the first layer took so many seconds.
 PrefixParts first_layer_in(double seconds) {
   PrefixParts prefix;
-  prefix.fetch({{1, 0, 4}}, {}, false, 0, {.layers = 4, .blocks_min = 1});
+  prefix.fetch({{1, 0, 4}}, {}, false, {.layers = 4, .blocks_min = 1});
   REQUIRE(prefix.ask(0));
   prefix.arrive(0, seconds);
   return prefix;
@@ -78,7 +78,7 @@ TEST_CASE("sim/early_prefill: a prompt whose prefix arrives in time takes as lon
 TEST_CASE("sim/early_prefill: a prompt of which a block does not come begins again with the blocks before it") {
   const sched::Profile profile = four_layers();
   PrefixParts prefix;
-  prefix.fetch({{1, 0, 4}, {2, 4, 8}}, {}, false, 0, {.layers = 4, .blocks_min = 1});
+  prefix.fetch({{1, 0, 4}, {2, 4, 8}}, {}, false, {.layers = 4, .blocks_min = 1});
   REQUIRE(prefix.ask(0));
   REQUIRE(prefix.ask(0));
   prefix.arrive(0, 1);

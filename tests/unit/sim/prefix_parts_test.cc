@@ -13,7 +13,7 @@ TEST_CASE("sim/prefix_parts: no more parts are on their way than a live node ask
   CHECK(prefix.is_here());
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 2; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
-  prefix.fetch(parts, {}, false, 0);
+  prefix.fetch(parts, {}, false);
   for (uint32_t i = 0; i < sched::kPartsAtOnce; ++i) CHECK(prefix.ask(0)->run == parts[i]);
   CHECK_FALSE(prefix.ask(0));
   prefix.arrive(0, 0);
@@ -32,7 +32,7 @@ TEST_CASE("sim/prefix_parts: a held fetch asks for nothing before its holder has
   for (const bool comes : {false, true}) {
     CAPTURE(comes);
     PrefixParts prefix;
-    prefix.fetch({{3, 10, 20}}, {}, true, 0);
+    prefix.fetch({{3, 10, 20}}, {}, true);
     CHECK_FALSE(prefix.ask(0));
     CHECK_FALSE(prefix.is_here());
     comes ? prefix.release() : prefix.cut();
@@ -46,7 +46,7 @@ TEST_CASE("sim/prefix_parts: parts that are on their way when the rest is given 
   PrefixParts prefix;
   std::vector<sched::FetchRun> parts;
   for (uint32_t i = 0; i < sched::kPartsAtOnce + 1; ++i) parts.push_back({1, i, i + 1});
-  prefix.fetch(parts, {}, false, 0);
+  prefix.fetch(parts, {}, false);
   while (prefix.ask(0)) {
   }
   prefix.cut();
@@ -61,7 +61,7 @@ TEST_CASE("sim/prefix_parts: parts that are on their way when the rest is given 
 TEST_CASE("sim/prefix_parts: a prefix is here when its own disk and all holders have brought their blocks") {
   PrefixParts prefix;
   prefix.begin_load();
-  prefix.fetch({{1, 0, 4}}, {}, false, 0);
+  prefix.fetch({{1, 0, 4}}, {}, false);
   REQUIRE(prefix.ask(0));
   prefix.arrive(0, 0);
   CHECK_FALSE(prefix.is_here());
@@ -69,22 +69,25 @@ TEST_CASE("sim/prefix_parts: a prefix is here when its own disk and all holders 
   CHECK(prefix.is_here());
 }
 
-TEST_CASE("sim/prefix_parts: a fetch has a duration if one holder sent it and had it, and else none") {
-  for (const size_t holders : {1u, 2u}) {
-    for (const bool held : {false, true}) {
-      CAPTURE(holders);
-      CAPTURE(held);
-      PrefixParts prefix;
-      CHECK_FALSE(prefix.seconds());
-      std::vector<sched::FetchRun> parts;
-      for (uint32_t i = 0; i < holders; ++i) parts.push_back({static_cast<int>(i), i, i + 1});
-      prefix.fetch(parts, {}, held, 10);
-      if (held) prefix.release();
-      while (const auto part = prefix.ask(0)) prefix.arrive(part->run.first, 12);
-      CHECK(prefix.is_here());
-      CHECK(prefix.seconds().has_value() == (holders == 1 && !held));
-      if (prefix.seconds()) CHECK(*prefix.seconds() == 2);
-    }
+TEST_CASE("sim/prefix_parts: the time of a part counts from its first layer, without the wait for its holder") {
+  for (const bool held : {false, true}) {
+    CAPTURE(held);
+    PrefixParts prefix;
+    CHECK(prefix.reads().empty());
+    prefix.fetch({{1, 0, 4}, {2, 4, 6}}, {}, held, {.layers = 2, .blocks_min = 3});
+    if (held) prefix.release();
+    REQUIRE(prefix.ask(10));
+    REQUIRE(prefix.ask(10));
+    prefix.arrive(0, 11);
+    REQUIRE(prefix.ask(11));
+    prefix.arrive(4, 12);
+    CHECK(prefix.reads().size() == 1);
+    prefix.arrive(0, 13);
+    const auto reads = prefix.reads();
+    REQUIRE(reads.size() == 2);
+    CHECK((reads[0].run == sched::FetchRun{1, 0, 4} && reads[0].seconds == 3));
+    CHECK((reads[1].run == sched::FetchRun{2, 4, 6} && reads[1].seconds == 2));
+    CHECK(prefix.lose(1) == std::nullopt);
   }
 }
 
@@ -103,7 +106,7 @@ TEST_CASE("sim/prefix_parts: other holders replace a holder that fails, up to th
   for (const Case& c : cases) {
     CAPTURE(c.end);
     PrefixParts prefix;
-    prefix.fetch(parts, c.spares, false, 0);
+    prefix.fetch(parts, c.spares, false);
     while (prefix.ask(0)) {
     }
     CHECK(prefix.lose(2) == c.end);
@@ -124,7 +127,7 @@ TEST_CASE("sim/prefix_parts: other holders replace a holder that fails, up to th
 TEST_CASE(
     "sim/prefix_parts: long parts come layer by layer, each layer after the last one, and short parts as a whole") {
   PrefixParts prefix;
-  prefix.fetch({{1, 0, 4}, {2, 4, 7}}, {}, false, 0, {.layers = 3, .blocks_min = 4});
+  prefix.fetch({{1, 0, 4}, {2, 4, 7}}, {}, false, {.layers = 3, .blocks_min = 4});
   const auto first = prefix.ask(0), second = prefix.ask(0);
   REQUIRE((first && second));
   CHECK(first->of == 3);
@@ -145,7 +148,7 @@ TEST_CASE(
 
 TEST_CASE("sim/prefix_parts: a request may begin when a layer of every part is here, and then no holder is replaced") {
   PrefixParts prefix;
-  prefix.fetch({{1, 0, 4}, {2, 4, 8}}, {{3, 0, 8}}, false, 0, {.layers = 4, .blocks_min = 1});
+  prefix.fetch({{1, 0, 4}, {2, 4, 8}}, {{3, 0, 8}}, false, {.layers = 4, .blocks_min = 1});
   REQUIRE(prefix.ask(1));
   REQUIRE(prefix.ask(1));
   prefix.arrive(0, 2);
@@ -172,7 +175,7 @@ TEST_CASE(
     CAPTURE(why);
     const bool whole = why == std::string_view("whole"), held = why == std::string_view("held");
     PrefixParts prefix;
-    prefix.fetch({{1, 0, 4}}, {}, held, 0, {.layers = 2, .blocks_min = whole ? 5u : 4u});
+    prefix.fetch({{1, 0, 4}}, {}, held, {.layers = 2, .blocks_min = whole ? 5u : 4u});
     if (why == std::string_view("disk")) prefix.begin_load();
     if (prefix.ask(0) && !whole) prefix.arrive(0, 1);
     CHECK_FALSE(prefix.arriving(1));
@@ -181,7 +184,7 @@ TEST_CASE(
 
 TEST_CASE("sim/prefix_parts: parts that are here stay when their holder fails") {
   PrefixParts prefix;
-  prefix.fetch({{1, 0, 4}, {2, 4, 8}, {1, 8, 12}}, {}, false, 0);
+  prefix.fetch({{1, 0, 4}, {2, 4, 8}, {1, 8, 12}}, {}, false);
   while (prefix.ask(0)) {
   }
   prefix.arrive(0, 0);
