@@ -48,14 +48,16 @@ void TagDevice::release_claims(Process& process, uint64_t op) {
 // reader's link alone, and give the rest back.
 Duration TagDevice::read_time(Process& process, const node::Read& read, uint64_t bytes) {
   const sched::Profile* p = options_.profile;
-  if (p == nullptr) return from_seconds(static_cast<double>(bytes) / kReadBytesPerSecond);
+  const auto slow = options_.faults.slow.find({process.name, read.peer});
+  const double factor = slow == options_.faults.slow.end() ? 1 : slow->second;
+  if (p == nullptr) return from_seconds(factor * static_cast<double>(bytes) / kReadBytesPerSecond);
   Process& source = *processes_.at(read.peer);
   const TimePoint start = std::max({agenda_.now(), process.receives_until, source.sends_until});
   const bool activations = process.is_stage() && read.pool == node::Stage::kSlotPool;
   const double modelled =
       static_cast<double>(bytes) * (activations ? activation_scale(*p, activation_slots(options_))
                                                 : byte_scale(*p, (*process.worker->shelves()[read.pool]).layout));
-  source.sends_until = process.receives_until = start + from_seconds(modelled / p->paths.net.bytes_per_s);
+  source.sends_until = process.receives_until = start + from_seconds(factor * modelled / p->paths.net.bytes_per_s);
   return process.receives_until - agenda_.now() + from_seconds(p->paths.net.latency_s);
 }
 

@@ -39,6 +39,7 @@ struct Faults {
   Duration delay_max = 2ms;
   std::set<std::pair<std::string, std::string>> cut;  // (reader, holder): each of their reads fails with `cut_code`
   Code cut_code = Code::peer_lost;
+  std::map<std::pair<std::string, std::string>, double> slow;  // (reader, holder) -> factor of the time of their reads
   bool tell_peers_of_crash = true;  // connections break at once; false: only silence shows it
 };
 
