@@ -7,6 +7,18 @@
 #include "wire/codec.h"
 
 namespace mc::door {
+namespace {
+
+std::map<std::string_view, size_t> links_by_rate(const node::Conductor& conductor) {
+  std::map<std::string_view, size_t> out = {{"slow", 0}, {"usual", 0}, {"fast", 0}};
+  for (const node::Flights::Link& link : conductor.flights().links(SystemClock::instance().now())) {
+    const double slowness = link.slowness();
+    ++out[slowness > 2 ? "slow" : slowness < 0.5 ? "fast" : "usual"];
+  }
+  return out;
+}
+
+}  // namespace
 
 void ConductorMetrics::submitted(size_t choices) {
   metrics_.histogram(metric::kVllmRequestN).observe(static_cast<double>(choices));
@@ -131,6 +143,8 @@ void ConductorMetrics::update(const node::Conductor& conductor, const http::Serv
         std::count_if(entries.begin(), entries.end(), [&](const auto& e) { return e.second.state == state; });
     metrics_.gauge(metric::kBreakers, {sched::to_string(state)}).set(static_cast<double>(here));
   }
+  for (const auto& [state, pairs] : links_by_rate(conductor))
+    metrics_.gauge(metric::kTransferPairs, {state}).set(static_cast<double>(pairs));
   // Tenants come from the operator's file, which bounds their number.
   for (const auto& t : conductor.tenants().statuses(SystemClock::instance().now())) {
     metrics_.gauge(metric::kTenantUnfinished, {t.name}).set(t.unfinished);

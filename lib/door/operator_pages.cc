@@ -23,6 +23,23 @@ Json breakers_json(const sched::Breakers& breakers, TimePoint now) {
   return out;
 }
 
+constexpr size_t kTransfersMax = 256;
+
+/// The learnt costs of reads between two nodes, the slowest links first.
+Json transfers_json(const node::Conductor& conductor, TimePoint now) {
+  auto all = conductor.flights().links(now);
+  std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.slowness() > b.slowness(); });
+  all.resize(std::min(all.size(), kTransfersMax));
+  Json out = Json::array();
+  for (const node::Flights::Link& t : all) {
+    Json row = Json::object({{"from", t.from}, {"to", t.to}, {"reads", t.cost.reads}, {"age_s", to_seconds(t.age)}});
+    row.set("latency_ms", t.cost.fixed_s * 1e3).set("bytes_per_s", 1 / t.cost.s_per_byte);
+    row.set("usual_bytes_per_s", 1 / t.usual_s_per_byte);
+    out.push(std::move(row));
+  }
+  return out;
+}
+
 /// The prefill nodes that the placement compared.
 Json candidates_json(const node::Conductor::Explanation& e) {
   const auto& p = e.placement;
@@ -38,6 +55,7 @@ Json candidates_json(const node::Conductor::Explanation& e) {
     row.set("slow_start_ms", c.handicap_s * 1e3);
     row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
     row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
+    row.set("fetch_unmeasured", !sched::is_fetch_measured(e.snapshot, c));
     row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
     out.push(std::move(row));
   }
@@ -99,6 +117,7 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
                                {"rejected", t.rejected}}));
   out.set("held", conductor.line().size()).set("copying", conductor.copies().size());
   out.set("breakers", breakers_json(conductor.breakers(), now));
+  out.set("transfers", transfers_json(conductor, now));
   out.set("tenants", std::move(tenants));
   return out;
 }

@@ -15,9 +15,22 @@ Json considered_json(const node::RequestSummary& summary) {
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3).set("unmeasured", !c.measured);
+    row.set("fetch_unmeasured", !c.fetch_measured);
     row.set("sources", sources_json(c.sources));
     out.push(std::move(row));
   }
+  return out;
+}
+
+/// The reads of both nodes from other nodes that ended whole.
+Json reads_json(const node::RequestSummary& summary) {
+  Json out = Json::array();
+  const auto add = [&](const NodeId& to, const std::vector<wire::EndedRead>& reads) {
+    for (const wire::EndedRead& read : reads)
+      out.push(Json::object({{"from", read.node}, {"to", to}, {"tokens", read.tokens}, {"ms", read.ms}}));
+  };
+  add(summary.prefill, summary.report.reads);
+  add(summary.decode, summary.kv.reads);
   return out;
 }
 
@@ -38,7 +51,7 @@ void put(const RequestProgress& p, const node::RequestSummary& j, TimePoint now,
   out.set("tenant", p.tenant.empty() ? "default" : p.tenant).set("priority", p.priority);
   out.set("held_ms", j.held_s * 1e3).set("held_for", to_string(j.held_for));
   out.set("queue_ms", j.report.queue_ms).set("accept_ms", j.report.accept_ms).set("fetch_ms", j.report.fetch_ms);
-  out.set("fetch_hidden_ms", j.report.fetch_hidden_ms);
+  out.set("fetch_hidden_ms", j.report.fetch_hidden_ms).set("reads", reads_json(j));
   out.set("load_ms", j.report.load_ms).set("cached_disk_tokens", j.report.cached_disk);
   out.set("prefill_ms", j.report.compute_ms).set("chunks", j.report.chunks);
   const bool has_first = p.first != kNever;

@@ -382,6 +382,7 @@ struct Considered {
   double load_s = 0;         // seconds of reading them
   bool measured = true;      // false: the node had computed no prompt yet, and its times are assumptions
   std::vector<FetchSource> sources;
+  bool fetch_measured = true;  // false: the cost of reads from `fetch_from` into the node was not known
 };
 
 struct FailedAttempt {

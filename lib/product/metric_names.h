@@ -212,6 +212,10 @@ inline constexpr MetricFamily kBreakers{"mc_breakers", MetricKind::gauge, "state
 inline constexpr MetricFamily kBreakersOpened{
     "mc_breakers_opened_total", MetricKind::counter, "",
     "Times a pair of nodes, or a node, was set aside because it failed requests."};
+inline constexpr MetricFamily kTransferPairs{
+    "mc_transfer_pairs", MetricKind::gauge, "state",
+    "Pairs of nodes whose read cost is learnt, by rate against the reader's usual one (slow: less than half, usual, "
+    "fast: more than twice)."};
 inline constexpr MetricFamily kHttpConnections{"mc_http_connections", MetricKind::gauge, "", "HTTP connections open."};
 inline constexpr MetricFamily kHttpResponses{"mc_http_responses_total", MetricKind::counter, "code",
                                              "HTTP responses, by class of status (2xx, 4xx, 5xx)."};
@@ -314,6 +318,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kPeers,
                                                &kBreakers,
                                                &kBreakersOpened,
+                                               &kTransferPairs,
                                                &kHttpConnections,
                                                &kHttpResponses,
                                                &kHttpClosed,

@@ -189,6 +189,11 @@ FetchPlan FetchPlanner::plan_with_spares(const PrefillView& node, uint32_t first
   return out;
 }
 
+bool is_fetch_measured(const Snapshot& snapshot, const Candidate& candidate) {
+  if (candidate.holder < 0) return true;
+  return learnt_cost(snapshot, reader_of(snapshot.prefill[candidate.node]), candidate.holder).has_value();
+}
+
 FetchPlan plan_fetch(const Snapshot& snapshot, const Candidate& candidate, uint32_t first) {
   const uint32_t end = candidate.local_blocks + candidate.fetch_blocks;
   if (candidate.holder < 0 || candidate.fetch_blocks == 0 || first >= end) return {};

@@ -94,6 +94,8 @@ class FetchPlanner {
   std::vector<Load> loads_;
   FetchPlan plan_;
 };
+/// Whether the cost of reads from the candidate's holder into its node is learnt. True without a fetch.
+bool is_fetch_measured(const Snapshot& snapshot, const Candidate& candidate);
 /// The plan of a candidate for the blocks from `first` on; empty without a fetch. A fetch that waits for blocks which
 /// its holder computes has one part.
 FetchPlan plan_fetch(const Snapshot& snapshot, const Candidate& candidate, uint32_t first);

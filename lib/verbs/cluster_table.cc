@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/table.h"
+#include "base/units.h"
 #include "base/uri.h"
 
 namespace mc::verbs {
@@ -139,6 +140,19 @@ std::string breakers_text(const Json& cluster) {
   return out;
 }
 
+/// The links that are less than half as fast as usual.
+std::string slow_links_text(const Json& cluster) {
+  std::string out;
+  for (const Json& t : cluster["transfers"].items()) {
+    const double rate = t["bytes_per_s"].as_double(), usual = t["usual_bytes_per_s"].as_double();
+    if (!(2 * rate < usual)) continue;
+    out += "link " + text_of(t["from"]) + " -> " + text_of(t["to"]) +
+           " is slow: " + human_bytes(static_cast<uint64_t>(rate)) + "/s, usual " +
+           human_bytes(static_cast<uint64_t>(usual)) + "/s\n";
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string cluster_line(const Json& cluster) {
@@ -173,7 +187,7 @@ std::string cluster_table(const Json& cluster, bool wide) {
     if (!lacks.empty()) notes += id + ": " + lacks + "\n";
     if (!error.empty()) notes += id + " last error: " + error + "\n";
   }
-  return table.text() + notes + breakers_text(cluster);
+  return table.text() + notes + breakers_text(cluster) + slow_links_text(cluster);
 }
 
 }  // namespace mc::verbs

@@ -70,14 +70,18 @@ std::string candidates_table(const Json& candidates, const Json& reusable) {
     if (disks) row.push_back(count(c["disk_blocks"]));
     row.insert(row.end(), {fetch_text(c), ms(c["queue_ms"])});
     if (disks) row.push_back(ms(c["load_ms"]));
-    row.insert(row.end(),
-               {ms(c["fetch_ms"]), ms(c["prefill_ms"]), ms(c["ttft_ms"]) + (c["unmeasured"].as_bool() ? "*" : "")});
+    const bool is_guess = c["unmeasured"].as_bool(), is_fetch_guess = c["fetch_unmeasured"].as_bool();
+    row.insert(row.end(), {ms(c["fetch_ms"]) + (is_fetch_guess ? "+" : ""), ms(c["prefill_ms"]),
+                           ms(c["ttft_ms"]) + (is_guess ? "*" : "")});
     if (verdicts) row.push_back(text_of(c["verdict"]));
     table.add(std::move(row));
   }
+  const bool guessed =
+      std::any_of(rows.begin(), rows.end(), [](const Json& c) { return c["fetch_unmeasured"].as_bool(); });
   const bool starred = std::any_of(rows.begin(), rows.end(), [](const Json& c) { return c["unmeasured"].as_bool(); });
   return table.text() +
-         (starred ? "* unmeasured: predicted from what the node announced, before its first prompt\n" : "");
+         (starred ? "* unmeasured: predicted from what the node announced, before its first prompt\n" : "") +
+         (guessed ? "+ unmeasured: no read between the two nodes is known\n" : "");
 }
 
 /// The stages of a request, with what each one did.
@@ -106,6 +110,10 @@ std::string stages_table(const Json& r) {
   std::string from;
   for (const JsonMember& node : r["kv_from"].members())
     from += (from.empty() ? "" : ", ") + count(node.value) + " tokens from " + node.key;
+  for (const Json& read : r["reads"].items())
+    table.add({"", "",
+               count(read["tokens"]) + " tokens " + or_dash(read["from"]) + " > " + or_dash(read["to"]) + " in " +
+                   ms(read["ms"]) + " ms"});
   const std::string lost = text_of(r["kv_fallback"]);
   if (!from.empty()) row("KV", "kv_holders_ms", from + (lost.empty() ? "" : ", failed: " + lost));
   row("TTFT", "ttft_ms", fixed(r["predicted_ttft_ms"].as_double()) + " ms predicted");

@@ -34,7 +34,9 @@ Json cluster() {
      "page_bytes":0,"pages_cached":123456,"hit_rate":0,"up_s":7,"last_error":"a \"b\"","labels":{}}],
     "totals":{"finished":30,"failed":0,"rejected":0,"retried":0,"prompt_tokens":9000,"cached_local_tokens":3000,
     "cached_remote_tokens":1500,"answer_tokens":600},
-    "breakers":[{"prefill":"p0","decode":"","state":"half_open","failures":3,"retry_in_ms":0}]})");
+    "breakers":[{"prefill":"p0","decode":"","state":"half_open","failures":3,"retry_in_ms":0}],
+    "transfers":[{"from":"c0","to":"p0","bytes_per_s":1048576,"usual_bytes_per_s":1073741824},
+    {"from":"p0","to":"d0","bytes_per_s":1000000000,"usual_bytes_per_s":1073741824}]})");
 }
 
 Json requests() {
@@ -56,6 +58,8 @@ TEST_CASE("verbs/cluster_table: it fits 80 columns, and columns in which no node
   CHECK(table.find("c0 last error: a \"b\"\n") != std::string::npos);
   CHECK(table.find("node p0 is set aside: its last 3 requests failed; the next request tries it\n") !=
         std::string::npos);
+  CHECK(table.find("link c0 -> p0 is slow: ") != std::string::npos);
+  CHECK(table.find("link p0") == std::string::npos);
   CHECK(table.find("123456 blocks") != std::string::npos);
   CHECK(verbs::cluster_line(cluster()) == "mc-tiny on cpu at http://127.0.0.1:8000, 2 nodes, 1 request unfinished\n");
   const std::string wide = verbs::cluster_table(cluster(), true);
@@ -100,6 +104,7 @@ TEST_CASE("verbs/request_text: a decision shows disks where a candidate has bloc
   const char* kCandidate = R"({"prompt_tokens":1781,"blocks":27,"block_tokens":64,"tail_tokens":53,
     "reusable_blocks":27,"deadline_ms":600000,"admit":true,"holders":[{"node":"d0","match_blocks":27}],
     "candidates":[{"node":"p0","match_blocks":0,"sources":[{"node":"d0","blocks":27}],"queue_ms":0,"fetch_ms":5.5,
+    "fetch_unmeasured":true,
     "prefill_ms":72.6,"ttft_ms":78.1,"verdict":"slower","disk_blocks":0},{"node":"p1","match_blocks":27,"sources":[],
     "queue_ms":0,"fetch_ms":0,"prefill_ms":32.1,"ttft_ms":32.1,"verdict":"winner","unmeasured":true}]})";
   const std::string text = verbs::explanation_text(parsed(kCandidate));
@@ -107,6 +112,7 @@ TEST_CASE("verbs/request_text: a decision shows disks where a candidate has bloc
   CHECK(text.find("27 of d0") != std::string::npos);
   CHECK(text.find("27/27") != std::string::npos);
   CHECK(text.find("32.1*  winner") != std::string::npos);
+  CHECK(text.find("5.5+") != std::string::npos);
   CHECK(text.find("ON SSD") == std::string::npos);
   CHECK(text.find("d0 holds 27 blocks\n") != std::string::npos);
   CHECK(text.find("\nadmit: yes\n") != std::string::npos);
@@ -117,9 +123,11 @@ TEST_CASE("verbs/request_text: a decode node's reads from holders are shown befo
     "sources":[{"node":"c0","first_block":0,"blocks":20},{"node":"p1","first_block":20,"blocks":7}]}})";
   CHECK(verbs::explanation_text(parsed(kDecision)).find("1.0 ms predicted, reads 20 blocks of c0 + 7 blocks of p1\n") !=
         std::string::npos);
-  const char* kRecord = R"({"kv_from":{"c0":192,"p0":9},"kv_holders_ms":5,"kv_fallback":"evicted"})";
+  const char* kRecord = R"({"kv_from":{"c0":192,"p0":9},"kv_holders_ms":5,"kv_fallback":"evicted",
+    "reads":[{"from":"c0","to":"d0","tokens":192,"ms":4.5}]})";
   CHECK(verbs::record_text(parsed(kRecord)).find("192 tokens from c0, 9 tokens from p0, failed: evicted") !=
         std::string::npos);
+  CHECK(verbs::record_text(parsed(kRecord)).find("192 tokens c0 > d0 in 4.5 ms") != std::string::npos);
   CHECK(verbs::record_text(parsed(R"({"kv_from":{},"kv_holders_ms":0,"kv_fallback":""})")).find("KV") ==
         std::string::npos);
 }
