@@ -214,8 +214,7 @@ inline constexpr MetricFamily kBreakersOpened{
     "Times a pair of nodes, or a node, was set aside because it failed requests."};
 inline constexpr MetricFamily kTransferPairs{
     "mc_transfer_pairs", MetricKind::gauge, "state",
-    "Pairs of nodes whose read cost is learnt, by rate against the reader's usual one (slow: less than half, usual, "
-    "fast: more than twice)."};
+    "Pairs of nodes with a learnt read cost; slow: less than half of the reader's usual rate, fast: over twice."};
 inline constexpr MetricFamily kHttpConnections{"mc_http_connections", MetricKind::gauge, "", "HTTP connections open."};
 inline constexpr MetricFamily kHttpResponses{"mc_http_responses_total", MetricKind::counter, "code",
                                              "HTTP responses, by class of status (2xx, 4xx, 5xx)."};
