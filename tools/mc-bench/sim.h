@@ -3,6 +3,7 @@
 
 #include "host/choice_flags.h"
 #include "host/conductor_flags.h"
+#include "host/daemon_flags.h"
 #include "host/sched_flags.h"
 #include "print.h"
 #include "product/flags.h"
@@ -12,7 +13,7 @@
 namespace mc::bench {
 namespace sim_flags {
 
-using flags::kAggregate, flags::kDecodeTime, flags::kFirstToken, flags::kSlack, flags::kSlowStart;
+using flags::kAggregate, flags::kDecodeTime, flags::kFirstToken, flags::kLoadByLayer, flags::kSlack, flags::kSlowStart;
 
 inline constexpr Flag kRules{
     .name = "rules",
@@ -120,13 +121,6 @@ inline constexpr Flag kOverlap{.name = "overlap",
                                .fallback = "layers",
                                .help = "send KV layer by layer, or after prefill",
                                .choices = "layers|none"};
-inline constexpr Flag kLoadByLayer{
-    .name = "load-by-layer",
-    .kind = FlagKind::bytes,
-    .value = "SIZE",
-    .fallback = "off",
-    .help = "compute while SIZE or more of a prefix arrives by layers",
-    .choices = "off"};
 inline constexpr Flag kCoupled{.name = "coupled",
                                .kind = FlagKind::choice,
                                .value = "W",
