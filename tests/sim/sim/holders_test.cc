@@ -14,11 +14,11 @@ using namespace mc::sim;
 namespace {
 
 // The prefix takes 8.2 s to compute and 2.05 s on a link, the rest of a prompt 0.15 s to compute.
-constexpr uint32_t kPrefix = 8192, kSuffix = 150;
+constexpr uint32_t kPrefix = 8192;
 constexpr double kTokenBytes = 1e6;
 
 struct Bench {
-  Result<sched::Profile> profile = sched::parse_profile(kLongProfile, "long");
+  Result<sched::Profile> profile = long_profile();
   std::vector<uint32_t> prefix = std::vector<uint32_t>(kPrefix, 7);
   World world;
 
@@ -34,25 +34,9 @@ struct Bench {
     o.prefix_from = from;
     return o;
   }
-  RequestId ask(const char* prefill, const char* decode) {
-    node::Submit s;
-    s.ids = prefix;
-    for (uint32_t i = 0; i < kSuffix; ++i) s.ids.push_back(static_cast<uint32_t>(world.rng().below(63)));
-    s.stopping.max_tokens = 8, s.deadline = 300s;
-    s.pin_prefill = prefill, s.pin_decode = decode;
-    return world.submit(std::move(s));
-  }
-  const Outcome& served(const RequestId& req) {
-    REQUIRE(world.run_until_done(300s));
-    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-    const Outcome& o = world.outcomes().at(req);
-    INFO(req << " ended " << o.end());
-    REQUIRE(o.served());
-    return o;
-  }
   /// The prefix is on p0 and d0 after that.
   void warm() {
-    served(ask("p0", "d0"));
+    served(world, ask(world, prefix, "p0", "d0"));
     world.run_for(1s);
   }
   const node::Decode& decode(const std::string& name) { return dynamic_cast<const node::Decode&>(*world.worker(name)); }
@@ -82,7 +66,7 @@ Seen run(sched::PrefixFrom from, bool alone) {
     b.world.restart("d0");
     b.world.run_for(5s);
   }
-  const Outcome& o = b.served(b.ask("p1", "d1"));
+  const Outcome& o = served(b.world, ask(b.world, b.prefix, "p1", "d1"));
   const Seen seen{to_seconds(o.first_token - o.submitted), o.gaps_s.at(0), b.from_prefill()};
   b.quiet();
   return seen;
@@ -117,7 +101,7 @@ TEST_CASE("sim/holders: a process that dies in the middle of a read from a holde
     CAPTURE(victim);
     Bench b(sched::PrefixFrom::holders);
     b.warm();
-    const RequestId req = b.ask("p1", "d1");
+    const RequestId req = ask(b.world, b.prefix, "p1", "d1");
     b.world.run_for(1s);  // of the 2 s that both reads take
     CHECK_FALSE(b.world.outcomes().at(req).is_over());
     CHECK(b.decode("d1").from_holders().blocks == 0);
@@ -125,12 +109,12 @@ TEST_CASE("sim/holders: a process that dies in the middle of a read from a holde
     b.world.run_for(2s);
     b.world.restart(victim);
     if (victim != "conductor") {
-      const Outcome& o = b.served(req);
+      const Outcome& o = served(b.world, req);
       const bool is_holder = victim == "p0" || victim == "d0";
       CHECK(o.attempts == (is_holder ? 1 : 2));
     }
     b.quiet();
-    b.served(b.ask("p1", "d1"));
+    served(b.world, ask(b.world, b.prefix, "p1", "d1"));
     b.quiet();
   }
 }

@@ -1,6 +1,7 @@
 // Links whose rate changes: the conductor learns it from the reads that nodes report, sends requests elsewhere, and
 // comes back when the link has recovered.
 
+#include "long_profile.h"
 #include "sim/world.h"
 #include "test.h"
 
@@ -12,29 +13,11 @@ using namespace mc::sim;
 namespace {
 
 // A prefix takes 8.2 s to compute and 0.2 s on a link, the rest of a prompt 0.15 s to compute.
-constexpr uint32_t kPrefix = 8192, kSuffix = 150;
-constexpr const char* kProfile = R"(
-name = "links"
-[node]
-layers = 4
-kv_bytes_per_token = 1000000
-kv_capacity_tokens = 400000
-dram_bytes = 200000000000
-context_tokens = 32768
-chunk_tokens = 2048
-[paths.net]
-bytes_per_s = 4e10
-[prefill]
-fixed_s = 1e-3
-s_per_token = 1e-3
-[decode]
-fixed_s = 2e-3
-s_per_row = 1e-5
-)";
+constexpr uint32_t kPrefix = 8192;
 
 /// Prefill nodes p0 and p1 lack every prefix. p2 computes them for d0 and dies.
 struct Bench {
-  Result<sched::Profile> profile = sched::parse_profile(kProfile, "links");
+  Result<sched::Profile> profile = long_profile("4e10");
   World world;
   uint32_t prefixes = 0;
 
@@ -49,30 +32,14 @@ struct Bench {
     o.profile = &*profile;
     return o;
   }
-  RequestId ask(std::vector<uint32_t> ids, const char* prefill, const char* decode) {
-    node::Submit s;
-    s.ids = std::move(ids);
-    for (uint32_t i = 0; i < kSuffix; ++i) s.ids.push_back(static_cast<uint32_t>(world.rng().below(63)));
-    s.stopping.max_tokens = 8, s.deadline = 300s;
-    s.pin_prefill = prefill, s.pin_decode = decode;
-    return world.submit(std::move(s));
-  }
-  const Outcome& served(const RequestId& req) {
-    REQUIRE(world.run_until_done(300s));
-    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-    const Outcome& o = world.outcomes().at(req);
-    INFO(req << " ended " << o.end());
-    REQUIRE(o.served());
-    return o;
-  }
   /// The prefill node of a prompt whose prefix only d0 has, and its TTFT. p1 has a queue of a second.
   std::pair<std::string, double> route() {
     const std::vector<uint32_t> prefix(kPrefix, ++prefixes);
-    served(ask(prefix, "p2", "d0"));
+    served(world, ask(world, prefix, "p2", "d0"));
     world.crash("p2");
     world.run_for(4s);
-    ask(std::vector<uint32_t>(1000, 10'000 + prefixes), "p1", "d1");
-    const Outcome& o = served(ask(prefix, "", "d1"));
+    ask(world, std::vector<uint32_t>(1000, 10'000 + prefixes), "p1", "d1");
+    const Outcome& o = served(world, ask(world, prefix, "", "d1"));
     CHECK(o.summary.report.cached_remote == kPrefix);
     CHECK(o.summary.report.reads.size() == 1);
     world.restart("p2");

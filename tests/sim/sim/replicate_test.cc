@@ -20,7 +20,7 @@ using namespace mc::sim;
 namespace {
 
 // Computing the prefix takes 20 s, fetching it 5 s, the rest of a prompt 0.15 s.
-constexpr uint32_t kPrefix = 20480, kSuffix = 150;
+constexpr uint32_t kPrefix = 20480;
 
 struct Seen {
   double mean_s = 0, p50_s = 0, p99_s = 0;
@@ -28,7 +28,7 @@ struct Seen {
 };
 
 Seen run(const char* policy, uint32_t replicas_max, uint64_t seed) {
-  const auto profile = sched::parse_profile(kLongProfile, "long");
+  const auto profile = long_profile();
   REQUIRE_OK(profile);
   WorldOptions options;
   options.seed = seed;
