@@ -10,6 +10,7 @@ import time
 import unittest
 
 import attack
+import groups
 from cluster import Cluster, until
 from exhaust_test import Client, port_of
 from liar import Attacked, Liar, throw_http
@@ -54,6 +55,9 @@ def seeds():
         request("POST", "/v1/store", batch(put, {"op": "get", "key": "a"}, {"op": "pin", "key": "b", "for": "1s"},
                                            values=b"hello")),
         request("DELETE", "/v1/store/d"),
+        request("PUT", "/v1/store/g?group=true&replace=true", groups.group({b"m": b"x" * 100, b"n": b""})),
+        request("GET", "/v1/store/g?member=m&lease=1s"),
+        request("GET", "/v1/store/g?members=true"),
         request("PUT", "/v1/store/e?durability=d0&replace=true", b"x" * 500),
         request("POST", "/v1/store/e?op=move&to=f&replace=true", b"", "Content-Length: 0", "x-mc-deadline-ms: 20000"),
         request("POST", "/blocks/evict", json.dumps({"prefix": "12" * 16, "older_ms": 5, "dry_run": True}).encode()),
@@ -66,6 +70,15 @@ def seeds():
     ]
 
 
+def wrong_groups():
+    """Values that are no whole group, or have members without a name that can be a key."""
+    group = groups.group({b"a": b"first", b"b": b"second"})
+    found = [b"", b"x", group[:24], group[:-1], group + b"x", group[:8] + b"\xff" * 4 + group[12:],
+             group[:12] + b"\xff" * 4 + group[16:], group[:24] + b"\xff" * 8 + group[32:]]
+    names = (b"", b"a\x1b[31m", b"\xff", b"n" * 1025)
+    return found + [groups.group({name: b"x"}) for name in names]
+
+
 def wrong():
     """(request, statuses) of requests that are wrong in one way each. 0: the connection closes without an answer."""
     put, post = "/v1/store/k", "/v1/store"
@@ -73,12 +86,16 @@ def wrong():
     keys = ["%00", "%0a", "%ff%fe", "%", "%zz", "k" * 1025, "%c0%af"]
     queries = ["ttl=0s", "ttl=-1s", "ttl=1e400d", "ttl=nan", "ttl=" + "9" * 400 + "s", "pin=400d", "replace=2", "a",
                "=", "ttl=1s&ttl=2s", "tenant=", "tenant=%00", "tenant=" + "t" * 5000, "x=y", "%ff=1",
-               "durability=", "durability=d4", "durability=d3", "durability=d2&durability=d1", "durability=%00"]
+               "durability=", "durability=d4", "durability=d3", "durability=d2&durability=d1", "durability=%00",
+               "group=2", "group=true", "member=a"]
+    gets = ["member=", "member=a&members=true", "member=a&member=b", "members=2", "group=true"]
     listings = ["limit=-1", "limit=0", "limit=1e9", "limit=18446744073709551616", "prefix=%ff", "after=%00"]
     batches = [b"", b"{}", b"[" * 100_000, b'{"ops":' + b"[" * 50_000, b'{"ops":{}}\n', b'{"ops":[1]}\n', b"\xff\xfe\n"]
     batches += [batch(*[{"op": "get", "key": "k"}] * 1025), batch({"op": "put", "key": "k", "bytes": 2**63 - 1})]
     batches += [batch({"op": "put", "key": "k", "bytes": -1})]
     batches += [batch({"op": "put", "key": "k", "bytes": 9}, values=b"x")]
+    batches += [batch({"op": "get", "key": "k", "member": "a"}), batch({"op": "get", "key": "k", "members": True})]
+    batches += [batch({"op": "put", "key": "k", "bytes": 1, "group": True}, values=b"x")]
     batches += [batch({"op": "get", "key": ["k"]}), batch({"op": "none", "key": "k"}), b'{"ops":[]' + b" " * (5 << 20)]
     fields = [("Content-Length: 3", "Content-Length: 4"), ("Content-Length: 3", "Transfer-Encoding: chunked")]
     fields += [("Content-Length: -1",), ("Content-Length: 0x10",), ("Content-Length: 18446744073709551616",)]
@@ -87,6 +104,8 @@ def wrong():
     return [
         *((request("PUT", f"/v1/store/{key}", b"x"), (400, 414)) for key in keys),
         *((request("PUT", f"{put}?{query}", b"x"), (400, 403)) for query in queries),
+        *((request("GET", f"{put}?{query}"), bad) for query in gets),
+        *((request("PUT", f"{put}?group=true", value), bad) for value in wrong_groups()),
         *((request("GET", f"{post}?{query}"), bad) for query in listings),
         *((request("POST", post, body), large) for body in batches if body),
         *((request("PUT", put, b"abc", *each), large) for each in fields),
