@@ -187,8 +187,10 @@ class Operators(Limited):
             c.start(name)
         c.wait_nodes()
         (self.socket,) = glob.glob(os.path.join(c.env["MCT_RUN_DIR"], "node-*.http"))
-        ids = Random(8).ids(8000)  # computed once: what a prompt takes beside its KV is the matter here
-        prompt = lambda count: self.ask("POST", "/prefill", json.dumps({"prompt": ids[:count]}))
+        random = Random(8)
+        same = random.ids(8000)  # computed once in the quick tier: what a prompt takes beside its KV is the matter here
+        ids = lambda count: random.ids(count) if attack.FULL else same[:count]
+        prompt = lambda count: self.ask("POST", "/prefill", json.dumps({"prompt": ids(count)}))
         self.assertEqual(prompt(8000), 200)
         self.limit(c)
         for _ in range(attack.count(1, 30)):

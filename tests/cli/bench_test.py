@@ -507,12 +507,16 @@ class Interrupts(Scratch):
     def test_the_summary_has_the_points_until_then(self):
         path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(4000)])
         policies = ",".join(["random", "load", "kv-centric"] * 300)
+        attention = []
+        if cluster.FULL:  # test_rows_come_one_by_one interrupts it with every run
+            attention = [["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"]]
         for words in (
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "2048x2048"],
             ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
             ["model", "-p", "8-500+1", "-n", 0, "-r", 1],
             ["recall", "-p", "128-1900+1", "-r", 1],
+            *attention,
         ):
             out = [json.loads(line) for line in self.interrupted(*words, "--json", lines=1)]
             self.assertEqual(out[-1]["type"], "result", words)
