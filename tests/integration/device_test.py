@@ -117,7 +117,7 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_kill_9_of_either_node_on_emu_costs_no_token(self):
-        ids, tokens = IDS, cluster.count(9, 12)  # so many that the conductor hears that a node computes
+        ids, tokens = IDS, cluster.count(9, 12)  # enough for a status report while a node computes
         with Cluster(conductor=MODEL, roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
             for name in ("p0", "d0"):
                 c.start(name, *EMU, *PROFILED)

@@ -83,7 +83,7 @@ class Netlink {
       }
     }
   }
-  /// The same of a request without an answer but success or failure; it needs NLM_F_ACK.
+  /// Sends a request that has no other answer than success or failure. Such a request needs NLM_F_ACK.
   int send() {
     return send([](std::span<const std::byte>) {});
   }
@@ -185,7 +185,7 @@ inline void end_netem(const std::string& netdev) {
   CHECK_MESSAGE(request.send() == 0, "netem on " << netdev);
 }
 
-/// Packets that the netdev's netem has dropped.
+/// Packets that the netem of a network device has dropped.
 inline uint64_t dropped(const std::string& netdev) {
   const int index = index_of(netdev);
   uint64_t count = 0;
@@ -201,7 +201,7 @@ inline uint64_t dropped(const std::string& netdev) {
   return count;
 }
 
-/// Since the netdev exists; `what` = "bytes" or "packets".
+/// Bytes or packets that a network device has sent since it exists; `what` = "bytes" or "packets".
 inline uint64_t sent(const std::string& netdev, const std::string& what) {
   std::ifstream file("/sys/class/net/" + netdev + "/statistics/tx_" + what);
   uint64_t count = 0;

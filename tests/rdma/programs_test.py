@@ -1,8 +1,9 @@
 """The programs over rdma://, in the machine with soft-RoCE, which boots once for all of them.
 
 Serving: a prefill and a decode node exchange KV by RDMA READ, and the text is that of the single process in the same
-machine; also that of a prefill node whose reads take longer than the lease on what they read. Then mc-bench doctor sees
-what is done to the machine: each step changes it, then lets the doctor look. What they said is checked out here.
+machine; also that of a prefill node whose reads take longer than the lease on what they read. Then mc-bench doctor
+reports on the machine: each step changes the machine and runs the doctor once. The checks are made here, after the
+machine has ended.
 """
 
 import json
@@ -82,7 +83,7 @@ PROMPTS = [cluster.Random(seed).ids(length, vocab=2000) for seed, length in ((1,
 
 
 def looks():
-    """The lines that let the doctor look after each step."""
+    """Shell lines that change the machine step by step and run the doctor after each step."""
     script = ""
     for step, change in STEPS.items():
         peer = "10.0.0.1" if step.startswith("peer") else ""
@@ -137,7 +138,7 @@ class Serve(unittest.TestCase):
         read = [line for line in FOUND["MC-METRIC"] if 'direction="in"' in line and 'transport="rdma"' in line]
         self.assertGreater(sum(float(line.rsplit(" ", 1)[1]) for line in read), 0, FOUND["MC-METRIC"])
 
-    def test_text_of_a_node_whose_reads_outlast_their_lease_is_that_text_too_and_nothing_it_fetched_is_used(self):
+    def test_a_node_whose_reads_outlast_their_lease_uses_nothing_that_it_fetched_and_gives_the_same_text(self):
         self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
         self.assertTrue(FOUND["MC-LATE"][0], "no answer while p1's reads were late: " + FOUND["said"])
         late = json.loads(FOUND["MC-LATE"][0])

@@ -54,13 +54,13 @@ struct Restored {
   ~Restored() { undo(); }
 };
 
-/// The same of netem on what a network device sends.
+/// Effects of netem on the packets of a network device, which end with the scope.
 struct Netem : Restored {
   Netem(const std::string& netdev, const NetemPlan& plan)
       : Restored([&] { set_netem(netdev, plan); }, [netdev] { end_netem(netdev); }) {}
 };
 
-/// The same of an address, which comes or goes.
+/// An address that a network device gains or loses until the end of the scope.
 struct Address : Restored {
   Address(const std::string& netdev, const std::string& address, bool present)
       : Restored([&] { set_address(netdev, address, present); }, [=] { set_address(netdev, address, !present); }) {}
@@ -126,8 +126,8 @@ inline Held held_now() {
   return held;
 }
 
-/// The count of them when it has not changed for 100 ms: of a connection that came or went, the other side follows a
-/// moment later.
+/// The counts of Held once they have not changed for 100 ms: when one side of a connection comes or goes, the other
+/// side follows a moment later.
 inline Held resources() {
   Held held = held_now();
   TimePoint since = in(Duration{});
@@ -141,7 +141,7 @@ inline Held resources() {
   return held;
 }
 
-/// The same once every device has its own queue pair alone.
+/// The counts of Held once every device has no queue pair but its own.
 inline Held resources_settled() {
   Held held;
   const auto settled = [&] {

@@ -57,7 +57,7 @@ TEST_CASE("node/order_fetch: the decode node is told of the holders, books them 
   }
 }
 
-TEST_CASE("node/order_fetch: the report of an attempt's decode node is not told of the attempt after it") {
+TEST_CASE("node/order_fetch: the KV report of an attempt is not part of the summary of the attempt after it") {
   auto options = Bench::options();
   options.prefix_from = sched::PrefixFrom::holders;
   Bench b(options);

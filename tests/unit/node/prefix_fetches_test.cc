@@ -140,7 +140,7 @@ struct LayerBench : FetchBench {
 };
 using Order = std::vector<std::pair<NodeId, uint64_t>>;
 
-TEST_CASE("node/prefix_fetches: two holders send layer by layer, the first grant waits for the second one") {
+TEST_CASE("node/prefix_fetches: two holders send layer by layer, and the first grant waits for the second one") {
   LayerBench b;
   const Order side_by_side = {{"p0", 0}, {"p1", 0}, {"p0", 1}, {"p1", 1}};
   SUBCASE("which comes in time") {

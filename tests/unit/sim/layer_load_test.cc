@@ -124,7 +124,7 @@ TEST_CASE("sim/layer_load: a request that is given up after it has begun leaves 
   CHECK(run.requests[2].attempts == 2);
 }
 
-TEST_CASE("sim/layer_load: nodes were busy with what the requests computed, given up or not, by layers or not") {
+TEST_CASE("sim/layer_load: the busy time of prefill nodes is what requests computed, also those that were given up") {
   for (const uint64_t bound : {UINT64_MAX, uint64_t{1}}) {
     CAPTURE(bound);
     sim_test::Bench b = load_bench(5e9, bound);
