@@ -167,7 +167,10 @@ inline bool resources_become(const Held& before) {
   };
   if (until(no_more, kLong, 5ms)) return true;
   MESSAGE("descriptors: " << before.descriptors << ", now " << now.descriptors);
-  for (const auto& [kind, count] : now.objects) MESSAGE(kind << ": " << before.objects.at(kind) << ", now " << count);
+  for (const auto& [kind, count] : now.objects) {
+    const auto known = before.objects.find(kind);
+    MESSAGE(kind << ": " << (known == before.objects.end() ? 0 : known->second) << ", now " << count);
+  }
   return false;
 }
 
