@@ -107,6 +107,7 @@ ReplicaLink::Answers Replicas::ask_all(std::span<const Node> nodes, const Replic
   for (size_t i = out.size(); i < nodes.size(); ++i)
     out.emplace_back(
         user_error(err::kDeadlineExceeded, "the deadline passed before " + nodes[i].name + " was asked", "key"));
+  MC_ASSERT_EQ(out.size(), nodes.size());
   return out;
 }
 
@@ -176,6 +177,7 @@ Result<node::SharedValue> Replicas::read_bytes(const Node& node, uint64_t transf
     if (bytes.empty()) bytes.reserve(value.bytes);
     bytes.append(reinterpret_cast<const char*>(part.data.data()), part.data.size());
   }
+  MC_ASSERT_EQ(bytes.size(), value.bytes);
   auto out = std::make_shared<const node::ValueBytes>(bytes);
   if (out->crc() == value.crc) return SharedValue(std::move(out));
   return user_error(err::kChecksum, "the bytes that " + node.name + " sent do not match the checksum of the value",
@@ -269,7 +271,9 @@ Result<Replicas::PutResult> Replicas::spread(Spread& put) {
   Result<void> outcome;
   for (const std::string& holder : set.holders) {
     if (holder == put.members.self) continue;
-    const auto answer = ask(*put.members.find(holder), call, put.until);
+    const Node* node = put.members.find(holder);
+    MC_ASSERT(node != nullptr);  // choose() takes no node that is away
+    const auto answer = ask(*node, call, put.until);
     if (!answer || answer->mc != 0) {
       outcome = answer ? told(holder, *answer) : answer.error();
       if (!answer) put.created.push_back(holder);  // it may have the value or not
@@ -293,10 +297,13 @@ void Replicas::undo(const Spread& put) {
   call.value.set = put.terms.replicas;
   std::vector<Node> nodes;
   for (const std::string& holder : put.created) {
-    if (holder == put.members.self)
+    if (holder == put.members.self) {
       (void)values_.remove(put.key, until, put.terms.replicas.version);
-    else
-      nodes.push_back(*put.members.find(holder));
+      continue;
+    }
+    const Node* node = put.members.find(holder);
+    MC_ASSERT(node != nullptr);
+    nodes.push_back(*node);
   }
   (void)ask_all(nodes, call, until);
 }

@@ -303,6 +303,7 @@ Result<http::Response> StoreApi::answer_one(const std::string& tenant, const Sto
 
 /// A member of the group that was got, or the list of its members. `out` is the answer with the whole value.
 Result<http::Response> StoreApi::answer_member(const StoreOp& op, Outcome got, http::Response out) {
+  MC_ASSERT(op.verb == StoreVerb::get && got.value != nullptr);
   const auto members = wire::parse_group(got.value->view());
   if (!members)
     return user_error(err::kInvalidField, "the value is no group: " + members.error().what, "member",

@@ -116,6 +116,7 @@ Result<void> read_get(StoreFields& fields, StoreOp& op) {
   if (!member) return {};
   if (member->empty() || lists_members) return bad_field("member", "is the name of one member of a group");
   op.member = *member;
+  MC_ASSERT(op.verb == StoreVerb::get && !op.lists_members);
   return {};
 }
 
@@ -178,6 +179,7 @@ Result<StoreOp> read_batch_op(const Json& object, std::string_view& rest) {
                                     " bytes of values are left in the body");
     op.value = rest.substr(0, static_cast<size_t>(*bytes));
     rest.remove_prefix(op.value.size());
+    MC_ASSERT_EQ(op.value.size(), *bytes);
     if (const auto text = fields.take("crc32c")) {
       MC_TRY(crc, parse_crc(*text));
       op.crc = crc;
@@ -195,6 +197,7 @@ std::string crc_text(uint32_t crc) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out(8, '0');
   for (size_t i = 8; i > 0; --i, crc >>= 4) out[i - 1] = kDigits[crc & 15];
+  MC_ASSERT_EQ(crc, 0u);  // all of it is in the text
   return out;
 }
 

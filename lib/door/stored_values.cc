@@ -55,7 +55,10 @@ class StoredValues::KeyLock {
   ~KeyLock() {
     {
       const TableLock lock(values_.mutex_);
-      for (const ValueKey& key : keys_) values_.locked_.erase(key);
+      for (const ValueKey& key : keys_) {
+        const bool was_locked = values_.locked_.erase(key) == 1;
+        MC_ASSERT(was_locked);
+      }
     }
     values_.unlocked_.notify_all();
   }
@@ -79,7 +82,9 @@ Result<StoredValues::KeyLockPtr> StoredValues::lock_keys(std::set<ValueKey> keys
   else if (!unlocked_.wait_until(lock, until, are_free) || SystemClock::instance().now() >= until)
     return user_error(err::kDeadlineExceeded, "other calls were changing the key until the deadline of this one", "key",
                       "send the call again");
+  const size_t locked = locked_.size();
   locked_.insert(keys.begin(), keys.end());
+  MC_ASSERT_EQ(locked_.size(), locked + keys.size());
   lock.unlock();
   return KeyLockPtr(std::make_shared<const KeyLock>(*this, std::move(keys)));
 }
@@ -129,6 +134,7 @@ std::optional<ValueInfo> StoredValues::look(const ValueKey& key) {
 }
 
 wire::ValueRecord StoredValues::record_of(const ValueKey& key, const ValueInfo& info) {
+  MC_ASSERT(disk_ != nullptr);
   const int64_t now = clock_.unix_ms();
   wire::ValueRecord record{.tenant = key.tenant, .name = key.name};
   record.number = disk_->new_number();
@@ -246,6 +252,7 @@ Result<void> StoredValues::drop_replaced(const ValueKey& key, const Before& befo
 
 Result<StoredValues::PutResult> StoredValues::put_durably(const ValueKey& key, const SharedValue& value,
                                                           const node::ValueTerms& terms) {
+  MC_ASSERT(value != nullptr && terms.durability > Durability::d0);
   MC_CHECK(check_put(key, value->size(), terms));
   MC_TRY(copy, write(record_of(key, info_of(*value, terms)), value.get()));
   Result<PutResult> done = PutResult::unchanged;

@@ -125,6 +125,7 @@ Result<std::string> StoreClient::put_group(std::string_view key, const std::vect
 
 Result<std::string> StoreClient::put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms,
                                         Query query) {
+  MC_ASSERT(!key.empty());  // here and below: the empty key stands for all keys
   if (terms.ttl < Duration::max()) query.emplace_back("ttl", time_text(terms.ttl));
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
   if (terms.replaces) query.emplace_back("replace", "true");
@@ -152,6 +153,7 @@ bool StoreClient::leave_place() {
 }
 
 Result<http::ClientOutcome> StoreClient::get_anywhere(std::string_view key, const Query& query) {
+  MC_ASSERT(!key.empty());
   for (;;) {
     auto outcome = call(http::Method::get, key, query, {});
     if (outcome || outcome.error().mc != err::kPeerUnreachable || !leave_place()) return outcome;
@@ -208,6 +210,7 @@ Result<std::optional<uint64_t>> StoreClient::exist(std::string_view key) {
 }
 
 Result<std::optional<uint64_t>> StoreClient::exist_here(std::string_view key) {
+  MC_ASSERT(!key.empty());
   const auto outcome = call(http::Method::head, key, {}, {});
   if (!outcome && outcome.error().mc == err::kNotFound) return std::optional<uint64_t>();
   if (!outcome) return outcome.error();
@@ -218,6 +221,7 @@ Result<std::optional<uint64_t>> StoreClient::exist_here(std::string_view key) {
 }
 
 Result<void> StoreClient::remove(std::string_view key, bool forced) {
+  MC_ASSERT(!key.empty());
   Query query;
   if (forced) query.emplace_back("force", "true");
   MC_CHECK(call(http::Method::del, key, query, {}));
@@ -225,17 +229,20 @@ Result<void> StoreClient::remove(std::string_view key, bool forced) {
 }
 
 Result<void> StoreClient::pin(std::string_view key, Duration time) {
+  MC_ASSERT(!key.empty());
   MC_CHECK(call(http::Method::post, key, {{"op", "pin"}, {"for", time_text(time)}}, {}));
   return {};
 }
 
 Result<void> StoreClient::unpin(std::string_view key) {
+  MC_ASSERT(!key.empty());
   MC_CHECK(call(http::Method::post, key, {{"op", "unpin"}}, {}));
   return {};
 }
 
 Result<std::string> StoreClient::relocate(std::string_view op, std::string_view from, std::string_view to,
                                           bool replaces) {
+  MC_ASSERT(!from.empty() && !to.empty());
   MC_TRY(outcome,
          call(http::Method::post, from,
               {{"op", std::string(op)}, {"to", std::string(to)}, {"replace", replaces ? "true" : "false"}}, {}));
