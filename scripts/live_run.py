@@ -32,7 +32,7 @@ def lines(path):
 
 
 def bench(build, *words):
-    """What mc-bench prints."""
+    """The standard output of mc-bench."""
     words = [program(build, "mc-bench"), *map(str, words)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""What the attack suite shares: a second user of this host, counts for each tier, and a stranger's sockets.
+"""Parts that the attack suite shares: a second user of this host, counts for each tier, and a stranger's sockets.
 
 A test that needs a second user runs where the tests run as root, and skips with that reason elsewhere. Counts are
 small in the quick tier and large with MC_TEST_FULL=1. Random inputs come from a seed that is printed and that

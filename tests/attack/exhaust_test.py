@@ -352,7 +352,7 @@ class LogReaders(Exhaust):
         return sum(float(n) for n in re.findall(r"^mc_log_lines_lost_total{.*} (\S+)$", metrics, re.M))
 
     def drain(self, read, process):
-        """What the reader has missed, until the process ends."""
+        """The lines that the reader has missed, until the process ends."""
         data = b""
         while True:
             self.assertTrue(select.select([read], [], [], PATIENCE_S)[0], "the log ends with the process")

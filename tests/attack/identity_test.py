@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Who may join the data and control planes of one host: another user gets no byte of any worker, takes nobody's place,
-and finds no shm name to squat on; programs of one user share keys without a flag."""
+"""Identities that may join the data and control planes of one host: another user gets no byte of any worker, takes
+nobody's place, and finds no shm name to squat on; programs of one user share keys without a flag."""
 
 import glob
 import json

@@ -29,7 +29,7 @@ ROLES = ["conductor", "c0", "p0", "p1", "d0", "d1"]
 WORKER = ["--dtype", "f32", "--threads", "1", "--drain-timeout", "1s"]
 ANSWER = 60  # tokens at most
 GRACE_MS = 100
-# What a request may end with when processes die: never an error of the client, never an internal one.
+# Ends that a request may have when processes die: never an error of the client, never an internal one.
 REASONS = {
     "no_prefill", "no_decode", "deadline_exceeded", "peer_lost", "node_failed", "kv_transfer", "draining", "queue_full",
     "conductor_lost",

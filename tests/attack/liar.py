@@ -1,4 +1,4 @@
-"""What the tests with hostile input share: a liar that draws wrong variants of right input, and a cluster whose
+"""Parts that the tests with hostile input share: a liar that draws wrong variants of right input, and a cluster whose
 processes and answers are compared before and after."""
 
 import glob

@@ -23,7 +23,7 @@ class Pairs(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def cost(self, name, step_s):
-        """What a decode node announces, in place of what it measures: whom placement likes better is no chance."""
+        """Costs that a decode node announces in place of those it measures: placement prefers no node by chance."""
         path = os.path.join(self.folder.name, name)
         with open(path, "w") as file:
             file.write(quick_profile(prefill_s=1e-4, step_s=step_s, row_s=step_s / 10))

@@ -121,7 +121,7 @@ class Prompts(unittest.TestCase):
         status, _, answer = self.cluster.post("/tokenize", {"prompt": "0 " * (LARGE // 2)})
         self.assertEqual((status, code_of(answer)), (400, "context_length_exceeded"), answer)
         self.assertIn("1048576 tokens", answer["error"]["message"])
-        # What fits in the end is not refused: the last tokens of it are asked for.
+        # A prompt that fits in the end is not refused: its last tokens are asked for.
         status, _, answer = self.cluster.post(
             "/v1/completions", {"prompt": text(1 << 20), "truncate_prompt_tokens": 9, "max_tokens": 1}
         )

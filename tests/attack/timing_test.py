@@ -42,7 +42,7 @@ PREFIX = count(320, 512)  # tokens: whole blocks
 BATCH = 8  # prefixes that are warmed, then probed, before the next
 PROBES = count(64, 2000)
 BOUND = 0.55 if FULL else 0.5 + 4 * 0.58 / math.sqrt(PROBES)
-# What differs from request to request whatever is cached: ids, the clock, and the text that follows from the prompt.
+# Parts that differ between requests whatever is cached: ids, the clock, and the text that follows from the prompt.
 OWN = ("id", "created", "choices", "x-request-id", "date", "object", "model")
 CACHE_METRICS = ("hit", "cached", "miss", "computed", "queries", "fallback")
 
@@ -142,7 +142,7 @@ class Timing(unittest.TestCase):
         return seen
 
     def cache_metrics(self, key):
-        """What a tenant may read of the cache in /metrics: {series: value}."""
+        """Series that a tenant may read of the cache in /metrics: {series: value}."""
         status, _, page = self.c.request("GET", "/metrics", headers=bearer(key))
         if status != 200:
             return {}

@@ -466,7 +466,7 @@ class Forms(Scratch):
 
 
 class Interrupts(Scratch):
-    """What was measured before a signal is printed."""
+    """Results that were measured before a signal are printed."""
 
     def setUp(self):
         super().setUp()

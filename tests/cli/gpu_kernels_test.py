@@ -104,7 +104,7 @@ class Mutants(unittest.TestCase):
 
 
 class Resources(unittest.TestCase):
-    """What ptxas gives a kernel, beside lib/gpu/kernels/resources.txt: lib/ptxas.cmake on the PTX of the build."""
+    """Resources that ptxas gives a kernel, beside lib/gpu/kernels/resources.txt: lib/ptxas.cmake on the built PTX."""
 
     LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib")
 

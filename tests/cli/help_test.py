@@ -1,4 +1,4 @@
-"""What every program says about itself: help, version, errors, settings, completion; and how it refuses."""
+"""The texts of every program about itself: help, version, errors, settings, completion; and how it refuses."""
 
 import contextlib
 import fcntl
@@ -34,7 +34,7 @@ def text_of(*words, **kwargs):
 
 
 def terminal_output(columns, *words):
-    """What a command prints on a terminal of so many columns."""
+    """The output of a command on a terminal of so many columns."""
     child, master = pty.fork()
     if child == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

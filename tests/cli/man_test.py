@@ -183,7 +183,7 @@ def readme():
 
 
 def readme_output(command):
-    """What the README prints after the block of shell that ends with the command."""
+    """The output that the README shows after the block of shell that ends with the command."""
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
         return re.search(rf"^{command}[^\n]*\n```\n```\n(.*?)^```", file.read(), re.S | re.M)[1]
 
@@ -330,7 +330,7 @@ class Pages(unittest.TestCase):
         self.assertLessEqual(len(text.split()), 1800)
 
     def test_every_key_of_json_output_is_in_the_page(self):
-        """Of the verbs that need no cluster."""
+        """Keys of the verbs that need no cluster."""
         if not {"mc-prefill", "mc-decode", "mc-cache"} <= set(tools()):
             self.skipTest("not all tools are built")
         prompt = ["--prompt-ids", "5,17,9"]

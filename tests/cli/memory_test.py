@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a model costs in memory while it is loaded, and what is said when it does not fit."""
+"""The memory of a model while it is loaded, and the error when it does not fit."""
 
 import json
 import os

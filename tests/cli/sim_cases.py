@@ -1,4 +1,4 @@
-"""What the tests of the simulator share: its runs, figures as they are printed, and traces nobody has seen."""
+"""Parts that the tests of the simulator share: its runs, figures as they are printed, and traces nobody has seen."""
 
 import json
 import os

@@ -25,7 +25,7 @@ AGREED = ("4p2d", "--limit", 150)  # two tests compare the model with this run o
 
 
 def requests_of(shape, *words):
-    """What became of each request, with its trace's output_tokens."""
+    """The fate of each request, with its trace's output_tokens."""
     with open(SMALL, encoding="utf-8") as file:
         answers = [json.loads(line)["output_length"] for line in file]
     with tempfile.NamedTemporaryFile() as saved:

@@ -177,8 +177,8 @@ class Published(unittest.TestCase):
             self.assertLess(wasted[shape, "predict"], wasted[shape, "baseline"])
 
     def test_the_cluster_is_near_the_reference(self):
-        """What the reference leaves out (links, loads, hand-off) costs little on these nodes, and order is kept. Of
-        TBT the median is compared: answers of a few tokens have their hand-off in it here."""
+        """Links, loads and hand-offs, which the reference leaves out, cost little on these nodes, and order is kept.
+        The median of TBT is compared: answers of a few tokens have their hand-off in it here."""
         names = ["kv-centric", "cache-aware", "load", "load-count", "random"]
         for path in some(list(PUBLIC.values())):
             ours = sim(path, "8p8d", "--policy", ",".join(names), "--seed", 1, rules="cluster")[-1]["points"]

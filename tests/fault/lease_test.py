@@ -11,7 +11,7 @@ from cluster import Cluster, Random, oracle, token_ids, until
 LEASE_S = 0.3
 # Whether a fetch pays is measured at start, and on a busy machine anything may come out.
 FETCH = ["--fetch-rule", "threshold"]
-# What a request may end with when the node that served it stood still.
+# Ends that a request may have when the node that served it stood still.
 STOPPED = {"peer_lost", "deadline_exceeded", "no_prefill", "timeout"}
 PIN = {"pin": {"prefill": "p1", "decode": "d0"}}
 

@@ -163,7 +163,7 @@ class Replicate(unittest.TestCase):
             answers = [pool.submit(c.complete, ids=ids, max_tokens=5, mc=pin) for ids in prompts]
             until(lambda: c.cluster()["totals"]["submitted"] >= before + 2, TIMEOUT_S, "all are placed")
             self.catch_copy(c, "p1")
-            # Of two holders with nothing leaving them the first by name is read; every request needs it as well.
+            # With nothing leaving two holders, the first one by name is read; every request needs it as well.
             until(lambda: c.node("d0")["leases"] > 0, TIMEOUT_S, "d0 has leased the blocks")
             c.processes["d0"].kill()
             self.hang_up()

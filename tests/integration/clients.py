@@ -1,4 +1,4 @@
-"""What the tests of other people's clients share: their packages by pip, and a cluster with mc-tiny for them.
+"""Parts that the tests of other people's clients share: their packages by pip, and a cluster with mc-tiny for them.
 
 The packages are fetched once into the build folder. Without a package registry the test is skipped with its reason. The
 model mc-tiny was never trained on tools or JSON, so masks alone decide whether an answer parses.

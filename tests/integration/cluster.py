@@ -116,7 +116,7 @@ class Process:
         return self.ready
 
     def text(self):
-        """What it logged so far."""
+        """The log of the process so far."""
         with open(self.log_path, errors="replace") as log:
             return log.read()
 
@@ -329,7 +329,7 @@ class Cluster:
         return sum(values)
 
     def leftovers(self):
-        """What is not free although nothing should be in use; empty when quiet."""
+        """Counts that are above 0 although nothing should be in use; empty when quiet."""
         state = self.cluster()
         found = []
         if state["requests_unfinished"]:

@@ -23,7 +23,7 @@ def mix(x):
 
 
 def standin_answer(ids, count):
-    """What costed/standin.h promises: the answer follows from the prompt alone."""
+    """The answer that costed/standin.h promises: it follows from the prompt alone."""
     tag, out = 0x6D6F6F6E63616B65, []
     for token in ids:
         tag = mix(tag ^ ((token + 0x9E3779B97F4A7C15) & MASK))

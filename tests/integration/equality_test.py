@@ -100,7 +100,7 @@ class Equality(unittest.TestCase):
             first = self.check(c, ids, 120)
             turn = ids + token_ids(first) + Random(3).ids(10)
             second = self.check(c, turn, 30)
-            # Of the answer's tokens all but the last have KV; whole blocks of it are found at the decode node.
+            # All tokens of the answer but the last have KV; whole blocks of it are found at the decode node.
             whole = (len(ids) + 119) // BLOCK * BLOCK
             self.assertEqual(cached(second), whole, second["mc"])
             c.wait_quiet()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whose turn it is: held requests, priorities, API keys with quotas, pins. Costed workers, real processes."""
+"""The turns of tenants: held requests, priorities, API keys with quotas, pins. Costed workers, real processes."""
 
 import concurrent.futures
 import http.client
