@@ -125,7 +125,7 @@ Result<std::string> answer_grammar(const http::GenerateRequest& request, const t
       grammar.set("json", "object");
     else
       grammar.set("schema", request.format.schema).set("strict", request.format.strict);
-    if (request.chat.tools.size() > 0) {  // the answer is a document or a call, as the model likes
+    if (request.chat.tools.size() > 0) {  // the answer is a document or a call, which the model chooses
       MC_TRY(calls, calls_of(request, form.calls));
       grammar = choice(Json::Array{grammar, calls});
     }

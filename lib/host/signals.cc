@@ -54,8 +54,8 @@ void notify_service_manager(std::string_view state) {
   if (path[0] == '@') address.sun_path[0] = 0;
   Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return;
-  const timeval patience{.tv_sec = 1, .tv_usec = 0};  // the control loop waits for nobody's full queue
-  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval most{.tv_sec = 1, .tv_usec = 0};  // a receiver whose queue is full must not stop the control loop
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
   (void)::sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address),
                  static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
 }

@@ -329,7 +329,7 @@ void Flights::finish(Request& r, Finish finish, TimePoint now, Actions& out) {
     ++stats_.cancelled;  // the length that the answer would have reached is unknown
   } else {
     ++stats_.finished;
-    // A request that is stopped before its first token tells nothing of the lengths of answers.
+    // A request that is stopped before its first token says nothing about the lengths of answers.
     if (r.answer_began != kNever)
       books_.board.answered(static_cast<uint32_t>(r.answer.size()), to_seconds(now - r.answer_began));
   }

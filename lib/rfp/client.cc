@@ -147,7 +147,7 @@ void Client::ready(const ClientMemory& memory, uint32_t index, bool pushed) {
   slot.state = State::answered;
   slot.pushed = pushed;
   slot.bytes = kHeader + header.size;
-  if (header.instance != options_.instance) {  // the server's end is a new one, which knows nothing of this channel
+  if (header.instance != options_.instance) {  // the server's end is a new one, without a record of this channel
     slot.code = Code::peer_lost;
     return;
   }

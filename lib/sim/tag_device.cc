@@ -307,7 +307,7 @@ void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRang
   deliver_(process.name, process.instance, std::move(done));
 }
 
-// Steps are computed one after the other. The next one begins before the machine hears of the end of the one before.
+// Steps are computed one after the other. A step begins before the machine gets the event of the former step's end.
 void TagDevice::perform_step(Process& process, const node::RunStep& run) {
   process.steps.push_back(run);
   if (process.steps.size() == 1) begin_step(process);

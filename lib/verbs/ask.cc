@@ -10,7 +10,7 @@
 namespace mc::verbs {
 namespace {
 
-/// Writes what one event of the stream adds; the error that it tells, if any.
+/// Writes the text that one event of the stream adds. Returns the error that the event contains, if any.
 Result<void> write_event(std::string_view data, bool& ends_line) {
   if (data == "[DONE]") return {};
   const auto read = Json::parse(data);

@@ -1,6 +1,6 @@
 // `mc-bench advise TRACE`: what to deploy for a workload. Simulates every split of the nodes into prefill and decode,
 // and the same nodes doing both, at the trace's rate. Then it finds how much load the best split, its two neighbours
-// and the nodes that do both bear. The advice names the best cluster and its rate, and tells when not to disaggregate.
+// and the nodes that do both bear. The advice names the best cluster and its rate, and says whether to disaggregate.
 
 #include <algorithm>
 

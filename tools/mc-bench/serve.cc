@@ -206,8 +206,8 @@ std::string base_url(const cli::Args& args) {
   return "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
 }
 
-/// The nodes behind the server, which its page tells to operators. On one host the socket in MCT_RUN_DIR tells them
-/// without a key, when the conductor there is this very server: its model list says when it started.
+/// The nodes behind the server, from its page for operators. On one host the socket in MCT_RUN_DIR has them without a
+/// key, if the conductor there is this very server: its model list has the time of its start.
 Result<Json> ask_cluster(const Target& target, const Result<Json>& models) {
   if (auto cluster = get_json(target, "/cluster")) return cluster;
   MC_TRY(socket, operators_pages(target));
