@@ -1,4 +1,4 @@
-"""Daemons of this toolkit and replays of traces against them, for sim-cliff and sim-vs-live."""
+"""Daemons of this toolkit and replays of traces against them, for bench-http, sim-cliff and sim-vs-live."""
 
 import contextlib
 import json
