@@ -104,7 +104,7 @@ def run_all():
         for path, text in ((cost, COST), (serve, SERVE), (look, looks())):
             with open(path, "w") as file:
                 file.write(text)
-        words = [VM, "--cpus", "1", "--timeout", "1500", "--build", cluster.BUILD]
+        words = [VM, "--cpus", str(cluster.count(1, 2)), "--timeout", "1500", "--build", cluster.BUILD]
         for path in (model, cost, serve, look):
             words += ["--add", f"{path}:/mc/{os.path.basename(path)}"]
         for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-bench"):
