@@ -6,11 +6,13 @@ import http.client
 import http.server
 import json
 import os
+import random
 import shutil
 import struct
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 
 import cluster
@@ -537,20 +539,24 @@ class Durable(unittest.TestCase):
             for path, value in zip(paths, members.values()):
                 with open(path, "wb") as file:
                     file.write(value)
+            began = time.monotonic()
             self.verb("put", "kept", *paths, "--group", "--durability", "d2", "--pin", "1h")
-            # The second one is killed while it is written: it is there with all members, or with none.
-            put = subprocess.Popen(
-                [cluster.program("mc-cache"), "put", "c0", "torn", *paths, "--group", "--durability", "d2"],
-                env=self.c.env,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            self.restart()
-            put.wait()
-            for name, value in members.items():
-                self.assertEqual(self.verb("get", "kept", "--member", name), value)
-            there = [run("mc-cache", "get", "c0", "torn", "--member", n, env=self.c.env)[:2] for n in members]
-            self.assertIn(there, ([(0, v) for v in members.values()], [(1, b"")] * 4))
+            took, draw = time.monotonic() - began, random.Random(11)
+            # The node is killed during a put: the group is there with all members, or with none.
+            for turn in range(cluster.count(1, 20)):
+                killed = self.c.node("c0")["instance"]
+                key = f"torn{turn}"
+                words = ["put", "c0", key, *paths, "--group", "--durability", "d2"]
+                put = subprocess.Popen([cluster.program("mc-cache"), *words], env=self.c.env,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                threading.Event().wait(draw.uniform(0.5, 1) * took)  # the moment of the kill is drawn
+                self.c.processes["c0"].kill()
+                self.start(killed)
+                put.wait()
+                for name, value in members.items():
+                    self.assertEqual(self.verb("get", "kept", "--member", name), value)
+                there = [run("mc-cache", "get", "c0", key, "--member", n, env=self.c.env)[:2] for n in members]
+                self.assertIn(there, ([(0, v) for v in members.values()], [(1, b"")] * 4))
 
     def test_values_beyond_memory_go_to_disk_and_come_back(self):
         values = {f"k{i}": os.urandom(1 << 20) for i in range(10)}
