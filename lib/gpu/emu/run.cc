@@ -242,7 +242,7 @@ std::string writer_of(uint32_t agent) {
 
 void fail(const Conflict& conflict, int lane) {
   std::string text(conflict.text);
-  if (conflict.rule == "race" || conflict.rule == "proxy") text += writer_of(conflict.agent);
+  if (conflict.agent != Conflict::kNobody) text += writer_of(conflict.agent);
   fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 

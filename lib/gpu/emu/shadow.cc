@@ -197,12 +197,13 @@ void Shadow::merge(uint32_t address, uint32_t bytes) {
 Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, Proxy proxy) const {
   const Word& word = this->word(at);
   const auto address = static_cast<uint32_t>(at * 4);
-  if (word.owner == Owner::mbarrier) return {"barrier", "touches the bytes of an mbarrier", 0, 0, address};
+  if (word.owner == Owner::mbarrier)
+    return {.rule = "barrier", .text = "touches the bytes of an mbarrier", .address = address};
   if (word.owner == Owner::copy)
-    return {"in-flight", "touches bytes that an unfinished asynchronous copy owns", 0, 0, address};
+    return {.rule = "in-flight", .text = "touches bytes that an unfinished asynchronous copy owns", .address = address};
   const bool writes = access != Access::read;
   if (writes && word.reading > 0)
-    return {"reused", "writes bytes that an unfinished wgmma or bulk store reads", 0, 0, address};
+    return {.rule = "reused", .text = "writes bytes that an unfinished wgmma or bulk store reads", .address = address};
   const bool both_atomic = access == Access::atomic && word.atomic;
   if (both_atomic ? word.plain_clock > 0 : word.clock > 0) {
     // Atomics need no order among themselves, but all come after the write that made the word.
@@ -263,7 +264,9 @@ Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t
     if (Conflict broken = check(warp, lanes, at, access, proxy)) return broken;
     const uint32_t wanted = ((1u << end) - 1) & ~((1u << first) - 1);
     if (access != Access::write && (word(at).defined & wanted) != wanted)
-      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
+      return {.rule = "uninitialised",
+              .text = "reads shared memory that nobody wrote",
+              .address = static_cast<uint32_t>(at * 4)};
     note(warp, lanes, at, first, end, access, proxy);
     return {};
   });
@@ -328,7 +331,9 @@ Conflict Shadow::start_read(uint32_t warp, uint32_t lanes, uint32_t address, uin
   return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
     if (word(at).defined != 15)
-      return {"uninitialised", "reads shared memory that nobody wrote", 0, 0, static_cast<uint32_t>(at * 4)};
+      return {.rule = "uninitialised",
+              .text = "reads shared memory that nobody wrote",
+              .address = static_cast<uint32_t>(at * 4)};
     ++word(at).reading;
     return {};
   });

@@ -60,8 +60,10 @@ enum class Proxy : uint8_t { generic, async };
 
 /// A broken rule with a sentence about it. Empty rule: the access is sound.
 struct Conflict {
+  static constexpr uint32_t kNobody = UINT32_MAX;
   std::string_view rule, text;
-  uint32_t agent = 0, lanes = 0, address = 0;
+  uint32_t agent = kNobody;  // that made the earlier access, if the rule is about one
+  uint32_t lanes = 0, address = 0;
   explicit operator bool() const { return !rule.empty(); }
 };
 
