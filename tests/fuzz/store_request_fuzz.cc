@@ -1,7 +1,8 @@
 // links: door
-// Requests of the store API. The first line is a query and the rest is the body of a batch. Whatever parses keeps its
-// bounds: values lie inside the body and do not overlap, and keys are keys.
+// Requests of the store API. The first line is a query, and the rest is the body of a put or of a batch. Whatever
+// parses keeps its bounds: values lie inside the body and do not overlap, and keys are keys.
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "door/store_request.h"
@@ -29,6 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     http::Request request;
     request.method = method;
     request.query = query;
+    if (method == http::Method::put) request.body = std::string(body);
     if (const auto op = door::parse_store_op(request, "key")) check(*op);
   }
   (void)door::store_tenant(query);
