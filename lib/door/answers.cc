@@ -97,7 +97,7 @@ void Answers::on_token(Answer& answer, const node::Reply& reply, TimePoint now) 
   RequestProgress& progress = records_.running(reply.req);
   if (reply.index == 0) {
     progress.first = now;
-    progress.journey = reply.summary;
+    progress.summary = reply.summary;
     log_debug("first token", {{"req", reply.req},
                               {"prefill", reply.summary.prefill},
                               {"decode", reply.summary.decode},

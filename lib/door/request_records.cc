@@ -72,7 +72,7 @@ void put(const RequestProgress& p, const node::RequestSummary& j, TimePoint now,
 Json running_json(const RequestId& req, const RequestProgress& p, TimePoint now) {
   Json out = Json::object({{"id", req}, {"x_request_id", p.client_id}, {"outcome", "running"}});
   if (p.first != kNever) {
-    put(p, p.journey, now, out.set("stage", "decode"));
+    put(p, p.summary, now, out.set("stage", "decode"));
     return out;
   }
   out.set("stage", "queue or prefill").set("prompt_tokens", p.prompt_tokens).set("output_tokens", p.tokens);

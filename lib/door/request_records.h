@@ -27,7 +27,7 @@ struct RequestProgress {
   uint32_t tokens = 0;    // of the answer so far
   std::string tenant;
   int priority = 0;
-  node::RequestSummary journey;  // from the first token on
+  node::RequestSummary summary;  // from the first token on
 };
 
 class RequestRecords {
