@@ -7,8 +7,8 @@
 namespace mc::sched {
 namespace {
 
-constexpr double kDiskBlockMax = 60;    // seconds; a disk may report anything
-constexpr Duration kTransferNews = 1s;  // learnt rates fade slowly, so views may be so old
+constexpr double kDiskBlockMax = 60;      // seconds; a disk may report anything
+constexpr Duration kTransferAgeMax = 1s;  // learnt rates fade slowly, so views may be so old
 
 /// The rate of reads into a node from nodes that it has not read from; 0 = nothing is learnt of any.
 double learnt_rate(const TransferCosts& transfers, uint32_t reader, TimePoint now) {
@@ -265,7 +265,7 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
   Snapshot& s = snapshot_;
   s.now = now;
   s.transfers = transfers_.empty() ? nullptr : &transfers_;
-  if (!transfers_.empty() && now >= after(transfers_at_, kTransferNews)) {
+  if (!transfers_.empty() && now >= after(transfers_at_, kTransferAgeMax)) {
     for (const uint32_t slot : holders_) {
       nodes_[slot].read_bytes_per_s = learnt_rate(transfers_, slot, now);
       show_costs(static_cast<int>(slot));
