@@ -181,27 +181,28 @@ class WorkerProcess {
     const node::Registration& registration = worker_->registration();
     planes_.offer_keys();
     if (const auto lost = compute_ ? compute_->lost() : std::nullopt) return abandon(*lost);
-    const WorkerWatch::News news = watch_.look(registration, worker_->disk().state(), now);
-    if (news.named) {
+    const WorkerWatch::Changes changes = watch_.look(registration, worker_->disk().state(), now);
+    if (changes.named) {
       planes_.links().set_name(watch_.name());
       log_set_node(watch_.name());
       metrics_->set_label("engine", watch_.name());
       log_info("registered", {{"name", watch_.name()}});
       readiness_->announce(watch_.name(), plan_.options.http, plan_.options.control_uri);
     }
-    if (news.rejoined) log_info("registered again", {{"name", watch_.name()}});
-    if (news.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
-    if (news.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
+    if (changes.rejoined) log_info("registered again", {{"name", watch_.name()}});
+    if (changes.waits) log_info("waiting for the conductor", {{"conductor", planes_.conductor_uri()}});
+    if (changes.disk_lost) log_error("the tier on disk is lost", {{"why", worker_->load().last_error}});
     if (planes_.links().fatal() && watch_.name().empty()) return give_up(handshake_failure());
-    if (news.waits_for)
-      log_warn("the conductor refuses this node, which goes on asking", {{"why", one_line(refusal(*news.waits_for))}});
-    if (news.refused) return give_up(refusal(*news.refused));
+    if (changes.waits_for)
+      log_warn("the conductor refuses this node, which goes on asking",
+               {{"why", one_line(refusal(*changes.waits_for))}});
+    if (changes.refused) return give_up(refusal(*changes.refused));
     if (shutdown_.is_due(worker_->idle(), now)) {
       if (!registration.has_left()) leave("shutdown");
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
-    if (now < at_.status && !news.tenants_changed) return;
+    if (now < at_.status && !changes.tenants_changed) return;
     at_.status = now + 100ms;
     loop_->apply([this](TimePoint at, node::Actions& out) { operators_->drop_gone(at, out); });
     if (now >= at_.check && worker_->idle()) {  // promise 3: after quiesce nothing is leased, queued or leaked

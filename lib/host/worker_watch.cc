@@ -7,25 +7,26 @@
 
 namespace mc::host {
 
-WorkerWatch::News WorkerWatch::look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now) {
-  News news;
+WorkerWatch::Changes WorkerWatch::look(const node::Registration& registration, node::DiskTier::State disk,
+                                       TimePoint now) {
+  Changes changes;
   if (registration.is_member() && name_ != registration.name()) {
     name_ = registration.name();
-    news.named = true;
+    changes.named = true;
   }
   const bool was_member = std::exchange(was_member_, registration.is_member());
-  news.rejoined = was_member_ && !was_member && !news.named;
+  changes.rejoined = was_member_ && !was_member && !changes.named;
   if (name_.empty() && now >= say_waiting_) {
     say_waiting_ = kNever;
-    news.waits = true;
+    changes.waits = true;
   }
-  news.disk_lost = disk == node::DiskTier::State::lost && !std::exchange(disk_lost_, true);
-  news.tenants_changed = std::exchange(has_tenants_, registration.has_tenants()) != registration.has_tenants();
-  look_at_refusal(registration, now, news);
-  return news;
+  changes.disk_lost = disk == node::DiskTier::State::lost && !std::exchange(disk_lost_, true);
+  changes.tenants_changed = std::exchange(has_tenants_, registration.has_tenants()) != registration.has_tenants();
+  look_at_refusal(registration, now, changes);
+  return changes;
 }
 
-void WorkerWatch::look_at_refusal(const node::Registration& registration, TimePoint now, News& news) {
+void WorkerWatch::look_at_refusal(const node::Registration& registration, TimePoint now, Changes& changes) {
   const wire::Refused* refused = registration.refused();
   if (!refused || registration.is_member()) {
     refused_since_ = kNever;
@@ -34,12 +35,12 @@ void WorkerWatch::look_at_refusal(const node::Registration& registration, TimePo
   const bool is_first = refused_since_ == kNever;
   if (is_first) refused_since_ = now;
   MC_ASSERT(refused_since_ <= now);
-  const bool may_pass = refused->mc == err::kNameTaken ? now - refused_since_ <= kNamePatience
+  const bool may_pass = refused->mc == err::kNameTaken ? now - refused_since_ <= kNameWait
                                                        : refused->mc == err::kWrongKey && !name_.empty();
   if (!may_pass)
-    news.refused = refused;
+    changes.refused = refused;
   else if (is_first)
-    news.waits_for = refused;
+    changes.waits_for = refused;
 }
 
 }  // namespace mc::host

@@ -13,13 +13,13 @@ class WorkerWatch {
  public:
   /// A taken name may come free: a process killed a moment ago still counts as alive. The keys of a node that was
   /// registered before may be ahead of the conductor's, which reads its key file next. Other refusals stay.
-  static constexpr Duration kNamePatience = 5s;
+  static constexpr Duration kNameWait = 5s;
   static constexpr Duration kSilence = 1s;  // wait for a conductor that is not worth a line
 
   /// The control loop starts.
   void start(TimePoint now) { say_waiting_ = now + kSilence; }
 
-  struct News {
+  struct Changes {
     bool named = false;            // the conductor has registered the node under a new name()
     bool rejoined = false;         // a conductor has registered the node again, under the same name
     bool waits = false;            // no conductor has registered the node since start()
@@ -29,12 +29,12 @@ class WorkerWatch {
     const wire::Refused* waits_for = nullptr;
     const wire::Refused* refused = nullptr;  // the process is to give up; owned by the registration
   };
-  News look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now);
+  Changes look(const node::Registration& registration, node::DiskTier::State disk, TimePoint now);
   /// The name under which the node was registered last; "" = it never was.
   const std::string& name() const { return name_; }
 
  private:
-  void look_at_refusal(const node::Registration& registration, TimePoint now, News& news);
+  void look_at_refusal(const node::Registration& registration, TimePoint now, Changes& changes);
 
   std::string name_;
   bool was_member_ = false;

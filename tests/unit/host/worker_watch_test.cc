@@ -26,12 +26,14 @@ struct Bench {
   void welcome(const std::string& name, bool has_tenants = false) {
     registration.welcomed(conductor(), {name, 200, 1000, has_tenants}, kStart);
   }
-  WorkerWatch::News look(TimePoint now = kStart, Disk disk = Disk::none) { return watch.look(registration, disk, now); }
+  WorkerWatch::Changes look(TimePoint now = kStart, Disk disk = Disk::none) {
+    return watch.look(registration, disk, now);
+  }
 };
 
 }  // namespace
 
-TEST_CASE("host/worker_watch: each name that the conductor gives is news once") {
+TEST_CASE("host/worker_watch: each name that the conductor gives is reported once") {
   Bench b;
   CHECK_FALSE(b.look().named);
   b.welcome("p0");
@@ -46,7 +48,7 @@ TEST_CASE("host/worker_watch: each name that the conductor gives is news once") 
   CHECK(b.watch.name() == "p7");
 }
 
-TEST_CASE("host/worker_watch: each return to a conductor is news once, and the first registration is none") {
+TEST_CASE("host/worker_watch: each return to a conductor is reported once, and the first registration is none") {
   Bench b;
   b.welcome("p0");
   CHECK_FALSE(b.look().rejoined);
@@ -60,12 +62,12 @@ TEST_CASE("host/worker_watch: each return to a conductor is news once, and the f
   b.registration.lost(kStart);
   (void)b.look();
   b.welcome("p7");
-  const auto news = b.look();
-  CHECK(news.named);
-  CHECK_FALSE(news.rejoined);
+  const auto changes = b.look();
+  CHECK(changes.named);
+  CHECK_FALSE(changes.rejoined);
 }
 
-TEST_CASE("host/worker_watch: a wait for the conductor is news once, unless the node was registered in time") {
+TEST_CASE("host/worker_watch: a wait for the conductor is reported once, unless the node was registered in time") {
   Bench b;
   CHECK_FALSE(b.look(kStart + 60s).waits);  // the loop has not started
   b.watch.start(kStart);
@@ -83,8 +85,8 @@ TEST_CASE("host/worker_watch: a taken name is a reason to give up only when it s
   Bench b;
   b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
   CHECK(b.look(kStart).refused == nullptr);
-  CHECK(b.look(kStart + WorkerWatch::kNamePatience).refused == nullptr);
-  REQUIRE(b.look(kStart + WorkerWatch::kNamePatience + 1ns).refused != nullptr);
+  CHECK(b.look(kStart + WorkerWatch::kNameWait).refused == nullptr);
+  REQUIRE(b.look(kStart + WorkerWatch::kNameWait + 1ns).refused != nullptr);
   b.welcome("p0");  // the name came free
   CHECK(b.look(kStart + 60s).refused == nullptr);
   b.registration.lost(kStart + 60s);
@@ -97,7 +99,7 @@ TEST_CASE("host/worker_watch: a taken name is a reason to give up only when it s
   CHECK(other.look(kStart).refused->mc == err::kKvLayoutMismatch);
 }
 
-TEST_CASE("host/worker_watch: a refusal that may pass is news at once, and once") {
+TEST_CASE("host/worker_watch: a refusal that may pass is reported at once, and once") {
   Bench b;
   b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
   REQUIRE(b.look(kStart).waits_for != nullptr);
@@ -127,7 +129,7 @@ TEST_CASE("host/worker_watch: other keys are a reason to give up only for a node
   CHECK(known.look(kStart + 60s).refused == nullptr);
 }
 
-TEST_CASE("host/worker_watch: a lost disk and a change of tenants are news once") {
+TEST_CASE("host/worker_watch: a lost disk and a change of tenants are reported once") {
   Bench b;
   CHECK_FALSE(b.look(kStart, Disk::on).disk_lost);
   CHECK(b.look(kStart, Disk::lost).disk_lost);
