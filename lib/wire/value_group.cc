@@ -30,15 +30,17 @@ T group_at(std::string_view bytes, size_t at) {
   return value;
 }
 
-uint32_t group_sum(std::string_view bytes) {
-  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+uint32_t group_sum(std::string_view bytes, uint32_t seed = 0) {
+  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, seed);
 }
 
-/// The checksum of a head and its directory, which `bytes` begin with.
+/// The checksum of a head and its directory, with 0 in place of the checksum itself.
 uint32_t group_head_crc(std::string_view bytes) {
-  std::string copy(bytes);
-  put_group_at(copy, kGroupCrcAt, uint32_t{0});
-  return group_sum(copy);
+  MC_ASSERT_LE(kGroupHeadBytes, bytes.size());
+  char head[kGroupHeadBytes];
+  std::memcpy(head, bytes.data(), sizeof head);
+  std::memset(head + kGroupCrcAt, 0, sizeof(uint32_t));
+  return group_sum(bytes.substr(sizeof head), group_sum({head, sizeof head}));
 }
 
 Error corrupt_group(const std::string& what) {
@@ -94,6 +96,7 @@ Result<std::vector<GroupMember>> parse_group(std::string_view value) {
   const size_t count = group_at<uint32_t>(value, kGroupMembersAt);
   const size_t directory = group_at<uint32_t>(value, kGroupDirectoryAt);
   if (count == 0 || count > kGroupMembersMax) return corrupt_group("it has " + std::to_string(count) + " members");
+  if (directory > count * (kGroupEntryBytes + kGroupNameMax)) return corrupt_group("its directory is too long");
   if (directory > value.size() - kGroupHeadBytes) return corrupt_group("it ends in its directory");
   if (group_at<uint16_t>(value, 6) != 0 || group_at<uint32_t>(value, 20) != 0)
     return corrupt_group("a reserved field is not 0");

@@ -100,6 +100,18 @@ TEST_CASE("wire/value_group: lies behind a right checksum are refused") {
   CHECK(lie(kSecond + 16 + 6, '0').error().code == Code::corrupt); // the name of the first member again
 }
 
+TEST_CASE("wire/value_group: a directory longer than its members can have is refused before it is summed") {
+  std::string value = kValue + std::string(3 * kGroupNameMax, '\0');
+  const uint32_t longest = 3 * (kGroupEntryBytes + kGroupNameMax);
+  for (const uint32_t directory : {longest, longest + 1}) {
+    CAPTURE(directory);
+    std::memcpy(value.data() + 12, &directory, sizeof directory);
+    const auto members = parse_group(value);  // the checksum is wrong in both cases
+    REQUIRE_FALSE(members.has_value());
+    CHECK((members.error().what == "group: its directory is too long") == (directory > longest));
+  }
+}
+
 TEST_CASE("wire/value_group: names that are no names, doubled or too many are refused when a group is made") {
   CHECK(encode_group({}).error().code == Code::invalid);
   CHECK(encode_group({{"", "x"}}).error().code == Code::invalid);
