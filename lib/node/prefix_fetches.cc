@@ -284,7 +284,10 @@ void PrefixFetches::read_held(const RequestId& req, Fetch& f, TimePoint now, Act
     if (!at) continue;
     MC_ASSERT(at->req == req);
     at->part.hold_until = kNever;
-    read_granted(*at, now, begun);
+    if (now < at->part.until)
+      read_granted(*at, now, begun);
+    else  // this process has not run for so long that the holder may have reused the pages
+      fail(at->fetch, at->part, wire::Fallback::lease_timeout, 0, begun);
   }
   if (leases.size() > 1) order_by_layer(begun);
   std::ranges::move(begun, std::back_inserter(out));

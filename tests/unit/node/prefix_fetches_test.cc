@@ -178,6 +178,16 @@ TEST_CASE("node/prefix_fetches: two holders send layer by layer, and the first g
     b.fetches.check();
     CHECK(b.order() == Order{{"p0", 0}, {"p0", 1}});
   }
+  SUBCASE("and nothing is read when its lease has ended meanwhile") {
+    b.grant(b.first);
+    b.now += std::chrono::milliseconds(b.first.ttl_ms);
+    b.fetches.on_tick(b.now, b.out);
+    b.fetches.check();
+    CHECK(b.order().empty());
+    CHECK(sent<wire::LeaseRelease>(b.out, "p0").size() == 1);
+    REQUIRE(b.fetches.done("r"));
+    CHECK(b.fetches.outcome("r").fallback == Fallback::lease_timeout);
+  }
 }
 
 TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring its part") {
