@@ -39,12 +39,23 @@ bool Arrivals::expects(const wire::ExtentsReady& ready) const {
 void Arrivals::keep(const Reading& reading) {
   const wire::ExtentsReady& ready = reading.ready;
   MC_ASSERT(names_ours(ready));
-  bool is_news = false;
-  for (uint32_t i = 0; i < ready.extents.size(); ++i) {
-    State& state = states_[at(ready.first_block + i, ready.layer)];
-    if (state == State::expected) state = State::announced, is_news = true;
+  const auto state = [&](size_t i) -> State& { return states_[at(ready.first_block, ready.layer) + i * layers_]; };
+  const size_t count = ready.extents.size();
+  for (size_t first = 0; first < count; ++first) {
+    size_t end = first;
+    for (; end < count && state(end) == State::expected; ++end) state(end) = State::announced;
+    if (end == first) continue;
+    const auto extents = ready.extents.begin();
+    const auto begin = static_cast<std::ptrdiff_t>(first);
+    kept_.push_back({{.req = ready.req,
+                      .attempt = ready.attempt,
+                      .layer = ready.layer,
+                      .first_block = ready.first_block + static_cast<uint32_t>(first),
+                      .extents = {extents + begin, extents + static_cast<std::ptrdiff_t>(end)}},
+                     reading.from,
+                     reading.instance});
+    first = end;
   }
-  if (is_news) kept_.push_back(reading);
 }
 
 void Arrivals::brought(uint32_t first, std::span<const wire::LeasedBlock> blocks) {

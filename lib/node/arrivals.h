@@ -44,7 +44,8 @@ class Arrivals {
   void expect(uint32_t first, uint32_t end);
   /// Whether an announcement names extents that a holder is to bring.
   bool expects(const wire::ExtentsReady& ready) const;
-  /// Keeps an announcement of expected extents, unless earlier announcements have named all of these.
+  /// Keeps an announcement as far as it names expected extents that no kept one names. So all kept ones together name
+  /// each extent once, whatever the prefill node sends.
   void keep(const Reading& reading);
   /// A holder has brought the blocks from `first` on.
   void brought(uint32_t first, std::span<const wire::LeasedBlock> blocks);
@@ -86,7 +87,7 @@ class Arrivals {
   std::vector<uint32_t> crcs_;  // [block][layer]
   std::vector<State> states_;   // [block][layer]
   std::map<uint64_t, Read> reads_;
-  std::vector<Reading> kept_;  // announcements of expected extents
+  std::vector<Reading> kept_;  // runs of announced extents
 };
 
 }  // namespace mc::node

@@ -91,7 +91,7 @@ TEST_CASE("node/arrivals: an announced block that a holder is to bring is read w
   CHECK(arrivals.crcs(0) == std::vector<uint32_t>{21, 22});
   const auto kept = arrivals.give_up(1, 2);
   REQUIRE(kept.size() == 1);
-  CHECK(kept[0].ready == announced.ready);
+  CHECK(kept[0].ready == ready(0, 0, {7, 8}));
   CHECK(read(arrivals, 2, kept[0].ready) == 1);
   arrivals.ended(2, true);
   CHECK(arrivals.missing() == 2);
@@ -112,4 +112,28 @@ TEST_CASE("node/arrivals: an announcement of a block that is still expected can 
   CHECK(read(arrivals, 1, kept[0].ready) == 1);
   REQUIRE(arrivals.give_up(1, 2).size() == 1);
   CHECK(read(arrivals, 2, kept[0].ready) == 1);
+}
+
+TEST_CASE(
+    "node/arrivals: announcements that name an extent again and again are kept once, with what the first one says") {
+  constexpr uint32_t kBlocks = 40;
+  Arrivals arrivals(kBlocks, 0, 2);
+  arrivals.expect(0, kBlocks);
+  for (uint32_t layer = 0; layer < 2; ++layer)
+    for (uint32_t reach = 0; reach <= kBlocks / 2; ++reach) {  // from the middle on, one more block on each side
+      std::vector<uint32_t> crcs(size_t{2} * reach, 100 + reach);
+      arrivals.keep({ready(layer, kBlocks / 2 - reach, crcs), "p0", {}});
+    }
+  size_t extents = 0;
+  const auto kept = arrivals.give_up(0, kBlocks);
+  for (const Arrivals::Reading& run : kept) {
+    extents += run.ready.extents.size();
+    CHECK(read(arrivals, extents, run.ready) == run.ready.extents.size());
+    arrivals.ended(extents, true);
+  }
+  CHECK(extents == size_t{2} * kBlocks);
+  CHECK(arrivals.missing() == 0);
+  CHECK(arrivals.crcs(0) == std::vector<uint32_t>(2, 100 + kBlocks / 2));
+  CHECK(arrivals.crcs(kBlocks / 2) == std::vector<uint32_t>(2, 101));
+  arrivals.check();
 }
