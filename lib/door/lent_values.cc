@@ -16,8 +16,14 @@ Result<LentValues::Loan> LentValues::lend(node::SharedValue value) {
                           " is the limit",
                       "key", "send the request again in a moment");
   bytes_ += value->size();
-  lent_[++last_number_] = {std::move(value), after(clock_.now(), kLentFor)};
+  lent_[++last_number_] = {std::move(value), kNever};
   return Loan(*this, last_number_);
+}
+
+void LentValues::leave(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto lent = lent_.find(number);
+  if (lent != lent_.end()) lent->second.until = after(clock_.now(), kLentFor);
 }
 
 node::SharedValue LentValues::find(uint64_t number) const {
@@ -40,13 +46,12 @@ void LentValues::expire() {
   expire_locked();
 }
 
-/// The loans are in the order of their ends.
 void LentValues::expire_locked() {
-  const TimePoint now = clock_.now();
-  while (!lent_.empty() && lent_.begin()->second.until <= now) {
-    bytes_ -= lent_.begin()->second.value->size();
-    lent_.erase(lent_.begin());
-  }
+  std::erase_if(lent_, [this, now = clock_.now()](const auto& lent) {
+    const bool is_over = lent.second.until <= now;
+    if (is_over) bytes_ -= lent.second.value->size();
+    return is_over;
+  });
 }
 
 }  // namespace mc::door

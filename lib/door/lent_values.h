@@ -1,5 +1,6 @@
 // The bytes of values that a cache node lends to other nodes (door/replicas.h). A reader reads them in parts, under the
-// number of the loan. All loans together are bounded, and one that nobody ends is over after a time.
+// number of the loan. All loans together are bounded. A loan lasts as long as its object; a loan that was left to its
+// reader is over after a time, if the reader does not end it before.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class LentValues {
   static constexpr Duration kLentFor = 60s;  // a reader that comes later begins again
   static constexpr uint64_t kBytesMax = uint64_t{256} << 20;
 
-  /// A loan, which ends with the object unless keep() leaves it to its reader. The values must outlive it.
+  /// A loan, which ends with the object unless keep() leaves it to its reader for kLentFor. The values must outlive it.
   class Loan {
    public:
     Loan(LentValues& values, uint64_t number) : values_(&values), number_(number) {}
@@ -30,7 +31,7 @@ class LentValues {
     }
     uint64_t number() const { return number_; }
     uint64_t keep() && {
-      values_ = nullptr;
+      std::exchange(values_, nullptr)->leave(number_);
       return number_;
     }
 
@@ -52,8 +53,9 @@ class LentValues {
  private:
   struct Lent {
     node::SharedValue value;
-    TimePoint until;
+    TimePoint until = kNever;
   };
+  void leave(uint64_t number);
   void expire_locked();
 
   const Clock& clock_;

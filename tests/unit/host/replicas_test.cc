@@ -406,15 +406,36 @@ TEST_CASE("host/replicas: a replacement keeps the holders, and a node that misse
   CHECK(net.get(1, "k") == "new");
 }
 
+/// The call that asks a node to lend its value of a key.
+wire::ReplicaCall loan_of(const std::string& key) {
+  wire::ReplicaCall call;
+  call.op = static_cast<uint32_t>(wire::ReplicaOp::find);
+  call.tenant = "t", call.name = key, call.lend = true;
+  return call;
+}
+
+TEST_CASE("host/replicas: a put lends its value until the last holder has it, however long the others take") {
+  Network net(4);
+  REQUIRE_OK(net.put(0, "other", "bytes", kTwo));
+  int offers = 0;
+  net.instead = [&](const std::string&, const wire::ReplicaCall& call) -> std::optional<Result<wire::ReplicaAnswer>> {
+    if (call.op != static_cast<uint32_t>(wire::ReplicaOp::offer)) return std::nullopt;
+    ++offers;
+    net.clock.advance(door::LentValues::kLentFor);
+    CHECK(net.at(0).replicas->answer("c3", loan_of("other")).mc == 0);  // ends the loans that are over
+    return std::nullopt;
+  };
+  REQUIRE_OK(net.put(0, "k", "value", {.copies = 3}));
+  CHECK(offers == 2);
+  CHECK(net.holders("k").size() == 3);
+}
+
 TEST_CASE("host/replicas: a put is refused while other nodes read too many values, and only as long as they do") {
   Network net(3);
   const std::string large(500'000, 'x');
   REQUIRE_OK(net.put(0, "large", large, kTwo));
-  wire::ReplicaCall find;
-  find.op = static_cast<uint32_t>(wire::ReplicaOp::find);
-  find.tenant = "t", find.name = "large", find.lend = true;
   uint64_t lent = 0;
-  while (net.at(0).replicas->answer("c2", find).mc == 0) lent += large.size();
+  while (net.at(0).replicas->answer("c2", loan_of("large")).mc == 0) lent += large.size();
   CHECK(lent > door::LentValues::kBytesMax - large.size());
   CHECK(net.put(0, "k", large, kTwo).error().mc == err::kQueueFull);
   CHECK(net.holders("k").empty());
