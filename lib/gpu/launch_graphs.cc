@@ -67,6 +67,7 @@ void LaunchGraphs::make_room() {
 }
 
 void LaunchGraphs::free_graphs() {
+  ++counts_.refused;
   has_memory_ = std::ranges::any_of(known_, [](const auto& entry) { return entry.second.is_captured; });
   known_.clear();
 }

@@ -40,6 +40,7 @@ class LaunchGraphs {
 
   struct Counts {
     uint64_t replayed = 0, captured = 0, single = 0;  // lists
+    uint64_t refused = 0;                             // graphs for which there was no memory
   };
   const Counts& counts() const { return counts_; }
 

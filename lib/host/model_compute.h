@@ -102,6 +102,8 @@ class ModelCompute final : public node::Compute {
   /// Fills in the results of the computed rows.
   Result<void> note_results(Step& step);
   void report(Step& step, const Result<void>& ended);
+  /// Logs that the device had no memory for a graph of a step: the first time as a warning.
+  void log_refused_graphs();
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
@@ -138,9 +140,10 @@ class ModelCompute final : public node::Compute {
   std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::array<Step, model::Runner::kStepsQueued> steps_;
-  size_t turn_ = 0;         // of steps_, for the next step
-  Step* queued_ = nullptr;  // one of steps_, which the device computes
-  TimePoint step_ended_{};  // the last one
+  size_t turn_ = 0;              // of steps_, for the next step
+  Step* queued_ = nullptr;       // one of steps_, which the device computes
+  TimePoint step_ended_{};       // the last one
+  uint64_t refused_graphs_ = 0;  // Runner::refused_graphs() that are logged
   ComputeQueue queue_;
   std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it
   bool is_lost_ = false;          // the control loop has taken that event

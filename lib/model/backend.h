@@ -80,6 +80,8 @@ class Backend {
   }
   /// Steps whose kernels were queued as a graph that was made before.
   virtual uint64_t replayed_steps() const { return 0; }
+  /// Graphs of steps for which the device had no memory. The kernels of the step were queued one by one.
+  virtual uint64_t refused_graphs() const { return 0; }
   /// The f32 residual stream [tokens, hidden] of a chunk after the last layer that ran.
   virtual Result<void> activations(std::span<float> out) = 0;
 };

@@ -152,6 +152,7 @@ class DeviceBackend final : public Backend {
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
   uint64_t replayed_steps() const override { return graphs_.counts().replayed; }
+  uint64_t refused_graphs() const override { return graphs_.counts().refused; }
   bool draws(const DrawRow& row) const override { return draws_.draws(row); }
   Result<void> queue_step(std::span<const DrawRow> draws) override;
   Result<void> collect_step(std::span<ops::Sampled> out) override;

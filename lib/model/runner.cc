@@ -34,6 +34,9 @@ std::span<const uint32_t> Runner::checksums(uint32_t layer) const {
 uint64_t Runner::replayed_steps() const {
   return backend_->replayed_steps();
 }
+uint64_t Runner::refused_graphs() const {
+  return backend_->refused_graphs();
+}
 const Model& Runner::model() const {
   return *model_;
 }

@@ -80,6 +80,8 @@ class Runner {
 
   /// Steps that a device took as a graph which it had before (RunnerOptions::graphs).
   uint64_t replayed_steps() const;
+  /// Graphs of steps for which the device had no memory. After the first one, steps may be queued kernel by kernel.
+  uint64_t refused_graphs() const;
 
   const Model& model() const;
   const RunnerOptions& options() const;

@@ -132,6 +132,7 @@ TEST_CASE("gpu/launch_graphs: a list for whose graph there is no memory is queue
   queue(3);  // has no memory for its graph
   CHECK(graphs.counts().captured == 2);
   CHECK(graphs.counts().single == 4);
+  CHECK(graphs.counts().refused == 1);
   for (int time = 0; time < 3; ++time) queue(1), queue(3);
   CHECK(graphs.counts().captured == 4);
   CHECK(graphs.counts().replayed == 2);
@@ -149,6 +150,7 @@ TEST_CASE("gpu/launch_graphs: on a device without memory for any graph, all list
   CHECK(sums.first() == 4);
   CHECK(graphs.counts().single == 4);
   CHECK(graphs.counts().captured == 0);
+  CHECK(graphs.counts().refused == 1);
 }
 
 TEST_CASE("gpu/launch_graphs: a device that fails names the failure, and the list can come again") {

@@ -354,10 +354,10 @@ TEST_CASE("model/device: steps of one shape are replayed as graphs, and give the
   struct Run {
     std::vector<uint32_t> tokens;
     std::vector<std::byte> page;
-    uint64_t replayed = 0;
+    uint64_t replayed = 0, refused = 0;
   };
-  const auto run = [steps](bool graphs, gpu::emu::Policy policy) {
-    Pair pair({}, graphs);
+  const auto run = [steps](bool graphs, gpu::emu::Policy policy, size_t graphs_max = SIZE_MAX) {
+    Pair pair({.graphs_max = graphs_max}, graphs);
     pair.driver->gpu().set_options({.seed = test::seed(), .policy = policy});
     const attn::Plan plan{{}, 0, static_cast<int32_t>(pair.config().layers)};
     LocalPages pages = pair.pages(64);
@@ -381,11 +381,16 @@ TEST_CASE("model/device: steps of one shape are replayed as graphs, and give the
         history.push_back(drawn.token);
     }
     CHECK(pair.driver->gpu().broken_rule().empty());
-    return Run{history, {pages.page(0).begin(), pages.page(0).end()}, pair.gpu->replayed_steps()};
+    return Run{
+        history, {pages.page(0).begin(), pages.page(0).end()}, pair.gpu->replayed_steps(), pair.gpu->refused_graphs()};
   };
   const Run single = run(false, gpu::emu::Policy::in_order);
   CHECK(single.tokens.size() == static_cast<size_t>(steps + 1));
   CHECK(single.replayed == 0);
+  const Run refused = run(true, gpu::emu::Policy::in_order, 0);
+  CHECK(refused.tokens == single.tokens);
+  CHECK(refused.replayed == 0);
+  CHECK(refused.refused == 1);
   for (const auto policy : policies()) {
     const Run graphs = run(true, policy);
     CHECK(graphs.tokens == single.tokens);
