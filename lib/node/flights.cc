@@ -206,11 +206,10 @@ void Flights::learn_reads(const Request& r, const NodeId& name, std::span<const 
 }
 
 std::vector<Flights::Link> Flights::links(TimePoint now) const {
-  const sched::TransferCosts& costs = books_.board.transfers();
   const auto name = [&](uint32_t slot) { return books_.members.index().name_of(static_cast<kv::NodeOrdinal>(slot)); };
   std::vector<Link> out;
-  for (const sched::TransferCosts::Pair& pair : costs.pairs(now))
-    out.push_back({name(pair.source), name(pair.reader), pair.cost, costs.s_per_byte(pair.reader, now), pair.age});
+  for (const sched::TransferCosts::Pair& pair : books_.board.transfers().pairs(now))
+    out.push_back({name(pair.source), name(pair.reader), pair.cost, pair.usual_s_per_byte, pair.age});
   return out;
 }
 

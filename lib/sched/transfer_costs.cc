@@ -152,9 +152,12 @@ double TransferCosts::least_s_per_byte(uint32_t reader, TimePoint now) const {
 std::vector<TransferCosts::Pair> TransferCosts::pairs(TimePoint now) const {
   std::vector<Pair> out;
   for (uint32_t slot = 0; slot < readers_.size(); ++slot) {
+    const Reader& reader = readers_[slot];
+    if (reader.sources.empty()) continue;
     const size_t first = out.size();
-    for (const Source& from : readers_[slot].sources)
-      out.push_back({from.slot, slot, faded(from, readers_[slot].s_per_byte, now), now - from.samples.back().at});
+    const double usual = s_per_byte(slot, now);
+    for (const Source& from : reader.sources)
+      out.push_back({from.slot, slot, faded(from, reader.s_per_byte, now), usual, now - from.samples.back().at});
     std::sort(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(),
               [](const Pair& a, const Pair& b) { return a.source < b.source; });
   }

@@ -77,7 +77,8 @@ class TransferCosts {
   struct Pair {
     uint32_t source = 0, reader = 0;
     TransferCost cost;
-    Duration age{};  // since the last read
+    double usual_s_per_byte = 0;  // s_per_byte() of the reader
+    Duration age{};               // since the last read
   };
   /// All pairs, by reader and source.
   std::vector<Pair> pairs(TimePoint now) const;

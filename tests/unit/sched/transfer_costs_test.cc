@@ -119,6 +119,7 @@ TEST_CASE("sched/transfer_costs: the middle of a reader's sources counts for sou
   CHECK(l.costs.least_s_per_byte(1, l.now) == doctest::Approx(kRate));
   l.costs.add(5, 1, {1e8, 0.3}, l.now);
   CHECK(l.costs.s_per_byte(1, l.now) == doctest::Approx(2 * kRate));
+  for (const auto& pair : l.costs.pairs(l.now)) CHECK(pair.usual_s_per_byte == l.costs.s_per_byte(1, l.now));
   for (int i = 0; i < 3; ++i) l.costs.add(0, 1, {1e8, 0.01}, l.now);
   CHECK(l.costs.least_s_per_byte(1, l.now) == doctest::Approx(0.1 * kRate));
 }
