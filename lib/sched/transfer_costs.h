@@ -59,7 +59,7 @@ class TransferCosts {
   /// Sets the nodes. The costs of others are forgotten.
   void set_members(std::span<const Member> members);
 
-  /// A read has ended. Numbers that are not positive and finite are ignored.
+  /// A read has ended. Ignored are numbers that are not positive and finite, and reads into a node that cannot be read.
   void add(uint32_t source, uint32_t reader, const FinishedRead& read, TimePoint now);
 
   /// Whether no read of any pair is known.

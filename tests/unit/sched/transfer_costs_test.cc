@@ -167,7 +167,10 @@ TEST_CASE("sched/transfer_costs: a node that nobody can read keeps what was lear
   std::vector<TransferCosts::Member> members = {{0, false, 1}, {1, true, kRate}};
   l.costs.set_members(members);
   CHECK_FALSE(l.costs.find(0, 1, l.now));
-  members[0] = {0, true, kRate};
+  members[1] = {1, false, 1};  // as sched/node_costs.h shows it
+  l.costs.set_members(members);
+  l.read(1);  // which ended when the node could still be read
+  members[0] = {0, true, kRate}, members[1] = {1, true, kRate};
   l.costs.set_members(members);
   CHECK(l.factor() == doctest::Approx(8));
 }
