@@ -71,7 +71,7 @@ Duration time_or(const cli::Args& args, const Flag& flag, Duration none) {
 /// One line: the key and an outcome.
 Result<void> say(const cli::Args& args, const std::string& key, std::string_view outcome) {
   if (args.on(flags::kJson)) return write_all(1, Json::object({{"key", key}, {"outcome", outcome}}).dump() + "\n");
-  return write_all(1, key + " " + std::string(outcome) + "\n");
+  return write_foreign(1, key + " " + std::string(outcome) + "\n");
 }
 
 Result<std::string> read_value(const std::string& path) {
@@ -126,11 +126,11 @@ Result<int> put_in(const cli::Args& args, StoreClient& store) {
   return 0;
 }
 
-/// Names of members come from other programs. One that is a path could be written anywhere.
+/// Names of members come from other programs. One that is a path could be written anywhere, and one with control
+/// characters would reach the terminal.
 Result<void> check_file_name(const std::string& name) {
-  const bool is_plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-                        name.find('\0') == std::string::npos;
-  if (is_plain) return {};
+  const bool is_plain = name != "." && name != ".." && name.find('/') == std::string::npos;
+  if (is_plain && node::check_value_key(name)) return {};
   return user_error(err::kBadValue, "the member \"" + show_controls(name) + "\" has no name of a file", "--into",
                     "get it with --member, into a file that you name");
 }

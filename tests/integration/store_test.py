@@ -180,23 +180,28 @@ class Store(unittest.TestCase):
             self.assertEqual(self.verb("get", "group", "--members", "--member", "layer.0")[0], 2)
             self.assertEqual(self.list(), [])
 
-    def test_a_member_whose_name_is_a_path_is_written_nowhere(self):
-        name = b"../escaped"
+    def put_group_of_one(self, name, query):
         directory = struct.pack("<QIHH", 2, crc32c(b"hi"), len(name), 0) + name
         head = struct.pack("<4sHHII", b"MVGr", 1, 0, 1, len(directory))
         crc = crc32c(head + bytes(8) + directory)
         group = head + struct.pack("<II", crc, 0) + directory + b"hi"
-        status, _, answer = self.ask("PUT", "/v1/store/evil?group=true", group, key="sk-one-1111")
+        status, _, answer = self.ask("PUT", f"/v1/store/evil{query}", group, key="sk-one-1111")
         self.assertEqual(status, 201, answer)
-        with tempfile.TemporaryDirectory() as folder:
-            into = os.path.join(folder, "into")
-            code, _, err = self.verb("get", "evil", "--into", into, "--tenant", "one")
-            self.assertEqual(code, 2)
-            self.assertIn("no name of a file", err)
-            self.assertEqual(os.listdir(folder), [])
-            got = self.verb("get", "evil", "--member", "../escaped", "--tenant", "one")
-            self.assertEqual(got[:2], (0, b"hi"))
-        self.assertEqual(self.verb("rm", "evil", "--tenant", "one")[0], 0)
+
+    def test_a_member_whose_name_is_a_path_or_has_control_characters_is_written_nowhere(self):
+        # The node refuses such names in a put that says that it brings a group.
+        for name, query in ((b"../escaped", "?group=true"), (b"red\x1b[31m", ""), (b"two\nlines", "")):
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
+                self.put_group_of_one(name, query)
+                into = os.path.join(folder, "into")
+                code, _, err = self.verb("get", "evil", "--into", into, "--tenant", "one")
+                self.assertEqual(code, 2)
+                self.assertIn("no name of a file", err)
+                self.assertEqual(os.listdir(folder), [])
+                if query:
+                    got = self.verb("get", "evil", "--member", name.decode(), "--tenant", "one")
+                    self.assertEqual(got[:2], (0, b"hi"))
+                self.assertEqual(self.verb("rm", "evil", "--tenant", "one")[0], 0)
 
     def test_a_group_is_evicted_whole(self):
         with tempfile.TemporaryDirectory() as folder:
