@@ -107,7 +107,7 @@ void Flights::depart(Request& r, Attempt attempt, TimePoint now) {
   attempt.placed_at = now;
   r.attempt = std::move(attempt);
   r.answer.restart();
-  r.summary.kv = {};  // of the attempt before
+  r.summary.kv = {}, r.summary.report.reads.clear();  // of the attempt before
   r.parked_until = kNever;
   books_.line.erase(r.submit.req);
   books_.board.place(r.attempt.booking, now);
@@ -247,6 +247,8 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   if (r->answer.empty()) {
     r->summary.report = first.report;
     r->summary.report.misses = books_.evicted.explain(first.report.misses, r->blocks.hashes, r->attempt.placed_at, now);
+  } else {
+    r->summary.report.reads = first.report.reads;  // into the node that the summary names
   }
   r->attempt.embedding = first.embedding;
   const uint32_t index = static_cast<uint32_t>(r->answer.size());

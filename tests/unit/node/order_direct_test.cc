@@ -75,6 +75,32 @@ TEST_CASE("node/order_fetch: the KV report of an attempt is not part of the summ
   CHECK(replies.back().summary.kv == wire::KvReport{});  // its prefill node gave all KV
 }
 
+TEST_CASE("node/order_fetch: the reads that a request tells of are those into the nodes of its last attempt") {
+  Bench b;
+  start(b);
+  b.submit("r");
+  const auto first_token = [&](uint32_t attempt, std::vector<wire::EndedRead> reads) {
+    wire::FirstToken first;
+    first.req = "r", first.attempt = attempt, first.token = 10;
+    first.report.compute_ms = 5, first.report.reads = std::move(reads);
+    b.give(Received{"p0", instance(1), first});
+  };
+  first_token(1, {{"c0", 64, 3}});
+  b.give(Received{"d0", instance(2), wire::Preempted{"r", 1}});
+  const std::vector<wire::EndedRead> again = {{"c1", 32, 2}};
+  std::vector<wire::EndedRead> want;
+  SUBCASE("whose prefill node has read as well") {
+    first_token(2, want = again);
+  }
+  SUBCASE("whose prefill node says nothing") {}
+  wire::Tokens last;
+  last.rows.push_back({"r", 2, want.empty() ? 1u : 2u, 11, {}, "length"});
+  const auto replies = Bench::replies(b.give(Received{"d0", instance(2), last}));
+  REQUIRE(!replies.empty());
+  CHECK(replies.back().kind == Reply::Kind::finished);
+  CHECK(replies.back().summary.report.reads == want);
+}
+
 TEST_CASE("node/order_fetch: decode nodes read from holders only when they decode a request that may reuse blocks") {
   for (int reason = 0; reason < 4; ++reason) {
     CAPTURE(reason);
