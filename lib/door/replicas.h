@@ -61,7 +61,8 @@ class Replicas {
   /// The value from another node that holds it. MC4007: no node has it. A node that should hold it stores it again.
   Result<Found> get(const node::ValueKey& key, TimePoint until);
   Result<node::ValueInfo> find(const node::ValueKey& key, TimePoint until);
-  /// MC2101, and nothing is removed, when a holder is away; `forced` removes what can be reached.
+  /// MC2101, and nothing is removed, when a holder is away; `forced` removes what can be reached. A holder that stops
+  /// answering under way is MC2101, too: the value stays here, and other holders may have removed it.
   Result<void> remove(const node::ValueKey& key, bool forced, TimePoint until);
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until);
 
