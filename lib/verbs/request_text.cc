@@ -111,9 +111,8 @@ std::string stages_table(const Json& r) {
   for (const JsonMember& node : r["kv_from"].members())
     from += (from.empty() ? "" : ", ") + count(node.value) + " tokens from " + node.key;
   for (const Json& read : r["reads"].items())
-    table.add({"", "",
-               count(read["tokens"]) + " tokens " + or_dash(read["from"]) + " > " + or_dash(read["to"]) + " in " +
-                   ms(read["ms"]) + " ms"});
+    table.add({"read", ms(read["ms"]),
+               count(read["tokens"]) + " tokens from " + or_dash(read["from"]) + " into " + or_dash(read["to"])});
   const std::string lost = text_of(r["kv_fallback"]);
   if (!from.empty()) row("KV", "kv_holders_ms", from + (lost.empty() ? "" : ", failed: " + lost));
   row("TTFT", "ttft_ms", fixed(r["predicted_ttft_ms"].as_double()) + " ms predicted");
