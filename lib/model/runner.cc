@@ -306,6 +306,9 @@ Result<void> Runner::run_mixed(const MixedPass& pass, std::vector<Result<void>>&
 
 Runner::MixedEnds Runner::mixed(const MixedPass& pass) {
   MC_ASSERT(queued_.empty() && model_->whole());
+  MC_ASSERT(pass.draws.empty() || pass.draws.size() == pass.rows.size());
+  MC_ASSERT_EQ(pass.drawn.size(), pass.draws.size());
+  MC_ASSERT_EQ(pass.logits.size(), pass.draws.empty() ? pass.rows.size() * model_->config().vocab : 0);
   MixedEnds ends;
   ends.chunks.resize(pass.chunks.size());
   for (const PrefillChunk* chunk : pass.chunks) MC_ASSERT(chunk->scored == 0 && chunk->first_layer == 0);
