@@ -306,8 +306,7 @@ Result<http::Response> StoreApi::answer_member(const StoreOp& op, Outcome got, h
   MC_ASSERT(op.verb == StoreVerb::get && got.value != nullptr);
   const auto members = wire::parse_group(got.value->view());
   if (!members)
-    return user_error(err::kInvalidField, "the value is no group: " + members.error().what, "member",
-                      "get the value without member and members");
+    return user_error(err::kInvalidField, members.error().what, "member", "get the value without member and members");
   if (op.lists_members) {
     Json rows = Json::array();
     for (const wire::GroupMember& member : *members) {
@@ -319,7 +318,7 @@ Result<http::Response> StoreApi::answer_member(const StoreOp& op, Outcome got, h
   const wire::GroupMember* member = wire::find_member(*members, op.member);
   if (member == nullptr)
     return user_error(err::kNotFound, "the group has no member of that name", "member",
-                      "members=true lists those that it has");
+                      "members=true lists the members that it has");
   for (auto& [name, text] : out.headers)
     if (name == kStoreCrcHeader) text = crc_text(member->crc);
   out.lent = member->bytes;

@@ -98,13 +98,13 @@ class StoreFields {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-/// A put of a group brings all members, whole and with names that are keys.
+/// Whether the value of a put is a whole group whose members have names that are keys.
 Result<void> check_group(std::string_view value) {
   const auto members = wire::parse_group(value);
-  if (!members) return bad_field("group", "is true, and the value is none: " + members.error().what);
+  if (!members) return bad_field("group", "is true, but " + members.error().what);
   for (const wire::GroupMember& member : *members)
     if (const auto named = node::check_value_key(member.name); !named)
-      return bad_field("group", "has a member whose name is none: " + named.error().what);
+      return bad_field("group", "has a member whose name is no key: " + named.error().what);
   return {};
 }
 

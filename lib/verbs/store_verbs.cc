@@ -131,7 +131,7 @@ Result<int> put_in(const cli::Args& args, StoreClient& store) {
 Result<void> check_file_name(const std::string& name) {
   const bool is_plain = name != "." && name != ".." && name.find('/') == std::string::npos;
   if (is_plain && node::check_value_key(name)) return {};
-  return user_error(err::kBadValue, "the member \"" + show_controls(name) + "\" has no name of a file", "--into",
+  return user_error(err::kBadValue, "the name of member \"" + show_controls(name) + "\" is no name of a file", "--into",
                     "get it with --member, into a file that you name");
 }
 

@@ -44,16 +44,16 @@ uint32_t group_head_crc(std::string_view bytes) {
 }
 
 Error corrupt_group(const std::string& what) {
-  return {Code::corrupt, "group: " + what};
+  return {Code::corrupt, "the group " + what};
 }
 
 }  // namespace
 
 Result<std::string> encode_group(std::vector<GroupMember> members) {
-  const auto invalid = [](const std::string& what) { return Error{Code::invalid, "group: " + what}; };
+  const auto invalid = [](const std::string& what) { return Error{Code::invalid, what}; };
   if (members.empty() || members.size() > kGroupMembersMax)
-    return invalid("it has " + std::to_string(members.size()) + " members, and 1 to " +
-                   std::to_string(kGroupMembersMax) + " are possible");
+    return invalid("a group has 1 to " + std::to_string(kGroupMembersMax) + " members, not " +
+                   std::to_string(members.size()));
   std::ranges::sort(members, {}, &GroupMember::name);
   size_t directory = 0, bytes = 0;
   for (size_t i = 0; i < members.size(); ++i) {
@@ -88,40 +88,41 @@ Result<std::string> encode_group(std::vector<GroupMember> members) {
 
 Result<std::vector<GroupMember>> parse_group(std::string_view value) {
   if (value.size() < 4 || group_at<uint32_t>(value, 0) != kGroupMagic)
-    return Error{Code::not_found, "group: it is none"};
-  if (value.size() < kGroupHeadBytes) return corrupt_group("it ends in its head");
+    return Error{Code::not_found, "the value is no group"};
+  if (value.size() < kGroupHeadBytes) return corrupt_group("ends in its head");
   if (const auto version = group_at<uint16_t>(value, 4); version != kGroupVersion)
-    return Error{Code::unsupported, "group: version " + std::to_string(version) + ", only " +
+    return Error{Code::unsupported, "the group has version " + std::to_string(version) + ", and only " +
                                         std::to_string(kGroupVersion) + " can be read"};
   const size_t count = group_at<uint32_t>(value, kGroupMembersAt);
   const size_t directory = group_at<uint32_t>(value, kGroupDirectoryAt);
-  if (count == 0 || count > kGroupMembersMax) return corrupt_group("it has " + std::to_string(count) + " members");
-  if (directory > count * (kGroupEntryBytes + kGroupNameMax)) return corrupt_group("its directory is too long");
-  if (directory > value.size() - kGroupHeadBytes) return corrupt_group("it ends in its directory");
+  if (count == 0 || count > kGroupMembersMax) return corrupt_group("has " + std::to_string(count) + " members");
+  if (directory > count * (kGroupEntryBytes + kGroupNameMax)) return corrupt_group("has a directory that is too long");
+  if (directory > value.size() - kGroupHeadBytes) return corrupt_group("ends in its directory");
   if (group_at<uint16_t>(value, 6) != 0 || group_at<uint32_t>(value, 20) != 0)
-    return corrupt_group("a reserved field is not 0");
+    return corrupt_group("has a reserved field that is not 0");
   const size_t end = kGroupHeadBytes + directory;
   if (group_head_crc(value.substr(0, end)) != group_at<uint32_t>(value, kGroupCrcAt))
-    return corrupt_group("its directory does not match its checksum");
+    return corrupt_group("has a directory that does not match its checksum");
   std::vector<GroupMember> members;
   size_t at = kGroupHeadBytes, place = end;
   for (size_t i = 0; i < count; ++i) {
-    if (end - at < kGroupEntryBytes) return corrupt_group("its directory is too short");
+    if (end - at < kGroupEntryBytes) return corrupt_group("has a directory that is too short");
     const auto bytes = group_at<uint64_t>(value, at);
     const size_t name_bytes = group_at<uint16_t>(value, at + 12);
-    if (group_at<uint16_t>(value, at + 14) != 0) return corrupt_group("a reserved field is not 0");
+    if (group_at<uint16_t>(value, at + 14) != 0) return corrupt_group("has a reserved field that is not 0");
     if (name_bytes == 0 || name_bytes > kGroupNameMax || end - at - kGroupEntryBytes < name_bytes)
-      return corrupt_group("the name of member " + std::to_string(i) + " has " + std::to_string(name_bytes) + " bytes");
-    if (bytes > value.size() - place) return corrupt_group("member " + std::to_string(i) + " ends behind the value");
+      return corrupt_group("has a name of " + std::to_string(name_bytes) + " bytes, of member " + std::to_string(i));
+    if (bytes > value.size() - place)
+      return corrupt_group("has a member " + std::to_string(i) + " that ends behind the value");
     const GroupMember member{.name = value.substr(at + kGroupEntryBytes, name_bytes),
                              .bytes = value.substr(place, static_cast<size_t>(bytes)),
                              .crc = group_at<uint32_t>(value, at + 8)};
-    if (!members.empty() && member.name <= members.back().name) return corrupt_group("its names are not in order");
+    if (!members.empty() && member.name <= members.back().name) return corrupt_group("has names that are not in order");
     members.push_back(member);
     at += kGroupEntryBytes + name_bytes;
     place += member.bytes.size();
   }
-  if (at != end || place != value.size()) return corrupt_group("it has bytes that belong to no member");
+  if (at != end || place != value.size()) return corrupt_group("has bytes that belong to no member");
   return members;
 }
 

@@ -196,7 +196,7 @@ class Store(unittest.TestCase):
                 into = os.path.join(folder, "into")
                 code, _, err = self.verb("get", "evil", "--into", into, "--tenant", "one")
                 self.assertEqual(code, 2)
-                self.assertIn("no name of a file", err)
+                self.assertIn("is no name of a file", err)
                 self.assertEqual(os.listdir(folder), [])
                 if query:
                     got = self.verb("get", "evil", "--member", name.decode(), "--tenant", "one")

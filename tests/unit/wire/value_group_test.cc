@@ -108,7 +108,7 @@ TEST_CASE("wire/value_group: a directory longer than its members can have is ref
     std::memcpy(value.data() + 12, &directory, sizeof directory);
     const auto members = parse_group(value);  // the checksum is wrong in both cases
     REQUIRE_FALSE(members.has_value());
-    CHECK((members.error().what == "group: its directory is too long") == (directory > longest));
+    CHECK((members.error().what == "the group has a directory that is too long") == (directory > longest));
   }
 }
 
