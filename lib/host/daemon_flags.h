@@ -57,6 +57,16 @@ inline constexpr Flag kLeaseTime{.name = "lease-time",
                                  .fallback = "30s",
                                  .help = "longest lease of a reader; past it the blocks may be evicted",
                                  .check = check_lease_time};
+/// 10ms to 10m.
+Result<void> check_fetch_timeout(std::string_view value);
+inline constexpr Flag kFetchTimeout{
+    .name = "fetch-timeout",
+    .kind = FlagKind::duration,
+    .value = "T",
+    .fallback = "5s",
+    .help = "time-out of one lease request to another node, and of one read, at most its --lease-time",
+    .check = check_fetch_timeout,
+    .common = true};
 /// "delay=0.1:5ms,corrupt=0.01": see host::parse_faults.
 Result<void> check_transfer_faults(std::string_view value);
 inline constexpr Flag kTransferFaults{.name = "transfer-faults",

@@ -17,6 +17,12 @@ Result<void> flags::check_lease_time(std::string_view value) {
   return {Code::invalid, "'" + std::string(value) + "' is shorter than a read takes; give at least 10ms"};
 }
 
+Result<void> flags::check_fetch_timeout(std::string_view value) {
+  MC_TRY(time, parse_duration(value));
+  if (time >= 10ms && time <= 600s) return {};
+  return {Code::invalid, "'" + std::string(value) + "' is not from 10ms to 10m"};
+}
+
 Result<void> flags::check_connect_timeout(std::string_view value) {
   MC_TRY(time, parse_duration(value));
   if (time >= 100ms && time <= 30s) return {};

@@ -51,6 +51,8 @@ Result<void> WorkerPlan::make() {
   options.seed = args_.count(flags::kSeed);
   options.version = cli::build_info().version;
   options.lease_ttl_max = args_.duration(flags::kLeaseTime);
+  if (args_.has(flags::kFetchTimeout))
+    prefill_.fetch_timeout = decode_.fetch_timeout = args_.duration(flags::kFetchTimeout);
   if (args_.present(flags::kName)) options.name = args_.text(flags::kName);
   if (args_.has(flags::kPipeline) && args_.present(flags::kPipeline)) MC_CHECK(plan_pipeline());
   for (const auto& label : args_.list(flags::kLabel)) {
