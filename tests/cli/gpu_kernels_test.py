@@ -50,7 +50,7 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "hopper", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
 
     def test_splits_of_the_keys_merge_to_one_result(self):
-        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "200", "--head-dim", "64", "--splits", "2,5",
+        self.sound("--kernel", "decode,prefill,hopper,mixed", "--tokens", "200", "--head-dim", "64", "--splits", "2,5",
                    "--attention", "full,moba:block=64,top_k=2")
 
     def test_many_chosen_blocks(self):
@@ -180,7 +180,8 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "prefill", "hopper", "experts", "model", "step", "speed"})
+                             {"instruction", "decode", "prefill", "hopper", "mixed", "experts", "model", "step",
+                              "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

@@ -33,7 +33,8 @@ namespace {
 constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = {
     {"prefill", gpu::AttentionKernel::prefill},
     {"decode", gpu::AttentionKernel::decode},
-    {"hopper", gpu::AttentionKernel::hopper}};
+    {"hopper", gpu::AttentionKernel::hopper},
+    {"mixed", gpu::AttentionKernel::automatic}};
 std::vector<std::string_view> gpu_kernels() {
   std::vector<std::string_view> names;
   for (const auto& [name, kernel] : kGpuKernelNames) names.push_back(name);
@@ -43,7 +44,9 @@ constexpr Flag kGpuKernels{.name = "kernel",
                            .kind = FlagKind::list,
                            .value = "K,K",
                            .fallback = "prefill,decode,hopper",
-                           .help = "prefill and decode of sm_80; hopper: prefill by TMA and wgmma",
+                           .help =
+                               "prefill and decode of sm_80; hopper: prefill by TMA and wgmma; mixed: chunks of "
+                               "prompts beside decode rows",
                            .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
   MC_TRY(choice, gpu::parse_device(value));
@@ -87,11 +90,12 @@ constexpr Flag kGpuChecks{.name = "no-checks",
                           .kind = FlagKind::boolean,
                           .help = "switch the ordering rules off, to see what schedules alone find"};
 
-constexpr Flag kGpuMutants{.name = "mutants",
-                           .kind = FlagKind::boolean,
-                           .help =
-                               "run broken variants of the kernels in --kernel; each must be reported. With all "
-                               "three kernels, those of mixtures of experts and of instruction trials run too"};
+constexpr Flag kGpuMutants{
+    .name = "mutants",
+    .kind = FlagKind::boolean,
+    .help =
+        "run broken variants of the kernels in --kernel; each must be reported. With all "
+        "kernels of the default, those of mixtures of experts and of instruction trials run too"};
 
 constexpr Flag kGpuInstructions{.name = "instructions",
                                 .kind = FlagKind::boolean,

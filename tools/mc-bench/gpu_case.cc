@@ -46,13 +46,14 @@ Result<void> GpuCase::fill(Parallel& parallel) {
   attention_ = {
       .layout = layout, .page_bytes = layout.page_bytes(), .q_heads = shape_.q_heads, .kernel = shape_.kernel};
   int64_t page_count = 0;
-  for (int i = 0; i < (shape_.decode() ? 3 : 2); ++i) {
+  for (int i = 0; i < (shape_.mixed() ? 5 : shape_.decode() ? 3 : 2); ++i) {
+    const bool is_row = shape_.decode() || (shape_.mixed() && i % 2 == 0);
     // The sequences of a batch may have different numbers of splits.
     gpu::SequenceRows s{.mode = shape_.mode,
                         .splits = i == 0 ? shape_.splits : static_cast<int32_t>(rng.between(1, shape_.splits))};
     s.kv_len = i == 0 ? shape_.tokens : rng.between(1, shape_.tokens);
     // More rows than keys: the first ones have negative positions and see nothing.
-    s.tokens = shape_.decode() ? 1 : static_cast<int32_t>(rng.between(1, std::min<int64_t>(s.kv_len + 2, 150)));
+    s.tokens = is_row ? 1 : static_cast<int32_t>(rng.between(1, std::min<int64_t>(s.kv_len + 2, 150)));
     s.q_begin = s.kv_len - s.tokens;
     s.pages.resize(static_cast<size_t>((s.kv_len + block - 1) / block));
     for (int32_t& page : s.pages) page = static_cast<int32_t>(page_count++);

@@ -17,6 +17,7 @@ enum class Values : uint8_t { normal, huge, equal_keys, zeros };
 
 struct GpuShape {
   bool decode() const { return kernel == gpu::AttentionKernel::decode; }
+  bool mixed() const { return kernel == gpu::AttentionKernel::automatic; }  // decode rows and chunks by turns
   gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
   int64_t tokens = 0;  // of the longest sequence
   ExtentLayout layout;
