@@ -70,7 +70,9 @@ std::optional<node::ComputeWork> ComputeQueue::take() {
   node::ComputeWork work = std::move(work_.front());
   work_.erase(work_.begin());
   if (const uint64_t run = run_of(work); run != 0) {
-    MC_ASSERT_LE(current_.size(), std::holds_alternative<node::RunStep>(work) ? 1u : 0u);
+    MC_ASSERT(is_followed_ || current_.size() <= 1u);
+    const auto* chunk = std::get_if<node::RunChunk>(&work);
+    is_followed_ = chunk != nullptr && chunk->is_followed;
     current_.push_back(run);
   }
   return work;
@@ -101,11 +103,12 @@ void ComputeQueue::post(node::Event event) {
 
 void ComputeQueue::finish(node::Event done) {
   {
+    const auto* chunk = std::get_if<node::ChunkDone>(&done);
+    const uint64_t run = chunk != nullptr ? chunk->run : std::get<node::StepDone>(done).run;
     std::lock_guard lock(mutex_);
-    MC_ASSERT(!current_.empty());
-    cancelled_.erase(current_.front());
-    layers_here_.erase(current_.front());
-    current_.erase(current_.begin());
+    MC_ASSERT_EQ(std::erase(current_, run), 1u);
+    cancelled_.erase(run);
+    layers_here_.erase(run);
   }
   post(std::move(done));
 }

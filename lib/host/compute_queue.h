@@ -1,7 +1,7 @@
 // The work for a compute thread, and the events that it reports: the only state that the thread shares with the control
 // loop.
 //
-//   control loop --submit--> [work]   --take--> compute thread, one run at a time, or two steps
+//   control loop --submit--> [work]   --take--> compute thread: one run at a time, two steps, or runs of one pass
 //                <--next---- [events] <--post, finish--        event_fd() is readable while there are events
 //
 // A run may begin before all layers of its prefix are here. The thread waits for each layer in await_prefix().
@@ -40,14 +40,14 @@ class ComputeQueue {
   void stop();
 
   // ---- compute thread ----
-  /// Waits for work. nullopt after stop(). The run taken before must be finished, unless it is a step and another step
-  /// comes.
+  /// Waits for work. nullopt after stop(). The run taken before must be finished, unless it is a step, or a chunk that
+  /// is followed (node::RunChunk::is_followed).
   std::optional<node::ComputeWork> take();
   bool is_cancelled(uint64_t run) const;
   /// Waits until the first `layers` layers of the prefix of the run under way are here. False: it is cancelled.
   bool await_prefix(uint64_t run, uint32_t layers);
   void post(node::Event event);
-  /// The run that was taken first has ended.
+  /// The run under way that `done` names has ended.
   void finish(node::Event done);
 
  private:
@@ -55,11 +55,12 @@ class ComputeQueue {
   mutable std::mutex mutex_;         // guards all below
   std::condition_variable changed_;  // for the compute thread: work, layers of a prefix, a cancelled run, or stop()
   bool stopping_ = false;
-  std::vector<node::ComputeWork> work_;       // the role keeps at most one run under way, or two steps
+  std::vector<node::ComputeWork> work_;       // the role keeps at most one pass of runs under way, or two steps
   std::vector<node::Event> events_;           // at most layers + 1 a run
   std::set<uint64_t> cancelled_;              // of runs that wait or are under way
   std::map<uint64_t, uint32_t> layers_here_;  // of the prefixes of such runs that lack layers
   std::vector<uint64_t> current_;             // the runs under way
+  bool is_followed_ = false;                  // the chunk taken last is
 };
 
 }  // namespace mc::host

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <new>
 #include <utility>
 
@@ -85,8 +86,8 @@ void ModelCompute::finish(node::Event done) {
 
 void ModelCompute::loop() {
   while (auto work = queue_.take()) {
-    if (const auto* chunk = std::get_if<node::RunChunk>(&*work))
-      finish(run_chunk(*chunk));
+    if (auto* chunk = std::get_if<node::RunChunk>(&*work))
+      run_chunks(std::move(*chunk));
     else if (auto* step = std::get_if<node::RunStep>(&*work))
       run_step(std::move(*step));
     else if (std::holds_alternative<node::CollectSteps>(*work))
@@ -159,76 +160,174 @@ std::vector<std::byte*> ModelCompute::pages_of(const node::RunChunk& run) const 
   return pages;
 }
 
-node::ChunkDone ModelCompute::run_chunk(const node::RunChunk& run) {
-  const TimePoint began = SystemClock::instance().now();
-  node::ChunkDone done;
-  done.run = run.run;
-  const auto fail = [&](const Error& error) {
-    done.code = error.code, done.what = error.what;
-    return done;
+// ---- chunks ----
+
+void ModelCompute::run_chunks(node::RunChunk first) {
+  std::deque<Chunk> chunks;
+  const auto add = [&](node::RunChunk run) {
+    chunks.push_back({.run = std::move(run), .began = SystemClock::instance().now()});
   };
+  add(std::move(first));
+  std::optional<node::RunStep> followed_by;
+  while (chunks.back().run.is_followed && !followed_by) {
+    auto next = queue_.take();
+    if (!next) return;  // nobody asks for the runs any more
+    if (auto* chunk = std::get_if<node::RunChunk>(&*next))
+      add(std::move(*chunk));
+    else if (auto* joins = std::get_if<node::JoinBatch>(&*next))
+      join(std::move(*joins));
+    else if (const auto* leaves = std::get_if<node::LeaveBatch>(&*next))
+      leave(*leaves);
+    else
+      followed_by = std::move(std::get<node::RunStep>(*next));
+  }
+  collect();
+  std::vector<Chunk*> sound;
+  for (Chunk& chunk : chunks) {
+    const auto prepared = prepare(chunk);
+    if (prepared && !chunk.run.tokens.empty())
+      sound.push_back(&chunk);
+    else
+      report(chunk, prepared);
+  }
+  Step* step = followed_by ? &begin(*std::move(followed_by)) : nullptr;
+  if (step != nullptr) {
+    if (const auto prepared = prepare(*step); !prepared) report(*std::exchange(step, nullptr), prepared);
+  }
+  compute(sound, step);
+}
+
+/// As many as a pass takes at a time. The step is in the first one, because clients wait for its tokens.
+void ModelCompute::compute(std::span<Chunk* const> chunks, Step* step) {
+  const auto is_whole = [&](const Chunk& chunk) {
+    return chunk.pass.scored == 0 && chunk.pass.first_layer == 0 && chunk.pass.end_layer == 0;
+  };
+  while (!chunks.empty() || step != nullptr) {
+    const size_t rows = step != nullptr ? step->rows.size() : 0;
+    std::vector<const model::PrefillChunk*> pass;
+    for (const Chunk* chunk : chunks) {
+      pass.push_back(&chunk->pass);
+      if (is_whole(*chunk) && runner_.shares_pass(pass, rows)) continue;
+      pass.pop_back();
+      break;
+    }
+    const auto together = chunks.first(pass.size());
+    if (rows == 0 && step != nullptr) report(*std::exchange(step, nullptr), {});
+    if (step == nullptr && together.size() <= 1) {
+      if (!chunks.empty()) compute_alone(*chunks.front());
+      chunks = chunks.subspan(std::min<size_t>(chunks.size(), 1));
+      continue;
+    }
+    compute_together(together, std::exchange(step, nullptr));
+    chunks = chunks.subspan(together.size());
+  }
+}
+
+void ModelCompute::compute_alone(Chunk& chunk) {
+  auto ran = runner_.prefill(chunk.pass);
+  if (!ran && chunk.unscored) ran = *chunk.unscored;
+  report(chunk, ran ? note_results(chunk) : ran);
+}
+
+void ModelCompute::compute_together(std::span<Chunk* const> chunks, Step* step) {
+  std::vector<const model::PrefillChunk*> list;
+  for (const Chunk* chunk : chunks) list.push_back(&chunk->pass);
+  model::MixedPass pass{.chunks = list};
+  if (step != nullptr) {
+    const bool on_device = draws(*step);
+    step->drawn.resize(on_device ? step->rows.size() : 0);
+    pass.rows = step->rows;
+    if (on_device) pass.draws = step->draws, pass.drawn = step->drawn;
+    if (!on_device) pass.logits = std::span(logits_).first(step->rows.size() * model_.config().vocab);
+  }
+  const auto ends = runner_.mixed(pass);
+  if (step != nullptr) report(*step, ends.step ? note_results(*step) : ends.step);
+  for (size_t i = 0; i < chunks.size(); ++i)
+    report(*chunks[i], ends.chunks[i] ? note_results(*chunks[i]) : ends.chunks[i]);
+}
+
+Result<void> ModelCompute::prepare(Chunk& chunk) {
+  const node::RunChunk& run = chunk.run;
+  node::ChunkDone& done = chunk.done;
+  done.run = run.run;
   done.rotten =
       rotten(run.pages, run.prefix_crcs, {run.first_layer, run.end_layer == 0 ? layout_.layers : run.end_layer});
   if (!done.rotten.empty())
-    return fail({Code::corrupt, std::to_string(done.rotten.size()) + " cached blocks changed in memory; the first is " +
-                                    "block " + std::to_string(done.rotten.front()) + " of the prompt"});
-  if (run.tokens.empty()) return done;
-  const auto chosen = plan(run.attention);
-  if (!chosen) return fail(chosen.error());
-  std::vector<std::byte*> pages = pages_of(run);
-  model::PrefillChunk chunk;
-  chunk.tokens = run.tokens, chunk.start = run.start;
-  chunk.pages = pages.data();
-  chunk.plan = &*chosen;
-  const size_t vocab = model_.config().vocab;
+    return Error{Code::corrupt, std::to_string(done.rotten.size()) +
+                                    " cached blocks changed in memory; the first is block " +
+                                    std::to_string(done.rotten.front()) + " of the prompt"};
+  if (run.tokens.empty()) return {};
+  MC_TRY(chosen, plan(run.attention));
+  chunk.plan = std::move(chosen);
+  chunk.pages = pages_of(run);
   const bool hands_on = run.end_layer != 0 && run.end_layer < layout_.layers;
-  chunk.first_layer = run.first_layer, chunk.end_layer = run.end_layer;
-  if (run.first_layer > 0) chunk.activations_in = activations(run.slot_in, run.tokens.size());
-  if (hands_on) chunk.activations_out = activations(run.slot_out, run.tokens.size());
-  if (run.sample) chunk.logits = std::span(logits_).first(vocab);
-  if (run.sample && run.sampling.embed) {
-    hidden_.resize(model_.config().hidden);
-    chunk.hidden = hidden_;
+  model::PrefillChunk& pass = chunk.pass;
+  pass.tokens = run.tokens, pass.start = run.start;
+  pass.pages = chunk.pages.data();
+  pass.plan = &chunk.plan;
+  pass.first_layer = run.first_layer, pass.end_layer = run.end_layer;
+  if (run.first_layer > 0) pass.activations_in = activations(run.slot_in, run.tokens.size());
+  if (hands_on) pass.activations_out = activations(run.slot_out, run.tokens.size());
+  if (run.sample) {
+    chunk.logits.resize(model_.config().vocab);
+    if (run.sampling.embed) chunk.hidden.resize(model_.config().hidden);
+    pass.logits = chunk.logits, pass.hidden = chunk.hidden;
   }
-  chunk.on_layer = [&](uint32_t layer) {
+  pass.on_layer = [this, &run](uint32_t layer) {
     queue_.post(node::LayerDone{run.run, layer, run.start / layout_.block_tokens, layer_crcs(run, layer)});
     return !queue_.is_cancelled(run.run);
   };
-  MC_ASSERT(options_.device == nullptr || run.layers_here >= layout_.layers);  // it copies layers ahead
-  chunk.before_prefix = [&](uint32_t layer) { return queue_.await_prefix(run.run, layer + 1); };
-  std::optional<Error> broken;
-  if (run.prompt_logprobs >= 0 && !run.targets.empty()) {
-    if (hands_on || run.targets.size() > run.tokens.size() ||
-        std::any_of(run.targets.begin(), run.targets.end(), [&](uint32_t token) { return token >= vocab; }))
-      return fail({Code::invalid, std::to_string(run.targets.size()) + " targets of " +
-                                      std::to_string(run.tokens.size()) + " tokens, or ids outside the vocabulary"});
-    chunk.scored = run.targets.size();
-    chunk.on_logits = [&](size_t row, std::span<const float> logits) {
-      auto scored = sampler_.score(logits, run.targets[row], static_cast<size_t>(run.prompt_logprobs));
-      if (!scored) {
-        broken = std::move(scored).error();
-        return false;
-      }
-      done.prompt_logprobs.push_back({scored->logprob, scored->rank, {}});
-      for (const auto& top : scored->top) done.prompt_logprobs.back().top.emplace_back(top.token, top.logprob);
-      return !queue_.is_cancelled(run.run);
-    };
-  }
-  if (auto ran = runner_.prefill(chunk); !ran) return fail(broken.value_or(ran.error()));
-  if (hands_on) done.activations_crc = crc32c(std::as_bytes(chunk.activations_out));
-  if (run.sample) {
-    auto first = draw_first(run, chunk.logits);
-    if (!first) return fail(first.error());
-    done.sampled = std::move(*first);
-    if (run.sampling.embed) {
-      const auto bytes = std::as_bytes(std::span(hidden_));
-      done.sampled.embedding.resize(bytes.size());
-      std::memcpy(done.sampled.embedding.data(), bytes.data(), bytes.size());
-    }
-  }
-  done.elapsed = SystemClock::instance().now() - began;
-  return done;
+  // A device copies layers ahead, and the runs of a pass do not wait for the prefix of one.
+  MC_ASSERT((options_.device == nullptr && !run.is_followed) || run.layers_here >= layout_.layers);
+  if (run.layers_here < layout_.layers)
+    pass.before_prefix = [this, &run](uint32_t layer) { return queue_.await_prefix(run.run, layer + 1); };
+  if (run.prompt_logprobs < 0 || run.targets.empty()) return {};
+  const auto vocab = model_.config().vocab;
+  if (hands_on || run.targets.size() > run.tokens.size() ||
+      std::ranges::any_of(run.targets, [&](uint32_t token) { return token >= vocab; }))
+    return Error{Code::invalid, std::to_string(run.targets.size()) + " targets of " +
+                                    std::to_string(run.tokens.size()) + " tokens, or ids outside the vocabulary"};
+  return prepare_scores(chunk);
 }
+
+Result<void> ModelCompute::prepare_scores(Chunk& chunk) {
+  chunk.pass.scored = chunk.run.targets.size();
+  chunk.pass.on_logits = [this, &chunk](size_t row, std::span<const float> logits) {
+    const node::RunChunk& run = chunk.run;
+    auto scored = sampler_.score(logits, run.targets[row], static_cast<size_t>(run.prompt_logprobs));
+    if (!scored) {
+      chunk.unscored = std::move(scored).error();
+      return false;
+    }
+    auto& rows = chunk.done.prompt_logprobs;
+    rows.push_back({scored->logprob, scored->rank, {}});
+    for (const auto& top : scored->top) rows.back().top.emplace_back(top.token, top.logprob);
+    return !queue_.is_cancelled(run.run);
+  };
+  return {};
+}
+
+Result<void> ModelCompute::note_results(Chunk& chunk) {
+  const node::RunChunk& run = chunk.run;
+  node::ChunkDone& done = chunk.done;
+  if (!chunk.pass.activations_out.empty()) done.activations_crc = crc32c(std::as_bytes(chunk.pass.activations_out));
+  if (!run.sample) return {};
+  MC_TRY(first, draw_first(run, chunk.logits));
+  done.sampled = std::move(first);
+  const auto bytes = std::as_bytes(std::span(chunk.hidden));
+  done.sampled.embedding.resize(bytes.size());
+  if (!bytes.empty()) std::memcpy(done.sampled.embedding.data(), bytes.data(), bytes.size());
+  return {};
+}
+
+void ModelCompute::report(Chunk& chunk, const Result<void>& ended) {
+  node::ChunkDone& done = chunk.done;
+  if (!ended) done.code = ended.error().code, done.what = ended.error().what;
+  done.elapsed = SystemClock::instance().now() - chunk.began;
+  finish(std::move(done));
+}
+
+// ---- the batch ----
 
 ModelCompute::Sequence::Sequence(node::JoinBatch join, const ExtentLayout& layout)
     : told(std::move(join)), plan(attn::Plan{}), centroids(layout) {}
@@ -254,16 +353,20 @@ void ModelCompute::leave(const node::LeaveBatch& leaves) {
 
 // ---- steps ----
 
-void ModelCompute::run_step(node::RunStep run) {
+ModelCompute::Step& ModelCompute::begin(node::RunStep run) {
   Step& step = steps_[turn_];
   turn_ = (turn_ + 1) % steps_.size();
   MC_ASSERT(&step != queued_);
-  const bool is_followed = run.is_followed;
   step.run = std::move(run);
   step.began = SystemClock::instance().now();
+  return step;
+}
+
+void ModelCompute::run_step(node::RunStep run) {
+  const bool is_followed = run.is_followed;
+  Step& step = begin(std::move(run));
   const auto prepared = prepare(step);
-  const auto on_device = [&](const model::DrawRow& row) { return runner_.draws(row); };
-  if (prepared && is_followed && !step.rows.empty() && std::ranges::all_of(step.draws, on_device)) {
+  if (prepared && is_followed && !step.rows.empty() && draws(step)) {
     const auto queued = runner_.queue_step(step.rows, step.draws);
     collect();
     if (!queued) return report(step, queued);
@@ -371,10 +474,13 @@ void ModelCompute::resolve_fed(Step& step) {
   step.computed.resize(kept), step.rows.resize(kept), step.draws.resize(kept);
 }
 
+bool ModelCompute::draws(const Step& step) const {
+  return std::ranges::all_of(step.draws, [&](const model::DrawRow& row) { return runner_.draws(row); });
+}
+
 Result<void> ModelCompute::compute(Step& step) {
   if (step.rows.empty()) return {};
-  const bool on_device = std::ranges::all_of(step.draws, [&](const model::DrawRow& row) { return runner_.draws(row); });
-  if (on_device) {
+  if (draws(step)) {
     step.drawn.resize(step.rows.size());
     MC_CHECK(runner_.decode_and_draw(step.rows, step.draws, step.drawn));
   } else {

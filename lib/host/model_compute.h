@@ -7,6 +7,9 @@
 // A device that draws the tokens of a step has the next step queued when it ends the first: that step's rows take the
 // drawn tokens on the device, and the thread reports the first step while the device computes the second.
 //
+// Chunks that follow each other (RunChunk::is_followed), and a step behind them, are one pass where the runner has such
+// passes. Else they are computed one after another.
+//
 //   control loop --submit--> [work] --> thread: model::Runner, sampler, CRC32C of sealed extents
 //                <--next---- [LayerDone*, ChunkDone | StepDone]   event_fd() is readable meanwhile
 #pragma once
@@ -70,6 +73,17 @@ class ModelCompute final : public node::Compute {
     uint32_t drawn = 0;       // its token, once it has been collected
     bool is_over = false;     // it has no token, so later rows are not computed
   };
+  /// A chunk from RunChunk to ChunkDone.
+  struct Chunk {
+    node::RunChunk run;
+    TimePoint began{};
+    node::ChunkDone done;
+    std::vector<std::byte*> pages;
+    attn::Plan plan;
+    std::vector<float> logits, hidden;  // of the last token
+    std::optional<Error> unscored;      // why the prompt's log-probabilities are not computed
+    model::PrefillChunk pass;           // refers to the others
+  };
   /// A step from RunStep to StepDone.
   struct Step {
     node::RunStep run;
@@ -84,10 +98,23 @@ class ModelCompute final : public node::Compute {
   void loop();
   /// The run of `done` has ended. When the device has failed, a HostError follows the run that it failed.
   void finish(node::Event done);
-  node::ChunkDone run_chunk(const node::RunChunk& run);
+  /// Takes the runs that follow the chunk, and computes all of them.
+  void run_chunks(node::RunChunk first);
+  void compute(std::span<Chunk* const> chunks, Step* step);
+  void compute_alone(Chunk& chunk);
+  /// The chunks share a pass with the step, if there is one.
+  void compute_together(std::span<Chunk* const> chunks, Step* step);
+  /// Finds out what is computed. An error ends the chunk.
+  Result<void> prepare(Chunk& chunk);
+  Result<void> prepare_scores(Chunk& chunk);
+  void report(Chunk& chunk, const Result<void>& ended);
+  /// Draws the first token of the answer.
+  Result<void> note_results(Chunk& chunk);
   void join(node::JoinBatch join);
   void leave(const node::LeaveBatch& leaves);
   void run_step(node::RunStep run);
+  /// A place for the step, whose rows are not prepared yet.
+  Step& begin(node::RunStep run);
   /// Waits for the step that is queued on the device, if there is one, and reports it.
   void collect();
   /// Finds out which rows are computed, and from what. The tokens of the rows are then a part of their sequences.
@@ -99,6 +126,8 @@ class ModelCompute final : public node::Compute {
   void resolve_fed(Step& step);
   /// Computes the rows of a step that is not queued.
   Result<void> compute(Step& step);
+  /// Whether the device draws the tokens of all rows.
+  bool draws(const Step& step) const;
   /// Fills in the results of the computed rows.
   Result<void> note_results(Step& step);
   void report(Step& step, const Result<void>& ended);
@@ -137,7 +166,6 @@ class ModelCompute final : public node::Compute {
   ComputeOptions options_;
   ExtentLayout layout_;
   std::vector<float> logits_;
-  std::vector<float> hidden_;                     // of a prompt that is embedded
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::array<Step, model::Runner::kStepsQueued> steps_;
   size_t turn_ = 0;              // of steps_, for the next step

@@ -312,6 +312,9 @@ struct RunChunk {
   /// CRC32C that the first pages must have before they are used, [block][layer] of this node's layers. Present in the
   /// first chunk of a request that reuses cached blocks. A mismatch is reported in ChunkDone, and nothing is computed.
   std::vector<uint32_t> prefix_crcs;
+  /// Another RunChunk or a RunStep comes next, but for sequences that join or leave. The compute may take both in one
+  /// pass. Their ends come in any order. All layers of the blocks before `start` are here.
+  bool is_followed = false;
   /// Layers of which the blocks before `start` are here. The compute waits before it reads a later layer of them, until
   /// PrefixLayers tells that it is here.
   uint32_t layers_here = UINT32_MAX;

@@ -2,6 +2,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "base/errors.h"
 #include "base/fd.h"
@@ -88,6 +90,41 @@ TEST_CASE(
   const std::byte* v = on.pool.data() + 2 * on.layout.page_bytes() + on.layout.v_offset();
   CHECK(std::all_of(v + 20 * 128, v + 64 * 128, [](std::byte b) { return b == std::byte{0}; }));
   CHECK_FALSE(on.compute->lost().has_value());
+}
+
+TEST_CASE("host/device_compute: chunks that follow each other share a pass, and have the pages and tokens of two") {
+  const auto run = [](bool is_followed) {
+    DeviceCompute on;
+    node::RunChunk first = DeviceCompute::chunk(), second = first;
+    first.is_followed = is_followed;
+    second.run = 8, second.pages = {1};
+    second.tokens.resize(3);
+    second.attention = "moba:block=64,top_k=1";
+    on.compute->submit(first);
+    if (is_followed) on.compute->submit(second);
+    std::map<uint64_t, uint32_t> tokens;
+    std::map<uint64_t, std::vector<uint32_t>> sums;
+    while (tokens.size() < 2) {
+      const node::Event event = on.next();
+      if (const auto* layer = std::get_if<node::LayerDone>(&event)) {
+        REQUIRE(layer->crcs.size() == 1);
+        sums[layer->run].push_back(layer->crcs[0]);
+        continue;
+      }
+      const auto& done = std::get<node::ChunkDone>(event);
+      CHECK(done.code == Code::ok);
+      tokens[done.run] = done.sampled.token;
+      if (!is_followed && done.run == 7) on.compute->submit(second);
+    }
+    const uint64_t operations = on.driver->gpu().operations();
+    const std::vector<std::byte> pages(on.pool.data(), on.pool.data() + on.pool.size());
+    return std::tuple(tokens, sums, pages, operations);
+  };
+  const auto together = run(true), apart = run(false);
+  CHECK(std::get<0>(together) == std::get<0>(apart));
+  CHECK(std::get<1>(together) == std::get<1>(apart));
+  CHECK(std::get<2>(together) == std::get<2>(apart));
+  CHECK(std::get<3>(together) < std::get<3>(apart));
 }
 
 TEST_CASE(
