@@ -325,7 +325,8 @@ uint64_t WorkerPlan::pages_wanted() const {
       std::max<uint64_t>(batch, 4) * (engine_->model->config().max_positions / engine_->block_tokens + 1);
   uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest_layout().page_bytes();
   if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
-  // All pages of a batch are on the device during a step, and those of one sequence during a chunk.
+  // All pages of a batch are on the device during a step, and during a chunk those of the prompts that share its pass,
+  // which together have at most a context.
   if (engine_->device && role_ == wire::Role::decode) pages = std::min(pages, device_.pages());
   return pages;
 }
@@ -462,6 +463,8 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   MC_TRY(opened, ModelCompute::open(std::move(runner), *engine_->parallel, compute));
   prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
   prefill_.by_layer_bytes = engine_->device ? UINT64_MAX : by_layer_bytes();
+  // The CPU computes prompts one after another, so a prompt gains nothing by the pass of another one.
+  prefill_.pass_tokens = engine_->device && prefill_.stages == 1 ? asked.max_chunk_tokens : 0;
   decode_.batch_max = asked.max_batch;
   decode_.steps_max = engine_->device ? model::Runner::kStepsQueued : 1;
   return std::unique_ptr<node::Compute>(std::move(opened));

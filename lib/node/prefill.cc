@@ -9,32 +9,6 @@
 
 namespace mc::node {
 
-namespace {
-RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
-  switch (r.phase) {
-    case PrefillRequest::Phase::queued: return RequestStage::queue;
-    case PrefillRequest::Phase::preparing:
-      if (!r.decode.accepted) return RequestStage::accept;
-      return fetches.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
-    case PrefillRequest::Phase::computing: return RequestStage::prefill;
-    case PrefillRequest::Phase::handing_over:
-    case PrefillRequest::Phase::ended: return RequestStage::transfer;
-  }
-  return RequestStage::queue;
-}
-/// Whether a prefix is on its way, and the first chunk takes longer to compute than the rest of the way is expected to
-/// take.
-bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const WorkerOptions& worker,
-                    const PrefillOptions& options, TimePoint now) {
-  const auto coming = fetches.arriving(r.spec.req, now);
-  if (!coming) return false;
-  const uint32_t prefix = (fetches.have(r.spec.req) + coming->blocks) * worker.layout.block_tokens;
-  const uint32_t end = std::min(r.tokens(), prefix + options.chunk_tokens);
-  return to_seconds(coming->rest) <= worker.cost.prefill(end, prefix);
-}
-
-}  // namespace
-
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
     : Worker(std::move(worker)),
       prefill_(options),
@@ -61,7 +35,12 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* refuse = std::get_if<wire::KvRefuse>(&event.message)) {
     on_refuse(event, *refuse, out);
   } else if (const auto* done = std::get_if<wire::KvDone>(&event.message)) {
-    on_handed_over(event, *done, now, out);
+    Request* r = requests_.find(done->req, done->attempt);
+    if (!r || event.instance != r->decode.instance || r->phase != Phase::handing_over) return;
+    ++stats_.finished;
+    last_error_.served();
+    stats_.exposed_s.add(to_seconds(now - r->times.computed_at));
+    end(*r, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     on_cancel(event, *cancel, out);
   } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
@@ -167,15 +146,6 @@ void Prefill::on_refuse(const Received& event, const wire::KvRefuse& refuse, Act
   end(*r, out);
 }
 
-void Prefill::on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out) {
-  Request* r = requests_.find(done.req, done.attempt);
-  if (!r || event.instance != r->decode.instance || r->phase != Phase::handing_over) return;
-  ++stats_.finished;
-  last_error_.served();
-  stats_.exposed_s.add(to_seconds(now - r->times.computed_at));
-  end(*r, out);
-}
-
 void Prefill::on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out) {
   Request* r = requests_.find(cancel.req);
   if (!r || r->spec.attempt > cancel.attempt) return;
@@ -196,7 +166,7 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
     if (const RequestPtr r = requests_.end_run(chunk->run)) on_chunk(*r, *chunk, now, out);
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
     if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
-    if (const RequestPtr r = computing_) settle(*r);  // it may have waited for the read
+    for (const RequestPtr& r : RequestPtrs(computing_)) settle(*r);  // one may have waited for the read
   } else if (std::holds_alternative<DiskLoaded>(event)) {
     fetches_.on_disk(now, out);
   }
@@ -258,9 +228,9 @@ void Prefill::fill_load(wire::Load& load) const {
     return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
   };
   for (const auto& r : requests_.queue()) queue_s += estimate(*r);
-  if (computing_) queue_s += estimate(*computing_);
+  for (const auto& r : computing_) queue_s += estimate(*r);
   load.queue_s = queue_s;
-  load.running = computing_ ? 1 : 0;
+  load.running = static_cast<uint32_t>(computing_.size());
   load.waiting = static_cast<uint32_t>(requests_.queue().size());
   load.hit_tokens = stats_.local_tokens + stats_.remote_tokens;
   load.disk_hit_tokens = stats_.disk_tokens;
@@ -281,24 +251,21 @@ void Prefill::pump(TimePoint now, Actions& out) {
     prepare(*r, now, out);
     preparing[r->decode.instance] += r->phase == Phase::preparing;
   }
-  if (pipeline_.leads() && computing_ && computing_->phase == Phase::computing && computing_->work.run == 0)
-    run_chunk(*computing_, out);  // the run waited for a slot, which the next stage frees by reading it
-  if (computing_ && computing_->phase == Phase::computing && computing_->arriving) follow_prefix(*computing_, now, out);
-  if (computing_) return;
-  // Whether an earlier request is fetching blocks that `r` needs as well. The conductor sent `r` here because of these
-  // blocks. The fetch has its own time limit.
-  const auto prefix_is_coming = [this](const Request& r) {
-    const uint32_t here = shelf_->pool.match(r.reusable_hashes());
-    return here < r.reusable && requests_.is_fetched_before(r, here, fetches_);
-  };
-  const auto compute = [this](const RequestPtr& r) {
+  for (const RequestPtr& r : RequestPtrs(computing_)) {
+    if (r->phase != Phase::computing) continue;
+    if (pipeline_.leads() && r->work.run == 0)
+      run_chunk(*r, out);  // the run waited for a slot, which the next stage frees by reading it
+    if (r->arriving) follow_prefix(*r, now, out);
+  }
+  if (!computing_.empty()) return;
+  const auto compute = [&](const RequestPtr& r) {
     requests_.leave_queue(*r);
-    computing_ = r;
+    computing_.push_back(r);
+    share_pass(now, out);
   };
   const auto waiting = requests_.queue();
   for (const auto& r : waiting) {
-    if (r->phase != Phase::preparing || !r->decode.accepted || !fetches_.done(r->spec.req) || prefix_is_coming(*r))
-      continue;
+    if (!requests_.is_ready(*r, shelf_->pool, fetches_)) continue;
     bool started = start_compute(*r, now, out);
     // The pool is out of pages. A request that is handing over will free some: the queue waits for them, so that a
     // large request is not overtaken for ever. Otherwise only requests that prepare hold pages.
@@ -309,9 +276,34 @@ void Prefill::pump(TimePoint now, Actions& out) {
     if (started) return compute(r);
   }
   for (const auto& r : waiting)
-    if (r->phase == Phase::preparing && r->decode.accepted && hides_the_rest(*r, fetches_, options_, prefill_, now) &&
+    if (r->phase == Phase::preparing && r->decode.accepted &&
+        hides_the_rest(*r, fetches_, options_.cost, options_.layout.block_tokens, prefill_.chunk_tokens, now) &&
         start_compute(*r, now, out))
       return compute(r);
+}
+
+// Other short prompts join the pass of the run that has just begun.
+void Prefill::share_pass(TimePoint now, Actions& out) {
+  const auto last_run = [&] {
+    const auto found = std::find_if(out.rbegin(), out.rend(),
+                                    [](const Action& action) { return std::holds_alternative<RunChunk>(action); });
+    return std::distance(out.begin(), found.base()) - 1;
+  };
+  const PassRoom::Limits limits{pipeline_.leads() ? 0 : prefill_.pass_tokens, options_.context_tokens,
+                                options_.layout.block_tokens};
+  const auto waiting = requests_.queue();
+  for (const auto& r : waiting) {
+    const PassRoom room(limits, computing_);
+    if (!room.is_shared()) break;
+    if (!requests_.is_ready(*r, shelf_->pool, fetches_)) continue;
+    if (!room.takes(*r, shelf_->pool.match(r->reusable_hashes()))) continue;
+    const auto before = last_run();
+    if (!start_compute(*r, now, out)) break;
+    std::get<RunChunk>(out[static_cast<size_t>(before)]).is_followed = true;
+    requests_.leave_queue(*r);
+    computing_.push_back(r);
+  }
+  share_time(computing_);
 }
 
 void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
@@ -359,7 +351,7 @@ void Prefill::settle(Request& r) {
   if (r.decode.lease != 0) (void)shelf_->leases.release(r.decode.lease);
   r.decode.lease = 0;
   r.pages.release(shelf_->pool);
-  if (computing_.get() == &r) computing_ = nullptr;
+  std::erase_if(computing_, [&](const RequestPtr& other) { return other.get() == &r; });
   requests_.drop(r);
 }
 
@@ -376,7 +368,7 @@ void Prefill::role_check() const {
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
   requests_.check();
-  MC_ASSERT(slots_.is_sound(computing_ ? computing_->work.run : 0));
+  MC_ASSERT(slots_.is_sound(computing_.empty() ? 0 : computing_.front()->work.run));
   fetches_.check();
 }
 
@@ -566,7 +558,7 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   first.finish_reason = to_string(finish);
   flush_events(now, out);  // requests that are held for these blocks find them in the index when the token arrives
   report(r, std::move(first), out);
-  if (computing_.get() == &r) computing_ = nullptr;
+  std::erase_if(computing_, [&](const RequestPtr& other) { return other.get() == &r; });
   r.phase = Phase::handing_over;
   r.times.computed_at = now;
   if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
@@ -615,7 +607,7 @@ void Prefill::hand_on(Request& r, const ChunkDone& done, TimePoint now, Actions&
   send(member->name, member->instance, std::move(run), out);
   r.work.next = r.work.end;
   if (r.work.next < r.tokens()) return run_chunk(r, out);
-  computing_ = nullptr;  // the leader may compute another request; this one passes through the later stages
+  computing_.clear();  // the leader may compute another request; this one passes through the later stages
 }
 
 void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, TimePoint now, Actions& out) {
@@ -681,7 +673,8 @@ void Prefill::on_stage_gone(const StageName& stage, const InstanceId& instance, 
     if (r->phase != Phase::ended) fail(*r, {stage_of(*r, fetches_), Reason::peer_lost, true}, why, out);
   for (const auto& r : requests_.ended()) r->work.flow.clear();  // requests whose run on the leader has not ended
   flowing_.clear();
-  slots_.free_others(computing_ ? computing_->work.run : 0);  // the leader's compute still writes this slot
+  // The leader's compute still writes the slot of its run.
+  slots_.free_others(computing_.empty() ? 0 : computing_.front()->work.run);
   for (const ReadDone& ended : reads_.on_stage_gone(instance)) on_event(ended, now, out);
   shelf_->lost->lose(stage.stage);
 }

@@ -1,7 +1,7 @@
 // The prefill role computes the KV blocks of a prompt and the first token (Mooncake, arXiv:2407.00079).
 //
 //   queued --turn comes--> preparing --accepted, prefix here--> ready --compute free--> computing --> handing
-//                            | lease + read missing prefix         (one request at a time)         over |
+//                            | lease + read missing prefix         (a pass at a time)              over |
 //                            | offer to the decode node                                        KvDone |  v
 //                            '-- refused, deadline, cancelled, peer gone ----------------------------> ended
 //
@@ -9,6 +9,9 @@
 // (node/prefix_fetches.h) nor a decode node that delays its offers leaves the compute idle. Ready requests are computed
 // first in, first out. The prefix is matched again when computing starts. Two requests that share a prefix therefore
 // compute it once, because the second one reuses the blocks of the first.
+//
+// A pass computes a chunk of one prompt, or, where the compute gains by it, the rest of several short ones
+// (node/prefill_pass.h).
 //
 // A request may begin before the last layers of its prefix are here, when no other one is ready and computing hides the
 // rest of the way. The compute waits for each layer of the prefix. A prefix that fails after that is computed instead.
@@ -35,6 +38,7 @@
 #include "node/copies.h"
 #include "node/failure.h"
 #include "node/pipeline.h"
+#include "node/prefill_pass.h"
 #include "node/prefill_requests.h"
 #include "node/prefix_fetches.h"
 #include "node/worker.h"
@@ -43,6 +47,7 @@ namespace mc::node {
 
 struct PrefillOptions {
   uint32_t chunk_tokens = 512;
+  uint32_t pass_tokens = 0;     // of a pass that several short prompts share; 0: each has a pass of its own
   uint32_t prepare_max = 4;     // limit for each decode node
   uint32_t queue_max = 1024;    // limit of unfinished requests; more are refused as `queue_full`
   Duration fetch_timeout = 5s;  // time-out of one lease request or read; then the prefix is computed instead
@@ -90,13 +95,13 @@ class Prefill final : public Worker {
   using Request = PrefillRequest;
   using Phase = Request::Phase;
   using RequestPtr = PrefillRequests::Ptr;
+  using RequestPtrs = std::vector<RequestPtr>;
 
   // ---- from arrival to end ----
   void on_start(const NodeId& from, const wire::PrefillStart& start, TimePoint now, Actions& out);
   void check_start(Request& r, Actions& out);
   void on_refuse(const Received& event, const wire::KvRefuse& refuse, Actions& out);
   void on_cancel(const Received& event, const wire::Cancel& cancel, Actions& out);
-  void on_handed_over(const Received& event, const wire::KvDone& done, TimePoint now, Actions& out);
   void pump(TimePoint now, Actions& out);
   void prepare(Request& r, TimePoint now, Actions& out);
   /// To the conductor, or to the operators if they asked.
@@ -110,6 +115,7 @@ class Prefill final : public Worker {
   // ---- computing and handing over ----
   bool take_pages(Request& r);
   bool start_compute(Request& r, TimePoint now, Actions& out);
+  void share_pass(TimePoint now, Actions& out);
   void book_prefix(Request& r, TimePoint now);
   void follow_prefix(Request& r, TimePoint now, Actions& out);
   void run_chunk(Request& r, Actions& out);
@@ -126,7 +132,7 @@ class Prefill final : public Worker {
 
   PrefillOptions prefill_;
   PrefillRequests requests_;
-  RequestPtr computing_;
+  RequestPtrs computing_;  // of the pass under way
   PrefixFetches fetches_;
   Pipeline pipeline_;
   HandedSlots slots_;

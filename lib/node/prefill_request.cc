@@ -100,7 +100,7 @@ wire::FirstToken PrefillRequest::first_token(const SampledToken& sampled, const 
   report.fetch_ms = fetched.ms(times.compute_at);
   report.fetch_hidden_ms = fetched.ms(kNever) - report.fetch_ms;
   report.accept_ms = to_ms(times.accepted_at - times.prepare_at);
-  report.compute_ms = to_ms(now - times.compute_at);
+  report.compute_ms = to_ms(now - times.compute_at) * work.share;
   report.chunks = work.chunks;
   report.misses = prefix.misses;
   return first;

@@ -43,7 +43,8 @@ struct ChunkProgress {
   uint32_t end = 0;
   uint64_t run = 0;  // number of the chunk under way; 0 = none
   uint32_t chunks = 0;
-  ChunkFlow flow;  // chunks that later stages have not finished
+  double share = 1;  // of the time of the pass
+  ChunkFlow flow;    // chunks that later stages have not finished
 };
 
 /// A prefix whose later layers arrive while the first chunk is computed (Mooncake 5.2, "Layer-wise Prefill"). No extent

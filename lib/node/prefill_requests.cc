@@ -47,6 +47,12 @@ TimePoint PrefillRequests::next_deadline(Duration grace) const {
   return at;
 }
 
+bool PrefillRequests::is_ready(const PrefillRequest& r, const kv::Pool& pool, const PrefixFetches& fetches) const {
+  if (r.phase != Phase::preparing || !r.decode.accepted || !fetches.done(r.spec.req)) return false;
+  const uint32_t here = pool.match(r.reusable_hashes());
+  return here == r.reusable || !is_fetched_before(r, here, fetches);
+}
+
 bool PrefillRequests::is_fetched_before(const PrefillRequest& r, uint32_t block, const PrefixFetches& fetches) const {
   MC_ASSERT_LT(block, r.hashes.size());
   for (const auto& other : queue_) {

@@ -42,6 +42,9 @@ class PrefillRequests {
   /// The requests that are past their deadline. Those that hand over have `grace` more.
   std::vector<Ptr> late(TimePoint now, Duration grace) const;
   TimePoint next_deadline(Duration grace) const;
+  /// Whether computing may begin for a request of the queue. An earlier request may be fetching blocks that this one
+  /// needs as well: the conductor sent it here because of these blocks. The fetch has its own time limit.
+  bool is_ready(const PrefillRequest& r, const kv::Pool& pool, const PrefixFetches& fetches) const;
   /// Whether a request before `r` in the queue is fetching block number `block` of `r`.
   bool is_fetched_before(const PrefillRequest& r, uint32_t block, const PrefixFetches& fetches) const;
 

@@ -79,6 +79,7 @@ std::unique_ptr<node::Worker> make_prefill(const WorldOptions& options, const Pl
     const auto by_layer_bytes =
         scaled ? static_cast<uint64_t>(static_cast<double>(options.by_layer_bytes) / scale) : options.by_layer_bytes;
     return std::make_unique<node::Prefill>(o, node::PrefillOptions{.chunk_tokens = options.chunk_tokens,
+                                                                   .pass_tokens = options.pass_tokens,
                                                                    .by_layer_bytes = by_layer_bytes,
                                                                    .stages = o.stages,
                                                                    .slots = activation_slots(options)});

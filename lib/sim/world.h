@@ -54,7 +54,8 @@ struct WorldOptions {
   uint32_t chunk_tokens = 64;
   uint32_t context_tokens = 512;
   uint32_t batch_max = 16;
-  uint32_t steps_max = 1;  // node::DecodeOptions::steps_max
+  uint32_t steps_max = 1;    // node::DecodeOptions::steps_max
+  uint32_t pass_tokens = 0;  // node::PrefillOptions::pass_tokens; the chunks of a pass are computed side by side
   std::string policy = "kv-centric";
   sched::Options sched;
   node::ConductorOptions::Hold hold = node::ConductorOptions::Hold::off;

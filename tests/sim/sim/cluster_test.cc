@@ -66,6 +66,7 @@ WorldOptions shape(uint64_t seed) {
   if (rng.chance(0.5)) o.by_layer_bytes = 1, o.layers = 6;  // more pieces of a read
   if (rng.chance(0.5)) o.steps_max = 2;
   draw_holders(rng, o);
+  if (rng.chance(0.3)) o.pass_tokens = 32u << rng.below(5);
   return o;
 }
 

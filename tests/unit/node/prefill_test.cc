@@ -15,9 +15,12 @@ namespace {
 struct PrefillBench : Bench<Prefill, PrefillOptions> {
   explicit PrefillBench(uint32_t pages, uint32_t chunk_tokens = 4096)
       : Bench(wire::Role::prefill, pages, options(chunk_tokens)) {}
-  static PrefillOptions options(uint32_t chunk_tokens) {
+  PrefillBench(uint32_t pages, uint32_t chunk_tokens, uint32_t pass_tokens)
+      : Bench(wire::Role::prefill, pages, options(chunk_tokens, pass_tokens)) {}
+  static PrefillOptions options(uint32_t chunk_tokens, uint32_t pass_tokens = 0) {
     PrefillOptions o;
     o.chunk_tokens = chunk_tokens;
+    o.pass_tokens = pass_tokens;
     return o;
   }
   Actions start(const wire::RequestSpec& spec, std::vector<wire::Source> sources = {}) {
@@ -91,6 +94,60 @@ TEST_CASE("node/prefill: two requests whose cached prefixes fill the pool do not
   b.from("d0", 2, wire::KvDone{"b", 1});
   CHECK(b.machine.idle());
   CHECK(b.machine.stats().finished == 4);
+}
+
+TEST_CASE("node/prefill: short prompts that are ready share a pass, and none computes a block that another one does") {
+  PrefillBench b(40, 512, 512);
+  b.start(spec_of("busy", ids_of(1, 600)));
+  const auto busy = all<RunChunk>(b.accept("busy"));
+  REQUIRE(busy.size() == 1);
+  CHECK_FALSE(busy[0].is_followed);
+  // The third one begins as the first one, the fourth has no room.
+  for (const auto& [req, first, count] :
+       {std::tuple{"a", 2u, 100u}, {"b", 3u, 90u}, {"like-a", 2u, 100u}, {"large", 4u, 400u}}) {
+    b.start(spec_of(req, ids_of(first, count)));
+    CHECK(all<RunChunk>(b.accept(req)).empty());
+  }
+  const auto rest = all<RunChunk>(b.computed(busy[0].run));  // of a prompt that has more chunks: it has the pass alone
+  REQUIRE(rest.size() == 1);
+  CHECK_FALSE(rest[0].is_followed);
+  const auto pass = all<RunChunk>(b.computed(rest[0].run));
+  REQUIRE(pass.size() == 2);
+  CHECK((pass[0].is_followed && pass[0].tokens == ids_of(2, 100)));
+  CHECK((!pass[1].is_followed && pass[1].tokens == ids_of(3, 90)));
+  b.now += 19ms;
+  const Actions first = b.computed(pass[1].run);  // the ends come in any order
+  CHECK(all<RunChunk>(first).empty());
+  CHECK(sent<wire::FirstToken>(first, std::string(kConductor)).at(0).report.compute_ms == doctest::Approx(9));
+  const Actions second = b.computed(pass[0].run);
+  CHECK(sent<wire::FirstToken>(second, std::string(kConductor)).at(0).report.compute_ms == doctest::Approx(10));
+  const auto next = all<RunChunk>(second);
+  REQUIRE(next.size() == 2);
+  CHECK((next[0].is_followed && next[0].start == 64 && next[0].tokens.size() == 36));
+  CHECK((!next[1].is_followed && next[1].tokens.size() == 400));
+  for (const RunChunk& run : next) b.computed(run.run);
+  for (const char* req : {"busy", "a", "b", "like-a", "large"}) b.from("d0", 2, wire::KvDone{req, 1});
+  CHECK(b.machine.idle());
+}
+
+TEST_CASE("node/prefill: a request that ends leaves the others of its pass, and the next pass waits for all of them") {
+  PrefillBench b(40, 512, 512);
+  b.start(spec_of("busy", ids_of(1, 10)));
+  const auto busy = all<RunChunk>(b.accept("busy")).at(0);
+  for (const char* req : {"2", "3", "4"}) {
+    b.start(spec_of(req, ids_of(static_cast<uint32_t>(req[0]), 300)));
+    b.accept(req);
+  }
+  b.start(spec_of("5", ids_of(5, 20)));
+  b.accept("5");
+  const auto pass = all<RunChunk>(b.computed(busy.run));
+  REQUIRE(pass.size() == 2);  // 300 and 20 tokens
+  CHECK(pass[1].tokens.size() == 20);
+  CHECK(all<CancelRun>(b.from_conductor(wire::Cancel{"2", 1, "client"})).at(0).run == pass[0].run);
+  CHECK(all<RunChunk>(b.computed(pass[1].run)).empty());
+  ChunkDone cancelled;
+  cancelled.run = pass[0].run, cancelled.code = Code::cancelled;
+  CHECK(all<RunChunk>(b.give(cancelled)).size() == 1);
 }
 
 TEST_CASE("node/prefill: a lease of other blocks than asked for is given back and the prefix computed") {

@@ -1,0 +1,59 @@
+#include "node/prefill_pass.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace mc::node {
+
+RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
+  switch (r.phase) {
+    case PrefillRequest::Phase::queued: return RequestStage::queue;
+    case PrefillRequest::Phase::preparing:
+      if (!r.decode.accepted) return RequestStage::accept;
+      return fetches.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
+    case PrefillRequest::Phase::computing: return RequestStage::prefill;
+    case PrefillRequest::Phase::handing_over:
+    case PrefillRequest::Phase::ended: return RequestStage::transfer;
+  }
+  return RequestStage::queue;
+}
+
+bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
+                    uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now) {
+  const auto coming = fetches.arriving(r.spec.req, now);
+  if (!coming) return false;
+  const uint32_t prefix = (fetches.have(r.spec.req) + coming->blocks) * block_tokens;
+  const uint32_t end = std::min(r.tokens(), prefix + chunk_tokens);
+  return to_seconds(coming->rest) <= cost.prefill(end, prefix);
+}
+
+PassRoom::PassRoom(const Limits& limits, std::span<const Ptr> computing) : limits_(limits), computing_(computing) {
+  const auto is_short = [](const Ptr& r) {
+    return r->work.run != 0 && r->is_last_chunk() && !r->arriving && r->spec.prompt_logprobs < 0;
+  };
+  is_shared_ = limits.tokens > 0 && computing.size() < kRequestsMax && std::ranges::all_of(computing, is_short);
+  if (!is_shared_) return;
+  for (const Ptr& r : computing) tokens_ += r->work.end - r->work.next, blocks_ += r->pages.size();
+}
+
+bool PassRoom::takes(const PrefillRequest& r, uint32_t here) const {
+  MC_ASSERT_LE(here, r.reusable);
+  const uint32_t rest = r.tokens() - here * limits_.block_tokens;
+  const uint64_t blocks = uint64_t{blocks_} + kv::blocks_for(r.tokens(), limits_.block_tokens);
+  const auto computes = [&](const Ptr& other) {
+    return here < other->hashes.size() && other->hashes[here] == r.hashes[here];
+  };
+  return is_shared_ && r.spec.prompt_logprobs < 0 && tokens_ + rest <= limits_.tokens &&
+         blocks * limits_.block_tokens <= limits_.context_tokens &&
+         (here == r.reusable || std::ranges::none_of(computing_, computes));
+}
+
+void share_time(std::span<const PassRoom::Ptr> computing) {
+  if (computing.size() == 1) return;
+  double tokens = 0;
+  for (const auto& r : computing) tokens += r->work.end - r->work.next;
+  for (const auto& r : computing) r->work.share = (r->work.end - r->work.next) / tokens;
+}
+
+}  // namespace mc::node

@@ -1,0 +1,52 @@
+// The pass of a prefill node's compute, which several short prompts may share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "node/prefill_request.h"
+#include "node/prefix_fetches.h"
+#include "node/reason.h"
+#include "sched/cost.h"
+
+namespace mc::node {
+
+/// The stage of an unfinished request, for messages about its end.
+RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches);
+
+/// Whether a prefix is on its way, and the first chunk takes longer to compute than the rest of the way is expected to
+/// take.
+bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
+                    uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now);
+
+/// The room of a pass. Each of its prompts ends in it, and all of their pages are on a device at the same time.
+class PassRoom {
+ public:
+  static constexpr size_t kRequestsMax = 16;
+  struct Limits {
+    uint32_t tokens = 0;  // that are computed; 0: one prompt has the pass alone
+    uint32_t context_tokens = 0;
+    uint32_t block_tokens = 64;
+  };
+  using Ptr = std::shared_ptr<PrefillRequest>;
+
+  /// `computing`: the requests of the pass; they are not changed.
+  PassRoom(const Limits& limits, std::span<const Ptr> computing);
+  /// Whether the requests of the pass may have another one beside them.
+  bool is_shared() const { return is_shared_; }
+  /// Whether there is room for a request of which `here` blocks are cached. A block that the pass computes is not
+  /// computed twice: such a request waits, and reuses it.
+  bool takes(const PrefillRequest& r, uint32_t here) const;
+
+ private:
+  Limits limits_;
+  std::span<const Ptr> computing_;
+  bool is_shared_ = false;
+  uint32_t tokens_ = 0, blocks_ = 0;
+};
+
+/// Divides the time of a pass among its requests by their tokens.
+void share_time(std::span<const PassRoom::Ptr> computing);
+
+}  // namespace mc::node
