@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/stopping.h"
 
 namespace mc::node {
 
@@ -129,19 +130,12 @@ bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::Token
   }
   const uint32_t index = static_cast<uint32_t>(r.answer.size());
   r.answer.push_back(row.sampled.token);
-  const auto& stopping = r.spec.stopping;
   token.req = r.spec.req;
   token.attempt = r.spec.attempt;
   token.index = index;
   token.token = row.sampled.token;
   token.logprobs = row.sampled.logprobs;
-  const bool stop = index >= stopping.min_tokens && std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(),
-                                                              token.token) != stopping.stop_ids.end();
-  token.finish_reason.clear();
-  if (stop)
-    token.finish_reason = "stop";
-  else if (index + 1 >= stopping.max_tokens || r.position + 1 >= limits_.context_tokens)
-    token.finish_reason = "length";
+  token.finish_reason = to_string(finish_with(r.spec.stopping, token.token, index, r.position, limits_.context_tokens));
   return token.finish_reason.empty();
 }
 

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "node/handover.h"
 #include "node/miss_reasons.h"
+#include "node/stopping.h"
 #include "wire/notify.h"
 
 namespace mc::node {
@@ -546,15 +547,9 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
 
 void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out) {
   MC_ASSERT(r.phase == Phase::computing && r.work.run == 0 && r.work.next == r.tokens());
-  const auto& stopping = r.spec.stopping;
   wire::FirstToken first = r.first_token(sampled, fetches_.outcome(r.spec.req), options_.layout.block_tokens, now);
-  const bool is_stop =
-      std::find(stopping.stop_ids.begin(), stopping.stop_ids.end(), sampled.token) != stopping.stop_ids.end();
-  Finish finish = Finish::none;
-  if (r.spec.resumed >= stopping.min_tokens && is_stop)
-    finish = Finish::stop;
-  else if (r.spec.resumed + 1 >= stopping.max_tokens || r.tokens() + 1 >= options_.context_tokens)
-    finish = Finish::length;
+  const Finish finish =
+      finish_with(r.spec.stopping, sampled.token, r.spec.resumed, r.tokens(), options_.context_tokens);
   first.finish_reason = to_string(finish);
   flush_events(now, out);  // requests that are held for these blocks find them in the index when the token arrives
   report(r, std::move(first), out);
