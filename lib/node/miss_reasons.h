@@ -17,9 +17,16 @@ class MissReasons {
   MissReasons(const Shelf& shelf, const BlockMemory& memory, const NodeId& self)
       : shelf_(shelf), memory_(memory), self_(self) {}
 
-  /// The runs of blocks after the cached prefix of `r`. `computing`: requests whose blocks are being computed.
-  std::vector<wire::Miss> of(const PrefillRequest& r, std::span<const GivenUp> given_up,
-                             std::span<const PrefillRequest* const> computing, TimePoint now) const;
+  struct Prompt {
+    const wire::RequestSpec* spec = nullptr;
+    std::span<const BlockHash> hashes;  // of its full blocks
+    uint32_t cached = 0;                // number of leading blocks that are not computed
+  };
+  static Prompt prompt_of(const PrefillRequest& r) { return {&r.spec, r.hashes, r.prefix.blocks}; }
+
+  /// The runs of blocks after the cached prefix. `computing`: prompts whose blocks are being computed.
+  std::vector<wire::Miss> of(const Prompt& prompt, std::span<const GivenUp> given_up, std::span<const Prompt> computing,
+                             TimePoint now) const;
 
  private:
   const Shelf& shelf_;

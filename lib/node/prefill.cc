@@ -440,8 +440,10 @@ void Prefill::book_prefix(Request& r, TimePoint now) {
   const uint32_t bt = options_.layout.block_tokens;
   const PrefixFetches::Outcome& fetched = fetches_.outcome(r.spec.req);
   // Requests that are computed here or in a later stage of the pipeline.
-  const std::vector<const Request*> computing = requests_.computing_besides(r);
-  r.prefix.misses = MissReasons(*shelf_, blocks_.memory(), name()).of(r, fetched.given_up, computing, now);
+  std::vector<MissReasons::Prompt> computing;
+  for (const Request* other : requests_.computing_besides(r)) computing.push_back(MissReasons::prompt_of(*other));
+  const MissReasons reasons(*shelf_, blocks_.memory(), name());
+  r.prefix.misses = reasons.of(MissReasons::prompt_of(r), fetched.given_up, computing, now);
   r.prefix.remote = std::min(fetched.blocks, r.prefix.blocks);  // fetched blocks may have been evicted again
   r.prefix.disk = std::min(fetched.disk_blocks, r.prefix.blocks - r.prefix.remote);
   stats_.prompt_tokens += r.tokens();
