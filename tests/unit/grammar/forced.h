@@ -1,9 +1,12 @@
 // Answers that a grammar forces: tokens drawn at random, or the worst ones, from its masks.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/rng.h"
 #include "grammar/grammar.h"
 #include "test.h"
@@ -44,14 +47,33 @@ inline std::vector<uint32_t> allowed_ids(std::span<const uint64_t> mask, size_t 
   return out;
 }
 
+/// How the wild steps of an answer draw: at random, or mostly the token after which an answer has most left to close:
+/// brackets and strings that it opens, and a character of which it has a part.
+enum class Draw : uint8_t { random, worst };
+
+inline uint32_t drawn(const std::vector<uint32_t>& ids, const Vocabulary& vocabulary, Rng& rng, Draw draw) {
+  if (draw == Draw::random || rng.below(4) == 0) return ids[rng.below(ids.size())];
+  const auto left_open = [&](uint32_t id) {
+    const std::string_view text = vocabulary.text_of(id);
+    const auto opened = std::count_if(text.begin(), text.end(), [](char c) { return c == '[' || c == '{'; });
+    const auto quotes = std::count(text.begin(), text.end(), '"');
+    return 4 * opened + quotes % 2 + (find_invalid_utf8(text).has_value() ? 2 : 0);
+  };
+  const auto most = left_open(
+      *std::max_element(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return left_open(a) < left_open(b); }));
+  std::vector<uint32_t> worst;
+  std::copy_if(ids.begin(), ids.end(), std::back_inserter(worst), [&](uint32_t id) { return left_open(id) == most; });
+  return worst[rng.below(worst.size())];
+}
+
 struct Forced {
   std::string text;
   bool is_complete = false;
   size_t steps = 0;
 };
 
-/// Draws allowed tokens: at random for `wild` steps, then the shortest way out that bytes alone show.
-inline Forced force(Masks& masks, Rng& rng, size_t wild, size_t steps_max) {
+/// Draws allowed tokens: as `draw` says for `wild` steps, then the shortest way out that bytes alone show.
+inline Forced force(Masks& masks, Rng& rng, size_t wild, size_t steps_max, Draw draw = Draw::random) {
   static constexpr std::string_view kOut = "\"}]0123456789-tfn:,{[eulrsa.";
   Matcher matcher(masks);
   const Vocabulary& vocabulary = masks.vocabulary();
@@ -66,7 +88,7 @@ inline Forced force(Masks& masks, Rng& rng, size_t wild, size_t steps_max) {
       REQUIRE_MESSAGE(out.is_complete, "the masks end in a dead end after: " << out.text);
       return out;
     }
-    uint32_t chosen = ids[rng.below(ids.size())];
+    uint32_t chosen = drawn(ids, vocabulary, rng, out.steps < wild ? draw : Draw::random);
     if (out.steps >= wild)
       for (const char c : kOut)
         if (is_allowed(mask, static_cast<uint8_t>(c))) {
