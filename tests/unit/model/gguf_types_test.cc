@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "count.h"
+#include "double_llama.h"
 #include "gguf_writer.h"
 #include "golden.h"
 #include "ops/quant_pack.h"
@@ -138,10 +139,16 @@ struct Answer {
   std::vector<float> logits;  // of the token after the prompt
 };
 
+std::vector<uint32_t> random_prompt() {
+  Rng rng(test::seed());
+  std::vector<uint32_t> out;
+  for (int i = 0; i < 40; ++i) out.push_back(static_cast<uint32_t>(rng.below(kVocab)));
+  return out;
+}
+
 Answer answer_of(test::Loaded& loaded) {
   GenerateRequest request;
-  Rng rng(test::seed());
-  for (int i = 0; i < 40; ++i) request.prompt.push_back(static_cast<uint32_t>(rng.below(kVocab)));
+  request.prompt = random_prompt();
   request.max_tokens = test::count(8, 24);
   request.sampling.temperature = 0;
   request.sampling.logprobs = 2;
@@ -177,7 +184,42 @@ void check_close(const Answer& left, const Answer& right, double bound) {
   }
 }
 
+/// The largest difference between logits and their definition, as a share of the range of the definition.
+double largest_error(const std::vector<float>& logits, const std::vector<double>& defined) {
+  REQUIRE(logits.size() == defined.size());
+  const auto [least, most] = std::minmax_element(defined.begin(), defined.end());
+  double error = 0;
+  for (size_t i = 0; i < defined.size(); ++i) error = std::max(error, std::abs(double{logits[i]} - defined[i]));
+  return error / (*most - *least);
+}
+
+/// Bound of largest_error() for weights that stay quantised. Inputs of a product move by half a step, which is 1 /
+/// 65024 of the largest of their 32, or 1 / 16382 of the largest of 256 in the forms of K types: 2e-5 and 1e-4 of an
+/// input's usual size. Nine products follow one another here, whose errors add up as independent ones do, to three
+/// times that; the largest of 384 logits is off by three times the usual error, and the range of the logits is six
+/// times their usual size. The bounds are six times the result. Q2_K and Q3_K have scales for 16 weights, and become 8
+/// bits with one for 32: a weight moves by half of 1 / 255 of the range of its group besides.
+double kept_bound(gguf::Type type) {
+  if (type == gguf::Type::q2_k || type == gguf::Type::q3_k) return 1e-2;
+  return ops::quant_block_groups(*ops::kept_form(type)) == 1 ? 2e-4 : 1e-3;
+}
+
 }  // namespace
+
+TEST_CASE("model/gguf_types: logits of every type are those of its definition in double") {
+  const test::GgufFolder folder;
+  CAPTURE(test::seed());
+  for (const gguf::TypeInfo& type : gguf::types()) {
+    if (type.plain) continue;
+    CAPTURE(type.name);
+    const std::string path = folder.write("m.gguf", random_llama({type.type}));
+    const std::vector<double> defined = test::DoubleLlama(path).logits(random_prompt());
+    // In f32 a sum of n products is off by at most n / 2^24 of the sum of their magnitudes: 3e-5 for the longest of 512
+    // here. Rounding errors have both signs, so that all products of two layers together stay below this bound of one.
+    CHECK(largest_error(answer_of(*test::Loaded::open(path, "f32", 1, {}, "full")).logits, defined) < 3e-5);
+    CHECK(largest_error(answer_of(*test::Loaded::open(path, "f32", 1)).logits, defined) < kept_bound(type.type));
+  }
+}
 
 TEST_CASE("model/gguf_types: blocks of every type give the text of their weights, widened or as they are kept") {
   const test::GgufFolder folder;
