@@ -126,16 +126,20 @@ class CpuBackend final : public Backend {
       matmul_.decode(weights, x, rows, y);
   }
 
-  /// out = MLP(in) for `rows` rows, at most one group.
+  /// out = MLP(in) for `rows` rows, at most one group. Where rows are independent, their activations take the place of
+  /// their gates, so that memory of `activated` is never touched.
   void run_mlp(Form form, const Mlp& mlp, const float* in, size_t rows, float* out) {
-    const size_t inner = mlp.down.columns();
+    const size_t inner = mlp.down.columns(), stride = 2 * inner;
     product(form, mlp.gate_up, in, rows, work_.gate_up);
     each_row(rows, [&](size_t row) {
-      float* gate = work_.gate_up + row * 2 * inner;
-      if (!mlp.gate_up_bias.empty()) kernels_.add(mlp.gate_up_bias.data(), 2 * inner, gate);
-      kernels_.silu_mul(gate, gate + inner, inner, work_.activated + row * inner);
+      float* gate = work_.gate_up + row * stride;
+      if (!mlp.gate_up_bias.empty()) kernels_.add(mlp.gate_up_bias.data(), stride, gate);
+      kernels_.silu_mul(gate, gate + inner, inner, form == Form::tiles ? work_.activated + row * inner : gate);
     });
-    product(form, mlp.down, work_.activated, rows, out);
+    if (form == Form::tiles)
+      product(form, mlp.down, work_.activated, rows, out);
+    else
+      matmul_.decode(mlp.down, work_.gate_up, rows, out, stride);
     if (mlp.down_bias.empty()) return;
     each_row(rows, [&](size_t row) { kernels_.add(mlp.down_bias.data(), width_.hidden, out + row * width_.hidden); });
   }

@@ -444,7 +444,7 @@ const TileProgram* Matmul::program(const Slice& slice) const {
   return nullptr;
 }
 
-Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows) {
+Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t rows, size_t x_stride) {
   const size_t columns = weights.columns(), stride = padded_k(Dtype::bf16, columns);
   if (weights.quantised()) {
     const size_t bytes = quant_row_bytes(columns);
@@ -454,11 +454,11 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
     code_rows_.resize(std::max(code_rows_.size(), quant_rows_bytes(rows, columns)));
     parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row)
-        quant.quantise_row(x + row * columns, columns, *weights.quantised(), row, code_rows_.data());
+        quant.quantise_row(x + row * x_stride, columns, *weights.quantised(), row, code_rows_.data());
     });
-    return {x, nullptr, columns, code_rows_.data(), bytes, &quant};
+    return {x, nullptr, x_stride, code_rows_.data(), bytes, &quant};
   }
-  if (weights.dtype() == Dtype::f32) return {x, nullptr, columns};
+  if (weights.dtype() == Dtype::f32) return {x, nullptr, x_stride};
   const bool tiles_of_bf16 = kernels_->panel_bf16 != nullptr;
   const bool widen = !tiles_of_bf16 || weights.is_fp8();
   if (bf16_rows_.size() < rows * stride) bf16_rows_.resize(rows * stride);
@@ -466,7 +466,7 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
   parallel_->for_ranges(static_cast<int64_t>(rows), 16, [&](int64_t begin, int64_t end, int) {
     for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
       bf16_t* narrow = bf16_rows_.data() + row * stride;
-      kernels_->to_bf16(x + row * columns, columns, narrow);
+      kernels_->to_bf16(x + row * x_stride, columns, narrow);
       std::memset(narrow + columns, 0, (stride - columns) * sizeof(bf16_t));
       if (widen) kernels_->from_bf16(narrow, stride, f32_rows_.data() + row * stride);
     }
@@ -476,8 +476,8 @@ Matmul::Input Matmul::input(const PackedMatrix& weights, const float* x, size_t 
 
 void Matmul::prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y) {
   const size_t n = weights.rows(), k = weights.columns();
-  if (!uses_library(weights)) return rows_by_panels(weights, x, tiles * kTileRows, y);
-  const Input rows = input(weights, x, tiles * kTileRows);
+  const Input rows = input(weights, x, tiles * kTileRows, k);
+  if (!uses_library(weights)) return rows_by_panels(weights, rows, tiles * kTileRows, y);
   const Dtype dtype = tile_dtype(weights);
   const size_t full = n / kPanelColumns * kPanelColumns;
   const size_t slices = (weights.panels() + kSlicePanels - 1) / kSlicePanels;
@@ -543,18 +543,17 @@ size_t Matmul::task_rows(const PackedMatrix& weights, size_t rows) const {
   return step;
 }
 
-void Matmul::rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
-  const Input in = input(weights, x, rows);
+void Matmul::rows_by_panels(const PackedMatrix& weights, const Input& x, size_t rows, float* y) {
   const size_t step = task_rows(weights, rows), steps = (rows + step - 1) / step;
   parallel_->for_each(static_cast<int64_t>(steps * weights.panels()), [&](int64_t task, int worker) {
     const size_t row = static_cast<size_t>(task) % steps * step, count = std::min(step, rows - row);
-    panel_rows(weights, static_cast<size_t>(task) / steps, in.from_row(row), count, y + row * weights.rows(), worker);
+    panel_rows(weights, static_cast<size_t>(task) / steps, x.from_row(row), count, y + row * weights.rows(), worker);
   });
 }
 
-void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y) {
-  if (rows > kTileRows) return rows_by_panels(weights, x, rows, y);
-  const Input in = input(weights, x, rows);
+void Matmul::decode(const PackedMatrix& weights, const float* x, size_t rows, float* y, size_t x_stride) {
+  const Input in = input(weights, x, rows, x_stride > 0 ? x_stride : weights.columns());
+  if (rows > kTileRows) return rows_by_panels(weights, in, rows, y);
   const auto panels = static_cast<int64_t>(weights.panels());
   auto grain = static_cast<int64_t>(std::max<size_t>(1, kDecodeTaskBytes / (weights.panel_bytes() * rows)));
   if (weights.is_in_place()) grain = std::max(grain, panels / (kLineTasks * parallel_->threads()));

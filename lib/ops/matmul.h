@@ -152,8 +152,8 @@ class Matmul {
   Result<void> prepare(const PackedMatrix& weights);
   /// x [64 tiles, columns], y [64 tiles, rows], f32, row-major, not overlapping. After prepare().
   void prefill(const PackedMatrix& weights, const float* x, size_t tiles, float* y);
-  /// x [rows, columns], y [rows, weights.rows()], f32.
-  void decode(const PackedMatrix& weights, const float* x, size_t rows, float* y);
+  /// x [rows, columns], y [rows, weights.rows()], f32. x_stride: the floats from a row of x to the next; 0: columns.
+  void decode(const PackedMatrix& weights, const float* x, size_t rows, float* y, size_t x_stride = 0);
 
   const Kernels& kernels() const { return *kernels_; }
 
@@ -183,7 +183,7 @@ class Matmul {
               quant};
     }
   };
-  Input input(const PackedMatrix& weights, const float* x, size_t rows);
+  Input input(const PackedMatrix& weights, const float* x, size_t rows, size_t x_stride);
   /// Whether oneDNN multiplies tiles of these weights.
   bool uses_library(const PackedMatrix& weights) const;
   /// The dtype in which oneDNN multiplies tiles of these weights. Panels of another dtype are converted first.
@@ -197,7 +197,7 @@ class Matmul {
   /// Rows of a task of rows_by_panels().
   size_t task_rows(const PackedMatrix& weights, size_t rows) const;
   /// Any number of rows, each of which has the bits that it has alone.
-  void rows_by_panels(const PackedMatrix& weights, const float* x, size_t rows, float* y);
+  void rows_by_panels(const PackedMatrix& weights, const Input& x, size_t rows, float* y);
 
   const Kernels* kernels_;
   const Fp8Kernels* fp8_;

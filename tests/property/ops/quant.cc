@@ -569,6 +569,10 @@ TEST_CASE("ops/quant: prefill and decode agree with the packed weights and, bit 
           bool is_equal = true;
           for (size_t i = 0; i < all.size(); ++i) is_equal = is_equal && all[i] == tile[i % tile.size()];
           CHECK(is_equal);
+          std::vector<float> apart(5 * (k + 7), 1e9f), same(rows.size());
+          for (size_t row = 0; row < 5; ++row) std::copy_n(x.data() + row * k, k, apart.data() + row * (k + 7));
+          matmul.decode(*packed, apart.data(), 5, same.data(), k + 7);
+          CHECK(same == rows);
           std::vector<std::vector<float>> largest;
           for (size_t row = 0; row < 5; ++row) largest.push_back(largest_of(x.data() + row * k, k));
           for (size_t out = 0; out < n + 3; ++out) {

@@ -1,6 +1,7 @@
 // Every operator variant this CPU can run against the definition in ref.cc, on sizes and values that
 // lean to the edges. Bounds are relative to the sum of absolute terms: an f32 chain of k additions is
 // off by at most k half-ulps of that sum, in practice by sqrt(k) of them; the factor 4 leaves room.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -169,6 +170,12 @@ TEST_CASE("ops: products agree with double for every shape, dtype and variant") 
         std::vector<float> tiled(rows * shape.n, NAN), rowwise(rows * shape.n, NAN);
         matmul.prefill(*packed, x.data(), tiles, tiled.data());
         matmul.decode(*packed, x.data(), rows, rowwise.data());
+        const size_t stride = shape.k + 3;
+        std::vector<float> apart(rows * stride, NAN), same(rowwise.size());
+        for (size_t row = 0; row < rows; ++row)
+          std::copy_n(x.data() + row * shape.k, shape.k, apart.data() + row * stride);
+        matmul.decode(*packed, apart.data(), rows, same.data(), stride);
+        CHECK(same == rowwise);
         std::vector<double> left(x.begin(), x.end()), right(shape.n * shape.k);
         for (double& a : left)
           if (dtype == Dtype::bf16) a = bf16_to_f32(f32_to_bf16(static_cast<float>(a)));
