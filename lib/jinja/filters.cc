@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "jinja/lex.h"
 #include "unicode/unicode.h"
 
 namespace mc::jinja {
@@ -12,10 +13,6 @@ const Filter* find_filter(std::string_view name) {
     if (found != table.end()) return &*found;
   }
   return nullptr;
-}
-
-bool is_python_space(char32_t c) {
-  return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 StrView trimmed(StrView text, const Value& chars, bool left, bool right) {

@@ -25,7 +25,6 @@ std::span<const Filter> value_filters();     // filters_value.cc
 
 /// `text` without the characters of `chars` at its ends. White space is removed where `chars` is missing.
 StrView trimmed(StrView text, const Value& chars, bool left = true, bool right = true);
-bool is_python_space(char32_t c);
 Str upper(StrView text);
 Str lower(StrView text);
 Str replaced(StrView text, StrView from, StrView to, int64_t count);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "jinja/filters.h"
+#include "jinja/lex.h"
 #include "unicode/unicode.h"
 
 namespace mc::jinja {

@@ -12,9 +12,6 @@ namespace {
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
-bool is_python_space(char32_t c) {
-  return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
-}
 
 /// The source with \n for every line break, without the line break at its end.
 std::string normal_lines(std::string_view source) {
@@ -398,6 +395,10 @@ void Lexer::op(std::string& open) {
 }
 
 }  // namespace
+
+bool is_python_space(char32_t c) {
+  return unicode::is_space(c) || (c >= 0x1C && c <= 0x1F);
+}
 
 std::vector<Token> tokenize(std::string_view source) {
   return Lexer(source).run();

@@ -40,6 +40,8 @@ struct Token {
 
 /// `source` is valid UTF-8. The last token is `end` or `error`.
 std::vector<Token> tokenize(std::string_view source);
+/// White space as Python has it: of Unicode, and four control characters.
+bool is_python_space(char32_t c);
 /// A token's name in jinja2's messages: "end of print statement".
 std::string describe(const Token& token);
 

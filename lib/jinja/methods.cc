@@ -4,6 +4,7 @@
 
 #include "jinja/filters.h"
 #include "jinja/interpreter.h"
+#include "jinja/lex.h"
 #include "unicode/unicode.h"
 
 namespace mc::jinja {
