@@ -7,6 +7,7 @@
 #include "base/table.h"
 #include "base/units.h"
 #include "base/uri.h"
+#include "verbs/json_text.h"
 
 namespace mc::verbs {
 namespace {
@@ -26,10 +27,6 @@ std::string up_text(double seconds) {
   else
     std::snprintf(text, sizeof text, "%ldm%02lds", static_cast<long>(s / 60), static_cast<long>(s % 60));
   return text;
-}
-
-std::string text_of(const Json& value) {
-  return std::string(value.as_string());
 }
 
 std::string or_dash(std::string text) {
@@ -63,10 +60,6 @@ std::string disk_of(const Json& node) {
   const double capacity = node["disk_capacity_bytes"].as_double();
   if (capacity <= 0) return "-";
   return node["disk_lost"].as_bool() ? "lost" : gib(node["disk_bytes"].as_double()) + "/" + gib(capacity);
-}
-
-std::string count(const Json& value) {
-  return std::to_string(value.as_int());
 }
 
 std::string hits_of(const Json& node) {

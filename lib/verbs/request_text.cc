@@ -7,21 +7,14 @@
 #include "base/table.h"
 #include "base/units.h"
 #include "node/node.h"
+#include "verbs/json_text.h"
 #include "verbs/misses_text.h"
 
 namespace mc::verbs {
 namespace {
 
-std::string text_of(const Json& value) {
-  return std::string(value.as_string());
-}
-
 std::string or_dash(const Json& value) {
   return value.as_string().empty() ? "-" : text_of(value);
-}
-
-std::string count(const Json& value) {
-  return std::to_string(value.as_int());
 }
 
 std::string fixed(double value) {
