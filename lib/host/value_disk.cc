@@ -17,12 +17,12 @@ namespace mc::host {
 namespace {
 
 constexpr size_t kRecordsAtOnce = 256;
-// Sizes of the segments of a new store. A small store has 16 segments.
-constexpr uint64_t kSegmentLeast = uint64_t{1} << 20, kSegmentMost = uint64_t{256} << 20, kSegmentsUsual = 64;
 
-uint64_t new_segment_bytes(uint64_t capacity_bytes) {
-  const uint64_t small = std::clamp(capacity_bytes / 16, kSegmentLeast, uint64_t{16} << 20);
-  return std::clamp(capacity_bytes / kSegmentsUsual, small, kSegmentMost) / store::kPageBytes * store::kPageBytes;
+/// The size of the segments of a new store. A small store has 16 segments.
+uint64_t value_segment_bytes(uint64_t capacity_bytes) {
+  constexpr uint64_t kLeast = uint64_t{1} << 20, kMost = uint64_t{256} << 20, kUsualCount = 64;
+  const uint64_t small = std::clamp(capacity_bytes / 16, kLeast, uint64_t{16} << 20);
+  return std::clamp(capacity_bytes / kUsualCount, small, kMost) / store::kPageBytes * store::kPageBytes;
 }
 
 Error disk_error(std::string what, const Error& error) {
@@ -49,14 +49,14 @@ Result<void> twice(const std::function<Result<void>()>& call) {
 
 uint64_t value_disk_files(uint64_t capacity_bytes) {
   constexpr uint64_t kFilesBeside = 16;  // directory, lock, superblocks, rings, and a segment that is being made
-  return capacity_bytes == 0 ? 0 : capacity_bytes / new_segment_bytes(capacity_bytes) + kFilesBeside;
+  return capacity_bytes == 0 ? 0 : capacity_bytes / value_segment_bytes(capacity_bytes) + kFilesBeside;
 }
 
 Result<void> BlockValueDisk::check(const Options& options) {
   MC_TRY(disk, look_at_store(options.directory, options.io));
   if (!disk) return {};
   auto opened = store::Store::open(std::move(disk), {.capacity_bytes = options.capacity_bytes,
-                                                     .segment_bytes = new_segment_bytes(options.capacity_bytes),
+                                                     .segment_bytes = value_segment_bytes(options.capacity_bytes),
                                                      .keeps_all = true,
                                                      .access = store::Access::read_only});
   if (!opened) return value_store_error(options.directory, std::move(opened).error());
@@ -75,7 +75,7 @@ Result<std::unique_ptr<BlockValueDisk>> BlockValueDisk::open(std::unique_ptr<sto
                                                              int64_t unix_ms) {
   store::Options settings;
   settings.capacity_bytes = capacity_bytes;
-  settings.segment_bytes = new_segment_bytes(capacity_bytes);
+  settings.segment_bytes = value_segment_bytes(capacity_bytes);
   settings.keeps_all = true;
   MC_TRY(opened, store::Store::open(std::move(disk), settings));
   std::unique_ptr<BlockValueDisk> out(new BlockValueDisk(std::move(opened)));

@@ -13,7 +13,7 @@ constexpr size_t kSlopesMin = 3;
 constexpr double kFixedMost = 16;  // most that the fixed part may lower the rate
 
 /// The middle value; of an even number of values the mean of the two in the middle. `values` is not empty.
-double middle(std::vector<double>& values) {
+double median(std::vector<double>& values) {
   MC_ASSERT(!values.empty());
   const auto upper = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), upper, values.end());
@@ -24,7 +24,7 @@ double middle(std::vector<double>& values) {
 /// The same over positive values, with the geometric mean.
 double middle_ratio(std::vector<double> values) {
   for (double& value : values) value = std::log(value);
-  return std::exp(middle(values));
+  return std::exp(median(values));
 }
 
 bool is_positive(double value) {
@@ -102,9 +102,9 @@ void TransferCosts::learn(Source& source, double announced) {
         slopes.push_back((b.seconds - a.seconds) / (b.bytes - a.bytes));
     }
   if (slopes.size() < kSlopesMin) return;
-  const double slope = std::clamp(middle(slopes), source.cost.s_per_byte / kFixedMost, source.cost.s_per_byte);
+  const double slope = std::clamp(median(slopes), source.cost.s_per_byte / kFixedMost, source.cost.s_per_byte);
   for (const Sample& sample : samples) fixed.push_back(sample.read.seconds - slope * sample.read.bytes);
-  source.cost.fixed_s = std::max(0.0, middle(fixed));
+  source.cost.fixed_s = std::max(0.0, median(fixed));
   source.cost.s_per_byte = slope;
 }
 

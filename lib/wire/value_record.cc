@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint32_t kMagic = 0x6c61'564d;  // "MVal"
 constexpr uint16_t kVersion = 1, kReplicasVersion = 2;
-constexpr size_t kReplicasSizeAt = 10, kCrcAt = 56;
+constexpr size_t kReplicasSizeAt = 10, kRecordCrcAt = 56;
 constexpr size_t kReplicasHead = 14;
 
 template <class T>
@@ -32,7 +32,7 @@ T get_at(std::span<const std::byte> bytes, size_t at) {
 
 uint32_t record_crc(std::span<const std::byte> bytes) {
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
-  put_at(copy, kCrcAt, uint32_t{0});
+  put_at(copy, kRecordCrcAt, uint32_t{0});
   return sum_crc32c(copy);
 }
 
@@ -95,7 +95,7 @@ std::vector<std::byte> encode(const ValueRecord& record) {
   if (!record.name.empty())
     std::memcpy(out.data() + kValueRecordHead + record.tenant.size(), record.name.data(), record.name.size());
   out.insert(out.end(), replicas.begin(), replicas.end());
-  put_at(out, kCrcAt, record_crc(out));
+  put_at(out, kRecordCrcAt, record_crc(out));
   return out;
 }
 
@@ -112,7 +112,7 @@ Result<ValueRecord> parse_value_record(std::span<const std::byte> bytes) {
   const size_t tenant = get_at<uint16_t>(bytes, 6), name = get_at<uint16_t>(bytes, 8);
   if (kValueRecordHead + tenant + name + replicas != bytes.size())
     return Error{Code::corrupt, "value record: its texts have not the length that the head says"};
-  if (get_at<uint32_t>(bytes, kCrcAt) != record_crc(bytes))
+  if (get_at<uint32_t>(bytes, kRecordCrcAt) != record_crc(bytes))
     return Error{Code::corrupt, "value record: the bytes do not match their checksum"};
   const auto number = get_at<uint64_t>(bytes, 12), data = get_at<uint64_t>(bytes, 20);
   const auto size = get_at<uint64_t>(bytes, 28);

@@ -17,7 +17,7 @@ constexpr size_t kWrittenByPeer = 0;
 constexpr size_t kReadByPeer = 1;
 constexpr size_t kOwnWrite = 2;
 constexpr size_t kOwnRead = 3;
-constexpr size_t kSlotBytes = 4 * kPatternBytes;
+constexpr size_t kLaneBytes = 4 * kPatternBytes;
 
 }  // namespace
 
@@ -36,14 +36,14 @@ std::array<std::byte, 64> path_pattern(uint32_t path, uint32_t epoch, uint32_t l
 
 std::byte* RdmaProbe::slot(size_t lane, size_t part) const {
   MC_ASSERT_LT(lane, lanes_);
-  return pages_.get() + lane * kSlotBytes + part * kPatternBytes;
+  return pages_.get() + lane * kLaneBytes + part * kPatternBytes;
 }
 
 Result<void> RdmaProbe::open(const RdmaDevice& device, const Attempt& attempt, size_t lanes) {
   MC_ASSERT(!pages_ && lanes > 0);
   attempt_ = attempt;
   lanes_ = lanes;
-  const size_t bytes = lanes * kSlotBytes;
+  const size_t bytes = lanes * kLaneBytes;
   pages_ = own_pages(bytes);
   region_.reset(::ibv_reg_mr(device.domain(), pages_.get(), bytes,
                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
@@ -65,7 +65,7 @@ Result<void> RdmaProbe::post(std::span<const std::unique_ptr<RdmaLane>> lanes, c
   const auto address = [](const std::byte* p) { return reinterpret_cast<uint64_t>(p); };
   const uint32_t own = region_->lkey;
   for (size_t i = 0; i < lanes.size(); ++i) {
-    const uint64_t there = peer.scratch + i * kSlotBytes;
+    const uint64_t there = peer.scratch + i * kLaneBytes;
     int error = lanes[i]->post_probe(Op::write, {address(slot(i, kOwnWrite)), kPatternBytes, own},
                                      there + kWrittenByPeer * kPatternBytes, peer.scratch_rkey);
     if (error == 0)

@@ -90,10 +90,6 @@ struct DiskPoint {
   uint64_t blocks = 0;  // restart
 };
 
-Error bad(const Flag& flag, const std::string& what) {
-  return user_error(err::kBadValue, "--" + std::string(flag.name) + ": " + what, "--" + std::string(flag.name));
-}
-
 Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::string& folder) {
   DiskPlan plan{.directory = folder + "/store",
                 .disk_io = args.text(kDiskIo),
@@ -103,8 +99,8 @@ Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::str
                 .seed = args.count(flags::kSeed)};
   const auto names = store::disk_names();
   if (std::find(names.begin(), names.end(), plan.disk_io) == names.end())
-    return bad(kDiskIo, "'" + plan.disk_io + "' is none of " + disk_io_names());
-  if (plan.capacity_bytes < (uint64_t{64} << 20)) return bad(kDiskSize, "at least 64MiB");
+    return bad_value(kDiskIo, "'" + plan.disk_io + "' is none of " + disk_io_names());
+  if (plan.capacity_bytes < (uint64_t{64} << 20)) return bad_value(kDiskSize, "at least 64MiB");
   MC_TRY(sizes, parse_sweep_bytes(args.text(kDiskBs)));
   MC_TRY(jobs, parse_sweep_counts(args.text(kDiskJobs)));
   MC_TRY(depths, parse_sweep_counts(args.text(kDiskQd)));
@@ -112,15 +108,15 @@ Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::str
   std::vector<DiskPoint> out;
   for (const std::string& op : args.list(kDiskRw)) {
     if (op != "write" && op != "randread" && op != "restart")
-      return bad(kDiskRw, "'" + op + "' is none of write, randread, restart");
+      return bad_value(kDiskRw, "'" + op + "' is none of write, randread, restart");
     for (plan.block_bytes = 0; const uint64_t size : sizes) {
       plan.block_bytes = size;
-      if (size == 0 || size > (uint64_t{8} << 20)) return bad(kDiskBs, "1 byte to 8MiB");
+      if (size == 0 || size > (uint64_t{8} << 20)) return bad_value(kDiskBs, "1 byte to 8MiB");
       for (const uint64_t count : op == "restart" ? blocks : jobs)
         for (const uint64_t depth : op == "restart" ? std::vector<uint64_t>{1} : depths) {
-          if (op != "restart" && (count == 0 || count > 256)) return bad(kDiskJobs, "1 to 256");
-          if (depth == 0 || depth > 1024) return bad(kDiskQd, "1 to 1024");
-          if (op == "restart" && count == 0) return bad(kDiskBlocks, "at least 1");
+          if (op != "restart" && (count == 0 || count > 256)) return bad_value(kDiskJobs, "1 to 256");
+          if (depth == 0 || depth > 1024) return bad_value(kDiskQd, "1 to 1024");
+          if (op == "restart" && count == 0) return bad_value(kDiskBlocks, "at least 1");
           plan.jobs = op == "restart" ? 1 : count;
           plan.depth = depth;
           out.push_back({op, plan, op == "restart" ? count : 0});

@@ -218,30 +218,26 @@ class KvTarget {
   http::Headers headers_;
 };
 
-Error bad(const Flag& flag, const std::string& what) {
-  return user_error(err::kBadValue, "--" + std::string(flag.name) + ": " + what, "--" + std::string(flag.name));
-}
-
 Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
   KvPoint point{.keys = args.count(kKvKeys),
                 .seed = args.count(flags::kSeed),
                 .zipf = args.number(kKvZipf),
                 .time = args.duration(kStoreTime),
                 .durability = verbs::durability_of(args)};
-  if (point.keys == 0 || point.keys > kKeysMax) return bad(kKvKeys, "1 to " + std::to_string(kKeysMax));
-  if (!(point.zipf >= 0 && point.zipf <= 10)) return bad(kKvZipf, "0 to 10");
+  if (point.keys == 0 || point.keys > kKeysMax) return bad_value(kKvKeys, "1 to " + std::to_string(kKeysMax));
+  if (!(point.zipf >= 0 && point.zipf <= 10)) return bad_value(kKvZipf, "0 to 10");
   std::vector<KvPoint> out;
   for (const std::string& name : args.list(kKvOp)) {
     const auto found = std::find(std::begin(kKvOpNames), std::end(kKvOpNames), name);
-    if (found == std::end(kKvOpNames)) return bad(kKvOp, "'" + name + "' is none of put, get, exist");
+    if (found == std::end(kKvOpNames)) return bad_value(kKvOp, "'" + name + "' is none of put, get, exist");
     point.op = static_cast<KvOp>(found - std::begin(kKvOpNames));
     for (const uint64_t bytes : args.sweep(kKvValue))
       for (const uint64_t clients : args.sweep(kKvClients))
         for (const uint64_t batch : args.sweep(kKvBatch)) {
-          if (bytes > (uint64_t{64} << 20)) return bad(kKvValue, "at most 64MiB");
-          if (clients == 0 || clients > 256) return bad(kKvClients, "1 to 256");
+          if (bytes > (uint64_t{64} << 20)) return bad_value(kKvValue, "at most 64MiB");
+          if (clients == 0 || clients > 256) return bad_value(kKvClients, "1 to 256");
           if (batch == 0 || batch > 1024 || batch * bytes > (uint64_t{64} << 20))
-            return bad(kKvBatch, "1 to 1024, and 64MiB of values at most");
+            return bad_value(kKvBatch, "1 to 1024, and 64MiB of values at most");
           if (point.op == KvOp::exist && batch > 1) continue;
           point.value_bytes = bytes, point.clients = clients, point.batch = batch;
           out.push_back(point);

@@ -335,23 +335,21 @@ std::vector<std::string> rfp_cells(const RfpPoint& point, const Json& row) {
 }
 
 Result<std::vector<RfpPoint>> rfp_points(const cli::Args& args) {
-  const auto bad = [](const Flag& flag, const std::string& what) {
-    return user_error(err::kBadValue, "--" + std::string(flag.name) + ": " + what, "--" + std::string(flag.name));
-  };
   MC_TRY(sizes, parse_sweep_bytes(args.text(kRfpSize)));
   MC_TRY(depths, parse_sweep_counts(args.text(kRfpDepth)));
   if (args.bytes(kRfpFetch) < 64 || args.bytes(kRfpFetch) > kResponseBytesMax)
-    return bad(kRfpFetch, "64 to 4096 bytes");
+    return bad_value(kRfpFetch, "64 to 4096 bytes");
   std::vector<RfpPoint> out;
   for (const std::string& word : args.list(kRfpOp)) {
     const auto named = std::ranges::find(kRfpOpNames, word);
-    if (named == kRfpOpNames.end()) return bad(kRfpOp, "'" + word + "' is none of call, calibrate");
+    if (named == kRfpOpNames.end()) return bad_value(kRfpOp, "'" + word + "' is none of call, calibrate");
     const auto op = static_cast<RfpOp>(named - kRfpOpNames.begin());
     for (const std::string& transport : args.list(kRfpTransports))
       for (const uint64_t bytes : sizes)
         for (const uint64_t depth : depths) {
-          if (bytes < 8 || bytes > kResponseBytesMax - wire::kRfpHeaderBytes) return bad(kRfpSize, "8 to 4064 bytes");
-          if (depth == 0 || depth > wire::kRfpSlotsMax) return bad(kRfpDepth, "1 to 64");
+          if (bytes < 8 || bytes > kResponseBytesMax - wire::kRfpHeaderBytes)
+            return bad_value(kRfpSize, "8 to 4064 bytes");
+          if (depth == 0 || depth > wire::kRfpSlotsMax) return bad_value(kRfpDepth, "1 to 64");
           out.push_back({transport, op, bytes, depth, static_cast<uint32_t>(args.count(kRfpRetries))});
         }
   }

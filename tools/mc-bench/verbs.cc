@@ -172,4 +172,8 @@ std::span<const cli::Verb> verbs() {
   return kVerbs;
 }
 
+Error bad_value(const Flag& flag, const std::string& what) {
+  return user_error(err::kBadValue, "--" + std::string(flag.name) + ": " + what, "--" + std::string(flag.name));
+}
+
 }  // namespace mc::bench

@@ -8,6 +8,8 @@
 namespace mc::bench {
 
 std::span<const cli::Verb> verbs();
+/// The refusal of a flag's value.
+Error bad_value(const Flag& flag, const std::string& what);
 /// Those that no verb is without.
 extern const cli::FlagList kEveryVerbFlags;
 

@@ -53,7 +53,7 @@ namespace {
 constexpr size_t kDatasetBytesMax = size_t{1} << 30;
 
 /// The prompt of an entry: `prompt`, the first of `messages`, or the first of ShareGPT's `conversations`.
-std::string text_of(const Json& entry) {
+std::string prompt_of(const Json& entry) {
   for (const std::string_view text : {entry["prompt"].as_string(), entry["messages"][0]["content"].as_string(),
                                       entry["conversations"][0]["value"].as_string()})
     if (!text.empty()) return std::string(text);
@@ -68,7 +68,7 @@ Result<std::vector<std::string>> read_dataset(const std::string& path) {
                       "each entry has prompt, messages or conversations");
   };
   const auto add = [&](const Json& entry) -> Result<void> {
-    texts.push_back(text_of(entry));
+    texts.push_back(prompt_of(entry));
     if (texts.back().empty()) return bad(texts.size(), "has no prompt");
     return {};
   };
