@@ -16,7 +16,29 @@ uint64_t seed() { return g_seed; }
 // Compiled here alone, so that ccache shares the objects of all other tests between source trees.
 std::string source_dir() { return MC_SOURCE_DIR; }
 std::string binary_dir() { return MC_BINARY_DIR; }
+void fail_with_error(const char* file, int line, const char* expression, const char* what) {
+  DOCTEST_ADD_FAIL_AT(file, line, expression << ": " << what);
+}
 }  // namespace mc::test
+
+namespace mc::assertion {
+namespace {
+thread_local std::string g_values;
+}
+
+bool shown(bool passed) { return !passed || doctest::getContextOptions()->success; }
+
+void keep(const doctest::String& values) { g_values = values.c_str(); }
+
+bool report(doctest::assertType::Enum kind, const char* file, int line, const char* expression, Outcome outcome) {
+  const doctest::String values = shown(outcome.passed) ? doctest::String(g_values.c_str()) : doctest::String();
+  return doctest::detail::decomp_assert(kind, file, line, expression, {outcome.passed, values});
+}
+
+doctest::String text_of(const char* value) { return value ? value : "nullptr"; }
+doctest::String text_of(const std::string& value) { return {value.data(), static_cast<unsigned>(value.size())}; }
+doctest::String text_of(const std::string_view& value) { return {value.data(), static_cast<unsigned>(value.size())}; }
+}  // namespace mc::assertion
 
 int main(int argc, char** argv) {
   if (const char* env = std::getenv("MC_TEST_SEED")) mc::test::g_seed = std::strtoull(env, nullptr, 10);
