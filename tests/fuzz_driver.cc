@@ -1,7 +1,7 @@
-// Plain driver of a fuzz target, for compilers without libFuzzer: replays the corpus, then mutates it
+// Plain driver of the fuzz targets, for compilers without libFuzzer: replays a target's corpus, then mutates it
 // for a fixed number of rounds (MC_FUZZ_ROUNDS, else --rounds, else 15000) under --seed. A crash, an assertion or a
 // sanitizer report is the failure; the printed seed repeats it.
-//   NAME_fuzz CORPUS_DIR [--rounds=N] [--seed=N]
+//   fuzz-targets NAME CORPUS_DIR [--rounds=N] [--seed=N]
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -10,14 +10,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+#include "fuzz_target.h"
 
 namespace {
+
+std::map<std::string, mc::FuzzTarget::Run>& targets() {
+  static std::map<std::string, mc::FuzzTarget::Run> all;
+  return all;
+}
 
 using Bytes = std::vector<uint8_t>;
 constexpr size_t kInputMax = 1 << 16;
@@ -66,22 +71,30 @@ void mutate(Bytes& input, const std::vector<Bytes>& corpus, mc::Rng& rng) {
 
 }  // namespace
 
+mc::FuzzTarget::FuzzTarget(const char* name, Run run) { targets().emplace(name, run); }
+
 int main(int argc, char** argv) {
+  const auto target = targets().find(argc > 1 ? argv[1] : "");
+  if (target == targets().end()) {
+    for (const auto& [name, run] : targets()) std::printf("%s\n", name.c_str());
+    std::fprintf(stderr, "the first argument is one of these targets\n");
+    return 2;
+  }
   uint64_t seed = 0, rounds = 15000;
-  for (int i = 1; i < argc; ++i) {
+  for (int i = 2; i < argc; ++i) {
     if (std::strncmp(argv[i], "--seed=", 7) == 0) seed = std::strtoull(argv[i] + 7, nullptr, 10);
     if (std::strncmp(argv[i], "--rounds=", 9) == 0) rounds = std::strtoull(argv[i] + 9, nullptr, 10);
   }
   if (const char* text = std::getenv("MC_FUZZ_ROUNDS")) rounds = std::strtoull(text, nullptr, 10);
-  const auto corpus = read_corpus(argc > 1 ? argv[1] : "");
+  const auto corpus = read_corpus(argc > 2 ? argv[2] : "");
   std::printf("seed %llu, corpus of %zu, %llu rounds\n", static_cast<unsigned long long>(seed), corpus.size(),
               static_cast<unsigned long long>(rounds));
-  for (const auto& input : corpus) LLVMFuzzerTestOneInput(input.data(), input.size());
+  for (const auto& input : corpus) target->second(input.data(), input.size());
   mc::Rng rng(seed);
   for (uint64_t round = 0; round < rounds; ++round) {
     Bytes input = corpus[rng.below(corpus.size())];
     mutate(input, corpus, rng);
-    LLVMFuzzerTestOneInput(input.data(), input.size());
+    target->second(input.data(), input.size());
   }
   return 0;
 }

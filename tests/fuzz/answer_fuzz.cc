@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/json.h"
+#include "fuzz_target.h"
 #include "grammar/grammar.h"
 #include "text/text.h"
 
-using namespace mc;
-
+namespace mc::answer_fuzz {
 namespace {
 
 void check(bool condition) {
@@ -67,7 +67,7 @@ void follow(const std::shared_ptr<const grammar::Grammar>& compiled, uint8_t cho
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(answer) {
   if (size == 0) return 0;
   const uint8_t first = data[0];
   std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
@@ -82,3 +82,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (auto compiled = grammar::Grammar::compile(grammar)) follow(*compiled, first);
   return 0;
 }
+
+}  // namespace mc::answer_fuzz

@@ -4,8 +4,11 @@
 #include <string_view>
 
 #include "door/api_keys.h"
+#include "fuzz_target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::api_keys_fuzz {
+
+FUZZ_TARGET(api_keys) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto keys = mc::door::ApiKeys::parse(text, "fuzz.toml");
   if (!keys) return 0;
@@ -17,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (keys->find("") != nullptr || keys->find("Bearer ") != nullptr) std::abort();
   return 0;
 }
+
+}  // namespace mc::api_keys_fuzz

@@ -7,8 +7,11 @@
 
 #include "attn/plan.h"
 #include "base/assert.h"
+#include "fuzz_target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::attention_plan_fuzz {
+
+FUZZ_TARGET(attention_plan) {
   using namespace mc::attn;
   const auto asked = parse_plan({reinterpret_cast<const char*>(data), size});
   if (!asked) return 0;
@@ -21,3 +24,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MC_ASSERT(same.has_value() && *same == *plan);
   return 0;
 }
+
+}  // namespace mc::attention_plan_fuzz

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "wire/block.h"
 #include "wire/notify.h"
 
+namespace mc::block_header_fuzz {
 namespace {
 
 using namespace mc::wire;
@@ -36,7 +38,7 @@ void seal(std::vector<std::byte>& bytes, size_t crc_at, size_t header_bytes, siz
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(block_header) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), data, size);
   try_bytes(bytes);
@@ -54,3 +56,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace mc::block_header_fuzz

@@ -7,7 +7,9 @@
 #include "base/config_file.h"
 #include "base/units.h"
 #include "base/uri.h"
+#include "fuzz_target.h"
 
+namespace mc::config_file_fuzz {
 namespace {
 
 void require(bool ok) {
@@ -15,7 +17,6 @@ void require(bool ok) {
 }
 
 void values(std::string_view text) {
-  using namespace mc;
   if (const auto bytes = parse_bytes(text)) require(*parse_bytes(format_bytes(*bytes)) == *bytes);
   if (const auto size = parse_size(text)) require(parse_size(format_size(*size)).has_value());
   if (const auto duration = parse_duration(text)) require(*parse_duration(format_duration(*duration)) == *duration);
@@ -29,10 +30,12 @@ void values(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(config_file) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto entries = mc::parse_config(text, "fuzz.toml", "mc-decode"))
     for (const mc::ConfigEntry& entry : *entries) require(entry.line > 0);
   if (size < 256) values(text);
   return 0;
 }
+
+}  // namespace mc::config_file_fuzz

@@ -6,10 +6,12 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "fuzz_target.h"
 #include "model/config.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+namespace mc::config_fuzz {
+
+FUZZ_TARGET(config) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const size_t cut = text.find('\0');
   const std::string_view generation = cut == std::string_view::npos ? std::string_view{} : text.substr(cut + 1);
@@ -25,3 +27,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MC_ASSERT(!config->kv_digest().empty());
   return 0;
 }
+
+}  // namespace mc::config_fuzz

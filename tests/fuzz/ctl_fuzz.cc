@@ -4,9 +4,12 @@
 #include <cstdlib>
 
 #include "ctl/ctl.h"
+#include "fuzz_target.h"
 #include "wire/envelope.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::ctl_fuzz {
+
+FUZZ_TARGET(ctl) {
   const std::span<const uint8_t> bytes(data, size);
   if (const auto envelope = mc::wire::decode_envelope(bytes)) {
     const auto again = mc::wire::decode_envelope(mc::wire::encode(*envelope));
@@ -19,3 +22,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace mc::ctl_fuzz

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "fuzz_target.h"
 #include "gguf/gguf.h"
 
+namespace mc::gguf_fuzz {
 namespace {
 
 void read_value(const mc::gguf::Value& value) {
@@ -20,8 +22,7 @@ void read_value(const mc::gguf::Value& value) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+FUZZ_TARGET(gguf) {
   const std::span<const std::byte> file = std::as_bytes(std::span(data, size));
   const auto header = gguf::parse(file, "fuzz");
   if (!header) {
@@ -46,3 +47,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MC_ASSERT_LE(covered, size);
   return 0;
 }
+
+}  // namespace mc::gguf_fuzz

@@ -9,9 +9,11 @@
 #include <string>
 
 #include "base/assert.h"
+#include "fuzz_target.h"
 #include "model/runner.h"
 #include "text/text.h"
 
+namespace mc::gguf_model_fuzz {
 namespace {
 
 /// A file in memory that has a path.
@@ -37,8 +39,7 @@ class MemoryFile {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+FUZZ_TARGET(gguf_model) {
   if (size < 4 || std::string(data, data + 4) != "GGUF") return 0;  // another format
   const MemoryFile file(data, size);
   if (const auto config = model::read_config(file.path())) {
@@ -64,3 +65,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)tokenizer->decode(*ids);
   return 0;
 }
+
+}  // namespace mc::gguf_model_fuzz

@@ -6,13 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "http/openai.h"
 #include "http/parser.h"
 #include "http/route.h"
 
+namespace mc::http_fuzz {
 namespace {
 
-using namespace mc;
 using namespace mc::http;
 
 constexpr ParserLimits kLimits{.header_bytes = 300, .body_bytes = 200};
@@ -62,7 +63,7 @@ void answer(const Result<T>& parsed) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(http) {
   if (size < 2) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data + 2), size - 2);
   const size_t piece = 1 + data[1] % 64;
@@ -84,3 +85,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace mc::http_fuzz

@@ -5,9 +5,11 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "fuzz_target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+namespace mc::json_fuzz {
+
+FUZZ_TARGET(json) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   std::string quoted;
   append_json_string(quoted, text);
@@ -22,3 +24,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!again || !(*again == *json) || again->dump() != printed) std::abort();
   return 0;
 }
+
+}  // namespace mc::json_fuzz

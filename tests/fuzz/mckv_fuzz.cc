@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "kv/inspect.h"
 
+namespace mc::mckv_fuzz {
 namespace {
 
 mc::wire::ReadBytes reader_of(const std::vector<std::byte>& bytes) {
@@ -28,7 +30,7 @@ void try_stream(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(mckv) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), data, size);
   try_stream(bytes);
@@ -40,3 +42,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_stream(sealed);
   return 0;
 }
+
+}  // namespace mc::mckv_fuzz

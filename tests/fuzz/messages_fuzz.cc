@@ -3,9 +3,12 @@
 // bytes that decode to the same bytes again.
 #include <cstdlib>
 
+#include "fuzz_target.h"
 #include "wire/codec.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::messages_fuzz {
+
+FUZZ_TARGET(messages) {
   using namespace mc::wire;
   if (size == 0) return 0;
   const std::string_view type = message_types()[data[0] % message_types().size()];
@@ -17,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   describe(*message).dump();
   return 0;
 }
+
+}  // namespace mc::messages_fuzz

@@ -4,9 +4,12 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "sched/profile.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::profile_fuzz {
+
+FUZZ_TARGET(profile) {
   using namespace mc::sched;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto profile = parse_profile(text, "fuzz.toml");
@@ -17,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!(profile->prefill_s(1000, 10) >= 0) || !(profile->step_s(3, 1000) >= 0)) std::abort();
   return 0;
 }
+
+}  // namespace mc::profile_fuzz

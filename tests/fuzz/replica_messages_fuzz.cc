@@ -3,8 +3,10 @@
 // within its bounds, and must encode to bytes that parse to the same.
 #include <cstdlib>
 
+#include "fuzz_target.h"
 #include "wire/replica_messages.h"
 
+namespace mc::replica_messages_fuzz {
 namespace {
 
 using namespace mc::wire;
@@ -20,7 +22,7 @@ void try_bytes(std::span<const uint8_t> bytes, const Parse& parse) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(replica_messages) {
   if (size == 0) return 0;
   const std::span body(data + 1, size - 1);
   if (data[0] % 2 == 0)
@@ -29,3 +31,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try_bytes(body, parse_replica_answer);
   return 0;
 }
+
+}  // namespace mc::replica_messages_fuzz

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <vector>
 
+#include "fuzz_target.h"
 #include "rfp/client.h"
 #include "rfp/server.h"
 
+namespace mc::rfp_fuzz {
 namespace {
-
-using namespace mc;
 
 constexpr wire::RfpGeometry kGeometry{.slots = 2, .request_bytes = 128, .response_bytes = 192};
 
@@ -85,7 +85,7 @@ void try_client(std::span<const std::byte> bytes, bool right) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(rfp) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), data, size);
   try_message(wire::decode_rfp_open(bytes), bytes);
@@ -96,3 +96,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace mc::rfp_fuzz

@@ -5,10 +5,12 @@
 #include <span>
 
 #include "base/assert.h"
+#include "fuzz_target.h"
 #include "model/safetensors.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+namespace mc::safetensors_fuzz {
+
+FUZZ_TARGET(safetensors) {
   const std::span<const uint8_t> bytes(data, size);
   // A file may be longer than what the fuzzer gives: then only the header is there.
   for (const uint64_t file_bytes : {uint64_t{size}, uint64_t{size} + 64}) {
@@ -28,3 +30,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+}  // namespace mc::safetensors_fuzz

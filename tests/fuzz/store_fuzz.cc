@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "store/disk_memory.h"
 #include "store/pages.h"
 #include "store/store.h"
 #include "wire/store_format.h"
 
+namespace mc::store_fuzz {
 namespace {
 
-using namespace mc;
 using namespace mc::store;
 
 constexpr uint64_t kSegment = wire::kStoreSegmentBytesMin;
@@ -70,7 +71,7 @@ void seal(std::span<std::byte> page) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(store) {
   // The input is pages of 128 bytes: the head of each page of the segment. The rest of a page is zeros.
   DiskImage image = good_image();
   std::vector<std::byte> segment(kSegment);
@@ -91,3 +92,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_image(std::move(image));
   return 0;
 }
+
+}  // namespace mc::store_fuzz

@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "door/store_request.h"
+#include "fuzz_target.h"
 
+namespace mc::store_request_fuzz {
 namespace {
 
 void check(const mc::door::StoreOp& op) {
@@ -21,8 +23,7 @@ void check(const mc::door::StoreOp& op) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+FUZZ_TARGET(store_request) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::string_view query = text.substr(0, text.find('\n'));
   const std::string_view body = text.substr(std::min(text.size(), query.size() + 1));
@@ -49,3 +50,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (values != body.size() - body.find('\n') - 1) std::abort();
   return 0;
 }
+
+}  // namespace mc::store_request_fuzz

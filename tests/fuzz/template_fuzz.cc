@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "fuzz_target.h"
 #include "jinja/jinja.h"
 #include "text/text.h"
 
+namespace mc::template_fuzz {
+
 using namespace mc::text;
-namespace jinja = mc::jinja;
 
 namespace {
 
@@ -53,7 +55,7 @@ void render_limited(std::string_view source, const std::vector<ChatMessage>& mes
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(template) {
   std::string_view input(reinterpret_cast<const char*>(data), size);
   const auto next = [&] {
     const size_t end = input.find('\xFF');
@@ -78,3 +80,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (bool prompt : {false, true}) render(**chat, messages, prompt);
   return 0;
 }
+
+}  // namespace mc::template_fuzz

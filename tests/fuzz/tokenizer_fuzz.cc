@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "fuzz_target.h"
 #include "text/text.h"
+
+namespace mc::tokenizer_fuzz {
 
 using namespace mc::text;
 
@@ -33,7 +36,7 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(tokenizer) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t first = input.find('\xFF');
   const size_t second = first == input.npos ? input.npos : input.find('\xFF', first + 1);
@@ -51,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   use(*tokenizer, text);
   return 0;
 }
+
+}  // namespace mc::tokenizer_fuzz

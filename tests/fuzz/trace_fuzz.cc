@@ -10,8 +10,10 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "fuzz_target.h"
 #include "sim/trace.h"
 
+namespace mc::trace_fuzz {
 namespace {
 
 mc::Result<std::vector<mc::sim::TraceRequest>> read(std::string_view text) {
@@ -22,8 +24,7 @@ mc::Result<std::vector<mc::sim::TraceRequest>> read(std::string_view text) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace mc;
+FUZZ_TARGET(trace) {
   const auto trace = read(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!trace) {
     MC_ASSERT_EQ(trace.error().mc, static_cast<int>(err::kTraceInvalid));
@@ -43,3 +44,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MC_ASSERT(again.has_value() && *again == *trace);
   return 0;
 }
+
+}  // namespace mc::trace_fuzz

@@ -6,8 +6,10 @@
 #include <string>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "wire/value_group.h"
 
+namespace mc::value_group_fuzz {
 namespace {
 
 using namespace mc::wire;
@@ -38,7 +40,7 @@ void try_value(std::string_view value) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(value_group) {
   std::string value(reinterpret_cast<const char*>(data), size);
   try_value(value);
   if (size < kGroupHeadBytes) return 0;
@@ -52,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_value(value);
   return 0;
 }
+
+}  // namespace mc::value_group_fuzz

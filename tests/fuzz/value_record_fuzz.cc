@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "wire/value_record.h"
 
+namespace mc::value_record_fuzz {
 namespace {
 
 using namespace mc::wire;
@@ -36,7 +38,7 @@ void try_sealed(std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(value_record) {
   std::vector<std::byte> bytes(size);
   if (size > 0) std::memcpy(bytes.data(), data, size);
   try_bytes(bytes);
@@ -62,3 +64,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_sealed(bytes);
   return 0;
 }
+
+}  // namespace mc::value_record_fuzz

@@ -9,15 +9,15 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "wire/rdma_frame.h"
 #include "wire/xfer_frame.h"
 #include "xfer/access.h"
 #include "xfer/handshake.h"
 #include "xfer/tally.h"
 
+namespace mc::xfer_frame_fuzz {
 namespace {
-
-using namespace mc;
 
 void require(bool ok) {
   if (!ok) std::abort();
@@ -136,7 +136,7 @@ void converse_behind(Side& here, Side& there, wire::SealSetting setting, int fra
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(xfer_frame) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   decoders(bytes);
   with_checksum(bytes);
@@ -162,3 +162,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   converse_behind(secured_peer, secured_side, wire::SealSetting::must, frames, bytes);
   return 0;
 }
+
+}  // namespace mc::xfer_frame_fuzz

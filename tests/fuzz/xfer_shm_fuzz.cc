@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz_target.h"
 #include "mem/mem.h"
 #include "wire/xfer_frame.h"
 #include "xfer/access.h"
@@ -24,9 +25,9 @@
 #include "xfer/tally.h"
 #include "xfer_shm/xfer_shm.h"
 
+namespace mc::xfer_shm_fuzz {
 namespace {
 
-using namespace mc;
 using namespace mc::xfer;
 using wire::FrameHeader;
 using wire::FrameType;
@@ -160,7 +161,7 @@ struct Liar {
 }  // namespace
 
 /// [joined u8] then messages: [type u8][descriptors u8][cut i8][id u8][buffer u8][length u16][payload]
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(xfer_shm) {
   static World world;
   if (size == 0) return 0;
   std::span<const std::byte> input = std::as_bytes(std::span(data + 1, size - 1));
@@ -203,3 +204,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(liar.losses == liar.ups);
   return 0;
 }
+
+}  // namespace mc::xfer_shm_fuzz

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "fuzz_target.h"
 #include "xfer/stream.h"
-#include "xfer_tcp/io.h"
 #include "xfer/tally.h"
+#include "xfer_tcp/io.h"
 
+namespace mc::xfer_stream_fuzz {
 namespace {
 
-using namespace mc;
 using namespace mc::xfer;
 
 void require(bool ok) {
@@ -154,7 +155,7 @@ Outcome read(std::span<const std::byte> bytes, size_t piece, StreamIo& io, bool 
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(xfer_stream) {
   if (size < 2) return 0;
   static Tally tally;
   static const TcpIoChoice ios[] = {choose_tcp_io(kTcpIoEpoll.name, tally), choose_tcp_io(kTcpIoUring.name, tally)};
@@ -188,3 +189,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(whole || got.reason.starts_with("seal: ") || (cut && got.code == Code::peer_lost));
   return 0;
 }
+
+}  // namespace mc::xfer_stream_fuzz
