@@ -9,7 +9,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/memory_reserve.h"
 
 namespace mc::host {
@@ -389,16 +388,8 @@ void ModelCompute::collect() {
   report(step, collected ? note_results(step) : collected);
 }
 
-void ModelCompute::log_refused_graphs() {
-  const uint64_t before = std::exchange(refused_graphs_, runner_.refused_graphs());
-  if (refused_graphs_ == before) return;
-  log(before == 0 ? LogLevel::warn : LogLevel::debug,
-      "the device has no memory for the graph of a decode step, whose kernels are queued one by one",
-      {{"times", refused_graphs_}});
-}
-
 void ModelCompute::report(Step& step, const Result<void>& ended) {
-  log_refused_graphs();
+  refused_graphs_.note(runner_.refused_graphs());
   node::StepDone done;
   done.run = step.run.run;
   done.rows = std::move(step.run.rows);

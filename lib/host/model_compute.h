@@ -28,6 +28,7 @@
 #include "gpu/gpu.h"
 #include "host/compute_queue.h"
 #include "host/constraints.h"
+#include "host/refused_graphs.h"
 #include "model/model.h"
 #include "model/runner.h"
 #include "node/node.h"
@@ -131,8 +132,6 @@ class ModelCompute final : public node::Compute {
   /// Fills in the results of the computed rows.
   Result<void> note_results(Step& step);
   void report(Step& step, const Result<void>& ended);
-  /// Logs that the device had no memory for a graph of a step: the first time as a warning.
-  void log_refused_graphs();
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
   uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
@@ -168,10 +167,10 @@ class ModelCompute final : public node::Compute {
   std::vector<float> logits_;
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::array<Step, model::Runner::kStepsQueued> steps_;
-  size_t turn_ = 0;              // of steps_, for the next step
-  Step* queued_ = nullptr;       // one of steps_, which the device computes
-  TimePoint step_ended_{};       // the last one
-  uint64_t refused_graphs_ = 0;  // Runner::refused_graphs() that are logged
+  size_t turn_ = 0;         // of steps_, for the next step
+  Step* queued_ = nullptr;  // one of steps_, which the device computes
+  TimePoint step_ended_{};  // the last one
+  RefusedGraphs refused_graphs_;
   ComputeQueue queue_;
   std::optional<Error> failure_;  // of the device; written once, before the HostError that reports it
   bool is_lost_ = false;          // the control loop has taken that event
