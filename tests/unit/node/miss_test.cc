@@ -15,7 +15,7 @@ using Misses = std::vector<wire::Miss>;
 
 namespace {
 
-std::vector<uint32_t> ids_of(uint32_t first, size_t count) {
+std::vector<uint32_t> tokens_of(uint32_t first, size_t count) {
   std::vector<uint32_t> ids(count, 5);
   ids[0] = first;
   return ids;
@@ -49,7 +49,7 @@ struct MissBench : Bench<Prefill, PrefillOptions> {
   Misses serve(const wire::RequestSpec& spec) { return finish(spec.req, start(spec)); }
   /// The misses of two blocks that were to be fetched, after a grant of no blocks for that reason.
   Misses refused(Fallback reason, uint64_t age_ms = 0) {
-    start(spec_of("r", ids_of(1, 129)), 2);
+    start(spec_of("r", tokens_of(1, 129)), 2);
     wire::LeaseGrant grant{lease.lease, {}, 0, reason, age_ms};
     return finish("r", from("p1", 4, grant));
   }
@@ -63,22 +63,22 @@ const wire::Miss kTail{MissKind::tail_partial, 2, 1, "", 0};
 
 TEST_CASE("node/miss: blocks that no node is known to have had are cold") {
   MissBench b;
-  CHECK(b.serve(spec_of("r", ids_of(1, 129))) == Misses{{MissKind::cold, 0, 2, "", 0}, kTail});
+  CHECK(b.serve(spec_of("r", tokens_of(1, 129))) == Misses{{MissKind::cold, 0, 2, "", 0}, kTail});
 }
 
 TEST_CASE("node/miss: the end of a prompt is a run of its own, of whole blocks too") {
   MissBench b;
-  b.serve(spec_of("a", ids_of(1, 128)));
-  CHECK(b.serve(spec_of("b", ids_of(1, 128))) == Misses{{MissKind::tail_partial, 1, 1, "", 0}});
-  CHECK(b.serve(spec_of("c", ids_of(2, 63))) == Misses{{MissKind::shorter_than_block, 0, 1, "", 0}});
+  b.serve(spec_of("a", tokens_of(1, 128)));
+  CHECK(b.serve(spec_of("b", tokens_of(1, 128))) == Misses{{MissKind::tail_partial, 1, 1, "", 0}});
+  CHECK(b.serve(spec_of("c", tokens_of(2, 63))) == Misses{{MissKind::shorter_than_block, 0, 1, "", 0}});
 }
 
 TEST_CASE("node/miss: blocks evicted here are told with the node and the time since") {
   MissBench b(4);
-  b.serve(spec_of("a", ids_of(1, 129)));
-  b.serve(spec_of("b", ids_of(2, 200)));  // needs all four pages
+  b.serve(spec_of("a", tokens_of(1, 129)));
+  b.serve(spec_of("b", tokens_of(2, 200)));  // needs all four pages
   b.wait(3200ms);
-  CHECK(b.serve(spec_of("a2", ids_of(1, 129))) == Misses{{MissKind::evicted, 0, 2, "me", 3200}, kTail});
+  CHECK(b.serve(spec_of("a2", tokens_of(1, 129))) == Misses{{MissKind::evicted, 0, 2, "me", 3200}, kTail});
 }
 
 TEST_CASE("node/miss: what the holder of a block says is told, with its name") {
@@ -101,7 +101,7 @@ TEST_CASE("node/miss: a holder that is lost, silent, or sends other bytes is nam
   for (const Row row : {Row{Code::peer_lost, MissKind::node_down}, Row{Code::corrupt, MissKind::checksum},
                         Row{Code::timeout, MissKind::timeout}}) {
     MissBench b;
-    b.start(spec_of("r", ids_of(1, 129)), 2);
+    b.start(spec_of("r", tokens_of(1, 129)), 2);
     wire::LeaseGrant grant{b.lease.lease, {}, 1000};
     for (const auto& hash : b.lease.hashes) grant.blocks.push_back({hash, {}, 1, 0, {11, 12}});
     const auto reads = all<Read>(b.from("p1", 4, grant));
@@ -109,18 +109,18 @@ TEST_CASE("node/miss: a holder that is lost, silent, or sends other bytes is nam
     CHECK(b.finish("r", b.give(ReadDone{reads[0].read, row.code, ""})) == Misses{{row.kind, 0, 2, "p1", 0}, kTail});
   }
   MissBench lost;
-  lost.start(spec_of("r", ids_of(1, 129)), 2);
+  lost.start(spec_of("r", tokens_of(1, 129)), 2);
   CHECK(lost.finish("r", lost.give(PeerLost{"p1", instance(4), "killed"})) ==
         Misses{{MissKind::node_down, 0, 2, "p1", 0}, kTail});
   MissBench silent;
-  silent.start(spec_of("r", ids_of(1, 129)), 2);
+  silent.start(spec_of("r", tokens_of(1, 129)), 2);
   silent.wait(4s);
   CHECK(silent.finish("r", silent.wait(1s)) == Misses{{MissKind::timeout, 0, 2, "p1", 0}, kTail});
 }
 
 TEST_CASE("node/miss: a holder that has only the first blocks says why it lacks the next one") {
   MissBench b;
-  b.start(spec_of("r", ids_of(1, 129)), 2);
+  b.start(spec_of("r", tokens_of(1, 129)), 2);
   wire::LeaseGrant grant{b.lease.lease, {{b.lease.hashes[0], {}, 1, 0, {11, 12}}}, 1000, Fallback::evicted, 50};
   const auto reads = all<Read>(b.from("p1", 4, grant));
   REQUIRE(reads.size() == 1);
@@ -130,12 +130,12 @@ TEST_CASE("node/miss: a holder that has only the first blocks says why it lacks 
 
 TEST_CASE("node/miss: the same tokens under another salt or another attention are told as such") {
   MissBench b;
-  b.serve(spec_of("plain", ids_of(1, 129)));
-  auto salted = spec_of("salted", ids_of(1, 129));
+  b.serve(spec_of("plain", tokens_of(1, 129)));
+  auto salted = spec_of("salted", tokens_of(1, 129));
   salted.salt = "pepper";
   salted.ns = namespace_of(layout_of(2)).with_salt("pepper").id();
   CHECK(b.serve(salted) == Misses{{MissKind::salt, 0, 2, "me", 0}, kTail});
-  auto sparse = spec_of("sparse", ids_of(1, 129));
+  auto sparse = spec_of("sparse", tokens_of(1, 129));
   sparse.prefill_attention = "moba:block=64,top_k=1,full_last=0";
   kv::Namespace ns = namespace_of(layout_of(2));
   ns.attention = sparse.prefill_attention;
@@ -145,30 +145,30 @@ TEST_CASE("node/miss: the same tokens under another salt or another attention ar
 
 TEST_CASE("node/miss: a request that wants no cached blocks is its own reason") {
   MissBench b;
-  b.serve(spec_of("a", ids_of(1, 129)));
-  auto uncached = spec_of("b", ids_of(1, 129));
+  b.serve(spec_of("a", tokens_of(1, 129)));
+  auto uncached = spec_of("b", tokens_of(1, 129));
   uncached.no_cache = true;
   CHECK(b.serve(uncached) == Misses{{MissKind::no_cache, 0, 2, "", 0}, kTail});
-  auto scored = spec_of("c", ids_of(1, 129));
+  auto scored = spec_of("c", tokens_of(1, 129));
   scored.prompt_logprobs = 0;
   CHECK(b.serve(scored) == Misses{{MissKind::prompt_logprobs, 0, 2, "", 0}, kTail});
 }
 
 TEST_CASE("node/miss: a request that may reuse nothing misses blocks for damage, and keeps the new ones") {
   MissBench b;
-  b.serve(spec_of("a", ids_of(1, 129)));
-  auto last = spec_of("b", ids_of(1, 129));
+  b.serve(spec_of("a", tokens_of(1, 129)));
+  auto last = spec_of("b", tokens_of(1, 129));
   last.reuse_nothing = true;
   CHECK(b.serve(last) == Misses{{MissKind::checksum, 0, 2, "", 0}, kTail});
-  auto first = spec_of("c", ids_of(2, 129));
+  auto first = spec_of("c", tokens_of(2, 129));
   first.reuse_nothing = true;
   CHECK(b.serve(first) == Misses{{MissKind::checksum, 0, 2, "", 0}, kTail});
-  CHECK(b.serve(spec_of("d", ids_of(2, 129))) == Misses{kTail});
+  CHECK(b.serve(spec_of("d", tokens_of(2, 129))) == Misses{kTail});
 }
 
 TEST_CASE("node/miss: a holder tells why it has a block no more") {
   MissBench b(4);
-  const auto ids = ids_of(1, 129);
+  const auto ids = tokens_of(1, 129);
   const auto ask = [&](const NamespaceId& ns) {
     wire::LeaseRequest request;
     static uint64_t leases = 0;
@@ -185,7 +185,7 @@ TEST_CASE("node/miss: a holder tells why it has a block no more") {
   b.from_conductor(wire::Cancel{"a", 1, "client_gone"});
   MissBench full(4);
   full.serve(spec_of("a", ids));
-  full.serve(spec_of("b", ids_of(2, 200)));
+  full.serve(spec_of("b", tokens_of(2, 200)));
   full.wait(500ms);
   wire::LeaseRequest request;
   request.lease = 1, request.ns = ns, request.hashes = kv::chain(ns, ids, 64);

@@ -32,7 +32,7 @@ TEST_CASE("xfer/rdma_gpu: dmabuf before peermem before staging, and nothing with
 }
 
 TEST_CASE("xfer/rdma_gpu: host memory is not taken for GPU memory, and cannot be exported") {
-  std::byte memory[64];
+  std::byte memory[64] = {};
   CHECK(!is_gpu_memory(memory));
   CHECK(!export_gpu_memory(memory).has_value());
   if (!gpu_facts().driver) CHECK(choose_gpu_path(gpu_facts()).reason == "no CUDA driver");
