@@ -8,7 +8,6 @@ import json
 import os
 import random
 import shutil
-import struct
 import subprocess
 import tempfile
 import threading
@@ -16,6 +15,7 @@ import time
 import unittest
 
 import cluster
+import groups
 from cluster import Cluster, run, until
 
 KEYS = """[tenant.one]
@@ -23,15 +23,6 @@ keys = ["sk-one-1111"]
 [tenant.two]
 keys = ["sk-two-2222"]
 """
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def private_file(folder, name, text):
@@ -181,10 +172,7 @@ class Store(unittest.TestCase):
             self.assertEqual(self.list(), [])
 
     def put_group_of_one(self, name, query):
-        directory = struct.pack("<QIHH", 2, crc32c(b"hi"), len(name), 0) + name
-        head = struct.pack("<4sHHII", b"MVGr", 1, 0, 1, len(directory))
-        crc = crc32c(head + bytes(8) + directory)
-        group = head + struct.pack("<II", crc, 0) + directory + b"hi"
+        group = groups.group({name: b"hi"})
         status, _, answer = self.ask("PUT", f"/v1/store/evil{query}", group, key="sk-one-1111")
         self.assertEqual(status, 201, answer)
 
