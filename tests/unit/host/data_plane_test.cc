@@ -101,7 +101,9 @@ TEST_CASE("host/data_plane: an urgent read overtakes the one that was asked for 
   CHECK(reader.plane->peers_by_transport() == std::map<std::string, size_t>{{"tcp", 1}});
 }
 
-TEST_CASE("host/data_plane: a read that waits for its connection finds its page when the caller's frame is gone") {
+/// One round of the test below. False if the connection was up before the caller's frame was gone, which a machine that
+/// takes the processor away in between can bring about: such a round says nothing about a read that waits.
+static bool reads_after_its_callers_frame() {
   Plane holder(1), reader(2);
   std::ranges::fill(holder.pool.bytes().subspan(3 * kPage, kPage), std::byte{7});
   Silent machine;
@@ -122,14 +124,22 @@ TEST_CASE("host/data_plane: a read that waits for its connection finds its page 
                            crc32c(std::as_const(holder.pool).bytes().subspan(size_t{3} * kPage, kPage))});
     out.push_back(std::move(read));
   });
-  CHECK(!reader.plane->next());  // the holder does not know the reader yet
   (*loop)->apply([](TimePoint, node::Actions&) {
     volatile unsigned char frame[4096];  // over the frame of the first task
     for (volatile unsigned char& byte : frame) byte = 0xff;
   });
+  const auto early = reader.plane->next();
+  const auto* early_done = early ? std::get_if<node::ReadDone>(&*early) : nullptr;
+  if (early && !early_done) return false;  // another event: the connection is there
   holder.plane->set_peers({reader.peer()});
-  const node::ReadDone done = reader.next_done();
+  const node::ReadDone done = early_done ? *early_done : reader.next_done();
   CHECK(done.code == Code::ok);
   CHECK(
       std::ranges::equal(reader.pool.bytes().subspan(7 * kPage, kPage), holder.pool.bytes().subspan(3 * kPage, kPage)));
+  return !early;
+}
+
+TEST_CASE("host/data_plane: a read that waits for its connection finds its page when the caller's frame is gone") {
+  int rounds = 1;
+  while (!reads_after_its_callers_frame()) REQUIRE(++rounds <= 100);
 }
