@@ -122,9 +122,13 @@ class Attacked(unittest.TestCase):
             self.cluster.complete(ids=fresh, max_tokens=4)["choices"][0]["token_ids"], oracle(fresh, 4, dtype="bf16")
         )
         self.cluster.wait_quiet()
-        for name, process in self.cluster.processes.items():
-            grown = attack.resident(process.popen.pid) - self.before[name]
-            self.assertLess(grown, GROWTH, f"{name} grew by {grown >> 20} MiB")
+
+        def grown():
+            now = {name: attack.resident(p.popen.pid) for name, p in self.cluster.processes.items()}
+            return {name: now[name] - self.before[name] for name in now if now[name] - self.before[name] >= GROWTH}
+
+        # Memory of a costly job goes back to the system a second after it, when a thread of the door is idle.
+        until(lambda: not grown(), 20, lambda: f"no process is larger by {GROWTH} bytes than before: {grown()}")
 
 
 def http_seeds():
