@@ -6,28 +6,6 @@
 
 namespace mc::node {
 
-RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
-  switch (r.phase) {
-    case PrefillRequest::Phase::queued: return RequestStage::queue;
-    case PrefillRequest::Phase::preparing:
-      if (!r.decode.accepted) return RequestStage::accept;
-      return fetches.done(r.spec.req) ? RequestStage::queue : RequestStage::fetch;
-    case PrefillRequest::Phase::computing: return RequestStage::prefill;
-    case PrefillRequest::Phase::handing_over:
-    case PrefillRequest::Phase::ended: return RequestStage::transfer;
-  }
-  return RequestStage::queue;
-}
-
-bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
-                    uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now) {
-  const auto coming = fetches.arriving(r.spec.req, now);
-  if (!coming) return false;
-  const uint32_t prefix = (fetches.have(r.spec.req) + coming->blocks) * block_tokens;
-  const uint32_t end = std::min(r.tokens(), prefix + chunk_tokens);
-  return to_seconds(coming->rest) <= cost.prefill(end, prefix);
-}
-
 PassRoom::PassRoom(const Limits& limits, std::span<const Ptr> computing) : limits_(limits), computing_(computing) {
   const auto is_short = [](const Ptr& r) {
     return r->work.run != 0 && r->is_last_chunk() && !r->arriving && r->spec.prompt_logprobs < 0;

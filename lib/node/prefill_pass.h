@@ -6,19 +6,8 @@
 #include <span>
 
 #include "node/prefill_request.h"
-#include "node/prefix_fetches.h"
-#include "node/reason.h"
-#include "sched/cost.h"
 
 namespace mc::node {
-
-/// The stage of an unfinished request, for messages about its end.
-RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches);
-
-/// Whether a prefix is on its way, and the first chunk takes longer to compute than the rest of the way is expected to
-/// take.
-bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
-                    uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now);
 
 /// The room of a pass. Each of its prompts ends in it, and all of their pages are on a device at the same time.
 class PassRoom {

@@ -12,6 +12,7 @@
 #include "node/pipeline.h"
 #include "node/prefix_fetches.h"
 #include "node/reason.h"
+#include "sched/cost.h"
 
 namespace mc::node {
 
@@ -99,6 +100,14 @@ struct PrefillRequest {
   /// Books a sealed extent of `block`. True when the decode node needs it.
   bool seal(uint32_t block, uint32_t layer, uint32_t crc);
 };
+
+/// The stage of an unfinished request, for messages about its end.
+RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches);
+
+/// Whether a prefix is on its way, and the first chunk takes longer to compute than the rest of the way is expected to
+/// take.
+bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
+                    uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now);
 
 /// The token ids of a full block of the prompt.
 std::vector<uint32_t> block_ids(const PrefillRequest& request, uint32_t block, uint32_t block_tokens);
