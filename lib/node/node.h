@@ -315,8 +315,8 @@ struct RunChunk {
   /// Another RunChunk or a RunStep comes next, but for sequences that join or leave. The compute may take both in one
   /// pass. Their ends come in any order. All layers of the blocks before `start` are here.
   bool is_followed = false;
-  /// Layers of which the blocks before `start` are here. The compute waits before it reads a later layer of them, until
-  /// PrefixLayers tells that it is here.
+  /// Layers of which the blocks before `start` are here. Before the compute reads a later layer of these blocks, it
+  /// waits for the PrefixLayers that counts this layer.
   uint32_t layers_here = UINT32_MAX;
 };
 
