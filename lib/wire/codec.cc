@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::string_view kRoles[] = {"conductor", "prefill", "decode", "cache", "stage"};
 constexpr std::string_view kTiers[] = {"device", "host", "disk"};
-constexpr size_t kStringBytesMax = size_t{1} << 20;
 
 }  // namespace
 
@@ -121,8 +120,8 @@ void Decoder::get(uint32_t at, double& value) {
 
 void Decoder::get(uint32_t at, std::string& value) {
   if (nodes_[at].type != MsgpackType::str) return fail_type("a string", at);
-  if (nodes_[at].count > kStringBytesMax)
-    return fail("has " + std::to_string(nodes_[at].count) + " bytes, at most " + std::to_string(kStringBytesMax) +
+  if (nodes_[at].count > text_bytes_max_)
+    return fail("has " + std::to_string(nodes_[at].count) + " bytes, at most " + std::to_string(text_bytes_max_) +
                 " are allowed");
   value = nodes_[at].text();
 }

@@ -7,6 +7,7 @@
 // message, field and fault: "hello: cost.prefill_s is missing".
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -44,11 +46,11 @@ std::span<const std::string_view> message_types();
 class FieldCounter {
  public:
   template <class T>
-  void operator()(std::string_view, T&) {
+  void operator()(std::string_view, T&, size_t = 0) {
     ++count;
   }
   template <class T>
-  void later(std::string_view, T&) {
+  void later(std::string_view, T&, size_t = 0) {
     ++count;
   }
   size_t count = 0;
@@ -58,12 +60,12 @@ class Encoder {
  public:
   explicit Encoder(MsgpackWriter& out) : out_(out) {}
   template <class T>
-  void operator()(std::string_view key, T& field) {
+  void operator()(std::string_view key, T& field, size_t = 0) {
     out_.str(key);
     put(field);
   }
   template <class T>
-  void later(std::string_view key, T& field) {
+  void later(std::string_view key, T& field, size_t = 0) {
     (*this)(key, field);
   }
   /// The visitors take non-const fields, since decoding shares them; encoding changes nothing.
@@ -129,8 +131,19 @@ class Decoder {
   void later(std::string_view key, T& field) {
     read(key, field, false);
   }
+  /// Reads the first `most` elements of a list that its receiver keeps. Elements with long texts are errors.
+  template <class T>
+  void operator()(std::string_view key, std::vector<T>& list, size_t most) {
+    read_short(key, list, most, true);
+  }
+  template <class T>
+  void later(std::string_view key, std::vector<T>& list, size_t most) {
+    read_short(key, list, most, false);
+  }
 
  private:
+  static constexpr size_t kTextBytesMax = size_t{1} << 20, kShortTextBytesMax = 256;
+
   // A struct that is being read: its map node, and the place where the next key is expected. Senders write fields in
   // order, so the expected place is nearly always right.
   struct Frame {
@@ -156,6 +169,12 @@ class Decoder {
     else if (required)
       fail("is missing");
     --depth_;
+  }
+  template <class T>
+  void read_short(std::string_view key, std::vector<T>& list, size_t most, bool required) {
+    list_max_ = most, text_bytes_max_ = kShortTextBytesMax;
+    read(key, list, required);
+    list_max_ = SIZE_MAX, text_bytes_max_ = kTextBytesMax;
   }
   Step& push() {
     MC_ASSERT_LT(depth_, kDepthMax);
@@ -193,6 +212,7 @@ class Decoder {
   void get(uint32_t at, std::vector<T>& values) {
     size_t count = 0;
     if (!enter_array(at, count)) return;
+    count = std::min(count, std::exchange(list_max_, SIZE_MAX));
     values.clear();
     values.reserve(count < 4096 ? count : 4096);  // the rest grows with the elements that decode
     uint32_t next = at + 1;
@@ -218,6 +238,8 @@ class Decoder {
   std::string_view name_;
   std::array<Step, kDepthMax> steps_;
   size_t depth_ = 0;
+  size_t list_max_ = SIZE_MAX;             // of the next list
+  size_t text_bytes_max_ = kTextBytesMax;  // of a string
   Frame frame_;
   bool failed_ = false;
   Error error_;

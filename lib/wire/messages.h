@@ -480,7 +480,8 @@ struct EndedRead {
     v("node", node), v("tokens", tokens), v("ms", ms);
   }
 };
-inline constexpr size_t kEndedReadsMax = 64;  // of one report; more are left out
+// Limits of one report: more is left out. A receiver keeps reports, so it does not read more either.
+inline constexpr size_t kEndedReadsMax = 64, kReportNodesMax = 64, kReportMissesMax = 256;
 
 /// The sources of a prompt's KV on the decode node, when all of it is there. Only sent when KvOffer named sources, so
 /// the conductor has this type of message.
@@ -500,8 +501,9 @@ struct KvReport {
   template <class V>
   void fields(V& v) {
     v("req", req), v("attempt", attempt), v("local", local), v("from_prefill", from_prefill);
-    v("from_holders", from_holders), v("holders", holders), v("holders_ms", holders_ms), v("fallback", fallback);
-    v.later("reads", reads);
+    v("from_holders", from_holders), v("holders", holders, kReportNodesMax), v("holders_ms", holders_ms);
+    v("fallback", fallback);
+    v.later("reads", reads, kEndedReadsMax);
   }
 };
 
@@ -527,13 +529,13 @@ struct PrefillReport {
   bool operator==(const PrefillReport&) const = default;
   template <class V>
   void fields(V& v) {
-    v("cached_local", cached_local), v("cached_remote", cached_remote), v("sources", sources);
+    v("cached_local", cached_local), v("cached_remote", cached_remote), v("sources", sources, kReportNodesMax);
     MissKind first = miss_reason();
     v("miss_reason", first), v("fallback", fallback), v("queue_ms", queue_ms), v("fetch_ms", fetch_ms);
     v("accept_ms", accept_ms), v("compute_ms", compute_ms), v("chunks", chunks);
-    v.later("misses", misses);
+    v.later("misses", misses, kReportMissesMax);
     v.later("cached_disk", cached_disk), v.later("load_ms", load_ms);
-    v.later("fetch_hidden_ms", fetch_hidden_ms), v.later("reads", reads);
+    v.later("fetch_hidden_ms", fetch_hidden_ms), v.later("reads", reads, kEndedReadsMax);
     if (misses.empty() && first != MissKind::none) misses.push_back({first, 0, 0, "", 0});  // the form of older nodes
   }
 };

@@ -121,6 +121,32 @@ TEST_CASE(
   CHECK(report.fallback == Fallback::none);
 }
 
+TEST_CASE("wire/codec: a report has no more nodes, reads and misses than a receiver keeps, and no long names") {
+  FirstToken first;
+  first.report.reads.assign(5000, {"c0", 64, 1});
+  first.report.sources.assign(5000, {"c0", "64"});
+  first.report.misses.assign(5000, {MissKind::evicted, 0, 1, "c0", 9});
+  first.embedding = {1, 2, 3};  // the field behind the report
+  const auto decoded = decode("first_token", encode(Message(first)));
+  REQUIRE_OK(decoded);
+  first.report.reads.resize(kEndedReadsMax), first.report.sources.resize(kReportNodesMax);
+  first.report.misses.resize(kReportMissesMax);
+  CHECK(std::get<FirstToken>(*decoded) == first);
+
+  KvReport kv;
+  kv.holders.assign(5000, {"c0", "64"}), kv.reads.assign(5000, {"c0", 64, 1});
+  const auto report = decode("kv_report", encode(Message(kv)));
+  REQUIRE_OK(report);
+  kv.holders.resize(kReportNodesMax), kv.reads.resize(kEndedReadsMax);
+  CHECK(std::get<KvReport>(*report) == kv);
+
+  kv.req = std::string(300, 'r');  // only texts in these lists are short
+  kv.reads[1].node = std::string(257, 'n');
+  const auto refused = decode("kv_report", encode(Message(kv)));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().what == "kv_report: reads[1].node has 257 bytes, at most 256 are allowed");
+}
+
 TEST_CASE("wire/codec: an offer of a prefill node that knows no sources names none") {
   Bytes bytes = encode(Message(KvOffer{}));
   REQUIRE(bytes.size() > 9);

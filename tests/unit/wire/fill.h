@@ -15,11 +15,11 @@ class Fill {
  public:
   Fill(uint64_t seed, size_t elements_max) : rng_(seed), elements_max_(elements_max) {}
   template <class T>
-  void operator()(std::string_view, T& field) {
+  void operator()(std::string_view, T& field, size_t = 0) {
     put(field);
   }
   template <class T>
-  void later(std::string_view, T& field) {
+  void later(std::string_view, T& field, size_t = 0) {
     put(field);
   }
 
