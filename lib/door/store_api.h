@@ -99,7 +99,8 @@ class StoreApi {
   Result<Outcome> relocate(const std::string& tenant, const StoreOp& op, Call& call);
   Result<void> remove(const node::ValueKey& key, const StoreOp& op, Call& call);
   Result<void> pin(const node::ValueKey& key, Duration time, Call& call);
-  static Result<http::Response> answer_member(const StoreOp& op, Outcome got, http::Response out);
+  Result<http::Response> answer_member(const std::string& tenant, const StoreOp& op, Outcome& got, http::Response out,
+                                       Call& call);
   Result<void> verify(const std::string& tenant, const StoreOp& op, Outcome& got, Call& call);
   std::shared_ptr<const void> reserve(const std::string& tenant, uint64_t bytes);
 

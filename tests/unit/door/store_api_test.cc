@@ -26,6 +26,7 @@ class FakeDisk final : public node::ValueDisk {
  public:
   std::atomic<int> loads{0};
   std::function<void()> on_load = [] {};
+  std::atomic<const node::ValueBytes*> written{nullptr};  // the last value, which the store of values owns
   /// Tenants of the records that were written, in the order in which the writes began.
   std::vector<std::string> writers() {
     const std::lock_guard lock(mutex_);
@@ -42,7 +43,7 @@ class FakeDisk final : public node::ValueDisk {
     }
     on_write_();
     const std::lock_guard lock(mutex_);
-    if (value != nullptr) bytes_[record.data] = value->view();
+    if (value != nullptr) bytes_[record.data] = value->view(), written = value;
     return {};
   }
   Result<void> move(const wire::ValueRecord& record, const node::ValueKey&, uint64_t) override {
@@ -252,6 +253,23 @@ TEST_CASE("door/store_api: a group is put whole, and each member comes back alon
   CHECK(door.ask(Method::del, "/g").status == 204);
   for (const char* gone : {"/g", "/g?member=layer.0", "/g?member=layer.1", "/g?members=true"})
     CHECK(door.ask(Method::get, gone).status == 404);
+}
+
+TEST_CASE("door/store_api: a get of one member of a group sums this member alone") {
+  auto made = std::make_unique<FakeDisk>([] {});
+  FakeDisk& disk = *made;
+  Door door(true, 1 << 20, std::move(made));
+  const auto group = wire::encode_group({{"a", "first"}, {"b", "second"}});
+  REQUIRE_OK(group);
+  CHECK(door.ask(Method::put, "/g?group=true&durability=d2", *group).status == 201);
+  REQUIRE(disk.written != nullptr);
+  const_cast<char&>(disk.written.load()->view().back()) = 'X';  // memory changes under the store
+  CHECK(door.ask(Method::get, "/g?member=a").body == "first");
+  CHECK(json_of(door.ask(Method::get, "/g?members=true"))["members"].size() == 2);
+  CHECK(door.ask(Method::get, "/g?member=c").status == 404);
+  CHECK(disk.loads == 0);  // as it is when the whole group is found to be damaged
+  CHECK(door.ask(Method::get, "/g?member=b").body == "second");
+  CHECK(disk.loads == 1);
 }
 
 TEST_CASE("door/store_api: what is no whole group is not put as one, and none of its members is there") {
