@@ -133,7 +133,10 @@ void Builder::string_character(NodeId from, NodeId to) {
 void Builder::until(NodeId from, std::string_view mark, NodeId to) {
   MC_ASSERT(!mark.empty());
   std::vector<NodeId> seen;
-  for (size_t i = 0; i < mark.size(); ++i) seen.push_back(node());
+  for (size_t i = 0; i < mark.size(); ++i) {
+    seen.push_back(node());
+    out_.nodes[seen.back()].is_free_text = true;
+  }
   seen.push_back(to);
   jump(from, seen[0]);
   wide_character(seen[0], seen[0]);

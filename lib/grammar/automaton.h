@@ -43,6 +43,7 @@ struct Node {
   std::vector<Jump> jumps;
   bool returns = false;
   bool in_character = false;  // between the bytes of a character of any text
+  bool is_free_text = false;  // in text up to a mark
   uint32_t levels = kNever;
 
   /// A call that goes on here needs no frame.

@@ -18,6 +18,9 @@
 //
 // The mask of one place of the automaton is computed once, for all answers: it does not depend on what is around the
 // place. Only tokens that leave the place's rule are tried against the answer's own stack.
+//
+// A key comes once in an object, also where a schema leaves keys free: a matcher follows the keys of its answer
+// (grammar/object_keys.h), and takes tokens that repeat one out of the mask.
 #pragma once
 
 #include <array>
@@ -33,6 +36,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "grammar/object_keys.h"
 
 namespace mc::grammar {
 
@@ -87,6 +91,9 @@ class Vocabulary {
     return std::span(ids_).subspan(node.first, node.count);
   }
   std::span<const Special> specials() const { return specials_; }
+  /// The tokens that have one quote, and those that have more.
+  std::span<const uint32_t> with_quote() const { return with_quote_; }
+  std::span<const uint32_t> with_quotes() const { return with_quotes_; }
   /// Whether a token may end inside a character: every byte that can go on is a token.
   bool may_split_characters() const { return may_split_; }
   /// unsupported: bytes that the grammar needs have no token of their own, so an answer could not go on.
@@ -97,6 +104,7 @@ class Vocabulary {
   std::vector<Node> nodes_;
   std::vector<uint32_t> ids_;
   std::vector<Special> specials_;
+  std::vector<uint32_t> with_quote_, with_quotes_;
   std::bitset<256> single_;  // bytes that are tokens
   bool may_split_ = false;
 };
@@ -263,15 +271,23 @@ class Matcher {
 
  private:
   Machine::State after(std::string_view bytes);
+  /// Whether the state is in text that no form binds.
+  bool is_free(const Machine::State& state) const;
+  /// Takes the tokens that repeat a key out of the mask.
+  void forbid_repeated_keys(std::vector<uint64_t>& allowed) const;
 
   Masks& masks_;
   Machine machine_;
   Machine::State state_;
+  ObjectKeys keys_;  // of the text behind the last free text
 };
 
-/// Sets bit `id`; ids beyond the mask are ignored.
+/// Sets or clears bit `id`; ids beyond the mask are ignored.
 inline void allow(std::vector<uint64_t>& allowed, uint32_t id) {
   if (id / 64 < allowed.size()) allowed[id / 64] |= uint64_t{1} << (id % 64);
+}
+inline void forbid(std::vector<uint64_t>& allowed, uint32_t id) {
+  if (id / 64 < allowed.size()) allowed[id / 64] &= ~(uint64_t{1} << (id % 64));
 }
 inline bool is_allowed(std::span<const uint64_t> allowed, uint32_t id) {
   return id / 64 < allowed.size() && (allowed[id / 64] >> (id % 64) & 1) != 0;

@@ -186,13 +186,42 @@ Machine::State Matcher::after(std::string_view bytes) {
   return state;
 }
 
+bool Matcher::is_free(const Machine::State& state) const {
+  const auto& nodes = masks_.grammar().automaton().nodes;
+  return std::ranges::any_of(state.places, [&](const Place& place) { return nodes[place.node].is_free_text; });
+}
+
 bool Matcher::accept(uint32_t token) {
   const std::string_view bytes = masks_.vocabulary().text_of(token);
   if (bytes.empty()) return false;
-  Machine::State next = after(bytes);
+  bool was_free = is_free(state_);
+  size_t bound = 0;  // bytes from here on have a form
+  Machine::State next = state_;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (next.places.empty()) return false;
+    next = machine_.step(next, static_cast<uint8_t>(bytes[i]));
+    if (is_free(next)) was_free = true, bound = i + 1;
+  }
   if (next.is_dead()) return false;
+  if (!was_free && keys_.repeats(bytes)) return false;
+  if (was_free) keys_.clear();
+  keys_.push(bytes.substr(bound));
   state_ = std::move(next);
   return true;
+}
+
+void Matcher::forbid_repeated_keys(std::vector<uint64_t>& allowed) const {
+  if (is_free(state_)) return;
+  const Vocabulary& vocabulary = masks_.vocabulary();
+  const auto check = [&](uint32_t id) {
+    if (is_allowed(allowed, id) && keys_.repeats(vocabulary.text_of(id))) forbid(allowed, id);
+  };
+  for (const uint32_t id : vocabulary.with_quotes()) check(id);
+  // One quote ends the key under way, and begins no other one that ends in the same token.
+  const std::bitset<256> ways = keys_.ways_to_repeat();
+  if (ways.none()) return;
+  for (const uint32_t id : vocabulary.with_quote())
+    if (ways.test(static_cast<uint8_t>(vocabulary.text_of(id)[0]))) check(id);
 }
 
 void Matcher::fill(std::vector<uint64_t>& allowed) {
@@ -233,6 +262,7 @@ void Matcher::fill(std::vector<uint64_t>& allowed) {
   for (const Vocabulary::Special* special : masks_.specials())
     if (!after(special->text).is_dead()) allow(allowed, special->id);
   machine_.forget_frames(frames);
+  forbid_repeated_keys(allowed);
 }
 
 }  // namespace mc::grammar

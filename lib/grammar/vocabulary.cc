@@ -59,6 +59,8 @@ Vocabulary Vocabulary::build(std::span<const std::string> texts, const std::vect
     if (last.count == UINT16_MAX) continue;
     ++last.count;
     out.ids_.push_back(id);
+    if (const auto quotes = std::count(text.begin(), text.end(), '"'); quotes > 0)
+      (quotes == 1 ? out.with_quote_ : out.with_quotes_).push_back(id);
     if (text.size() == 1) out.single_.set(static_cast<uint8_t>(text[0]));
     former = text;
   }

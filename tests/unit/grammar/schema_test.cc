@@ -112,6 +112,27 @@ TEST_CASE("grammar: further members never repeat a listed name") {
   CHECK_FALSE(takes(open, R"({"\u0061b":true})"));
 }
 
+TEST_CASE("grammar: a key comes once in an object, however it is written") {
+  const std::string any = R"({"json":"object"})";
+  const std::string more =
+      R"({"schema":{"properties":{"x":{"type":"null"}},"additionalProperties":{"type":"integer"}}})";
+  const std::string behind = R"({"seq":[{"until":"</think>"},{"json":"object"}]})";
+  const std::string either = R"({"schema":{"anyOf":[{"properties":{"x":{}},"additionalProperties":true},{}]}})";
+  for (const char* good : {R"({"a":1,"ab":2,"b":{"a":[{"a":1},{"a":2}]},"":0})", R"({"a":"\",\"a\":","\"":1,"\\":2})"})
+    CHECK(takes(any, good));
+  for (const char* bad : {R"({"a":1,"a":2})", R"({"":1,"":2})", R"({"a":1,"\u0061":2})", R"({"é":1,"\u00E9":2})",
+                          R"({"€":1,"\u20ac":2})", R"({"a\"b":1,"a\u0022b":2})", R"({"a":{"a":1},"b":[],"a":2})",
+                          R"([{"a":1,"a":2}])", R"({"\/":1,"/":2})", R"({"\n":1,"\u000a":2})"})
+    CHECK_FALSE(takes(R"({"json":"value"})", bad));
+  CHECK(takes(more, R"({"x":null,"a":1,"b":2})"));
+  CHECK_FALSE(takes(more, R"({"x":null,"a":1,"a":2})"));
+  CHECK(takes(either, R"({"x":1,"y":2})"));
+  CHECK_FALSE(takes(either, R"({"x":1,"y":2,"y":3})"));
+  CHECK_FALSE(takes(either, R"({"y":2,"x":1,"y":3})"));
+  CHECK(takes(behind, R"(say {"a":1,"a":2, or "{"a</think>{"a":1,"b":2})"));
+  CHECK_FALSE(takes(behind, R"(say {"a":1}</think>{"a":1,"a":2})"));
+}
+
 TEST_CASE("grammar: an integer is taken exactly when it lies in its range") {
   Rng rng(seed());
   INFO("seed " << seed());
