@@ -31,7 +31,8 @@ struct Words {
   std::string cut_off, unreadable;  // the errors as they are printed
 };
 
-/// A row of the table. `end` is written last when a row is taken and first when it becomes free.
+/// A row of the table. `end` is written last when a row is taken and first when it becomes free. The other stores
+/// release it, so that a reader who sees one of them sees that `end` has changed.
 struct Row {
   std::atomic<const std::byte*> begin{nullptr}, end{nullptr};
   std::atomic<const Words*> words{nullptr};
@@ -48,8 +49,11 @@ static_assert(std::atomic<const Words*>::is_always_lock_free);
 const Words* words_of(const std::byte* address) {
   for (const Row& row : g_rows) {
     const std::byte* end = row.end.load(std::memory_order_acquire);
-    if (end != nullptr && row.begin.load(std::memory_order_relaxed) <= address && address < end)
-      return row.words.load(std::memory_order_relaxed);
+    if (end == nullptr || end <= address) continue;
+    const bool is_inside = row.begin.load(std::memory_order_acquire) <= address;
+    const Words* words = row.words.load(std::memory_order_acquire);
+    const bool was_there = row.end.load(std::memory_order_relaxed) == end;  // else another thread has freed the row
+    if (was_there && is_inside) return words;
   }
   return nullptr;
 }
@@ -95,8 +99,8 @@ void watch(std::span<const std::byte> bytes, const Words& words) {
   const std::lock_guard lock(g_rows_mutex);
   for (Row& row : g_rows) {
     if (row.words.load(std::memory_order_relaxed) != nullptr) continue;
-    row.words.store(&words, std::memory_order_relaxed);
-    row.begin.store(bytes.data(), std::memory_order_relaxed);
+    row.words.store(&words, std::memory_order_release);
+    row.begin.store(bytes.data(), std::memory_order_release);
     row.end.store(bytes.data() + bytes.size(), std::memory_order_release);
     return;
   }
@@ -106,9 +110,9 @@ void forget(const Words& words) {
   const std::lock_guard lock(g_rows_mutex);
   for (Row& row : g_rows) {
     if (row.words.load(std::memory_order_relaxed) != &words) continue;
-    row.end.store(nullptr, std::memory_order_release);
-    row.begin.store(nullptr, std::memory_order_relaxed);
-    row.words.store(nullptr, std::memory_order_relaxed);
+    row.end.store(nullptr, std::memory_order_relaxed);
+    row.begin.store(nullptr, std::memory_order_release);
+    row.words.store(nullptr, std::memory_order_release);
   }
 }
 
