@@ -95,6 +95,11 @@ class Mutants(unittest.TestCase):
         for mutant in mutants:
             self.assertEqual(mutant["caught"], mutant["of"], mutant)
 
+    def test_kernels_without_mutants_are_refused(self):
+        code, _, err = gpu("--mutants", "--kernel", "mixed")
+        self.assertEqual(code, 2, err)
+        self.assertIn("no mutants", err)
+
     def test_without_the_rules_some_mutants_pass(self):
         """The negative control: results alone do not show every missing synchronisation."""
         code, lines, _ = gpu("--mutants", "--no-checks", *([] if FULL else ["--kernel", "decode"]))

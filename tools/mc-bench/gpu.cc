@@ -414,15 +414,17 @@ ExpertsOptions experts_options(const cli::Args& args) {
 }
 
 Result<int> run_mutants(const cli::Args& args) {
-  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
-  Parallel parallel(1);
-  MutantCases cases(args, parallel, *rows);
   const auto is_chosen = [&](gpu::AttentionKernel kernel) {
     const std::vector<std::string> names = args.list(kGpuKernels);
     return std::any_of(std::begin(kGpuKernelNames), std::end(kGpuKernelNames), [&](const auto& row) {
       return row.second == kernel && std::find(names.begin(), names.end(), row.first) != names.end();
     });
   };
+  if (std::ranges::none_of(kSweeps, [&](const GpuSweep& sweep) { return is_chosen(sweep.kernel); }))
+    return bad_value(kGpuKernels, "mixed has the kernels of the others, and no mutants of its own");
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
+  Parallel parallel(1);
+  MutantCases cases(args, parallel, *rows);
   bool all_chosen = true;
   std::string missed;
   for (const GpuMutant& mutant : gpu_mutants())
