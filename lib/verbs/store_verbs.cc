@@ -162,7 +162,8 @@ Result<int> list_members_of(const cli::Args& args, StoreClient& store) {
     char line[64];
     std::snprintf(line, sizeof line, "%11lld  %8.8s  ", static_cast<long long>(member["bytes"].as_int()),
                   std::string(member["crc32c"].as_string()).c_str());
-    out += line + std::string(member["name"].as_string()) + "\n";
+    const std::string name(member["name"].as_string());
+    out += line + (node::check_value_key(name) ? name : Json(name).dump()) + "\n";  // a name may have line feeds
   }
   MC_CHECK(write_foreign(1, out));
   return 0;

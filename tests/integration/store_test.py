@@ -186,6 +186,10 @@ class Store(unittest.TestCase):
                 self.assertEqual(code, 2)
                 self.assertIn("is no name of a file", err)
                 self.assertEqual(os.listdir(folder), [])
+                code, out, err = self.verb("get", "evil", "--members", "--tenant", "one")
+                self.assertEqual(code, 0, err)
+                shown = name.decode() if query else json.dumps(name.decode())
+                self.assertEqual([line.split(None, 2)[2] for line in out.decode().splitlines()], [shown])
                 if query:
                     got = self.verb("get", "evil", "--member", name.decode(), "--tenant", "one")
                     self.assertEqual(got[:2], (0, b"hi"))
