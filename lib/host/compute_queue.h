@@ -60,7 +60,7 @@ class ComputeQueue {
   std::set<uint64_t> cancelled_;              // of runs that wait or are under way
   std::map<uint64_t, uint32_t> layers_here_;  // of the prefixes of such runs that lack layers
   std::vector<uint64_t> current_;             // the runs under way
-  bool is_followed_ = false;                  // the chunk taken last is
+  bool is_followed_ = false;                  // RunChunk::is_followed of the chunk that was taken last
 };
 
 }  // namespace mc::host

@@ -196,7 +196,7 @@ void ModelCompute::run_chunks(node::RunChunk first) {
   compute(sound, step);
 }
 
-/// As many as a pass takes at a time. The step is in the first one, because clients wait for its tokens.
+/// Computes as many chunks in a pass as it takes. The step is in the first pass, because clients wait for its tokens.
 void ModelCompute::compute(std::span<Chunk* const> chunks, Step* step) {
   const auto is_whole = [&](const Chunk& chunk) {
     return chunk.pass.scored == 0 && chunk.pass.first_layer == 0 && chunk.pass.end_layer == 0;

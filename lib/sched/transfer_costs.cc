@@ -69,7 +69,7 @@ void TransferCosts::add(uint32_t source, uint32_t reader, const FinishedRead& re
   if (source == reader || !reader_at(source) || !reader_at(reader)) return;
   if (!is_positive(read.bytes) || !is_positive(read.seconds)) return;
   Reader& at = readers_[reader];
-  if (!at.readable) return;  // its announced rate is no rate meanwhile (NodeCosts::cost)
+  if (!at.readable) return;  // a node that cannot be read announces no rate (NodeCosts::cost)
   Sample sample{read, now};
   const double announced_s = read.bytes * at.s_per_byte;
   sample.read.seconds = std::clamp(read.seconds, announced_s / kFactorMax, announced_s * kFactorMax);
