@@ -8,6 +8,14 @@ namespace {
 
 constexpr size_t kListedMax = 50;  // running requests in a list, and as many ended ones
 
+/// The first bytes of a message, which may come from a node, up to a whole character.
+std::string kept_message(std::string_view message) {
+  if (message.size() <= RequestRecords::kMessageBytesMax) return std::string(message);
+  std::string_view begin = message.substr(0, RequestRecords::kMessageBytesMax);
+  while (!begin.empty() && (message[begin.size()] & 0xC0) == 0x80) begin.remove_suffix(1);
+  return std::string(begin) + "...";
+}
+
 Json considered_json(const node::RequestSummary& summary) {
   Json out = Json::array();
   for (const node::Considered& c : summary.considered) {
@@ -120,7 +128,7 @@ void RequestRecords::end(const node::Reply& reply, TimePoint now) {
   Json out = Json::object({{"id", reply.req}, {"x_request_id", progress.client_id}});
   out.set("outcome", rejected ? "rejected" : failed ? "failed" : "finished");
   out.set("reason", failed || rejected ? to_string(reply.reason) : to_string(reply.finish));
-  if (failed || rejected) out.set("stage", to_string(reply.stage)).set("message", reply.message);
+  if (failed || rejected) out.set("stage", to_string(reply.stage)).set("message", kept_message(reply.message));
   if (rejected)
     out.set("bound", sched::to_string(reply.bound))
         .set("predicted_ms", reply.predicted_ms)

@@ -33,13 +33,15 @@ struct RequestProgress {
 class RequestRecords {
  public:
   static constexpr size_t kEndedMax = 2000;  // about 2 KiB each
+  static constexpr size_t kMessageBytesMax = 2048;
 
   void begin(const RequestId& req, RequestProgress progress);
   /// The request must run.
   RequestProgress& running(const RequestId& req) { return running_.at(req); }
   /// Forgets a request that was never submitted.
   void drop(const RequestId& req) { running_.erase(req); }
-  /// The request's last reply: its record is kept until kEndedMax later requests have ended.
+  /// The request's last reply: its record is kept until kEndedMax later requests have ended, with the first
+  /// kMessageBytesMax bytes of an error's message.
   void end(const node::Reply& reply, TimePoint now);
   /// The record under our id, an answer's id (cmpl-X, chatcmpl-X) or the client's x-request-id. Clients repeat their
   /// ids: the newest wins.

@@ -80,6 +80,29 @@ TEST_CASE("door/request_records: the oldest record of an ended request goes firs
   CHECK(records.find("running", {}));
 }
 
+TEST_CASE("door/request_records: the begin of a long message is kept, and no half of a character") {
+  for (const size_t size : {RequestRecords::kMessageBytesMax, RequestRecords::kMessageBytesMax + 1, size_t{1} << 20})
+    for (const std::string& first : {std::string(), std::string("x")}) {
+      RequestRecords records;
+      node::Reply reply = finished("req_A");
+      reply.kind = node::Reply::Kind::failed, reply.reason = node::Reason::internal;
+      reply.stage = node::RequestStage::prefill;
+      reply.message = first;
+      while (reply.message.size() < size) reply.message += "\xC3\xA9";
+      records.begin("req_A", progress(""));
+      records.end(reply, {});
+      const std::string kept((*records.find("req_A", {}))["message"].as_string());
+      CHECK_FALSE(find_invalid_utf8(kept).has_value());
+      if (reply.message.size() <= RequestRecords::kMessageBytesMax) {
+        CHECK(kept == reply.message);
+      } else {
+        CHECK(kept.size() >= RequestRecords::kMessageBytesMax - 1);
+        CHECK(kept.size() <= RequestRecords::kMessageBytesMax + 3);
+        CHECK(kept.ends_with("\xC3\xA9..."));
+      }
+    }
+}
+
 TEST_CASE("door/request_records: a list names running requests first, then ended ones from the newest on") {
   RequestRecords records;
   for (const char* id : {"a", "b"}) {
