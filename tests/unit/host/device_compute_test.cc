@@ -128,6 +128,57 @@ TEST_CASE("host/device_compute: chunks that follow each other share a pass, and 
 }
 
 TEST_CASE(
+    "host/device_compute: a refused chunk leaves the others of its pass, and a step behind them, as they are alone") {
+  const auto run = [](bool is_followed) {
+    DeviceCompute on;
+    std::map<uint64_t, Code> ends;
+    std::vector<uint32_t> tokens;
+    const auto await = [&](size_t count) {
+      while (ends.size() < count) {
+        const node::Event event = on.next();
+        if (const auto* chunk = std::get_if<node::ChunkDone>(&event)) {
+          ends[chunk->run] = chunk->code;
+          if (chunk->code == Code::ok) tokens.push_back(chunk->sampled.token);
+        } else if (const auto* step = std::get_if<node::StepDone>(&event)) {
+          ends[step->run] = step->code;
+          REQUIRE(step->rows->out.size() == 1);
+          tokens.push_back(step->rows->out[0].sampled.token);
+        }
+      }
+    };
+    node::RunChunk prompt = DeviceCompute::chunk();
+    prompt.sampling.temperature = 0;
+    on.compute->submit(prompt);
+    await(1);
+    node::RunChunk other = prompt, refused = prompt;
+    other.run = 8, other.pages = {1}, other.is_followed = is_followed;
+    refused.run = 9, refused.pages = {3}, refused.attention = "none", refused.is_followed = is_followed;
+    node::JoinBatch joins{.sequence = 1, .position = 20, .tokens_max = 64, .pages = {2}, .attention = "full"};
+    joins.sampling.temperature = 0, joins.prompt_tokens = 20;
+    node::RunStep step{.run = 10, .rows = std::make_shared<node::StepRows>()};
+    step.rows->in.push_back({.sequence = 1, .token = tokens.at(0), .position = 20});
+    step.rows->out.resize(1);
+    on.compute->submit(other);
+    if (!is_followed) await(2);
+    on.compute->submit(refused);
+    if (!is_followed) await(3);
+    on.compute->submit(std::move(joins));
+    on.compute->submit(std::move(step));
+    await(4);
+    std::ranges::sort(tokens);  // a pass may end in any order
+    const std::vector<std::byte> pages(on.pool.data(), on.pool.data() + on.pool.size());
+    return std::tuple(ends, tokens, pages, on.driver->gpu().operations());
+  };
+  const auto together = run(true), apart = run(false);
+  CHECK(std::get<0>(together) ==
+        std::map<uint64_t, Code>{{7, Code::ok}, {8, Code::ok}, {9, Code::invalid}, {10, Code::ok}});
+  CHECK(std::get<0>(together) == std::get<0>(apart));
+  CHECK(std::get<1>(together) == std::get<1>(apart));
+  CHECK(std::get<2>(together) == std::get<2>(apart));
+  CHECK(std::get<3>(together) < std::get<3>(apart));
+}
+
+TEST_CASE(
     "host/device_compute: a GPU that dies in a chunk fails it with the reason, and the compute is lost after that") {
   uint64_t loaded = 0;
   {
