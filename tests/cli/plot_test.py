@@ -91,9 +91,12 @@ class Series(unittest.TestCase):
 
     def test_what_cannot_be_plotted_is_refused_by_name(self):
         row = json.dumps({"rate": 1, "p99": 2}).encode()
+        lists = json.dumps({"argv": ["serve"], "errors": [], "itls": [[1, 2]], "rate": [1]}).encode()
         many = "".join(json.dumps({"a": str(i % 40), "x": i, "y": i}) + "\n" for i in range(400)).encode()
         for words, stdin, needle in (
             (["--x", "nope", "--y", "p99"], row, "keys with numbers: p99 rate"),
+            (["--x", "nope", "--y", "rate"], lists, "keys with numbers: rate\n"),
+            (["--cdf", "nope"], lists, "keys with numbers: itls rate\n"),
             (["--y", "p99"], row, "--x KEY"),
             (["--x", "rate", "--y", "p99", "--cdf", "p99"], row, "--cdf has no --x"),
             (["--x", "rate", "--y", "p99", "--where", "rate"], row, "KEY=VALUE"),

@@ -163,13 +163,23 @@ std::vector<PlotPoint> medians_of(std::map<double, std::vector<double>> by_x) {
   return out;
 }
 
+/// Whether gather finds a number in `value`. Only a distribution looks into lists of lists.
+bool holds_numbers(const Json& value, bool distribution) {
+  const auto is_number = [](const Json& item) { return item.is_number(); };
+  const std::span<const Json> items = value.items();
+  return value.is_number() || std::any_of(items.begin(), items.end(), [&](const Json& item) {
+           const std::span<const Json> inner = item.items();
+           return item.is_number() || (distribution && std::any_of(inner.begin(), inner.end(), is_number));
+         });
+}
+
 Error nothing_to_plot(const std::vector<Json>& lines, const PlotPlan& plan) {
   std::string wanted = plan.distribution ? "" : plan.x + " with ";
   for (size_t i = 0; i < plan.y.size(); ++i) wanted += (i ? " or " : "") + plan.y[i];
   std::set<std::string> keys;
   for (const Json& line : lines)
     for (const JsonMember& member : line.members())
-      if (member.value.is_number() || member.value.is_array()) keys.insert(member.key);
+      if (holds_numbers(member.value, plan.distribution)) keys.insert(member.key);
   std::string have;
   for (const std::string& key : keys)
     if (have.size() < 600) have += " " + key;
