@@ -335,7 +335,7 @@ Result<http::Response> StoreApi::answer_member(const std::string& tenant, const 
   const wire::GroupMember* member = wire::find_member(*members, op.member);
   if (member == nullptr)
     return user_error(err::kNotFound, "the group has no member of that name", "member",
-                      "members=true lists the members that it has");
+                      "list its members: mc-cache get --members, or members=true over HTTP");
   for (auto& [name, text] : out.headers)
     if (name == kStoreCrcHeader) text = crc_text(member->crc);
   out.lent = member->bytes;
