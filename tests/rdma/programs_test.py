@@ -115,7 +115,7 @@ def run_all():
     if done.returncode == cluster.SKIP:
         print(done.stderr, file=sys.stderr)
         sys.exit(cluster.SKIP)
-    # What the doctor said is long, and its checks show it: the log of a failed start must not fall out of the end.
+    # The doctor's lines are long, and its checks show them: the log of a failed start must not fall out of the end.
     served = done.stdout.partition("MC-DOCTOR")[0]
     found = {"said": served[-6000:] + done.stderr[-3000:]}
     for line in done.stdout.splitlines():
