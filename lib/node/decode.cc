@@ -10,6 +10,7 @@ namespace mc::node {
 Decode::Decode(WorkerOptions worker, DecodeOptions options)
     : Worker(std::move(worker)),
       decode_(options),
+      unlisted_(peers(), decode_.peer_wait),
       batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_),
       holders_(options_.layout, reads_, numbers_, peers(), decode_.fetch_timeout) {
   MC_ASSERT(decode_.batch_max > 0);
@@ -22,15 +23,11 @@ Decode::Request* Decode::find(const RequestId& req, uint32_t attempt) {
 
 void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::KvOffer>(&event.message)) {
-    if (!wait_for_listing(event, now)) on_offer(event, *offer, now, out);
+    if (!unlisted_.keep(event, now)) on_offer(event, *offer, now, out);
   } else if (const auto* complete = std::get_if<wire::KvComplete>(&event.message)) {
     on_complete(event, *complete, now, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
-    if (event.from == kConductor)
-      std::erase_if(unlisted_, [&](const Unlisted& u) {
-        const wire::RequestSpec& spec = std::get<wire::KvOffer>(u.event.message).spec;
-        return spec.req == cancel->req && spec.attempt <= cancel->attempt;
-      });
+    if (event.from == kConductor) unlisted_.cancel(*cancel);
     const auto it = requests_.find(cancel->req);
     if (it == requests_.end() || it->second->spec.attempt > cancel->attempt) return;
     if (event.from != kConductor && event.instance != it->second->prefill_instance) return;
@@ -57,25 +54,6 @@ void Decode::on_complete(const Received& event, const wire::KvComplete& complete
   r->answer.push_back(complete.first_token);
   holders_.give_up_unread(*r, out);
   try_join(*r, out);
-}
-
-// The conductor sends a change of membership to the members one by one, so an offer may arrive before the list that
-// names its sender.
-bool Decode::wait_for_listing(const Received& event, TimePoint now) {
-  if (peers().has(event.from, event.instance) || unlisted_.size() >= kUnlistedMax) return false;
-  unlisted_.push_back({event, after(now, decode_.peer_wait)});
-  return true;
-}
-
-void Decode::look_at_unlisted(TimePoint now, Actions& out) {
-  std::deque<Unlisted> waiting;
-  waiting.swap(unlisted_);
-  for (Unlisted& u : waiting) {
-    if (peers().has(u.event.from, u.event.instance) || now >= u.until)
-      on_offer(u.event, std::get<wire::KvOffer>(u.event.message), now, out);
-    else
-      unlisted_.push_back(std::move(u));
-  }
 }
 
 void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out) {
@@ -181,7 +159,8 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
 }
 
 void Decode::on_tick(TimePoint now, Actions& out) {
-  look_at_unlisted(now, out);
+  for (const Received& event : unlisted_.take_ready(now))
+    on_offer(event, std::get<wire::KvOffer>(event.message), now, out);
   holders_.on_tick(now, out);
   take_from_holders(now, out);
   std::vector<RequestPtr> late, stalled;
@@ -204,10 +183,9 @@ void Decode::on_tick(TimePoint now, Actions& out) {
 }
 
 TimePoint Decode::role_wakeup() const {
-  TimePoint at = holders_.next_wakeup();
+  TimePoint at = std::min(holders_.next_wakeup(), unlisted_.next_wakeup());
   for (const auto& [id, r] : requests_)
     at = std::min({at, after(r->deadline, decode_.grace), r->stalls() ? r->stalled_at : kNever});
-  for (const Unlisted& u : unlisted_) at = std::min(at, u.until);
   return at;
 }
 
@@ -400,11 +378,6 @@ void Decode::publish_prompt(Request& r) {
 
 // ---- the batch ---------------------------------------------------------------------------------
 
-// Blocks of an answer may be reused only where a prefill would compute equal bytes.
-bool Decode::may_publish(const Request& r) const {
-  return !r.spec.no_cache && r.spec.decode_attention == r.spec.prefill_attention;
-}
-
 void Decode::step(TimePoint, Actions& out) {
   while (batch_.may_start() && prepare_step(out)) batch_.start(numbers_.next(), out);
   batch_.collect(out);
@@ -510,7 +483,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
     }
     if (told == tokens.rows.size()) tokens.rows.emplace_back();
     ++stats_.tokens;
-    if (!batch_.book(r, row, may_publish(r), tokens.rows[told++])) finished_.push_back(rows[i]);
+    if (!batch_.book(r, row, r.publishes_answer(), tokens.rows[told++])) finished_.push_back(rows[i]);
   }
   tokens.rows.resize(told);
   if (told > 0) to_conductor(tokens_, out);

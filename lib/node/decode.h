@@ -19,6 +19,7 @@
 #include "node/batch.h"
 #include "node/failure.h"
 #include "node/holder_reads.h"
+#include "node/unlisted_offers.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -64,8 +65,6 @@ class Decode final : public Worker {
 
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
   void on_complete(const Received& event, const wire::KvComplete& complete, TimePoint now, Actions& out);
-  bool wait_for_listing(const Received& event, TimePoint now);
-  void look_at_unlisted(TimePoint now, Actions& out);
   void refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out);
   void admit(TimePoint now, Actions& out);
   bool accept(const RequestPtr& r, TimePoint now, Actions& out);
@@ -86,18 +85,11 @@ class Decode final : public Worker {
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
   void settle(Request& r, Actions& out);
-  bool may_publish(const Request& r) const;
   wire::Tokens& fresh_tokens();
   uint64_t batch_tokens() const;
 
   DecodeOptions decode_;
-  struct Unlisted {
-    Received event;  // a KvOffer from a node that is not listed yet
-    TimePoint until;
-  };
-  static constexpr size_t kUnlistedMax = 256;
-  std::deque<Unlisted> unlisted_;  // in order of arrival
-
+  UnlistedOffers unlisted_;
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
   std::deque<RequestPtr> waiting_offers_;
   Batch batch_;

@@ -51,6 +51,8 @@ struct DecodeRequest {
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.ids.size()) - spec.resumed; }
   /// The token ids of a full block of the sequence.
   std::vector<uint32_t> block_ids(uint32_t block, uint32_t block_tokens) const;
+  /// Whether blocks of the answer may be reused: only where a prefill would compute equal bytes.
+  bool publishes_answer() const { return !spec.no_cache && spec.decode_attention == spec.prefill_attention; }
   /// All KV was announced complete, but extents are missing and none is being read: a notify was lost.
   bool stalls() const {
     return phase == Phase::receiving && complete && !arrivals.reading() && from_holders.parts == 0;
