@@ -93,6 +93,8 @@ struct Hello {
   // Memory and disk for blocks of a cache node, by which other nodes share their blocks out; 0: no cache node, or one
   // of an older version.
   uint64_t cache_bytes = 0;
+  // Uncached tokens of a prompt that a decode node computes itself at most; 0: it computes no prompts.
+  uint32_t inline_tokens = 0;
 
   bool operator==(const Hello&) const = default;
   template <class V>
@@ -103,7 +105,7 @@ struct Hello {
     v("context_tokens", context_tokens), v("stages", stages), v("cost", cost);
     v("labels", labels), v("version", version);
     v.later("key_file", key_file), v.later("key_check", key_check), v.later("device", device);
-    v.later("cache_bytes", cache_bytes);
+    v.later("cache_bytes", cache_bytes), v.later("inline_tokens", inline_tokens);
   }
 };
 
@@ -380,7 +382,7 @@ struct RequestSpec {
 struct PrefillStart {
   static constexpr std::string_view kType = "prefill_start";
   RequestSpec spec;
-  std::string decode;  // chosen decode node
+  std::string decode;  // chosen decode node; the receiver itself where it computes the prompt too
   InstanceId decode_instance;
   std::vector<Source> sources;         // fetch plan: ascending runs, then holders that may replace one; empty = none
   std::vector<Source> decode_sources;  // KvOffer::sources
