@@ -31,7 +31,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
   Snapshot s;
   s.block_tokens = block_tokens, s.block_bytes = block_bytes;
   s.lengths = &lengths_;
-  slots_.clear(), holders_.clear(), prefills_.clear(), decodes_.clear();
+  slots_.clear(), holders_.clear(), prefills_.clear(), decodes_.clear(), inlines_.clear();
   ready_prefills_ = ready_decodes_ = 0;
   for (const BoardMember& member : members) {
     if (nodes.size() <= member.slot) nodes.resize(member.slot + size_t{1});
@@ -67,8 +67,10 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       s.decode.push_back(std::move(view));
       decodes_.push_back({member.slot, !member.draining});
       ready_decodes_ += !member.draining;
+      if (member.inline_tokens > 0) inlines_.push_back({member.slot, member.inline_tokens});
     }
-    costs.push_back({member.slot, member.prefill, member.decode, member.readable, member.announced, member.model});
+    const bool computes_prompts = member.prefill || member.inline_tokens > 0;
+    costs.push_back({member.slot, computes_prompts, member.decode, member.readable, member.announced, member.model});
   }
   for (const Node& gone : nodes_) MC_ASSERT(!gone.here || (gone.unfinished == 0 && gone.rows == 0));
   MC_ASSERT_EQ(slots_.size(), holders_.size());
@@ -168,7 +170,7 @@ void Board::place(Booking& booking, TimePoint now) {
   MC_ASSERT(booking.prefill >= 0 && booking.decode >= 0 && booking.prefill_s >= 0);
   booking.placed = booking.queued = true;
   Node& prefill = at(booking.prefill);
-  MC_ASSERT(prefill.prefill >= 0);
+  MC_ASSERT(prefill.prefill >= 0 || booking.prefill == booking.decode);
   ++prefill.unfinished;
   prefill.queued_s += booking.prefill_s;
   prefill.busy_until = after(std::max(prefill.busy_until, now), from_seconds(booking.prefill_s));
@@ -287,6 +289,15 @@ Snapshot& Board::look(const Ask& ask, TimePoint now) {
   look_at_blocks(ask);
   restrict_nodes(ask);
   set_bars(ask, now);
+  s.inlines.clear();
+  for (const InlinePlace& place : inlines_) {
+    const Node& node = nodes_[place.slot];
+    const HolderView& here = s.holders[static_cast<size_t>(node.holder)];
+    s.inlines.push_back({static_cast<uint32_t>(node.decode), place.tokens_max,
+                         here.readable_blocks - std::min(here.readable_blocks, here.disk_blocks),
+                         to_seconds(std::max(node.busy_until, now) - now),
+                         costs_.has_prefilled(static_cast<int>(place.slot))});
+  }
   if (ask.queue_max_s)
     for (PrefillView& view : s.prefill) view.accepting &= view.queue_s <= *ask.queue_max_s;
   return s;

@@ -36,13 +36,14 @@ struct BoardMember {
   bool draining = false;
   std::string model;
   uint64_t capacity_tokens = 0;  // decode nodes only
+  uint32_t inline_tokens = 0;    // of a prompt that a decode node computes itself; 0 = it computes no prompts
   TimePoint since{};             // time when the node joined
   Cost announced;
 };
 
 /// A request's entry in the books. Its owner stores it and passes it to the board. Only the board changes it.
 struct Booking {
-  int prefill = -1, decode = -1;  // slots
+  int prefill = -1, decode = -1;  // slots; one and the same for a prompt that its decode node computes
   std::vector<int> sources;       // slots of the nodes from which blocks are fetched while the request is queued
   double prefill_s = 0;           // predicted seconds of prefill
   uint64_t tokens = 0;            // tokens of the context
@@ -123,7 +124,10 @@ class Board {
   bool is_draining(int slot) const { return at(slot).draining; }
   /// Number of requests that have ended their prefill on the node.
   uint64_t ended_prefills(int slot) const { return at(slot).ended_prefills; }
-  uint32_t requests(int slot) const { return at(slot).unfinished + at(slot).rows; }
+  uint32_t requests(int slot) const {
+    const Node& node = at(slot);
+    return node.rows + (node.prefill >= 0 ? node.unfinished : 0);  // what a decode node computes is a row of it too
+  }
   /// The accepting prefill nodes of a model, and the shortest queue of them.
   struct Queues {
     uint32_t nodes = 0;
@@ -164,6 +168,11 @@ class Board {
     bool ready = false;
   };
 
+  /// A decode node that computes short prompts itself.
+  struct InlinePlace {
+    uint32_t slot = 0, tokens_max = 0;
+  };
+
   Node& at(int slot);
   const Node& at(int slot) const { return const_cast<Board*>(this)->at(slot); }
   void show(const Node& node);
@@ -180,6 +189,7 @@ class Board {
   std::vector<uint32_t> holders_;
   std::vector<PrefillPlace> prefills_;
   std::vector<DecodePlace> decodes_;
+  std::vector<InlinePlace> inlines_;
   uint32_t ready_prefills_ = 0, ready_decodes_ = 0;
   NodeCosts costs_;
   TransferCosts transfers_;

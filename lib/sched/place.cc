@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/assert.h"
-#include "sched/policy.h"
+#include "sched/inline_place.h"
 
 namespace mc::sched {
 
@@ -146,6 +146,7 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.ttft_s = out.tbt_s = out.predicted_s = out.allowed_s = 0;
   out.reason = NoPlace::none;
   out.verdict = {};
+  out.inlined.reset(), out.is_inlined = false;
   add_candidates(snapshot, out.candidates);
   if (out.candidates.empty()) {
     out.reason = NoPlace::no_prefill;
@@ -167,7 +168,9 @@ void place(const Snapshot& snapshot, const Policy& policy, const Options& option
   out.tbt_s = predict_tbt(snapshot, snapshot.decode[static_cast<size_t>(out.decode)]);
   // Before any prefill work is spent (Mooncake 5.6).
   static const Admission* const usual = find_admission("committed");
-  out.verdict = (options.admission ? options.admission : usual)->decide(snapshot, out, options);
+  const Admission& admission = options.admission ? *options.admission : *usual;
+  if (choose_inline(snapshot, options, admission, out)) return;
+  out.verdict = admission.decide(snapshot, out, options);
   if (out.verdict.admit) return;
   out.reason = NoPlace::predicted_slo_miss;
   out.predicted_s = out.verdict.predicted_s, out.allowed_s = out.verdict.allowed_s;

@@ -70,6 +70,15 @@ struct alignas(64) DecodeView {
   std::string name;
 };
 
+/// A decode node that computes short prompts itself (sched/inline_place.h).
+struct InlineView {
+  uint32_t decode = 0;        // index into Snapshot::decode
+  uint32_t tokens_max = 0;    // uncached tokens of a prompt that it computes
+  uint32_t local_blocks = 0;  // leading run of the prompt that is in its memory
+  double queue_s = 0;         // predicted seconds until it has computed the prompts that are placed there
+  bool measured = true;       // false: the node has computed no prompt yet, and its cost is an assumption
+};
+
 /// A request on its way to a decode node or decoding there, for admission that looks ahead.
 struct Inflight {
   double arrives_s = 0;     // seconds from now until its KV is on the decode node; negative: the KV is there since then
@@ -98,6 +107,7 @@ struct Options {
   /// predicted TTFT and prefer_s. "" = none.
   std::string prefer;
   double prefer_s = 0.02;
+  bool may_inline = true;  // the request may be computed by a decode node alone
   AdmissionOptions admitting;
 };
 
@@ -110,6 +120,7 @@ struct Snapshot {
   std::vector<HolderView> holders;
   std::vector<std::string> holder_names;  // index as in `holders`
   std::vector<DecodeView> decode;
+  std::vector<InlineView> inlines;  // empty in most clusters
   /// Runs behind the leading run of every node, by first block. Nearly always empty, because one node has all blocks or
   /// none has more.
   std::vector<HolderRun> later_runs;
@@ -140,13 +151,27 @@ struct Candidate {
   double rank_s() const { return ttft_s + handicap_s; }
 };
 
+/// A decode node that may compute the prompt itself, next to the best pair of nodes; `explain` shows it.
+struct InlineCandidate {
+  uint32_t decode = 0;  // index into Snapshot::decode
+  uint32_t local_blocks = 0;
+  double queue_s = 0, prefill_s = 0, ttft_s = 0;
+  double gap_s = 0;  // longest time between two tokens of the node's requests: a step with the chunk in its pass
+  bool measured = true;
+};
+
 struct Placement {
   int candidate = -1;  // index into candidates, -1 = rejected
   int decode = -1;     // index into Snapshot::decode
   double ttft_s = 0, tbt_s = 0;
   NoPlace reason = NoPlace::none;         // why there is no candidate
   double predicted_s = 0, allowed_s = 0;  // predicted value and limit of the bound that failed
-  Verdict verdict;                        // the values that admission used, also when it admitted the request
+  /// The best decode node that may compute the prompt itself. `is_inlined`: it does, and no prefill node is used;
+  /// `candidate` is then the prefill node that was worse.
+  std::optional<InlineCandidate> inlined;
+  bool is_inlined = false;
+  double handed_over_s = 0;  // predicted seconds until the KV of `candidate` is on `decode`; only beside `inlined`
+  Verdict verdict;           // the values that admission used, also when it admitted the request
   std::vector<Candidate> candidates;
 };
 
@@ -226,8 +251,8 @@ int choose_decode(const Snapshot& snapshot);
 inline double predict_tbt(const Snapshot& snapshot, const DecodeView& node) {
   return node.cost.step(node.rows + 1, static_cast<double>(node.kv_tokens + snapshot.tokens));
 }
-/// The whole decision: policy, decode choice, admission. Pure apart from the draws from `rng`. The candidates are the
-/// prefill nodes that no bar separates from the chosen decode node.
+/// The whole decision: policy, decode choice, inlined prefill, admission. Pure apart from the draws from `rng`. The
+/// candidates are the prefill nodes that no bar separates from the chosen decode node.
 Placement place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng);
 /// Writes the decision into a placement whose memory is reused.
 void place(const Snapshot& snapshot, const Policy& policy, const Options& options, Rng& rng, Placement& out);

@@ -10,6 +10,7 @@
 #include "sched/direct_plan.h"
 #include "sched/fair.h"
 #include "sched/fetch_plan.h"
+#include "sched/inline_place.h"
 #include "sched/line.h"
 #include "sched/policy.h"
 #include "sched/predict.h"
