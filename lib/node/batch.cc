@@ -59,7 +59,7 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
   out.push_back(std::move(join));
 }
 
-void Batch::start(uint64_t run, Actions& out) {
+void Batch::start(uint64_t run, Actions& out, bool beside_chunk) {
   MC_ASSERT(may_start() && run != 0);
   // An older request may have preempted a request of this step after its row was added.
   std::erase_if(rows_, [](const RequestPtr& r) { return r->phase != DecodeRequest::Phase::running; });
@@ -84,6 +84,7 @@ void Batch::start(uint64_t run, Actions& out) {
   }
   Step& step = steps_[under_way_++];
   step.run = run;
+  step.beside_chunk = beside_chunk;
   step.rows.swap(rows_);
   rows_.clear();
   is_awaited_ = limits_.steps_max > 1;
@@ -99,6 +100,7 @@ void Batch::collect(Actions& out) {
 bool Batch::finish(const StepDone& done) {
   if (under_way_ == 0 || done.run != steps_[0].run) return false;
   finished_.swap(steps_[0].rows);
+  was_alone_ = !steps_[0].beside_chunk;
   steps_[0].rows.clear();
   std::rotate(steps_.begin(), steps_.begin() + 1, steps_.begin() + under_way_);
   --under_way_;
@@ -109,6 +111,7 @@ bool Batch::finish(const StepDone& done) {
   if (done.rows) buffers_.push_back(done.rows);
   if (done.code != Code::ok) return true;
   MC_ASSERT(done.rows && done.rows->out.size() == finished_.size());
+  if (!was_alone_) return true;
   const double elapsed_s = to_seconds(done.elapsed);
   step_ewma_s_ = step_ewma_s_ == 0 ? elapsed_s : step_ewma_s_ + 0.125 * (elapsed_s - step_ewma_s_);
   return true;

@@ -49,14 +49,17 @@ class Batch {
   /// Adds a row to the step that is being prepared. The page for the row's token must be allocated.
   void add(const RequestPtr& r);
   /// Starts the step of all added rows that still run. Does nothing when there are none. Sequences that the compute
-  /// does not have yet join first.
-  void start(uint64_t run, Actions& out);
+  /// does not have yet join first. `beside_chunk`: a chunk of a prompt is computed with it, so its duration is not that
+  /// of a step.
+  void start(uint64_t run, Actions& out, bool beside_chunk = false);
   /// Sends CollectSteps if the compute may hold a step back until another one comes.
   void collect(Actions& out);
   /// Takes the oldest step back from the compute. False when `done` belongs to another step. finished() is valid until
   /// the next start().
   bool finish(const StepDone& done);
   std::span<const RequestPtr> finished() const { return finished_; }
+  /// Whether the step that was taken back last was alone in its pass. Otherwise its duration is not that of a step.
+  bool was_alone() const { return was_alone_; }
   void clear_finished() { finished_.clear(); }
   void clear_rows() { rows_.clear(); }
   /// Books one computed row. False when the request ends with this row. `publish`: a block that becomes full may be
@@ -78,12 +81,14 @@ class Batch {
   std::vector<RequestPtr> finished_;  // rows of the step that was taken back last
   struct Step {
     uint64_t run = 0;
+    bool beside_chunk = false;
     std::vector<RequestPtr> rows;
   };
   std::array<Step, kStepsMax> steps_;  // the first under_way_ ones, in the order of their start
   uint32_t under_way_ = 0;
   bool is_awaited_ = false;  // the compute may hold the last step back until RunStep or CollectSteps comes
   std::vector<std::shared_ptr<StepRows>> buffers_;  // those that the compute does not own
+  bool was_alone_ = true;
   double step_ewma_s_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "node/stage.h"
+#include "node/stopping.h"
 
 namespace mc::node {
 
@@ -12,8 +13,10 @@ Decode::Decode(WorkerOptions worker, DecodeOptions options)
       decode_(options),
       unlisted_(peers(), decode_.peer_wait),
       batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_),
-      holders_(options_.layout, reads_, numbers_, peers(), decode_.fetch_timeout) {
+      holders_(options_.layout, reads_, numbers_, peers(), decode_.fetch_timeout),
+      inlined_(*shelf_, decode_.inline_tokens) {
   MC_ASSERT(decode_.batch_max > 0);
+  options_.inline_tokens = decode_.inline_tokens;
 }
 
 Decode::Request* Decode::find(const RequestId& req, uint32_t attempt) {
@@ -24,6 +27,12 @@ Decode::Request* Decode::find(const RequestId& req, uint32_t attempt) {
 void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::KvOffer>(&event.message)) {
     if (!unlisted_.keep(event, now)) on_offer(event, *offer, now, out);
+  } else if (const auto* start = std::get_if<wire::PrefillStart>(&event.message)) {
+    if (event.from == kConductor) {
+      auto r = std::make_shared<Request>(start->spec, options_.layout.block_tokens);
+      r->inlined.emplace().arrived = now;
+      take(r, now, out);
+    }
   } else if (const auto* complete = std::get_if<wire::KvComplete>(&event.message)) {
     on_complete(event, *complete, now, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
@@ -57,45 +66,62 @@ void Decode::on_complete(const Received& event, const wire::KvComplete& complete
 }
 
 void Decode::on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out) {
-  const wire::RequestSpec& spec = offer.spec;
-  const uint32_t bt = options_.layout.block_tokens;
+  auto r = std::make_shared<Request>(offer.spec, options_.layout.block_tokens);
+  r->prefill = event.from;
+  r->prefill_instance = event.instance;
+  r->sources = offer.sources;
+  take(r, now, out);
+}
+
+// Puts the request behind those that wait for pages, or refuses it.
+void Decode::take(const RequestPtr& r, TimePoint now, Actions& out) {
+  const wire::RequestSpec& spec = r->spec;
   const auto it = requests_.find(spec.req);
   if (it != requests_.end()) {
     if (it->second->spec.attempt >= spec.attempt) return;
     end(*it->second, out);
   }
-  auto r = std::make_shared<Request>(spec, bt);
-  r->prefill = event.from;
-  r->prefill_instance = event.instance;
-  r->sources = offer.sources;
   r->order = ++orders_;
   r->deadline = after(now, std::chrono::milliseconds(std::min<uint64_t>(spec.deadline_ms, 1ull << 40)));
   ++stats_.requests;
   kv::Namespace ns = options_.kv.with_salt(spec.salt);
   ns.attention = spec.prefill_attention;
-  if (!peers().has(event.from, event.instance)) return refuse(*r, Reason::unknown_peer, 0, 0, out);
+  if (!r->inlined && !peers().has(r->prefill, r->prefill_instance)) return refuse(*r, Reason::unknown_peer, 0, 0, out);
   if (ns.id() != spec.ns) return refuse(*r, Reason::layout, 0, 0, out);
   blocks_.names().add(spec.ns, ns, options_.model);
   if (draining_) return refuse(*r, Reason::draining, 0, 0, out);
   // The first answer token needs a row as well, so a prompt that fills the pool exactly does not fit.
   if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
       !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens) ||
-      kv::blocks_for(spec.ids.size() + 1, bt) > options_.page_count)
+      kv::blocks_for(spec.ids.size() + 1, options_.layout.block_tokens) > options_.page_count)
     return refuse(*r, Reason::too_long, static_cast<double>(spec.ids.size()), options_.context_tokens, out);
-  if (waiting_offers_.size() >= decode_.waiting_max) return refuse(*r, Reason::queue_full, 0, 0, out);
-  if (spec.tbt_slo_ms > 0) {
-    const double predicted_ms = 1e3 * options_.cost.step(static_cast<double>(requests_.size() + 1),
-                                                         static_cast<double>(batch_tokens() + spec.ids.size()));
-    if (predicted_ms > spec.tbt_slo_ms)
-      return refuse(*r, Reason::predicted_slo_miss, predicted_ms, spec.tbt_slo_ms, out);
-  }
+  if (r->inlined && (inlined_.tokens_max() == 0 || spec.prompt_logprobs >= 0))
+    return refuse(*r, Reason::unsupported, 0, 0, out);
+  if (waiting_.size() >= decode_.waiting_max) return refuse(*r, Reason::queue_full, 0, 0, out);
+  r->chain.append(spec.ids);
+  const double step_ms = 1e3 * options_.cost.step(static_cast<double>(requests_.size() + 1),
+                                                  static_cast<double>(batch_tokens() + spec.ids.size()));
+  if (spec.tbt_slo_ms > 0 && step_ms > spec.tbt_slo_ms)
+    return refuse(*r, Reason::predicted_slo_miss, step_ms, spec.tbt_slo_ms, out);
+  // The other requests wait for the chunk between two of their tokens.
+  const double gap_ms = r->inlined ? step_ms + 1e3 * inlined_.predicted_s(*r, options_.cost) : 0;
+  for (const auto& [id, other] : requests_)
+    if (other->spec.tbt_slo_ms > 0 && gap_ms > other->spec.tbt_slo_ms)
+      return refuse(*r, Reason::predicted_slo_miss, gap_ms, other->spec.tbt_slo_ms, out);
   r->answer.assign(spec.ids.end() - spec.resumed, spec.ids.end());
   requests_[spec.req] = r;
-  waiting_offers_.push_back(r);
+  waiting_.push_back(r);
 }
 
 void Decode::refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out) {
   ++stats_.refused;
+  if (r.inlined) {
+    wire::Failed failed =
+        report_of(r.spec.req, r.spec.attempt, {RequestStage::accept, reason, true},
+                  "decode node " + name() + " does not compute the prompt: " + std::string(to_string(reason)));
+    failed.predicted_ms = predicted_ms, failed.allowed_ms = allowed_ms;
+    return to_conductor(std::move(failed), out);
+  }
   send(r.prefill, r.prefill_instance,
        wire::KvRefuse{r.spec.req, r.spec.attempt, std::string(to_string(reason)), predicted_ms, allowed_ms}, out);
 }
@@ -106,21 +132,26 @@ uint64_t Decode::batch_tokens() const {
   return tokens;
 }
 
-// Accepts offers in order of arrival, as soon as the pool can hold the prompt and the first token.
+// Accepts requests in order of arrival, as soon as the pool can hold the prompt and the first token.
 void Decode::admit(TimePoint now, Actions& out) {
-  while (!waiting_offers_.empty()) {
-    const RequestPtr r = waiting_offers_.front();
-    if (r->phase == Phase::waiting && !accept(r, now, out)) return;
-    waiting_offers_.pop_front();
+  while (!waiting_.empty()) {
+    const RequestPtr r = waiting_.front();
+    if (!accept(r, now, out)) return;
+    std::erase(waiting_, r);
   }
 }
 
 bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   const uint32_t bt = options_.layout.block_tokens;
-  if (r->chain.token_count() == 0) r->chain.append(r->spec.ids);  // once, however often the offer is looked at
-  const auto hashes = r->chain.hashes();
   const bool reuses = !r->spec.no_cache && !r->spec.reuse_nothing;
+  const auto hashes = r->inlined ? inlined_.reusable(*r) : r->chain.hashes();
   const uint32_t here = reuses ? r->pages.pin_prefix(shelf_->pool, hashes) : 0;
+  if (r->inlined && !inlined_.is_short(*r, here)) {  // the conductor counted on blocks that are gone
+    r->pages.release(shelf_->pool);
+    refuse(*r, Reason::busy, 0, 0, out);
+    end(*r, out);
+    return true;
+  }
   const uint32_t need = kv::blocks_for(r->spec.ids.size() + 1, bt) - here;
   // One page for each running request stays in reserve, so that the accepted request does not cause a preemption at
   // once.
@@ -131,9 +162,14 @@ bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   }
   MC_ASSERT_EQ(r->pages.size(), here + need);
   r->have_blocks = here;
+  stats_.local_blocks += here;
+  if (r->inlined) {
+    r->phase = Phase::computing;
+    inlined_.add(r);
+    return true;
+  }
   r->arrivals = Arrivals(kv::blocks_for(r->spec.ids.size(), bt), here, options_.layout.layers);
   r->phase = Phase::receiving;
-  stats_.local_blocks += r->have_blocks;
   send(r->prefill, r->prefill_instance, wire::KvAccept{r->spec.req, r->spec.attempt, r->have_blocks}, out);
   if (reuses) holders_.start(r, hashes.first(kv::reusable_blocks(r->spec.ids.size(), bt)), now, out);
   return true;
@@ -152,6 +188,10 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
     }
   } else if (const auto* done = std::get_if<StepDone>(&event)) {
     on_step(*done, now, out);
+  } else if (const auto* layer = std::get_if<LayerDone>(&event)) {
+    return inlined_.on_layer(*layer);
+  } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
+    on_chunk(*chunk, now, out);
   }
   take_from_holders(now, out);
   admit(now, out);
@@ -175,9 +215,12 @@ void Decode::on_tick(TimePoint now, Actions& out) {
          "prefill node " + r->prefill + " ended the hand-over without announcing " +
              std::to_string(r->arrivals.missing()) + " extents of the KV",
          out);
-  for (const auto& r : late)
-    fail(*r, {r->phase == Phase::running ? RequestStage::decode : RequestStage::transfer, Reason::timeout, false},
-         "deadline passed", out);
+  for (const auto& r : late) {
+    const RequestStage stage = r->phase == Phase::running ? RequestStage::decode
+                               : r->inlined               ? RequestStage::prefill
+                                                          : RequestStage::transfer;
+    fail(*r, {stage, Reason::timeout, false}, "deadline passed", out);
+  }
   admit(now, out);
   step(now, out);
 }
@@ -199,7 +242,7 @@ void Decode::drop_all(TimePoint, Actions& out) {
 void Decode::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all) {
-    if (r->phase == Phase::running || r->phase == Phase::ended) continue;
+    if (r->inlined || r->phase == Phase::running || r->phase == Phase::ended) continue;
     // With a lost stage of the pipeline, the KV that was not read from it is lost too.
     const bool stage =
         r->phase == Phase::receiving && peer.role == wire::Role::stage && is_stage_of(peer.name, r->prefill);
@@ -217,13 +260,15 @@ void Decode::fill_load(wire::Load& load) const {
   load.waiting = static_cast<uint32_t>(requests_.size() - batch_.running().size());
   load.kv_tokens = batch_tokens();
   load.tbt_s = batch_.step_s();
+  load.prompt_tokens = inlined_.stats().prompt_tokens;
+  load.hit_tokens = inlined_.stats().cached_tokens;
 }
 
 void Decode::fail(Request& r, Failure failure, std::string message, Actions& out) {
   if (r.phase == Phase::ended) return;
   last_error_.note(message);
   ++stats_.failed;
-  if (r.phase != Phase::running)
+  if (r.phase != Phase::running && !r.inlined)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
   to_conductor(report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
   end(r, out);
@@ -234,18 +279,19 @@ void Decode::end(Request& r, Actions& out) {
   const RequestPtr keep = requests_.at(r.spec.req);
   MC_ASSERT(keep.get() == &r);
   for (const auto& [read, reading] : r.arrivals.reads()) out.push_back(CancelRead{read});
+  inlined_.cancel(r, out);
   r.phase = Phase::ended;
   holders_.end(r, out);
   requests_.erase(r.spec.req);
-  std::erase(waiting_offers_, keep);
+  std::erase(waiting_, keep);
   batch_.remove(keep);
   ended_.push_back(keep);
   settle(r, out);
 }
 
-// Releases the pages of an ended request once no read writes into them and no step uses them.
+// Releases the pages of an ended request once no read or chunk writes into them and no step uses them.
 void Decode::settle(Request& r, Actions& out) {
-  if (r.phase != Phase::ended || r.arrivals.reading() || r.from_holders.reading > 0 || r.in_steps > 0) return;
+  if (r.phase != Phase::ended || r.in_use()) return;
   batch_.leave(r, out);
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
@@ -257,10 +303,10 @@ void Decode::settle(Request& r, Actions& out) {
 void Decode::role_check() const {
   uint64_t pins = 0;
   for (const auto& r : batch_.running()) MC_ASSERT(r->phase == Phase::running && r->arrivals.missing() == 0);
-  for (const auto& r : waiting_offers_) MC_ASSERT(r->pages.empty());
-  for (const auto& r : ended_)
-    MC_ASSERT(r->phase == Phase::ended && (r->in_steps > 0 || r->arrivals.reading() || r->from_holders.reading > 0));
+  for (const auto& r : waiting_) MC_ASSERT(r->pages.empty());
+  for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && r->in_use());
   holders_.check();
+  inlined_.check();
   auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
     for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
@@ -372,14 +418,26 @@ void Decode::publish_prompt(Request& r) {
     r.pages.publish(
         shelf_->pool, block,
         {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * options_.layout.block_tokens,
-         r.arrivals.crcs(block), r.block_ids(block, options_.layout.block_tokens)});
+         r.crcs(block), r.block_ids(block, options_.layout.block_tokens)});
   shelf_->pool.touch(hashes);
 }
 
 // ---- the batch ---------------------------------------------------------------------------------
 
-void Decode::step(TimePoint, Actions& out) {
-  while (batch_.may_start() && prepare_step(out)) batch_.start(numbers_.next(), out);
+// The next chunk of a prompt goes to the compute together with the next step, so that they can be one pass.
+void Decode::step(TimePoint now, Actions& out) {
+  while (batch_.may_start()) {
+    const bool has_chunk = inlined_.has_next();
+    size_t chunk = 0;
+    if (has_chunk) {
+      flush_events(now, out);  // evictions for its pages are booked before the miss reasons are read
+      chunk = out.size();
+      inlined_.start(numbers_.next(), blocks_.memory(), name(), now, out);
+    }
+    if (!prepare_step(out)) break;
+    batch_.start(numbers_.next(), out, has_chunk);
+    if (has_chunk && std::holds_alternative<RunStep>(out.back())) inlined_.share_pass(chunk, batch_.step_s(), out);
+  }
   batch_.collect(out);
 }
 
@@ -425,8 +483,8 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
     }
     // No other request can be preempted. Leases or reads of ended requests hold the pages and end without help.
     if (alone) return false;
-    // Pages of an ended request come free with the step that still has a row of it.
-    if (std::ranges::any_of(ended_, [](const RequestPtr& ended) { return ended->in_steps > 0; })) return false;
+    // Pages of an ended request come free with the run that still uses them.
+    if (std::ranges::any_of(ended_, [](const RequestPtr& ended) { return ended->in_run(); })) return false;
     MC_ASSERT(last != nullptr);
     preempt(*last, out);
     if (last == r.get()) return false;
@@ -437,7 +495,7 @@ bool Decode::give_page(const RequestPtr& r, Actions& out) {
 }
 
 void Decode::preempt(Request& r, Actions& out) {
-  MC_ASSERT(r.phase == Phase::receiving || r.phase == Phase::running);
+  MC_ASSERT(r.phase != Phase::waiting && r.phase != Phase::ended);
   ++stats_.preempted;
   if (r.phase == Phase::receiving)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "preempted"}, out);
@@ -459,7 +517,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   }
   ++stats_.steps;
   wire::Tokens& tokens = fresh_tokens();
-  tokens.step_ms = to_ms(done.elapsed);
+  tokens.step_ms = batch_.was_alone() ? to_ms(done.elapsed) : 0;
   tokens.batch = static_cast<uint32_t>(rows.size());
   tokens.kv_tokens = 0;
   size_t told = 0;
@@ -500,6 +558,37 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
 wire::Tokens& Decode::fresh_tokens() {
   if (!tokens_ || tokens_.use_count() > 1) tokens_ = std::make_shared<wire::Tokens>();
   return *tokens_;
+}
+
+// The prompt of an inlined request is computed: its first token goes to the client, and it decodes from the next step
+// on.
+void Decode::on_chunk(const ChunkDone& done, TimePoint now, Actions& out) {
+  const RequestPtr r = inlined_.end_run(done);
+  if (!r) return;
+  const wire::RequestSpec& spec = r->spec;
+  stats_.checksum_failures += done.rotten.size();
+  blocks_.drop_rotten(shelf_->pool, r->chain.hashes(), r->pages.all(), done.rotten);
+  if (r->phase == Phase::ended) return settle(*r, out);
+  if (done.code != Code::ok)
+    return fail(*r, {RequestStage::prefill, reason_of(done.code), done.code != Code::invalid}, done.what, out);
+  r->position = static_cast<uint32_t>(spec.ids.size());
+  publish_prompt(*r);
+  const uint32_t bt = options_.layout.block_tokens;
+  if (!spec.no_cache && r->have_blocks == 0 && spec.ids.size() >= bt)
+    blocks_.memory().computed(std::span(spec.ids).first(bt), spec.prefill_attention, spec.salt);
+  wire::FirstToken first = inlined_.first_token(*r, done);
+  const Finish finish = finish_with(spec.stopping, first.token, spec.resumed, r->position, options_.context_tokens);
+  first.finish_reason = to_string(finish);
+  r->answer.push_back(first.token);
+  flush_events(now, out);
+  to_conductor(std::move(first), out);
+  if (finish == Finish::none) {
+    r->phase = Phase::running;
+    return batch_.join(r);
+  }
+  ++stats_.finished;
+  last_error_.served();
+  end(*r, out);
 }
 
 // Cached blocks have changed in memory. The conductor places the request again, and the prefill node then sends the

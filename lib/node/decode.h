@@ -6,6 +6,11 @@
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
 //     '-- KvRefuse                     '-- Failed (transfer)                  '-- Cancel, deadline, lost conductor
 //
+// A short prompt may come straight from the conductor. This node computes it, beside its decode rows where the compute
+// can (node/inline_prefills.h).
+//
+//   PrefillStart --room, promise holds--> computing --first token to the conductor--> running
+//
 // Back-pressure: offers wait in order until pages are free, and the prefill node spends no work before its offer is
 // accepted. When a running request needs a page and none is left, the newest request gives up its pages. The conductor
 // places that request again with the tokens that it has. A younger request never preempts an older one, so the oldest
@@ -19,6 +24,7 @@
 #include "node/batch.h"
 #include "node/failure.h"
 #include "node/holder_reads.h"
+#include "node/inline_prefills.h"
 #include "node/unlisted_offers.h"
 #include "node/worker.h"
 
@@ -27,6 +33,7 @@ namespace mc::node {
 struct DecodeOptions {
   uint32_t batch_max = 64;      // rows of a step
   uint32_t steps_max = 1;       // steps under way; with 2 the compute never waits for this role
+  uint32_t inline_tokens = 0;   // tokens of a prompt that are computed here, in one chunk; 0 = no prompt is
   uint32_t waiting_max = 1024;  // offers that wait; more are refused
   Duration stall = 2s;          // time without an announced extent after KvComplete; then the notify counts as lost
   Duration peer_wait = 1s;      // wait for the list that names a prefill node which the conductor has chosen
@@ -45,6 +52,7 @@ class Decode final : public Worker {
   };
   const Stats& stats() const { return stats_; }
   const HolderReads::Stats& from_holders() const { return holders_.stats(); }
+  const InlinePrefills::Stats& inlined() const { return inlined_.stats(); }
   size_t request_count() const { return requests_.size(); }
 
  protected:
@@ -64,6 +72,7 @@ class Decode final : public Worker {
   using RequestPtr = Batch::RequestPtr;
 
   void on_offer(const Received& event, const wire::KvOffer& offer, TimePoint now, Actions& out);
+  void take(const RequestPtr& r, TimePoint now, Actions& out);
   void on_complete(const Received& event, const wire::KvComplete& complete, TimePoint now, Actions& out);
   void refuse(const Request& r, Reason reason, double predicted_ms, double allowed_ms, Actions& out);
   void admit(TimePoint now, Actions& out);
@@ -81,6 +90,7 @@ class Decode final : public Worker {
   bool give_page(const RequestPtr& r, Actions& out);
   void preempt(Request& r, Actions& out);
   void on_step(const StepDone& done, TimePoint now, Actions& out);
+  void on_chunk(const ChunkDone& done, TimePoint now, Actions& out);
   void on_rotten(Request& r, std::span<const uint32_t> rotten, Actions& out);
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
@@ -91,10 +101,11 @@ class Decode final : public Worker {
   DecodeOptions decode_;
   UnlistedOffers unlisted_;
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
-  std::deque<RequestPtr> waiting_offers_;
+  std::deque<RequestPtr> waiting_;            // for pages, in order of arrival
   Batch batch_;
   HolderReads holders_;
-  std::vector<RequestPtr> ended_;  // ended requests whose pages a read or a step still uses
+  InlinePrefills inlined_;
+  std::vector<RequestPtr> ended_;  // ended requests whose pages a read or a run still uses
   std::map<uint64_t, RequestPtr> by_read_;
   std::shared_ptr<wire::Tokens> tokens_;  // message of the step before; reused when the host has released it
   std::vector<RequestPtr> finished_;      // requests that end with the step that is being booked

@@ -16,6 +16,23 @@ std::vector<uint32_t> DecodeRequest::block_ids(uint32_t block, uint32_t block_to
   return out;
 }
 
+RunChunk DecodeRequest::chunk(uint32_t block_tokens) const {
+  MC_ASSERT(inlined && spec.prompt_logprobs < 0);
+  RunChunk chunk;
+  chunk.start = chunk.reused = have_blocks * block_tokens;
+  MC_ASSERT_LT(chunk.start, spec.ids.size());
+  chunk.tokens.assign(spec.ids.begin() + chunk.start, spec.ids.end());
+  const auto held = pages.all().first(kv::blocks_for(spec.ids.size(), block_tokens));
+  chunk.pages.assign(held.begin(), held.end());
+  chunk.attention = spec.prefill_attention;
+  chunk.sample = true;
+  chunk.sampling = spec.sampling;
+  if (spec.sampling.needs_history()) chunk.history = spec.ids;
+  chunk.prompt_tokens = prompt_tokens();
+  if (spec.resumed < spec.stopping.min_tokens) chunk.banned = spec.stopping.stop_ids;
+  return chunk;
+}
+
 wire::KvReport DecodeRequest::kv_report(uint32_t block_tokens) const {
   wire::KvReport out;
   out.req = spec.req, out.attempt = spec.attempt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kv/kv.h"
@@ -22,13 +23,21 @@ struct FromHolders {
   TimePoint began = kNever, ended{};
 };
 
+/// The work on a prompt that the decode node computes itself (node/inline_prefills.h).
+struct InlineWork {
+  TimePoint arrived{}, compute_at{};
+  uint64_t run = 0;                         // its chunk under way; 0 = none
+  std::vector<std::vector<uint32_t>> crcs;  // [block][layer] of the computed blocks, while the chunk is computed
+  std::vector<wire::Miss> misses;           // of the blocks that were not cached when the chunk began
+};
+
 struct DecodeRequest {
-  enum class Phase : uint8_t { waiting, receiving, running, ended };
+  enum class Phase : uint8_t { waiting, receiving, computing, running, ended };
 
   wire::RequestSpec spec;
-  uint64_t order = 0;  // order of arrival at this node
-  NodeId prefill;
-  InstanceId prefill_instance;
+  uint64_t order = 0;           // order of arrival at this node
+  NodeId prefill;               // none of an inlined request
+  InstanceId prefill_instance;  // likewise
   TimePoint deadline{};
   Phase phase = Phase::waiting;
 
@@ -39,8 +48,9 @@ struct DecodeRequest {
   std::vector<wire::Source> sources;  // holders that the offer named
   FromHolders from_holders;
   Arrivals arrivals;
-  bool complete = false;          // KvComplete has arrived
-  TimePoint stalled_at = kNever;  // when the request fails because extents are missing and none is being read
+  bool complete = false;              // KvComplete has arrived
+  std::optional<InlineWork> inlined;  // set: this node computes the prompt
+  TimePoint stalled_at = kNever;      // when the request fails because extents are missing and none is being read
 
   std::vector<uint32_t> answer;  // tokens of the answer, those of earlier attempts included
   uint32_t position = 0;         // number of tokens whose KV exists
@@ -49,10 +59,18 @@ struct DecodeRequest {
 
   DecodeRequest(const wire::RequestSpec& s, uint32_t block_tokens) : spec(s), chain(s.ns, block_tokens) {}
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.ids.size()) - spec.resumed; }
+  /// The chunk of an inlined request: its prompt behind the cached blocks.
+  RunChunk chunk(uint32_t block_tokens) const;
+  /// Checksums of a full block of the prompt that was not cached here, one a layer.
+  std::vector<uint32_t> crcs(uint32_t block) const { return inlined ? inlined->crcs.at(block) : arrivals.crcs(block); }
   /// The token ids of a full block of the sequence.
   std::vector<uint32_t> block_ids(uint32_t block, uint32_t block_tokens) const;
   /// Whether blocks of the answer may be reused: only where a prefill would compute equal bytes.
   bool publishes_answer() const { return !spec.no_cache && spec.decode_attention == spec.prefill_attention; }
+  /// Whether a step or a chunk under way uses the pages.
+  bool in_run() const { return in_steps > 0 || (inlined && inlined->run != 0); }
+  /// Whether a run uses the pages, or a read may still write into them.
+  bool in_use() const { return in_run() || arrivals.reading() || from_holders.reading > 0; }
   /// All KV was announced complete, but extents are missing and none is being read: a notify was lost.
   bool stalls() const {
     return phase == Phase::receiving && complete && !arrivals.reading() && from_holders.parts == 0;

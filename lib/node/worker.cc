@@ -27,6 +27,7 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
   hello.page_count = options.page_count;
   hello.context_tokens = options.context_tokens;
   hello.stages = options.stages;
+  hello.inline_tokens = options.inline_tokens;
   const auto& c = options.cost;
   hello.cost = {c.prefill_s,        c.prefill_s_per_token,   c.prefill_s_per_token2, c.decode_s,
                 c.decode_s_per_row, c.decode_s_per_kv_token, c.read_bytes_per_s};

@@ -47,7 +47,8 @@ struct WorkerOptions {
   uint32_t page_count = 0;
   uint64_t memory_bytes = 0;  // for blocks; 0 = that of the pages
   uint32_t context_tokens = 0;
-  uint32_t stages = 1;  // stages of the pipeline that a prefill node leads or belongs to
+  uint32_t stages = 1;         // stages of the pipeline that a prefill node leads or belongs to
+  uint32_t inline_tokens = 0;  // see wire::Hello; a decode node sets it
   sched::Cost cost;
   std::vector<wire::NameValue> labels;
   std::function<KeyMark()> keys;  // of the data plane, whose key file may change; null: none
