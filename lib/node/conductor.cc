@@ -26,6 +26,12 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
                    node.disk_blocks, c.load_s, node.measured, fetch_parts(snapshot, c),
                    sched::is_fetch_measured(snapshot, c)});
   }
+  if (!placement.inlined) return out;
+  const sched::InlineCandidate& c = *placement.inlined;
+  Considered alone{.node = snapshot.decode[c.decode].name, .local_blocks = c.local_blocks, .inlined = true};
+  alone.queue_s = c.queue_s, alone.prefill_s = c.prefill_s, alone.ttft_s = c.ttft_s;
+  alone.measured = c.measured;
+  out.insert(placement.is_inlined ? out.begin() : out.end(), std::move(alone));
   return out;
 }
 
@@ -307,6 +313,8 @@ sched::Options Conductor::options_for(const Request& r) const {
   if (again) options.ttft_slo_s = 0;
   // For a client in mid-stream, slow tokens are better than none.
   if (again && !r.answer.empty()) options.tbt_slo_s = 0;
+  // The client chose a prefill node, or wants what a decode node does not report.
+  options.may_inline = r.may_inline && r.submit.pin_prefill.empty() && r.submit.prompt_logprobs < 0;
   options.prefer = tenants_.node_of_session(r.tenant, r.submit.session);
   return options;
 }
@@ -415,7 +423,7 @@ bool Conductor::place(Request& r, TimePoint now, Actions& out, bool idle_only) {
   r.summary.set_aside = static_cast<uint32_t>(snapshot.bars.size());
   if (placement.candidate >= 0) {
     const auto& chosen = placement.candidates[static_cast<size_t>(placement.candidate)];
-    if (idle_only && waits_for_prefix(r, snapshot, chosen, now)) return false;
+    if (idle_only && !placement.is_inlined && waits_for_prefix(r, snapshot, chosen, now)) return false;
     dispatch(r, snapshot, placement, now, out);
     return true;
   }
@@ -453,8 +461,8 @@ bool Conductor::waits_for_prefix(Request& r, const sched::Snapshot& snapshot, co
 void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sched::Placement& placement, TimePoint now,
                          Actions& out) {
   const sched::Candidate& c = placement.candidates[static_cast<size_t>(placement.candidate)];
-  const Members::Node& prefill = *members_.find(snapshot.prefill[c.node].name);
   const Members::Node& decode = *members_.find(snapshot.decode[static_cast<size_t>(placement.decode)].name);
+  const Members::Node& prefill = placement.is_inlined ? decode : *members_.find(snapshot.prefill[c.node].name);
   const uint32_t number = r.attempt.number + 1;
   RequestSummary& summary = r.summary;
   if (number == 1) {
@@ -467,28 +475,12 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
     summary.predicted_ttft_s = summary.held_s + placement.ttft_s;
     summary.predicted_tbt_s = placement.tbt_s;
   }
-  tenants_.remember_session(r.tenant, r.submit.session, prefill.name);
+  if (!placement.is_inlined) tenants_.remember_session(r.tenant, r.submit.session, prefill.name);
   summary.prefill = prefill.name, summary.decode = decode.name, summary.attempts = number;
 
   wire::PrefillStart start;
-  wire::RequestSpec& spec = start.spec;
-  spec.req = r.submit.req;
-  spec.attempt = number;
-  spec.ids = r.submit.ids;
-  spec.ids.insert(spec.ids.end(), r.answer.given().begin(), r.answer.given().end());
-  spec.resumed = static_cast<uint32_t>(r.answer.size());
-  spec.ns = r.blocks.ns;
-  spec.salt = r.submit.salt;
-  spec.prefill_attention = r.blocks.prefill_attention;
-  spec.decode_attention = r.blocks.decode_attention;
-  spec.sampling = r.submit.sampling;
-  spec.stopping = r.submit.stopping;
-  spec.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (r.deadline - now) / 1ms));
   const bool checks_again = !options_.sched.admission || options_.sched.admission->checks_again;
-  spec.tbt_slo_ms = checks_again ? 1e3 * options_for(r).tbt_slo_s : 0;
-  spec.no_cache = r.submit.no_cache;
-  spec.reuse_nothing = r.reuse_nothing;
-  if (r.answer.empty()) spec.prompt_logprobs = r.submit.prompt_logprobs;  // otherwise the client has received them
+  start.spec = r.spec(checks_again ? options_for(r).tbt_slo_s : 0, now);
   start.decode = decode.name;
   start.decode_instance = decode.instance;
 
@@ -497,8 +489,12 @@ void Conductor::dispatch(Request& r, const sched::Snapshot& snapshot, const sche
   attempt.decode = decode.name, attempt.decode_instance = decode.instance;
   attempt.expected_at = after(now, from_seconds(placement.ttft_s));
   attempt.booking.prefill = prefill.slot(), attempt.booking.decode = decode.slot();
-  attempt.booking.prefill_s = c.prefill_s;
+  attempt.booking.prefill_s = placement.is_inlined ? placement.inlined->gap_s : c.prefill_s;
   attempt.booking.tokens = r.tokens();
+  if (placement.is_inlined) {
+    flights_.depart(r, std::move(attempt), now);
+    return out.push_back(Send{decode.name, decode.instance, std::move(start)});
+  }
   FetchOrder fetch = order_fetch(members_, snapshot, c, sched::first_fetched(matches_, prefill.ordinal, c));
   start.sources = std::move(fetch.sources);
   attempt.fetch_waited = fetch.waits, attempt.booking.sources = std::move(fetch.slots);
@@ -537,10 +533,15 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
   if (event.instance != a.prefill_instance && event.instance != a.decode_instance) return;
   const Failure failure = failure_of(message);
   const bool refused = failure.stage == RequestStage::accept;
-  const NodeId avoid = refused || event.instance == a.decode_instance ? a.decode : a.prefill;
+  const bool was_inlined = a.is_inlined();
+  if (was_inlined) r->may_inline = false;  // the next attempt takes a pair of nodes
+  const NodeId avoid = was_inlined && refused                           ? ""
+                       : refused || event.instance == a.decode_instance ? a.decode
+                                                                        : a.prefill;
   flights_.blame(*r, failure, now);
   Flights::cancel_workers(*r, CancelReason::superseded, out);
-  const bool breaks_promise = refused && failure.cause == Reason::predicted_slo_miss && r->answer.empty();
+  const bool breaks_promise =
+      refused && !was_inlined && failure.cause == Reason::predicted_slo_miss && r->answer.empty();
   if (breaks_promise && std::exchange(r->was_refused, true)) {
     // A decode node checks TBT alone.
     const Miss miss{

@@ -1,7 +1,6 @@
 #include "node/flights.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/assert.h"
 
@@ -9,8 +8,17 @@ namespace mc::node {
 namespace {
 
 /// The parts of the cluster that an attempt goes through.
-std::array<sched::Part, 3> parts_of(const Request& r) {
-  return {r.pair(), sched::Part{r.attempt.prefill, ""}, sched::Part{"", r.attempt.decode}};
+std::vector<sched::Part> parts_of(const Request& r) {
+  if (r.attempt.is_inlined()) return {{"", r.attempt.decode}};
+  return {r.pair(), {r.attempt.prefill, ""}, {"", r.attempt.decode}};
+}
+
+/// The part that the failure is charged to; nullopt: none.
+std::optional<sched::Part> part_at_fault(const Request& r, const Failure& failure) {
+  const Blame blamed = blame_of(failure);
+  if (blamed == Blame::nobody) return std::nullopt;
+  if (r.attempt.is_inlined() || blamed == Blame::decode) return sched::Part{"", r.attempt.decode};
+  return blamed == Blame::pair ? r.pair() : sched::Part{r.attempt.prefill, ""};
 }
 
 }  // namespace
@@ -23,6 +31,27 @@ RequestStage Request::stage() const {
 std::span<const BlockHash> Request::reusable(uint32_t block_tokens) const {
   const uint32_t count = may_reuse() ? kv::reusable_blocks(tokens(), block_tokens) : 0;
   return std::span(blocks.hashes).first(std::min<size_t>(count, blocks.hashes.size()));
+}
+
+wire::RequestSpec Request::spec(double tbt_slo_s, TimePoint now) const {
+  wire::RequestSpec out;
+  out.req = submit.req;
+  out.attempt = attempt.number + 1;
+  out.ids = submit.ids;
+  out.ids.insert(out.ids.end(), answer.given().begin(), answer.given().end());
+  out.resumed = static_cast<uint32_t>(answer.size());
+  out.ns = blocks.ns;
+  out.salt = submit.salt;
+  out.prefill_attention = blocks.prefill_attention;
+  out.decode_attention = blocks.decode_attention;
+  out.sampling = submit.sampling;
+  out.stopping = submit.stopping;
+  out.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (deadline - now) / 1ms));
+  out.tbt_slo_ms = 1e3 * tbt_slo_s;
+  out.no_cache = submit.no_cache;
+  out.reuse_nothing = reuse_nothing;
+  if (answer.empty()) out.prompt_logprobs = submit.prompt_logprobs;  // otherwise the client has received them
+  return out;
 }
 
 // ---- looking ---------------------------------------------------------------------------------
@@ -57,7 +86,9 @@ std::vector<std::pair<RequestId, RequestStage>> Flights::on_node(const NodeId& n
     if (!r.is_placed()) continue;
     const Attempt& a = r.attempt;
     if (a.decode == name)
-      out.emplace_back(id, a.first_token ? RequestStage::decode : RequestStage::transfer);
+      out.emplace_back(id, a.first_token    ? RequestStage::decode
+                           : a.is_inlined() ? RequestStage::prefill
+                                            : RequestStage::transfer);
     else if (a.prefill == name && !a.first_token)
       out.emplace_back(id, RequestStage::prefill);
   }
@@ -146,17 +177,15 @@ void Flights::forget_source(int slot) {
 void Flights::blame(Request& r, const Failure& failure, TimePoint now) {
   const Attempt& a = r.attempt;
   r.summary.failed.push_back({a.prefill, a.decode, failure.stage, reason_of(failure)});
-  const Blame blamed = blame_of(failure);
-  if (blamed == Blame::nobody) return;
-  if (blamed == Blame::pair) r.failed_on.push_back(r.pair());
+  const auto part = part_at_fault(r, failure);
+  if (!part) return;
+  if (*part == r.pair()) r.failed_on.push_back(*part);
   // A node that left since has no breaker any more.
   const Members::Node *prefill = books_.members.find(a.prefill), *decode = books_.members.find(a.decode);
   const bool prefill_here = prefill && prefill->instance == a.prefill_instance;
   const bool decode_here = decode && decode->instance == a.decode_instance;
-  if ((blamed != Blame::decode && !prefill_here) || (blamed != Blame::prefill && !decode_here)) return;
-  const auto [of_pair, of_prefill, of_decode] = parts_of(r);
-  const sched::Part& part = blamed == Blame::pair ? of_pair : blamed == Blame::prefill ? of_prefill : of_decode;
-  books_.breakers.failed(part, r.submit.req, a.placed_at, now);
+  if ((!part->prefill.empty() && !prefill_here) || (!part->decode.empty() && !decode_here)) return;
+  books_.breakers.failed(*part, r.submit.req, a.placed_at, now);
 }
 
 // A breaker that closes makes room for held requests.
@@ -168,7 +197,7 @@ void Flights::cancel_workers(const Request& r, CancelReason reason, Actions& out
   if (!r.is_placed()) return;
   const Attempt& a = r.attempt;
   const wire::Cancel cancel{r.submit.req, a.number, std::string(to_string(reason))};
-  out.push_back(Send{a.prefill, a.prefill_instance, cancel});
+  if (!a.is_inlined()) out.push_back(Send{a.prefill, a.prefill_instance, cancel});
   out.push_back(Send{a.decode, a.decode_instance, cancel});
 }
 
@@ -240,7 +269,9 @@ void Flights::on_first_token(const Received& event, const wire::FirstToken& firs
   }
   r->attempt.first_token_at = now;
   if (r->answer.empty()) r->answer_began = now;
-  succeed({r->attempt.prefill, ""});
+  const bool is_inlined = r->attempt.is_inlined();
+  stats_.inlined += is_inlined;
+  succeed(is_inlined ? sched::Part{"", r->attempt.decode} : sched::Part{r->attempt.prefill, ""});
   end_prefill(*r, now, true);
   r->attempt.first_token = true;
   books_.board.arrive(r->attempt.booking);
@@ -277,7 +308,7 @@ void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimeP
     Request* r = find(row.req, row.attempt);
     if (!r || event.instance != r->attempt.decode_instance) continue;
     if (!r->attempt.handed_over) {
-      succeed(r->pair());
+      if (!r->attempt.is_inlined()) succeed(r->pair());
       succeed({"", r->attempt.decode});
     }
     r->attempt.handed_over = true;

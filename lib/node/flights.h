@@ -37,8 +37,8 @@ struct RequestBlocks {
 
 /// One attempt on a pair of nodes.
 struct Attempt {
-  uint32_t number = 0;  // 0 = no attempt was made yet
-  NodeId prefill, decode;
+  uint32_t number = 0;     // 0 = no attempt was made yet
+  NodeId prefill, decode;  // one and the same where the decode node computes the prompt itself
   InstanceId prefill_instance, decode_instance;
   sched::Booking booking;
   bool first_token = false;   // the prefill node has sent it
@@ -47,6 +47,8 @@ struct Attempt {
   TimePoint placed_at{}, expected_at{}, first_token_at{};  // expected_at: predicted end of prefill
   std::vector<wire::PromptLogprob> prompt_logprobs;        // log-probabilities of prompt tokens 1, 2, ...
   wire::Bytes embedding;                                   // see wire::FirstToken
+  /// Whether the decode node computes the prompt itself.
+  bool is_inlined() const { return number > 0 && prefill_instance == decode_instance; }
 };
 
 struct Request {
@@ -64,6 +66,7 @@ struct Request {
   Attempt attempt;
   uint32_t failures = 0;
   bool reuse_nothing = false;          // see wire::RequestSpec
+  bool may_inline = true;              // false: a decode node that was to compute the prompt itself did not
   bool was_refused = false;            // by a decode node, for the bound of TBT; a second refusal rejects it
   NodeId avoid;                        // node of the last failure
   std::vector<sched::Part> failed_on;  // pairs that failed this request
@@ -75,6 +78,8 @@ struct Request {
   bool may_reuse() const { return submit.may_reuse() && !reuse_nothing; }
   RequestStage stage() const;
   sched::Part pair() const { return {attempt.prefill, attempt.decode}; }
+  /// The description of the request for the nodes of the next attempt. Its deadline is counted from `now`.
+  wire::RequestSpec spec(double tbt_slo_s, TimePoint now) const;
   /// The leading blocks of the prompt that may come from a cache.
   std::span<const BlockHash> reusable(uint32_t block_tokens) const;
 };
@@ -141,6 +146,7 @@ class Flights {
     uint64_t from_holders = 0;  // prompt tokens that decode nodes read from other nodes than the prefill node
     /// Requests rejected because a bound was predicted to be missed.
     std::map<sched::Bound, uint64_t> missed = {{sched::Bound::ttft, 0}, {sched::Bound::tbt, 0}, {sched::Bound::kv, 0}};
+    uint64_t inlined = 0;                     // prompts that decode nodes computed themselves
     uint64_t set_aside = 0;                   // times that a breaker opened
     uint64_t held_turn = 0, held_prefix = 0;  // requests that were held, by what they waited for
   };

@@ -209,6 +209,7 @@ void Members::show_on(sched::Board& board) const {
     member.draining = node.draining;
     member.model = node.hello.model;
     member.capacity_tokens = node.hello.page_count * block_tokens;
+    if (member.decode) member.inline_tokens = node.hello.inline_tokens;
     member.since = node.since;
     member.announced = announced_cost(node.hello.cost);
     if (node.hello.role != wire::Role::cache) block_bytes = std::max(block_bytes, node.hello.page_bytes);

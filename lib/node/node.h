@@ -386,6 +386,7 @@ struct Considered {
   bool measured = true;      // false: the node had computed no prompt yet, and its times are assumptions
   std::vector<FetchSource> sources;
   bool fetch_measured = true;  // false: the cost of reads from `fetch_from` into the node was not known
+  bool inlined = false;        // a decode node that would compute the prompt itself
 };
 
 struct FailedAttempt {

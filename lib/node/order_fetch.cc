@@ -35,7 +35,7 @@ std::vector<sched::DirectRun> direct_runs(const Members& members, const Request&
                                           sched::PrefixFrom from) {
   // A request that ends with its first token does not reach its decode node.
   const bool is_decoded = r.answer.size() + 1 < r.submit.stopping.max_tokens;
-  if (placement.candidate < 0 || !is_decoded || !r.may_reuse()) return {};
+  if (placement.candidate < 0 || placement.is_inlined || !is_decoded || !r.may_reuse()) return {};
   const auto decode = static_cast<size_t>(placement.decode);
   const Members::Node& node = *members.find(snapshot.decode[decode].name);
   uint32_t have = 0;

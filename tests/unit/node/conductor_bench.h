@@ -46,6 +46,7 @@ struct Bench {
     h.kv_namespace = role == wire::Role::cache ? "" : ns.text();
     h.decode_attention = "full";
     h.cost = cost;
+    if (role == wire::Role::decode) h.inline_tokens = inline_tokens;
     return give(Received{name, instance(n), h});
   }
   /// The node reports these blocks of a chain, its first ones.
@@ -97,6 +98,7 @@ struct Bench {
 
   TimePoint now{};
   uint32_t page_count = 100, context_tokens = 4096;
+  uint32_t inline_tokens = 0;  // of decode nodes
   wire::CostModel cost;
   Conductor conductor;
 };
