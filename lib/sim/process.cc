@@ -125,7 +125,8 @@ std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Pla
   if (place.kind == Place::Kind::decode) {
     o.role = wire::Role::decode;
     return std::make_unique<node::Decode>(
-        o, node::DecodeOptions{.batch_max = options.batch_max, .steps_max = options.steps_max});
+        o, node::DecodeOptions{
+               .batch_max = options.batch_max, .steps_max = options.steps_max, .inline_tokens = options.inline_tokens});
   }
   MC_ASSERT(place.kind == Place::Kind::cache);
   o.role = wire::Role::cache;

@@ -173,7 +173,8 @@ Duration TagDevice::chunk_time(const Place& place, const node::RunChunk& run, La
   const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
   double seconds = p->chunk_s + p->chunk_compute_s(begin, end);
   if (run.start == run.reused) seconds += p->fixed_s() + p->reused_s_per_token * run.reused;
-  return from_seconds(seconds * sched::stage_share(p->layers, place.stage, stages_of(options_, place.index)));
+  const uint32_t stages = place.kind == Place::Kind::prefill ? stages_of(options_, place.index) : 1;
+  return from_seconds(seconds * sched::stage_share(p->layers, place.stage, stages));
 }
 
 void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {

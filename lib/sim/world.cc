@@ -83,6 +83,7 @@ void World::deliver(const std::string& name, const InstanceId& instance, node::E
 }
 
 void World::perform(Process& process, node::Actions actions) {
+  check_followed(process, actions);
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action)) {
       if (const auto* start = std::get_if<wire::PrefillStart>(&send->message))
@@ -123,6 +124,17 @@ void World::perform(Process& process, node::Actions actions) {
       parts_->clients.on_reply(*reply, now());
     }  // SetPeers: names are addresses here
   }
+}
+
+// A compute waits for the run that RunChunk::is_followed promises.
+void World::check_followed(const Process& process, const node::Actions& actions) {
+  bool is_followed = false, breaks = false;
+  for (const auto& action : actions) {
+    const auto* chunk = std::get_if<node::RunChunk>(&action);
+    breaks |= is_followed && std::holds_alternative<node::CollectSteps>(action);
+    if (chunk || std::holds_alternative<node::RunStep>(action)) is_followed = chunk && chunk->is_followed;
+  }
+  if (breaks || is_followed) parts_->findings.add(now(), process.name + ": no run follows a chunk that promises one");
 }
 
 // A connection is the pair of processes and the channel: what it carries stays in order, unless the

@@ -54,8 +54,9 @@ struct WorldOptions {
   uint32_t chunk_tokens = 64;
   uint32_t context_tokens = 512;
   uint32_t batch_max = 16;
-  uint32_t steps_max = 1;    // node::DecodeOptions::steps_max
-  uint32_t pass_tokens = 0;  // node::PrefillOptions::pass_tokens; the chunks of a pass are computed side by side
+  uint32_t steps_max = 1;      // node::DecodeOptions::steps_max
+  uint32_t inline_tokens = 0;  // node::DecodeOptions::inline_tokens
+  uint32_t pass_tokens = 0;    // node::PrefillOptions::pass_tokens; the chunks of a pass are computed side by side
   std::string policy = "kv-centric";
   sched::Options sched;
   node::ConductorOptions::Hold hold = node::ConductorOptions::Hold::off;
@@ -167,6 +168,7 @@ class World {
   void start_process(const Place& place);
   void deliver(const std::string& name, const InstanceId& instance, node::Event event);
   void perform(Process& process, node::Actions actions);
+  void check_followed(const Process& process, const node::Actions& actions);
   void transmit(Process& from, const std::string& to, const InstanceId& instance, bool notify, node::Event event);
   void schedule_tick(Process& process);
 

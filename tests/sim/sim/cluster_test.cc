@@ -67,6 +67,7 @@ WorldOptions shape(uint64_t seed) {
   if (rng.chance(0.5)) o.steps_max = 2;
   draw_holders(rng, o);
   if (rng.chance(0.3)) o.pass_tokens = 32u << rng.below(5);
+  if (rng.chance(0.4)) o.inline_tokens = 16u << rng.below(4);
   return o;
 }
 
