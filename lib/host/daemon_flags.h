@@ -31,6 +31,13 @@ inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .fallback = "64",
                                 .help = "largest number of requests in a decode step",
                                 .check = check_between<1, 65536>};
+inline constexpr Flag kInlineTokens{
+    .name = "inline-tokens",
+    .kind = FlagKind::count,
+    .value = "N",
+    .fallback = "0",
+    .help = "compute prompts with at most N uncached tokens here, beside the decode rows; 0: none",
+    .check = check_between<0, 65536>};
 inline constexpr Flag kCost{.name = "cost",
                             .value = "PROFILE",
                             .help = "cost profile, as mc-bench model --save-cost writes; else measured at start"};

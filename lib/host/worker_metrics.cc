@@ -104,6 +104,13 @@ void WorkerMetrics::update_work() {
     exposed_ = s.exposed_s.count();
   } else if (const auto* decode = dynamic_cast<const node::Decode*>(&worker_)) {
     const auto& s = decode->stats();
+    const auto& inlined = decode->inlined();
+    MC_ASSERT_LE(inlined.cached_tokens, inlined.prompt_tokens);
+    count(metric::kInlined, {}, inlined.requests);
+    count(metric::kVllmPromptTokens, {}, inlined.prompt_tokens);
+    count(metric::kVllmPrefixQueries, {}, inlined.prompt_tokens);
+    count(metric::kVllmPrefixHits, {}, inlined.cached_tokens);
+    count(metric::kVllmPromptTokensCached, {}, inlined.cached_tokens);
     count(metric::kVllmGenerationTokens, {}, s.tokens);
     count(metric::kVllmPreemptions, {}, s.preempted);
     const auto& holders = decode->from_holders();

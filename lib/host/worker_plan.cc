@@ -230,12 +230,18 @@ Result<void> WorkerPlan::check_memory() const {
                     "use at most " + format_bytes(free / 10 * 9) + ", or free memory");
 }
 
+uint32_t WorkerPlan::inline_tokens() const {
+  return args_.has(flags::kInlineTokens) ? static_cast<uint32_t>(args_.count(flags::kInlineTokens)) : 0;
+}
+
 model::RunnerOptions WorkerPlan::runner_options() const {
   const auto block_tokens = static_cast<uint32_t>(args_.count(flags::kBlockTokens));
-  // A decode node has no flag for chunks, because it computes none.
+  // A decode node has no flag for chunks. Those of --inline-tokens share a pass with the rows of a step.
   model::RunnerOptions out{
       .block_tokens = block_tokens, .max_chunk_tokens = block_tokens, .kernels = args_.text(flags::kKernels)};
   if (args_.has(flags::kBatchMax)) out.max_batch = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  if (const uint32_t tokens = inline_tokens(); tokens > 0)
+    out.max_chunk_tokens = (tokens + out.max_batch + block_tokens - 1) / block_tokens * block_tokens;
   if (args_.has(flags::kChunkTokens)) out.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
   return out;
 }
@@ -411,6 +417,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) 
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   prefill_.by_layer_bytes = by_layer_bytes();
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
+  decode_.inline_tokens = inline_tokens();
   costed_->layout = options.layout;
   costed_->pool = pool;
   costed_->page_count = options.page_count;
@@ -440,10 +447,9 @@ std::optional<costed::PacedPlane::Pace> WorkerPlan::pace() const {
 Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {
   if (!args_.present(flags::kCost)) {
     sched::Cost measured;
-    if (role_ == wire::Role::decode)
-      MC_CHECK(measure_decode(runner, 500ms, measured));
-    else
-      MC_CHECK(measure_prefill(runner, 500ms, measured));
+    const bool decodes = role_ == wire::Role::decode;
+    if (decodes) MC_CHECK(measure_decode(runner, 500ms, measured));
+    if (!decodes || inline_tokens() > 0) MC_CHECK(measure_prefill(runner, 500ms, measured));
     return measured;
   }
   MC_TRY(profile, open_profile(args_.text(flags::kCost)));
@@ -466,6 +472,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   // The CPU computes prompts one after another, so a prompt gains nothing by the pass of another one.
   prefill_.pass_tokens = engine_->device && prefill_.stages == 1 ? asked.max_chunk_tokens : 0;
   decode_.batch_max = asked.max_batch;
+  decode_.inline_tokens = inline_tokens();
   decode_.steps_max = engine_->device ? model::Runner::kStepsQueued : 1;
   return std::unique_ptr<node::Compute>(std::move(opened));
 }

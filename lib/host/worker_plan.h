@@ -69,6 +69,8 @@ class WorkerPlan {
   Result<uint64_t> check_model_fits(gpu::Device* device);
   ExtentLayout widest_layout() const;
   uint64_t pages_wanted() const;
+  /// --inline-tokens; 0 for other roles than decode.
+  uint32_t inline_tokens() const;
   model::RunnerOptions runner_options() const;
   Result<void> plan_model();
   Result<void> plan_costed(sched::Profile profile);

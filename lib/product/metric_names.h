@@ -192,6 +192,8 @@ inline constexpr MetricFamily kFallback{
     "Times a slower way was taken: fetch, retry, or holder (the prefill node gave KV)."};
 inline constexpr MetricFamily kHeld{"mc_held_total", MetricKind::counter, "for",
                                     "Requests that waited at the conductor: for their turn, or for a prefix."};
+inline constexpr MetricFamily kInlined{"mc_inlined_total", MetricKind::counter, "",
+                                       "Prompts that decode nodes computed themselves, without a prefill node."};
 inline constexpr MetricFamily kSloRejections{"mc_slo_rejections_total", MetricKind::counter, "bound",
                                              "Requests rejected because this bound was predicted to be broken."};
 inline constexpr MetricFamily kTenantUnfinished{"mc_tenant_unfinished", MetricKind::gauge, "tenant",
@@ -307,6 +309,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferFailures,
                                                &kFallback,
                                                &kHeld,
+                                               &kInlined,
                                                &kSloRejections,
                                                &kTenantUnfinished,
                                                &kTenantHeld,

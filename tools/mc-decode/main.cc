@@ -16,10 +16,11 @@ namespace {
 constexpr Flag kHttp = with_default(flags::kHttp, "127.0.0.1:8200",
                                     "address of metrics and health; a busy default moves to the next free port");
 
-constexpr auto kFlags = flags::join(
-    flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags, host::kModelFlags, host::kDiskFlags,
-    flags::list(&flags::kBatchMax, &flags::kCost, &flags::kRunner, &flags::kThreads, &flags::kDevice, &flags::kKernels),
-    host::kWorkerFlags);
+constexpr auto kFlags = flags::join(flags::list(&flags::kModel, &flags::kConductor, &kHttp), host::kDataPlaneFlags,
+                                    host::kModelFlags, host::kDiskFlags,
+                                    flags::list(&flags::kBatchMax, &flags::kInlineTokens, &flags::kCost,
+                                                &flags::kRunner, &flags::kThreads, &flags::kDevice, &flags::kKernels),
+                                    host::kWorkerFlags);
 
 }  // namespace
 

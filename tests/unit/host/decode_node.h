@@ -32,6 +32,7 @@ struct DecodeNodeOptions {
   std::shared_ptr<gpu::EmulatedDriver> driver;  // null: the CPU
   uint32_t steps_max = 1;
   uint32_t pages = 64;
+  uint32_t inline_tokens = 0;
 };
 
 struct DecodeNode {
@@ -49,6 +50,8 @@ struct DecodeNode {
   std::map<std::string, std::vector<wire::TokenRow>> answers;  // by request, when kept
   bool keeps_answers = false;
   uint64_t steps = 0, failed_steps = 0;
+  uint64_t chunks = 0, followed_chunks = 0;
+  std::vector<std::string> failures;
 
   explicit DecodeNode(const DecodeNodeOptions& o)
       : model(model::Model::open(o.model, {.dtype = o.dtype}, parallel).value()) {
@@ -65,11 +68,14 @@ struct DecodeNode {
     pool = mem::HostBuffer::allocate(o.pages * options.layout.page_bytes(), {}).value();
     std::fill_n(pool.data(), pool.size(), std::byte{0});
     if (o.driver) device = gpu::Device::open(o.driver, 0).value();
+    const uint32_t chunk_tokens = (o.inline_tokens + 8 + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock;
     auto runner = model::Runner::open(
-        model, parallel, {.block_tokens = kTokensPerBlock, .max_chunk_tokens = 64, .max_batch = 8}, device.get());
+        model, parallel, {.block_tokens = kTokensPerBlock, .max_chunk_tokens = chunk_tokens, .max_batch = 8},
+        device.get());
     const ComputeOptions computes{.pool = pool.data(), .page_count = o.pages, .device = device.get()};
     compute = ModelCompute::open(*std::move(runner), parallel, computes).value();
-    machine = std::make_unique<node::Decode>(options, node::DecodeOptions{.batch_max = 8, .steps_max = o.steps_max});
+    machine = std::make_unique<node::Decode>(
+        options, node::DecodeOptions{.batch_max = 8, .steps_max = o.steps_max, .inline_tokens = o.inline_tokens});
     give(node::Tick{});
     give(node::Received{NodeId(node::kConductor), instance_of(99), wire::Welcome{"d0", 1u << 30, 1u << 30}});
     wire::Peers peers{1, {}};
@@ -82,12 +88,27 @@ struct DecodeNode {
     machine->handle(event, SystemClock::instance().now(), actions);
     for (auto& action : actions) {
       if (auto* read = std::get_if<node::Read>(&action)) reads.push_back(std::move(*read));
+      if (auto* chunk = std::get_if<node::RunChunk>(&action)) {
+        ++chunks;
+        followed_chunks += chunk->is_followed;
+        compute->submit(std::move(*chunk));
+      }
+      if (const auto* cancel = std::get_if<node::CancelRun>(&action)) compute->cancel(cancel->run);
+      if (const auto* send = std::get_if<node::Send>(&action)) note(send->message);
       if (auto* join = std::get_if<node::JoinBatch>(&action)) compute->submit(std::move(*join));
       if (auto* step = std::get_if<node::RunStep>(&action)) compute->submit(std::move(*step));
       if (std::holds_alternative<node::CollectSteps>(action)) compute->submit(node::CollectSteps{});
       if (auto* leave = std::get_if<node::LeaveBatch>(&action)) compute->submit(*leave);
       if (auto* told = std::get_if<node::SendTokens>(&action)) note(*told->tokens);
     }
+  }
+  /// The first token of a prompt that was computed here.
+  void note(const wire::Message& message) {
+    const auto* first = std::get_if<wire::FirstToken>(&message);
+    if (first && keeps_answers)
+      answers[first->req].push_back(
+          {first->req, first->attempt, 0, first->token, first->logprobs, first->finish_reason});
+    if (const auto* failed = std::get_if<wire::Failed>(&message)) failures.push_back(failed->message);
   }
   void note(const wire::Tokens& told) {
     for (const auto& row : told.rows) {
