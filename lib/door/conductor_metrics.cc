@@ -135,6 +135,7 @@ void ConductorMetrics::update(const node::Conductor& conductor, const http::Serv
   count(metric::kReplication, {}, conductor.copies().stats().blocks);
   count(metric::kHeld, {"turn"}, s.held_turn);
   count(metric::kHeld, {"prefix"}, s.held_prefix);
+  count(metric::kInlined, {}, s.inlined);
   for (const auto& [bound, times] : s.missed) count(metric::kSloRejections, {sched::to_string(bound)}, times);
   count(metric::kBreakersOpened, {}, s.set_aside);
   for (const auto state : {sched::BreakerState::open, sched::BreakerState::half_open}) {

@@ -40,7 +40,7 @@ Json transfers_json(const node::Conductor& conductor, TimePoint now) {
   return out;
 }
 
-/// The prefill nodes that the placement compared.
+/// The prefill nodes that the placement compared, and the decode node that may compute the prompt itself.
 Json candidates_json(const node::Conductor::Explanation& e) {
   const auto& p = e.placement;
   Json out = Json::array();
@@ -56,9 +56,20 @@ Json candidates_json(const node::Conductor::Explanation& e) {
     row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
     row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
     row.set("fetch_unmeasured", !sched::is_fetch_measured(e.snapshot, c));
-    row.set("verdict", static_cast<int>(i) == p.candidate ? "winner" : p.candidate < 0 ? "rejected" : "slower");
+    const bool is_best = static_cast<int>(i) == p.candidate && !p.is_inlined;
+    row.set("inlined", false).set("verdict", is_best ? "winner" : p.candidate < 0 ? "rejected" : "slower");
     out.push(std::move(row));
   }
+  if (!p.inlined) return out;
+  const sched::InlineCandidate& c = *p.inlined;
+  Json row =
+      Json::object({{"node", e.snapshot.decode[c.decode].name}, {"match_blocks", c.local_blocks}, {"fetch_from", ""}});
+  row.set("sources", Json::array()).set("fetch_blocks", 0).set("wait_ms", 0.0).set("queue_ms", c.queue_s * 1e3);
+  row.set("fetch_ms", 0.0).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
+  row.set("slow_start_ms", 0.0).set("disk_blocks", 0).set("load_ms", 0.0).set("unmeasured", !c.measured);
+  row.set("fetch_unmeasured", false).set("inlined", true).set("gap_ms", c.gap_s * 1e3);
+  row.set("verdict", p.is_inlined ? "winner" : p.candidate < 0 ? "rejected" : "slower");
+  out.push(std::move(row));
   return out;
 }
 
@@ -163,6 +174,7 @@ Json explanation_json(const node::Conductor::Explanation& e, const node::Submit&
                                     {"kv_tokens", d.kv_tokens},
                                     {"tbt_ms", p.tbt_s * 1e3},
                                     {"unmeasured", !d.measured},
+                                    {"inlined", p.is_inlined},
                                     {"sources", sources_json(e.decode_sources)}}));
   }
   out.set("admit", p.candidate >= 0 && !e.refusal);

@@ -24,7 +24,7 @@ Json considered_json(const node::RequestSummary& summary) {
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3).set("unmeasured", !c.measured);
     row.set("fetch_unmeasured", !c.fetch_measured);
-    row.set("sources", sources_json(c.sources));
+    row.set("sources", sources_json(c.sources)).set("inlined", c.inlined);
     out.push(std::move(row));
   }
   return out;

@@ -58,7 +58,8 @@ std::string candidates_table(const Json& candidates, const Json& reusable) {
   Table table(head);
   if (verdicts) table.left({"VERDICT"});
   for (const Json& c : rows) {
-    std::vector<std::string> row = {or_dash(c["node"]), count(c["match_blocks"])};
+    const std::string node = or_dash(c["node"]) + (c["inlined"].as_bool() ? " inlined" : "");
+    std::vector<std::string> row = {node, count(c["match_blocks"])};
     if (reusable.is_number()) row.back() += "/" + count(reusable);
     if (disks) row.push_back(count(c["disk_blocks"]));
     row.insert(row.end(), {fetch_text(c), ms(c["queue_ms"])});
@@ -138,7 +139,8 @@ std::string explanation_text(const Json& e) {
     }
   if (const Json& d = e["decode"]; d.is_object())
     out += "decode " + text_of(d["node"]) + ": " + count(d["rows"]) + " requests, TBT " + ms(d["tbt_ms"]) +
-           " ms predicted" + (d["unmeasured"].as_bool() ? ", unmeasured" : "") + read_text(d["sources"]) + "\n";
+           " ms predicted" + (d["unmeasured"].as_bool() ? ", unmeasured" : "") + read_text(d["sources"]) +
+           (d["inlined"].as_bool() ? ", computes the prompt itself" : "") + "\n";
   if (const Json& hold = e["hold"]; hold["waits"].as_bool())
     out += "hold: " + count(hold["held"]) + " requests wait here, its turn is predicted in " + ms(hold["before_ms"]) +
            " ms\n";
