@@ -22,11 +22,12 @@ constexpr uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-/// exp((logit - top) / temperature) * kDrawWeightOne, rounded down: within 1 of it, and monotone in `logit`. 0 for NaN.
+/// exp((logit - top) / temperature) * kDrawWeightOne, rounded down: within 1 of it, and monotone in `logit`. 0 for NaN,
+/// kDrawWeightOne for a logit above `top`.
 constexpr uint64_t draw_weight(float top, float logit, double scale) {
   const double steps = (static_cast<double>(top) - static_cast<double>(logit)) * scale;  // of a 2^40th octave
   if (!(steps < 0x1p40 * 41)) return 0;
-  const auto whole = static_cast<uint64_t>(steps);
+  const auto whole = steps > 0 ? static_cast<uint64_t>(steps) : 0;
   const uint64_t part = whole << 24;  // the fraction, over 2^64
   // 2^-part by Taylor's series. Coefficients are ln(2)^k / k! * 2^63 for k = 14 to 0.
   uint64_t p = 0x98a4b;

@@ -26,6 +26,7 @@ TEST_CASE("base/draw: a weight is exp() of the distance in units of 2^-40, withi
   CHECK(draw_weight(0.0f, -0.0f, draw_scale(1)) == kDrawWeightOne);
   CHECK(draw_weight(3, -kInf, draw_scale(1)) == 0);
   CHECK(draw_weight(3, NAN, draw_scale(1)) == 0);
+  CHECK(draw_weight(3, 4, draw_scale(1)) == kDrawWeightOne);  // a kernel without its barrier saw another largest logit
   CHECK(draw_weight(3, -1000, draw_scale(1)) == 0);
   CHECK(draw_weight(3, 2.9999f, draw_scale(1e-38f)) == 0);
   CHECK(draw_weight(3e38f, -3e38f, draw_scale(3e38f)) > 0);
