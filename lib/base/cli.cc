@@ -35,6 +35,15 @@ std::string source_text(const Flag& flag, Origin origin, const std::string& sour
   return name + ", from " + (origin == Origin::file ? "" : "environment variable ") + source;
 }
 
+/// A script with an unset variable passes an empty value. That is a mistake for every flag but a text.
+Result<void> check_empty(const Flag& flag, const std::string& where) {
+  if (flag.kind == FlagKind::text || flag.kind == FlagKind::boolean || flag.kind == FlagKind::choice) return {};
+  if (flag.kind == FlagKind::list)
+    return user_error(err::kBadValue, "the list is empty", where, "name what it lists, or leave the flag out");
+  return user_error(err::kBadValue, "the value is empty", where,
+                    "give " + std::string(flag.value) + ", or leave the flag out");
+}
+
 bool lists(FlagList flags, std::string_view name) {
   return std::any_of(flags.begin(), flags.end(), [&](const Flag* f) { return f->name == name && !f->one_shot; });
 }
@@ -79,8 +88,7 @@ Result<void> Builder::load_file(const CommandLine& line) {
 }
 
 Result<Args::Setting> Builder::pick(const Flag& flag, const CommandLine& line) const {
-  Args::Setting s{flag, std::string(flag.fallback), Origin::fallback, {}};
-  if (flag.kind == FlagKind::boolean && s.value.empty()) s.value = "false";
+  Args::Setting s{flag, default_text(flag), Origin::fallback, {}};
   const auto at = line.values.find(flag.name);
   const std::string variable = env_name(flag.name);
   const char* env = flag.one_shot ? nullptr : environment_(variable.c_str());
@@ -98,9 +106,12 @@ Result<Args::Setting> Builder::pick(const Flag& flag, const CommandLine& line) c
     s.source = in_file->second.second;
   }
   const std::string where = source_text(flag, s.origin, s.source);
-  // A script with an unset variable passes an empty list, which is a mistake for every list flag.
-  if (s.origin == Origin::flag && flag.kind == FlagKind::list && s.value.empty())
-    return user_error(err::kBadValue, "the list is empty", where, "name what it lists, or leave the flag out");
+  if (s.origin != Origin::fallback && s.value.empty()) {
+    // --print-config writes "" for a flag that has no value.
+    if (s.origin == Origin::file && flag.fallback.empty())
+      return Args::Setting{flag, default_text(flag), Origin::fallback, {}};
+    MC_CHECK(check_empty(flag, where));
+  }
   if (auto ok = check_value(flag, s.value); !ok)
     return user_error(err::kBadValue, ok.error().what, where, ok.error().next);
   return s;

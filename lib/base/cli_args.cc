@@ -106,6 +106,10 @@ std::string origin_text(Origin origin, const std::string& source) {
 
 }  // namespace
 
+std::string default_text(const Flag& flag) {
+  return flag.kind == FlagKind::boolean && flag.fallback.empty() ? "false" : std::string(flag.fallback);
+}
+
 Result<void> check_value(const Flag& flag, const std::string& value) {
   if (value.empty() && flag.kind != FlagKind::boolean && flag.kind != FlagKind::choice) return {};  // "" = not given
   if (is_choice(flag, value)) return {};

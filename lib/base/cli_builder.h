@@ -25,6 +25,8 @@ inline constexpr const Flag* kBuiltins[] = {&kHelp, &kVersion, &kCompletion};
 /// "a|b|c": Flag::choices and the names of Flag::table.
 std::string choices_of(const Flag& flag);
 bool is_choice(const Flag& flag, std::string_view value);
+/// The value of a flag that nobody gave.
+std::string default_text(const Flag& flag);
 /// Does `value` fit the flag's kind, words and check? The error quotes the value.
 Result<void> check_value(const Flag& flag, const std::string& value);
 const Verb* find_verb(const Program& program, std::string_view name);

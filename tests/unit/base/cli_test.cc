@@ -139,6 +139,27 @@ TEST_CASE("base/cli: what print-config prints is a config file that gives the sa
   CHECK(second->args.list(kLabel) == std::vector<std::string>{"a=1", "b=2"});
 }
 
+TEST_CASE("base/cli: an empty value is refused where it is no text") {
+  for (const char* name : {"--block-tokens", "--kv-mem", "--http", "--ttft-slo", "--label"}) {
+    auto bad = try_args({name, ""});
+    REQUIRE_FALSE(bad);
+    CHECK(bad.error().mc == err::kBadValue);
+    CHECK(bad.error().what.ends_with("is empty"));
+    CHECK(bad.error().where == name);
+  }
+  CHECK(try_args({"once", "--size", "", "a.mckv"}).error().what == "the value is empty");
+  const TemporaryFile file("block-tokens = \"\"\n");
+  auto in_file = try_args({"--config", file.path.c_str()});
+  REQUIRE_FALSE(in_file);
+  CHECK(in_file.error().where == "--block-tokens, from " + file.path + ":1");
+  auto text = try_args({"once", "--prompt", "", "a.mckv"});
+  REQUIRE_OK(text);
+  CHECK(text->args.given(kPrompt));
+  auto unset = try_args({}, {{"MCT_BLOCK_TOKENS", ""}});
+  REQUIRE_OK(unset);
+  CHECK(unset->args.count(kBlockTokens) == 64);
+}
+
 TEST_CASE("base/cli: a wrong value names the value and where it came from, with exit code 2") {
   auto bad = try_args({}, {{"MCT_BLOCK_TOKENS", "65"}});
   REQUIRE_FALSE(bad);
