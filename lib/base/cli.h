@@ -134,7 +134,7 @@ class Args {
 
   bool has(const Flag& flag) const;    // listed by this program or verb
   bool given(const Flag& flag) const;  // not the default
-  bool said(const Flag& flag) const;   // given for this run: neither the default nor from the environment
+  bool said(const Flag& flag) const;   // on the command line, or in a file with another value than the default
   Origin origin(const Flag& flag) const;
   /// False for "", "off", "none" and "auto": these words mean no value.
   bool present(const Flag& flag) const;

@@ -149,7 +149,9 @@ bool Args::given(const Flag& flag) const {
   return setting(flag).origin != Origin::fallback;
 }
 bool Args::said(const Flag& flag) const {
-  return given(flag) && origin(flag) != Origin::environment;
+  const Setting& s = setting(flag);  // its flag may have a default of its own
+  // --print-config writes the defaults too, and they must not count when its lines are read back.
+  return s.origin == Origin::flag || (s.origin == Origin::file && s.value != default_text(s.flag));
 }
 Origin Args::origin(const Flag& flag) const {
   return setting(flag).origin;

@@ -42,6 +42,11 @@ uint64_t wanted_bytes(const ByteSize& size) {
   return size.of(mem::available_bytes());
 }
 
+/// The default is not a choice, also where --print-config wrote it into a file.
+bool chose_value_disk(const cli::Args& args) {
+  return args.given(flags::kValuesDisk) && args.text(flags::kValuesDisk) != flags::kValuesDisk.fallback;
+}
+
 }  // namespace
 
 Result<void> WorkerPlan::make() {
@@ -76,7 +81,7 @@ Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
   if (role_ != wire::Role::cache) return uint64_t{0};
   const uint64_t bytes = args_.size(flags::kValuesDisk).of(ssd_bytes);
   if (bytes >= kValueDiskLeast && bytes < ssd_bytes) return bytes;
-  if (bytes == 0 || (bytes < kValueDiskLeast && !args_.given(flags::kValuesDisk))) return uint64_t{0};
+  if (bytes == 0 || (bytes < kValueDiskLeast && !chose_value_disk(args_))) return uint64_t{0};
   return user_error(err::kBadValue,
                     "durable values need " + format_bytes(kValueDiskLeast) + " or more, and less than all of --ssd; " +
                         format_bytes(bytes) + " of " + format_bytes(ssd_bytes) + " were given",
@@ -86,8 +91,7 @@ Result<uint64_t> WorkerPlan::value_disk_bytes(uint64_t ssd_bytes) const {
 /// A part of no disk would be without effect.
 Result<void> WorkerPlan::check_value_disk() const {
   constexpr uint64_t kAny = uint64_t{1} << 40;
-  if (args_.present(flags::kSsd) || !args_.given(flags::kValuesDisk) || args_.size(flags::kValuesDisk).of(kAny) == 0)
-    return {};
+  if (args_.present(flags::kSsd) || !chose_value_disk(args_) || args_.size(flags::kValuesDisk).of(kAny) == 0) return {};
   return user_error(err::kBadValue, "durable values need a disk, and --ssd is not given", "--values-disk",
                     "give --ssd DIR:SIZE too, or leave --values-disk out");
 }
@@ -101,7 +105,7 @@ Result<std::unique_ptr<BlockValueDisk>> WorkerPlan::open_value_disk() const {
     if (std::error_code error; std::filesystem::exists(directory + "/super.a", error))
       log_warn("durable values are not served: this node has no --values or no --values-disk",
                {{"directory", directory}});
-    if (bytes == 0 && value_bytes_ > 0 && !args_.given(flags::kValuesDisk))
+    if (bytes == 0 && value_bytes_ > 0 && !chose_value_disk(args_))
       log_info("no durable values: the usual part of --ssd is below the least size; --values-disk sets the part",
                {{"least", kValueDiskLeast}, {"ssd", place.bytes}});
     return std::unique_ptr<BlockValueDisk>();

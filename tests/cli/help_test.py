@@ -326,6 +326,21 @@ class Settings(unittest.TestCase):
                 self.assertEqual({k: v[0] for k, v in before.items()}, {k: v[0] for k, v in after.items()}, tool)
                 self.assertEqual(after["seed"][1].split(":")[0], f"file {path}")
 
+    def test_printed_defaults_are_settings_that_run(self):
+        runs = [(tool, "--http", "127.0.0.1:0", "--check") for tool in DAEMONS]
+        runs += [("mc-prefill", "once", "-p", "a", "-n", "1")]
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as directory:
+            path = os.path.join(directory, "c.toml")
+            env = dict(clean_environment(), MCT_RUN_DIR=os.path.join(directory, "run"))
+            for tool, *words in runs:
+                if tool not in TOOLS:
+                    continue
+                verb = words[:1] if words[0] == "once" else []
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text_of(tool, *verb, "--print-config", env=env))
+                code, _, err = cluster.run(tool, *words, "--config", path, env=env)
+                self.assertEqual(code, 0, err)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -139,6 +139,23 @@ TEST_CASE("base/cli: what print-config prints is a config file that gives the sa
   CHECK(second->args.list(kLabel) == std::vector<std::string>{"a=1", "b=2"});
 }
 
+TEST_CASE("base/cli: what print-config prints of defaults counts as not said when it is read back") {
+  auto first = try_args({"--kv-mem", "1GiB", "--print-config"});
+  REQUIRE_OK(first);
+  const TemporaryFile file(first->out);
+  auto second = try_args({"--config", file.path.c_str()});
+  REQUIRE_OK(second);
+  CHECK(second->args.said(kKvMem));
+  CHECK_FALSE(second->args.said(kTtft));
+  CHECK_FALSE(second->args.said(flags::kJson));
+  CHECK(second->args.given(kHttp));  // an address in a file is meant, and does not move when it is busy
+  CHECK_FALSE(second->args.given(kModel));
+  CHECK_FALSE(second->args.given(kLabel));
+  auto said = try_args({"--ttft-slo", "off"});
+  REQUIRE_OK(said);
+  CHECK(said->args.said(kTtft));
+}
+
 TEST_CASE("base/cli: an empty value is refused where it is no text") {
   for (const char* name : {"--block-tokens", "--kv-mem", "--http", "--ttft-slo", "--label"}) {
     auto bad = try_args({name, ""});
