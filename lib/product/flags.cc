@@ -18,9 +18,12 @@ Result<void> check_endpoints(std::string_view value) {
   MC_TRY(endpoints, split_list(value));
   for (const std::string& endpoint : endpoints) {
     if (endpoint.starts_with("ipc://$MCT_RUN_DIR/")) continue;
+    const bool ours = endpoint.starts_with("ipc://") || endpoint.starts_with("tcp://");
     auto uri = parse_uri(endpoint);
-    if (uri) continue;
-    Error bad = std::move(uri).error();
+    if (ours && uri) continue;
+    Error bad = ours
+                    ? std::move(uri).error()
+                    : Error{Code::invalid, "'" + endpoint + "' is no control endpoint: ipc:///path or tcp://host:port"};
     if (endpoint.find("://") == std::string::npos && endpoint.find(':') != std::string::npos)
       bad.next = "write tcp://" + endpoint;
     return bad;

@@ -220,6 +220,9 @@ class Refusals(unittest.TestCase):
         err = self.refused("MC1002", 2, "mc-prefill", "--conductor", "10.0.0.1:7700")
         self.assertIn("where: --conductor", err)
         self.assertIn("next:  write tcp://10.0.0.1:7700", err)
+        for wrong in ("http://127.0.0.1:7700", "foo", "shm://x", "sim:"):
+            err = self.refused("MC1002", 2, "mc-prefill", "--conductor", wrong)
+            self.assertIn(f"'{wrong}' is no control endpoint", err)
         self.assertIn("where: --bind", self.refused("MC1002", 2, "mc-prefill", "--bind", "nohost:1"))
         for flag in ("--allowed-host", "--insecure"):
             self.assertIn(f"where: {flag}", self.refused("MC1002", 2, "mc-prefill", flag, ""))
