@@ -40,6 +40,10 @@ Result<void> WorkerPlanes::open(const cli::Args& args, const DescriptorPlan& des
     MC_CHECK(ctl::check_exposure(door, bound, keys_.lock(door), insecure(args, door)));
     if (!is_local(bound) && keys_.lock(door) != ctl::Keys::cluster) warn_no_lock(door, bind);
   }
+  // The node tells its peers this address.
+  if (bind == "0.0.0.0" || bind == "::")
+    return user_error(err::kBadValue, bind + " stands for every address of this host, and peers need one to reach",
+                      "--bind", "give the address at which the other nodes reach this host (ip addr)");
   MC_CHECK(open_data(args, descriptors, title, run_dir, options));
   return open_control(args, descriptors, run_dir, options);
 }

@@ -166,6 +166,14 @@ class Roles(unittest.TestCase):
                 self.assertEqual(code, 2, err)
                 self.assertIn("MC1005", err)
 
+    def test_a_node_on_every_address_of_its_host_is_told_to_name_one(self):
+        for address in ("0.0.0.0", "::"):
+            with self.subTest(address=address):
+                code, _, err = run("mc-cache", "--bind", address, "--insecure", "all", "--http", "127.0.0.1:0")
+                self.assertEqual(code, 2, err)
+                self.assertIn("MC1002", err)
+                self.assertIn("where: --bind", err)
+
     def test_two_workers_of_other_block_sizes_are_refused_with_both_values(self):
         with Cluster(roles=["conductor"]) as c:
             c.start("p0", "--attention", "full")
