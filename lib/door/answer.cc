@@ -390,7 +390,7 @@ bool Answer::on_end(const RequestId& req, const node::Reply& reply) {
     return true;
   }
   if (!take_prompt_logprobs(*choice, {}) || failed_) return true;  // ended without a token
-  if (req == summarised_) kv_from_ = kv_from_json(reply.summary), kv_fallback_ = reply.summary.kv.fallback;
+  if (req == summarised_) summary_ = reply.summary;
   const auto& stop_ids = request_.sampling.stop_token_ids;
   const bool by_id = !choice->stopped && choice->tokens > 0 && reply.finish == node::Finish::stop &&
                      std::find(stop_ids.begin(), stop_ids.end(), choice->last_token) != stop_ids.end();
@@ -457,7 +457,7 @@ Json Answer::explanation() const {
   mc.set("miss_reason", first_miss(summary_.report.misses, MissReader::client));
   mc.set("misses", misses_json(summary_.report.misses, MissReader::client));
   mc.set("fallback", wire::describe(summary_.report.fallback));
-  mc.set("kv_from", kv_from_).set("kv_fallback", wire::to_string(kv_fallback_));
+  mc.set("kv_from", kv_from_json(summary_)).set("kv_fallback", wire::to_string(summary_.kv.fallback));
   return mc;
 }
 

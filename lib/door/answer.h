@@ -117,10 +117,8 @@ class Answer {
   const text::AnswerReader reader_;
   http::StreamWriter writer_;
   std::vector<Choice> choices_;
-  node::RequestSummary summary_;                       // when the first token of its choice came
-  RequestId summarised_;                               // that choice
-  Json kv_from_ = Json::object();                      // its kv_from_json() at the end
-  wire::Fallback kv_fallback_ = wire::Fallback::none;  // likewise
+  node::RequestSummary summary_;  // of one choice: at its first token, and again at its end
+  RequestId summarised_;          // that choice
   bool started_ = false, failed_ = false;
 };
 

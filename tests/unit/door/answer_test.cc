@@ -91,7 +91,7 @@ void answer_all(Answer& answer, const std::vector<uint32_t>& prompt, size_t choi
 
 }  // namespace
 
-TEST_CASE("door/answer: of several choices the mc object has the KV of one, with the nodes of its last attempt") {
+TEST_CASE("door/answer: of several choices the mc object has one, with the nodes and the KV of its last attempt") {
   const auto response = told(asked(R"("n":2,"mc":{"explain":true})"), [](Answer& answer) {
     node::Reply token, end;
     token.kind = node::Reply::Kind::token, token.token = '!';
@@ -101,17 +101,19 @@ TEST_CASE("door/answer: of several choices the mc object has the KV of one, with
       token.req = req, token.summary.prefill = "p" + req, token.summary.decode = "d" + req;
       answer.on_token(req, token);
     }
-    end.summary.prefill = "p2", end.summary.decode = "d2";
+    end.summary.prefill = "p2", end.summary.decode = "d2", end.summary.attempts = 2;
     end.summary.kv = {"1", 2, 64, 9, 128, {{"c0", "128"}}, 5, wire::Fallback::evicted};
     answer.on_end("1", end);
-    end.summary.prefill = "p0", end.summary.decode = "d0";
+    end.summary.prefill = "p0", end.summary.decode = "d0", end.summary.attempts = 1;
     end.summary.kv = {"0", 1, 0, 192, 0, {}, 0, wire::Fallback::corrupt};
     answer.on_end("0", end);
   });
   const auto body = Json::parse(response.body);
   REQUIRE_OK(body);
   const Json& mc = (*body)["mc"];
-  CHECK(mc["decode_node"].as_string() == "d1");
+  CHECK(mc["prefill_node"].as_string() == "p2");
+  CHECK(mc["decode_node"].as_string() == "d2");
+  CHECK(mc["attempts"].as_int() == 2);
   CHECK(mc["kv_from"].dump() == R"({"d2":64,"c0":128,"p2":9})");
   CHECK(mc["kv_fallback"].as_string() == "evicted");
 }
