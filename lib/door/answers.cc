@@ -148,7 +148,8 @@ void Answers::fail_all() {
     reply.req = req;
     reply.kind = node::Reply::Kind::failed;
     reply.reason = node::Reason::draining;
-    reply.stage = node::RequestStage::route;
+    const bool has_begun = records_.running(req).first != kNever;
+    reply.stage = has_begun ? node::RequestStage::decode : node::RequestStage::route;
     reply.message = "the conductor is stopping";
     on_reply(reply);
   }

@@ -269,6 +269,7 @@ class Stops(unittest.TestCase):
             conductor.popen.send_signal(signal.SIGTERM)
             self.assertEqual(conductor.popen.wait(60), 0)
             self.assertIn("info mc-conductor: stopped", conductor.text())
+            self.assertIn(" stage=decode code=draining ", conductor.text())
             self.assertNotIn("message lost", conductor.text())
             stream.close()
 
