@@ -109,6 +109,13 @@ std::string stages_table(const Json& r) {
                count(read["tokens"]) + " tokens from " + or_dash(read["from"]) + " into " + or_dash(read["to"])});
   const std::string lost = text_of(r["kv_fallback"]);
   if (!from.empty()) row("KV", "kv_holders_ms", from + (lost.empty() ? "" : ", failed: " + lost));
+  if (r["ttft_ms"].is_number()) {
+    double stages_ms = 0;
+    for (const char* key : {"held_ms", "queue_ms", "accept_ms", "load_ms", "fetch_ms", "prefill_ms"})
+      stages_ms += r[key].as_double();
+    table.add({"other", fixed(std::max(0.0, r["ttft_ms"].as_double() - stages_ms)),
+               r["attempts"].as_int() > 1 ? "attempts before, and messages" : "messages between the programs"});
+  }
   row("TTFT", "ttft_ms", fixed(r["predicted_ttft_ms"].as_double()) + " ms predicted");
   row("decode", "decode_ms", "");
   row("total", "total_ms", "");

@@ -1,6 +1,7 @@
 // The tables of ps, why, explain and top.
 
 #include <algorithm>
+#include <cstdio>
 #include <sstream>
 
 #include "test.h"
@@ -90,6 +91,20 @@ TEST_CASE("verbs/request_text: the list of requests fits 80 columns by shorter i
   const std::string whole = verbs::requests_table(requests());
   CHECK(whole.find("req_0123456789012345678901234568 ") != std::string::npos);
   CHECK(widest(whole) > 80);
+}
+
+TEST_CASE("verbs/request_text: the stages of a request and the rest add up to its TTFT") {
+  const char* kRecord = R"({"id":"r","outcome":"finished","reason":"stop","attempts":%d,"held_ms":1,"queue_ms":2,
+    "accept_ms":3,"load_ms":4,"fetch_ms":5,"prefill_ms":6,"ttft_ms":%s,"predicted_ttft_ms":9})";
+  const auto told = [&](int attempts, const char* ttft) {
+    char record[512];
+    std::snprintf(record, sizeof record, kRecord, attempts, ttft);
+    return verbs::record_text(parsed(record));
+  };
+  CHECK(told(1, "121").find("other    100.0  messages between the programs\n") != std::string::npos);
+  CHECK(told(2, "121").find("other    100.0  attempts before, and messages\n") != std::string::npos);
+  CHECK(told(1, "20.5").find("\nother     0.0  messages") != std::string::npos);
+  CHECK(told(1, "null").find("\nother ") == std::string::npos);
 }
 
 TEST_CASE("verbs/request_text: a deadline of a decision is told in full") {
