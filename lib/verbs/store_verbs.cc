@@ -109,8 +109,8 @@ Result<int> put_group_in(const cli::Args& args, StoreClient& store) {
   }
   const std::string key = args.positional_one("KEY");
   MC_TRY(outcome, store.put_group(key, members, terms_of(args)));
-  MC_CHECK(say(args, key,
-               outcome + " " + std::to_string(members.size()) + " members, " + std::to_string(bytes) + " bytes"));
+  MC_CHECK(
+      say(args, key, outcome + " " + std::to_string(members.size()) + " members, " + std::to_string(bytes) + " bytes"));
   return 0;
 }
 
@@ -344,9 +344,10 @@ Result<int> list_values(const cli::Args& args) {
     return 0;
   }
   const auto bytes = [&](const char* name) { return human_bytes(static_cast<uint64_t>(page[name].as_int())); };
-  MC_CHECK(write_all(1, std::to_string(listed) + (page["more"].as_bool() ? " values, more are there; " : " values; ") +
-                            bytes("used_bytes") + " of " + bytes("capacity_bytes") + " used by this tenant, " +
-                            bytes("held_bytes") + " pinned or leased\n"));
+  MC_CHECK(write_all(1, std::to_string(listed) + (listed == 1 ? " value" : " values") +
+                            (page["more"].as_bool() ? ", more are there; " : "; ") + bytes("used_bytes") + " of " +
+                            bytes("capacity_bytes") + " used by this tenant, " + bytes("held_bytes") +
+                            " pinned or leased\n"));
   return 0;
 }
 

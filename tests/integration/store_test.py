@@ -306,6 +306,7 @@ class Store(unittest.TestCase):
         code, out, _ = self.verb("ls", "--keys", "--limit", "2")
         self.assertEqual(code, 0)
         self.assertIn(b"a/2\n2 values, more are there", out)
+        self.assertIn(b"b\n1 value; ", self.verb("ls", "--keys", "--prefix", "b")[1])
 
     def test_the_http_door_needs_a_key_and_shows_a_tenant_its_own_values_alone(self):
         self.assertEqual(self.ask("PUT", "/v1/store/k", b"x")[0], 401)
