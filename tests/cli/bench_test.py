@@ -260,7 +260,9 @@ class Plans(Scratch):
             ["--num-prompts", "0"],
         ):
             self.assertIn("MC1002", bench("serve", "--dry-run", *words, expect=2)[1], words)
-        self.assertIn("MC2101", bench("serve", "--port", "1", expect=3)[1])
+        err = bench("serve", "--port", "1", expect=3)[1]
+        self.assertIn("MC2101", err)
+        self.assertIn("where: http://127.0.0.1:1\n  next:  start mc-conductor, or name the server with --base-url", err)
         for path in ("/chatty/v1/completions", "/v1/completions?user=chat"):  # these are no paths of chats
             bench("serve", "--dry-run", "--endpoint", path)
 

@@ -222,7 +222,12 @@ Result<Server> ask_server(const Target& target, const std::string& wanted) {
   auto models = get_json(target, "/v1/models");
   if (!models && (models.error().mc == err::kUnauthorized || models.error().mc == err::kForbidden))
     return models.error();
-  if (!models && models.error().code != Code::not_found) return as_user_error(err::kPeerUnreachable, models.error());
+  if (!models && models.error().code != Code::not_found) {
+    Error error = as_user_error(err::kPeerUnreachable, models.error());
+    if (error.where.empty())
+      error.where = target.base_url, error.next = "start mc-conductor, or name the server with --base-url URL";
+    return error;
+  }
   if (models && server.model.empty()) server.model = std::string((*models)["data"][0]["id"].as_string());
   if (models) server.context = static_cast<uint64_t>((*models)["data"][0]["max_model_len"].as_int());
   if (server.model.empty())
