@@ -139,6 +139,15 @@ class OnACluster(unittest.TestCase):
         self.assertNotIn("\r", err)
         self.assertEqual(bench("serve", "--base-url", self.url, *CALM, "--num-prompts", 1, "-q")[1], "")
 
+    def test_a_trace_of_one_moment_is_replayed_at_once(self):
+        path = os.path.join(self.dir, "moment.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            for i in range(3):
+                line = {"timestamp": 7, "input_length": 20, "output_length": 2, "hash_ids": [i]}
+                file.write(json.dumps(line) + "\n")
+        out, _ = bench("replay", path, "--base-url", self.url, *CALM, env=self.cluster.env)
+        self.assertIn("\n3 requests at once, 20 tokens in, 2 out (mean), any number in flight\n", out)
+
     def test_a_trace_is_replayed_with_its_prefixes(self):
         path = os.path.join(self.dir, "t.jsonl")
         with open(path, "w", encoding="utf-8") as file:

@@ -269,7 +269,8 @@ std::string load_text(const Json& s) {
   };
   const Json& rate = s["request_rate"];
   std::string out = s["num_prompts"].dump() + " requests ";
-  out += rate.is_string() ? "at once" : "at " + fixed(rate.as_double(), 2) + "/s";
+  // Requests that are all planned for one moment have a rate of 0.
+  out += rate.as_double() == 0 ? "at once" : "at " + fixed(rate.as_double(), 2) + "/s";
   out += s.has("input_len") ? ", " + s["input_len"].dump() + " tokens in, " + s["output_len"].dump() + " out"
                             : ", " + mean(s["input_lens"]) + " tokens in, " + mean(s["output_lens"]) + " out (mean)";
   const Json& most = s["max_concurrency"];
