@@ -118,9 +118,7 @@ TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, an
       require_clean(world, seed);
     }
     // Liveness: the faults stop, everyone is back; what is asked now must be served.
-    world.set_faults({});
-    for (const auto& name : world.names())
-      if (!world.alive(name)) world.restart(name);
+    end_faults(world);
     world.run_for(5s);
     require_clean(world, seed);
     std::vector<RequestId> last;

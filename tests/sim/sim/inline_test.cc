@@ -107,9 +107,7 @@ TEST_CASE("sim: faults beside inlined prompts yield no wrong token, no late end 
       world.run_for(Duration(world.rng().between(0, 40'000'000)));
       REQUIRE_MESSAGE(world.violation().empty(), world.violation());
     }
-    world.set_faults({});
-    for (const auto& name : world.names())
-      if (!world.alive(name)) world.restart(name);
+    end_faults(world);
     world.run_for(5s);
     std::vector<RequestId> last;
     for (int n = 0; n < 8; ++n) last.push_back(world.submit(prompt(world, history), 20, 20s));

@@ -245,9 +245,7 @@ bool may_end(const Outcome& o, const WorldOptions& options, const sched::Tenant*
 }
 
 void serve_healthy(World& world, Clients& clients, const WorldOptions& options, uint64_t seed) {
-  world.set_faults({});
-  for (const auto& name : world.names())
-    if (!world.alive(name)) world.restart(name);
+  end_faults(world);
   world.run_for(5s);  // a node notices after 3 s of silence that its conductor has died, and registers again
   for (const auto& name : world.names()) world.drain(name, false);
   world.run_for(3s);

@@ -31,6 +31,13 @@ inline void draw_faults(Rng& rng, Faults& faults) {
   faults.disk_full = rng.chance(0.5) ? 0.2 * rng.uniform() : 0;
 }
 
+/// Faults end, and every node that has crashed is back.
+inline void end_faults(World& world) {
+  world.set_faults({});
+  for (const auto& name : world.names())
+    if (!world.alive(name)) world.restart(name);
+}
+
 /// In half of the schedules the nodes have disks, of which some are smaller than memory.
 inline void draw_disks(Rng& rng, WorldOptions& options) {
   if (rng.chance(0.5)) return;
