@@ -40,9 +40,10 @@ Result<std::string> digits_of(const Value& value, const Spec& spec) {
     uint64_t rest = static_cast<uint64_t>(value.integer());
     if (value.integer() < 0) rest = 0 - rest;
     const unsigned base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
+    // GCC 12 with UBSan takes a wrong element where `?:` chooses the string inside of the subscript.
+    const char* const digits = type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
     std::string out;
-    for (; rest > 0 || out.empty(); rest /= base)
-      out += (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[rest % base];
+    for (; rest > 0 || out.empty(); rest /= base) out += digits[rest % base];
     std::reverse(out.begin(), out.end());
     if (spec.alternate && base != 10) out = (type == 'X' ? "0X" : base == 16 ? "0x" : base == 8 ? "0o" : "0b") + out;
     return out;
