@@ -159,9 +159,7 @@ class Blocks(unittest.TestCase):
     def test_blocks_on_disk_are_evicted_and_come_back_to_memory_for_a_pin(self):
         c = self.start("--ssd", f"{self.folder}/kv:128MiB")
         prompts = [Random(n).ids(LENGTH) for n in range(30, 36)]
-        for ids in prompts:
-            c.complete(ids=ids, max_tokens=1)
-        until(lambda: c.node("p0")["disk_blocks"] >= 30, 60, "blocks on disk")
+        c.write_to_disk("p0", prompts, 30)
         c.wait_quiet()
         rows, _ = self.blocks(c, "p0")
         on_disk = [b for b in rows if b["tier"] == "disk" and b["first_position"] == LENGTH - BLOCK]

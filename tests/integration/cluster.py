@@ -340,6 +340,19 @@ class Cluster:
                     found.append(f"{node['id']} {key}={node[key]}")
         return found
 
+    def write_to_disk(self, node, prompts, least):
+        """Serves prompts until `least` blocks are on the disk of `node`. A block that is evicted before it is written
+        is lost, so a slow disk needs more than one turn."""
+
+        def written():
+            if self.node(node)["disk_blocks"] >= least:
+                return True
+            for ids in prompts:
+                self.complete(ids=ids, max_tokens=1)
+            return False
+
+        until(written, 60, f"{least} blocks on the disk of {node}")
+
     def wait_quiet(self, timeout=60):
         """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
         began = time.monotonic()

@@ -50,7 +50,7 @@ class Disk(unittest.TestCase):
         return next((n["disk_blocks"] for n in c.cluster()["nodes"] if n["id"] == node), 0)
 
     def wait_written(self, c, least=18):
-        until(lambda: self.blocks(c) >= least, 60, f"{least} blocks on disk")
+        c.write_to_disk("p0", self.prompts, least)
 
     def wait_back(self, c, killed, least=1, name="p0"):
         """Waits until the conductor knows the new process and its blocks; it may still show those of `killed`."""
