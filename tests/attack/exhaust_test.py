@@ -211,7 +211,7 @@ class Descriptors(Exhaust):
             ports = [port for _, port in attack.listeners(process.popen.pid)]
             self.assertEqual(len(ports), 3)  # HTTP, control, data
             self.attack_doors(process, http_port, [("127.0.0.1", port) for port in ports])
-            self.assertEqual([n["id"] for n in c.cluster()["nodes"]], [name])
+            until(lambda: [n["id"] for n in c.cluster()["nodes"]] == [name], PATIENCE_S, "it is listed")
             c.close()
 
     def test_a_worker_whose_doors_are_all_full_finds_its_conductor_again(self):
@@ -237,7 +237,7 @@ class Descriptors(Exhaust):
             self.conductor(c)
             until(lambda: before.status("/readyz") == 200, PATIENCE_S, "it is registered again, during the siege")
             self.assert_lives(process)
-            self.assertEqual([n["id"] for n in c.cluster()["nodes"]], ["w0"])
+            until(lambda: [n["id"] for n in c.cluster()["nodes"]] == ["w0"], PATIENCE_S, "it is listed")
             siege.close()
             self.assertEqual(process.stop(), 0)
             before.close()

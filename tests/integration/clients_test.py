@@ -285,8 +285,12 @@ class Errors(unittest.TestCase):
 
     def test_a_client_that_retries_is_served_when_its_quota_allows(self):
         with connect(c, key="sk-soon-1", max_retries=5) as soon:
-            answers = [soon.chat.completions.with_raw_response.create(messages=USER, **GREEDY) for _ in range(4)]
-        self.assertGreater(sum(answer.retries_taken for answer in answers), 0)
+            # A busy host may take so long for a request that the quota allows the next one at once.
+            for _ in range(50):
+                answer = soon.chat.completions.with_raw_response.create(messages=USER, **GREEDY)
+                if answer.retries_taken > 0:
+                    return
+        self.fail("no request of 50 was refused and sent again")
 
     def test_a_client_that_times_out_or_breaks_off_leaves_nothing_behind(self):
         endless = {**GREEDY, "max_tokens": 1500}
