@@ -82,6 +82,21 @@ def as_other_user(script, *arguments, timeout=60):
     return done.returncode, done.stdout, done.stderr
 
 
+def in_one(program, *modules):
+    """The source of a program of this folder with the modules of this folder that it imports, as one text: another user
+    cannot open the files."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sources = {}
+    for name in (*modules, program):
+        with open(os.path.join(here, name + ".py")) as file:
+            sources[name] = file.read()
+    lines = ["import sys, types"]
+    for name in modules:
+        lines.append(f"sys.modules[{name!r}] = types.ModuleType({name!r})")
+        lines.append(f"exec({sources[name]!r}, sys.modules[{name!r}].__dict__)")
+    return "\n".join([*lines, sources[program]])
+
+
 def dial(port, host="127.0.0.1", timeout=10):
     """A connected TCP socket whose calls end after `timeout` seconds."""
     return socket.create_connection((host, port), timeout)

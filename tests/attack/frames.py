@@ -16,7 +16,7 @@ HEADER_BYTES = HEADER.size + 4
 FRAME_MAGIC, DESCRIPTOR_MAGIC, VERSION = 0x4658434D, 0x4458434D, 3
 HAS_CRC, HAS_IMMEDIATE, TOGETHER = 1, 2, 4  # flags
 SEAL_NEVER = 0
-PROOF_AT = 16 + 1 + 1 + 32 + 32  # of a challenge
+PROOF_AT = 16 + 1 + 1 + 32 + 32  # of a challenge: instance, secured, seal, nonce, share
 
 TABLE = []
 for n in range(256):
@@ -52,6 +52,11 @@ def hello(instance, wanted=bytes(16), connection=None, lane=0, lanes=2, secured=
     """The payload of a dialler's first frame."""
     out = instance + wanted + (connection or os.urandom(16)) + struct.pack("<HHBB", lane, lanes, secured, seal)
     return out + os.urandom(32) + bytes(32) + text(name)
+
+
+def challenge(instance, secured=0, seal=SEAL_NEVER, name=b"liar"):
+    """The payload of a listener's first frame, without a proof."""
+    return instance + struct.pack("<BB", secured, seal) + os.urandom(32) + bytes(32) + bytes(32) + text(name)
 
 
 def descriptor(instance, version=1, name=b"liar", uris=(), buffers=()):

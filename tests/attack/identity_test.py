@@ -3,6 +3,7 @@
 nobody's place, and finds no shm name to squat on; programs of one user share keys without a flag."""
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -12,9 +13,7 @@ import unittest
 import attack
 from cluster import Cluster, Random, run, until
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(HERE, "stranger.py")) as file:
-    STRANGER = file.read()
+STRANGER = attack.in_one("stranger", "frames")
 GUESSES = ("none", "guess")
 
 
@@ -49,6 +48,10 @@ class Strangers(unittest.TestCase):
         self.assertGreaterEqual(len(ports), 3)
         return sorted(ports)
 
+    def assert_refused(self, got):
+        """Refused for want of a proof or as the listener's own instance, and not for another protocol version."""
+        self.assertRegex(got["refused"] or "", "secret|^the dialler is this process$", got)
+
     def attacked(self, cluster, pids):
         prompt = Random(3).ids(200)
         right = cluster.complete(ids=prompt, max_tokens=6)["choices"][0]["token_ids"]
@@ -58,20 +61,38 @@ class Strangers(unittest.TestCase):
         answers = stranger("read", *every, ",".join(GUESSES))
         self.assertEqual(len(answers), len(ports) * len(instances) * len(GUESSES))
         for got in answers:
-            self.assertTrue(got["refused"], got)
+            self.assert_refused(got)
             self.assertEqual((got["descriptor"], got["bytes"]), (0, 0))
+        with Cluster() as theirs:  # an own run directory, as another user has
+            for port, more in itertools.product(ports, ([], ["--insecure", "data"])):
+                words = ["mc-bench", "xfer", f"tcp://127.0.0.1:{port}", "--op", "read", "--size", "64KiB"]
+                code, _, err = run(*words, "--time", "0.1s", *more, env=theirs.env)
+                self.assertEqual(code, 3, err)
+                self.assertIn("MC2103", err)
         process, said = stranger_stays("claim", *every)
         try:
             claims = json.loads(said)
             self.assertEqual(len(claims), len(ports) * len(instances))
             for got in claims:
-                self.assertTrue(got["refused"], got)
+                self.assert_refused(got)
             for i in range(attack.count(8, 29)):
                 fresh = Random(100 + i).ids(200)
                 self.assertEqual(len(cluster.complete(ids=fresh, max_tokens=4)["choices"][0]["token_ids"]), 4)
             self.assertEqual(cluster.complete(ids=prompt, max_tokens=6)["choices"][0]["token_ids"], right)
         finally:
             process.communicate(timeout=60)
+
+    @attack.needs_second_user
+    def test_the_stranger_reads_where_the_door_is_open(self):
+        """Else it would prove nothing that it reads nothing elsewhere."""
+        with Cluster() as cluster:
+            words = ["mc-bench", "xfer", "--server", "--transport", "tcp", "--port", "0", "--insecure", "data"]
+            server = cluster.spawn(words)
+            port = server.wait_ready()["uri"].rsplit(":", 1)[1]
+            self.addCleanup(server.stop)
+            got = stranger("read", port, "42" * 16, "none")[0]
+            self.assertEqual((got["refused"], got["bytes"]), (None, 4096), got)
+            self.assertGreater(got["descriptor"], 40)
 
     @attack.needs_second_user
     def test_another_user_gets_no_byte_of_a_local_cluster_and_takes_nobodys_place(self):

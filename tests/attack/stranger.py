@@ -1,5 +1,5 @@
-"""A stranger to the data plane, in one file that also runs as another user: speaks the handshake of the tcp transport
-and of the shm socket, and prints what it got as one line of JSON. Python standard library only.
+"""A stranger to the data plane, a program that also runs as another user: speaks the handshake of the tcp transport and
+of the shm socket, and prints what it got as one line of JSON. Python standard library and frames.py only.
 
     stranger.py read PORTS INSTANCES GUESSES      of each (comma-separated; none or guess): dial, claim, read 4 KiB
     stranger.py claim PORTS INSTANCES             of each: dial, claim with a newer descriptor; stay until stdin ends
@@ -12,85 +12,54 @@ import json
 import os
 import select
 import socket
-import struct
 import sys
 import time
 
-HELLO, CHALLENGE, PROOF, READY, REFUSE, READ, DATA = 1, 2, 3, 4, 5, 6, 7
-TABLE = []
-for n in range(256):
-    for _ in range(8):
-        n = (n >> 1) ^ (0x82F63B78 if n & 1 else 0)
-    TABLE.append(n)
+from frames import Lane, buffers_of, challenge, descriptor, frame, hello, TYPES
 
 
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = TABLE[(crc ^ byte) & 255] ^ (crc >> 8)
-    return crc ^ 0xFFFFFFFF
-
-
-def frame(kind, payload=b"", number=0, buffer=0, length=None):
-    length = len(payload) if length is None else length
-    head = struct.pack("<IHBBQIIQQIIQI", 0x4658434D, 2, kind, 0, number, buffer, 0, 0, length, 0, 0, 0, 0)
-    return head + struct.pack("<I", crc32c(head)) + payload
-
-
-def text(value):
-    return struct.pack("<H", len(value)) + value
-
-
-def descriptor(instance, version):
-    body = struct.pack("<IHH", 0x4458434D, 2, 0) + instance + bytes(16) + struct.pack("<I", version)
-    body += text(b"stranger") + struct.pack("<H", 0) + struct.pack("<H", 0)
-    return body + struct.pack("<I", crc32c(body))
+BLOCKS = 1  # the access of buffers that every member may read
 
 
 class Refused(Exception):
     pass
 
 
-def receive(connection):
-    def exactly(count):
-        data = b""
-        while len(data) < count:
-            more = connection.recv(count - len(data))
-            if not more:
-                raise Refused("closed")
-            data += more
-        return data
-
-    head = exactly(64)
-    kind, length = head[6], struct.unpack_from("<Q", head, 32)[0]
-    payload = exactly(length) if kind != READ else b""
-    if kind == REFUSE:
+def answer(lane, expected):
+    """The payload of the next frame, which has a type of `expected`."""
+    try:
+        kind, _, _, payload = lane.receive()
+    except ConnectionError as error:
+        raise Refused(str(error)) from error
+    if kind == TYPES["refuse"]:
         raise Refused(payload.decode(errors="replace"))
-    return kind, payload
+    if kind != TYPES[expected]:
+        raise Refused(f"frame {kind} in place of {expected}")
+    return payload
 
 
 def join(port, instance, secured, version):
-    """Both lanes of a connection: (sockets, bytes of the listener's descriptor)."""
-    connection, lanes, told = os.urandom(16), [], 0
-    for lane in (0, 1):
-        one = socket.create_connection(("127.0.0.1", port), 10)
-        hello = instance + bytes(16) + connection + struct.pack("<HHB", lane, 2, secured) + os.urandom(32)
-        one.sendall(frame(HELLO, hello + text(b"stranger")))
-        receive(one)
-        proof = os.urandom(32) if secured else bytes(32)
-        one.sendall(frame(PROOF, proof + (descriptor(instance, version) if lane == 0 else b"")))
-        told += len(receive(one)[1])
+    """Both lanes of a connection: (lanes, the listener's descriptor)."""
+    connection, lanes, told = os.urandom(16), [], b""
+    for number in (0, 1):
+        one = Lane(port, 10)
         lanes.append(one)
+        one.send(frame(TYPES["hello"], hello(instance, connection=connection, lane=number, secured=secured)))
+        answer(one, "challenge")
+        proof = os.urandom(32) if secured else bytes(32)
+        one.send(frame(TYPES["proof"], proof + (descriptor(instance, version) if number == 0 else b"")))
+        told += answer(one, "ready")
     return lanes, told
 
 
 def read(port, instance, secured):
     got = {"refused": None, "descriptor": 0, "bytes": 0}
     try:
-        lanes, got["descriptor"] = join(port, instance, secured, 1)
-        lanes[1].sendall(frame(READ, number=1, buffer=1, length=4096))
-        kind, payload = receive(lanes[1])
-        got["bytes"] = len(payload) if kind == DATA else 0
+        lanes, told = join(port, instance, secured, 1)
+        got["descriptor"] = len(told)
+        blocks = next((number for number, access, *_ in buffers_of(told) if access == BLOCKS), 1)
+        lanes[1].send(frame(TYPES["read"], number=1, buffer=blocks, length=4096))
+        got["bytes"] = len(answer(lanes[1], "data"))
     except (Refused, OSError) as error:
         got["refused"] = str(error)
     return got
@@ -100,7 +69,7 @@ def claim(port, instance, kept):
     try:
         lanes, told = join(port, instance, 0, 1_000_000)
         kept += lanes
-        return {"refused": None, "descriptor": told}
+        return {"refused": None, "descriptor": len(told)}
     except (Refused, OSError) as error:
         return {"refused": str(error), "descriptor": 0}
 
@@ -135,11 +104,10 @@ def squat(seconds, names):
                 sent += len(data)
                 passed += len(extra)
                 instance = data[64 + 16 : 64 + 32] if len(data) >= 96 else bytes(16)  # whom the dialer wants
-                challenge = instance + b"\0" + os.urandom(32) + bytes(32) + text(b"stranger")
-                peer.send(frame(CHALLENGE, challenge))
+                peer.send(frame(TYPES["challenge"], challenge(instance)))
                 data = peer.recv(1 << 17)
                 sent += len(data)
-                peer.send(frame(READY, descriptor(instance, 1)))
+                peer.send(frame(TYPES["ready"], descriptor(instance)))
                 for _ in range(8):
                     data, extra, _, _ = peer.recvmsg(1 << 17, 1024)
                     sent += len(data)
