@@ -7,7 +7,10 @@ import itertools
 import json
 import os
 import re
+import stat
 import subprocess
+import sys
+import tempfile
 import unittest
 
 import attack
@@ -157,6 +160,37 @@ class Squatters(unittest.TestCase):
         self.assertIn("another user", err)
         got = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
         self.assertEqual((got["bytes"], got["descriptors"]), (0, 0))
+
+
+class OpenDirectory(unittest.TestCase):
+    @attack.needs_second_user
+    def test_sockets_that_another_user_can_reach_give_it_no_descriptor_and_no_word_of_control(self):
+        """The private directory keeps others out. This test opens it: the programs look at the user themselves."""
+        with Cluster("1p1d1c") as cluster:
+            cluster.complete(ids=Random(1).ids(100), max_tokens=4)
+            folder = cluster.env["MCT_RUN_DIR"]
+            paths = [path for path in glob.glob(folder + "/*") if stat.S_ISSOCK(os.stat(path).st_mode)]
+            paths = [path for path in paths if not path.endswith(".http")]  # those are in doors_test
+            data = [path for path in paths if os.path.basename(path).startswith("data-")]
+            reach = folder
+            while reach != "/":  # the folders above it are temporary, too
+                os.chmod(reach, os.stat(reach).st_mode | 0o755)
+                reach = os.path.dirname(reach) if reach.startswith(tempfile.gettempdir() + "/") else "/"
+            for path in paths:
+                os.chmod(path, 0o777)
+            control = next(path for path in paths if path not in data)
+            done = subprocess.run([sys.executable, "-c", STRANGER, "knock", control], capture_output=True, check=True)
+            self.assertGreater(json.loads(done.stdout)[control]["bytes"], 0)  # our own user is answered
+            answers = stranger("knock", *paths)
+            self.assertEqual((len(data), len(paths)), (3, 7), paths)
+            for path, got in answers.items():
+                self.assertTrue(got["closed"], (path, got))
+                self.assertEqual(got["descriptors"], 0, (path, got))
+                if path in data:
+                    self.assertEqual(got["frames"], ["challenge", "refuse"], path)
+                else:
+                    self.assertEqual(got["bytes"], 0, path)
+            self.assertEqual(len(cluster.complete(ids=Random(2).ids(100), max_tokens=4)["choices"][0]["token_ids"]), 4)
 
 
 class LocalKeys(unittest.TestCase):

@@ -5,6 +5,7 @@ of the shm socket, and prints what it got as one line of JSON. Python standard l
     stranger.py claim PORTS INSTANCES             of each: dial, claim with a newer descriptor; stay until stdin ends
     stranger.py squat SECONDS NAME...             until stdin ends: bind abstract shm names, count what dialers send
     stranger.py bind PATH...                      try to bind sockets at these paths
+    stranger.py knock PATH...                     connect to sockets there: the handshake of shm, or the start of ZMTP
 """
 
 import itertools
@@ -15,7 +16,7 @@ import socket
 import sys
 import time
 
-from frames import Lane, buffers_of, challenge, descriptor, frame, hello, TYPES
+from frames import NAMES, Lane, buffers_of, challenge, descriptor, frame, hello, TYPES
 
 
 BLOCKS = 1  # the access of buffers that every member may read
@@ -128,6 +129,38 @@ def bind(paths):
     return result
 
 
+def knock(path):
+    """What the socket at `path` answers to a stranger: frames by name, bytes, descriptors."""
+    got = {"frames": [], "bytes": 0, "descriptors": 0, "closed": False}
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(path)
+        first = frame(TYPES["hello"], hello(os.urandom(16), lanes=1))
+        second = frame(TYPES["proof"], os.urandom(32) + descriptor(os.urandom(16)))
+    except OSError:  # EPROTOTYPE: control sockets are streams
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(path)
+        first = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(48)
+        second = b"\x04\x06\x05READY"
+    connection.settimeout(10)
+    try:
+        for data in (first, second):
+            connection.send(data)
+            told, extra, _, _ = connection.recvmsg(1 << 17, 1024)
+            got["bytes"] += len(told)
+            got["descriptors"] += len(extra)
+            if connection.type == socket.SOCK_SEQPACKET and len(told) >= 64:
+                got["frames"].append(NAMES.split()[told[6] - 1])
+        while told:
+            told, extra, _, _ = connection.recvmsg(1 << 17, 1024)
+            got["bytes"] += len(told)
+            got["descriptors"] += len(extra)
+        got["closed"] = True
+    except (BrokenPipeError, ConnectionResetError):
+        got["closed"] = True
+    return got
+
+
 def main(words):
     lists = [word.split(",") for word in words[1:]]
     if words[0] == "read":
@@ -142,6 +175,8 @@ def main(words):
         print(json.dumps(squat(float(words[1]), words[2:])))
     elif words[0] == "bind":
         print(json.dumps(bind(words[1:])))
+    elif words[0] == "knock":
+        print(json.dumps({path: knock(path) for path in words[1:]}))
 
 
 if __name__ == "__main__":
