@@ -296,7 +296,7 @@ void log_print(std::string_view text) {
 
 bool log_flush(Duration patience) {
   LogWriter* writer = state().sink->writer();
-  return writer == nullptr || writer->flush(after(SystemClock::instance().now(), patience));
+  return writer == nullptr || writer->drain(after(SystemClock::instance().now(), patience));
 }
 
 LogLosses log_losses() {
@@ -314,7 +314,8 @@ Result<void> log_reopen() {
     const std::lock_guard lock(s.mutex);
     if (s.stderr_path.empty()) return {};
   }
-  (void)log_flush(kReopenPatience);  // lines logged before belong into the old file
+  if (LogWriter* writer = s.sink->writer())  // lines logged before belong into the old file
+    (void)writer->flush(after(SystemClock::instance().now(), kReopenPatience));
   const std::lock_guard lock(s.mutex);
   const int fd = ::open(s.stderr_path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return {Code::io, "log: open " + s.stderr_path + ": " + std::strerror(errno)};

@@ -74,7 +74,7 @@ Result<void> log_reopen();
 Result<void> log_to_thread();
 /// Writes text that is no log line (the error that ends a program) behind the lines logged so far.
 void log_print(std::string_view text);
-/// False when lines are still unwritten after `patience`. Without log_to_thread() there never are.
+/// LogWriter::drain() for the end of the process. Without log_to_thread() no line waits.
 bool log_flush(Duration patience);
 struct LogLosses {
   uint64_t dropped = 0;     // the reader of stderr was too slow, or its disk is full

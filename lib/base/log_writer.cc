@@ -152,6 +152,16 @@ bool LogWriter::flush(TimePoint deadline) {
   return state_->idle.wait_until(lock, deadline, [this] { return state_->queue.empty() && !state_->writing; });
 }
 
+bool LogWriter::drain(TimePoint deadline) {
+  constexpr Duration kTurn = 10ms, kStarvedMax = 20s;
+  const TimePoint end = after(deadline, kStarvedMax);
+  for (TimePoint until = deadline;; until = after(SystemClock::instance().now(), kTurn)) {
+    if (flush(until)) return true;
+    const TimePoint now = SystemClock::instance().now();
+    if (now >= end || !wait_fd(state_->fd, POLLOUT, now)) return false;
+  }
+}
+
 uint64_t LogWriter::dropped() const {
   const std::lock_guard lock(state_->mutex);
   return state_->dropped;

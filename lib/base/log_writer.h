@@ -40,6 +40,9 @@ class LogWriter {
   void push(std::string_view line) noexcept;
   /// True once everything pushed before is written; false at the deadline.
   bool flush(TimePoint deadline);
+  /// The same for a process that ends. While the descriptor takes more, the thread lacks a processor and not a reader:
+  /// then the wait goes on for up to 20 s.
+  bool drain(TimePoint deadline);
   /// Lines that were not written: the queue was full, or the descriptor refused them.
   uint64_t dropped() const;
 

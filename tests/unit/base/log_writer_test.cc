@@ -103,6 +103,27 @@ TEST_CASE("base/log_writer: a reader that stops costs lines, never time, and the
   CHECK(written + told == kLines);
 }
 
+TEST_CASE("base/log_writer: the end of a process waits for a thread without a processor, and for no reader") {
+  auto pipe = make_pipe();
+  REQUIRE_OK(pipe);
+  LogWriter writer(pipe->write_end.get(), {});
+  writer.push("error\n");
+  CHECK_FALSE(writer.flush(SystemClock::instance().now()));
+  std::thread late([&] { CHECK(writer.start()); });
+  CHECK(writer.drain(SystemClock::instance().now()));
+  late.join();
+  char text[64] = {};
+  CHECK(::read(pipe->read_end.get(), text, sizeof text) == 6);
+
+  Pipe full = small_pipe();
+  LogWriter stuck(full.write_end.get(), {});
+  REQUIRE_OK(stuck.start());
+  for (int i = 0; i < 100; ++i) stuck.push(std::string(100, '.') + "\n");
+  const TimePoint began = SystemClock::instance().now();
+  CHECK_FALSE(stuck.drain(after(began, 50ms)));
+  CHECK(SystemClock::instance().now() - began < 10s);
+}
+
 TEST_CASE("base/log_writer: lines that the descriptor refuses are counted, and later ones are written again") {
   auto pipe = make_pipe();
   REQUIRE_OK(pipe);
