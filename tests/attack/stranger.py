@@ -130,7 +130,7 @@ def bind(paths):
 
 
 def knock(path):
-    """What the socket at `path` answers to a stranger: frames by name, bytes, descriptors."""
+    """Connects to the socket at `path`. Returns its answers: frames by name, bytes, descriptors."""
     got = {"frames": [], "bytes": 0, "descriptors": 0, "closed": False}
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
