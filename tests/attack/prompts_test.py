@@ -294,7 +294,7 @@ class Tenants(unittest.TestCase):
         self.addCleanup(shutil.rmtree, folder)
         path = os.path.join(folder, "keys.toml")
         with open(path, "w") as keys:
-            keys.write('[tenant.small]\nkeys = ["sk-small-1"]\ntokens_per_s = 1\nburst_tokens = 3000\n')
+            keys.write('[tenant.small]\nkeys = ["sk-small-1"]\ntokens_per_s = 1\nburst_tokens = 3000\nadmin = true\n')
         os.chmod(path, 0o600)
         with Cluster() as c:
             c.start("conductor", "--api-keys", path)
@@ -305,10 +305,17 @@ class Tenants(unittest.TestCase):
             self.assertEqual(statuses, [200, 429, 429])
             status, headers, answer = c.post("/detokenize", ids, headers=key)
             self.assertEqual(status, 200, answer)
-            for path, costly in (("/detokenize", ids), ("/admin/explain", body), ("/v1/completions", body)):
+            chat = {"messages": [{"role": "user", "content": text(100_000)}]}
+            costs = {
+                "/detokenize": ids,
+                "/tokenize": chat,
+                "/admin/explain": body,
+                "/v1/completions": body,
+                "/v1/chat/completions": chat,
+                "/v1/embeddings": {"input": text(100_000)},
+            }
+            for path, costly in costs.items():
                 status, headers, data = c.request("POST", path, costly, key)
-                if path == "/admin/explain" and status in (401, 403):
-                    continue  # another lock keeps it
                 self.assertEqual((status, code_of(json.loads(data))), (429, "tenant_quota"), path)
                 self.assertGreaterEqual(int(headers["retry-after"]), 1)
 
