@@ -123,5 +123,34 @@ class Models(unittest.TestCase):
             self.assertRegex(err, "error MC3[0-9]{3}", name)
 
 
+class OneFile(unittest.TestCase):
+    """A GGUF file is a whole model."""
+
+    PROGRAMS = (
+        ("mc-prefill", "once", "-p", "hello", "-n", 1),
+        ("mc-decode", "--check", "--http", "127.0.0.1:0"),
+        ("mc-conductor", "--check", "--http", "127.0.0.1:0"),
+    )
+
+    def test_a_gguf_file_that_is_none_is_refused_at_once_by_each_program(self):
+        folder = tempfile.mkdtemp(prefix="mct-model-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+
+        def start(path):
+            with open(path, "wb") as file:  # version 3 with a tensor and a field of metadata that do not come
+                file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 1))
+
+        for program, *words in self.PROGRAMS:
+            for make in (fifo, socket_file, huge, start):
+                path = os.path.join(folder, f"{make.__name__}.gguf")
+                if not os.path.lexists(path):
+                    make(path)
+                with self.subTest(program=program, make=make.__name__):
+                    code, _, err = run(program, *words, "-m", path, stdin=b"", timeout=PATIENCE_S)
+                    self.assertEqual(code, 1, err)
+                    self.assertIn(os.path.basename(path), err)
+                    self.assertRegex(err, "error MC3[0-9]{3}")
+
+
 if __name__ == "__main__":
     unittest.main()
