@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <mutex>
 #include <utility>
@@ -116,7 +117,15 @@ void forget(const Words& words) {
   }
 }
 
-Words words_for(const std::string& path, const ModelFile& file) {
+/// The end of a long path, for errors of at most PIPE_BUF bytes: a pipe that poll() calls writable takes so many at
+/// once, and a longer error could stop the handler until another program reads the pipe.
+std::string short_path(const std::string& path) {
+  constexpr size_t kShown = 512;  // bytes; each is shown as up to 4
+  return path.size() <= kShown ? path : "..." + path.substr(path.size() - kShown);
+}
+
+Words words_for(const std::string& full_path, const ModelFile& file) {
+  const std::string path = short_path(full_path);
   const std::string& program = cli::build_info().program;
   const std::string name = program.empty() ? "mc" : program;
   const Error cut_off = user_error(
@@ -126,7 +135,10 @@ Words words_for(const std::string& path, const ModelFile& file) {
   const Error unreadable =
       user_error(err::kFileAccess, path + ": its disk or file system failed while " + name + " used it", {},
                  "read the kernel's log for errors of the disk; copy the file to another one");
-  return {file.fd.get(), file.bytes, format_error(name, cut_off), format_error(name, unreadable)};
+  Words words{file.fd.get(), file.bytes, format_error(name, cut_off), format_error(name, unreadable)};
+  MC_ASSERT_LE(words.cut_off.size(), size_t{PIPE_BUF});
+  MC_ASSERT_LE(words.unreadable.size(), size_t{PIPE_BUF});
+  return words;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -97,6 +98,26 @@ TEST_CASE("base/mapped_file: reading bytes that were cut off ends the process wi
   INFO(ended.printed);
   CHECK(ended.printed.find("error MC3002 model-corrupt: " + file.path + ": was cut off") != std::string::npos);
   CHECK(ended.printed.find("it had " + std::to_string(kBytes) + " bytes\n") != std::string::npos);
+}
+
+TEST_CASE("base/mapped_file: the error of a file with a long path fits into a pipe at once") {
+  const ModelFileOnDisk file;
+  const std::string folder = file.path + ".d";
+  std::string path = folder;
+  for (int depth = 0; depth < 12; ++depth) path += "/" + std::string(240, depth % 2 == 0 ? '\1' : 'n');
+  fs::create_directories(path);
+  path += "/weights.gguf";
+  fs::copy_file(file.path, path);
+  const Ended ended = run_child([&] {
+    const auto mapped = MappedFile::open(path);
+    fs::resize_file(path, 0);
+    byte_at(mapped->bytes().data(), 0);
+  });
+  fs::remove_all(folder);
+  REQUIRE(WIFEXITED(ended.status));
+  CHECK(WEXITSTATUS(ended.status) == 1);
+  CHECK(ended.printed.size() <= PIPE_BUF);
+  CHECK(ended.printed.find("/weights.gguf: was cut off") != std::string::npos);
 }
 
 TEST_CASE("base/mapped_file: two threads that read lost bytes print one error") {
