@@ -382,7 +382,8 @@ void Conductor::hold(Request& r, TimePoint now, Actions& out) {
     const auto queues = board_.queues(r.submit.model, now);
     if (const auto late_s = line_.predicted_miss_s(held_request(r), options.ttft_slo_s, queues, now)) {
       const Miss miss{.bound = sched::Bound::ttft, .predicted_s = *late_s, .allowed_s = options.ttft_slo_s};
-      const std::string waiting = " with " + std::to_string(line_.size()) + " requests waiting";
+      const std::string waiting =
+          " with " + std::to_string(line_.size()) + (line_.size() == 1 ? " request waiting" : " requests waiting");
       return flights_.reject(r, RequestStage::route, {Reason::predicted_slo_miss, miss.text() + waiting, miss}, now,
                              out);
     }

@@ -44,7 +44,8 @@ std::string Tenants::quota_text(uint32_t number, const sched::FairQueue::Refusal
   const auto whole = [](double v) { return std::to_string(static_cast<int64_t>(v)); };
   if (refusal.why == sched::FairQueue::Refusal::Why::requests)
     return "tenant " + tenant.name + " has " + whole(refusal.level) +
-           " unfinished requests, its limit; each of n answers counts as one";
+           (refusal.level == 1 ? " unfinished request" : " unfinished requests") +
+           ", its limit; each of n answers counts as one";
   return "tenant " + tenant.name + " has used its " + whole(tenant.tokens_per_s) +
          " tokens/s: " + whole(refusal.level) + " tokens are left, the prompt needs " + whole(refusal.needed);
 }

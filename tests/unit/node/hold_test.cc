@@ -216,7 +216,7 @@ TEST_CASE("node/hold: who cannot keep its TTFT promise is rejected at once, or w
   CHECK(b.reply("never")->reason == Reason::predicted_slo_miss);
   CHECK(b.reply("never")->predicted_ms == doctest::Approx(7000));
   CHECK(b.reply("never")->bound == sched::Bound::ttft);
-  CHECK(b.reply("never")->message.find("predicted TTFT 7000.0 ms, allowed 5000.0 ms with 1 requests") == 0);
+  CHECK(b.reply("never")->message.find("predicted TTFT 7000.0 ms, allowed 5000.0 ms with 1 request waiting") == 0);
   b.give(hopeful);
   CHECK_FALSE(b.reply("hopeful"));
   b.give(urgent);
@@ -298,6 +298,18 @@ TEST_CASE("node/hold: a quota that is used up answers tenant_quota with the seco
   CHECK(tenants[1].submitted == 5);
   CHECK(tenants[1].rejected == 2);
   CHECK(tenants[1].tokens == 250 + 240 + 10 + 1);
+}
+
+TEST_CASE("node/hold: the text of a quota of one request names one request") {
+  Bench b(Hold::off, {{.name = "a", .requests_max = 1}});
+  start(b);
+  for (const std::string req : {"1", "2"}) {
+    Submit s = b.request(req, 10);
+    s.tenant = "a";
+    b.give(s);
+  }
+  REQUIRE(b.reply("2"));
+  CHECK(b.reply("2")->message == "tenant a has 1 unfinished request, its limit; each of n answers counts as one");
 }
 
 TEST_CASE("node/hold: what is rejected before any work costs its tenant nothing") {
