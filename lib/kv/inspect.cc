@@ -9,10 +9,6 @@
 namespace mc::kv {
 namespace {
 
-std::string yes(bool value) {
-  return value ? "ok" : "MISMATCH";
-}
-
 void check_blocks(wire::KvReader& reader, const std::vector<BlockHash>& ids, Inspection& out) {
   for (;;) {
     auto block = reader.next();
@@ -57,7 +53,20 @@ bool Inspection::sound() const {
                                 [](const Block& block) { return block.id_matches && block.checksums_hold; });
 }
 
+size_t Inspection::whole_blocks() const {
+  return static_cast<size_t>(std::ranges::count_if(blocks, &Block::checksums_hold));
+}
+
+std::string Inspection::verdict() const {
+  if (sound()) return "sound";
+  if (!damage) return "ids do not match the prompt";
+  const std::string whole = std::to_string(whole_blocks()) + " of " + std::to_string(prologue.block_count());
+  return is_cut_short() ? "cut short: " + whole + " blocks are whole; " + damage->what : "damaged: " + damage->what;
+}
+
 std::string Inspection::text() const {
+  // A block is incomplete when its bytes could not be read to their end.
+  const std::string bad = damage && damage->code != Code::corrupt ? "incomplete" : "MISMATCH";
   const auto& p = prologue;
   std::string out;
   auto line = [&](std::string_view name, const std::string& value) {
@@ -85,11 +94,10 @@ std::string Inspection::text() const {
     const std::string ordinal = std::to_string(i);
     out += std::string(8 - std::min<size_t>(8, ordinal.size()), ' ') + ordinal + "  " + positions +
            std::string(17 - std::min<size_t>(17, positions.size()), ' ') + id +
-           std::string(34 - std::min<size_t>(34, id.size()), ' ') + yes(b.id_matches) +
-           (b.id_matches ? "        " : "  ") + yes(b.checksums_hold) + "\n";
+           std::string(34 - std::min<size_t>(34, id.size()), ' ') + (b.id_matches ? "ok        " : "MISMATCH  ") +
+           (b.checksums_hold ? "ok" : bad) + "\n";
   }
-  out += "\n" + (damage ? "damaged: " + damage->what : sound() ? "sound" : "ids do not match the prompt") + "\n";
-  return out;
+  return out + "\n" + verdict() + "\n";
 }
 
 Json Inspection::json() const {

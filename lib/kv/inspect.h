@@ -30,13 +30,21 @@ struct Inspection {
   std::optional<Error> damage;     // the error at which reading stopped; blocks before it are listed
 
   bool sound() const;
+  /// The stream ends before its trailer.
+  bool is_cut_short() const { return damage && damage->code == Code::peer_lost; }
+  /// Number of blocks of which all bytes are there and agree with their checksums.
+  size_t whole_blocks() const;
   /// The result as text: a dozen lines, and one a block.
   std::string text() const;
   /// {"type":"mckv", ...}: keys in man/mckv.5.
   Json json() const;
+
+ private:
+  std::string verdict() const;
 };
 
-/// Fails only when not even the prologue can be read; later damage is in the result.
+/// Fails only when not even the prologue can be read; later damage is in the result. `read` fails with Code::peer_lost
+/// at the end of the stream.
 Result<Inspection> inspect(const wire::ReadBytes& read);
 
 struct Difference {

@@ -413,6 +413,18 @@ class BadStreams(Once):
         for size in (0, 3, 15, 16, 100, 1000, len(self.stream) // 2, len(self.stream) - 1):
             self.both("MC6001", self.stream[:size], "end of")
 
+    def test_a_stream_cut_short_is_told_as_that_with_its_whole_blocks_and_its_end(self):
+        size = len(self.stream) - 33  # one byte of the last block is missing
+        path = self.file("cut.mckv", self.stream[:size])
+        for name, stdin in ((path, None), ("-", self.stream[:size])):
+            said = (f"{name}: the stream ends early, at byte {size}: ", " blocks are whole", "copy it whole")
+            out = self.refused("MC6001", 1, "mc-cache", "inspect", name, stdin=stdin, says=said).decode()
+            self.assertIn("  incomplete\n", out)
+            self.assertNotIn("MISMATCH", out)
+        json_out = self.refused("MC6001", 1, "mc-cache", "inspect", path, "--json", says=["at byte "])
+        blocks = json.loads(json_out)["blocks"]
+        self.assertEqual([b["checksums_hold"] for b in blocks], [True] * (len(blocks) - 1) + [False])
+
     def test_a_flipped_byte_anywhere(self):
         size = len(self.stream)
         for at in (0, 9, 13, 40, 900, size // 3, size // 2, size - 33, size - 20, size - 2):

@@ -68,7 +68,26 @@ TEST_CASE("kv/inspect: damage is named, and what came before is listed") {
   CHECK(seen->damage->what.find("mckv: block 2 (positions 32..36) layer 1: checksum") == 0);
   CHECK(seen->blocks[1].checksums_hold);
   CHECK_FALSE(seen->blocks[2].checksums_hold);
+  CHECK_FALSE(seen->is_cut_short());
+  CHECK(seen->text().find("  MISMATCH\n") != std::string::npos);
   CHECK_FALSE(inspect(test::read_from({})));
+}
+
+TEST_CASE("kv/inspect: a stream that ends early is cut short and no block of it is a mismatch") {
+  const auto whole = honest().bytes();
+  for (const auto& [missing, blocks] : {std::pair<size_t, size_t>{32 + 10, 2}, {10, 3}}) {  // the trailer has 32 bytes
+    const std::vector<std::byte> cut(whole.begin(), whole.end() - static_cast<std::ptrdiff_t>(missing));
+    const auto seen = inspect(test::read_from(cut));
+    REQUIRE_OK(seen);
+    CHECK_FALSE(seen->sound());
+    CHECK(seen->is_cut_short());
+    CHECK(seen->whole_blocks() == blocks);
+    const std::string text = seen->text();
+    INFO(text);
+    CHECK(text.find("MISMATCH") == std::string::npos);
+    CHECK((text.find("  incomplete\n") != std::string::npos) == (blocks < 3));
+    CHECK(text.find("cut short: " + std::to_string(blocks) + " of 3 blocks are whole; mckv: ") != std::string::npos);
+  }
 }
 
 TEST_CASE("kv/diff: a stream equals itself in every value") {
