@@ -39,45 +39,49 @@ std::vector<fs::path> gguf_files(const fs::path& directory) {
 }
 
 /// Explains why `wanted` is no model: the error names the file found there and how to get a model.
-Error diagnosis(const std::string& wanted) {
+Error diagnosis(const std::string& wanted, NamedBy by) {
   const fs::path path(wanted);
   std::error_code error;
-  const std::string whole = "give a directory in Hugging Face format or a GGUF file, or leave -m out for mc-tiny";
+  const bool by_flag = by == NamedBy::flag;
+  const std::string where = by_flag ? "-m" : "FILE", give = by_flag ? "-m " : "";
+  const std::string whole = "give a directory in Hugging Face format or a GGUF file, or " +
+                            std::string(by_flag ? "leave -m out for mc-tiny" : "mc-tiny");
   if (fs::is_directory(path, error)) {
     const std::vector<fs::path> files = gguf_files(path);
     if (files.size() > 1)
       return user_error(err::kModelIncomplete,
                         wanted + " has " + std::to_string(files.size()) + " GGUF models, " +
                             files[0].filename().string() + " and " + files[1].filename().string() + " among them",
-                        "-m", "give one of the files: -m " + files[0].string());
-    return user_error(err::kModelIncomplete, wanted + " is no model directory: it has no config.json", "-m", whole);
+                        where, "give one of the files: " + give + files[0].string());
+    return user_error(err::kModelIncomplete, wanted + " is no model directory: it has no config.json", where, whole);
   }
   if (fs::exists(path, error)) {
     if (path.extension() == ".gguf")
-      return user_error(err::kModelCorrupt, wanted + " is no GGUF file: it does not begin with the bytes GGUF", "-m",
+      return user_error(err::kModelCorrupt, wanted + " is no GGUF file: it does not begin with the bytes GGUF", where,
                         "download it again; a text file of some hundred bytes is a Git LFS pointer");
     const fs::path directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    return user_error(err::kModelIncomplete, wanted + " is a file, not a model directory", "-m",
-                      is_model(directory) ? "give the directory that it is in: -m " + directory.string() : whole);
+    return user_error(err::kModelIncomplete, wanted + " is a file, not a model directory", where,
+                      is_model(directory) ? "give the directory that it is in: " + give + directory.string() : whole);
   }
   const size_t slash = wanted.find('/');
   if (slash != 0 && slash != std::string::npos && wanted[0] != '.' && wanted.find('/', slash + 1) == std::string::npos)
-    return user_error(err::kModelIncomplete,
-                      "there is no directory " + wanted + "; models of the Hugging Face hub are not downloaded", "-m",
-                      "download it first: huggingface-cli download " + wanted + " --local-dir DIR, then -m DIR");
-  return user_error(err::kModelIncomplete, "there is no directory " + wanted, "-m", whole);
+    return user_error(
+        err::kModelIncomplete,
+        "there is no directory " + wanted + "; models of the Hugging Face hub are not downloaded", where,
+        "download it first: huggingface-cli download " + wanted + " --local-dir DIR, then give " + give + "DIR");
+  return user_error(err::kModelIncomplete, "there is no directory " + wanted, where, whole);
 }
 
 }  // namespace
 
-Result<std::string> find_model(const std::string& asked) {
+Result<std::string> find_model(const std::string& asked, NamedBy by) {
   const char* environment = std::getenv("MCT_MODEL");
   const std::string wanted = asked.empty() && environment ? environment : asked;
   if (!wanted.empty() && is_model(wanted)) return wanted;
   std::error_code error;
   if (!wanted.empty() && fs::is_directory(wanted, error))
     if (const std::vector<fs::path> files = gguf_files(wanted); files.size() == 1) return files[0].string();
-  if (!wanted.empty() && wanted != "mc-tiny") return diagnosis(wanted);
+  if (!wanted.empty() && wanted != "mc-tiny") return diagnosis(wanted, by);
   fs::path place = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string tried;
   const auto found = [&](const fs::path& directory) {

@@ -69,7 +69,8 @@ std::string plan_text(const std::string& place, Json& result) {
 }  // namespace
 
 Result<int> inspect_model(const cli::Args& args, const std::string& asked) {
-  MC_TRY(place, model::find_model(asked));
+  const auto by = args.positional("FILE").empty() ? model::NamedBy::flag : model::NamedBy::argument;
+  MC_TRY(place, model::find_model(asked, by));
   MC_TRY(sink, Sink::open(args));
   Json result = result_head("mc.bench.inspect.v1", args), tensors = Json::array();
   result.set("model", place);

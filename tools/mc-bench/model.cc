@@ -334,12 +334,8 @@ Result<int> measure_model(const cli::Args& args) {
     if (args.positional_one("ACTION") != "inspect")
       return user_error(err::kUsage, "model takes no '" + args.positional_one("ACTION") + "'; it knows inspect",
                         "ACTION");
-    if (args.positional("FILE").empty()) return inspect_model(args, args.text(flags::kModel));
-    auto shown = inspect_model(args, args.positional_one("FILE"));
-    // The model is an argument here, and its errors name the flag.
-    if (!shown && shown.error().mc == err::kModelIncomplete && !shown.error().where.empty())
-      shown.error().where = "FILE";
-    return shown;
+    return inspect_model(args,
+                         args.positional("FILE").empty() ? args.text(flags::kModel) : args.positional_one("FILE"));
   }
   MC_TRY(sink, Sink::open(args));
   MC_CHECK(check_output(args.text(kSaveCost), kSaveCost));

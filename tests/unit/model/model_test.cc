@@ -166,6 +166,13 @@ TEST_CASE("model/find: the built-in model is found from a build tree, and a wron
   CHECK(fs::equivalent(*found, test::source_dir() + "/lib/model/mc-tiny"));
   CHECK(find_model("mc-tiny").has_value());
   CHECK(contains(find_model("/nonexistent").error().what, "there is no directory /nonexistent"));
+  CHECK(contains(find_model("/nonexistent").error().next, "or leave -m out for mc-tiny"));
+  for (const std::string wanted : {"/nonexistent", "owner/name", "/proc/self/status"}) {
+    const auto named = find_model(wanted, NamedBy::argument);
+    REQUIRE_FALSE(named);
+    CHECK(named.error().where == "FILE");
+    CHECK_FALSE(contains(named.error().next, "-m"));
+  }
   const std::string other = test::source_dir() + "/tests/golden/model/llama-mha";
   ::setenv("MCT_MODEL", other.c_str(), 1);
   CHECK(*find_model("") == other);
