@@ -316,8 +316,8 @@ Result<int> list_values(const cli::Args& args) {
   size_t left = static_cast<size_t>(args.count(flags::kListLimit)), listed = 0;
   std::string after;
   Json page;
-  if (!args.on(flags::kJson))
-    MC_CHECK(write_all(1, "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  REPLICAS  KEY\n"));
+  std::string out =
+      args.on(flags::kJson) ? "" : "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  REPLICAS  KEY\n";
   do {
     auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
     if (!next) return with_key_advice(args, std::move(next).error());
@@ -327,7 +327,6 @@ Result<int> list_values(const cli::Args& args) {
     if (page["more"].as_bool() && last <= after)
       return user_error(err::kPeerGarbage, "the node reports more keys after \"" + after + "\" but names none of them",
                         args.positional_one("NODE"), "compare the versions of the node and of this program");
-    std::string out;
     for (const Json& value : page["values"].items()) {
       if (left == 0) break;
       --left, ++listed;
@@ -336,6 +335,7 @@ Result<int> list_values(const cli::Args& args) {
     after = last;
     MC_ASSERT_EQ(listed + left, static_cast<size_t>(args.count(flags::kListLimit)));
     MC_CHECK(write_foreign(1, out));
+    out.clear();
   } while (page["more"].as_bool() && left > 0);
   if (args.on(flags::kJson)) {
     Json end = Json::object({{"type", "end"}, {"values", listed}, {"more", page["more"].as_bool()}});

@@ -67,6 +67,7 @@ class Stranger(unittest.TestCase):
     def garbage(self, verb, *words):
         code, out, err = run("mc-cache", verb, self.url, *words, stdin=b"value", timeout=60)
         self.assertEqual(code, 3, err)
+        self.assertEqual(out, b"")  # no head of a table
         self.assertIn("MC2106", err)
         self.assertIn(self.url, err)
         return err
