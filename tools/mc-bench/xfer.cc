@@ -335,7 +335,6 @@ Result<int> xfer(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.xfer.v1", Table(header(shown, against))));
   for (const Point& point : points) rows->expect({point.transport, std::string(to_string(point.op))});
   rows->fact("failed", 0);
-  MC_CHECK(rows->text(common_text(points.front(), shown)));
   MC_TRY(content, mem::HostBuffer::allocate(memory, {.name = "bench content"}));
   fill_content(content.bytes());
   std::unique_ptr<ServingEnd> here;
@@ -367,6 +366,7 @@ Result<int> xfer(const cli::Args& args) {
     }
     failed += static_cast<uint64_t>((*row)["failed"].as_int());
     rows->fact("failed", failed);
+    if (&point == &points.front()) MC_CHECK(rows->text(common_text(point, shown)));
     std::vector<std::string> text = cells(point, *row, shown, against);
     MC_CHECK(rows->add(std::move(*row), std::move(text)));
   }
