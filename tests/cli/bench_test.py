@@ -614,7 +614,16 @@ class Streams(Scratch):
             self.assertEqual(p["bytes"], p["transfers"] * p["batch"] * 65536)
             self.assertLessEqual(p["latency_us_p50"], p["latency_us_p99"])
             self.assertLessEqual(p["latency_us_p99"], p["latency_us_p999"])
-        self.assertIn("MC1005", bench("xfer", "--server", "--bind", "0.0.0.0", expect=2)[1])
+        for words, told in (
+            (["--server", "--bind", "0.0.0.0"], "the data door would listen on tcp://0.0.0.0:7790, beyond loopback"),
+            (["192.0.2.2"], "the data connection to tcp://192.0.2.2:7790 would leave this host without keys"),
+        ):
+            out, err = bench("xfer", *words, expect=2)
+            self.assertIn("MC1005", err)
+            self.assertIn(told, err)
+            self.assertIn("add --auth FILE", err)
+            self.assertIn("or --insecure data on a network you trust", err)
+            self.assertEqual(out, "")
         out, err = bench("xfer", "tcp://127.0.0.1:1", "--transport", "tcp", expect=3)
         self.assertIn("MC2101", err)
         self.assertEqual(out, "")  # no head of a table

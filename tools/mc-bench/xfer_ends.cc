@@ -37,6 +37,19 @@ Parallel& toucher() {
   return pool;
 }
 
+/// Refuses addresses beyond loopback without a key, in the words of the flags. The transfer engine refuses them too,
+/// but it has no flags to name.
+Result<void> check_exposure(const cli::Args& args, const std::string& transports, uint64_t port, ctl::Keys lock) {
+  if (transports == "shm") return {};
+  const bool is_open = insecure(args, Door::data);
+  const Uri bound{"tcp", args.text(flags::kBind), static_cast<uint16_t>(port), ""};
+  MC_CHECK(ctl::check_exposure(Door::data, bound, lock, is_open));
+  if (args.positional("PEER").empty() || is_open || lock == ctl::Keys::cluster || is_loopback(peer_host(args)))
+    return {};
+  MC_TRY(place, peer_address(args, transports));
+  return no_lock(Door::data, place, mc::Side::dials);
+}
+
 }  // namespace
 
 void fill_content(std::span<std::byte> bytes) {
@@ -65,6 +78,7 @@ Result<xfer::Options> end_options(const cli::Args& args, const std::string& tran
   host::apply_transfer_flags(args, options);
   MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
   MC_TRY(keys, host::KeyFile::of(args, run_dir));
+  MC_CHECK(check_exposure(args, transports, port, keys.lock(Door::data)));
   keys.apply(options);
   options.shm_folder = run_dir;
   if (args.on(kServer)) options.tcp_seal = args.list(kXferSeal).front();  // a client's is its point's
