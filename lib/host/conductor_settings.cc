@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
 #include "host/engine.h"
@@ -16,6 +17,29 @@
 
 namespace mc::host {
 namespace {
+
+/// Refuses flags that nothing reads, because another flag does not choose what they are for.
+Result<void> check_pairs(const cli::Args& args) {
+  struct Pair {
+    const Flag* flag;
+    const Flag* chooser;
+    std::string_view choice;  // of `chooser`, with which `flag` is read
+    bool is_chosen;
+  };
+  const Pair pairs[] = {
+      {&flags::kFetchThreshold, &flags::kFetchRule, "threshold", args.text(flags::kFetchRule) == "threshold"},
+      {&flags::kReplicateRate, &flags::kReplicate, "3", args.present(flags::kReplicate)},
+  };
+  for (const Pair& pair : pairs) {
+    if (pair.is_chosen || !args.said(*pair.flag)) continue;
+    const std::string name = "--" + std::string(pair.flag->name), chooser = "--" + std::string(pair.chooser->name);
+    return user_error(
+        err::kBadValue,
+        name + " " + args.text(*pair.flag) + " means nothing with " + chooser + " " + args.text(*pair.chooser), name,
+        "leave " + name + " out, or choose " + chooser + " " + std::string(pair.choice));
+  }
+  return {};
+}
 
 void read_hold(const cli::Args& args, node::ConductorOptions& machine) {
   using Hold = node::ConductorOptions::Hold;
@@ -33,6 +57,7 @@ void read_hold(const cli::Args& args, node::ConductorOptions& machine) {
 
 Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   ConductorSettings out;
+  MC_CHECK(check_pairs(args));
   MC_TRY(directory, model::find_model(args.text(flags::kModel)));
   out.front.model_directory = directory;
   out.front.served_name = args.present(flags::kServedName) ? args.text(flags::kServedName) : served_name(directory);

@@ -278,6 +278,23 @@ class Refusals(unittest.TestCase):
             code, _, err = cluster.run(*check, *words, env=clean_environment(MCT_RUN_DIR=folder))
         self.assertEqual(code, 0, err)
 
+    def test_a_flag_of_a_rule_that_is_not_chosen_is_refused(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        check = ["mc-conductor", "--http", "127.0.0.1:0", "--check"]
+        for words, what, rule in (
+            (["--fetch-threshold", "2"], "--fetch-threshold 2 means nothing with --fetch-rule cost", "threshold"),
+            (["--replicate-rate", "1GiB"], "--replicate-rate 1GiB means nothing with --replicate off", "3"),
+        ):
+            err = self.refused("MC1002", 2, *check, *words)
+            self.assertIn(what, err)
+            chooser = what.split()[-2]
+            self.assertIn(f"choose {chooser} {rule}", err)
+            with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+                env = clean_environment(MCT_RUN_DIR=folder)
+                code, _, err = cluster.run(*check, *words, chooser, rule, env=env)
+            self.assertEqual(code, 0, err)
+
     def test_what_the_environment_says_of_transfers_reaches_the_workers_of_a_local_cluster(self):
         if not {"mc-conductor", "mc-prefill", "mc-decode"} <= set(TOOLS):
             self.skipTest("not all tools are built")
