@@ -17,6 +17,13 @@ TimePoint now() {
   return SystemClock::instance().now();
 }
 
+/// The part of a node that the chunk needs and a costed worker lacks; "" = none.
+std::string_view lack_of(const node::RunChunk& run) {
+  if (run.sample && !run.sampling.grammar.empty()) return "tokenizer, so it cannot force the form of an answer";
+  if (run.sample && run.sampling.embed) return "model, so it computes no embedding";
+  return "";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Costed>> Costed::open(CostedOptions options) {
@@ -257,6 +264,11 @@ void Costed::finish_chunk(node::ChunkDone& done) {
     done.code = failure_.code, done.what = failure_.what;
     return;
   }
+  if (const std::string_view lack = lack_of(run); !lack.empty()) {
+    done.code = Code::unsupported;
+    done.what = "this worker models times and has no " + std::string(lack);
+    return;
+  }
   const LayerRange held = options_.layout.held();
   if (held.end < options_.layout.layers && !run.tokens.empty()) {  // the next stage computes from them
     const auto out = activations(run.slot_out, tags_.size());
@@ -264,11 +276,6 @@ void Costed::finish_chunk(node::ChunkDone& done) {
     done.activations_crc = crc32c(std::as_bytes(out));
   }
   if (!run.sample) return;
-  if (!run.sampling.grammar.empty()) {
-    done.code = Code::unsupported;
-    done.what = "this worker models times and has no tokenizer, so it cannot force the form of an answer";
-    return;
-  }
   const uint32_t end = run.start + static_cast<uint32_t>(run.tokens.size());
   const auto tag = standin_.verify(pages_of(run.pages), end, (end - 1) / options_.layout.block_tokens);
   if (!tag) {

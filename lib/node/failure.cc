@@ -8,10 +8,11 @@ bool between_nodes(RequestStage stage) {
 }
 
 // The request has a field that only the model can check: an attention plan, which the prefill node is the first to
-// compute with, or a grammar, which any token of the answer may be the first not to follow.
+// compute with, or a grammar, which any token of the answer may be the first not to follow. Or it asks for something
+// that nodes of this kind do not compute.
 bool is_clients(const Failure& f) {
-  return (f.stage == RequestStage::prefill || f.stage == RequestStage::decode) && f.cause == Reason::invalid &&
-         !f.retryable;
+  return (f.stage == RequestStage::prefill || f.stage == RequestStage::decode) &&
+         (f.cause == Reason::invalid || f.cause == Reason::unsupported) && !f.retryable;
 }
 
 }  // namespace

@@ -9,6 +9,14 @@
 #include "wire/notify.h"
 
 namespace mc::node {
+namespace {
+
+/// False for a failure that the request has on every node.
+bool may_retry(Code code) {
+  return code != Code::invalid && code != Code::unsupported;
+}
+
+}  // namespace
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
     : Worker(std::move(worker)),
@@ -520,7 +528,7 @@ void Prefill::on_chunk(Request& r, const ChunkDone& done, TimePoint now, Actions
   if (r.phase == Phase::ended) return settle(r);
   if (r.arriving && r.arriving->failed) return;  // pump() goes on with it
   if (done.code != Code::ok)
-    return fail(r, {RequestStage::prefill, reason_of(done.code), done.code != Code::invalid}, done.what, out);
+    return fail(r, {RequestStage::prefill, reason_of(done.code), may_retry(done.code)}, done.what, out);
   ++stats_.chunks;
   if (pipeline_.leads()) return hand_on(r, done, now, out);
   const uint32_t bt = options_.layout.block_tokens;
@@ -614,8 +622,7 @@ void Prefill::on_stage_done(const Received& event, const wire::StageDone& done, 
   const RequestPtr r = it->second;
   ChunkFlow::Chunk& chunk = r->work.flow.at(done.run);
   if (done.code != Code::ok) {
-    const bool retryable = done.code != Code::invalid && done.code != Code::unsupported;
-    return fail(*r, {RequestStage::prefill, reason_of(done.code), retryable}, done.message, out);
+    return fail(*r, {RequestStage::prefill, reason_of(done.code), may_retry(done.code)}, done.message, out);
   }
   if (!ChunkFlow::waits_for(chunk, *stage)) return;  // the stage reported this chunk before
   if (const std::string why = pipeline_.objection(done, *stage, chunk.end_block - chunk.first_block); !why.empty())

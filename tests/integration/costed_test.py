@@ -207,6 +207,17 @@ class Costed(unittest.TestCase):
             self.assertNotEqual(code, 0)
             self.assertIn("no record of request nobody", err)
 
+    def test_what_needs_a_model_is_refused_with_the_reason_and_no_node_is_blamed(self):
+        with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
+            for _ in range(6):  # more than a breaker stands
+                status, _, answer = c.post("/v1/embeddings", {"input": "Once"})
+                self.assertEqual(status, 400, answer)
+                error = answer["error"]
+                self.assertEqual((error["type"], error["code"]), ("invalid_request_error", "unsupported_parameter"))
+                self.assertIn("models times and has no model, so it computes no embedding", error["message"])
+            self.assertEqual(c.cluster()["breakers"], [])
+            c.complete(ids=[5, 6, 7], max_tokens=2)
+
     def test_times_are_the_profiles_and_processes_stay_small(self):
         with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
             ids = Random(8).ids(10000)  # longer than mc-tiny's own context

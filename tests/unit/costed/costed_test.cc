@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 
 #include "sched/pipeline.h"
@@ -171,6 +172,22 @@ TEST_CASE("costed: a stage refuses activations of another chunk, of another laye
   REQUIRE(first.compute(first.chunk(tokens, 0)).code == Code::ok);
   hand_on(first, second);
   CHECK(second.compute(second.chunk(tokens, 0)).code == Code::ok);
+}
+
+TEST_CASE("costed: what needs a model or a tokenizer is refused by name") {
+  const auto tokens = tokens_of(20);
+  const auto refused = [&](const std::function<void(node::RunChunk&)>& ask) {
+    Node node(quick());
+    node::RunChunk run = node.chunk(tokens, 0);
+    ask(run);
+    const node::ChunkDone done = node.compute(std::move(run));
+    CHECK(done.code == Code::unsupported);
+    return done.what;
+  };
+  CHECK(refused([](node::RunChunk& run) { run.sampling.embed = true; }) ==
+        "this worker models times and has no model, so it computes no embedding");
+  CHECK(refused([](node::RunChunk& run) { run.sampling.grammar = "{}"; }) ==
+        "this worker models times and has no tokenizer, so it cannot force the form of an answer");
 }
 
 TEST_CASE("costed: cached blocks that changed in memory are named before anything is computed") {

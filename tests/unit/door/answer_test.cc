@@ -313,6 +313,7 @@ TEST_CASE("door/answer: every code a machine can end a request with has its HTTP
       {"timeout", 504},
       {"context_length_exceeded", 400},
       {"invalid", 400},
+      {"unsupported", 400},
       {"peer_lost", 503},
       {"corrupt", 503},
       {"layout", 503},

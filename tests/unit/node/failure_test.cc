@@ -34,6 +34,7 @@ TEST_CASE("node/failure: nothing that happens between nodes is the client's erro
   CHECK(reason_of(failed("queue", "invalid", false)) == Reason::internal);
   CHECK(reason_of(failed("prefill", "invalid", false)) == Reason::invalid);  // the model judged a field of the request
   CHECK(reason_of(failed("decode", "invalid", false)) == Reason::invalid);   // its grammar refuses an answer
+  CHECK(reason_of(failed("prefill", "unsupported", false)) == Reason::unsupported);
   CHECK(reason_of(failed("accept", "too_long", false)) == Reason::context_length_exceeded);
 }
 
@@ -56,6 +57,7 @@ TEST_CASE("node/failure: the pair is blamed for what passes between its nodes, n
   CHECK(blame_of(failed("transfer", "timeout", false)) == Blame::nobody);
   CHECK(blame_of(failed("prefill", "invalid", false)) == Blame::nobody);
   CHECK(blame_of(failed("decode", "invalid", false)) == Blame::nobody);
+  CHECK(blame_of(failed("prefill", "unsupported", false)) == Blame::nobody);
   CHECK(blame_of(failed("prefill", "io")) == Blame::prefill);
   CHECK(blame_of(failed("decode", "io")) == Blame::decode);
   CHECK(blame_of(failed("prefill", "peer_lost")) == Blame::pair);

@@ -238,6 +238,11 @@ TEST_CASE("node/inline_prefills: damaged blocks and a failed chunk end the reque
   CHECK(other.start == 0);
   failed = sent<wire::Failed>(b.give(ChunkDone{.run = other.run, .code = Code::io, .what = "device"}), kTo);
   CHECK(failed.at(0).stage == "prefill");
+  CHECK(failed.at(0).retryable);
+  const auto beyond = all<RunChunk>(b.start(spec_of("d", ids, 5))).at(0);
+  failed = sent<wire::Failed>(b.give(ChunkDone{.run = beyond.run, .code = Code::unsupported, .what = "no model"}), kTo);
+  CHECK(failed.at(0).code == "unsupported");
+  CHECK_FALSE(failed.at(0).retryable);
   CHECK(b.machine.idle());
 }
 
