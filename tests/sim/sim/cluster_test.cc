@@ -38,13 +38,6 @@ void require_clean(World& world, uint64_t seed) {
   REQUIRE_MESSAGE(world.violation().empty(), world.violation());
 }
 
-void require_quiet(World& world, uint64_t seed) {
-  world.run_for(35s);  // past every deadline, grace and lease
-  INFO("seed " << seed);
-  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-  REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
-}
-
 WorldOptions shape(uint64_t seed) {
   Rng rng(seed);
   WorldOptions o;
@@ -90,7 +83,7 @@ TEST_CASE("sim: a healthy cluster answers every request with the oracle's tokens
       INFO(req << " ended " << outcome.end());
       REQUIRE(outcome.served());
     }
-    require_quiet(world, seed);
+    require_quiet(world);
   }
 }
 
@@ -103,35 +96,11 @@ TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, an
     World world(options);
     world.run_for(100ms);
     std::vector<std::vector<uint32_t>> history;
-    std::vector<RequestId> sent;
-    // Safety: anything may fail, nothing may be wrong.
-    for (int n = 0; n < 40; ++n) {
-      const Duration deadline = Duration(world.rng().between(50'000'000, 3'000'000'000));
-      sent.push_back(world.submit(prompt(world, history), 1 + static_cast<uint32_t>(world.rng().below(60)), deadline));
-      if (world.rng().chance(0.1)) world.disconnect(sent[world.rng().below(sent.size())]);
-      const auto names = world.names();
-      const std::string& victim = names[world.rng().below(names.size())];
-      if (world.rng().chance(0.08) && world.alive(victim)) world.crash(victim);
-      for (const auto& name : names)
-        if (!world.alive(name) && world.rng().chance(0.15)) world.restart(name);
-      world.run_for(Duration(world.rng().between(0, 150'000'000)));
-      require_clean(world, seed);
-    }
-    // Liveness: the faults stop, everyone is back; what is asked now must be served.
-    end_faults(world);
-    world.run_for(5s);
-    require_clean(world, seed);
-    std::vector<RequestId> last;
-    for (int n = 0; n < 8; ++n) last.push_back(world.submit(prompt(world, history), 20, 20s));
+    const auto next = [&] { return prompt(world, history); };
     INFO("seed " << seed);
-    REQUIRE(world.run_until_done(25s));
-    require_clean(world, seed);
-    for (const auto& req : last) {
-      const Outcome& outcome = world.outcomes().at(req);
-      INFO(req << " ended " << outcome.end());
-      REQUIRE(outcome.served());
-    }
-    require_quiet(world, seed);
+    run_turmoil(world, {.deadline_min = 50ms, .disconnect = 0.1, .restart = 0.15, .pause_max = 150ms}, next);
+    require_service(world, next);
+    require_quiet(world);
   }
 }
 

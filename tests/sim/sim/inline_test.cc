@@ -43,12 +43,6 @@ std::vector<uint32_t> prompt(World& world, std::vector<std::vector<uint32_t>>& h
   return ids;
 }
 
-void require_quiet(World& world) {
-  world.run_for(35s);  // past every deadline, grace and lease
-  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-  REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
-}
-
 }  // namespace
 
 TEST_CASE("sim: decode nodes compute short prompts themselves, behind blocks that they have, and all are served") {
@@ -94,29 +88,9 @@ TEST_CASE("sim: faults beside inlined prompts yield no wrong token, no late end 
     World world(options);
     world.run_for(100ms);
     std::vector<std::vector<uint32_t>> history;
-    std::vector<RequestId> sent;
-    for (int n = 0; n < 40; ++n) {
-      const Duration deadline = Duration(world.rng().between(20'000'000, 3'000'000'000));
-      sent.push_back(world.submit(prompt(world, history), 1 + static_cast<uint32_t>(world.rng().below(60)), deadline));
-      if (world.rng().chance(0.15)) world.disconnect(sent[world.rng().below(sent.size())]);
-      const auto names = world.names();
-      const std::string& victim = names[world.rng().below(names.size())];
-      if (world.rng().chance(0.08) && world.alive(victim)) world.crash(victim);
-      for (const auto& name : names)
-        if (!world.alive(name) && world.rng().chance(0.2)) world.restart(name);
-      world.run_for(Duration(world.rng().between(0, 40'000'000)));
-      REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-    }
-    end_faults(world);
-    world.run_for(5s);
-    std::vector<RequestId> last;
-    for (int n = 0; n < 8; ++n) last.push_back(world.submit(prompt(world, history), 20, 20s));
-    REQUIRE(world.run_until_done(25s));
-    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
-    for (const auto& req : last) {
-      INFO(req << " ended " << world.outcomes().at(req).end());
-      REQUIRE(world.outcomes().at(req).served());
-    }
+    const auto next = [&] { return prompt(world, history); };
+    run_turmoil(world, {.deadline_min = 20ms, .disconnect = 0.15, .restart = 0.2, .pause_max = 40ms}, next);
+    require_service(world, next);
     inlined += world.conductor()->flights().stats().inlined;
     require_quiet(world);
   }

@@ -1,11 +1,13 @@
-// Common parts of the fault schedules: their number, and the faults between nodes.
+// Common parts of the fault schedules: their number, the faults between nodes, and what must hold afterwards.
 #pragma once
 
 #include <cstdlib>
+#include <vector>
 
 #include "base/rng.h"
 #include "count.h"
 #include "sim/world.h"
+#include "test.h"
 
 namespace mc::sim {
 
@@ -36,6 +38,57 @@ inline void end_faults(World& world) {
   world.set_faults({});
   for (const auto& name : world.names())
     if (!world.alive(name)) world.restart(name);
+}
+
+/// The disturbances between two requests of a schedule.
+struct Turmoil {
+  Duration deadline_min{};  // of a request; the longest is 3 s
+  double disconnect = 0;    // chance that some client leaves
+  double restart = 0;       // chance of each crashed node
+  Duration pause_max{};
+};
+
+/// Anything may fail, nothing may be wrong: 40 requests while clients leave, and nodes crash and come back. `prompt`
+/// draws the ids of the next one.
+template <class Prompt>
+void run_turmoil(World& world, const Turmoil& turmoil, Prompt prompt) {
+  Rng& rng = world.rng();
+  std::vector<RequestId> sent;
+  for (int n = 0; n < 40; ++n) {
+    const Duration deadline = Duration(rng.between(turmoil.deadline_min.count(), 3'000'000'000));
+    sent.push_back(world.submit(prompt(), 1 + static_cast<uint32_t>(rng.below(60)), deadline));
+    if (rng.chance(turmoil.disconnect)) world.disconnect(sent[rng.below(sent.size())]);
+    const auto names = world.names();
+    const std::string& victim = names[rng.below(names.size())];
+    if (rng.chance(0.08) && world.alive(victim)) world.crash(victim);
+    for (const auto& name : names)
+      if (!world.alive(name) && rng.chance(turmoil.restart)) world.restart(name);
+    world.run_for(Duration(rng.between(0, turmoil.pause_max.count())));
+    REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+  }
+}
+
+/// The faults stop, everyone is back: what is asked now must be served.
+template <class Prompt>
+void require_service(World& world, Prompt prompt) {
+  end_faults(world);
+  world.run_for(5s);
+  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+  std::vector<RequestId> last;
+  for (int n = 0; n < 8; ++n) last.push_back(world.submit(prompt(), 20, 20s));
+  REQUIRE(world.run_until_done(25s));
+  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+  for (const auto& req : last) {
+    INFO(req << " ended " << world.outcomes().at(req).end());
+    REQUIRE(world.outcomes().at(req).served());
+  }
+}
+
+/// Past every deadline, grace and lease nothing is left on any node.
+inline void require_quiet(World& world) {
+  world.run_for(35s);
+  REQUIRE_MESSAGE(world.violation().empty(), world.violation());
+  REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
 }
 
 /// In half of the schedules the nodes have disks, of which some are smaller than memory.
