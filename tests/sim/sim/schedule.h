@@ -84,11 +84,18 @@ void require_service(World& world, Prompt prompt) {
   }
 }
 
-/// Past every deadline, grace and lease nothing is left on any node.
+/// Past every deadline, grace and lease nothing is left on any node, and the conductor counts nothing on any.
 inline void require_quiet(World& world) {
   world.run_for(35s);
   REQUIRE_MESSAGE(world.violation().empty(), world.violation());
   REQUIRE_MESSAGE(world.leftovers().empty(), world.leftovers());
+  REQUIRE(world.conductor() != nullptr);
+  for (const auto& node : world.conductor()->nodes(world.now())) {
+    INFO(node.name);
+    REQUIRE(node.requests == 0);
+    REQUIRE(node.load.running == 0);
+    REQUIRE(node.load.waiting == 0);
+  }
 }
 
 /// In half of the schedules the nodes have disks, of which some are smaller than memory.
