@@ -139,11 +139,21 @@ class ConductorProcess {
     MC_ASSERT(shutdown_.asked() || !shutdown_.outcome());  // nothing else stops the loop
     notify_service_manager("STOPPING=1");
     frontend_->fail_all();
+    cancel_requests();
     doors_->stop();
     if (local_) local_->stop(SystemClock::instance().now() + 5s);
     const Result<int> outcome = shutdown_.outcome();
     if (outcome && shutdown_.asked()) log_info("stopped");
     return outcome;
+  }
+
+  /// The nodes give up the requests of clients that have their error. They would go on until they miss the conductor,
+  /// and those of --local are waited for.
+  void cancel_requests() {
+    loop_->apply([this](TimePoint now, node::Actions& out) {
+      for (const RequestId& id : conductor_->flights().ids([](const node::Request&) { return true; }))
+        conductor_->handle(node::ClientCancel{id, node::CancelReason::failed}, now, out);
+    });
   }
 
   void after_events() {

@@ -2,6 +2,7 @@
 """Roles started by hand: any order, any transport, keys, refusals, drain, ports, signals."""
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import stat
 import tempfile
+import time
 import unittest
 
 import cluster
@@ -322,6 +324,29 @@ class Roles(unittest.TestCase):
             self.assertEqual(c.processes["conductor"].popen.wait(60), 130)
             for pid in pids:
                 self.assertFalse(os.path.exists(f"/proc/{pid}"))
+
+    def test_a_second_interrupt_ends_a_stream_with_an_error_and_the_nodes_do_not_go_on_with_it(self):
+        body = {"prompt": "Once", "max_tokens": 8000, "ignore_eos": True}
+        took = []
+        while len(took) < 5:  # a busy machine may take its time once
+            with Cluster("1p1d") as c:
+                stream = c.stream("/v1/completions", body)
+                next(stream)
+                conductor = c.processes["conductor"]
+                conductor.popen.send_signal(signal.SIGINT)
+                until(lambda: "draining; another signal stops now" in conductor.text(), 60, "its line")
+                began = time.monotonic()
+                conductor.popen.send_signal(signal.SIGINT)
+                events = []
+                with contextlib.suppress(http.client.HTTPException, OSError):  # the answer has no end
+                    for event in stream:
+                        events.append(event)
+                self.assertEqual(json.loads(events[-1])["error"]["code"], "draining")
+                self.assertEqual(conductor.popen.wait(60), 130)
+                took.append(time.monotonic() - began)
+            if took[-1] < 2:  # a node misses the conductor after 3 s
+                return
+        self.fail(f"the cluster took {took} s to stop")
 
 
 if __name__ == "__main__":
