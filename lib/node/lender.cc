@@ -26,16 +26,24 @@ Result<Shelf*> BlockSource::open_shelf(const kv::Namespace&, const NamespaceId& 
 
 void Lender::on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                         TimePoint now, Actions& out) {
-  const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) {
-    return w.instance == instance && w.request.lease == request.lease;
-  });
-  if (!known || waits || granted_.contains({instance, request.lease})) {
+  if (!known || !may_use_number(instance, request)) {
     out.push_back(Send{node, instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer, 0}});
     return;
   }
+  on_release(instance, request.lease);  // of a repeated request; its blocks are leased again before any is evicted
   Shelf* shelf = source_.shelf_of(request.ns);
   if (shelf && starts_to_wait(node, instance, request, *shelf, now, out)) return;
   grant(node, instance, request, now, out);
+}
+
+bool Lender::may_use_number(const InstanceId& instance, const wire::LeaseRequest& request) const {
+  const bool others_wait = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& w) {
+    return w.instance == instance && w.request.lease == request.lease && w.request != request;
+  });
+  const auto granted = granted_.find({instance, request.lease});
+  if (others_wait || granted == granted_.end()) return !others_wait;
+  const BlockHash last = request.hashes.empty() ? BlockHash{} : request.hashes.back();
+  return granted->second.asked == request.hashes.size() && granted->second.last == last;
 }
 
 bool Lender::starts_to_wait(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request,
@@ -88,7 +96,8 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       reply.reason = wire::Fallback::refused;
     } else {
       shelf->pool.touch(wanted.first(here));
-      const bool fresh = granted_.try_emplace({instance, request.lease}, Granted{shelf, *lease}).second;
+      const Granted granted{shelf, *lease, request.hashes.size(), request.hashes.back()};
+      const bool fresh = granted_.try_emplace({instance, request.lease}, granted).second;
       MC_ASSERT(fresh);
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
       reply.parts = *parts;

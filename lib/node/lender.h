@@ -1,6 +1,7 @@
 // Leases that a node grants to readers of its blocks. A reader requests a run of blocks and is granted the leading part
 // that is here. A request waits for blocks that are being read from this node's disk, and it may wait for blocks that
-// are being computed. The grant names the reason for the first missing block.
+// are being computed. The grant names the reason for the first missing block. A reader whose channel broke repeats its
+// request by another way under the same number: the repeated request takes the place of the first one.
 #pragma once
 
 #include <map>
@@ -55,6 +56,8 @@ class Lender {
   struct Granted {
     Shelf* shelf;
     kv::LeaseId id;
+    size_t asked = 0;  // number of blocks requested
+    BlockHash last{};  // the last of them, which stands for all: hashes are chained
   };
   struct Waiting {  // a request that waits for blocks being computed or loaded
     NodeId node;
@@ -65,6 +68,8 @@ class Lender {
     TimePoint load_until = kNever;
   };
 
+  /// Whether the request may have its number: the number is new, or the reader repeats its request.
+  bool may_use_number(const InstanceId& instance, const wire::LeaseRequest& request) const;
   bool starts_to_wait(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, Shelf& shelf,
                       TimePoint now, Actions& out);
   bool waits_on(Waiting& w, TimePoint now);

@@ -81,7 +81,13 @@ TEST_CASE("node/lender: a stranger, a number used twice, and a namespace of no s
   b.source.publish(4);
   CHECK(b.ask(b.request(1), false).at(0).reason == Fallback::unknown_peer);
   CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
-  CHECK(b.ask(b.request(1)).at(0).blocks.empty());
+  auto shorter = b.request(1);
+  shorter.hashes.pop_back();
+  CHECK(b.ask(shorter).at(0).blocks.empty());
+  auto other = b.request(1);
+  other.hashes.back() = other.hashes.front();
+  CHECK(b.ask(other).at(0).reason == Fallback::unknown_peer);
+  CHECK(b.source.shelf.leases.size() == 1);
   b.source.has_shelf = false;
   CHECK(b.ask(b.request(2)).at(0).reason == Fallback::layout);
   b.lender.drop(instance(4));
@@ -102,6 +108,31 @@ TEST_CASE("node/lender: a number that waits already is refused, and the first re
   CHECK(b.source.shelf.leases.size() == 1);
   b.lender.on_release(instance(4), 1);
   CHECK(b.source.shelf.leases.size() == 0);
+}
+
+TEST_CASE("node/lender: a repeated request takes the place of the first one, granted or waiting") {
+  LenderBench b;
+  b.source.publish(4);
+  CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
+  b.now += 500ms;
+  CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
+  CHECK(b.source.shelf.leases.size() == 1);
+  CHECK(b.source.shelf.leases.next_expiry() == b.now + 1s);
+  b.lender.on_release(instance(4), 1);
+  CHECK(b.source.shelf.leases.size() == 0);
+
+  LenderBench waiting;
+  waiting.source.publish(1);
+  waiting.source.pending = true;
+  CHECK(waiting.ask(waiting.request(1, 500)).empty());
+  waiting.now += 300ms;
+  CHECK(waiting.ask(waiting.request(1, 500)).empty());
+  CHECK(waiting.lender.next_wakeup() == waiting.now + 500ms);
+  waiting.source.publish(4);
+  CHECK(waiting.serve().size() == 1);
+  CHECK(waiting.source.shelf.leases.size() == 1);
+  CHECK(waiting.lender.idle());
+  waiting.lender.drop(instance(4));
 }
 
 TEST_CASE("node/lender: a reader that waits is served when all blocks are here, or its time is over") {
