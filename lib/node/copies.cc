@@ -61,7 +61,8 @@ void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, Tim
 
 bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out) {
   const auto at = copies_.find(grant.lease);
-  if (at == copies_.end() || at->second.dropped || at->second.read != 0) return false;
+  if (at == copies_.end() || at->second.dropped) return false;
+  if (at->second.read != 0) return true;  // again, for a request that was repeated: the lease is in use
   Copy& c = at->second;
   const ExtentLayout& layout = shelf_.layout;
   const auto fail = [&](std::string reason) {

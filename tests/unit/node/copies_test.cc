@@ -50,6 +50,7 @@ TEST_CASE("node/copies: blocks are leased, read, published, and the lease goes b
   REQUIRE(reads.size() == 1);
   CHECK_FALSE(reads[0].urgent);
   CHECK(reads[0].slices.size() == 6);
+  CHECK(b.from("p1", 4, b.grant_of(asked[0], 3)).empty());  // twice, for a repeated request: the lease stays
   const Actions out = b.give(ReadDone{reads[0].read, Code::ok, ""});
   const auto done = sent<wire::CopyDone>(out, "conductor");
   REQUIRE(done.size() == 1);
