@@ -68,9 +68,9 @@ const WindowEntry* window_to(const xfer::Engine& engine, xfer::PeerId peer) {
 }
 
 Result<std::unique_ptr<ClientEnd>> ClientEnd::open(xfer::Engine& engine, xfer::PeerId peer, uint32_t number,
-                                                   const ClientOptions& options) {
+                                                   const ClientOptions& options, bool wakes) {
   MC_TRY(server, instance_of(engine, peer));
-  std::unique_ptr<ClientEnd> end(new ClientEnd(engine, peer, options));
+  std::unique_ptr<ClientEnd> end(new ClientEnd(engine, peer, options, wakes));
   const uint64_t epoch = end->options_.epoch = low_bits(engine) + number;
   const wire::RfpGeometry& geometry = options.geometry;
   MC_CHECK(make_buffer(engine, client_bytes(geometry), {.name = name_of("client", epoch)}, end->local_, end->buffers_));
@@ -108,8 +108,8 @@ void ClientEnd::open_window() {
   if (!offers(engine_, peer_, opened_->requests, geometry.requests_bytes()) ||
       !offers(engine_, peer_, opened_->responses, geometry.responses_bytes()))
     return;  // the descriptor that names them is under way
-  auto window =
-      entry->open({.engine = &engine_, .peer = peer_, .written = opened_->requests, .read = opened_->responses});
+  auto window = entry->open(
+      {.engine = &engine_, .peer = peer_, .written = opened_->requests, .read = opened_->responses, .wakes = wakes_});
   if (!window) {
     refused_ = window.error().code;
     return;
@@ -153,9 +153,9 @@ ClientEnd::~ClientEnd() {
 }
 
 Result<std::unique_ptr<ServerEnd>> ServerEnd::open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
-                                                   uint64_t instance) {
+                                                   uint64_t instance, bool wakes) {
   MC_TRY(client, instance_of(engine, peer));
-  std::unique_ptr<ServerEnd> end(new ServerEnd(engine, peer, asked));
+  std::unique_ptr<ServerEnd> end(new ServerEnd(engine, peer, asked, wakes));
   end->instance_ = instance;
   const wire::RfpGeometry& geometry = asked.geometry;
   // The peer chose the epoch, so the name of a buffer has this end's number too.
@@ -185,7 +185,7 @@ void ServerEnd::on(const xfer::Event& event) {
 void ServerEnd::open_window() {
   const WindowEntry* entry = window_to(engine_, peer_);
   if (entry == nullptr || !offers(engine_, peer_, asked_.pushed, asked_.geometry.responses_bytes())) return;
-  auto window = entry->open({.engine = &engine_, .peer = peer_, .written = asked_.pushed});
+  auto window = entry->open({.engine = &engine_, .peer = peer_, .written = asked_.pushed, .wakes = wakes_});
   if (!window) return;
   server_.emplace(ServerOptions{
       .geometry = asked_.geometry, .epoch = asked_.epoch, .instance = instance_, .always_push = !entry->fetches});

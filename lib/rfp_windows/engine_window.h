@@ -23,7 +23,9 @@ class EngineWindow : public Window {
   EngineWindow& operator=(const EngineWindow&) = delete;
 
   void write(uint64_t offset, std::span<std::byte> local, uint64_t cookie) override {
-    start({.op = xfer::Op::write, .local = local, .buffer = places_.written, .offset = offset}, cookie);
+    xfer::Request request{.op = xfer::Op::write, .local = local, .buffer = places_.written, .offset = offset};
+    if (places_.wakes) request.immediate = kWakes;
+    start(request, cookie);
   }
   void read(uint64_t offset, std::span<std::byte> local, uint64_t cookie) override {
     start({.op = xfer::Op::read, .local = local, .buffer = places_.read, .offset = offset}, cookie);
@@ -50,6 +52,8 @@ class EngineWindow : public Window {
     out.insert(out.end(), ended_.begin(), ended_.end());
     ended_.clear();
   }
+
+  bool idle() const override { return started_.empty(); }
 
  protected:
   void end_now(uint64_t cookie, Code code) { ended_.push_back({cookie, code}); }

@@ -7,7 +7,8 @@
 //          fetches
 //   tcp    there is no one-sided read worth its name, so the server pushes every response
 //
-// Both ends run on the thread that calls them, which also hands them the engine's events.
+// Both ends run on the thread that calls them, which also hands them the engine's events. An end whose peer sleeps
+// wakes it: each write then carries an immediate (xfer::Event::Kind::immediate).
 // A client's buffer may be written by the server alone, and a server's request buffer by that client alone. Response
 // buffers are of the class `blocks`: every peer of the engine may read them.
 #pragma once
@@ -32,8 +33,12 @@ struct WindowPlaces {
   xfer::PeerId peer{};
   uint32_t written = 0;  // buffer of the peer that write() changes
   uint32_t read = 0;     // buffer of the peer that read() reads; 0 = none
+  bool wakes = false;    // each write carries the immediate kWakes, so that the peer may sleep
   Duration timeout = 5s;
 };
+
+/// Immediate of a write that wakes the peer. The event says no more than that some slot may have changed.
+inline constexpr uint32_t kWakes = 0x4D435257;
 
 struct WindowDone {
   uint64_t cookie = 0;
@@ -50,6 +55,8 @@ class Window {
   virtual void on(const xfer::Event& event) = 0;
   /// Appends the transfers that have ended.
   virtual void ended(std::vector<WindowDone>& out) = 0;
+  /// Whether no transfer is under way: the destructor has nothing to wait for.
+  virtual bool idle() const = 0;
 };
 
 struct WindowEntry {
@@ -70,8 +77,9 @@ class ClientEnd {
   /// Waits until no transport uses the memory: as long as the timeout of a transfer. The engine outlives this end.
   ~ClientEnd();
   /// Registers memory and asks the peer, which is up, for a channel. `number` names the channel among this engine's.
+  /// `wakes`: the server's process sleeps between requests (WindowPlaces).
   static Result<std::unique_ptr<ClientEnd>> open(xfer::Engine& engine, xfer::PeerId peer, uint32_t number,
-                                                 const ClientOptions& options);
+                                                 const ClientOptions& options, bool wakes = false);
   /// Takes an event of the engine.
   void on(const xfer::Event& event);
   /// Opens the window when the server's answer is there, starts the transfers that are due, and ends others.
@@ -79,6 +87,8 @@ class ClientEnd {
   bool ready() const { return window_ != nullptr; }
   /// Why there will be no channel. Code::ok: nothing speaks against it.
   Code refused() const { return refused_; }
+  /// Whether no transfer is under way: the destructor returns soon.
+  bool idle() const { return !window_ || window_->idle(); }
 
   /// The calls; after ready(). See Client.
   Client& client() { return *client_; }
@@ -88,13 +98,14 @@ class ClientEnd {
   const wire::RfpOpened& opened() const { return *opened_; }
 
  private:
-  ClientEnd(xfer::Engine& engine, xfer::PeerId peer, const ClientOptions& options)
-      : engine_(engine), peer_(peer), options_(options) {}
+  ClientEnd(xfer::Engine& engine, xfer::PeerId peer, const ClientOptions& options, bool wakes)
+      : engine_(engine), peer_(peer), options_(options), wakes_(wakes) {}
   void open_window();
 
   xfer::Engine& engine_;
   xfer::PeerId peer_;
   ClientOptions options_;
+  bool wakes_;
   mem::SharedBuffer local_, pushed_;
   std::vector<xfer::BufferId> buffers_;
   std::optional<wire::RfpOpened> opened_;
@@ -110,13 +121,16 @@ class ServerEnd {
  public:
   ~ServerEnd();  // as ~ClientEnd
   /// Registers memory for the channel that `peer` asked for, and answers it. `instance` names this end. The caller
-  /// bounds the channels of a peer: each takes two of the engine's buffers and up to 8 MiB.
+  /// bounds the channels of a peer: each takes two of the engine's buffers and up to 8 MiB. `wakes`: the client's
+  /// process sleeps until it is pushed to (WindowPlaces).
   static Result<std::unique_ptr<ServerEnd>> open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
-                                                 uint64_t instance);
+                                                 uint64_t instance, bool wakes = false);
   void on(const xfer::Event& event);
   /// Starts pushes that are due, and ends others.
   void run();
   bool ready() const { return window_ != nullptr; }
+  /// See ClientEnd::idle().
+  bool idle() const { return !window_ || window_->idle(); }
 
   std::optional<Server::Request> poll(TimePoint now);
   /// The payload of the request that poll() returned, until the next poll().
@@ -125,14 +139,15 @@ class ServerEnd {
   const EndFigures& figures() const { return figures_; }
 
  private:
-  ServerEnd(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked)
-      : engine_(engine), peer_(peer), asked_(asked) {}
+  ServerEnd(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked, bool wakes)
+      : engine_(engine), peer_(peer), asked_(asked), wakes_(wakes) {}
   ServerMemory memory() { return {requests_.bytes(), responses_.bytes()}; }
   void open_window();
 
   xfer::Engine& engine_;
   xfer::PeerId peer_;
   wire::RfpOpen asked_;
+  bool wakes_;
   uint64_t instance_ = 0;
   mem::SharedBuffer requests_, responses_;
   std::vector<xfer::BufferId> buffers_;

@@ -18,7 +18,7 @@ TimePoint clock_now() {
 }
 
 struct Ends {
-  explicit Ends(const std::string& transport) {
+  explicit Ends(const std::string& transport, bool with_wakes = false) : wakes(with_wakes) {
     auto opened = xfer::open_engine({.name = "server", .transport = transport, .secret = kSecret});
     REQUIRE_OK(opened);
     server = std::move(*opened);
@@ -39,10 +39,11 @@ struct Ends {
     (void)server->poll(events, clock_now());
     for (const xfer::Event& event : events) {
       if (server_end) server_end->on(event);
+      server_woken += event.kind == xfer::Event::Kind::immediate && event.immediate == rfp::kWakes;
       if (event.kind != xfer::Event::Kind::notify || server_end) continue;
       const auto asked = wire::decode_rfp_open(event.bytes);
       REQUIRE_OK(asked);
-      auto end = rfp::ServerEnd::open(*server, event.peer, *asked, 77);
+      auto end = rfp::ServerEnd::open(*server, event.peer, *asked, 77, wakes);
       REQUIRE_OK(end);
       server_end = std::move(*end);
     }
@@ -50,8 +51,9 @@ struct Ends {
     (void)client->poll(events, clock_now());
     for (const xfer::Event& event : events) {
       if (client_end) client_end->on(event);
+      client_woken += event.kind == xfer::Event::Kind::immediate && event.immediate == rfp::kWakes;
       if (event.kind != xfer::Event::Kind::peer_up) continue;
-      auto end = rfp::ClientEnd::open(*client, peer, 1, {.geometry = kGeometry});
+      auto end = rfp::ClientEnd::open(*client, peer, 1, {.geometry = kGeometry}, wakes);
       REQUIRE_OK(end);
       client_end = std::move(*end);
     }
@@ -79,6 +81,8 @@ struct Ends {
   }
   bool ready() const { return client_end && client_end->ready() && server_end && server_end->ready(); }
 
+  bool wakes;
+  uint64_t server_woken = 0, client_woken = 0;  // immediates that arrived
   std::unique_ptr<xfer::Engine> server, client;
   xfer::PeerId peer{};
   std::unique_ptr<rfp::ClientEnd> client_end;
@@ -153,4 +157,31 @@ TEST_CASE("rfp_windows/ends: calls of a lost peer end as lost") {
     CHECK(answer->code != Code::ok);
     CHECK(ends.client_end->refused() == Code::peer_lost);
   }
+}
+
+TEST_CASE("rfp_windows/ends: each write wakes an end that sleeps, and none is sent to an end that polls") {
+  for (const std::string transport : {"shm", "tcp"})
+    for (const bool wakes : {true, false}) {
+      CAPTURE(transport);
+      CAPTURE(wakes);
+      Ends ends(transport, wakes);
+      ends.turn_until([&] { return ends.ready(); });
+      CHECK(ends.server_woken == 0);
+      rfp::Client& client = ends.client_end->client();
+      for (uint64_t calls = 1; calls <= 5; ++calls) {
+        REQUIRE_OK(client.call(ends.client_end->memory(), 1, {}, 64, clock_now(), clock_now() + 20s));
+        std::optional<rfp::Answer> answer;
+        ends.turn_until([&] {
+          if (!wakes || ends.server_woken >= calls) ends.serve(1);  // a sleeping server looks when it is woken
+          answer = client.take(ends.client_end->memory());
+          return answer.has_value();
+        });
+        CHECK(answer->code == Code::ok);
+        client.finish(answer->sequence);
+      }
+      ends.turn_until([&] { return ends.client_end->idle() && ends.server_end->idle(); });
+      if (wakes) ends.turn_until([&] { return ends.client_woken >= ends.server_end->figures().writes; });
+      CHECK(ends.server_woken == (wakes ? ends.client_end->figures().writes : 0));
+      CHECK(ends.client_woken == (wakes ? ends.server_end->figures().writes : 0));
+    }
 }
