@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "rfp_windows/rfp_windows.h"
 #include "rfp_windows/table.h"
 
@@ -41,11 +42,21 @@ Result<void> make_buffer(xfer::Engine& engine, uint64_t bytes, const xfer::Buffe
   return {};
 }
 
-void unregister(xfer::Engine& engine, const std::vector<xfer::BufferId>& ids) {
-  for (const xfer::BufferId id : ids) {
-    const auto freed = engine.unregister(id, SystemClock::instance().now() + kReleaseMax);
-    MC_ASSERT(freed.has_value());  // a batch's deadline and the engine's grace end before
-  }
+/// Unregisters buffers, waits until the deadline at most, and leaves the ones still in use in `ids`. True: none is
+/// left.
+bool unregister(xfer::Engine& engine, std::vector<xfer::BufferId>& ids, TimePoint deadline) {
+  std::erase_if(ids, [&](xfer::BufferId id) { return engine.unregister(id, deadline).has_value(); });
+  return ids.empty();
+}
+
+/// A batch's deadline and the engine's grace end within the time, but a peer may write its bytes slower than that. The
+/// memory then stays mapped until the process ends.
+void unregister_or_keep(xfer::Engine& engine, std::vector<xfer::BufferId>& ids, mem::SharedBuffer& first,
+                        mem::SharedBuffer& second) {
+  if (unregister(engine, ids, SystemClock::instance().now() + kReleaseMax)) return;
+  log_warn("memory of a channel kept: a peer is still writing into it", {{"bytes", first.size() + second.size()}});
+  for (mem::SharedBuffer* memory : {&first, &second})
+    (void)std::make_unique<mem::SharedBuffer>(std::move(*memory)).release();
 }
 
 Result<InstanceId> instance_of(const xfer::Engine& engine, xfer::PeerId peer) {
@@ -147,9 +158,14 @@ void ClientEnd::run(TimePoint now) {
   }
 }
 
+bool ClientEnd::close() {
+  const bool freed = unregister(engine_, buffers_, TimePoint{});
+  return freed && (!window_ || window_->idle());
+}
+
 ClientEnd::~ClientEnd() {
   window_.reset();
-  unregister(engine_, buffers_);
+  unregister_or_keep(engine_, buffers_, local_, pushed_);
 }
 
 Result<std::unique_ptr<ServerEnd>> ServerEnd::open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
@@ -218,9 +234,14 @@ void ServerEnd::publish(uint64_t sequence, uint16_t status, std::span<const std:
   server_->publish(memory(), sequence, status, payload, now);
 }
 
+bool ServerEnd::close() {
+  const bool freed = unregister(engine_, buffers_, TimePoint{});
+  return freed && (!window_ || window_->idle());
+}
+
 ServerEnd::~ServerEnd() {
   window_.reset();
-  unregister(engine_, buffers_);
+  unregister_or_keep(engine_, buffers_, requests_, responses_);
 }
 
 }  // namespace mc::rfp

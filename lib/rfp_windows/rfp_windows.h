@@ -74,7 +74,8 @@ struct EndFigures {
 
 class ClientEnd {
  public:
-  /// Waits until no transport uses the memory: as long as the timeout of a transfer. The engine outlives this end.
+  /// Waits until no transport uses the memory: as long as the timeout of a transfer, or 15 s while the peer is writing
+  /// into it. The engine outlives this end.
   ~ClientEnd();
   /// Registers memory and asks the peer, which is up, for a channel. `number` names the channel among this engine's.
   /// `wakes`: the server's process sleeps between requests (WindowPlaces).
@@ -87,8 +88,9 @@ class ClientEnd {
   bool ready() const { return window_ != nullptr; }
   /// Why there will be no channel. Code::ok: nothing speaks against it.
   Code refused() const { return refused_; }
-  /// Whether no transfer is under way: the destructor returns soon.
-  bool idle() const { return !window_ || window_->idle(); }
+  /// Ends the channel, which only gets events from here on. True: nothing uses its memory, and the destructor returns
+  /// at once. False: a transfer of this end or of the peer is under way, call again. It does not wait.
+  bool close();
 
   /// The calls; after ready(). See Client.
   Client& client() { return *client_; }
@@ -129,8 +131,8 @@ class ServerEnd {
   /// Starts pushes that are due, and ends others.
   void run();
   bool ready() const { return window_ != nullptr; }
-  /// See ClientEnd::idle().
-  bool idle() const { return !window_ || window_->idle(); }
+  /// See ClientEnd::close().
+  bool close();
 
   std::optional<Server::Request> poll(TimePoint now);
   /// The payload of the request that poll() returned, until the next poll().

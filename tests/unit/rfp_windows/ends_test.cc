@@ -179,9 +179,29 @@ TEST_CASE("rfp_windows/ends: each write wakes an end that sleeps, and none is se
         CHECK(answer->code == Code::ok);
         client.finish(answer->sequence);
       }
-      ends.turn_until([&] { return ends.client_end->idle() && ends.server_end->idle(); });
       if (wakes) ends.turn_until([&] { return ends.client_woken >= ends.server_end->figures().writes; });
+      ends.turn_until([&] { return ends.client_end->close() && ends.server_end->close(); });
       CHECK(ends.server_woken == (wakes ? ends.client_end->figures().writes : 0));
       CHECK(ends.client_woken == (wakes ? ends.server_end->figures().writes : 0));
     }
+}
+
+TEST_CASE("rfp_windows/ends: the memory of a closed end is withdrawn, so the peer's next call fails") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Ends ends(transport);
+    ends.turn_until([&] { return ends.ready(); });
+    ends.turn_until([&] { return ends.server_end->close(); });
+    CHECK(ends.server_end->close());
+    rfp::Client& client = ends.client_end->client();
+    REQUIRE_OK(client.call(ends.client_end->memory(), 1, {}, 64, clock_now(), clock_now() + 20s));
+    std::optional<rfp::Answer> answer;
+    ends.turn_until([&] {
+      answer = client.take(ends.client_end->memory());
+      return answer.has_value();
+    });
+    CHECK(answer->code != Code::ok);
+    CHECK(answer->code != Code::timeout);
+    ends.turn_until([&] { return ends.client_end->close(); });
+  }
 }
