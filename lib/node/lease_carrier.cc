@@ -1,0 +1,198 @@
+#include "node/lease_carrier.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "wire/codec.h"
+
+namespace mc::node {
+namespace {
+
+template <class Map>
+void erase_instance(Map& map, const InstanceId& instance) {
+  std::erase_if(map, [&](const auto& entry) { return entry.first.first == instance; });
+}
+
+}  // namespace
+
+bool LeaseCarrier::send(const Send& send, TimePoint now) {
+  if (const auto* request = std::get_if<wire::LeaseRequest>(&send.message)) {
+    keep(began_, {send.instance, request->lease}, now);
+    const bool taken = send_request(send, *request, now);
+    ++(taken ? stats_.by_channel : stats_.by_control);
+    return taken;
+  }
+  if (const auto* release = std::get_if<wire::LeaseRelease>(&send.message)) return send_release(send, *release, now);
+  if (const auto* grant = std::get_if<wire::LeaseGrant>(&send.message)) return send_grant(send, *grant, now);
+  return false;
+}
+
+bool LeaseCarrier::send_request(const Send& send, const wire::LeaseRequest& request, TimePoint now) {
+  const Key lease{send.instance, request.lease};
+  if (request.wait_ms > 0 || leasing_.contains(lease)) return false;
+  const uint64_t number = lines_.call(send.instance, wire::LeaseMethod::lease, wire::encode(send.message), now);
+  if (number == 0) return false;
+  const bool fresh = calls_.try_emplace({send.instance, number}, Call{send}).second;
+  MC_ASSERT(fresh);
+  leasing_[lease] = number;
+  return true;
+}
+
+bool LeaseCarrier::send_release(const Send& send, const wire::LeaseRelease& release, TimePoint now) {
+  const Key lease{send.instance, release.lease};
+  began_.erase(lease);
+  if (const auto open = leasing_.find(lease); open != leasing_.end()) {
+    calls_.at({send.instance, open->second}).released = true;
+    return true;
+  }
+  if (granted_.erase(lease) == 0) return false;
+  const uint64_t number = lines_.call(send.instance, wire::LeaseMethod::release, wire::encode(send.message), now);
+  if (number == 0) return false;
+  const bool fresh = calls_.try_emplace({send.instance, number}, Call{send}).second;
+  MC_ASSERT(fresh);
+  return true;
+}
+
+bool LeaseCarrier::send_grant(const Send& send, const wire::LeaseGrant& grant, TimePoint now) {
+  const auto asked = asked_.find({send.instance, grant.lease});
+  if (asked == asked_.end()) return false;
+  const uint64_t number = asked->second.number;
+  asked_.erase(asked);
+  if (lines_.answer(send.instance, number, wire::LeaseStatus::done, wire::encode(send.message), now)) return true;
+  ++stats_.late;
+  const bool fits = lines_.answer(send.instance, number, wire::LeaseStatus::by_message, {}, now);
+  MC_ASSERT(fits);
+  return false;
+}
+
+void LeaseCarrier::heard(const Received& message, TimePoint now) {
+  if (const auto* grant = std::get_if<wire::LeaseGrant>(&message.message)) {
+    note_time({message.instance, grant->lease}, false, now);
+  } else if (const auto* request = std::get_if<wire::LeaseRequest>(&message.message)) {
+    // The reader no longer waits for its call, so the grant goes the way of this request.
+    const auto asked = asked_.find({message.instance, request->lease});
+    if (asked == asked_.end()) return;
+    (void)lines_.answer(message.instance, asked->second.number, wire::LeaseStatus::by_message, {}, now);
+    asked_.erase(asked);
+  }
+}
+
+void LeaseCarrier::on_answer(const InstanceId& holder, uint64_t number, Code code, uint16_t status,
+                             std::span<const uint8_t> payload, TimePoint now) {
+  const auto at = calls_.find({holder, number});
+  if (at == calls_.end()) return;
+  Call call = std::move(at->second);
+  calls_.erase(at);
+  const auto* request = std::get_if<wire::LeaseRequest>(&call.message.message);
+  if (request) leasing_.erase({holder, request->lease});
+  const bool comes_by_message = status == static_cast<uint16_t>(wire::LeaseStatus::by_message);
+  const bool done = status == static_cast<uint16_t>(wire::LeaseStatus::done);
+  if (code != Code::ok || (!done && !(request && comes_by_message))) return fail(std::move(call));
+  if (!request) return;
+  if (done && !take_grant(call, *request, payload, now)) return fail(std::move(call));
+  if (!call.released) return;
+  const Send release{call.message.to, holder, wire::LeaseRelease{request->lease}};
+  if (!send_release(release, *std::get_if<wire::LeaseRelease>(&release.message), now)) fallen_.push_back(release);
+}
+
+bool LeaseCarrier::take_grant(const Call& call, const wire::LeaseRequest& request, std::span<const uint8_t> payload,
+                              TimePoint now) {
+  auto message = wire::decode(wire::LeaseGrant::kType, payload);
+  const auto* grant = message ? std::get_if<wire::LeaseGrant>(&*message) : nullptr;
+  if (!grant || grant->lease != request.lease) return false;
+  const Key lease{call.message.instance, request.lease};
+  if (!grant->blocks.empty()) keep(granted_, lease, now);
+  if (call.released) return true;
+  note_time(lease, true, now);
+  received_.push_back({call.message.to, call.message.instance, std::move(*message)});
+  return true;
+}
+
+/// Repeats the message by control. Of a request that the reader has given up, the holder gets the release alone.
+void LeaseCarrier::fail(Call call) {
+  ++stats_.repeated;
+  const auto* request = std::get_if<wire::LeaseRequest>(&call.message.message);
+  if (request && call.released) call.message.message = wire::LeaseRelease{request->lease};
+  fallen_.push_back(std::move(call.message));
+}
+
+void LeaseCarrier::calls_lost(const InstanceId& holder, TimePoint now) {
+  std::vector<uint64_t> numbers;
+  for (auto at = calls_.lower_bound({holder, 0}); at != calls_.end() && at->first.first == holder; ++at)
+    numbers.push_back(at->first.second);
+  for (const uint64_t number : numbers) on_answer(holder, number, Code::peer_lost, 0, {}, now);
+}
+
+void LeaseCarrier::refuse(const InstanceId& reader, uint64_t number, TimePoint now) {
+  ++stats_.refused;
+  (void)lines_.answer(reader, number, wire::LeaseStatus::refused, {}, now);
+}
+
+void LeaseCarrier::on_request(const NodeId& name, const InstanceId& reader, uint64_t number, uint16_t method,
+                              std::span<const uint8_t> payload, TimePoint now) {
+  if (method == static_cast<uint16_t>(wire::LeaseMethod::lease)) {
+    auto message = wire::decode(wire::LeaseRequest::kType, payload);
+    const auto* request = message ? std::get_if<wire::LeaseRequest>(&*message) : nullptr;
+    if (!request || !asked_.try_emplace({reader, request->lease}, Asked{number, now}).second)
+      return refuse(reader, number, now);
+    ++stats_.served;
+    received_.push_back({name, reader, std::move(*message)});
+  } else if (method == static_cast<uint16_t>(wire::LeaseMethod::release)) {
+    auto message = wire::decode(wire::LeaseRelease::kType, payload);
+    if (!message) return refuse(reader, number, now);
+    received_.push_back({name, reader, std::move(*message)});
+    (void)lines_.answer(reader, number, wire::LeaseStatus::done, {}, now);
+  } else {
+    refuse(reader, number, now);
+  }
+}
+
+void LeaseCarrier::on_time(TimePoint now) {
+  std::erase_if(asked_, [&](const auto& entry) {
+    if (now - entry.second.at < kAtOnce) return false;
+    ++stats_.late;
+    (void)lines_.answer(entry.first.first, entry.second.number, wire::LeaseStatus::by_message, {}, now);
+    return true;
+  });
+}
+
+TimePoint LeaseCarrier::next_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [lease, asked] : asked_) at = std::min(at, asked.at + kAtOnce);
+  return at;
+}
+
+void LeaseCarrier::requests_lost(const InstanceId& reader) {
+  erase_instance(asked_, reader);
+}
+
+void LeaseCarrier::forget(const InstanceId& instance) {
+  erase_instance(calls_, instance);
+  erase_instance(leasing_, instance);
+  erase_instance(granted_, instance);
+  erase_instance(began_, instance);
+  erase_instance(asked_, instance);
+}
+
+std::optional<Received> LeaseCarrier::next() {
+  if (received_.empty()) return std::nullopt;
+  Received out = std::move(received_.front());
+  received_.pop_front();
+  return out;
+}
+
+void LeaseCarrier::note_time(const Key& lease, bool by_channel, TimePoint now) {
+  const auto began = began_.find(lease);
+  if (began == began_.end()) return;
+  if (times_.size() < kTimesKept) times_.push_back({by_channel, to_seconds(now - began->second)});
+  began_.erase(began);
+}
+
+/// Leases that end without a release, because their reader was lost or their time was over, make room for others.
+void LeaseCarrier::keep(std::map<Key, TimePoint>& leases, const Key& lease, TimePoint at) {
+  if (leases.size() >= kLeasesKept)
+    leases.erase(std::ranges::min_element(leases, {}, [](const auto& entry) { return entry.second; }));
+  leases[lease] = at;
+}
+
+}  // namespace mc::node
