@@ -60,6 +60,22 @@ std::string DataPlane::transport(const InstanceId& instance) const {
   return it == links_.end() ? "" : engine_->transport(it->second.id);
 }
 
+xfer::PeerId DataPlane::peer_of(const InstanceId& instance) const {
+  const auto link = links_.find(instance);
+  return link == links_.end() ? xfer::PeerId::none : link->second.id;
+}
+
+std::string DataPlane::name_of(const InstanceId& instance) const {
+  const auto link = links_.find(instance);
+  return link == links_.end() ? "?" : link->second.name;
+}
+
+std::optional<InstanceId> DataPlane::listed(xfer::PeerId peer) const {
+  const auto instance = instances_.find(peer);
+  if (instance == instances_.end() || !links_.contains(instance->second)) return std::nullopt;
+  return instance->second;
+}
+
 std::string_view DataPlane::advice(wire::Mismatch mismatch) {
   switch (mismatch) {
     case wire::Mismatch::secret: return "give both nodes the same key set: --auth FILE, or one MCT_RUN_DIR on a host";
@@ -202,6 +218,7 @@ void DataPlane::arrived(const Outstanding& read) {
 
 std::optional<node::Event> DataPlane::convert(xfer::Event event) {
   using Kind = xfer::Event::Kind;
+  if (watch_ && watch_(event)) return std::nullopt;
   switch (event.kind) {
     case Kind::batch_done: {
       const auto it = batches_.find(event.batch);
@@ -212,7 +229,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       return event.quarantined ? std::nullopt : finish(event.batch);
     }
     case Kind::batch_released: return finish(event.batch);
-    case Kind::immediate: return std::nullopt;  // nobody writes into a node of ours
+    case Kind::immediate: return std::nullopt;  // of a channel, or of nobody: peers write no KV
     case Kind::notify: {
       const auto from = instances_.find(event.peer);
       auto ready = wire::parse_extents_ready(event.bytes);

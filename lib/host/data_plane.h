@@ -48,6 +48,18 @@ class DataPlane final : public node::KvPlane {
   std::map<std::string, size_t> peers_by_transport() const;
   xfer::Counters counters() const { return engine_->counters(); }
 
+  // ---- for channels beside the reads (host/lease_channels.h) ----
+  xfer::Engine& engine() { return *engine_; }
+  /// `watch` sees each event of the engine before the plane. True: the event was for `watch` alone. Empty: none.
+  void watch(std::function<bool(const xfer::Event&)> watch) { watch_ = std::move(watch); }
+  /// The connection to a peer of set_peers(); none: it is no such peer.
+  xfer::PeerId peer_of(const InstanceId& instance) const;
+  /// Name of a peer of set_peers(), or "?".
+  std::string name_of(const InstanceId& instance) const;
+  /// The peer of set_peers() at the other end of a connection; null for others, and for a stranger that only claims to
+  /// be one.
+  std::optional<InstanceId> listed(xfer::PeerId peer) const;
+
  private:
   struct Waiting {  // a read for a peer whose connection is not up yet
     node::Read read;
@@ -91,6 +103,7 @@ class DataPlane final : public node::KvPlane {
   std::vector<node::Event> ready_;    // answers made without the engine
   std::vector<Transfer> transfers_;
   std::map<std::pair<std::string, wire::Role>, uint64_t> read_bytes_;
+  std::function<bool(const xfer::Event&)> watch_;
 };
 
 }  // namespace mc::host
