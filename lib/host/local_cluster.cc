@@ -7,6 +7,7 @@
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
 #include "host/signals.h"
+#include "host/transfer_flags.h"
 #include "mem/mem.h"
 #include "product/doors.h"
 #include "product/flags.h"
@@ -59,6 +60,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
       put({"--name", c.name, "--conductor", control});
       put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
       put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
+      if (args_.given(flags::kLeaseBy)) put({"--lease-by", args_.text(flags::kLeaseBy)});
       if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
       if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});
       if (args_.present(flags::kInsecure)) put({"--insecure", args_.text(flags::kInsecure)});

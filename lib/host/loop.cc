@@ -111,8 +111,15 @@ bool Loop::drain_sources() {
     deliver(*event);
   }
   if (parts_.data) take(*parts_.data);
+  if (parts_.leases) take(*parts_.leases);
   if (parts_.disk) take(*parts_.disk);
-  take(*parts_.links);
+  for (int i = 0; i < kEventsPerRound; ++i) {
+    const auto event = parts_.links->next();
+    if (!event) break;
+    any = true;
+    if (parts_.leases) parts_.leases->heard(*event);
+    deliver(*event);
+  }
   return any;
 }
 
@@ -123,7 +130,9 @@ void Loop::wait() {
   if (parts_.disk) fds.push_back({parts_.disk->event_fd(), POLLIN, 0});
   if (parts_.signal_fd >= 0) fds.push_back({parts_.signal_fd, POLLIN, 0});
   const TimePoint now = SystemClock::instance().now();
-  const Duration rest = std::clamp<Duration>(parts_.machine->next_wakeup() - now, Duration(0), kSleepMax);
+  TimePoint due = parts_.machine->next_wakeup();
+  if (parts_.leases) due = std::min(due, parts_.leases->due());
+  const Duration rest = std::clamp<Duration>(due - now, Duration(0), kSleepMax);
   const timespec timeout = {rest.count() / 1'000'000'000, rest.count() % 1'000'000'000};
   const int ready = ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
   MC_ASSERT(ready >= 0 || errno == EINTR || errno == ENOMEM);  // a descriptor of a part is open; else no round waits
@@ -173,13 +182,18 @@ void Loop::perform_on_disk(const node::Action& action) {
   }
 }
 
+void Loop::send(const node::Send& send) {
+  if (parts_.leases && parts_.leases->send(send)) return;
+  parts_.links->send(send);
+}
+
 void Loop::perform(node::Actions actions) {
   for (auto& action : actions) {
     if (auto* send = std::get_if<node::Send>(&action); send && send->to == node::kOperators) {
       MC_ASSERT(parts_.on_operators);
       parts_.on_operators(send->message);
     } else if (send) {
-      parts_.links->send(*send);
+      this->send(*send);
     } else if (auto* tokens = std::get_if<node::SendTokens>(&action)) {
       node::Send message{std::move(tokens->to), tokens->instance, std::move(*tokens->tokens)};
       parts_.links->send(message);
@@ -189,6 +203,7 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* peers = std::get_if<node::SetPeers>(&action)) {
       parts_.links->set_peers(peers->peers);
       if (parts_.data) data().set_peers(peers->peers);
+      if (parts_.leases) parts_.leases->on_peers();
     } else if (auto* read = std::get_if<node::Read>(&action)) {
       data().read(*read, parts_.place);
     } else if (auto* cancel_read = std::get_if<node::CancelRead>(&action)) {

@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "host/heartbeat.h"
+#include "host/lease_channels.h"
 #include "host/links.h"
 #include "node/services.h"
 
@@ -21,6 +22,7 @@ class Loop final : public node::MachineLoop {
     node::Machine* machine = nullptr;
     Links* links = nullptr;
     node::KvPlane* data = nullptr;                           // null: the conductor moves no KV
+    LeaseChannels* leases = nullptr;                         // null: leases go by control
     node::BlockDisk* disk = nullptr;                         // null: a node without --ssd
     std::byte* pages = nullptr;                              // the KV buffer; of a node with a disk
     node::Compute* compute = nullptr;                        // null: conductor and cache compute nothing
@@ -52,6 +54,7 @@ class Loop final : public node::MachineLoop {
   node::KvPlane& data();
   node::Compute& compute();
   bool drain_sources();
+  void send(const node::Send& send);
   node::Actions taken_actions();
   void perform(node::Actions actions);
   void perform_on_disk(const node::Action& action);

@@ -18,6 +18,14 @@ inline constexpr Flag kTcpSeal{.name = "tcp-seal",
                                .help = "encrypt tcp streams and the set-up of rdma; auto: off loopback only",
                                .table = xfer::seal_names,
                                .common = true};
+inline constexpr Flag kLeaseBy{
+    .name = "lease-by",
+    .kind = FlagKind::choice,
+    .value = "C",
+    .fallback = "auto",
+    .help = "carrier of leases to other nodes; auto: channel over shm and rdma, else control",
+    .choices = "auto|channel|control",
+    .common = true};
 /// --connect-timeout: 100ms to 30s, after which a node asks for its peer's address again.
 Result<void> check_connect_timeout(std::string_view value);
 inline constexpr Flag kConnectTimeout{.name = "connect-timeout",

@@ -11,7 +11,7 @@ namespace mc::host {
 /// Where a worker listens and how it moves KV.
 inline constexpr auto kDataPlaneFlags = flags::join(
     flags::list(&flags::kBind, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure, &flags::kAllowedHost,
-                &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices, &flags::kTcpSeal),
+                &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices, &flags::kTcpSeal, &flags::kLeaseBy),
     kTransferFlags);
 
 /// Flags of the roles that run a model.

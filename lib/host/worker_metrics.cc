@@ -12,8 +12,8 @@
 
 namespace mc::host {
 
-WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data)
-    : metrics_(metrics), worker_(worker), data_(data) {
+WorkerMetrics::WorkerMetrics(Metrics& metrics, const node::Worker& worker, DataPlane& data, LeaseChannels& leases)
+    : metrics_(metrics), worker_(worker), data_(data), leases_(leases) {
   const auto& build = cli::build_info();
   metrics_.gauge(metric::kBuildInfo, {build.version, build.commit, build.program}).set(1);
   if (const node::Shelf* shelf = worker_.shelf()) {
@@ -62,6 +62,7 @@ void WorkerMetrics::update() {
   update_work();
   if (load.disk_capacity_bytes > 0) update_disk(load);
   update_transfers();
+  update_leases();
 }
 
 void WorkerMetrics::update_disk(const wire::Load& load) {
@@ -163,6 +164,22 @@ void WorkerMetrics::update_transfers() {
     }
     count(metric::kXferBytes, {flow.transport, "out", "any"}, flow.served_bytes);
   }
+}
+
+void WorkerMetrics::update_leases() {
+  node::LeaseCarrier& carrier = leases_.carrier();
+  for (const auto& time : carrier.take_times())
+    metrics_.histogram(metric::kLeaseSeconds, {time.by_channel ? "channel" : "control"}).observe(time.seconds);
+  const auto& s = carrier.stats();
+  count(metric::kLeaseRequests, {"channel"}, s.by_channel);
+  count(metric::kLeaseRequests, {"control"}, s.by_control);
+  count(metric::kLeaseCalls, {"served"}, s.served);
+  count(metric::kLeaseCalls, {"late"}, s.late);
+  count(metric::kLeaseCalls, {"refused"}, s.refused);
+  count(metric::kLeaseCalls, {"repeated"}, s.repeated);
+  const auto channels = leases_.channels();
+  metrics_.gauge(metric::kLeaseChannels, {"reader"}).set(static_cast<double>(channels.to_holders));
+  metrics_.gauge(metric::kLeaseChannels, {"holder"}).set(static_cast<double>(channels.from_readers));
 }
 
 }  // namespace mc::host

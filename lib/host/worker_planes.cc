@@ -109,6 +109,8 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   MC_TRY(links, Links::open(std::move(hub), conductor));
   links_ = std::move(links);
   if (options.role == wire::Role::cache) links_->carry(replicas_);
+  leases_ = std::make_unique<LeaseChannels>(*data_, lease_by_of(args.text(flags::kLeaseBy)),
+                                            [links = links_.get()](const node::Send& send) { links->send(send); });
   MC_ASSERT(!links_->bound().empty());
   options.control_uri = links_->bound().front().text();
   return {};

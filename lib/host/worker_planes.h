@@ -9,6 +9,7 @@
 #include "costed/paced_plane.h"
 #include "host/data_plane.h"
 #include "host/key_file.h"
+#include "host/lease_channels.h"
 #include "host/links.h"
 #include "mem/mem.h"
 #include "node/worker.h"
@@ -36,6 +37,7 @@ class WorkerPlanes {
   /// The plane that the loop uses.
   node::KvPlane& plane() { return paced_ ? static_cast<node::KvPlane&>(*paced_) : *data_; }
   Links& links() { return *links_; }
+  LeaseChannels& leases() { return *leases_; }
   /// Calls of cache nodes about values.
   ReplicaLinks& replicas() { return replicas_; }
   const std::string& conductor_uri() const { return conductor_uri_; }
@@ -55,6 +57,7 @@ class WorkerPlanes {
   std::unique_ptr<costed::PacedPlane> paced_;  // with --runner costed
   ReplicaLinks replicas_;
   std::unique_ptr<Links> links_;
+  std::unique_ptr<LeaseChannels> leases_;
   std::string conductor_uri_, control_socket_;
 };
 

@@ -83,11 +83,12 @@ class WorkerProcess {
     plan_.options.http = pages_->address();
     worker_ = plan_.make_machine();
     process_meter_ = std::make_unique<ProcessMeter>(*metrics_);
-    meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, planes_.data());
+    meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, planes_.data(), planes_.leases());
     Loop::Parts parts;
     parts.machine = worker_.get();
     parts.links = &planes_.links();
     parts.data = &planes_.plane();
+    parts.leases = &planes_.leases();
     parts.compute = compute_.get();
     parts.disk = disk_.get();
     parts.pages = planes_.pool();

@@ -187,6 +187,16 @@ inline constexpr MetricFamily kXferQuarantined{"mc_xfer_quarantined_bytes", Metr
                                                "Memory of transfers past their deadline that a transport may touch."};
 inline constexpr MetricFamily kXferFailures{"mc_xfer_failures_total", MetricKind::counter, "reason",
                                             "What the transfer engine refused or saw break, by reason."};
+inline constexpr MetricFamily kLeaseRequests{"mc_lease_requests_total", MetricKind::counter, "carrier",
+                                             "Lease requests to other nodes, by carrier (channel, control)."};
+inline constexpr MetricFamily kLeaseSeconds{"mc_lease_seconds", MetricKind::histogram, "carrier",
+                                            "Time from a lease request to its grant, by the carrier of the grant.",
+                                            kDecisionBuckets};
+inline constexpr MetricFamily kLeaseCalls{
+    "mc_lease_calls_total", MetricKind::counter, "event",
+    "Calls over lease channels, by event (served, late, refused by this node; repeated by control)."};
+inline constexpr MetricFamily kLeaseChannels{"mc_lease_channels", MetricKind::gauge, "side",
+                                             "Lease channels, by this node's side (reader, holder)."};
 inline constexpr MetricFamily kFallback{
     "mc_fallback_total", MetricKind::counter, "what",
     "Times a slower way was taken: fetch, retry, or holder (the prefill node gave KV)."};
@@ -307,6 +317,10 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kXferPeers,
                                                &kXferQuarantined,
                                                &kXferFailures,
+                                               &kLeaseRequests,
+                                               &kLeaseSeconds,
+                                               &kLeaseCalls,
+                                               &kLeaseChannels,
                                                &kFallback,
                                                &kHeld,
                                                &kInlined,

@@ -6,6 +6,7 @@
 #include "host/conductor_process.h"
 #include "host/daemon_flags.h"
 #include "host/sched_flags.h"
+#include "host/transfer_flags.h"
 #include "mc_version.h"
 #include "product/doors.h"
 #include "product/flags.h"
@@ -21,8 +22,8 @@ constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::
                kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
                kDevice = by_name(flags::kDevice), kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
                kChunkTokens = by_name(flags::kChunkTokens), kTransport = by_name(flags::kTransport),
-               kBlockTokens = by_name(flags::kBlockTokens), kDrainTimeout = by_name(flags::kDrainTimeout),
-               kReadyFile = by_name(flags::kReadyFile);
+               kLeaseBy = by_name(flags::kLeaseBy), kBlockTokens = by_name(flags::kBlockTokens),
+               kDrainTimeout = by_name(flags::kDrainTimeout), kReadyFile = by_name(flags::kReadyFile);
 constexpr Flag kDieWithParent = by_name(flags::kDieWithParent);
 // A cluster learns how long its requests decode; a trace is compared with the papers.
 constexpr Flag kDecodeTime =
@@ -62,6 +63,7 @@ constexpr const Flag* kFlags[] = {
     &flags::kGenerationConfig,
     &kBlockTokens,
     &kTransport,
+    &kLeaseBy,
     &kAttention,
     &kDtype,
     &kWeightDtype,
