@@ -4,7 +4,8 @@
 Each answer is the single process's, or its beginning followed by an error that names a reason of the server; a
 connection closes without one only when the conductor died. No request outlives its deadline by more than 100 ms, by the
 conductor's own record of it, less what this host delayed an idle process at that time (measured beside). When the
-clients rest, nothing is leased, queued or leaked, and the cluster serves.
+clients rest, nothing is leased, queued or leaked, those that were not killed hold about as many descriptors and threads
+and as much memory as before, and the cluster serves.
 
 MC_ATTACK_KILLS: how many (8, in the full tier 1,000). MC_ATTACK_SEED: whom, when and what is asked.
 """
@@ -19,8 +20,9 @@ import threading
 import time
 import unittest
 
-from attack import count, seeded
+from attack import count, resident, seeded
 from cluster import Cluster, Random, oracle, token_ids, until
+from liar import GROWTH
 
 KILLS = int(os.environ.get("MC_ATTACK_KILLS", count(8, 1000)))
 CLIENTS = 5
@@ -29,6 +31,9 @@ ROLES = ["conductor", "c0", "p0", "p1", "d0", "d1"]
 WORKER = ["--dtype", "f32", "--threads", "1", "--drain-timeout", "1s"]
 ANSWER = 60  # tokens at most
 GRACE_MS = 100
+# Descriptors and threads that a survivor may have more of than at its first look: a connection that is being closed, a
+# thread of a pool that starts when it is first used. One leaked at each kill is more.
+FDS_MORE, THREADS_MORE = 4, 4
 # Ends that a request may have when processes die: never an error of the client, never an internal one.
 REASONS = {
     "no_prefill", "no_decode", "deadline_exceeded", "peer_lost", "node_failed", "kv_transfer", "draining", "queue_full",
@@ -71,6 +76,21 @@ class Idle:
     def delayed_ms(self, begin, end):
         """All delays that ended between the two, in sum: a conductor was kept as long at most by the same cause."""
         return 1e3 * sum(late for at, late in list(self.delays) if begin <= at <= end + late)
+
+
+class Held:
+    """Descriptors, threads and memory of a process, which grow where those of a dead peer are never given back."""
+
+    def __init__(self, pid):
+        self.fds = len(os.listdir(f"/proc/{pid}/fd"))
+        self.threads = len(os.listdir(f"/proc/{pid}/task"))
+        self.memory = resident(pid)
+
+    def more_than(self, before):
+        """Names those that grew beyond their bound; "" when none did."""
+        bounds = (("fds", FDS_MORE), ("threads", THREADS_MORE), ("memory", GROWTH))
+        return ", ".join(f"{getattr(before, what)} {what} became {getattr(self, what)}" for what, most in bounds
+                         if getattr(self, what) > getattr(before, what) + most)
 
 
 class Client(threading.Thread):
@@ -152,6 +172,8 @@ class Kills(unittest.TestCase):
             for name in ROLES[2:]:
                 self.c.start(name, *WORKER)
             self.c.wait_nodes()
+            self.held = {}  # {process id: what it held when it was first looked at}
+            self.look_around()
             done = 0
             while done < KILLS:
                 self.resting.clear()
@@ -215,6 +237,16 @@ class Kills(unittest.TestCase):
         self.c.wait_quiet()
         answer = self.c.complete(ids=self.prompts[0], max_tokens=8)
         self.assertEqual(token_ids(answer), self.expected[0][:8])
+        self.c.wait_quiet()
+        self.look_for_leaks()
+
+    def look_for_leaks(self):
+        """Compares each process with itself at its first look, at which all of them rested as they do now."""
+        for name, process in self.c.processes.items():
+            pid = process.popen.pid
+            before = self.held.setdefault(pid, Held(pid))
+            # A connection to a process that died closes when its end is read.
+            until(lambda: not Held(pid).more_than(before), 60, lambda: f"{name}: {Held(pid).more_than(before)}")
 
 
 if __name__ == "__main__":
