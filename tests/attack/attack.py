@@ -102,6 +102,19 @@ def dial(port, host="127.0.0.1", timeout=10):
     return socket.create_connection((host, port), timeout)
 
 
+def preload(test, c, source):
+    """The programs that the cluster starts from now on run with this C file of this folder before their libraries."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        test.skipTest("no C compiler for " + source)
+    shim = os.path.join(c.dir, source + ".so")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), source)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True, timeout=60)
+    # AddressSanitizer would refuse a library that is loaded before its own.
+    options = os.environ.get("ASAN_OPTIONS", "")
+    c.env.update(LD_PRELOAD=shim, ASAN_OPTIONS=(options + ":" if options else "") + "verify_asan_link_order=0")
+
+
 def resident(pid):
     """Bytes of memory of its own that a process has in use."""
     with open(f"/proc/{pid}/status") as lines:

@@ -8,9 +8,7 @@ The programs run with a shim that moves their CLOCK_REALTIME; the test itself do
 import concurrent.futures
 import json
 import os
-import shutil
 import struct
-import subprocess
 import sys
 import time
 import unittest
@@ -18,7 +16,6 @@ import unittest
 import attack
 from cluster import Cluster, Random, cached, oracle, token_ids, until
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 HOUR_S = 3600
 STEPS_S = [HOUR_S, 0, -HOUR_S, 0]
 SOME_STEPS_S = attack.count(STEPS_S[2:], STEPS_S)
@@ -28,20 +25,12 @@ WORKER = ["--dtype", "f32", "--kv-mem", "64MiB", "--threads", "1"]
 
 class Clock(unittest.TestCase):
     def setUp(self):
-        compiler = shutil.which("cc")
-        if not compiler:
-            self.skipTest("no C compiler for the shim that moves the clock")
         self.c = c = Cluster()
         self.addCleanup(c.close)
-        shim = os.path.join(c.dir, "clock.so")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", shim, os.path.join(HERE, "clock_shim.c"), "-ldl"],
-                       check=True, timeout=60)
+        attack.preload(self, c, "clock_shim.c")
         self.offset = os.path.join(c.dir, "offset")
         self.move(0)
-        # AddressSanitizer would refuse a library that is loaded before its own.
-        options = os.environ.get("ASAN_OPTIONS", "")
-        c.env.update(LD_PRELOAD=shim, MC_CLOCK_OFFSET=self.offset,
-                     ASAN_OPTIONS=(options + ":" if options else "") + "verify_asan_link_order=0")
+        c.env.update(MC_CLOCK_OFFSET=self.offset)
         c.start("conductor", "--fetch-rule", "threshold")
         for name in ("p0", "p1", "d0"):
             c.start(name, *WORKER)

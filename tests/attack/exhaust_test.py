@@ -413,6 +413,48 @@ class LogReaders(Exhaust):
         self.assertEqual(process.stop(), 0)
 
 
+class Loops(Exhaust):
+    """A control loop that hangs, while the threads of HTTP go on: a supervisor learns it from /livez."""
+
+    def hold(self, on):
+        with open(self.held, "r+b") as file:
+            file.write(bytes([on]))
+
+    def livez(self, process):
+        client = http.client.HTTPConnection("127.0.0.1", port_of(process.ready["http"]), timeout=PATIENCE_S)
+        try:
+            client.request("GET", "/livez")
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            client.close()
+
+    def test_livez_is_503_while_the_control_loop_of_a_daemon_hangs(self):
+        c = self.cluster()
+        self.held = os.path.join(c.dir, "held")
+        with open(self.held, "wb") as file:
+            file.write(b"\0")
+        attack.preload(self, c, "hold_shim.c")
+        c.env["MC_HOLD"] = self.held
+        programs = [self.conductor(c), c.start("p0", "--kv-mem", "64MiB", "--threads", "1"),
+                    c.start("c0", "--dram", "16MiB")]
+        for process in programs[1:]:
+            process.wait_ready()
+        c.wait_nodes()
+        for process in programs:
+            self.assertEqual(self.livez(process), (200, ""), process.words[0])
+        self.hold(True)
+        for process in programs:
+            until(lambda: self.livez(process)[0] == 503, PATIENCE_S, f"{process.words[0]} says that it hangs")
+            self.assertRegex(self.livez(process)[1], r"^the control loop has not run for [\d.]+ s$")
+        self.hold(False)
+        for process in programs:
+            until(lambda: self.livez(process) == (200, ""), PATIENCE_S, f"{process.words[0]} says that it goes on")
+        c.wait_nodes()
+        for process in reversed(programs):
+            self.assertEqual(process.stop(), 0, process.words[0])
+
+
 @attack.counts_memory
 class Memory(Exhaust):
     ROOM = 200 << 20  # beside what the process has at rest
