@@ -90,7 +90,7 @@ void Readiness::announce(const std::string& name, const std::string& http, const
   if (!file_.empty()) remove_half_written(file_);
   if (!file_.empty())
     if (auto written = write_file_atomic(file_, url + "\n"); !written)
-      log_warn("ready file not written", {{"file", file_}, {"why", written.error().what}});
+      log_warn("ready file not written", {{"file", file_}, {"why", one_line(written.error())}});
 }
 
 http::ServerOptions server_options(const cli::Args& args, Metrics* metrics, const DescriptorPlan& descriptors) {

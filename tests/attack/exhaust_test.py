@@ -2,7 +2,9 @@
 what it has no room for. It must not end, hang or forget what it was doing, and afterwards it must work as before.
 """
 
+import ctypes
 import fcntl
+import functools
 import glob
 import http.client
 import json
@@ -502,6 +504,172 @@ class Memory(Exhaust):
                     self.assertIn(answer, (200, 400, 413, 429, 503), (path, body[:40]))
             good = {"prompt": "hello"}
             until(lambda: c.request("POST", "/tokenize", good)[0] == 200, PATIENCE_S, "a good request works")
+        self.assertEqual(process.stop(), 0)
+
+
+def needs_own_disk(test):
+    """Decorator: skips where this process may not give a child a file system of its own."""
+
+    @functools.wraps(test)
+    def checked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = cluster.subprocess.run(["true"], preexec_fn=own_disk(folder, 1 << 20), timeout=PATIENCE_S)
+        if done.returncode != 0:
+            self.skipTest("a file system of its own for a child needs root")
+        test(self)
+
+    return checked
+
+
+def own_disk(folder, size, fill=False):
+    """A preexec_fn: the child, and nobody else, has a tmpfs of `size` bytes at `folder`. `fill`: no byte is free."""
+    CLONE_NEWNS, MS_PRIVATE, MS_REC = 0x20000, 1 << 18, 1 << 14
+    libc = ctypes.CDLL(None)
+    options = b"mode=700,size=%d" % size
+
+    def mount():
+        if (
+            libc.unshare(CLONE_NEWNS) != 0
+            or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0
+            or libc.mount(b"tmpfs", folder.encode(), b"tmpfs", 0, options) != 0
+        ):
+            os._exit(1)
+        if fill:
+            take_space(folder, 0)
+
+    return mount
+
+
+def free_space(folder):
+    at = os.statvfs(folder)
+    return at.f_bavail * at.f_frsize
+
+
+def take_space(folder, left):
+    """A file that leaves so many bytes of the file system; returns its path."""
+    path = os.path.join(folder, "filler")
+    with open(path, "wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, free_space(folder) - left)
+    return path
+
+
+class DiskOfANode(Exhaust):
+    """The file system under a node that serves is full: the node goes on, and uses the disk again when there is room.
+    Only the node has that file system, which is looked at by its root folder in /proc."""
+
+    DISK = 32 << 20
+    LEFT = 5 << 20  # of it, when the filler is there: less than two segments
+    VALUE = 2 << 20
+    WORKER = ["--dtype", "f32", "--transport", "shm", "--threads", "1"]
+
+    def start_on_disk(self, c, name, words):
+        """The process, and the folder of its disk as this process sees it."""
+        folder = tempfile.mkdtemp(prefix="mct-test-")
+        self.addCleanup(os.rmdir, folder)
+        words = [word.replace("FOLDER", folder) for word in words]
+        process = c.spawn([*words, "--name", name, "--http", "127.0.0.1:0", "--json"],
+                          preexec_fn=own_disk(folder, self.DISK))
+        c.processes[name] = process
+        process.wait_ready()
+        return process, f"/proc/{process.popen.pid}/root{folder}"
+
+    def put(self, c, key, value):
+        return cluster.run("mc-cache", "put", "c0", key, "-", "--durability", "d2", stdin=value, env=c.env)
+
+    def status_of_put(self, c, key, value):
+        name = f"node-{c.node('c0')['instance'][:12]}.http"
+        door = cluster.SocketConnection(os.path.join(c.env["MCT_RUN_DIR"], name))
+        try:
+            door.request("PUT", f"/v1/store/{key}?durability=d2", value)
+            return door.getresponse().status
+        finally:
+            door.close()
+
+    @needs_own_disk
+    def test_durable_values_are_refused_while_the_disk_is_full(self):
+        c = self.cluster(roles=["conductor"])
+        words = ["mc-cache", "--dram", "24MiB", "--values", "8MiB"]
+        words += ["--values-disk", "40MiB", "--ssd", "FOLDER/kv:100MiB"]
+        process, disk = self.start_on_disk(c, "c0", words)
+        c.wait_nodes()
+        filler = take_space(disk, self.LEFT)
+        kept = {}
+        for n in range(self.DISK // self.VALUE):
+            key, value = f"k{n}", os.urandom(self.VALUE)
+            code, _, err = self.put(c, key, value)
+            if code != 0:
+                break
+            kept[key] = value
+        self.assertGreater(len(kept), 0)
+        self.assertIn("MC5008", err)
+        self.assertEqual(self.status_of_put(c, "full", value), 507)
+        self.assertTrue(is_answered(port_of(process.ready["http"])))
+        for key, value in kept.items():
+            self.assertEqual(cluster.run("mc-cache", "get", "c0", key, env=c.env)[1], value)
+        os.unlink(filler)
+        value = os.urandom(self.VALUE)
+        until(lambda: self.put(c, "later", value)[0] == 0, PATIENCE_S, "a durable value is taken again")
+        kept["later"] = value
+        for key, value in kept.items():
+            self.assertEqual(cluster.run("mc-cache", "get", "c0", key, env=c.env)[1], value)
+        self.assert_lives(process)
+        self.assertEqual(process.stop(), 0)
+
+    @needs_own_disk
+    def test_blocks_go_to_what_there_is_of_a_full_disk(self):
+        c = self.cluster(roles=["conductor"])
+        words = ["mc-prefill", *self.WORKER, "--kv-mem", "5600KiB", "--ssd", "FOLDER/kv:48MiB"]
+        process, disk = self.start_on_disk(c, "p0", words)
+        c.start("d0", *self.WORKER)
+        c.wait_nodes()
+        prompts = [cluster.Random(n).ids(384) for n in range(8)]
+
+        def written():
+            for ids in prompts:
+                answer = c.complete(ids=ids, max_tokens=4)
+                self.assertEqual(cluster.token_ids(answer), cluster.oracle(ids, 4))
+            return c.metric("p0", "mc_ssd_moved_bytes_total", 'direction="write"')
+
+        filler = take_space(disk, self.LEFT)
+        until(lambda: written() > 2 * self.LEFT, PATIENCE_S, "blocks take the place of older ones")
+        self.assertGreater(c.metric("p0", "mc_ssd_failures_total"), 0)
+        few = c.node("p0")["disk_blocks"]
+        os.unlink(filler)
+        until(lambda: written() and c.node("p0")["disk_blocks"] > few + 16, PATIENCE_S, "blocks take the new space")
+        self.assertEqual(c.metric("p0", "mc_ssd_lost"), 0)
+        self.assertIn("No space left on device", process.text())
+        self.assertEqual(sorted(n["id"] for n in c.cluster()["nodes"]), ["d0", "p0"])
+        c.wait_quiet()
+        self.assertEqual(process.stop(), 0)
+
+    @needs_own_disk
+    def test_a_start_with_a_full_run_directory_says_so(self):
+        for words in (["mc-conductor"], ["mc-prefill"], ["mc-decode"], ["mc-cache", "--dram", "16MiB"]):
+            c = self.cluster()
+            mount = own_disk(c.env["MCT_RUN_DIR"], 1 << 16, fill=True)
+            listing = os.path.join(c.dir, "listing")
+            # The shell has the file system too, and outlives the program: it shows what is left there.
+            script = '"$@"; code=$?; ls "$MCT_RUN_DIR" >"$0"; exit $code'
+            done = cluster.subprocess.run(
+                ["sh", "-c", script, listing, cluster.program(words[0]), *words[1:], "--http", "127.0.0.1:0"],
+                env=c.env, preexec_fn=mount, capture_output=True, text=True, timeout=PATIENCE_S,
+            )
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, "MC5004 disk-full: .*local.key.*No space left on device")
+            with open(listing) as names:
+                self.assertEqual(names.read().split(), ["filler"])
+            c.close()
+
+    @needs_own_disk
+    def test_a_ready_file_that_the_disk_cannot_take_is_logged(self):
+        c = self.cluster()
+        folder = tempfile.mkdtemp(prefix="mct-test-")
+        self.addCleanup(os.rmdir, folder)
+        process = self.conductor(c, "--ready-file", folder + "/ready", preexec_fn=own_disk(folder, 1 << 16, fill=True))
+        until(lambda: "ready file not written" in process.text(), PATIENCE_S, "the log names the ready file")
+        self.assertRegex(process.text(), "ready file not written .*MC5004 disk-full: .*No space left on device")
+        self.assertEqual(os.listdir(f"/proc/{process.popen.pid}/root{folder}"), ["filler"])
+        self.assertTrue(is_answered(c.url_port))
         self.assertEqual(process.stop(), 0)
 
 
