@@ -33,19 +33,7 @@ Result<void> check(const AttentionShape& shape) {
 Result<void> check(const AttentionShape& shape, const SequenceRows& s) {
   const ExtentLayout& l = shape.layout;
   if (s.kv_len > INT32_MAX - 1024) return limit("a sequence of " + std::to_string(s.kv_len) + " tokens, at most 2^31");
-  // A request names its plan, so a plan beyond the kernels is the request's fault: the node is not to blame.
-  if (s.mode.kind == attn::ModeKind::moba) {
-    if (s.mode.block % static_cast<int32_t>(l.block_tokens) != 0 || s.mode.block <= 0)
-      return limit("a MoBA block of " + std::to_string(s.mode.block) + " tokens is no multiple of the page's",
-                   Code::invalid);
-    if (s.mode.top_k < 1 || s.mode.top_k - 1 > kChosenMax)
-      return limit("top_k is " + std::to_string(s.mode.top_k) + ", at most " + std::to_string(kChosenMax + 1),
-                   Code::invalid);
-    if ((s.kv_len + s.mode.block - 1) / s.mode.block > kUnionBlocksMax)
-      return limit(std::to_string((s.kv_len + s.mode.block - 1) / s.mode.block) + " MoBA blocks, at most " +
-                       std::to_string(kUnionBlocksMax),
-                   Code::invalid);
-  }
+  MC_CHECK(check_mode(l, s.mode, s.kv_len));
   if (s.splits < 0 || s.splits > kSplitsMax)
     return limit(std::to_string(s.splits) + " splits, at most " + std::to_string(kSplitsMax));
   if (s.pages.size() * l.block_tokens < static_cast<size_t>(std::max<int64_t>(s.kv_len, 0)))
@@ -76,6 +64,21 @@ AttentionKernel choose(const Device& device, AttentionKernel wanted, uint32_t ro
 }
 
 }  // namespace
+
+// A request names its plan, so a plan beyond the kernels is the request's fault: the node is not to blame.
+Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int64_t kv_len) {
+  if (mode.kind != attn::ModeKind::moba) return {};
+  if (mode.block <= 0 || mode.block % static_cast<int32_t>(layout.block_tokens) != 0)
+    return limit("a MoBA block of " + std::to_string(mode.block) + " tokens is no multiple of the page's",
+                 Code::invalid);
+  if (mode.top_k < 1 || mode.top_k - 1 > kChosenMax)
+    return limit("top_k is " + std::to_string(mode.top_k) + ", at most " + std::to_string(kChosenMax + 1),
+                 Code::invalid);
+  const int64_t blocks = (kv_len + mode.block - 1) / mode.block;
+  if (blocks > kUnionBlocksMax)
+    return limit(std::to_string(blocks) + " MoBA blocks, at most " + std::to_string(kUnionBlocksMax), Code::invalid);
+  return {};
+}
 
 int32_t splits_of(const SequenceRows& sequence) {
   constexpr int64_t kKeysOfSplit = 512;

@@ -66,6 +66,9 @@ constexpr int32_t kDecodeRowsMax = 16;
 /// kDecodeRowsMax. So are the tokens before the first sequence that takes another kernel than decode.
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
 
+/// Why no kernel computes this mode over the first `kv_len` tokens of a sequence: Code::invalid names the limit.
+Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int64_t kv_len);
+
 /// Attention of a batch, layer by layer. begin() copies what the layers share to the device once; attend() queues the
 /// kernels of a layer and neither copies, allocates nor waits. A batch with sequences of one token before those of many
 /// takes the least memory.
@@ -74,8 +77,8 @@ class AttentionBatch {
   /// The device must outlive the batch, which keeps its memory from begin() to begin().
   explicit AttentionBatch(Device& device) : device_(&device) {}
 
-  /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, at most 17 for
-  /// top_k and 8192 MoBA blocks, at most 16 query heads a KV head in decode. MC7005: the device has no room.
+  /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, at most 16 query
+  /// heads a KV head in decode. Code::invalid: check_mode() of a sequence. MC7005: the device has no room.
   Result<void> begin(const AttentionShape& shape, std::vector<SequenceRows> sequences);
   /// Queues on the device's own stream.
   Result<void> attend(const AttentionLayer& layer);

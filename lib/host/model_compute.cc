@@ -436,7 +436,14 @@ Result<bool> ModelCompute::prepare_row(const node::RunRow& row, node::StepRow& o
   out.refusal.reset();
   if (sequence.is_over) return false;
   MC_ASSERT_EQ(row.position, sequence.told.position);
-  if (!sequence.plan) return sequence.plan.error();
+  // A request names its plan. One that cannot be computed ends this row alone, not the step.
+  const auto computed = sequence.plan ? runner_.check_plan(*sequence.plan, int64_t{row.position} + 1)
+                                      : Result<void>(sequence.plan.error());
+  if (!computed) {
+    out.refusal = computed.error();
+    sequence.is_over = true;
+    return false;
+  }
   if (row.joined) out.rotten = rotten(sequence.told.pages, sequence.told.prefix_crcs, {0, layout_.layers});
   sequence.is_over = !out.rotten.empty();
   if (sequence.is_over) return false;

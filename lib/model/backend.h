@@ -21,6 +21,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
+  /// Why no row of a sequence with this plan can be computed over its first `kv_len` tokens: Code::invalid names the
+  /// limit. Passes hold rows of many requests, so the caller asks for each one before begin().
+  virtual Result<void> check_plan(const attn::Plan& /*plan*/, int64_t /*kv_len*/) const { return {}; }
   /// Starts a pass, whose arguments the caller has checked and keeps until its end: embeds the tokens, or takes the
   /// activations of the stage before.
   virtual Result<void> begin(const PrefillChunk& chunk) = 0;

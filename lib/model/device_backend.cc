@@ -114,6 +114,11 @@ std::vector<gpu::RowPlace> row_places(std::span<const PassSequence> sequences, i
   return places;
 }
 
+/// K and V of one row of all heads.
+size_t kept_row_bytes(const ExtentLayout& layout) {
+  return size_t{2} * layout.kv_heads * layout.row_bytes();
+}
+
 class DeviceBackend final : public Backend {
  public:
   DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels)
@@ -132,6 +137,9 @@ class DeviceBackend final : public Backend {
         graphs_(device) {}
   Result<void> prepare();
 
+  Result<void> check_plan(const attn::Plan& plan, int64_t kv_len) const override {
+    return gpu::check_mode(layout_, plan.layer(0), kv_len);
+  }
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   bool mixes() const override { return true; }
@@ -159,14 +167,13 @@ class DeviceBackend final : public Backend {
 
  private:
   const ModelConfig& config() const { return model_.config(); }
-  size_t kept_row_bytes() const { return size_t{2} * config().kv_heads * layout_.row_bytes(); }
   uint64_t sums_at(uint32_t layer) const {
     const size_t first = pass_.is_step ? pass_.place * config().layers * options_.max_batch : 0;
     return layers_.at().sums + (first + (pass_.is_step ? layer : layer % kLayersAtOnce) * pass_.sums.pages.size()) * 4;
   }
   uint64_t kept_at(uint32_t layer) const {
     const size_t first = pass_.place * config().layers * options_.max_batch;
-    return layers_.at().kept + (first + layer * pass_.step_rows) * kept_row_bytes();
+    return layers_.at().kept + (first + layer * pass_.step_rows) * kept_row_bytes(layout_);
   }
 
   void add_rows(std::span<const DecodeRow> rows, std::vector<int32_t>& tokens);
@@ -434,7 +441,7 @@ Result<void> DeviceBackend::store_extents(uint32_t layer) {
     if (page.is_whole)
       pieces.push_back({pages_.address(page.place.page) + offset, page.host + offset, layout_.layer_bytes()});
   StoredLayer& stored = pass_.stored[layer % kLayersAtOnce];
-  stored.kept.resize(pass_.step_rows * kept_row_bytes());
+  stored.kept.resize(pass_.step_rows * kept_row_bytes(layout_));
   if (!stored.kept.empty()) pieces.push_back({kept_at(layer), stored.kept.data(), stored.kept.size()});
   stored.sums.resize(pass_.sums.pages.size());
   const auto sums = std::as_writable_bytes(std::span(stored.sums));
@@ -446,11 +453,11 @@ Result<void> DeviceBackend::finish_layer(uint32_t layer) {
   MC_ASSERT(!pass_.is_step);
   MC_CHECK(copies_.finish_store(layer));
   const StoredLayer& stored = pass_.stored[layer % kLayersAtOnce];
-  MC_ASSERT_EQ(stored.kept.size(), pass_.step_rows * kept_row_bytes());
+  MC_ASSERT_EQ(stored.kept.size(), pass_.step_rows * kept_row_bytes(layout_));
   for (size_t row = 0; row < pass_.step_rows; ++row)
     write_kept_row(layout_, written_[row].host + layout_.layer_offset(layer),
                    static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens),
-                   stored.kept.data() + row * kept_row_bytes());
+                   stored.kept.data() + row * kept_row_bytes(layout_));
   MC_ASSERT_EQ(stored.sums.size(), pass_.sums.written.size());
   pass_.checksums.resize(size_t{config().layers} * written_.size());
   for (size_t i = 0; i < stored.sums.size(); ++i)

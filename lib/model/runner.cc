@@ -104,6 +104,7 @@ Result<void> Runner::check_chunk(const PrefillChunk& chunk) const {
   for (uint32_t token : chunk.tokens) MC_CHECK(check_token(token));
   MC_ASSERT(chunk.plan != nullptr && chunk.pages != nullptr);
   MC_ASSERT_EQ(chunk.plan->layers, static_cast<int32_t>(config.layers));
+  MC_CHECK(check_plan(*chunk.plan, chunk.start + static_cast<int64_t>(chunk.tokens.size())));
   MC_ASSERT_LE(chunk.scored, chunk.tokens.size());
   MC_ASSERT(chunk.scored == 0 || chunk.on_logits);
   MC_ASSERT(chunk.logits.empty() || chunk.logits.size() == config.vocab);
@@ -206,6 +207,10 @@ Result<void> Runner::decode(std::span<const DecodeRow> rows, std::span<float> lo
   if (!done)
     for (const DecodeRow& row : rows) forget(row.sequence);
   return done;
+}
+
+Result<void> Runner::check_plan(const attn::Plan& plan, int64_t kv_len) const {
+  return backend_->check_plan(plan, kv_len);
 }
 
 bool Runner::draws(const DrawRow& row) const {

@@ -41,11 +41,14 @@ class Runner {
   Runner(Runner&&) noexcept;
   Runner& operator=(Runner&&) noexcept;
 
-  /// invalid: a token outside the vocabulary, a start that is no multiple of the block, more than max_chunk_tokens, or
-  /// a position beyond the context. After an error the pages of the chunk are undefined.
+  /// invalid: a token outside the vocabulary, a start that is no multiple of the block, more than max_chunk_tokens, a
+  /// position beyond the context, or check_plan(). After an error the pages of the chunk are undefined.
   Result<void> prefill(const PrefillChunk& chunk);
   /// Needs a whole model. logits [rows, vocab]. Seals pages that become full.
   Result<void> decode(std::span<const DecodeRow> rows, std::span<float> logits);
+  /// Why rows with this plan cannot be computed over the first `kv_len` tokens of a sequence: Code::invalid names the
+  /// limit of the device. A row that is refused fails its whole step, so callers ask before they form one.
+  Result<void> check_plan(const attn::Plan& plan, int64_t kv_len) const;
   /// Whether the device draws a token of this kind, which spares the copy of the logits.
   bool draws(const DrawRow& row) const;
   /// decode() with a draw for each row in the place of its logits. Only where draws() takes all of them.

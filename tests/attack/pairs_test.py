@@ -3,10 +3,12 @@
 of them after a retry; it is set aside, said so everywhere, and probed by one request at a time."""
 
 import concurrent.futures
+import json
 import os
 import tempfile
 import unittest
 
+import cluster
 from attack import count
 from cluster import Cluster, Random, oracle, quick_profile, token_ids, until
 
@@ -75,6 +77,35 @@ class Pairs(unittest.TestCase):
         why = c.verb("why", retried)[1].decode()
         self.assertIn("failed on p0 -> d0 in transfer: kv_transfer", why)
         c.wait_quiet()
+
+    @unittest.skipIf(cluster.is_sanitized(), "the emulator takes minutes with a sanitizer")
+    def test_a_plan_that_a_device_node_cannot_compute_is_the_clients_400(self):
+        model = ["--model", cluster.shallow_model()]
+        worker = [*model, "--dtype", "bf16", "--threads", "1", "--cost", "a800-llama3-70b"]
+        ids = [5 + i * 7 % 900 for i in range(70)]
+        expected = oracle(ids, 8, *model, "--threads", "1", dtype="bf16")
+        # A prefill node on the CPU computes every plan: the decode node is the first that cannot.
+        for prefill in ("cpu", "emu"):
+            with self.subTest(prefill=prefill), Cluster(conductor=model, roles=["conductor"]) as c:
+                c.start("p0", *worker, "--device", prefill)
+                c.start("d0", *worker, "--device", "emu")
+                c.wait_nodes()
+                body = {"prompt": ids, "max_tokens": len(expected), "temperature": 0, "ignore_eos": True,
+                        "return_token_ids": True}
+                stream = c.stream("/v1/completions", body)
+                events = [json.loads(next(stream))]  # it is decoded from here on
+                for n in range(5):
+                    answer = c.complete(ids=[9 + n, *ids[:20]], max_tokens=3, expect=400,
+                                        mc={"attention": f"moba:block=64,top_k={(18, 1024)[n % 2]}"})
+                    self.assertEqual(answer["error"]["code"], "invalid_value", answer)
+                    self.assertRegex(answer["error"]["message"], "top_k is .*, at most 17")
+                    self.assertEqual(c.cluster()["breakers"], [])
+                events += [json.loads(data) for data in stream if data != "[DONE]"]
+                self.assertEqual([e for e in events if "error" in e], [])
+                got = [i for e in events for choice in e["choices"] for i in choice.get("token_ids") or []]
+                self.assertEqual(got, expected)
+                self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=2)), expected[:2])
+                c.wait_quiet()
 
     def test_where_there_is_no_other_pair_the_client_is_told_of_the_transfer_and_never_blamed(self):
         c = self.start()

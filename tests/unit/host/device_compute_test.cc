@@ -178,6 +178,50 @@ TEST_CASE(
   CHECK(std::get<3>(together) < std::get<3>(apart));
 }
 
+TEST_CASE("host/device_compute: a plan beyond the kernels ends its own chunk, and the other of the pass is computed") {
+  DeviceCompute on;
+  node::RunChunk sound = DeviceCompute::chunk(), beyond = sound;
+  sound.is_followed = true;
+  beyond.run = 8, beyond.pages = {1}, beyond.attention = "moba:block=64,top_k=18";
+  on.compute->submit(sound);
+  on.compute->submit(beyond);
+  std::map<uint64_t, node::ChunkDone> ends;
+  while (ends.size() < 2) {
+    const node::Event event = on.next();
+    if (const auto* done = std::get_if<node::ChunkDone>(&event)) ends[done->run] = *done;
+  }
+  CHECK_MESSAGE(ends[7].code == Code::ok, ends[7].what);
+  CHECK(ends[8].code == Code::invalid);
+  CHECK_MESSAGE(ends[8].what.find("top_k is 18, at most 17") != std::string::npos, ends[8].what);
+}
+
+TEST_CASE("host/device_compute: a plan beyond the kernels ends its own row, and the other of the step is computed") {
+  DeviceCompute on;
+  node::RunStep step{.run = 10, .rows = std::make_shared<node::StepRows>()};
+  const std::pair<uint64_t, const char*> sequences[] = {{1, "moba:block=64,top_k=18"}, {2, "full"}};
+  for (const auto& [sequence, plan] : sequences) {
+    node::JoinBatch joins{.sequence = sequence,
+                          .position = 0,
+                          .tokens_max = 64,
+                          .pages = {static_cast<uint32_t>(sequence)},
+                          .attention = plan};
+    joins.sampling.temperature = 0;
+    on.compute->submit(std::move(joins));
+    step.rows->in.push_back({.sequence = sequence, .token = 5, .position = 0});
+  }
+  step.rows->out.resize(2);
+  on.compute->submit(step);
+  const node::Event event = on.next();
+  const auto& done = std::get<node::StepDone>(event);
+  REQUIRE_MESSAGE(done.code == Code::ok, done.what);
+  REQUIRE(done.rows->out[0].refusal.has_value());
+  CHECK(done.rows->out[0].refusal->code == Code::invalid);
+  CHECK_MESSAGE(done.rows->out[0].refusal->what.find("top_k is 18, at most 17") != std::string::npos,
+                done.rows->out[0].refusal->what);
+  CHECK_FALSE(done.rows->out[1].refusal.has_value());
+  CHECK(done.rows->out[1].sampled.token < on.model.config().vocab);
+}
+
 TEST_CASE(
     "host/device_compute: a GPU that dies in a chunk fails it with the reason, and the compute is lost after that") {
   uint64_t loaded = 0;
