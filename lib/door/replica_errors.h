@@ -1,13 +1,13 @@
 // The errors of calls about values with replicas (door/replicas.h).
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/peer_error.h"
 #include "node/value_store.h"
 #include "wire/replica_messages.h"
 
@@ -16,9 +16,7 @@ namespace mc::door {
 /// The error that another node answered, with its name.
 inline Error told(const std::string& node, const wire::ReplicaAnswer& answer) {
   MC_ASSERT(answer.mc != 0);
-  const bool is_known = answer.mc <= INT16_MAX && find_error(static_cast<int>(answer.mc)) != nullptr;
-  return user_error(is_known ? static_cast<err::Number>(answer.mc) : err::kPeerGarbage,
-                    node + ": " + answer.what.substr(0, 1000), "key");
+  return peer_error(answer.mc, node + ": " + answer.what.substr(0, 1000), "key");
 }
 
 inline std::string names(const std::vector<std::string>& nodes) {

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/peer_error.h"
 #include "host/block_calls.h"
 #include "host/block_list.h"
 #include "host/daemon.h"
@@ -226,8 +227,7 @@ class WorkerProcess {
   Error refusal(const wire::Refused& refused) const {
     if (refused.mc == err::kWrongKey) return wrong_key(refused.message, "registration with the conductor");
     if (refused.mc != err::kKvLayoutMismatch)
-      return user_error(static_cast<err::Number>(refused.mc), refused.message,
-                        "handshake with the conductor, field " + refused.field);
+      return peer_error(refused.mc, refused.message, "handshake with the conductor, field " + refused.field);
     std::string equal;
     for (const auto& field : refused.equal) equal += (equal.empty() ? "" : " ") + field;
     return user_error(err::kKvLayoutMismatch, refused.message,

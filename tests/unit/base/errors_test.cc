@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "base/peer_error.h"
 #include "test.h"
 
 using namespace mc;
@@ -58,4 +59,12 @@ TEST_CASE("base/errors: a cause keeps its number when outer layers add theirs") 
   CHECK(as_user_error(err::kInternal, inner).mc == err::kDiskFull);
   CHECK(as_user_error(err::kInternal, Error{Code::io, "y"}).mc == err::kInternal);
   CHECK(one_line(within("a.mckv", inner)) == "MC5004 disk-full: a.mckv: x");
+}
+
+TEST_CASE("base/errors: a number that a peer reports and this release does not have becomes peer-garbage") {
+  const Error known = peer_error(2104, "x", "y");
+  CHECK(one_line(known) == "MC2104 kv-layout-mismatch: x (y)");
+  CHECK(one_line(peer_error(9999, "x", "")) == "MC2106 peer-garbage: x (MC9999, which this release does not have)");
+  for (const uint32_t number : {0u, 1u, 0x7fffu, 0x8000u, 0x10838u, 0xffffffffu})
+    CHECK(peer_error(number, "x", "").mc == err::kPeerGarbage);
 }
