@@ -122,6 +122,10 @@ TEST_CASE("base/log_writer: the end of a process waits for a thread without a pr
   const TimePoint began = SystemClock::instance().now();
   CHECK_FALSE(stuck.drain(after(began, 50ms)));
   CHECK(SystemClock::instance().now() - began < 10s);
+  std::thread reader([&] { (void)read_to_end(full.read_end.get(), 1 << 20, soon()); });
+  CHECK(stuck.flush(soon()));  // the descriptor stays open for the thread
+  full.write_end.reset();
+  reader.join();
 }
 
 TEST_CASE("base/log_writer: lines that the descriptor refuses are counted, and later ones are written again") {
