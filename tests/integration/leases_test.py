@@ -108,13 +108,18 @@ class Leases(unittest.TestCase):
         pin = P1 if victim == "p0" else {"pin": {"prefill": "p1"}}
         ask = [pool.submit(c.complete, ids=ids + [12, 13], max_tokens=8, mc=pin) for ids in prefixes]
         until(lambda: all(a.done() for a in ask) or sum(asked(c, "p1").values()) > before, 60, "p1 leases")
+        killed = c.node(victim)["instance"]
         c.processes[victim].kill()
         c.processes[victim].stop()
         c.start(victim, *flags)
         for ids, future in zip(prefixes, ask):
             answer = future.result(120)
             self.assertEqual(token_ids(answer), oracle(ids + [12, 13], 8), answer["mc"])
-        c.wait_nodes()
+
+        def members():
+            return {node["id"] for node in c.cluster()["nodes"] if node["instance"] != killed}
+
+        until(lambda: members() == {"p0", "p1", "d0"}, 60, f"the new {victim} is a member")
         c.wait_quiet()
         evict(c, "p1")
 
