@@ -1,9 +1,16 @@
-"""A liar's end of the control plane: ZMTP 3.0 (rfc.zeromq.org/spec/23) with the NULL mechanism over a Unix or TCP
+"""A liar's ends of the control plane: ZMTP 3.0 (rfc.zeromq.org/spec/23) with the NULL mechanism over a Unix or TCP
 socket, and as much msgpack as hostile messages need. Nothing here checks what it sends; that is the point."""
 
 import os
+import select
 import socket
 import struct
+import time
+
+
+def greeting(mechanism):
+    """The first 64 bytes of a connection."""
+    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
 class Raw(bytes):
@@ -34,31 +41,27 @@ def pack(value):
     return b"\xdf" + struct.pack(">I", len(value)) + b"".join(pack(k) + pack(v) for k, v in value.items())
 
 
-class Dealer:
-    """A DEALER connection to "ipc:///path" or "tcp://host:port"."""
+class Connection:
+    """One end of a connected socket: `kind` is its ZMTP socket type."""
 
-    def __init__(self, uri, timeout=10):
-        if uri.startswith("ipc://"):
-            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.socket.settimeout(timeout)
-            self.socket.connect(uri[6:])
-        else:
-            host, port = uri[6:].rsplit(":", 1)
-            self.socket = socket.create_connection((host, int(port)), timeout)
-        self.instance = os.urandom(16)
+    def __init__(self, connected, kind, instance=None):
+        self.socket = connected
+        self.instance = instance or os.urandom(16)
         self.last_id = 0
-        self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+        self.buffer = b""
+        self.peer = b""  # instance of the sender of the last message
+        self.socket.sendall(greeting(b"NULL"))
         self.greeting = self._take(64)
-        ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER" + b"\x08Identity" + bytes(4)
+        ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind + b"\x08Identity" + bytes(4)
         self.socket.sendall(bytes([4, len(ready)]) + ready)
 
     def _take(self, size):
-        data = b""
-        while len(data) < size:
-            part = self.socket.recv(size - len(data))
+        while len(self.buffer) < size:
+            part = self.socket.recv(1 << 16)
             if not part:
                 raise ConnectionError("closed by the peer")
-            data += part
+            self.buffer += part
+        data, self.buffer = self.buffer[:size], self.buffer[size:]
         return data
 
     def send_frames(self, *frames):
@@ -78,8 +81,34 @@ class Dealer:
         head.update(envelope)
         self.send_frames(pack({k: v for k, v in head.items() if v is not None}), pack(body))
 
+    def receive(self):
+        """(type, body) of the next message; None is the body of one without."""
+        frames, more = [], True
+        while more:
+            flags = self._take(1)[0]
+            data = self._take(struct.unpack(">Q", self._take(8))[0] if flags & 2 else self._take(1)[0])
+            if not flags & 4:  # no command of ZMTP itself
+                frames.append(data)
+                more = flags & 1
+        head = unpack(frames[0])[0]
+        self.peer = head["inst"]
+        return head["type"], unpack(frames[1])[0] if frames[1] else None
+
+    def waits(self, seconds):
+        """Whether something can be received, now or within so many seconds."""
+        return bool(self.buffer) or bool(select.select([self.socket], [], [], seconds)[0])
+
+    def receive_any(self, kinds, seconds=60):
+        """The next message of these types; the ones before it are dropped."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            kind, body = self.receive()
+            if kind in kinds:
+                return kind, body
+        raise AssertionError(f"no {kinds} within {seconds} s")
+
     def drain(self):
-        """Throws away what the peer has sent, so that its queue never fills."""
+        """Throws away what the peer has sent, so that its queue never fills. No message can be received afterwards."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(1 << 16):
@@ -91,6 +120,44 @@ class Dealer:
 
     def close(self):
         self.socket.close()
+
+
+class Dealer(Connection):
+    """A DEALER connection to "ipc:///path" or "tcp://host:port"."""
+
+    def __init__(self, uri, timeout=10, instance=None):
+        if uri.startswith("ipc://"):
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connected.settimeout(timeout)
+            connected.connect(uri[6:])
+        else:
+            host, port = uri[6:].rsplit(":", 1)
+            connected = socket.create_connection((host, int(port)), timeout)
+        super().__init__(connected, b"DEALER", instance)
+
+
+class Router:
+    """Listens on a Unix path as the control socket of a conductor or of a node does."""
+
+    def __init__(self, path, timeout=60):
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        self.listener.listen(16)
+        self.listener.settimeout(timeout)
+        self.timeout = timeout
+
+    def waits(self):
+        """Whether a connection can be accepted."""
+        return bool(select.select([self.listener], [], [], 0)[0])
+
+    def accept(self, instance):
+        """The next connection, which speaks for `instance`."""
+        connected = self.listener.accept()[0]
+        connected.settimeout(self.timeout)
+        return Connection(connected, b"ROUTER", instance)
+
+    def close(self):
+        self.listener.close()
 
 
 def unpack(data, at=0):
