@@ -22,7 +22,7 @@ inline constexpr Flag kLeaseBy{
     .name = "lease-by",
     .kind = FlagKind::choice,
     .value = "C",
-    .fallback = "auto",
+    .fallback = "control",
     .help = "carrier of leases to other nodes; auto: channel over shm and rdma, else control",
     .choices = "auto|channel|control",
     .common = true};

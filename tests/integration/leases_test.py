@@ -51,7 +51,7 @@ class Leases(unittest.TestCase):
             return asked(c, "p1"), served
 
     def test_requests_after_the_first_go_over_the_channel_where_there_is_one(self):
-        for transport, lease_by in (("shm", None), ("shm", "channel"), ("tcp", "channel")):
+        for transport, lease_by in (("shm", "auto"), ("shm", "channel"), ("tcp", "channel")):
             with self.subTest(transport=transport, lease_by=lease_by):
                 requests, served = self.serve(transport, lease_by)
                 # The holder may be p0 or d0, and the first request to each of them opens the channel.
@@ -60,7 +60,7 @@ class Leases(unittest.TestCase):
                 self.assertEqual(served, requests["channel"])
 
     def test_requests_go_by_control_over_tcp_and_where_the_user_says_so(self):
-        for transport, lease_by in (("tcp", None), ("shm", "control")):
+        for transport, lease_by in (("tcp", "auto"), ("shm", "control"), ("shm", None)):
             with self.subTest(transport=transport, lease_by=lease_by):
                 requests, served = self.serve(transport, lease_by)
                 self.assertEqual(requests["channel"], 0)
