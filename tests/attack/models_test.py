@@ -36,6 +36,11 @@ def socket_file(path):
             os.close(here)
 
 
+def words(value):
+    """A string of a GGUF header."""
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
 def huge(path):
     with open(path, "wb") as file:
         file.truncate(1 << 40)
@@ -128,6 +133,7 @@ class OneFile(unittest.TestCase):
 
     PROGRAMS = (
         ("mc-prefill", "once", "-p", "hello", "-n", 1),
+        ("mc-decode", "once", "--kv-in", "STREAM"),
         ("mc-decode", "--check", "--http", "127.0.0.1:0"),
         ("mc-conductor", "--check", "--http", "127.0.0.1:0"),
     )
@@ -140,13 +146,24 @@ class OneFile(unittest.TestCase):
             with open(path, "wb") as file:  # version 3 with a tensor and a field of metadata that do not come
                 file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 1))
 
-        for program, *words in self.PROGRAMS:
-            for make in (fifo, socket_file, huge, start):
+        def half(path):
+            with open(path, "wb") as file:  # a whole header, and half of the 64 floats of its one tensor
+                file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 1))
+                file.write(words("general.architecture") + struct.pack("<I", 8) + words("llama"))
+                file.write(words("output_norm.weight") + struct.pack("<IQIQ", 1, 64, 0, 0))
+                file.write(bytes(-file.tell() % 32 + 128))
+
+        stream = os.path.join(folder, "sound.mckv")  # mc-decode reads a stream before its model
+        code, _, err = run("mc-prefill", "once", "-p", "hello", "--kv-out", stream, stdin=b"", timeout=PATIENCE_S)
+        self.assertEqual(code, 0, err)
+        for program, *flags in self.PROGRAMS:
+            flags = [stream if flag == "STREAM" else flag for flag in flags]
+            for make in (fifo, os.mkdir, socket_file, huge, start, half):
                 path = os.path.join(folder, f"{make.__name__}.gguf")
                 if not os.path.lexists(path):
                     make(path)
-                with self.subTest(program=program, make=make.__name__):
-                    code, _, err = run(program, *words, "-m", path, stdin=b"", timeout=PATIENCE_S)
+                with self.subTest(program=program, flag=flags[0], make=make.__name__):
+                    code, _, err = run(program, *flags, "-m", path, stdin=b"", timeout=PATIENCE_S)
                     self.assertEqual(code, 1, err)
                     self.assertIn(os.path.basename(path), err)
                     self.assertRegex(err, "error MC3[0-9]{3}")
