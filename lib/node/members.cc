@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "base/assert.h"
+#include "node/node_name.h"
 #include "node/stage.h"
 #include "node/worker.h"
 #include "wire/codec.h"
@@ -236,10 +236,7 @@ std::string Members::free_name(wire::Role role) const {
 std::optional<wire::Refused> Members::objection(const wire::Hello& hello, const InstanceId& instance) const {
   if (auto refused = key_objection(options_.keys, hello, instance)) return refused;
   wire::Refused refused;
-  const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
-  };
-  if (hello.name == kConductor || hello.name.size() > 64 || !std::all_of(hello.name.begin(), hello.name.end(), plain)) {
+  if (!hello.name.empty() && !is_node_name(hello.name)) {
     refused.mc = err::kNameTaken;
     refused.field = "name";
     refused.message = "a node's name is up to 64 letters, digits, '.', '_' and '-', and not conductor";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/node_name.h"
 
 namespace mc::node {
 
@@ -185,6 +186,11 @@ void Worker::to_conductor(std::shared_ptr<wire::Tokens> tokens, Actions& out) co
 
 bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
   const auto* welcome = std::get_if<wire::Welcome>(&event.message);
+  if (welcome && !is_node_name(welcome->name)) {
+    last_error_.note("the conductor gave this node a name of " + std::to_string(welcome->name.size()) +
+                     " bytes that no node may have");
+    return true;
+  }
   if (registration_.is_member_elsewhere(event.instance)) {
     if (!welcome) return true;  // an unknown sender, or a late message of the previous conductor
     lose_conductor(now, out);

@@ -115,10 +115,14 @@ class Conductor:
         self.router, self.instance = Router(path), os.urandom(16)
 
     def accept(self):
-        """The connection of the next node, and its registration."""
-        node = self.router.accept(self.instance)
-        node.send("ctl.ping", {}, **{"from": "conductor"})
-        return node, node.receive_any(("hello",))[1]
+        """The connection of the next node, and its registration. A node that waited too long has dialled again."""
+        while True:
+            try:
+                node = self.router.accept(self.instance)
+                node.send("ctl.ping", {}, **{"from": "conductor"})
+                return node, node.receive_any(("hello",))[1]
+            except ConnectionError:
+                continue
 
     def close(self):
         self.router.close()

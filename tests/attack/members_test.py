@@ -143,7 +143,10 @@ class Impostor(Throwing):
     def renew(self, false, nodes, hellos, name):
         """A new connection of this node. Those of other nodes, which were left in silence, may come first."""
         nodes[name][0].close()
+        end = time.monotonic() + 60
         while True:
+            self.alive(name)
+            self.assertLess(time.monotonic(), end, f"{name} comes back\n{self.cluster.processes[name].tail()}")
             connection, hello = false.accept()
             (sender,) = [n for n, known in hellos.items() if known["instance"] == connection.peer]
             nodes[sender][0].close()

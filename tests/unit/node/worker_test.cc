@@ -71,6 +71,21 @@ TEST_CASE("node/worker: peers that the same conductor no longer lists are let go
   CHECK(b.wanted(b.from_conductor(wire::Peers{2, {kD0}})) == std::vector<std::string>{"d0"});
 }
 
+TEST_CASE("node/worker: a welcome by a name that no node may have does not count") {
+  WorkerBench b;
+  const std::string longest(64, 'n');
+  for (const std::string& name : {std::string(), longest + "n", std::string(70'000, 'x'), std::string("p 0"),
+                                  std::string("p\0", 2), std::string("conductor"), std::string("#operators")}) {
+    b.hear_new(wire::Welcome{name, 200, 1000});
+    CHECK(b.machine.name() == "me");
+    CHECK(b.machine.registration().conductor() == instance(kConductorNumber));
+    CHECK(b.machine.load().last_error.find("that no node may have") != std::string::npos);
+  }
+  b.hear_new(wire::Welcome{longest, 200, 1000});
+  CHECK(b.machine.name() == longest);
+  CHECK(b.machine.registration().conductor() == instance(98));
+}
+
 TEST_CASE("node/worker: a node that leaves gives the conductor its reason, once") {
   WorkerBench b;
   Actions out;
