@@ -332,7 +332,7 @@ class Models(Scratch):
             self.assertIn("MC3001", err)
             self.assertIn("where: FILE", err)
             self.assertIn(step, err)
-            self.assertNotIn("-m", err.split("; details: ")[0])
+            self.assertNotRegex(err.split("; details: ")[0], r"(^|\s)-m(\s|$)")  # a folder may be called mct-bench-m0
 
     def test_speed_is_told_with_its_share_and_the_cost_reads_back(self):
         self.one_thread()
