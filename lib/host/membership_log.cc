@@ -12,6 +12,7 @@ namespace mc::host {
 std::string MembershipLog::Change::event() const {
   if (kind == Kind::joined) return "node joined";
   if (kind == Kind::left) return "node left";
+  if (kind == Kind::index_full) return "the index takes no more blocks of the node, so its further ones are not reused";
   return "node is " + std::string(to_string(state));
 }
 
@@ -20,12 +21,14 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
   std::vector<Change> out;
   std::map<InstanceId, Known> now;
   for (const auto& node : nodes) {
-    now.emplace(node.instance, Known{node.name, node.role, node.state});
+    now.emplace(node.instance, Known{node.name, node.role, node.state, node.index_full});
     const auto before = known_.find(node.instance);
     const bool is_new = before == known_.end();
     if (is_new) out.push_back({Kind::joined, node.name, node.role, node.state, node.control_uri});
     if (node.state != (is_new ? node::NodeState::ready : before->second.state))
       out.push_back({Kind::state, node.name, node.role, node.state, node.lacks});
+    if (node.index_full && (is_new || !before->second.index_full))
+      out.push_back({Kind::index_full, node.name, node.role, node.state, std::to_string(node.blocks) + " blocks"});
   }
   for (const auto& [instance, before] : known_) {
     if (now.contains(instance)) continue;
@@ -40,8 +43,8 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
 void MembershipLog::update(const std::vector<node::Conductor::NodeStatus>& nodes,
                            const std::deque<node::Members::Lost>& lost) {
   for (const Change& change : changes(nodes, lost))
-    log_info(change.event(),
-             {{"name", change.node}, {"role", wire::to_string(change.role)}, {"detail", change.detail}});
+    log(change.kind == Kind::index_full ? LogLevel::warn : LogLevel::info, change.event(),
+        {{"name", change.node}, {"role", wire::to_string(change.role)}, {"detail", change.detail}});
 }
 
 RefusalLog::Lines RefusalLog::lines(const node::Members::Refusals& refused, TimePoint now) {

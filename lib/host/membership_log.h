@@ -14,14 +14,15 @@ namespace mc::host {
 
 class MembershipLog {
  public:
-  enum class Kind : uint8_t { joined, left, state };
+  enum class Kind : uint8_t { joined, left, state, index_full };
   /// One change between the last call and this one.
   struct Change {
     Kind kind = Kind::joined;
     std::string node;
     wire::Role role = wire::Role::prefill;
     node::NodeState state = node::NodeState::ready;
-    std::string detail;  // the address of a node that joined; the missing part of a partial node; why a node left
+    // the address of a node that joined; the missing part of a partial node; why a node left; the blocks in the index
+    std::string detail;
     bool operator==(const Change&) const = default;
     std::string event() const;
   };
@@ -36,6 +37,7 @@ class MembershipLog {
     std::string name;
     wire::Role role;
     node::NodeState state;
+    bool index_full;
   };
   std::map<InstanceId, Known> known_;
 };

@@ -209,6 +209,7 @@ void PrefixIndex::alter_all(Change change) {
 }
 
 void PrefixIndex::store(NodeOrdinal node, const BlockHash& hash, Tier tier) {
+  if (is_full(node) && !holds(node, hash)) return;
   alter(hash, [&](Holders& holders) {
     Holder& holder = holder_in(holders, node);
     if (holder.tier == kAbsent) ++nodes_[node].resident_count;

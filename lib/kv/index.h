@@ -65,6 +65,11 @@ void for_each_change(std::span<const NodeMatch> before, std::span<const NodeMatc
 class PrefixIndex {
  public:
   enum class Applied : uint8_t { ok, need_snapshot };
+  static constexpr uint64_t kBlocksPerNodeMax = uint64_t{1} << 22;
+
+  /// Of each node at most `blocks_per_node_max` readable blocks are in the index. A node tells how many blocks it has,
+  /// so without a bound one node could fill the memory of the conductor.
+  explicit PrefixIndex(uint64_t blocks_per_node_max = kBlocksPerNodeMax) : blocks_per_node_max_(blocks_per_node_max) {}
 
   /// Registers a node, or returns its ordinal when it is registered. At most 65,535 nodes.
   NodeOrdinal add_node(const NodeId& name);
@@ -104,6 +109,10 @@ class PrefixIndex {
   size_t memory_bytes() const;
   /// Readable blocks of one node.
   uint64_t resident_count(NodeOrdinal node) const { return at(node).resident_count; }
+  /// The node has as many blocks here as the index takes of one node. Its further blocks are unknown here, so they are
+  /// not reused.
+  bool is_full(NodeOrdinal node) const { return at(node).resident_count >= blocks_per_node_max_; }
+  uint64_t blocks_per_node_max() const { return blocks_per_node_max_; }
   /// Aborts unless the counts agree with the table. O(blocks).
   void check() const;
 
@@ -164,6 +173,7 @@ class PrefixIndex {
   static void advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks);
   void keep(const Holders& holders, const std::vector<NodeMatch>& out) const;
 
+  uint64_t blocks_per_node_max_;
   std::vector<Node> nodes_;
   std::map<NodeId, NodeOrdinal> ordinals_;
   std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two; linear probing

@@ -139,6 +139,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.queue_s = board_.queue_s(node.slot(), now);
     s.up = now - node.since;
     s.blocks = members_.index().resident_count(node.ordinal);
+    s.index_full = members_.index().is_full(node.ordinal);
     s.heartbeats = node.heartbeats;
     s.prefill_error = board_.predictor(node.slot()).prefill_error().mape();
     s.step_error = board_.predictor(node.slot()).step_error().mape();

@@ -74,7 +74,8 @@ class Conductor final : public Machine {
     uint32_t requests = 0;
     double queue_s = 0;
     Duration up{};
-    uint64_t blocks = 0;
+    uint64_t blocks = 0;      // in the index
+    bool index_full = false;  // the index takes no more blocks of this node
     uint64_t heartbeats = 0;
     double prefill_error = 0, step_error = 0;  // relative prediction errors
   };

@@ -415,9 +415,12 @@ void Members::on_events(Node& node, const wire::BlockEvents& events, TimePoint n
 }
 
 void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
+  if (!node.sync_open) return;  // of an earlier request; each snapshot costs a walk over the whole index
   if (snapshot.part == 0) node.snapshot.clear(), node.snapshot_parts = 0, node.snapshot_seq = snapshot.seq;
   if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // a part of an older snapshot
-  node.snapshot.insert(node.snapshot.end(), snapshot.blocks.begin(), snapshot.blocks.end());
+  const size_t room = options_.blocks_per_node_max - node.snapshot.size();                // the index takes no more
+  const auto taken = std::span(snapshot.blocks).first(std::min(room, snapshot.blocks.size()));
+  node.snapshot.insert(node.snapshot.end(), taken.begin(), taken.end());
   if (++node.snapshot_parts < snapshot.part_count) return;
   std::vector<kv::ResidentBlock> blocks;
   for (const auto& b : node.snapshot) blocks.push_back({b.hash, b.parent, 0, b.tier});

@@ -30,6 +30,7 @@ struct MembersOptions {
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 3s;
   KeysFor keys;  // null: keys are not compared
+  uint64_t blocks_per_node_max = kv::PrefixIndex::kBlocksPerNodeMax;  // readable blocks in the index
 };
 
 class Members {
@@ -75,7 +76,7 @@ class Members {
   static constexpr size_t kRefusedMax = 64;
   static constexpr size_t kRefusedTextMax = 1024;  // bytes of each text of a RefusedNode; the rest is cut
 
-  explicit Members(MembersOptions options) : options_(std::move(options)) {}
+  explicit Members(MembersOptions options) : options_(std::move(options)), index_(options_.blocks_per_node_max) {}
 
   // ---- looking ----
   const std::map<std::string, Node>& all() const { return nodes_; }
@@ -133,6 +134,7 @@ class Members {
   /// block events.
   bool on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint now, Actions& out);
   void on_events(Node& node, const wire::BlockEvents& events, TimePoint now, Actions& out);
+  /// A part of a snapshot. Without a request by this conductor it is dropped.
   void on_snapshot(Node& node, const wire::BlockSnapshot& snapshot);
   /// See Conductor::drain.
   Result<void> drain(const std::string& name, bool on, Actions& out);

@@ -54,6 +54,18 @@ TEST_CASE("host/membership_log: a node that came back and is lost again is told 
   CHECK(changes[0].detail == "connection closed");
 }
 
+TEST_CASE("host/membership_log: a node that has more blocks than the index takes is told once") {
+  MembershipLog log;
+  auto full = status("p0", 1);
+  (void)log.changes({full}, {});
+  full.index_full = true, full.blocks = 4;
+  const auto changes = log.changes({full}, {});
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0] == Change{Kind::index_full, "p0", wire::Role::prefill, NodeState::ready, "4 blocks"});
+  CHECK(changes[0].event().starts_with("the index takes no more blocks"));
+  CHECK(log.changes({full}, {}).empty());
+}
+
 TEST_CASE("host/membership_log: a restarted node leaves and joins though its name is the same") {
   MembershipLog log;
   (void)log.changes({status("p0", 1)}, {});

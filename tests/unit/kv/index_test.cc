@@ -109,6 +109,34 @@ TEST_CASE("kv/index: a lost node leaves nothing behind, and its successor starts
   index.check();
 }
 
+TEST_CASE("kv/index: of one node it takes blocks up to the bound, and again when some have left") {
+  PrefixIndex index(3);
+  const NodeOrdinal p0 = index.add_node("p0"), p1 = index.add_node("p1");
+  CHECK(index.apply(p0, stored(1, {0, 1})) == kOk);
+  CHECK_FALSE(index.is_full(p0));
+  CHECK(index.apply(p0, stored(3, {2, 3, 2, 4})) == kOk);
+  CHECK(index.is_full(p0));
+  CHECK(index.resident_count(p0) == 3);
+  CHECK(index.block_count() == 3);
+  CHECK_FALSE(index.holds(p0, name(3)));
+  CHECK(index.apply(p1, stored(1, {3})) == kOk);  // the bound is of each node
+  BlockEvent gone;
+  gone.seq = 7, gone.kind = BlockEvent::Kind::removed, gone.hash = name(3);  // a block that the index left out
+  CHECK(index.apply(p0, {{gone}}) == kOk);
+  CHECK(index.resident_count(p0) == 3);
+  gone.seq = 8, gone.hash = name(0);
+  CHECK(index.apply(p0, {{gone}}) == kOk);
+  CHECK(index.apply(p0, stored(9, {5, 6})) == kOk);
+  CHECK(index.holds(p0, name(5)));
+  CHECK_FALSE(index.holds(p0, name(6)));
+  std::vector<ResidentBlock> many;
+  for (uint32_t i = 10; i < 20; ++i) many.push_back({name(i), {}, 0, Tier::host});
+  index.replace(p0, 20, many);
+  CHECK(index.resident_count(p0) == 3);
+  CHECK(index.seq(p0) == 20);
+  index.check();
+}
+
 TEST_CASE("kv/index: tiers are counted along the match") {
   PrefixIndex index;
   const NodeOrdinal c0 = index.add_node("c0");

@@ -67,4 +67,49 @@ TEST_CASE("node/members: of many refusals the last ones are kept and all are cou
   }
 }
 
+TEST_CASE("node/members: a snapshot that nobody asked for is dropped, and a node fills the index up to its bound") {
+  MembersOptions options;
+  options.blocks_per_node_max = 5;
+  Members members(options);
+  const TimePoint now = TimePoint{} + 1s;
+  members.join("c0", instance(1), hello("", {}), now);
+  Members::Node& node = *members.find("c0");
+  const auto part = [](uint32_t number, uint32_t count) {
+    wire::BlockSnapshot out;
+    out.seq = 9, out.part = number, out.part_count = count;
+    for (uint8_t i = 0; i < 4; ++i) {
+      out.blocks.emplace_back();
+      out.blocks.back().hash.bytes[0] = static_cast<uint8_t>(1 + 4 * number + i);
+    }
+    return out;
+  };
+  members.on_snapshot(node, part(0, 1));  // nobody asked
+  CHECK(members.index().resident_count(node.ordinal) == 0);
+  Actions out;
+  wire::BlockEvents gap;
+  gap.first_seq = 7;
+  gap.events.emplace_back();
+  members.on_events(node, gap, now, out);
+  REQUIRE(out.size() == 1);
+  for (uint32_t i = 0; i < 100; ++i) {
+    members.on_snapshot(node, part(i, 101));
+    CHECK(node.snapshot.size() <= 5);
+  }
+  members.on_snapshot(node, part(100, 101));
+  CHECK(members.index().resident_count(node.ordinal) == 5);
+  CHECK(members.index().seq(node.ordinal) == 9);
+  members.on_snapshot(node, part(0, 1));  // a second one that nobody asked for
+  CHECK(members.index().resident_count(node.ordinal) == 5);
+  wire::BlockEvents more;
+  more.first_seq = 10;
+  for (uint8_t i = 0; i < 50; ++i) {
+    more.events.push_back({true, {}});
+    more.events.back().block.hash.bytes[1] = static_cast<uint8_t>(1 + i);
+  }
+  members.on_events(node, more, now, out);
+  CHECK(members.index().resident_count(node.ordinal) == 5);
+  CHECK(members.index().block_count() == 5);
+  members.check();
+}
+
 }  // namespace members_test
