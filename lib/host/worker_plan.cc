@@ -461,11 +461,24 @@ Result<sched::Cost> WorkerPlan::cost_of_model(model::Runner& runner) const {
   return sched::pipeline_cost(profile.cost, prefill_.stages);
 }
 
+// A plan that the device cannot compute for a single token would fail every request that names none.
+Result<void> WorkerPlan::check_plan(const model::Runner& runner, const Flag& flag, const attn::Plan& plan) const {
+  const auto computed = runner.check_plan(plan, 1);
+  if (computed) return {};
+  const std::string name = "--" + std::string(flag.name);
+  return user_error(
+      err::kBadValue,
+      name + " " + attn::to_string(plan) + ": " + options.device + " refuses it: " + computed.error().what, name,
+      "give " + name + " a plan within the bounds of the device, or compute on --device cpu");
+}
+
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   const model::RunnerOptions asked = runner_options();
   MC_CHECK(check_chunk(asked.max_chunk_tokens));
   MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, asked, engine_->device.get()));
+  MC_CHECK(check_plan(runner, flags::kPrefillAttention, engine_->prefill_plan));
+  MC_CHECK(check_plan(runner, flags::kDecodeAttention, engine_->decode_plan));
   MC_TRY(cost, cost_of_model(runner));
   options.cost = cost;
   const ComputeOptions compute{

@@ -79,6 +79,7 @@ class WorkerPlan {
   double page_scale() const;
   Result<std::unique_ptr<node::Compute>> open_costed(std::byte* pool);
   Result<std::unique_ptr<node::Compute>> open_model(std::byte* pool);
+  Result<void> check_plan(const model::Runner& runner, const Flag& flag, const attn::Plan& plan) const;
   Result<sched::Cost> cost_of_model(model::Runner& runner) const;
 
   wire::Role role_;

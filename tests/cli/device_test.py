@@ -96,6 +96,13 @@ class BadInput(unittest.TestCase):
             words = ("mc-prefill", "once", "--device", text, "-p", "x")
             self.refused("MC1002", ("auto, cpu, cuda:N, emu, emu:fault=N, emu:memory=N",), *words)
 
+    def test_a_node_does_not_start_with_a_plan_that_its_device_cannot_compute(self):
+        plan = "moba:block=64,top_k=18,full_last=1"
+        for tool, flag in (("mc-prefill", "--prefill-attention"), ("mc-decode", "--decode-attention")):
+            words = (tool, "--device", "emu", "--dtype", "bf16", "--threads", "1", *SHALLOW, flag, plan)
+            says = f"{flag} {plan}: emu refuses it: attention on a GPU: top_k is 18, at most 17"
+            self.refused("MC1002", (says, f"give {flag} a plan within the bounds of the device"), *words)
+
     def test_a_gpu_that_is_not_there_is_named_with_the_next_step(self):
         code, _, err = cluster.run("mc-prefill", "once", "--device", "cuda:1000", "-p", "x")
         self.assertEqual(code, 1)
