@@ -259,4 +259,15 @@ TEST_CASE("gpu/attention: a batch that the kernels cannot compute is refused by 
   CHECK(batch.begin(pool.shape(), {rows}).error().what.find("has 1 pages") != std::string::npos);
 }
 
+TEST_CASE("gpu/attention: a sequence has 8,192 MoBA blocks at most, counted with the open one") {
+  attn::Mode mode{.kind = attn::ModeKind::moba, .block = 128, .top_k = 3};
+  REQUIRE_OK(check_mode(kLayout, mode, int64_t{128} * 8192));
+  const auto refused = check_mode(kLayout, mode, int64_t{128} * 8192 + 1);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().what.find("8193 MoBA blocks, at most 8192") != std::string::npos);
+  CHECK(refused.error().code == Code::invalid);  // the client's 400, not a fault of the node
+  mode.block = 96;
+  CHECK(check_mode(kLayout, mode, 1).error().what.find("96 tokens is no multiple") != std::string::npos);
+}
+
 }  // namespace mc::gpu
