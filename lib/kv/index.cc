@@ -109,7 +109,7 @@ void PrefixIndex::erase(Slot* slot) {
 PrefixIndex::SetId PrefixIndex::intern(Holders&& holders) {
   uint64_t hash = holders.size();
   for (const Holder& h : holders) {
-    hash = (hash ^ (uint64_t{h.node} << 32 | uint64_t{h.tier} << 16 | h.pending)) * 0x9e3779b97f4a7c15;
+    hash = (hash ^ (uint64_t{h.node} << 40 | uint64_t{h.tier} << 32 | h.pending)) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
   }
   SetId* bucket = &buckets_[hash & (buckets_.size() - 1)];
@@ -261,7 +261,7 @@ void PrefixIndex::add_pending(NodeOrdinal node, std::span<const BlockHash> hashe
   for (const BlockHash& hash : hashes)
     alter(hash, [&](Holders& holders) {
       Holder& holder = holder_in(holders, node);
-      MC_ASSERT_LT(holder.pending, UINT16_MAX);
+      MC_ASSERT_LT(holder.pending, UINT32_MAX);
       ++holder.pending;
     });
 }

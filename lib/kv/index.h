@@ -121,7 +121,7 @@ class PrefixIndex {
   struct Holder {
     NodeOrdinal node = 0;
     uint8_t tier = kAbsent;  // Tier, or kAbsent when only pending
-    uint16_t pending = 0;
+    uint32_t pending = 0;    // requests: one client alone may have more than 65,535 of one prompt
     bool operator==(const Holder&) const = default;
   };
   struct Node {

@@ -109,6 +109,18 @@ TEST_CASE("kv/index: a lost node leaves nothing behind, and its successor starts
   index.check();
 }
 
+TEST_CASE("kv/index: 100,000 requests of one prompt may be on their way to one node") {
+  constexpr uint32_t kRequests = 100'000;
+  PrefixIndex index;
+  const NodeOrdinal p0 = index.add_node("p0");
+  for (uint32_t i = 0; i < kRequests; ++i) index.add_pending(p0, names(0, 2));
+  CHECK(index.match(names(0, 2))[0] == NodeMatch{p0, 0, 2, 0, 0});
+  for (uint32_t i = 0; i < kRequests; ++i) index.settle_pending(p0, names(0, 2));
+  CHECK(index.match(names(0, 2)).empty());
+  CHECK(index.block_count() == 0);
+  index.check();
+}
+
 TEST_CASE("kv/index: of one node it takes blocks up to the bound, and again when some have left") {
   PrefixIndex index(3);
   const NodeOrdinal p0 = index.add_node("p0"), p1 = index.add_node("p1");
