@@ -91,7 +91,7 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
     node.set("page_bytes", n.page_bytes).set("pages_total", load.pages_free + load.pages_private + load.pages_cached);
     node.set("pages_free", load.pages_free).set("pages_private", load.pages_private);
     node.set("pages_cached", load.pages_cached).set("pages_pinned", load.pages_pinned).set("leases", load.leases);
-    node.set("blocks_indexed", n.blocks).set("hit_rate", hits).set("up_s", to_seconds(n.up));
+    node.set("blocks_indexed", n.indexed.count).set("hit_rate", hits).set("up_s", to_seconds(n.up));
     node.set("disk_capacity_bytes", load.disk_capacity_bytes).set("disk_bytes", load.disk_bytes);
     node.set("disk_blocks", load.disk_blocks).set("disk_block_ms", load.disk_block_s * 1e3);
     node.set("disk_lost", load.disk_lost).set("disk_hit_tokens", load.disk_hit_tokens);

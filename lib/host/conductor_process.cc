@@ -217,7 +217,7 @@ class ConductorProcess {
       text += "  node " + n.name + " " + std::string(wire::to_string(n.role)) + " " + std::string(to_string(n.state)) +
               " control=" + n.control_uri + " http=" + n.http + " requests=" + std::to_string(n.requests) +
               " running=" + std::to_string(n.load.running) + " waiting=" + std::to_string(n.load.waiting) +
-              " blocks=" + std::to_string(n.blocks) + " last_error=\"" + n.load.last_error + "\"\n";
+              " blocks=" + std::to_string(n.indexed.count) + " last_error=\"" + n.load.last_error + "\"\n";
     log_print("mc-conductor: state at SIGUSR1: " + std::to_string(conductor_->flights().size()) +
               " requests unfinished\n" + text);
   }

@@ -21,14 +21,16 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
   std::vector<Change> out;
   std::map<InstanceId, Known> now;
   for (const auto& node : nodes) {
-    now.emplace(node.instance, Known{node.name, node.role, node.state, node.index_full});
     const auto before = known_.find(node.instance);
     const bool is_new = before == known_.end();
+    const bool was_full = !is_new && before->second.was_full;
+    now.emplace(node.instance, Known{node.name, node.role, node.state, was_full || node.indexed.is_full});
     if (is_new) out.push_back({Kind::joined, node.name, node.role, node.state, node.control_uri});
     if (node.state != (is_new ? node::NodeState::ready : before->second.state))
       out.push_back({Kind::state, node.name, node.role, node.state, node.lacks});
-    if (node.index_full && (is_new || !before->second.index_full))
-      out.push_back({Kind::index_full, node.name, node.role, node.state, std::to_string(node.blocks) + " blocks"});
+    if (node.indexed.is_full && !was_full)
+      out.push_back(
+          {Kind::index_full, node.name, node.role, node.state, std::to_string(node.indexed.count) + " blocks"});
   }
   for (const auto& [instance, before] : known_) {
     if (now.contains(instance)) continue;

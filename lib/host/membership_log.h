@@ -37,7 +37,7 @@ class MembershipLog {
     std::string name;
     wire::Role role;
     node::NodeState state;
-    bool index_full;
+    bool was_full;  // the index took no more of its blocks at some time: told once
   };
   std::map<InstanceId, Known> known_;
 };

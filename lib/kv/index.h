@@ -67,7 +67,7 @@ class PrefixIndex {
   enum class Applied : uint8_t { ok, need_snapshot };
   static constexpr uint64_t kBlocksPerNodeMax = uint64_t{1} << 22;
 
-  /// Of each node at most `blocks_per_node_max` readable blocks are in the index. A node tells how many blocks it has,
+  /// The index has at most `blocks_per_node_max` readable blocks of each node. A node itself says which blocks it has,
   /// so without a bound one node could fill the memory of the conductor.
   explicit PrefixIndex(uint64_t blocks_per_node_max = kBlocksPerNodeMax) : blocks_per_node_max_(blocks_per_node_max) {}
 

@@ -138,8 +138,7 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.requests = board_.requests(node.slot());
     s.queue_s = board_.queue_s(node.slot(), now);
     s.up = now - node.since;
-    s.blocks = members_.index().resident_count(node.ordinal);
-    s.index_full = members_.index().is_full(node.ordinal);
+    s.indexed = {members_.index().resident_count(node.ordinal), members_.index().is_full(node.ordinal)};
     s.heartbeats = node.heartbeats;
     s.prefill_error = board_.predictor(node.slot()).prefill_error().mape();
     s.step_error = board_.predictor(node.slot()).step_error().mape();
@@ -196,6 +195,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   auto refused = members_.objection(hello, event.instance);
   const std::string name = hello.name.empty() ? members_.free_name(hello.role) : hello.name;
   if (!refused) refused = members_.name_objection(name, now);
+  if (!refused) refused = members_.room_objection(name);
   if (refused) {
     members_.note_refused({event.instance, name, hello.role, hello.control_uri, *refused});
     return out.push_back(Send{event.from, event.instance, std::move(*refused)});

@@ -61,6 +61,10 @@ class Conductor final : public Machine {
   bool idle() const override { return flights_.size() == 0; }
 
   // ---- looking (ps, explain, /cluster) ----
+  struct IndexedBlocks {
+    uint64_t count = 0;
+    bool is_full = false;  // the index takes no more blocks of the node
+  };
   struct NodeStatus {
     std::string name;
     InstanceId instance;
@@ -74,8 +78,7 @@ class Conductor final : public Machine {
     uint32_t requests = 0;
     double queue_s = 0;
     Duration up{};
-    uint64_t blocks = 0;      // in the index
-    bool index_full = false;  // the index takes no more blocks of this node
+    IndexedBlocks indexed;
     uint64_t heartbeats = 0;
     double prefill_error = 0, step_error = 0;  // relative prediction errors
   };

@@ -307,6 +307,14 @@ std::optional<wire::Refused> Members::name_objection(const std::string& name, Ti
   return refused;
 }
 
+std::optional<wire::Refused> Members::room_objection(const std::string& name) const {
+  if (nodes_.size() < kNodesMax || find(name)) return std::nullopt;
+  wire::Refused refused;
+  refused.mc = err::kClusterFull;
+  refused.message = "the cluster has " + std::to_string(nodes_.size()) + " nodes, and the conductor takes no more";
+  return refused;
+}
+
 const Members::Node& Members::join(const std::string& name, const InstanceId& instance, const wire::Hello& hello,
                                    TimePoint now) {
   MC_ASSERT(!nodes_.contains(name) && !by_instance_.contains(instance));
@@ -314,7 +322,8 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   node.name = name;
   node.instance = instance;
   node.hello = hello;
-  node.since = node.heard = now;
+  node.since = node.heard = node.sync_asked = now;
+  node.sync_open = true;  // the node sends a snapshot by itself
   node.ordinal = index_.add_node(name);
   by_instance_[instance] = &node;
   MC_ASSERT_EQ(by_instance_.size(), nodes_.size());
@@ -392,8 +401,10 @@ bool Members::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint no
 }
 
 void Members::ask_sync(Node& node, TimePoint now, Actions& out) {
-  if (node.sync_open && now - node.sync_asked < options_.dead_after) return;  // the snapshot is on its way
+  constexpr Duration kPause = 1s;  // a snapshot costs a walk over the whole index, and a node may lie about its events
+  if (now - node.sync_asked < (node.sync_open ? options_.dead_after : kPause)) return;  // it may be on its way
   node.sync_open = true;
+  node.snapshot = {}, node.snapshot_parts = 0;
   node.sync_asked = now;
   out.push_back(Send{node.name, node.instance, wire::IndexSync{index_.seq(node.ordinal)}});
 }
@@ -415,7 +426,7 @@ void Members::on_events(Node& node, const wire::BlockEvents& events, TimePoint n
 }
 
 void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
-  if (!node.sync_open) return;  // of an earlier request; each snapshot costs a walk over the whole index
+  if (!node.sync_open) return;  // of an earlier request
   if (snapshot.part == 0) node.snapshot.clear(), node.snapshot_parts = 0, node.snapshot_seq = snapshot.seq;
   if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // a part of an older snapshot
   const size_t room = options_.blocks_per_node_max - node.snapshot.size();                // the index takes no more
@@ -425,7 +436,7 @@ void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   std::vector<kv::ResidentBlock> blocks;
   for (const auto& b : node.snapshot) blocks.push_back({b.hash, b.parent, 0, b.tier});
   index_.replace(node.ordinal, snapshot.seq, blocks);
-  node.snapshot.clear(), node.snapshot_parts = 0;
+  node.snapshot = {}, node.snapshot_parts = 0;
   node.sync_open = false;
 }
 

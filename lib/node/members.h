@@ -29,7 +29,7 @@ struct MembersOptions {
   std::string model;          // name of the served model, for messages
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 3s;
-  KeysFor keys;  // null: keys are not compared
+  KeysFor keys;                                                       // null: keys are not compared
   uint64_t blocks_per_node_max = kv::PrefixIndex::kBlocksPerNodeMax;  // readable blocks in the index
 };
 
@@ -45,7 +45,8 @@ class Members {
     uint64_t heartbeats = 0;
     bool draining = false;     // drain order; the node confirms it in its heartbeat
     bool drain_known = false;  // the drain state is known from the first heartbeat or from a drain order
-    // The snapshot that is being assembled. A snapshot that does not arrive is requested again.
+    // The snapshot that is being assembled. A node sends one when it joins. One that does not arrive is requested
+    // again.
     uint32_t snapshot_parts = 0;
     uint64_t snapshot_seq = 0;
     std::vector<wire::BlockRef> snapshot;
@@ -60,6 +61,8 @@ class Members {
     std::string why;
   };
   static constexpr size_t kLostMax = 256;
+
+  static constexpr size_t kNodesMax = 8192;  // the largest simulated cluster has 1,024
 
   /// A process that may not join.
   struct RefusedNode {
@@ -115,6 +118,8 @@ class Members {
   std::optional<wire::Refused> objection(const wire::Hello& hello, const InstanceId& instance) const;
   /// Why the name may not be used: a live node has it.
   std::optional<wire::Refused> name_objection(const std::string& name, TimePoint now) const;
+  /// Why no node of a new name may join: kNodesMax nodes are here.
+  std::optional<wire::Refused> room_objection(const std::string& name) const;
   std::string free_name(wire::Role role) const;
   void note_refused(RefusedNode node);
   const Refusals& refused() const { return refused_; }

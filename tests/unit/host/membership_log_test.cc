@@ -58,11 +58,15 @@ TEST_CASE("host/membership_log: a node that has more blocks than the index takes
   MembershipLog log;
   auto full = status("p0", 1);
   (void)log.changes({full}, {});
-  full.index_full = true, full.blocks = 4;
+  full.indexed = {4, true};
   const auto changes = log.changes({full}, {});
   REQUIRE(changes.size() == 1);
   CHECK(changes[0] == Change{Kind::index_full, "p0", wire::Role::prefill, NodeState::ready, "4 blocks"});
   CHECK(changes[0].event().starts_with("the index takes no more blocks"));
+  CHECK(log.changes({full}, {}).empty());
+  full.indexed = {3, false};
+  CHECK(log.changes({full}, {}).empty());
+  full.indexed = {4, true};
   CHECK(log.changes({full}, {}).empty());
 }
 

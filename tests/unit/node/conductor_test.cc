@@ -335,9 +335,9 @@ TEST_CASE("node/conductor: at its deadline a request ends, naming the stage, and
 TEST_CASE("node/conductor: a gap in a node's block events is answered by asking for a snapshot, once") {
   Bench b;
   start(b);
-  wire::BlockEvents events;
-  events.first_seq = 5;
-  events.events.push_back({true, {}});
+  b.give(Received{"p0", instance(1), wire::BlockSnapshot{}});  // a node sends it when it joins
+  b.now += 1s;
+  wire::BlockEvents events{.first_seq = 5, .events = {{true, {}}}};
   CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").size() == 1);
   events.first_seq = 6;
   CHECK(Bench::sent<wire::IndexSync>(b.give(Received{"p0", instance(1), events}), "p0").empty());

@@ -1,6 +1,8 @@
 // The table of members alone: the refusal of nodes, and the memory of refusals.
 #include "node/members.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "test.h"
 
@@ -67,11 +69,29 @@ TEST_CASE("node/members: of many refusals the last ones are kept and all are cou
   }
 }
 
-TEST_CASE("node/members: a snapshot that nobody asked for is dropped, and a node fills the index up to its bound") {
+TEST_CASE("node/members: a full cluster refuses a new name, and takes a new process of a known one") {
+  Members members({});
+  for (size_t i = 0; i < Members::kNodesMax; ++i) {
+    const std::string name = "c" + std::to_string(i);
+    CHECK_FALSE(members.room_objection(name).has_value());
+    InstanceId id;
+    id.bytes[1] = static_cast<uint8_t>(i / 256), id.bytes[0] = static_cast<uint8_t>(i % 256);
+    members.join(name, id, hello("", {}), TimePoint{} + 1s);
+  }
+  const auto refused = members.room_objection("c");
+  REQUIRE(refused.has_value());
+  CHECK(refused->mc == err::kClusterFull);
+  CHECK(refused->message == "the cluster has 8192 nodes, and the conductor takes no more");
+  CHECK_FALSE(members.room_objection("c17").has_value());
+  members.remove("c17", "test");
+  CHECK_FALSE(members.room_objection("c").has_value());
+}
+
+TEST_CASE("node/members: a snapshot is taken once when a node joins and once a second at most, up to the bound") {
   MembersOptions options;
   options.blocks_per_node_max = 5;
   Members members(options);
-  const TimePoint now = TimePoint{} + 1s;
+  TimePoint now = TimePoint{} + 1s;
   members.join("c0", instance(1), hello("", {}), now);
   Members::Node& node = *members.find("c0");
   const auto part = [](uint32_t number, uint32_t count) {
@@ -83,14 +103,25 @@ TEST_CASE("node/members: a snapshot that nobody asked for is dropped, and a node
     }
     return out;
   };
-  members.on_snapshot(node, part(0, 1));  // nobody asked
-  CHECK(members.index().resident_count(node.ordinal) == 0);
+  members.on_snapshot(node, part(0, 1));  // a node sends it when it joins
+  CHECK(members.index().resident_count(node.ordinal) == 4);
   Actions out;
-  wire::BlockEvents gap;
-  gap.first_seq = 7;
-  gap.events.emplace_back();
-  members.on_events(node, gap, now, out);
-  REQUIRE(out.size() == 1);
+  wire::Heartbeat ahead;  // it has events of which the conductor has not heard
+  ahead.event_seq = 1000, ahead.peers_version = UINT64_MAX;
+  const auto asked = [&] {
+    out.clear();
+    members.on_heartbeat(node, ahead, now, out);
+    return std::ranges::any_of(out, [](const Action& a) {
+      const auto* send = std::get_if<Send>(&a);
+      return send && std::holds_alternative<wire::IndexSync>(send->message);
+    });
+  };
+  CHECK_FALSE(asked());
+  members.on_snapshot(node, part(1, 1));
+  CHECK(members.index().resident_count(node.ordinal) == 4);
+  now += 1s;
+  CHECK(asked());
+  CHECK_FALSE(asked());
   for (uint32_t i = 0; i < 100; ++i) {
     members.on_snapshot(node, part(i, 101));
     CHECK(node.snapshot.size() <= 5);
@@ -98,8 +129,9 @@ TEST_CASE("node/members: a snapshot that nobody asked for is dropped, and a node
   members.on_snapshot(node, part(100, 101));
   CHECK(members.index().resident_count(node.ordinal) == 5);
   CHECK(members.index().seq(node.ordinal) == 9);
-  members.on_snapshot(node, part(0, 1));  // a second one that nobody asked for
+  members.on_snapshot(node, part(0, 1));  // nobody asked for a second one
   CHECK(members.index().resident_count(node.ordinal) == 5);
+  CHECK_FALSE(asked());
   wire::BlockEvents more;
   more.first_seq = 10;
   for (uint8_t i = 0; i < 50; ++i) {
