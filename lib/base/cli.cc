@@ -217,7 +217,7 @@ int run(const Program& program, int argc, const char* const* argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit on file sizes fails, and says so
   auto fail = [&](const Error& error) {
     log_print(format_error(program.name, error));
-    (void)log_flush(kFlushTime);
+    (void)log_drain(kFlushTime);
     return exit_code_of(error);
   };
   auto invocation = parse(program, argc, argv, [](const char* name) -> const char* { return std::getenv(name); });
@@ -235,7 +235,7 @@ int run(const Program& program, int argc, const char* const* argv) {
   log_configure(log_options);
   auto code = run_body(program, *invocation);
   if (!code) return fail(code.error());
-  (void)log_flush(kFlushTime);
+  (void)log_drain(kFlushTime);
   return *code;
 }
 

@@ -296,6 +296,11 @@ void log_print(std::string_view text) {
 
 bool log_flush(Duration patience) {
   LogWriter* writer = state().sink->writer();
+  return writer == nullptr || writer->flush(after(SystemClock::instance().now(), patience));
+}
+
+bool log_drain(Duration patience) {
+  LogWriter* writer = state().sink->writer();
   return writer == nullptr || writer->drain(after(SystemClock::instance().now(), patience));
 }
 

@@ -74,8 +74,10 @@ Result<void> log_reopen();
 Result<void> log_to_thread();
 /// Writes text that is no log line (the error that ends a program) behind the lines logged so far.
 void log_print(std::string_view text);
-/// LogWriter::drain() for the end of the process. Without log_to_thread() no line waits.
+/// LogWriter::flush(). Without log_to_thread() no line waits.
 bool log_flush(Duration patience);
+/// LogWriter::drain(), for the regular end of the process: it may take 20 s longer than `patience`.
+bool log_drain(Duration patience);
 struct LogLosses {
   uint64_t dropped = 0;     // the reader of stderr was too slow, or its disk is full
   uint64_t suppressed = 0;  // beyond kLogRate
