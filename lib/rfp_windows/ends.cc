@@ -203,8 +203,11 @@ void ServerEnd::open_window() {
   if (entry == nullptr || !offers(engine_, peer_, asked_.pushed, asked_.geometry.responses_bytes())) return;
   auto window = entry->open({.engine = &engine_, .peer = peer_, .written = asked_.pushed, .wakes = wakes_});
   if (!window) return;
-  server_.emplace(ServerOptions{
-      .geometry = asked_.geometry, .epoch = asked_.epoch, .instance = instance_, .always_push = !entry->fetches});
+  ServerOptions options{
+      .geometry = asked_.geometry, .epoch = asked_.epoch, .instance = instance_, .always_push = !entry->fetches};
+  // A sleeping end looks once for each write. A look that is left out could be the one at the whole request.
+  if (wakes_) options.bad_looks_max = 0;
+  server_.emplace(options);
   window_ = std::move(*window);
 }
 

@@ -2,7 +2,8 @@
 // has one for each transport; a ClientEnd and a ServerEnd join a window, the protocol's state (lib/rfp) and registered
 // memory into one channel.
 //
-//   shm    writes are copies into the mapped arena, and reads are loads from it: no call enters the kernel
+//   shm    writes are copies into the mapped arena, and reads are loads from it: where both ends poll, no call enters
+//          the kernel
 //   rdma   writes and reads are RDMA operations of the engine's queue pairs; the server posts none while the client
 //          fetches
 //   tcp    there is no one-sided read worth its name, so the server pushes every response

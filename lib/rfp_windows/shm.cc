@@ -1,5 +1,5 @@
 // shm: reads are loads from the peer's mapped arena. Writes are requests, which the engine copies into the mapped arena
-// before submit() returns.
+// before submit() returns. The write that wakes a sleeping peer goes through the engine.
 #include "base/assert.h"
 #include "rfp/shared_words.h"
 #include "rfp_windows/engine_window.h"

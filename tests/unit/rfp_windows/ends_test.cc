@@ -179,7 +179,11 @@ TEST_CASE("rfp_windows/ends: each write wakes an end that sleeps, and none is se
         CHECK(answer->code == Code::ok);
         client.finish(answer->sequence);
       }
-      if (wakes) ends.turn_until([&] { return ends.client_woken >= ends.server_end->figures().writes; });
+      if (wakes)
+        ends.turn_until([&] {
+          return ends.client_woken >= ends.server_end->figures().writes &&
+                 ends.server_woken >= ends.client_end->figures().writes;
+        });
       ends.turn_until([&] { return ends.client_end->close() && ends.server_end->close(); });
       CHECK(ends.server_woken == (wakes ? ends.client_end->figures().writes : 0));
       CHECK(ends.client_woken == (wakes ? ends.server_end->figures().writes : 0));
