@@ -17,7 +17,8 @@ uint64_t seed() { return g_seed; }
 std::string source_dir() { return MC_SOURCE_DIR; }
 std::string binary_dir() { return MC_BINARY_DIR; }
 void fail_with_error(const char* file, int line, const char* expression, const char* what) {
-  DOCTEST_ADD_FAIL_AT(file, line, expression << ": " << what);
+  const std::string text = std::string(expression) + ": " + what;  // a char pointer would be printed as an address
+  DOCTEST_ADD_FAIL_AT(file, line, doctest::String(text.c_str()));
 }
 }  // namespace mc::test
 
