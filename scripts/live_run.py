@@ -90,6 +90,8 @@ class LiveRun:
 
     def await_nodes(self, prefill, decode):
         words = ["wait", "--prefill", str(prefill), "--decode", str(decode), "--timeout", "60s"]
+        if not os.path.exists(os.path.join(self.folder, "conductor.http")):
+            words += ["--url", self.url]  # a release from before the operators' socket
         words = [program(self.build, "mc-conductor"), *words]
         wait = subprocess.Popen(words, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.processes.append(wait)
