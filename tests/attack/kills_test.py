@@ -172,7 +172,7 @@ class Kills(unittest.TestCase):
             for name in ROLES[2:]:
                 self.c.start(name, *WORKER)
             self.c.wait_nodes()
-            self.held = {}  # {process id: what it held when it was first looked at}
+            self.held = {}  # {process: what it held when it was first looked at}
             self.look_around()
             done = 0
             while done < KILLS:
@@ -244,7 +244,7 @@ class Kills(unittest.TestCase):
         """Compares each process with itself at its first look, at which all of them rested as they do now."""
         for name, process in self.c.processes.items():
             pid = process.popen.pid
-            before = self.held.setdefault(pid, Held(pid))
+            before = self.held.setdefault(process, Held(pid))  # numbers of processes come again, after 32,768 others
             # A connection to a process that died closes when its end is read.
             until(lambda: not Held(pid).more_than(before), 60, lambda: f"{name}: {Held(pid).more_than(before)}")
 

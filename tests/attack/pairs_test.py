@@ -114,7 +114,7 @@ class Pairs(unittest.TestCase):
             body = {"prompt": Random(4).ids(90), "max_tokens": 30, "ignore_eos": True}
             status, _, answer = c.post("/v1/completions", body)
             self.assertEqual((status, answer["error"]["code"]), (503, "node_failed"), answer)
-        self.assertEqual(c.cluster()["breakers"][0]["state"], "open")
+        self.assertIn(c.cluster()["breakers"][0]["state"], ("open", "half_open"))
         # It works again: the next request finds out, whatever is left of the back-off.
         c.processes["d0"].kill()
         c.processes["d0"].stop()

@@ -39,7 +39,7 @@ class Cliff(unittest.TestCase):
             for model, live in (point["all"][:2], point["all"][2:]):
                 self.assertAlmostEqual(live[0], model[0], delta=0.1 * model[0] + 0.005)
                 self.assertGreater(live[1], 0.9 * model[1])
-                self.assertLess(live[1], 1.1 * model[1] + 0.5)  # seconds, for a machine that is busy
+                self.assertLess(live[1], 1.1 * model[1] + 10)  # seconds, for a machine that is busy
 
 
 def processes_with(mark):
