@@ -87,9 +87,14 @@ void set_options(zmq::socket_t& socket, SocketKind kind, const SocketOptions& op
   socket.set(opt::rcvhwm, options.high_water);
   socket.set(opt::handshake_ivl, as_ms(options.handshake));
   socket.set(opt::ipv6, options.ipv6);
-  // Closes connections whose host has vanished. The hub itself watches the liveness of peers.
-  socket.set(opt::heartbeat_ivl, 5000);
-  socket.set(opt::heartbeat_timeout, 15000);
+  // Closes connections whose host has vanished, 15 s after. The hub itself watches the liveness of peers. TCP does it,
+  // not the heartbeats of ZMTP: those of libzmq 4.3.4 end the process by an assertion when a peer hangs up whose
+  // messages wait for the hub.
+  socket.set(opt::tcp_keepalive, 1);
+  socket.set(opt::tcp_keepalive_idle, 5);
+  socket.set(opt::tcp_keepalive_intvl, 5);
+  socket.set(opt::tcp_keepalive_cnt, 2);
+  socket.set(opt::tcp_maxrt, 15000);
   if (kind == SocketKind::router) {
     socket.set(opt::router_mandatory, true);
     // Only processes of this user may connect over ipc. The 0700 directory already enforces this.

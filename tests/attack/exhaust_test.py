@@ -25,6 +25,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integration"))
 import attack
 import cluster
 from cluster import Cluster, until
+from members import HEARTBEAT
+from zmtp import Dealer
 
 F_SETPIPE_SZ = 1031
 PATIENCE_S = 60
@@ -431,7 +433,17 @@ class Loops(Exhaust):
         finally:
             client.close()
 
+    def flood(self, dealer):
+        """Messages until no more go out for a while, then the end of the connection."""
+        dealer.socket.settimeout(1)
+        try:
+            while True:
+                dealer.send("heartbeat", HEARTBEAT, **{"from": "c9"})
+        except TimeoutError:
+            dealer.close()
+
     def test_livez_is_503_while_the_control_loop_of_a_daemon_hangs(self):
+        """Meanwhile a peer of each sends more than there is room for, and hangs up."""
         c = self.cluster()
         self.held = os.path.join(c.dir, "held")
         with open(self.held, "wb") as file:
@@ -445,7 +457,10 @@ class Loops(Exhaust):
         c.wait_nodes()
         for process in programs:
             self.assertEqual(self.livez(process), (200, ""), process.words[0])
+        peers = [Dealer(process.ready["control"]) for process in programs]
         self.hold(True)
+        for peer in peers:
+            self.flood(peer)
         for process in programs:
             until(lambda: self.livez(process)[0] == 503, PATIENCE_S, f"{process.words[0]} says that it hangs")
             self.assertRegex(self.livez(process)[1], r"^the control loop has not run for [\d.]+ s$")

@@ -158,6 +158,8 @@ def knock(path):
         got["closed"] = True
     except (BrokenPipeError, ConnectionResetError):
         got["closed"] = True
+    except TimeoutError:
+        pass  # it stays open
     return got
 
 
