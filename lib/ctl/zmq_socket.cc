@@ -1,5 +1,6 @@
 #include "ctl/zmq_socket.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -317,3 +318,17 @@ std::string z85_text(std::span<const uint8_t> bytes) {
 }
 
 }  // namespace mc::ctl
+
+// libzmq 4.3.4 sends a monitor event between a frame that CURVE refuses and its own look at errno, and the send leaves
+// EAGAIN there. The engine then takes the refusal for a full pipe: it neither reads nor closes the connection any more.
+// So a send that succeeds must not change errno. libzmq calls this function through the dynamic linker, which prefers
+// this definition to libzmq's own.
+extern "C" int zmq_msg_send(zmq_msg_t* message, void* socket, int flags) {
+  using Send = int (*)(zmq_msg_t*, void*, int);
+  static const Send send = reinterpret_cast<Send>(::dlsym(RTLD_NEXT, "zmq_msg_send"));
+  MC_ASSERT(send != nullptr);
+  const int before = errno;
+  const int sent = send(message, socket, flags);
+  if (sent >= 0) errno = before;
+  return sent;
+}
