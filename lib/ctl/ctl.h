@@ -160,7 +160,7 @@ struct HubOptions {
 
 struct HubStats {
   uint64_t sent = 0, received = 0, sent_bytes = 0, received_bytes = 0;
-  uint64_t garbage = 0;  // frames of another protocol, dropped
+  uint64_t garbage = 0;  // frames of another protocol or out of turn, dropped
   uint64_t wrong_version = 0;
   uint64_t wrong_instance = 0;  // messages for a process that has ended
   uint64_t dropped = 0;         // SendFailed

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "product/wrong_key.h"
 
 namespace mc::ctl {
@@ -13,7 +14,8 @@ constexpr size_t kRetiredMax = 1024;   // replaced connections that are remember
 constexpr size_t kIncomingMax = 4096;  // links from outside; more are dropped as garbage
 constexpr int kSilentRefusals = 3;     // hang-ups during the handshake that count as a wrong key
 constexpr Duration kFirstWordRetry = 5ms;
-constexpr Duration kFullPipeRecheck = 5ms;  // pause while a router's connection is full
+constexpr Duration kFullPipeRecheck = 5ms;      // pause while a router's connection is full
+constexpr uint64_t kLastNumber = ~uint64_t{0};  // of a message that ends the link at the other side
 
 /// The other end of a connection from outside, as errors name it. libzmq calls the peer of an ipc socket
 /// "localhost:UID:GID:PID".
@@ -21,6 +23,18 @@ std::string peer_text(const Uri& listen, const std::string& peer) {
   if (peer.empty()) return listen.text();
   if (listen.scheme == "ipc") return "process " + peer.substr(peer.rfind(':') + 1);
   return listen.scheme + " " + peer;
+}
+
+Id128 body_sum(std::span<const uint8_t> body) {
+  return Sha256().update(std::as_bytes(body)).finish128();
+}
+
+/// Whether a message is the next one of its link, and has the body that was sent with it. The other side counts from 1
+/// again when it has lost the link alone.
+bool in_turn(const Link& link, const wire::Envelope& envelope, std::span<const uint8_t> body) {
+  const uint64_t last = link.numbers.heard;
+  const bool next = last == 0 ? envelope.seq == 0 : envelope.seq == last + 1 || envelope.seq == 1;
+  return (!link.up || next) && (envelope.seq == 0 || envelope.sum == body_sum(body));
 }
 
 }  // namespace
@@ -127,8 +141,18 @@ void Links::set_keys(const std::optional<KeySet>& keys) {
 
 // ---- messages ----
 
+/// Whether the messages of a link are numbered: where an attacker may be on the path, and cannot write the numbers.
+bool Links::is_numbered(const Link& link) const {
+  return keys_ && (link.outgoing ? link.dialled.uri : routers_.listen(link.accepted.route.first)).scheme == "tcp";
+}
+
 Code Links::transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body) {
   Code code = Code::peer_lost;
+  Bytes numbered;
+  if (is_numbered(link)) {
+    numbered = wire::numbered(envelope, link.numbers.sent + 1, body_sum(body));
+    envelope = numbered;
+  }
   if (link.outgoing) {
     const std::span<const uint8_t> frames[] = {envelope, body};
     if (link.dialled.dealer) code = link.dialled.dealer->send(frames);
@@ -137,6 +161,7 @@ Code Links::transmit(Link& link, std::span<const uint8_t> envelope, std::span<co
   }
   if (code == Code::ok) {
     link.sent = hub_now();
+    ++link.numbers.sent;
     ++events_.stats.sent;
     events_.stats.sent_bytes += envelope.size() + body.size();
   }
@@ -154,14 +179,18 @@ void Links::flush(Link& link) {
   }
 }
 
+Bytes Links::ping_envelope() {
+  return wire::encode({.type = std::string(kPing),
+                       .id = shared_.next_message.fetch_add(1, std::memory_order_relaxed) * 2,  // a plain counter
+                       .from = shared_.name_now(),
+                       .instance = options_.instance,
+                       .epoch = options_.epoch},
+                      options_.version);
+}
+
 void Links::ping(Link& link) {
   link.sent = hub_now();  // counts as sent even when the pipe is full, so that no pings accumulate
-  wire::Envelope envelope{.type = std::string(kPing),
-                          .id = shared_.next_message.fetch_add(1, std::memory_order_relaxed) * 2,  // a plain counter
-                          .from = shared_.name_now(),
-                          .instance = options_.instance,
-                          .epoch = options_.epoch};
-  const Bytes bytes = wire::encode(envelope, options_.version);
+  const Bytes bytes = ping_envelope();
   // Queued messages need no heartbeat behind them, because they count as signs of life themselves.
   if (link.up && !link.queue.empty()) return;
   const Code code = transmit(link, bytes, {});
@@ -209,11 +238,16 @@ Link* Links::incoming(RouteKey route, const wire::Envelope& envelope, const Sock
 
 /// False: the message does not count. Each instance has its own connection, so a connection whose instance changes is
 /// ended, and the new instance gets the next connection.
-bool Links::hear(Link& link, const wire::Envelope& envelope) {
+bool Links::hear(Link& link, const wire::Envelope& envelope, std::span<const uint8_t> body) {
   if (link.up && link.instance != envelope.instance) {
     lose(link, "restarted as another instance");
     return false;
   }
+  if (!in_turn(link, envelope, body)) {
+    break_off(link, "a message was left out or changed on its way");
+    return false;
+  }
+  link.numbers.heard = envelope.seq;
   link.heard = hub_now();
   link.accepted.broken_at = kNever;
   link.name = envelope.from;
@@ -230,6 +264,20 @@ bool Links::hear(Link& link, const wire::Envelope& envelope) {
   if (!link.outgoing) ping(link);  // the other side waits for a first message
   flush(link);
   return link.up;
+}
+
+/// Ends the connection of a link. A listening socket cannot close one, so the other side gets a message out of turn.
+void Links::break_off(Link& link, std::string why) {
+  ++events_.stats.garbage;
+  if (!link.outgoing) {
+    if (is_numbered(link))
+      routers_.send(link.accepted.route, wire::numbered(ping_envelope(), kLastNumber, body_sum({})), {});
+    retire(link.accepted.route);
+  }
+  if (link.up) return lose(link, std::move(why));
+  if (link.outgoing) return reopen_later(link);
+  routes_.erase(link.accepted.route);
+  link.gone = true;
 }
 
 void Links::deliver(Link& link, wire::Envelope envelope, Bytes body) {
@@ -271,6 +319,7 @@ void Links::open_dealer(Link& link) {
   link.dialled.dealer.reset();
   link.dialled.connected = false;
   link.dialled.reopen_at = kNever;
+  link.numbers = {};
   SocketOptions options;
   options.message_bytes_max = std::max(options_.message_bytes_max, wire::kEnvelopeBytesMax);
   options.ipv6 = link.dialled.uri.host.find(':') != std::string::npos;

@@ -39,6 +39,14 @@ struct AcceptedEnd {
   TimePoint broken_at = kNever;  // time at which its connection seemed to break
 };
 
+/// The numbers of the last messages of a link over tcp with keys, one for each direction; 0 = none yet. CURVE
+/// (rfc.zeromq.org/spec/26) detects changed and repeated frames but not missing ones: libzmq takes each number that is
+/// greater than the last one. An attacker on the path could leave out messages, or the body of one and the envelope of
+/// the next. So each envelope has the number of its message and a digest of its body.
+struct MessageNumbers {
+  uint64_t sent = 0, heard = 0;
+};
+
 struct Link {
   LinkId id = 0;
   bool outgoing = false;
@@ -50,6 +58,7 @@ struct Link {
   NodeId name;
   InstanceId instance;
   uint64_t epoch = 0;
+  MessageNumbers numbers;
   TimePoint heard{}, sent{};
   TimePoint since{};  // start of the present state; for outgoing links also of `connected`
   int reported = 0;   // MC number of the last LinkFailed since it was up
@@ -82,7 +91,7 @@ class Links {
   /// The link of the sending instance, made when it is new. Null: the message is dropped.
   Link* incoming(RouteKey route, const wire::Envelope& envelope, const SocketMessage& message);
   /// Records a message as a sign of life. False: the message does not count, and the link is lost.
-  bool hear(Link& link, const wire::Envelope& envelope);
+  bool hear(Link& link, const wire::Envelope& envelope, std::span<const uint8_t> body);
   void deliver(Link& link, wire::Envelope envelope, Bytes body);
   /// Sends queued messages, as far as the connection takes them.
   void flush(Link& link);
@@ -106,6 +115,9 @@ class Links {
  private:
   void tick_link(Link& link, TimePoint now);
   void open_dealer(Link& link);
+  bool is_numbered(const Link& link) const;
+  void break_off(Link& link, std::string why);
+  Bytes ping_envelope();
   Code transmit(Link& link, std::span<const uint8_t> envelope, std::span<const uint8_t> body);
   void ping(Link& link);
   void drop(const SendCommand& command, Code code, std::string what);

@@ -154,7 +154,8 @@ void Loop::on_router(size_t router, SocketMessage message) {
   link = links_.incoming(std::move(route), *envelope, message);
   if (link == nullptr) return;
   events_.stats.received_bytes += message.frames[1].size() + message.frames[2].size();
-  if (links_.hear(*link, *envelope)) links_.deliver(*link, std::move(*envelope), std::move(message.frames[2]));
+  if (links_.hear(*link, *envelope, message.frames[2]))
+    links_.deliver(*link, std::move(*envelope), std::move(message.frames[2]));
 }
 
 void Loop::on_dealer(Link& link, SocketMessage message) {
@@ -166,7 +167,8 @@ void Loop::on_dealer(Link& link, SocketMessage message) {
   auto envelope = decode(message.frames[0], &link, link.address, wrong_version);
   if (!envelope) return;
   events_.stats.received_bytes += message.frames[0].size() + message.frames[1].size();
-  if (links_.hear(link, *envelope)) links_.deliver(link, std::move(*envelope), std::move(message.frames[1]));
+  if (links_.hear(link, *envelope, message.frames[1]))
+    links_.deliver(link, std::move(*envelope), std::move(message.frames[1]));
 }
 
 std::optional<wire::Envelope> Loop::decode(const Bytes& frame, Link* link, std::string_view address,

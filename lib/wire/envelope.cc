@@ -103,6 +103,23 @@ std::vector<uint8_t> encode(const Envelope& envelope, uint32_t version) {
   return out.take();
 }
 
+std::vector<uint8_t> numbered(std::span<const uint8_t> encoded, uint64_t seq, const Id128& sum) {
+  constexpr uint8_t kSmallMap = 0x80, kSmallMapMax = 0x8f;
+  MC_ASSERT(!encoded.empty() && encoded[0] >= kSmallMap && encoded[0] + 2 <= kSmallMapMax);
+  MsgpackWriter added;
+  added.str("seq");
+  added.u64(seq);
+  added.str("sum");
+  added.bin(sum.bytes);
+  const std::vector<uint8_t> tail = added.take();
+  std::vector<uint8_t> out;
+  out.reserve(encoded.size() + tail.size());
+  out.assign(encoded.begin(), encoded.end());
+  out[0] += 2;
+  out.insert(out.end(), tail.begin(), tail.end());
+  return out;
+}
+
 Result<Envelope> decode_envelope(std::span<const uint8_t> bytes) {
   auto nodes = parse_msgpack(bytes, {.bytes = kEnvelopeBytesMax, .nodes = 64, .depth = 4});
   if (!nodes) return bad(nodes.error().what);
@@ -121,6 +138,8 @@ Result<Envelope> decode_envelope(std::span<const uint8_t> bytes) {
   MC_CHECK(map.id128("inst", true, envelope.instance));
   MC_CHECK(map.id128("to", false, envelope.to));
   MC_CHECK(map.u64("epoch", true, envelope.epoch));
+  MC_CHECK(map.u64("seq", false, envelope.seq));
+  MC_CHECK(map.id128("sum", envelope.seq != 0, envelope.sum));
   if (envelope.instance.is_zero()) return bad("inst is zero");
   if (map.find("deadline_ms") != nullptr) {
     uint64_t ms = 0;

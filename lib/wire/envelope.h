@@ -10,6 +10,8 @@
 //                 to          bin16 the only instance that may take it; absent = any receiver
 //                 epoch       u64   sender's start, unix ms: orders the instances of one name
 //                 deadline_ms u64   time left for the work it asks for, at sending; absent = none
+//                 seq         u64   number of the message in its direction of a connection, from 1; absent = uncounted
+//                 sum         bin16 first half of the SHA-256 of the body; with seq
 //
 // Unknown keys are skipped, so keys may be added within a version. A new meaning needs a new version.
 #pragma once
@@ -39,12 +41,17 @@ struct Envelope {
   InstanceId to;
   uint64_t epoch = 0;
   std::optional<Duration> deadline;  // whole milliseconds on the wire, rounded up
+  uint64_t seq = 0;                  // 0 = uncounted; see numbered()
+  Id128 sum;
 
   bool operator==(const Envelope&) const = default;
 };
 
 /// `version` is a parameter so that tests can send another one.
 std::vector<uint8_t> encode(const Envelope& envelope, uint32_t version = kEnvelopeVersion);
+
+/// An encoded envelope, which has neither seq nor sum, with both.
+std::vector<uint8_t> numbered(std::span<const uint8_t> encoded, uint64_t seq, const Id128& sum);
 
 /// Code::unsupported with MC2102 and both versions when v differs; Code::corrupt or Code::invalid
 /// with MC2106, naming the key, for anything else.

@@ -16,7 +16,7 @@ from control_relay import GREETING, Relay, Way, framed, honest, name_of
 KINDS = "hello welcome heartbeat heartbeat_ack peers ctl.ping prefill_start first_token tokens".split()
 PLAIN = [bytes([0xA0 + len(kind)]) + kind.encode() for kind in KINDS] + [b"\xa4from\xa2p0", b"\xa4from\xa2d0"]
 # Changes of a frame of a message. After each the side that receives ends the connection.
-CHANGES = ["flip", "repeat", "swap", "splice", "reflect", "forge", "cut"]
+CHANGES = ["flip", "command", "more", "drop", "drop 2", "drop 3", "repeat", "swap", "splice", "reflect", "forge", "cut"]
 
 
 def prompt(seed, count=40):
@@ -143,6 +143,8 @@ class Change:
         if way != self.way or number < 2 + self.skip:
             return right
         if self.first is None:
+            if self.kind == "more" and number % 2 == 0:
+                return right  # an envelope, behind which more comes anyway
             self.first = number
         out = self.changed(number - self.first, flags, body, right)
         self.done = self.done or out != right
@@ -150,6 +152,8 @@ class Change:
 
     def changed(self, at, flags, body, right):
         """The bytes that go out in place of the frame `at` places behind the first one that is changed."""
+        if self.kind.startswith("drop"):
+            return b"" if at < int(self.kind[4:] or 1) else right
         if self.kind == "swap":
             if at == 0:
                 self.kept = right
@@ -166,8 +170,9 @@ class Change:
             return framed(flags, body[:16] + os.urandom(len(body) - 16))
         if self.kind == "splice":
             return framed(flags, body[:16] + self.strange[16:])  # another connection's, with the number that is due
-        assert self.kind == "reflect"
-        return framed(flags, self.flow.ways["from" if self.way == "to" else "to"].frames[-1])
+        if self.kind == "reflect":
+            return framed(flags, self.flow.ways["from" if self.way == "to" else "to"].frames[-1])
+        return framed(flags ^ {"more": 1, "command": 4}[self.kind], body)
 
 
 class Keyed(Relayed):

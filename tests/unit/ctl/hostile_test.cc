@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "base/fd.h"
+#include "base/hash.h"
 #include "hubs.h"
 
 using namespace mc;
@@ -16,13 +17,30 @@ void put(Bytes& out, std::string_view text) {
   out.insert(out.end(), text.begin(), text.end());
 }
 
-void put_word(Bytes& out, const wire::Envelope& envelope) {
-  const Bytes head = wire::encode(envelope, wire::kEnvelopeVersion);
+void put_message(Bytes& out, const Bytes& head, std::string_view body) {
   REQUIRE(head.size() < 256);
-  out.push_back(1);  // more follows: the body, which is empty
+  REQUIRE(body.size() < 256);
+  out.push_back(1);  // more follows: the body
   out.push_back(static_cast<uint8_t>(head.size()));
   out.insert(out.end(), head.begin(), head.end());
-  out.insert(out.end(), {0, 0});
+  out.insert(out.end(), {0, static_cast<uint8_t>(body.size())});
+  put(out, body);
+}
+
+void put_word(Bytes& out, const wire::Envelope& envelope) {
+  put_message(out, wire::encode(envelope, wire::kEnvelopeVersion), "");
+}
+
+/// A message with its number, 0 = none, and the digest of the body that it was sent with.
+struct Numbered {
+  uint64_t seq;
+  std::string_view body, sent_with;
+};
+
+void put_numbered(Bytes& out, const Numbered& message) {
+  Bytes head = wire::encode({.type = "note", .id = 2, .from = "n9", .instance = instance(9), .epoch = 1});
+  if (message.seq != 0) head = wire::numbered(head, message.seq, Sha256().update(message.sent_with).finish128());
+  put_message(out, head, message.body);
 }
 
 /// Sends the bytes of a socket without keys on a new connection: ZMTP 3.0 greeting and READY, and `words` after the
@@ -157,4 +175,40 @@ TEST_CASE("ctl/hub: a dialler that speaks for two instances by turns makes one l
   CHECK(others == 0);
   CHECK(server.stats().links_up == 1);
   CHECK(server.stats().garbage == 1);
+}
+
+// An attacker on the path of a connection with keys can leave frames out.
+TEST_CASE("ctl/hub: a message out of turn or with another's body ends the link and is not taken") {
+  const std::vector<Numbered> wrong = {{4, "4", "4"}, {3, "4", "3"}, {2, "2", "2"}, {0, "4", ""}, {3, "", "3"}};
+  for (const Numbered& last : wrong) {
+    INFO("number " << last.seq << " with body " << std::string(last.body));
+    Hub server = must_open(options(1, {"tcp://127.0.0.1:0"}));
+    const Fd connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    Bytes words;
+    for (const Numbered& message : {Numbered{1, "1", "1"}, {2, "2", "2"}, last, {5, "5", "5"}})
+      put_numbered(words, message);
+    REQUIRE(dial_and_speak(connection.get(), server.bound().front(), words));
+    std::string taken;
+    while (auto event = server.wait(limit())) {
+      if (auto* received = std::get_if<Received>(&*event)) taken += text(received->body);
+      if (std::get_if<LinkLost>(&*event)) break;
+    }
+    CHECK(taken == "12");
+    CHECK(server.stats().links_up == 0);
+    CHECK_FALSE(server.wait(SystemClock::instance().now() + 50ms));  // nor is anything behind it
+  }
+}
+
+TEST_CASE("ctl/hub: a link counts from the first message it sees, and from 1 again when the other side does") {
+  Hub server = must_open(options(1, {"tcp://127.0.0.1:0"}));
+  const Fd connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Bytes words;
+  for (const Numbered& message : {Numbered{7, "a", "a"}, {8, "b", "b"}, {1, "c", "c"}, {2, "d", "d"}})
+    put_numbered(words, message);
+  REQUIRE(dial_and_speak(connection.get(), server.bound().front(), words));
+  for (const std::string_view body : {"a", "b", "c", "d"}) {
+    const auto received = expect<Received>(server);
+    REQUIRE(received);
+    CHECK(text(received->body) == body);
+  }
 }

@@ -64,6 +64,26 @@ TEST_CASE("wire/envelope: what was encoded decodes to itself, deadlines rounded 
   CHECK(decode_envelope(encode(least))->deadline > Duration(std::chrono::hours(24)));
 }
 
+TEST_CASE("wire/envelope: a number and the digest of a body follow the other keys") {
+  Envelope with = full();
+  with.seq = 3;
+  with.sum.bytes.fill(0x33);
+  const std::vector<uint8_t> plain = encode(full()), numbered = wire::numbered(plain, with.seq, with.sum);
+  CHECK(hex(numbered) == "8b" + hex(plain).substr(2) + "a373657103a373756dc41033333333333333333333333333333333");
+  auto back = decode_envelope(numbered);
+  REQUIRE_OK(back);
+  CHECK(*back == with);
+  CHECK(wire::numbered(plain, ~uint64_t{0}, with.sum).size() < wire::kEnvelopeBytesMax);
+  // A number has a digest with it.
+  wire::MsgpackWriter alone;
+  alone.str("seq");
+  alone.u64(3);
+  std::vector<uint8_t> bytes = plain;
+  ++bytes[0];
+  bytes.insert(bytes.end(), alone.bytes().begin(), alone.bytes().end());
+  CHECK(decode_envelope(bytes).error().what.find("sum is missing") != std::string::npos);
+}
+
 TEST_CASE("wire/envelope: another version is refused with both numbers, whatever else it holds") {
   auto other = decode_envelope(encode(full(), 9));
   REQUIRE_FALSE(other);
