@@ -17,11 +17,6 @@ def framed(flags, body):
     return bytes([flags | 2]) + struct.pack(">Q", len(body)) + body
 
 
-def name_of(frame):
-    """The name of a frame of CURVE, such as b"HELLO"."""
-    return frame[1 : 1 + frame[0]] if frame else b""
-
-
 class Way:
     """One direction of a connection."""
 

@@ -5,12 +5,15 @@ to each other over tcp, records it, changes it and repeats it, without keys (whe
 import itertools
 import os
 import shutil
+import socket
 import threading
 import unittest
 
 import attack
+import curve
 from cluster import Cluster, Random, run, until
-from control_relay import GREETING, Relay, Way, framed, honest, name_of
+from control_relay import GREETING, Relay, Way, framed, honest
+from zmtp import pack
 
 # Names of messages and of nodes, as msgpack writes them.
 KINDS = "hello welcome heartbeat heartbeat_ack peers ctl.ping prefill_start first_token tokens".split()
@@ -89,12 +92,12 @@ class Relayed(unittest.TestCase):
                 while len(way.raw) < GREETING or len(way.frames) < number:
                     data = connection.recv(1 << 16)
                     if not data:
-                        return list(map(name_of, way.frames))
+                        return list(map(curve.name_of, way.frames))
                     way.feed(data)
                 connection.sendall(parts[number + 1] if number < handshake else b"".join(parts[number + 1 :]))
             except ConnectionError:
                 break
-        return list(map(name_of, way.frames))
+        return list(map(curve.name_of, way.frames))
 
 
 class Open(Relayed):
@@ -278,7 +281,7 @@ class Keyed(Relayed):
         until(lambda: not kinds, attack.count(60, 1200), lambda: f"left: {kinds}")
         for flow in changed:
             self.assertTrue(flow.ended.wait(60), vars(flow.change))
-            names = {name_of(frame) for way in flow.ways.values() for frame in way.frames}
+            names = {curve.name_of(frame) for way in flow.ways.values() for frame in way.frames}
             self.assertLessEqual(names, {b"HELLO", b"WELCOME", b"INITIATE", b"READY", b"ERROR"}, vars(flow.change))
         self.relay.born = None
         self.recovers()
@@ -309,8 +312,41 @@ class Keyed(Relayed):
         self.relay.impostors.clear()
         for flow in tried():
             if not flow.listener:  # The node does not go on after a WELCOME that is not for this HELLO.
-                self.assertEqual([name_of(frame) for frame in flow.ways["to"].frames], [b"HELLO"])
+                self.assertEqual([curve.name_of(frame) for frame in flow.ways["to"].frames], [b"HELLO"])
         self.recovers()
+
+    def test_recorded_messages_stay_closed_when_the_key_set_leaks(self):
+        keys = curve.key_set(os.path.join(self.cluster.dir, "keys"))
+        secrets = [keys[name] for name in ("server-secret", "client-secret", "data-secret")]
+        publics = [keys[name] for name in ("server-public", "client-public")]
+        servers = []
+        flows = [flow for flow in list(self.relay.flows) if min(len(way.frames) for way in flow.ways.values()) > 6]
+        for flow in flows[: attack.count(8, 200)]:
+            to, back = (flow.ways[way].frames[: attack.count(12, 100)] for way in ("to", "from"))
+            opened = curve.Leak(secrets, publics).run(to, back)
+            # The long-term keys protect zeros, and the short-term public key of the server with the cookie.
+            self.assertEqual(sorted(opened), [b"HELLO", b"WELCOME"])
+            servers.append(opened[b"WELCOME"][0][:32])
+        clients = [flow.ways["to"].frames[0][80:112] for flow in flows]
+        for used in (clients, servers):
+            self.assertEqual(len(set(used)), len(used), "a short-term key is used twice")
+        self.open_with_a_short_term_key(keys, publics)
+
+    def open_with_a_short_term_key(self, keys, publics):
+        """The same attempts succeed with the short-term key of one side: they fail elsewhere for want of it alone."""
+        place = (f"127.{self.port >> 8}.{self.port & 255}.1", self.relay.port)
+        with socket.create_connection(place, 60) as connected:
+            client = curve.Client(connected, keys)
+            head = {"v": 1, "type": "ctl.ping", "id": 2, "from": "c9", "inst": os.urandom(16), "epoch": 1}
+            client.say(pack(head), b"")
+            client.receive()
+            client.receive()  # the envelope and the body of its answer
+            flow = self.relay.flows[-1]
+            to, back = (list(flow.ways[way].frames) for way in ("to", "from"))
+        opened = curve.Leak([client.secret], publics).run(to, back)
+        self.assertEqual(sorted(opened), [b"HELLO", b"INITIATE", b"MESSAGE", b"READY", b"WELCOME"])
+        self.assertEqual(len(opened[b"MESSAGE"]), len(to) + len(back) - 4)
+        self.assertEqual(sum(b"ctl.ping" in text for text in opened[b"MESSAGE"]), 2)
 
 
 class Handshake:
