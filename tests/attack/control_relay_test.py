@@ -266,7 +266,8 @@ class Keyed(Relayed):
         kinds = [("mechanism", "both"), *itertools.product(["version"], ["to", "from"])]
         kinds += [*itertools.product(["flip", "repeat"] + attack.count([], ["drop"]), ["to", "from"], [0, 1])]
         kinds.remove(("repeat", "from", 0))  # a WELCOME says the same when it comes twice,
-        kinds.remove(("repeat", "from", 1))  # and the first READY is right
+        kinds.remove(("repeat", "from", 1))  # and the first READY and INITIATE are right
+        kinds.remove(("repeat", "to", 1))
         kinds = self.random.sample(kinds * attack.count(1, 8), len(kinds) * attack.count(1, 8))
         changed = []
 
