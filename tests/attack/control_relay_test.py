@@ -245,13 +245,13 @@ class Keyed(Relayed):
 
     def test_a_changed_message_ends_the_connection_and_the_cluster_recovers(self):
         kinds = []
-        for _ in range(attack.count(1, 60)):
+        for _ in range(attack.count(1, 20)):
             kinds += self.random.sample(CHANGES, len(CHANGES))
         rounds = 0
         while kinds:
             kinds = kinds[4:] + self.round(kinds[:4])
             rounds += 1
-            self.assertLess(rounds, 4 * attack.count(len(CHANGES), 60 * len(CHANGES)))
+            self.assertLess(rounds, 4 * attack.count(len(CHANGES), 20 * len(CHANGES)))
         print(f"{rounds} rounds", flush=True)
 
     def cut(self, port=None):
@@ -309,7 +309,7 @@ class Keyed(Relayed):
         def tried():
             return [flow for flow in self.relay.flows[before:] if flow.port == self.port and flow.ended.is_set()]
 
-        until(lambda: len(tried()) >= attack.count(4, 100), 600, "nodes dial the recording")
+        until(lambda: len(tried()) >= attack.count(4, 40), 600, "nodes dial the recording")
         self.relay.impostors.clear()
         for flow in tried():
             if not flow.listener:  # The node does not go on after a WELCOME that is not for this HELLO.
