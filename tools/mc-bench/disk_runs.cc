@@ -28,7 +28,8 @@ Id128 id_of(uint64_t block) {
   return id;
 }
 
-/// Runs `job(number)` in so many threads until all return, and merges their figures.
+/// Runs `job(number)` in so many threads until all return, and merges their figures. A job does something once even
+/// when its thread gets a processor after its end, so there are figures.
 DiskFigures run_jobs(const DiskPlan& plan, const std::function<void(uint64_t, TimePoint, DiskFigures&)>& job) {
   DiskFigures all;
   std::mutex mutex;
@@ -116,7 +117,8 @@ DiskFigures DiskTarget::put(const DiskPlan& plan) {
   std::atomic<uint64_t> next{next_block_};
   DiskFigures all = run_jobs(plan, [&](uint64_t, TimePoint end, DiskFigures& mine) {
     std::vector<store::Put> puts(plan.depth);
-    for (TimePoint now = steady_now(); now < end;) {
+    TimePoint now = steady_now();
+    do {
       for (store::Put& put : puts) {
         const uint64_t block = next.fetch_add(1, std::memory_order_relaxed);
         put = {.id = id_of(block), .bytes = content(plan, block)};
@@ -129,7 +131,7 @@ DiskFigures DiskTarget::put(const DiskPlan& plan) {
       if (done) continue;
       mine.first_failure = done.error().what;
       return;
-    }
+    } while (now < end);
   });
   next_block_ = next;
   const uint64_t groups = store_->stats().groups - before.groups;
@@ -151,7 +153,8 @@ DiskFigures DiskTarget::get(const DiskPlan& plan) {
       return;
     }
     std::vector<store::Get> gets(plan.depth);
-    for (TimePoint now = steady_now(); now < end;) {
+    TimePoint now = steady_now();
+    do {
       for (size_t i = 0; i < gets.size(); ++i)
         gets[i] = {.id = there[rng.below(there.size())], .room = room->bytes().subspan(i * step, step)};
       store_->get(gets);
@@ -168,7 +171,7 @@ DiskFigures DiskTarget::get(const DiskPlan& plan) {
         if (!right && mine.first_failure.empty())
           mine.first_failure = "block " + std::to_string(block) + ": " + std::string(to_string(get.code));
       }
-    }
+    } while (now < end);
   });
   all.disk_io = disk_io_;
   return all;
