@@ -27,8 +27,10 @@ uint64_t path_failures(Node& node) {
 /// A batch watched until it is done, with a fault in its middle.
 struct Watched {
   Event done;
-  Duration detected{};  // from the fault until the path was given up; zero = never
-  Duration stall{};     // the longest time without a byte after the fault
+  // From the fault until the path was given up. Zero: the batch was done before, because the reader had no processor
+  // while its bytes arrived, and looked at them when all were there. Such a round is made again.
+  Duration detected{};
+  Duration stall{};  // the longest time without a byte after the fault
 };
 
 /// `fault` returns the moment it took effect; it is done once `after` bytes of the batch have arrived.
@@ -74,8 +76,10 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
   const uint32_t sum = crc32c(pair.kv.bytes());
   std::vector<Duration> stalls;
   Duration slowest{};
-  for (int round = 0; round < count(3, 100); ++round) {
+  const size_t rounds = count(3, 100);
+  for (size_t round = 0; stalls.size() < rounds; ++round) {
     CAPTURE(round);
+    REQUIRE(round < 3 * rounds);
     const char* cut = round % 2 == 0 ? "v0" : "v3";  // the reader's end, or the holder's
     const std::string sender = round % 2 == 0 ? "v1" : "v3";
     std::fill(pair.local.bytes().begin(), pair.local.bytes().end(), std::byte{0});
@@ -88,8 +92,7 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
     CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
     CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
     CHECK(pair.reader->close(*batch, in(kLong)).has_value());
-    CHECK(seen.detected > Duration{});
-    stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
+    if (seen.detected > Duration{}) stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
     slowest = std::max(slowest, seen.detected);
     set_link(cut, true);
     // the path is dialled again by itself, and carries
@@ -117,8 +120,10 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
   const Duration detection = Duration(4096ns) * (1 << reader.rdma_timeout) * (1 + reader.rdma_retry);
   std::vector<Duration> stalls;
   Duration slowest{};
-  for (int round = 0; round < count(1, 20); ++round) {
+  const size_t rounds = count(1, 20);
+  for (size_t round = 0; stalls.size() < rounds; ++round) {
     CAPTURE(round);
+    REQUIRE(round < 3 * rounds);
     Netem first("v1", {.mbit_per_s = 80}), second("v3", {.mbit_per_s = 80});  // 0.3 s for 6 MiB
     RdmaPair pair(kBytes, holder_options(), reader);
     Request request = pair.read(0, 0, kBytes);
@@ -132,9 +137,8 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
     CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
     CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
     CHECK(pair.reader->close(*batch, in(kLong)).has_value());
-    CHECK(seen.detected > Duration{});
     CHECK(seen.detected < 5s);  // 1.3 s seen at a load of 10 per core
-    stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
+    if (seen.detected > Duration{}) stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
     slowest = std::max(slowest, seen.detected);
     CHECK(pair.reader->counters().batches_failed == 0);
     CHECK(pair.reader->counters().peers_lost == 0);
