@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
-#include "rfp/shared_words.h"
+#include "base/shared_words.h"
 
 namespace mc::rfp {
 namespace {

@@ -1,7 +1,7 @@
 // shm: reads are loads from the peer's mapped arena. Writes are requests, which the engine copies into the mapped arena
 // before submit() returns. The write that wakes a sleeping peer goes through the engine.
 #include "base/assert.h"
-#include "rfp/shared_words.h"
+#include "base/shared_words.h"
 #include "rfp_windows/engine_window.h"
 #include "rfp_windows/table.h"
 

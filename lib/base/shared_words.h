@@ -1,6 +1,6 @@
-// Copies between this process's memory and memory that another process or a NIC reads and writes at the same time
-// (internal). Each 8-byte word is copied whole, and nothing holds between words, so every copy is checked by the CRC32C
-// of its slot. Both addresses are 8-byte aligned, and both ranges hold `bytes` rounded up to 8.
+// Copies between this process's memory and memory that another thread, another process or a NIC reads and writes at the
+// same time. Each 8-byte word is copied whole, and nothing holds between words, so whoever reads checks each copy, for
+// example by a CRC32C in it. Both addresses are 8-byte aligned, and both ranges hold `bytes` rounded up to 8.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "base/assert.h"
 
-namespace mc::rfp {
+namespace mc {
 
 inline uint64_t load_word(const std::byte* from) {
   auto& word = *reinterpret_cast<uint64_t*>(const_cast<std::byte*>(from));
@@ -24,7 +24,7 @@ inline void load_words(std::byte* to, const std::byte* from, size_t bytes) {
   }
 }
 
-/// The first word, which is a slot's sequence, becomes visible last.
+/// The first word becomes visible last.
 inline void store_words(std::byte* to, const std::byte* from, size_t bytes) {
   MC_ASSERT_EQ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 8, 0u);
   const auto put = [&](size_t at, std::memory_order order) {
@@ -34,4 +34,4 @@ inline void store_words(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) put(0, std::memory_order_release);  // pairs with the acquire in load_word
 }
 
-}  // namespace mc::rfp
+}  // namespace mc
