@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kv/block_table.h"
+
 namespace mc::kv {
 
 std::string_view to_string(Removal removal) {
@@ -17,6 +19,7 @@ std::string_view to_string(Removal removal) {
 
 void EventLog::append(BlockEvent event) {
   event.seq = ++last_seq_;
+  if (table_) table_->apply(event);
   events_.push_back(event);
   if (events_.size() > event_count_max_) {
     events_.pop_front();

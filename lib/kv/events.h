@@ -14,6 +14,7 @@
 
 namespace mc::kv {
 
+class BlockTable;
 using wire::Tier;
 
 /// The reason why a block was removed.
@@ -42,6 +43,8 @@ class EventLog {
  public:
   explicit EventLog(size_t event_count_max = 1 << 16) : event_count_max_(event_count_max) {}
   void append(BlockEvent event);  // assigns the event's number
+  /// Each event from now on changes `table`, which outlives the log.
+  void publish_to(BlockTable& table) { table_ = &table; }
   /// Takes all events (or the oldest `count_max`), oldest first.
   std::vector<BlockEvent> drain(size_t count_max = SIZE_MAX);
   /// Number of the newest event ever appended; 0 before the first. A snapshot carries it.
@@ -55,6 +58,7 @@ class EventLog {
   uint64_t last_seq_ = 0;
   uint64_t lost_count_ = 0;
   std::deque<BlockEvent> events_;
+  BlockTable* table_ = nullptr;
 };
 
 /// A resident block as listed in a snapshot.

@@ -1,0 +1,56 @@
+// The table of a node's blocks that is read while the node changes it (wire/block_index.h). The thread that owns the
+// node's pools writes it with each block event. Any thread reads it, and so may other processes: no reader waits for
+// the writer, and none delays it.
+//
+// The table says what the node has, and promises nothing: only a lease keeps a block. It may lack blocks, because a
+// block whose two buckets are full is left out, and a reader gives up after a few copies that mix two states.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/events.h"
+#include "wire/block_index.h"
+
+namespace mc::kv {
+
+class BlockTable {
+ public:
+  static constexpr uint64_t kBucketsMax = uint64_t{1} << 18;  // 64 MiB
+
+  /// The size of a table for so many blocks, which fill three quarters of it at most. A table has kBucketsMax buckets
+  /// at most.
+  static size_t bytes_for(uint64_t blocks);
+  /// `memory` outlives the table. It is 8-byte aligned, and its size is one of bytes_for(). `epoch` is drawn for each
+  /// start of the node.
+  BlockTable(std::span<std::byte> memory, uint64_t epoch);
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+
+  // ---- the thread of the pools ----
+  void apply(const BlockEvent& event);
+  /// Number of blocks in the table.
+  uint64_t blocks() const { return blocks_; }
+  /// Number of times that a block was left out.
+  uint64_t left_out() const { return left_out_; }
+
+  // ---- any thread ----
+  wire::HeldIn find(const BlockHash& hash) const;
+  std::vector<wire::HeldIn> find(std::span<const BlockHash> hashes) const;
+  uint64_t epoch() const { return epoch_; }
+  uint64_t buckets() const { return memory_.size() / sizeof(wire::BlockBucket); }
+
+ private:
+  std::span<std::byte> bucket_at(uint64_t bucket) const;
+  wire::BlockBucket own_copy(uint64_t bucket) const;
+  void write(uint64_t bucket, wire::BlockBucket changed);
+  void add(const BlockHash& hash, wire::HeldIn tier);
+
+  std::span<std::byte> memory_;
+  uint64_t epoch_;
+  uint64_t blocks_ = 0, left_out_ = 0;
+};
+
+}  // namespace mc::kv
