@@ -65,6 +65,31 @@ bool LeaseCarrier::send_grant(const Send& send, const wire::LeaseGrant& grant, T
   return false;
 }
 
+void LeaseCarrier::look_up(const Lookup& lookup, TimePoint now) {
+  MC_ASSERT(!lookup.hashes.empty() && lookup.hashes.size() <= wire::kLookupBlocksMax);
+  ++stats_.lookups_asked;
+  const Looking looking{lookup.lookup, lookup.hashes.size()};
+  const auto payload = wire::encode_lookup(lookup.hashes);
+  const uint64_t number = lines_.call(lookup.instance, wire::LeaseMethod::lookup, payload, now);
+  if (number == 0) return end_lookup(looking, Code::busy, 0, {});
+  const bool fresh = lookups_.try_emplace({lookup.instance, number}, looking).second;
+  MC_ASSERT(fresh);
+}
+
+void LeaseCarrier::end_lookup(const Looking& looking, Code code, uint16_t status, std::span<const uint8_t> payload) {
+  LookedUp answer{looking.lookup, code, {}};
+  if (code == Code::ok && status != static_cast<uint16_t>(wire::LeaseStatus::done)) answer.code = Code::unsupported;
+  if (answer.code == Code::ok) {
+    auto held = wire::decode_held(payload, looking.blocks);
+    if (held)
+      answer.held = std::move(*held);
+    else
+      answer.code = held.error().code;
+  }
+  stats_.lookups_failed += answer.code != Code::ok;
+  answered_.push_back(std::move(answer));
+}
+
 void LeaseCarrier::heard(const Received& message, TimePoint now) {
   if (const auto* grant = std::get_if<wire::LeaseGrant>(&message.message)) {
     note_time({message.instance, grant->lease}, false, now);
@@ -79,6 +104,11 @@ void LeaseCarrier::heard(const Received& message, TimePoint now) {
 
 void LeaseCarrier::on_answer(const InstanceId& holder, uint64_t number, Code code, uint16_t status,
                              std::span<const uint8_t> payload, TimePoint now) {
+  if (const auto lookup = lookups_.find({holder, number}); lookup != lookups_.end()) {
+    const Looking looking = lookup->second;
+    lookups_.erase(lookup);
+    return end_lookup(looking, code, status, payload);
+  }
   const auto at = calls_.find({holder, number});
   if (at == calls_.end()) return;
   Call call = std::move(at->second);
@@ -118,8 +148,11 @@ void LeaseCarrier::fail(Call call) {
 
 void LeaseCarrier::calls_lost(const InstanceId& holder, TimePoint now) {
   std::vector<uint64_t> numbers;
-  for (auto at = calls_.lower_bound({holder, 0}); at != calls_.end() && at->first.first == holder; ++at)
-    numbers.push_back(at->first.second);
+  const auto add = [&](const auto& open) {
+    for (auto at = open.lower_bound({holder, 0}); at != open.end() && at->first.first == holder; ++at)
+      numbers.push_back(at->first.second);
+  };
+  add(calls_), add(lookups_);
   for (const uint64_t number : numbers) on_answer(holder, number, Code::peer_lost, 0, {}, now);
 }
 
@@ -142,9 +175,22 @@ void LeaseCarrier::on_request(const NodeId& name, const InstanceId& reader, uint
     if (!message) return refuse(reader, number, now);
     received_.push_back({name, reader, std::move(*message)});
     (void)lines_.answer(reader, number, wire::LeaseStatus::done, {}, now);
+  } else if (method == static_cast<uint16_t>(wire::LeaseMethod::lookup)) {
+    serve_lookup(reader, number, payload, now);
   } else {
     refuse(reader, number, now);
   }
+}
+
+void LeaseCarrier::serve_lookup(const InstanceId& reader, uint64_t number, std::span<const uint8_t> payload,
+                                TimePoint now) {
+  const auto hashes = table_ ? wire::decode_lookup(payload) : Error{Code::unsupported, ""};
+  if (!hashes) return refuse(reader, number, now);
+  ++stats_.lookups_served;
+  std::vector<uint8_t> held;
+  for (const wire::HeldIn tiers : table_->find(*hashes)) held.push_back(static_cast<uint8_t>(tiers));
+  const bool fits = lines_.answer(reader, number, wire::LeaseStatus::done, held, now);
+  MC_ASSERT(fits);
 }
 
 void LeaseCarrier::on_time(TimePoint now) {
@@ -167,6 +213,10 @@ void LeaseCarrier::requests_lost(const InstanceId& reader) {
 }
 
 void LeaseCarrier::forget(const InstanceId& instance) {
+  for (auto at = lookups_.lower_bound({instance, 0}); at != lookups_.end() && at->first.first == instance;) {
+    end_lookup(at->second, Code::peer_lost, 0, {});
+    at = lookups_.erase(at);
+  }
   erase_instance(calls_, instance);
   erase_instance(leasing_, instance);
   erase_instance(granted_, instance);
@@ -178,6 +228,13 @@ std::optional<Received> LeaseCarrier::next() {
   if (received_.empty()) return std::nullopt;
   Received out = std::move(received_.front());
   received_.pop_front();
+  return out;
+}
+
+std::optional<LookedUp> LeaseCarrier::next_answer() {
+  if (answered_.empty()) return std::nullopt;
+  LookedUp out = std::move(answered_.front());
+  answered_.pop_front();
   return out;
 }
 

@@ -13,6 +13,10 @@
 // A release must not overtake its request. It goes over the channel only when the grant came over it. While the call of
 // the request is open, the release waits for its end.
 //
+// Lookups travel over channels alone. The holder answers them from the table that it publishes (kv/block_table.h), so
+// they do not wait for its state machine. A lookup without a channel has failed, and the reader does without the
+// answer.
+//
 // Payloads come from peers that proved to belong to the cluster, and they may still be garbage: decoding bounds them.
 #pragma once
 
@@ -24,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/block_table.h"
 #include "node/node.h"
 #include "wire/lease_call.h"
 
@@ -47,11 +52,13 @@ class LeaseCarrier {
  public:
   /// Counts since the start. This node is the reader of the first three, and the holder of the others.
   struct Stats {
-    uint64_t by_channel = 0, by_control = 0;  // lease requests, by the way that they took first
-    uint64_t repeated = 0;                    // requests and releases whose call failed
-    uint64_t served = 0;                      // lease requests that came by channel
-    uint64_t late = 0;                        // grants that did not fit into a slot, or did not come at once
-    uint64_t refused = 0;                     // calls with wrong bytes or with a number in use
+    uint64_t by_channel = 0, by_control = 0;         // lease requests, by the way that they took first
+    uint64_t repeated = 0;                           // requests and releases whose call failed
+    uint64_t served = 0;                             // lease requests that came by channel
+    uint64_t late = 0;                               // grants that did not fit into a slot, or did not come at once
+    uint64_t refused = 0;                            // calls with wrong bytes or with a number in use
+    uint64_t lookups_asked = 0, lookups_failed = 0;  // of this node; a lookup without a channel has failed
+    uint64_t lookups_served = 0;
   };
   struct Time {
     bool by_channel = false;  // the way that the grant came by
@@ -65,6 +72,11 @@ class LeaseCarrier {
   bool send(const Send& send, TimePoint now);
   /// A message came by control; the machine gets it as well.
   void heard(const Received& message, TimePoint now);
+
+  /// A LookedUp follows from next_answer().
+  void look_up(const Lookup& lookup, TimePoint now);
+  /// Lookups of peers are refused without a table. `table` outlives the carrier.
+  void answer_from(const kv::BlockTable& table) { table_ = &table; }
 
   /// A call has ended. `payload` is valid when `code` is ok.
   void on_answer(const InstanceId& holder, uint64_t number, Code code, uint16_t status,
@@ -85,13 +97,15 @@ class LeaseCarrier {
 
   /// The next message for the machine.
   std::optional<Received> next();
+  /// The next answer for the machine.
+  std::optional<LookedUp> next_answer();
   /// Messages that must go by control now, in order.
   std::vector<Send> take_fallen() { return std::exchange(fallen_, {}); }
   /// Times since the last call; at most kTimesKept.
   std::vector<Time> take_times() { return std::exchange(times_, {}); }
   const Stats& stats() const { return stats_; }
   /// No call and no request is open.
-  bool idle() const { return calls_.empty() && asked_.empty(); }
+  bool idle() const { return calls_.empty() && asked_.empty() && lookups_.empty(); }
 
  private:
   static constexpr size_t kTimesKept = 4096, kLeasesKept = 4096;
@@ -101,11 +115,17 @@ class LeaseCarrier {
     Send message;
     bool released = false;  // the reader has given up the lease meanwhile
   };
+  struct Looking {
+    uint64_t lookup = 0;
+    size_t blocks = 0;
+  };
   struct Asked {
     uint64_t number = 0;
     TimePoint at{};
   };
 
+  void end_lookup(const Looking& looking, Code code, uint16_t status, std::span<const uint8_t> payload);
+  void serve_lookup(const InstanceId& reader, uint64_t number, std::span<const uint8_t> payload, TimePoint now);
   bool send_request(const Send& send, const wire::LeaseRequest& request, TimePoint now);
   bool send_release(const Send& send, const wire::LeaseRelease& release, TimePoint now);
   bool send_grant(const Send& send, const wire::LeaseGrant& grant, TimePoint now);
@@ -118,11 +138,14 @@ class LeaseCarrier {
 
   LeaseLines& lines_;
   std::map<Key, Call> calls_;         // open, by number of the call
+  std::map<Key, Looking> lookups_;    // open, by number of the call
   std::map<Key, uint64_t> leasing_;   // open calls of requests, by number of the lease
   std::map<Key, TimePoint> granted_;  // leases whose grant came over a channel: when it came
   std::map<Key, TimePoint> began_;    // when a lease without a grant was requested
   std::map<Key, Asked> asked_;        // requests of readers without an answer, by lease
+  const kv::BlockTable* table_ = nullptr;
   std::deque<Received> received_;
+  std::deque<LookedUp> answered_;
   std::vector<Send> fallen_;
   std::vector<Time> times_;
   Stats stats_;

@@ -4,7 +4,7 @@
 //
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
-//   KV       ReadDone                        ->   Read, CancelRead
+//   KV       ReadDone, LookedUp              ->   Read, CancelRead, Lookup
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, CollectSteps,
 //                                                 LeaveBatch
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
@@ -16,7 +16,8 @@
 //   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone, ChunkDone or StepDone,
-// also after a cancel, and every DiskWrite and DiskLoad by DiskWritten or DiskLoaded. Until then the role must not free
+// also after a cancel, every DiskWrite and DiskLoad by DiskWritten or DiskLoaded, and every Lookup by LookedUp. Until
+// then the role must not free
 // the pages that the action names. Messages of one peer instance arrive in order or not at all.
 #pragma once
 
@@ -35,6 +36,7 @@
 #include "node/orders.h"
 #include "node/reason.h"
 #include "sched/breaker.h"
+#include "wire/block_index.h"
 #include "wire/messages.h"
 #include "wire/notify.h"
 
@@ -73,6 +75,14 @@ struct ReadDone {
   Code code = Code::ok;
   std::string what;
   bool refused = false;  // by a stage of the reader's pipeline (node/block_reads.h), which has not begun it
+};
+
+/// The end of a Lookup. ok: `held` says for each of its blocks where the node had it. Other codes: the node has not
+/// answered, and may have any of them.
+struct LookedUp {
+  uint64_t lookup = 0;
+  Code code = Code::ok;
+  std::vector<wire::HeldIn> held;
 };
 
 /// The extents of `layer` of a chunk's blocks are sealed. crcs[i] belongs to block first_block + i.
@@ -217,7 +227,7 @@ struct ClientCancel {
 
 using EventVariant =
     std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel,
-                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed, BlockOrder>;
+                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
@@ -237,6 +247,14 @@ struct SendNotify {
 /// The membership has changed. Send, SendNotify and Read may use these names, instances and addresses.
 struct SetPeers {
   std::vector<wire::Peer> peers;
+};
+
+/// Asks a node which of these blocks it has. It keeps none of them. Only workers with WorkerOptions::lookups ask.
+struct Lookup {
+  uint64_t lookup = 0;
+  NodeId node;
+  InstanceId instance;
+  std::vector<BlockHash> hashes;  // 1 to wire::kLookupBlocksMax
 };
 
 struct ReadSlice {
@@ -450,7 +468,7 @@ struct RequestRetried {
 
 using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers,
                                    CancelRun, JoinBatch, RunStep, CollectSteps, LeaveBatch, Reply, BreakerChanged,
-                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer>;
+                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer, Lookup>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

@@ -1,11 +1,14 @@
 // Lease messages (wire/lease_messages.h) as calls of a remote-fetch channel (wire/rfp_slot.h). The payload of a request
-// and of a response is the body that the control message would have, so both ways decode by the same rules.
+// and of a response is the body that the control message would have, so both ways decode by the same rules. Lookups
+// have no control message (wire/block_index.h).
 //
 //   method     payload of the request   response of status `done`
 //   lease      LeaseRequest             LeaseGrant
 //   release    LeaseRelease             empty
+//   lookup     block ids                where the holder has each block; it keeps none of them
 //
-// A node that keeps leases accepts one channel from each peer. Numbers are part of the format: they never change.
+// A node that keeps leases accepts one channel from each peer. A holder refuses a method that it does not have. Numbers
+// are part of the format: they never change.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +17,7 @@
 
 namespace mc::wire {
 
-enum class LeaseMethod : uint16_t { lease = 1, release = 2 };
+enum class LeaseMethod : uint16_t { lease = 1, release = 2, lookup = 3 };
 
 enum class LeaseStatus : uint16_t {
   done = 0,
@@ -22,7 +25,8 @@ enum class LeaseStatus : uint16_t {
   refused = 2,     // the request is none that the holder understands
 };
 
-/// Slots of every lease channel: a request of 800 blocks fits, and a grant of 100 to 300, by the number of layers.
+/// Slots of every lease channel: a request of 800 blocks fits, and a grant of 100 to 300, by the number of layers. A
+/// lookup of kLookupBlocksMax blocks fits.
 inline constexpr RfpGeometry kLeaseGeometry{.slots = 4, .request_bytes = 16 << 10, .response_bytes = 32 << 10};
 
 }  // namespace mc::wire

@@ -1,9 +1,12 @@
 // links: node
-// Calls over lease channels: the first byte picks request or answer, the second its method or status, the rest is the
-// payload that a peer wrote. Each request gets one answer at most and reaches the machine or is refused. An answer
-// brings the grant of the lease that was requested, or the request is repeated by control.
+// Calls over lease channels: the first byte picks a request, an answer to a lease request or one to a lookup. The
+// second byte is its method or status, and the rest is the payload that a peer wrote. Each request gets one answer at
+// most: it reaches the machine, is a lookup, or is refused. An answer to a lease request brings the grant of the lease
+// that was requested, or the request is repeated by control. A lookup ends once, with a tier for each of its blocks or
+// with an error.
 #include <cstdlib>
 #include <set>
+#include <vector>
 
 #include "fuzz_target.h"
 #include "node/lease_carrier.h"
@@ -26,7 +29,10 @@ struct Lines final : node::LeaseLines {
 
 void try_request(uint16_t method, std::span<const uint8_t> payload) {
   Lines lines;
+  std::vector<uint64_t> memory(kv::BlockTable::bytes_for(1) / 8);
+  kv::BlockTable table(std::as_writable_bytes(std::span(memory)), 1);
   node::LeaseCarrier holder(lines);
+  holder.answer_from(table);
   size_t heard = 0;
   for (const uint64_t number : {1, 2}) {
     lines.open.insert(number);
@@ -39,7 +45,7 @@ void try_request(uint16_t method, std::span<const uint8_t> payload) {
       if (holder.idle()) std::abort();
     }
   }
-  if (heard + holder.stats().refused != 2) std::abort();
+  if (heard + holder.stats().refused + holder.stats().lookups_served != 2) std::abort();
   holder.on_time(TimePoint{} + 1s);
   if (!lines.open.empty() || !holder.idle()) std::abort();
 }
@@ -59,12 +65,28 @@ void try_answer(uint16_t status, std::span<const uint8_t> payload) {
   if (message && std::get<wire::LeaseGrant>(message->message).lease != kLease) std::abort();
 }
 
+void try_lookup(uint16_t status, std::span<const uint8_t> payload) {
+  Lines lines;
+  node::LeaseCarrier reader(lines);
+  reader.look_up({kLease, "p0", {}, std::vector<BlockHash>(2)}, {});
+  reader.on_answer({}, 1, Code::ok, status, payload, {});
+  const auto answer = reader.next_answer();
+  if (!reader.idle() || !answer || answer->lookup != kLease || reader.next_answer()) std::abort();
+  if (answer->held.size() != (answer->code == Code::ok ? 2u : 0u)) std::abort();
+  for (const wire::HeldIn held : answer->held)
+    if (held > wire::HeldIn::both) std::abort();
+}
+
 }  // namespace
 
 FUZZ_TARGET(lease_call) {
   if (size < 2) return 0;
   const std::span payload(data + 2, size - 2);
-  data[0] % 2 == 0 ? try_request(data[1] % 4, payload) : try_answer(data[1] % 4, payload);
+  switch (data[0] % 3) {
+    case 0: try_request(data[1] % 5, payload); break;
+    case 1: try_answer(data[1] % 4, payload); break;
+    default: try_lookup(data[1] % 4, payload);
+  }
   return 0;
 }
 
