@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/hash.h"
@@ -53,39 +54,99 @@ std::vector<const wire::Peer*> Demoter::willing(const std::vector<const wire::Pe
 }
 
 bool Demoter::due(TimePoint now) const {
-  return now >= next_ && offers_.size() < kDemotionsInFlight && shelf_.pool.pages_over(above_) > 0;
+  return now >= next_ && !question_ && offers_.size() < kDemotionsInFlight && shelf_.pool.pages_over(above_) > 0;
+}
+
+bool Demoter::is_demoted(const BlockHash& hash, TimePoint now) const {
+  const auto known = demoted_.find(hash);
+  return known != demoted_.end() && (!lookups_ || now - known->second.at < kKnownFor);
 }
 
 // The coldest chain that no cache node holds completely, from its head. A tail without its head is useless, and the
 // head is the part that other prompts share. Blocks go in order of eviction, so the chain of the next leaf to be
 // evicted comes first.
-std::vector<kv::PageIndex> Demoter::cold_chain(NamespaceId& ns) const {
+std::vector<kv::PageIndex> Demoter::cold_chain(size_t pages_max, TimePoint now) const {
   const kv::Pool& pool = shelf_.pool;
   for (const kv::PageIndex leaf : pool.candidates(kLeavesLooked)) {
     std::vector<kv::PageIndex> chain;
     for (kv::PageIndex page = leaf; page != kv::kNoPage; page = pool.find(pool.meta(page).parent)) {
-      if (!demoted_.contains(pool.meta(page).hash) && pool.leases(page) == 0) chain.push_back(page);
+      if (!is_demoted(pool.meta(page).hash, now) && pool.leases(page) == 0) chain.push_back(page);
       if (pool.meta(page).parent.is_zero()) break;
     }
     if (chain.empty()) continue;
-    ns = pool.meta(leaf).name_space;
     std::reverse(chain.begin(), chain.end());
-    if (chain.size() > kDemotePages) chain.resize(kDemotePages);
+    if (chain.size() > pages_max) chain.resize(pages_max);
     return chain;
   }
   return {};
+}
+
+/// The next blocks of the last answer that no cache node has and that are still here.
+std::vector<kv::PageIndex> Demoter::take_answered(TimePoint now) {
+  std::vector<kv::PageIndex> out;
+  size_t looked = 0;
+  for (; looked < answered_.size() && out.size() < kDemotePages; ++looked) {
+    const BlockHash& hash = answered_[looked];
+    const kv::PageIndex page = shelf_.pool.find(hash);
+    if (page != kv::kNoPage && !is_demoted(hash, now) && shelf_.pool.leases(page) == 0) out.push_back(page);
+  }
+  answered_.erase(answered_.begin(), answered_.begin() + static_cast<std::ptrdiff_t>(looked));
+  return out;
+}
+
+/// The cache node to which a chain goes. A block that a cache node had lately is asked of that node.
+const wire::Peer& Demoter::cache_of(const std::vector<kv::PageIndex>& chain,
+                                    const std::vector<const wire::Peer*>& caches, TimePoint now) {
+  const BlockHash& first = shelf_.pool.meta(chain.front()).hash;
+  if (const auto known = demoted_.find(first); known != demoted_.end())
+    for (const wire::Peer* cache : caches)
+      if (cache->instance == known->second.cache) return *cache;
+  return *cache_for(first, willing(caches, now));
+}
+
+void Demoter::ask(const std::vector<kv::PageIndex>& chain, const wire::Peer& cache, uint64_t id, Actions& out) {
+  MC_ASSERT(lookups_ && !question_ && !chain.empty());
+  Question question{id, cache.instance, {}};
+  for (const kv::PageIndex page : chain) question.hashes.push_back(shelf_.pool.meta(page).hash);
+  out.push_back(Lookup{id, cache.name, cache.instance, question.hashes});
+  question_ = std::move(question);
+}
+
+// Without an answer the blocks are offered, as they are where there are no lookups.
+void Demoter::on_looked_up(const LookedUp& answer, TimePoint now) {
+  if (!question_ || question_->lookup != answer.lookup) return;
+  const Question question = std::move(*question_);
+  question_.reset();
+  next_ = now;
+  answered_ = question.hashes;
+  if (answer.code != Code::ok) return;
+  MC_ASSERT_EQ(answer.held.size(), question.hashes.size());
+  for (size_t i = 0; i < question.hashes.size(); ++i) {
+    const BlockHash& hash = question.hashes[i];
+    const auto known = demoted_.find(hash);
+    if (answer.held[i] != wire::HeldIn::none) {
+      if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {question.cache, now};
+    } else if (known != demoted_.end() && known->second.cache == question.cache) {
+      demoted_.erase(known);
+    }
+  }
 }
 
 void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts,
                     uint64_t id, TimePoint now, Actions& out) {
   if (caches.empty()) return;
   next_ = now + kDemoteEvery;
+  std::vector<kv::PageIndex> pages = take_answered(now);
+  if (pages.empty()) {
+    pages = cold_chain(lookups_ ? wire::kLookupBlocksMax : kDemotePages, now);
+    if (pages.empty()) return;
+    if (lookups_) return ask(pages, cache_of(pages, caches, now), id, out);
+  }
   wire::DemoteOffer message;
-  const std::vector<kv::PageIndex> pages = cold_chain(message.ns);
-  if (pages.empty()) return;
+  message.ns = shelf_.pool.meta(pages.front()).name_space;
   const auto lease = shelf_.leases.grant("demote", pages, now + kDemoteTtl);
   if (!lease) return;
-  const wire::Peer& cache = *cache_for(shelf_.pool.meta(pages.front()).hash, willing(caches, now));
+  const wire::Peer& cache = cache_of(pages, caches, now);
   Offer offer{cache.name, cache.instance, *lease, now + kDemoteTtl, {}};
   message.lease = id;
   message.kv_namespace = kv_namespace_;
@@ -113,14 +174,14 @@ void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message, TimeP
   (void)shelf_.leases.release(it->second.lease);
   // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
-    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = it->second.instance;
+    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {it->second.instance, now};
   const bool is_damaged = reason_named(message.reason) == Reason::corrupt;
   if (message.stored.empty() && !is_damaged) refused_[it->second.instance] = now + kRefusedFor;
   // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
   // and again.
   if (is_damaged)
     for (const auto& hash : it->second.hashes)
-      if (shelf_.pool.find(hash) != kv::kNoPage && !demoted_.contains(hash))
+      if (shelf_.pool.find(hash) != kv::kNoPage && !is_demoted(hash, now))
         shelf_.pool.remove(hash, kv::Removal::corrupt);
   offers_.erase(it);
 }
@@ -139,7 +200,7 @@ void Demoter::drop(const InstanceId& instance) {
     (void)shelf_.leases.release(offer.second.lease);
     return true;
   });
-  std::erase_if(demoted_, [&](const auto& entry) { return entry.second == instance; });
+  std::erase_if(demoted_, [&](const auto& entry) { return entry.second.cache == instance; });
   refused_.erase(instance);
 }
 

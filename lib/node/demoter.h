@@ -1,7 +1,14 @@
 // Demotion: when a node fills up, it offers cold blocks to a cache node, which reads them before they are evicted.
+//
+// Where the host carries lookups, the node first asks the cache node which blocks of a chain it has. An offer describes
+// each block and goes through the cache node's state machine, 32 blocks at a time; a lookup names up to 1,000 blocks
+// and does not. So a prefix that a cache node has already, because another node computed it too, costs one lookup. The
+// answer is also how this node learns that a cache node has evicted blocks since it took them: knowledge of more than
+// kKnownFor counts as none, and such blocks are asked for again, and offered again, before they are lost here.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,16 +28,20 @@ class Demoter {
  public:
   /// `shelf` and `names` must outlive the demoter. Blocks are offered while more than the share `above` of the shelf's
   /// pages is taken. `kv_namespace` is the namespace id of the blocks without a salt.
-  Demoter(Shelf& shelf, double above, std::string kv_namespace, const NamespaceBook& names)
-      : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)), names_(names) {}
+  /// `lookups`: the host carries them.
+  Demoter(Shelf& shelf, double above, std::string kv_namespace, const NamespaceBook& names, bool lookups)
+      : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)), names_(names), lookups_(lookups) {}
 
   /// Whether an offer may be due.
   bool due(TimePoint now) const;
-  /// Offers the coldest chain to that of `caches` which keeps its first block, under the lease number `id`. Cache nodes
-  /// that refused an offer lately come last. `parts`: the members of this node's pipeline.
+  /// Offers the coldest chain to that of `caches` which keeps its first block, under the lease number `id`, or asks
+  /// this cache node by a lookup of that number. Cache nodes that refused an offer lately come last. `parts`: the
+  /// members of this node's pipeline.
   void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
              TimePoint now, Actions& out);
   void on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now);
+  /// The answer to a lookup.
+  void on_looked_up(const LookedUp& answer, TimePoint now);
   /// The lease of an offer has expired.
   void expired(kv::LeaseId lease);
   /// The node is gone, and so are the blocks that it held if it was a cache node.
@@ -47,7 +58,23 @@ class Demoter {
     TimePoint until;
     std::vector<BlockHash> hashes;
   };
-  std::vector<kv::PageIndex> cold_chain(NamespaceId& ns) const;
+  struct Question {  // a lookup
+    uint64_t lookup = 0;
+    InstanceId cache;
+    std::vector<BlockHash> hashes;
+  };
+  struct Known {
+    InstanceId cache;
+    TimePoint at{};  // when the cache node said that it has the block
+  };
+  static constexpr Duration kKnownFor = 10s;
+
+  bool is_demoted(const BlockHash& hash, TimePoint now) const;
+  std::vector<kv::PageIndex> cold_chain(size_t pages_max, TimePoint now) const;
+  std::vector<kv::PageIndex> take_answered(TimePoint now);
+  const wire::Peer& cache_of(const std::vector<kv::PageIndex>& chain, const std::vector<const wire::Peer*>& caches,
+                             TimePoint now);
+  void ask(const std::vector<kv::PageIndex>& chain, const wire::Peer& cache, uint64_t id, Actions& out);
   std::vector<const wire::Peer*> willing(const std::vector<const wire::Peer*>& caches, TimePoint now);
 
   Shelf& shelf_;
@@ -55,7 +82,10 @@ class Demoter {
   std::string kv_namespace_;
   const NamespaceBook& names_;
   std::map<uint64_t, Offer> offers_;
-  std::map<BlockHash, InstanceId> demoted_;  // blocks that a cache node holds, as far as this node has learnt
+  bool lookups_;
+  std::optional<Question> question_;         // under way
+  std::vector<BlockHash> answered_;          // of the last answer: those of them that are not demoted are offered next
+  std::map<BlockHash, Known> demoted_;       // blocks that a cache node holds, as far as this node has learnt
   std::map<InstanceId, TimePoint> refused_;  // cache nodes that took nothing of an offer -> time of their next offer
   TimePoint next_{};
 };

@@ -55,6 +55,7 @@ Worker::Worker(WorkerOptions options)
       registration_(options_.name, options_.hello_retry, options_.seed),
       lender_(*this, blocks_.memory(), disk_, options_.lease_ttl_max),
       orders_(*this, shelves_, disk_, blocks_, {options_.kv, memory_of(options_)}) {
+  if (options_.table) blocks_.log().publish_to(*options_.table);
   if (options_.kv.layers > 0) blocks_.names().add_own(options_.kv, options_.model);
   if (options_.page_count == 0) return;
   MC_ASSERT(options_.eviction != nullptr);
@@ -62,7 +63,7 @@ Worker::Worker(WorkerOptions options)
                                    blocks_.log());
   shelf_->slabs.push_back(0);
   add_shelf(*shelf_);
-  demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text(), blocks_.names());
+  demoter_.emplace(*shelf_, options_.demote_above, options_.kv.text(), blocks_.names(), options_.lookups);
 }
 
 void Worker::handle(const Event& event, TimePoint now, Actions& out) {
@@ -92,6 +93,8 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     on_tick(now, out);
   } else if (const auto* order = std::get_if<BlockOrder>(&event)) {
     orders_.on_order(*order, now, out);
+  } else if (const auto* answer = std::get_if<LookedUp>(&event)) {
+    if (demoter_) demoter_->on_looked_up(*answer, now);
   } else {
     if (disk_.on_event(
             event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))

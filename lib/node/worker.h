@@ -56,7 +56,9 @@ struct WorkerOptions {
   Duration lease_ttl_max = 30s;
   const kv::Eviction* eviction = &kv::kLruTail;  // order in which blocks leave memory
   DiskTierOptions disk;
-  double demote_above = 0.85;  // share of taken pages above which cold blocks are offered to an mc-cache
+  kv::BlockTable* table = nullptr;  // follows the blocks and outlives the worker; null: none
+  bool lookups = false;             // the host carries lookups
+  double demote_above = 0.85;       // share of taken pages above which cold blocks are offered to an mc-cache
   uint64_t seed = 0;
 };
 

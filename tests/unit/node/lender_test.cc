@@ -159,7 +159,7 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   Source source;
   source.publish(4);
   NamespaceBook names;
-  Demoter demoter(source.shelf, 0.2, "text", names);
+  Demoter demoter(source.shelf, 0.2, "text", names, false);
   const wire::Peer cache{"c0", instance(3), wire::Role::cache, "", {}};
   TimePoint now{};
   CHECK(demoter.due(now));
@@ -189,7 +189,7 @@ TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and 
   Source source;
   source.publish(4);
   NamespaceBook names;
-  Demoter demoter(source.shelf, 0.2, "text", names);
+  Demoter demoter(source.shelf, 0.2, "text", names, false);
   const wire::Peer c0{"c0", instance(3), wire::Role::cache, "", {}}, c1{"c1", instance(4), wire::Role::cache, "", {}};
   const std::vector<const wire::Peer*> both{&c0, &c1};
   const wire::Peer& first = *cache_for(source.hashes[0], both);
