@@ -2,31 +2,11 @@
 #pragma once
 
 #include "base/cli.h"
+#include "verbs/asked_prompt.h"
 #include "verbs/block_verbs.h"
 
 namespace mc::flags {
 
-inline constexpr Flag kWarmModel{.name = "model",
-                                 .letter = 'm',
-                                 .value = "M",
-                                 .help = "name of the model; needed where the conductor serves several",
-                                 .one_shot = true};
-inline constexpr Flag kWarmFile{.name = "prompt-file",
-                                .letter = 'f',
-                                .value = "FILE",
-                                .help = "the beginning of the prompts to come, as text; - is stdin",
-                                .one_shot = true};
-inline constexpr Flag kWarmChat{.name = "chat",
-                                .kind = FlagKind::choice,
-                                .value = "ROLE",
-                                .fallback = "none",
-                                .help = "FILE is the first message of a chat, of this role; none: it is plain text",
-                                .choices = "none|system|user",
-                                .one_shot = true};
-inline constexpr Flag kWarmSystem{.name = "system",
-                                  .value = "TEXT",
-                                  .help = "the system message of the chat; FILE, if any, is the user's message",
-                                  .one_shot = true};
 inline constexpr Flag kWarmPin{.name = "pin",
                                .kind = FlagKind::duration,
                                .value = "T",
@@ -48,8 +28,8 @@ inline constexpr Flag kWarmCopies{.name = "copies",
 namespace mc::verbs {
 
 inline constexpr const Flag* kWarmFlags[] = {
-    &flags::kWarmFile,   &flags::kWarmChat,      &flags::kWarmSystem,   &flags::kWarmModel, &flags::kWarmPin,
-    &flags::kWarmCopies, &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKey,    &flags::kJson};
+    &flags::kChainFile,  &flags::kChainChat,     &flags::kChainSystem,  &flags::kChainModel, &flags::kWarmPin,
+    &flags::kWarmCopies, &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKey,     &flags::kJson};
 
 /// Asks the conductor of this run directory for one token of the prompt, moves the blocks to the nodes that lack them,
 /// and pins them. Exit 1 when a node had no room for all of them.

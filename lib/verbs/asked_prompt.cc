@@ -1,0 +1,133 @@
+#include "verbs/asked_prompt.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/assert.h"
+#include "base/errors.h"
+#include "base/fd.h"
+#include "ctl/ctl.h"
+#include "host/conductor_process.h"
+
+namespace mc::verbs {
+namespace {
+
+constexpr size_t kPromptBytesMax = size_t{16} << 20;
+
+/// The messages with which chats begin, as the flags describe them; null: the prompt is plain text.
+Result<Json> messages_of(const cli::Args& args, const std::string& text) {
+  const std::string role = args.text(flags::kChainChat);
+  const bool has_system = args.present(flags::kChainSystem);
+  if (role == "none" && !has_system) return Json();
+  if (role == "system" && has_system)
+    return user_error(err::kUsage, "the chat has two system messages", "mc-cache " + std::string(args.verb()),
+                      "give --system TEXT, or the file of --chat system");
+  Json messages = Json::array();
+  if (has_system) messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kChainSystem)}}));
+  if (args.present(flags::kChainFile))
+    messages.push(Json::object({{"role", role == "system" ? "system" : "user"}, {"content", text}}));
+  MC_ASSERT(messages.size() > 0);
+  return messages;
+}
+
+/// The prompt as token ids with one more. The last token of a prompt is always computed, so the conductor does not look
+/// for a block that ends with it.
+Result<Json> longer(const BlockDoor& conductor, const Json& request) {
+  Json ids = request["prompt"];
+  if (!ids.is_array()) {
+    Json text = Json::object({{"prompt", ids}});
+    if (request.has("model")) text.set("model", request["model"]);
+    MC_TRY(read, tokenize_prompt(conductor, std::move(text)));
+    ids = std::move(read);
+  }
+  MC_ASSERT(ids.size() > 0);
+  ids.push(Json(ids[ids.size() - 1].as_int()));
+  Json out = request;
+  out.set("prompt", std::move(ids));
+  return out;
+}
+
+}  // namespace
+
+Result<Json> answered_json(const BlockDoor& door, const http::Response& response) {
+  auto json = Json::parse(response.body);
+  if (json) return json;
+  return user_error(err::kPeerGarbage, "the answer is not JSON: " + json.error().what, door.place,
+                    "compare the versions of the conductor and of this program");
+}
+
+Result<BlockDoor> conductor_door(Duration time) {
+  MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
+  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket),
+                 {},
+                 time,
+                 "start the conductor, or set MCT_RUN_DIR to its run directory"};
+  door.headers.push_back({"Content-Type", "application/json"});
+  door.headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
+  return door;
+}
+
+Result<AskedPrompt> explain_prompt(const BlockDoor& conductor, const Json& request) {
+  MC_TRY(response, conductor.call(http::Method::post, "/admin/explain", request.dump()));
+  MC_TRY(json, answered_json(conductor, response));
+  AskedPrompt prompt;
+  const Json& hashes = json["block_hashes"];
+  prompt.tail_tokens = static_cast<uint64_t>(json["tail_tokens"].as_int());
+  prompt.tokens = static_cast<uint64_t>(json["prompt_tokens"].as_int());
+  if (hashes.size() == 0)
+    return user_error(err::kBadValue,
+                      "the prompt of " + std::to_string(prompt.tokens) + " tokens fills no block of " +
+                          std::to_string(json["block_tokens"].as_int()),
+                      "-f", "only full blocks are shared: give a longer prompt");
+  for (const Json& hash : hashes.items()) {
+    const auto id = Id128::from_hex(hash.as_string());
+    if (!id || id->is_zero()) return user_error(err::kPeerGarbage, "the answer names no block", conductor.place);
+    prompt.hashes.push_back(BlockHash{*id});
+  }
+  for (const Json& holder : json["holders"].items())
+    if (static_cast<uint64_t>(holder["match_blocks"].as_int()) == prompt.hashes.size())
+      prompt.holders.emplace_back(holder["node"].as_string());
+  MC_ASSERT(!prompt.hashes.empty());
+  return prompt;
+}
+
+Result<Json> tokenize_prompt(const BlockDoor& conductor, Json request) {
+  request.set("add_generation_prompt", false);
+  MC_TRY(response, conductor.call(http::Method::post, "/tokenize", request.dump()));
+  MC_TRY(json, answered_json(conductor, response));
+  Json ids = json["tokens"];
+  if (!ids.is_array() || ids.size() == 0)
+    return user_error(err::kPeerGarbage, "the answer has no tokens", conductor.place);
+  return ids;
+}
+
+Result<AskedPrompt> explain_whole(const BlockDoor& conductor, Json& request) {
+  MC_TRY(prompt, explain_prompt(conductor, request));
+  if (prompt.tail_tokens > 0) return prompt;
+  MC_TRY(extended, longer(conductor, request));
+  request = std::move(extended);
+  return explain_prompt(conductor, request);
+}
+
+Result<Json> prompt_request(const cli::Args& args, const BlockDoor& conductor) {
+  if (!args.present(flags::kChainFile) &&
+      (!args.present(flags::kChainSystem) || args.text(flags::kChainChat) != "none"))
+    return user_error(err::kUsage, "no prompt is given", "mc-cache " + std::string(args.verb()),
+                      "give the prompt with -f FILE (- is stdin), or a system message with --system TEXT");
+  Result<std::string> text = std::string();
+  if (args.present(flags::kChainFile)) {
+    const std::string& path = args.text(flags::kChainFile);
+    text = path == "-" ? read_to_end(0, kPromptBytesMax) : read_file(path, kPromptBytesMax);
+  }
+  if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
+  MC_TRY(messages, messages_of(args, *text));
+  Json named = Json::object();
+  if (args.present(flags::kChainModel)) named.set("model", args.text(flags::kChainModel));
+  Json request = named;
+  request.set("max_tokens", 1).set("temperature", 0);
+  if (messages.is_null()) return request.set("prompt", *text);
+  MC_TRY(ids, tokenize_prompt(conductor, named.set("messages", std::move(messages))));
+  return request.set("prompt", std::move(ids));
+}
+
+}  // namespace mc::verbs
