@@ -78,6 +78,10 @@ bool LeaseChannels::send(const node::Send& send) {
   return taken;
 }
 
+void LeaseChannels::look_up(const node::Lookup& lookup) {
+  carrier_.look_up(lookup, clock_now());
+}
+
 void LeaseChannels::heard(const node::Event& event) {
   if (const auto* received = std::get_if<node::Received>(&event)) carrier_.heard(*received, clock_now());
 }
@@ -102,11 +106,17 @@ void LeaseChannels::on_peers() {
   flush();
 }
 
-std::optional<node::Event> LeaseChannels::next() {
+/// The next event for the machine that is ready.
+std::optional<node::Event> LeaseChannels::taken() {
   if (auto message = carrier_.next()) return node::Event(std::move(*message));
-  run(clock_now());
-  if (auto message = carrier_.next()) return node::Event(std::move(*message));
+  if (auto answer = carrier_.next_answer()) return node::Event(std::move(*answer));
   return std::nullopt;
+}
+
+std::optional<node::Event> LeaseChannels::next() {
+  if (auto event = taken()) return event;
+  run(clock_now());
+  return taken();
 }
 
 TimePoint LeaseChannels::due() const {
@@ -131,7 +141,9 @@ uint64_t LeaseChannels::call(const InstanceId& holder, wire::LeaseMethod method,
   if (at == clients_.end()) return open(holder, now), 0;
   rfp::ClientEnd& end = *at->second.end;
   if (!end.ready() || end.refused() != Code::ok || !end.client().free()) return 0;
-  const uint32_t fetch = method == wire::LeaseMethod::lease ? kGrantFetch : kEmptyFetch;
+  uint32_t fetch = method == wire::LeaseMethod::lease ? kGrantFetch : kEmptyFetch;
+  if (method == wire::LeaseMethod::lookup)  // the answer has one byte for each block
+    fetch = static_cast<uint32_t>(wire::kRfpHeaderBytes + payload.size() / sizeof(BlockHash) + 7) / 8 * 8;
   const auto sequence = end.client().call(end.memory(), static_cast<uint16_t>(method), std::as_bytes(payload), fetch,
                                           now, after(now, kCallTime));
   if (!sequence) return 0;

@@ -41,6 +41,8 @@ class LeaseChannels final : public node::LeaseLines {
 
   /// True: a channel carries the message. False: the caller sends it by control.
   bool send(const node::Send& send);
+  /// A node::LookedUp follows from next(). Without a channel that takes the call it comes at once, as a failure.
+  void look_up(const node::Lookup& lookup);
   /// An event came by control.
   void heard(const node::Event& event);
   /// The data plane has a new list of peers.
@@ -76,6 +78,7 @@ class LeaseChannels final : public node::LeaseLines {
     Duration length{};
   };
 
+  std::optional<node::Event> taken();
   bool on(const xfer::Event& event);
   void open(const InstanceId& holder, TimePoint now);
   void accept(xfer::PeerId peer, const wire::RfpOpen& asked, TimePoint now);

@@ -169,6 +169,13 @@ node::Compute& Loop::compute() {
   return *parts_.compute;
 }
 
+/// Whether the action is one for the log.
+bool Loop::log_action(const node::Action& action) {
+  if (const auto* changed = std::get_if<node::BreakerChanged>(&action)) return log_breaker(*changed), true;
+  if (const auto* retried = std::get_if<node::RequestRetried>(&action)) return log_retry(*retried), true;
+  return false;
+}
+
 void Loop::perform_on_disk(const node::Action& action) {
   const auto page = [&](uint32_t pool, uint32_t index, const ExtentLayout& layout) {
     return std::span(parts_.pages + parts_.place(pool, index), layout.page_bytes());
@@ -230,11 +237,10 @@ void Loop::perform(node::Actions actions) {
     } else if (auto* answer = std::get_if<node::OrderAnswer>(&action)) {
       MC_ASSERT(parts_.on_order);
       parts_.on_order(std::move(*answer));
-    } else if (auto* changed = std::get_if<node::BreakerChanged>(&action)) {
-      log_breaker(*changed);
-    } else if (auto* retried = std::get_if<node::RequestRetried>(&action)) {
-      log_retry(*retried);
-    } else {
+    } else if (const auto* lookup = std::get_if<node::Lookup>(&action)) {
+      MC_ASSERT(parts_.leases != nullptr);
+      parts_.leases->look_up(*lookup);
+    } else if (!log_action(action)) {
       perform_on_disk(action);
     }
   }

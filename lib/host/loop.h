@@ -57,6 +57,7 @@ class Loop final : public node::MachineLoop {
   void send(const node::Send& send);
   node::Actions taken_actions();
   void perform(node::Actions actions);
+  bool log_action(const node::Action& action);
   void perform_on_disk(const node::Action& action);
   bool run_tasks();
 

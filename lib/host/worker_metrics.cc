@@ -177,6 +177,9 @@ void WorkerMetrics::update_leases() {
   count(metric::kLeaseCalls, {"late"}, s.late);
   count(metric::kLeaseCalls, {"refused"}, s.refused);
   count(metric::kLeaseCalls, {"repeated"}, s.repeated);
+  count(metric::kLookups, {"asked"}, s.lookups_asked);
+  count(metric::kLookups, {"failed"}, s.lookups_failed);
+  count(metric::kLookups, {"served"}, s.lookups_served);
   const auto channels = leases_.channels();
   metrics_.gauge(metric::kLeaseChannels, {"reader"}).set(static_cast<double>(channels.to_holders));
   metrics_.gauge(metric::kLeaseChannels, {"holder"}).set(static_cast<double>(channels.from_readers));

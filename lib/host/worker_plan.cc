@@ -168,6 +168,13 @@ Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
   return disk;
 }
 
+uint64_t WorkerPlan::blocks_max() const {
+  constexpr uint64_t kSmallPage = 32 << 10;
+  const bool is_cache = options.page_count == 0;
+  const uint64_t page = is_cache ? kSmallPage : std::max<uint64_t>(options.layout.page_bytes(), kSmallPage);
+  return (is_cache ? arena_bytes_ / page : options.page_count) + options.disk.capacity_bytes / page;
+}
+
 // The leader bears the pipeline's name, the others extend it.
 Result<void> WorkerPlan::plan_pipeline() {
   MC_TRY(part, pipeline_part(args_));

@@ -43,6 +43,9 @@ class WorkerPlan {
   /// --name, else the role.
   std::string title() const { return options.name.empty() ? std::string(wire::to_string(role_)) : options.name; }
   uint64_t arena_bytes() const { return arena_bytes_; }
+  /// About how many blocks the node can have in memory and on disk; after open_disk(). The pages of a cache node may
+  /// have any size: those of a small model count.
+  uint64_t blocks_max() const;
   /// Memory of the store of values, which the KV buffer leaves free of --dram; 0 = the node has no such store.
   uint64_t value_bytes() const { return value_bytes_; }
   /// Number of token ids; 0 in a cache node.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <span>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -114,6 +116,16 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   MC_ASSERT(!links_->bound().empty());
   options.control_uri = links_->bound().front().text();
   return {};
+}
+
+kv::BlockTable& WorkerPlanes::publish_blocks(uint64_t blocks_max, const InstanceId& node) {
+  MC_ASSERT(leases_ && !blocks_);
+  table_.resize(kv::BlockTable::bytes_for(blocks_max) / sizeof(uint64_t));
+  uint64_t epoch;  // an instance is random, so any 8 bytes name this start of the node
+  std::memcpy(&epoch, node.bytes.data(), sizeof epoch);
+  blocks_ = std::make_unique<kv::BlockTable>(std::as_writable_bytes(std::span(table_)), epoch);
+  leases_->carrier().answer_from(*blocks_);
+  return *blocks_;
 }
 
 Result<void> WorkerPlanes::pace(const costed::PacedPlane::Pace& pace) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/cli.h"
 #include "costed/paced_plane.h"
@@ -11,6 +12,7 @@
 #include "host/key_file.h"
 #include "host/lease_channels.h"
 #include "host/links.h"
+#include "kv/block_table.h"
 #include "mem/mem.h"
 #include "node/worker.h"
 #include "product/descriptors.h"
@@ -40,6 +42,11 @@ class WorkerPlanes {
   LeaseChannels& leases() { return *leases_; }
   /// Calls of cache nodes about values.
   ReplicaLinks& replicas() { return replicas_; }
+  /// Makes the table that says which blocks this node has, for about `blocks_max` blocks. Lookups of peers are answered
+  /// from it. Once, after open().
+  kv::BlockTable& publish_blocks(uint64_t blocks_max, const InstanceId& node);
+  /// After publish_blocks().
+  const kv::BlockTable& blocks() const { return *blocks_; }
   const std::string& conductor_uri() const { return conductor_uri_; }
   /// Path of the socket of this process in the run directory.
   const std::string& control_socket() const { return control_socket_; }
@@ -58,6 +65,8 @@ class WorkerPlanes {
   ReplicaLinks replicas_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<LeaseChannels> leases_;
+  std::vector<uint64_t> table_;  // memory of blocks_
+  std::unique_ptr<kv::BlockTable> blocks_;
   std::string conductor_uri_, control_socket_;
 };
 

@@ -195,6 +195,9 @@ inline constexpr MetricFamily kLeaseSeconds{"mc_lease_seconds", MetricKind::hist
 inline constexpr MetricFamily kLeaseCalls{
     "mc_lease_calls_total", MetricKind::counter, "event",
     "Calls over lease channels, by event (served, late, refused by this node; repeated by control)."};
+inline constexpr MetricFamily kLookups{
+    "mc_block_lookups_total", MetricKind::counter, "event",
+    "Lookups of blocks over lease channels, by event (asked, failed by this node; served to others)."};
 inline constexpr MetricFamily kLeaseChannels{"mc_lease_channels", MetricKind::gauge, "side",
                                              "Lease channels, by this node's side (reader, holder)."};
 inline constexpr MetricFamily kFallback{
@@ -320,6 +323,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kLeaseRequests,
                                                &kLeaseSeconds,
                                                &kLeaseCalls,
+                                               &kLookups,
                                                &kLeaseChannels,
                                                &kFallback,
                                                &kHeld,
