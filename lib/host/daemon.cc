@@ -232,12 +232,14 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const http::Route route = std::get<http::RouteMatch>(found).route;
   const bool is_counted = route == http::Route::metrics || route == http::Route::version;
-  const bool for_operators = moves_kv(route) || route == http::Route::blocks || (is_counted && is_locked());
+  const bool lists = route == http::Route::blocks || route == http::Route::block_lookup;
+  const bool for_operators = moves_kv(route) || lists || (is_counted && is_locked());
   if (for_operators && !(moves_kv(route) ? lock_->admits_to_kv(request) : lock_->admits(request)))
     return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: return out.respond(livez_response(*heartbeat_));
     case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, std::move(request), out);
+    case http::Route::block_lookup: return ask_loop(&LoopAnswers::lookup, std::move(request), out);
     case http::Route::block_evict: return ask_loop(&LoopAnswers::evict, std::move(request), out);
     case http::Route::block_pin: return ask_loop(&LoopAnswers::pin, std::move(request), out);
     case http::Route::block_unpin: return ask_loop(&LoopAnswers::unpin, std::move(request), out);

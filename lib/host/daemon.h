@@ -43,9 +43,9 @@ class Readiness {
 class StatusPages {
  public:
   struct Bodies {
-    uint64_t value_bytes = 0;  // memory of the store of values; 0 = the node has none
-    size_t prompt_bytes = 0;   // longest body of /prefill; 0 = the node computes no prompts
-    size_t import_bytes = 0;   // longest body of /blocks/import
+    uint64_t value_bytes = 0;               // memory of the store of values; 0 = the node has none
+    size_t prompt_bytes = 0;                // longest body of /prefill; 0 = the node computes no prompts
+    size_t import_bytes = 0;                // longest body of /blocks/import
     door::ReplicaLink* replicas = nullptr;  // the other nodes that keep values; outlives the pages
   };
   /// `values`: the disk of the store of values, or null. MC5006 when the system starts no threads for it.
@@ -63,7 +63,7 @@ class StatusPages {
   /// soon and may answer later on another thread.
   using Answer = std::function<void(http::Request request, const http::Responder& out)>;
   struct LoopAnswers {
-    Answer blocks, evict, pin, unpin, give, take, prefill;
+    Answer blocks, lookup, evict, pin, unpin, give, take, prefill;
   };
   /// Empty answers take the earlier ones away, and none of those is running any more on return.
   void answer_with(LoopAnswers answers);

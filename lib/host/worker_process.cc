@@ -8,6 +8,7 @@
 #include "base/peer_error.h"
 #include "host/block_calls.h"
 #include "host/block_list.h"
+#include "host/block_lookup.h"
 #include "host/daemon.h"
 #include "host/daemon_flags.h"
 #include "host/loop.h"
@@ -129,6 +130,9 @@ class WorkerProcess {
   void answer_pages() {
     StatusPages::LoopAnswers answers;
     answers.blocks = [o = operators_.get()](const auto& request, const auto& out) { o->blocks.answer(request, out); };
+    answers.lookup = [&table = planes_.blocks()](const auto& request, const auto& out) {
+      out.respond(answer_lookup(request, table));
+    };
     answers.evict = [o = operators_.get()](const auto& request, const auto& out) { o->orders.evict(request, out); };
     answers.pin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.pin(request, out); };
     answers.unpin = [o = operators_.get()](const auto& request, const auto& out) { o->orders.unpin(request, out); };

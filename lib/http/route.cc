@@ -13,6 +13,7 @@ constexpr RouteEntry kWorker[] = {
     {Method::get, "/version", Route::version},
     {Method::get, "/metrics", Route::metrics},
     {Method::get, "/blocks", Route::blocks},
+    {Method::post, "/blocks/lookup", Route::block_lookup},
     {Method::post, "/blocks/evict", Route::block_evict},
     {Method::post, "/blocks/pin", Route::block_pin},
     {Method::post, "/blocks/unpin", Route::block_unpin},

@@ -26,6 +26,7 @@ enum class Route : uint8_t {
   version,
   metrics,
   blocks,
+  block_lookup,
   block_evict,
   block_pin,
   block_unpin,

@@ -13,6 +13,7 @@
 #include "verbs/cache_list.h"
 #include "verbs/fsck.h"
 #include "verbs/inspect.h"
+#include "verbs/lookup.h"
 #include "verbs/store_verbs.h"
 #include "verbs/warm.h"
 
@@ -29,6 +30,8 @@ constexpr const Flag* kInspectFlags[] = {&flags::kJson};
 constexpr cli::Positional kInspectArgs[] = {{.name = "FILE", .help = "a .mckv stream; - is stdin"}};
 constexpr cli::Positional kListArgs[] = {
     {.name = "NODE", .help = "a node's id in mc-conductor ps, or the socket or URL of its pages"}};
+constexpr cli::Positional kLookupArgs[] = {
+    kListArgs[0], {.name = "HASH", .help = "ids of blocks, in the order of their prompt", .min = 0, .max = -1}};
 constexpr cli::Positional kPutArgs[] = {kListArgs[0],
                                         {.name = "KEY", .help = "1 to 1024 bytes of text"},
                                         {.name = "FILE",
@@ -53,6 +56,12 @@ const cli::Verb kVerbs[] = {{.name = "inspect",
                              .flags = verbs::kListFlags,
                              .example = "mc-cache ls c0 --sort uses --limit 20",
                              .run = verbs::list_blocks},
+                            {.name = "lookup",
+                             .summary = "say which blocks of a prompt a node has; exit 1 when it lacks one",
+                             .args = kLookupArgs,
+                             .flags = verbs::kLookupFlags,
+                             .example = "mc-cache lookup c0 -f system_prompt.txt",
+                             .run = verbs::look_up_blocks},
                             {.name = "evict",
                              .summary = "free blocks of a node, in memory and on disk",
                              .args = kListArgs,

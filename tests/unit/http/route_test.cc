@@ -72,7 +72,8 @@ TEST_CASE("http/route: no table names a method and path twice, and workers serve
       CHECK(match(entry.method, entry.path).route == entry.route);
   for (const char* path : {"/blocks", "/prefill", "/v1/store/a"})  // the workers' alone
     CHECK(refusal(Method::get, path).status == 404);
-  const std::pair<const char*, Route> orders[] = {{"/blocks/evict", Route::block_evict},
+  const std::pair<const char*, Route> orders[] = {{"/blocks/lookup", Route::block_lookup},
+                                                  {"/blocks/evict", Route::block_evict},
                                                   {"/blocks/pin", Route::block_pin},
                                                   {"/blocks/unpin", Route::block_unpin},
                                                   {"/blocks/import", Route::block_import}};
