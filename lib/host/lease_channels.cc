@@ -82,6 +82,10 @@ void LeaseChannels::look_up(const node::Lookup& lookup) {
   carrier_.look_up(lookup, clock_now());
 }
 
+void LeaseChannels::touch(const node::Touch& touch) {
+  carrier_.touch(touch, clock_now());
+}
+
 void LeaseChannels::heard(const node::Event& event) {
   if (const auto* received = std::get_if<node::Received>(&event)) carrier_.heard(*received, clock_now());
 }
@@ -110,6 +114,7 @@ void LeaseChannels::on_peers() {
 std::optional<node::Event> LeaseChannels::taken() {
   if (auto message = carrier_.next()) return node::Event(std::move(*message));
   if (auto answer = carrier_.next_answer()) return node::Event(std::move(*answer));
+  if (auto touch = carrier_.next_touch()) return node::Event(std::move(*touch));
   return std::nullopt;
 }
 

@@ -43,6 +43,8 @@ class LeaseChannels final : public node::LeaseLines {
   bool send(const node::Send& send);
   /// A node::LookedUp follows from next(). Without a channel that takes the call it comes at once, as a failure.
   void look_up(const node::Lookup& lookup);
+  /// Without a channel that takes the call nothing happens.
+  void touch(const node::Touch& touch);
   /// An event came by control.
   void heard(const node::Event& event);
   /// The data plane has a new list of peers.

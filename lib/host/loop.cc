@@ -240,6 +240,9 @@ void Loop::perform(node::Actions actions) {
     } else if (const auto* lookup = std::get_if<node::Lookup>(&action)) {
       MC_ASSERT(parts_.leases != nullptr);
       parts_.leases->look_up(*lookup);
+    } else if (const auto* touch = std::get_if<node::Touch>(&action)) {
+      MC_ASSERT(parts_.leases != nullptr);
+      parts_.leases->touch(*touch);
     } else if (!log_action(action)) {
       perform_on_disk(action);
     }

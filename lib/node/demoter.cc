@@ -106,14 +106,14 @@ const wire::Peer& Demoter::cache_of(const std::vector<kv::PageIndex>& chain,
 
 void Demoter::ask(const std::vector<kv::PageIndex>& chain, const wire::Peer& cache, uint64_t id, Actions& out) {
   MC_ASSERT(lookups_ && !question_ && !chain.empty());
-  Question question{id, cache.instance, {}};
+  Question question{id, cache.name, cache.instance, {}};
   for (const kv::PageIndex page : chain) question.hashes.push_back(shelf_.pool.meta(page).hash);
   out.push_back(Lookup{id, cache.name, cache.instance, question.hashes});
   question_ = std::move(question);
 }
 
 // Without an answer the blocks are offered, as they are where there are no lookups.
-void Demoter::on_looked_up(const LookedUp& answer, TimePoint now) {
+void Demoter::on_looked_up(const LookedUp& answer, TimePoint now, Actions& out) {
   if (!question_ || question_->lookup != answer.lookup) return;
   const Question question = std::move(*question_);
   question_.reset();
@@ -121,15 +121,18 @@ void Demoter::on_looked_up(const LookedUp& answer, TimePoint now) {
   answered_ = question.hashes;
   if (answer.code != Code::ok) return;
   MC_ASSERT_EQ(answer.held.size(), question.hashes.size());
+  Touch used{question.node, question.cache, {}};  // the copies over there will soon be the only ones
   for (size_t i = 0; i < question.hashes.size(); ++i) {
     const BlockHash& hash = question.hashes[i];
     const auto known = demoted_.find(hash);
     if (answer.held[i] != wire::HeldIn::none) {
+      if (known == demoted_.end()) used.hashes.push_back(hash);
       if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {question.cache, now};
     } else if (known != demoted_.end() && known->second.cache == question.cache) {
       demoted_.erase(known);
     }
   }
+  if (!used.hashes.empty()) out.push_back(std::move(used));
 }
 
 void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts,

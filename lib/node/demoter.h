@@ -40,8 +40,9 @@ class Demoter {
   void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
              TimePoint now, Actions& out);
   void on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now);
-  /// The answer to a lookup.
-  void on_looked_up(const LookedUp& answer, TimePoint now);
+  /// The answer to a lookup. The cache node is told of a use of each block of which this node learns that it is there,
+  /// as an offer of the block would have told it.
+  void on_looked_up(const LookedUp& answer, TimePoint now, Actions& out);
   /// The lease of an offer has expired.
   void expired(kv::LeaseId lease);
   /// The node is gone, and so are the blocks that it held if it was a cache node.
@@ -60,6 +61,7 @@ class Demoter {
   };
   struct Question {  // a lookup
     uint64_t lookup = 0;
+    NodeId node;
     InstanceId cache;
     std::vector<BlockHash> hashes;
   };

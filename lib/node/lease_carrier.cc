@@ -13,6 +13,14 @@ void erase_instance(Map& map, const InstanceId& instance) {
   std::erase_if(map, [&](const auto& entry) { return entry.first.first == instance; });
 }
 
+template <class T>
+std::optional<T> next_of(std::deque<T>& queue) {
+  if (queue.empty()) return std::nullopt;
+  std::optional<T> out = std::move(queue.front());
+  queue.pop_front();
+  return out;
+}
+
 }  // namespace
 
 bool LeaseCarrier::send(const Send& send, TimePoint now) {
@@ -74,6 +82,12 @@ void LeaseCarrier::look_up(const Lookup& lookup, TimePoint now) {
   if (number == 0) return end_lookup(looking, Code::busy, 0, {});
   const bool fresh = lookups_.try_emplace({lookup.instance, number}, looking).second;
   MC_ASSERT(fresh);
+}
+
+void LeaseCarrier::touch(const Touch& touch, TimePoint now) {
+  MC_ASSERT(!touch.hashes.empty() && touch.hashes.size() <= wire::kLookupBlocksMax);
+  // Nobody waits for the end of the call.
+  (void)lines_.call(touch.instance, wire::LeaseMethod::touch, wire::encode_lookup(touch.hashes), now);
 }
 
 void LeaseCarrier::end_lookup(const Looking& looking, Code code, uint16_t status, std::span<const uint8_t> payload) {
@@ -177,6 +191,12 @@ void LeaseCarrier::on_request(const NodeId& name, const InstanceId& reader, uint
     (void)lines_.answer(reader, number, wire::LeaseStatus::done, {}, now);
   } else if (method == static_cast<uint16_t>(wire::LeaseMethod::lookup)) {
     serve_lookup(reader, number, payload, now);
+  } else if (method == static_cast<uint16_t>(wire::LeaseMethod::touch)) {
+    auto hashes = wire::decode_lookup(payload);
+    if (!hashes) return refuse(reader, number, now);
+    ++stats_.touches_served;
+    touched_.push_back({name, reader, std::move(*hashes)});
+    (void)lines_.answer(reader, number, wire::LeaseStatus::done, {}, now);
   } else {
     refuse(reader, number, now);
   }
@@ -225,17 +245,15 @@ void LeaseCarrier::forget(const InstanceId& instance) {
 }
 
 std::optional<Received> LeaseCarrier::next() {
-  if (received_.empty()) return std::nullopt;
-  Received out = std::move(received_.front());
-  received_.pop_front();
-  return out;
+  return next_of(received_);
 }
 
 std::optional<LookedUp> LeaseCarrier::next_answer() {
-  if (answered_.empty()) return std::nullopt;
-  LookedUp out = std::move(answered_.front());
-  answered_.pop_front();
-  return out;
+  return next_of(answered_);
+}
+
+std::optional<Touched> LeaseCarrier::next_touch() {
+  return next_of(touched_);
 }
 
 void LeaseCarrier::note_time(const Key& lease, bool by_channel, TimePoint now) {

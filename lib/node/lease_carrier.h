@@ -13,9 +13,9 @@
 // A release must not overtake its request. It goes over the channel only when the grant came over it. While the call of
 // the request is open, the release waits for its end.
 //
-// Lookups travel over channels alone. The holder answers them from the table that it publishes (kv/block_table.h), so
-// they do not wait for its state machine. A lookup without a channel has failed, and the reader does without the
-// answer.
+// Lookups and touches travel over channels alone. The holder answers lookups from the table that it publishes
+// (kv/block_table.h), so they do not wait for its state machine. A touch is for that machine, and gets an empty answer
+// at once. A lookup without a channel has failed, and the reader does without the answer.
 //
 // Payloads come from peers that proved to belong to the cluster, and they may still be garbage: decoding bounds them.
 #pragma once
@@ -59,6 +59,7 @@ class LeaseCarrier {
     uint64_t refused = 0;                            // calls with wrong bytes or with a number in use
     uint64_t lookups_asked = 0, lookups_failed = 0;  // of this node; a lookup without a channel has failed
     uint64_t lookups_served = 0;
+    uint64_t touches_served = 0;
   };
   struct Time {
     bool by_channel = false;  // the way that the grant came by
@@ -75,6 +76,8 @@ class LeaseCarrier {
 
   /// A LookedUp follows from next_answer().
   void look_up(const Lookup& lookup, TimePoint now);
+  /// Without a channel that takes the call nothing happens.
+  void touch(const Touch& touch, TimePoint now);
   /// Lookups of peers are refused without a table. `table` outlives the carrier.
   void answer_from(const kv::BlockTable& table) { table_ = &table; }
 
@@ -97,6 +100,8 @@ class LeaseCarrier {
 
   /// The next message for the machine.
   std::optional<Received> next();
+  /// The next touch for the machine.
+  std::optional<Touched> next_touch();
   /// The next answer for the machine.
   std::optional<LookedUp> next_answer();
   /// Messages that must go by control now, in order.
@@ -146,6 +151,7 @@ class LeaseCarrier {
   const kv::BlockTable* table_ = nullptr;
   std::deque<Received> received_;
   std::deque<LookedUp> answered_;
+  std::deque<Touched> touched_;
   std::vector<Send> fallen_;
   std::vector<Time> times_;
   Stats stats_;

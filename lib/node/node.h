@@ -4,7 +4,7 @@
 //
 //            events                               actions
 //   peers    Received, Notified, PeerLost    ->   Send, SendNotify, SetPeers
-//   KV       ReadDone, LookedUp              ->   Read, CancelRead, Lookup
+//   KV       ReadDone, LookedUp, Touched     ->   Read, CancelRead, Lookup, Touch
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, CollectSteps,
 //                                                 LeaveBatch
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
@@ -83,6 +83,13 @@ struct LookedUp {
   uint64_t lookup = 0;
   Code code = Code::ok;
   std::vector<wire::HeldIn> held;
+};
+
+/// A node used blocks that this node may have, without reading them here.
+struct Touched {
+  NodeId from;
+  InstanceId instance;
+  std::vector<BlockHash> hashes;
 };
 
 /// The extents of `layer` of a chunk's blocks are sealed. crcs[i] belongs to block first_block + i.
@@ -225,9 +232,9 @@ struct ClientCancel {
   CancelReason reason = CancelReason::client_gone;
 };
 
-using EventVariant =
-    std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit, ClientCancel,
-                 HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp>;
+using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
+                                  ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted,
+                                  DiskUpkeepFailed, BlockOrder, LookedUp, Touched>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
@@ -255,6 +262,13 @@ struct Lookup {
   NodeId node;
   InstanceId instance;
   std::vector<BlockHash> hashes;  // 1 to wire::kLookupBlocksMax
+};
+
+/// Tells a node that these blocks were used, so that it evicts others first. It may get lost.
+struct Touch {
+  NodeId node;
+  InstanceId instance;
+  std::vector<BlockHash> hashes;  // as in Lookup
 };
 
 struct ReadSlice {
@@ -468,7 +482,7 @@ struct RequestRetried {
 
 using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers,
                                    CancelRun, JoinBatch, RunStep, CollectSteps, LeaveBatch, Reply, BreakerChanged,
-                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer, Lookup>;
+                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer, Lookup, Touch>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

@@ -94,7 +94,10 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* order = std::get_if<BlockOrder>(&event)) {
     orders_.on_order(*order, now, out);
   } else if (const auto* answer = std::get_if<LookedUp>(&event)) {
-    if (demoter_) demoter_->on_looked_up(*answer, now);
+    if (demoter_) demoter_->on_looked_up(*answer, now, out);
+  } else if (const auto* touched = std::get_if<Touched>(&event)) {
+    if (peers_.has(touched->from, touched->instance))
+      for (Shelf* shelf : shelves_) shelf->pool.touch(touched->hashes);
   } else {
     if (disk_.on_event(
             event, [this](const DiskBlock& block) { return takes_found(block); }, now, out))

@@ -197,7 +197,7 @@ inline constexpr MetricFamily kLeaseCalls{
     "Calls over lease channels, by event (served, late, refused by this node; repeated by control)."};
 inline constexpr MetricFamily kLookups{
     "mc_block_lookups_total", MetricKind::counter, "event",
-    "Lookups of blocks over lease channels, by event (asked, failed by this node; served to others)."};
+    "Lookups of blocks, by event (asked, failed, read in place by this node; served; touched = uses told by others)."};
 inline constexpr MetricFamily kLeaseChannels{"mc_lease_channels", MetricKind::gauge, "side",
                                              "Lease channels, by this node's side (reader, holder)."};
 inline constexpr MetricFamily kFallback{

@@ -1,11 +1,12 @@
 // Lease messages (wire/lease_messages.h) as calls of a remote-fetch channel (wire/rfp_slot.h). The payload of a request
 // and of a response is the body that the control message would have, so both ways decode by the same rules. Lookups
-// have no control message (wire/block_index.h).
+// and touches have no control message (wire/block_index.h).
 //
 //   method     payload of the request   response of status `done`
 //   lease      LeaseRequest             LeaseGrant
 //   release    LeaseRelease             empty
 //   lookup     block ids                where the holder has each block; it keeps none of them
+//   touch      block ids                empty; the holder counts a use of each block that it has in memory
 //
 // A node that keeps leases accepts one channel from each peer. A holder refuses a method that it does not have. Numbers
 // are part of the format: they never change.
@@ -17,7 +18,7 @@
 
 namespace mc::wire {
 
-enum class LeaseMethod : uint16_t { lease = 1, release = 2, lookup = 3 };
+enum class LeaseMethod : uint16_t { lease = 1, release = 2, lookup = 3, touch = 4 };
 
 enum class LeaseStatus : uint16_t {
   done = 0,

@@ -106,6 +106,22 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   CHECK(b.machine.stats().blocks_known == 4);
 }
 
+TEST_CASE("node/cache: blocks that a peer touched outlive others, and strangers touch nothing") {
+  for (const bool is_peer : {true, false}) {
+    CAPTURE(is_peer);
+    CacheBench b(1);  // 8 pages
+    const auto older = CacheBench::hashes(1, 4), newer = CacheBench::hashes(2, 4);
+    CHECK(b.store(kSmall, older).stored.size() == 4);
+    CHECK(b.store(kSmall, newer).stored.size() == 4);
+    std::vector<BlockHash> touched = older;
+    touched.push_back(CacheBench::hashes(9, 1)[0]);  // which the node lacks
+    b.give(Touched{is_peer ? "p1" : "x", instance(is_peer ? 4 : 77), touched});
+    CHECK(b.store(kSmall, CacheBench::hashes(3, 4)).stored.size() == 4);
+    CHECK(b.leased(kSmall, older) == (is_peer ? 4 : 0));
+    CHECK(b.leased(kSmall, newer) == (is_peer ? 0 : 4));
+  }
+}
+
 TEST_CASE("node/cache: an offer that contradicts its own layout, or comes from a stranger, is refused") {
   CacheBench b(2);
   const auto hashes = CacheBench::hashes(1, 1);

@@ -24,6 +24,7 @@ struct Demoting {
   wire::Peer cache{"c0", kCache, wire::Role::cache, "", {}};
   TimePoint now{};
   uint64_t numbers = 0;
+  std::vector<BlockHash> touched;  // by the last answer
 
   explicit Demoting(uint32_t blocks)
       : shelf(layout_of(2), blocks, blocks, kv::kLruTail, log),
@@ -59,7 +60,10 @@ struct Demoting {
     LookedUp answer{asked.lookup, code, {}};
     for (size_t i = 0; code == Code::ok && i < asked.hashes.size(); ++i)
       answer.held.push_back(i >= first && i < end ? HeldIn::memory : HeldIn::none);
-    demoter.on_looked_up(answer, now);
+    touched.clear();
+    Actions out;
+    demoter.on_looked_up(answer, now, out);
+    for (const Touch& touch : all<Touch>(out)) touched = touch.hashes;
   }
 };
 
@@ -71,6 +75,7 @@ TEST_CASE("node/demoter: blocks that the cache node has are asked about once and
   CHECK(asked.hashes == d.hashes);  // more than one offer takes
   CHECK(d.next().empty());          // one question at a time
   d.answer(asked, 0, 38);
+  CHECK(d.touched == std::vector<BlockHash>(d.hashes.begin(), d.hashes.begin() + 38));
   CHECK(d.offered() == std::vector<BlockHash>{d.hashes[38], d.hashes[39]});
   d.demoter.on_done("c0", {d.numbers, {d.hashes[38], d.hashes[39]}, ""}, d.now);
   CHECK(d.next().empty());
@@ -94,6 +99,7 @@ TEST_CASE("node/demoter: what a cache node said is forgotten after a time, and b
   const Lookup again = d.asked();
   CHECK(again.hashes == d.hashes);
   d.answer(again, 0, 1);
+  CHECK(d.touched.empty());  // an answer that is no news is no use
   CHECK(d.offered() == std::vector<BlockHash>(d.hashes.begin() + 1, d.hashes.end()));
   d.demoter.drop(kCache);
 }
@@ -102,7 +108,9 @@ TEST_CASE("node/demoter: without an answer the blocks are offered") {
   Demoting d(4);
   d.answer(d.asked(), 0, 0, Code::busy);
   CHECK(d.offered() == d.hashes);
-  d.demoter.on_looked_up({99, Code::ok, {}}, d.now);  // an answer to nothing
+  Actions out;
+  d.demoter.on_looked_up({99, Code::ok, {}}, d.now, out);  // an answer to nothing
+  CHECK(out.empty());
   d.demoter.drop(kCache);
 }
 

@@ -123,4 +123,29 @@ TEST_CASE("node/lookup: each lookup ends once, whatever becomes of its call") {
   CHECK(reader.stats().lookups_failed == 6);
 }
 
+TEST_CASE("node/lookup: a touch reaches the holder's machine, and gets an empty answer at once") {
+  Lines there, here;
+  LeaseCarrier holder(there), reader(here);
+  here.ready = false;
+  reader.touch({"c0", kHolder, chain(2)}, {});
+  CHECK_FALSE(here.called.has_value());
+  here.ready = true;
+  reader.touch({"c0", kHolder, chain(2)}, {});
+  REQUIRE(here.called == wire::LeaseMethod::touch);
+  CHECK(reader.idle());  // nobody waits for it
+  holder.on_request("p1", kReader, 1, 4, here.payload, {});
+  CHECK(there.answered == LeaseStatus::done);
+  CHECK(there.payload.empty());
+  const auto touched = holder.next_touch();
+  REQUIRE(touched.has_value());
+  CHECK(touched->from == "p1");
+  CHECK(touched->instance == kReader);
+  CHECK(touched->hashes == chain(2));
+  holder.on_request("p1", kReader, 2, 4, std::vector<uint8_t>(17), {});
+  CHECK(there.answered == LeaseStatus::refused);
+  CHECK_FALSE(holder.next_touch().has_value());
+  reader.on_answer(kHolder, here.last, Code::ok, 0, {}, {});
+  CHECK(reader.take_fallen().empty());
+}
+
 }  // namespace lookup_test
