@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <thread>
 
 #include "base/assert.h"
@@ -15,7 +14,7 @@ namespace {
 using wire::BlockBucket;
 using wire::HeldIn;
 
-constexpr int kCopiesMax = 8;  // that a reader makes of a bucket which is being changed
+constexpr int kCopiesMax = 64;  // in vain, of buckets that are being changed, in one look
 
 std::optional<size_t> place_of(const BlockBucket& bucket, const BlockHash& hash) {
   for (size_t i = 0; i < wire::kBucketBlocks; ++i)
@@ -37,7 +36,66 @@ HeldIn without(HeldIn held, HeldIn tier) {
   return static_cast<HeldIn>(static_cast<uint8_t>(held) & ~static_cast<uint8_t>(tier));
 }
 
+BlockTableView view_of(std::span<std::byte> memory, uint64_t epoch) {
+  const auto view = BlockTableView::of(memory, epoch);
+  MC_ASSERT(view.has_value());
+  return *view;
+}
+
 }  // namespace
+
+// ---- readers ---------------------------------------------------------------------------------
+
+std::optional<BlockTableView> BlockTableView::of(std::span<const std::byte> memory, uint64_t epoch) {
+  const uint64_t buckets = memory.size() / sizeof(BlockBucket);
+  if (memory.size() % sizeof(BlockBucket) != 0 || buckets < 2 || buckets > BlockTable::kBucketsMax ||
+      !std::has_single_bit(buckets))
+    return std::nullopt;
+  return BlockTableView(memory, epoch);
+}
+
+/// nullopt: the bucket is being changed, and no copies are left.
+std::optional<BlockBucket> BlockTableView::sound_copy(uint64_t bucket, int& copies_left) const {
+  const auto from = memory_.subspan(bucket * sizeof(BlockBucket), sizeof(BlockBucket));
+  for (;;) {
+    BlockBucket copy;
+    load_words(std::as_writable_bytes(std::span(&copy, 1)).data(), from.data(), sizeof copy);
+    if (wire::is_sound(copy, epoch_)) return copy;
+    if (copies_left == 0) return std::nullopt;
+    --copies_left;
+    std::this_thread::yield();  // the writer may have lost its processor in the middle of a change
+  }
+}
+
+HeldIn BlockTableView::find(const BlockHash& hash, int& copies_left) const {
+  for (const uint64_t at : wire::buckets_of(hash, buckets())) {
+    const auto bucket = sound_copy(at, copies_left);
+    const HeldIn held = bucket ? wire::find_block(*bucket, hash) : HeldIn::none;
+    if (held != HeldIn::none) return held;
+  }
+  return HeldIn::none;
+}
+
+HeldIn BlockTableView::find(const BlockHash& hash) const {
+  int copies_left = kCopiesMax;
+  return find(hash, copies_left);
+}
+
+std::vector<HeldIn> BlockTableView::find(std::span<const BlockHash> hashes) const {
+  std::vector<HeldIn> out;
+  out.reserve(hashes.size());
+  int copies_left = kCopiesMax;
+  for (const BlockHash& hash : hashes) out.push_back(find(hash, copies_left));
+  return out;
+}
+
+uint64_t table_epoch(const InstanceId& instance) {
+  uint64_t epoch;
+  std::memcpy(&epoch, instance.bytes.data(), sizeof epoch);
+  return epoch;
+}
+
+// ---- the writer ------------------------------------------------------------------------------
 
 size_t BlockTable::bytes_for(uint64_t blocks) {
   const uint64_t most = kBucketsMax * wire::kBucketBlocks;
@@ -46,9 +104,8 @@ size_t BlockTable::bytes_for(uint64_t blocks) {
   return std::min(buckets, kBucketsMax) * sizeof(BlockBucket);
 }
 
-BlockTable::BlockTable(std::span<std::byte> memory, uint64_t epoch) : memory_(memory), epoch_(epoch) {
-  MC_ASSERT_EQ(memory.size() % sizeof(BlockBucket), 0u);
-  MC_ASSERT(buckets() >= 2 && buckets() <= kBucketsMax && std::has_single_bit(buckets()));
+BlockTable::BlockTable(std::span<std::byte> memory, uint64_t epoch)
+    : memory_(memory), view_(view_of(memory, epoch)), epoch_(epoch) {
   for (uint64_t i = 0; i < buckets(); ++i) write(i, {});
 }
 
@@ -107,30 +164,6 @@ void BlockTable::add(const BlockHash& hash, HeldIn tier) {
   bucket.set_tiers(place, tier);
   ++blocks_;
   write(at.at(chosen), bucket);
-}
-
-HeldIn BlockTable::find(const BlockHash& hash) const {
-  for (const uint64_t at : wire::buckets_of(hash, buckets())) {
-    const std::span<const std::byte> from = bucket_at(at);
-    for (int i = 0; i < kCopiesMax; ++i) {
-      BlockBucket copy;
-      load_words(std::as_writable_bytes(std::span(&copy, 1)).data(), from.data(), sizeof copy);
-      if (!wire::is_sound(copy, epoch_)) {
-        if (i > 0) std::this_thread::yield();  // the writer may have lost its processor in the middle of a change
-        continue;
-      }
-      if (const HeldIn held = wire::find_block(copy, hash); held != HeldIn::none) return held;
-      break;
-    }
-  }
-  return HeldIn::none;
-}
-
-std::vector<HeldIn> BlockTable::find(std::span<const BlockHash> hashes) const {
-  std::vector<HeldIn> out;
-  out.reserve(hashes.size());
-  for (const BlockHash& hash : hashes) out.push_back(find(hash));
-  return out;
 }
 
 }  // namespace mc::kv

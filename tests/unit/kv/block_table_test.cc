@@ -100,6 +100,22 @@ TEST_CASE("kv/block_table: a full table leaves blocks out, and takes others when
   CHECK(t.table.find(hashes.front()) == HeldIn::none);
 }
 
+TEST_CASE("kv/block_table: a reader takes memory of no other size, of no other start, and no garbage") {
+  Table t(10);
+  Rng rng(4);
+  const BlockHash a = draw(rng);
+  t.apply(kStored, Tier::host, a);
+  const auto memory = std::as_writable_bytes(std::span(t.memory));
+  const auto view = BlockTableView::of(memory, 7);
+  REQUIRE(view.has_value());
+  CHECK(view->find(a) == HeldIn::memory);
+  CHECK(BlockTableView::of(memory, 8)->find(a) == HeldIn::none);
+  for (const size_t size : {size_t{0}, size_t{8}, size_t{256}, memory.size() - 8})
+    CHECK_FALSE(BlockTableView::of(memory.first(size), 7).has_value());
+  for (uint64_t& word : t.memory) word = rng.next();
+  CHECK(view->find(std::vector<BlockHash>(1000, a)) == std::vector<HeldIn>(1000, HeldIn::none));
+}
+
 TEST_CASE("kv/block_table: sizes are powers of two that three quarters of the blocks fill, up to a bound") {
   for (const uint64_t blocks : {uint64_t{0}, uint64_t{1}, uint64_t{20}, uint64_t{1000}, uint64_t{1} << 20}) {
     const uint64_t buckets = BlockTable::bytes_for(blocks) / sizeof(wire::BlockBucket);
