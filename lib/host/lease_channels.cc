@@ -78,8 +78,25 @@ bool LeaseChannels::send(const node::Send& send) {
   return taken;
 }
 
+/// The table of a holder whose memory is mapped; null for another one.
+const kv::BlockTableView* LeaseChannels::table_of(const InstanceId& holder) {
+  if (const auto known = tables_.find(holder); known != tables_.end()) return &known->second.table;
+  const xfer::PeerId peer = data_.peer_of(holder);
+  const auto descriptor = peer == xfer::PeerId::none ? nullptr : data_.engine().descriptor(peer);
+  const wire::BufferInfo* buffer = descriptor ? descriptor->find(kBlockTableBuffer) : nullptr;
+  if (buffer == nullptr) return nullptr;
+  auto view = data_.engine().map(peer, buffer->id, 0, buffer->length);
+  if (!view) return nullptr;  // reached over another transport
+  const auto table = kv::BlockTableView::of(view->bytes(), kv::table_epoch(holder));
+  if (!table) return nullptr;
+  return &tables_.try_emplace(holder, Mapped{std::move(*view), *table}).first->second.table;
+}
+
 void LeaseChannels::look_up(const node::Lookup& lookup) {
-  carrier_.look_up(lookup, clock_now());
+  const kv::BlockTableView* table = table_of(lookup.instance);
+  if (table == nullptr) return carrier_.look_up(lookup, clock_now());
+  ++tables_read_;
+  read_.push_back({lookup.lookup, Code::ok, table->find(lookup.hashes)});
 }
 
 void LeaseChannels::touch(const node::Touch& touch) {
@@ -107,12 +124,18 @@ void LeaseChannels::on_peers() {
     close_server(reader);
   }
   for (const InstanceId& instance : gone(pauses_)) pauses_.erase(instance);
+  for (const InstanceId& holder : gone(tables_)) tables_.erase(holder);
   flush();
 }
 
 /// The next event for the machine that is ready.
 std::optional<node::Event> LeaseChannels::taken() {
   if (auto message = carrier_.next()) return node::Event(std::move(*message));
+  if (!read_.empty()) {
+    node::Event event(std::move(read_.front()));
+    read_.pop_front();
+    return event;
+  }
   if (auto answer = carrier_.next_answer()) return node::Event(std::move(*answer));
   if (auto touch = carrier_.next_touch()) return node::Event(std::move(*touch));
   return std::nullopt;

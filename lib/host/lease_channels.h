@@ -6,9 +6,13 @@
 // Only peers that the conductor lists, and that proved to belong to the cluster (xfer.h), get a channel: the proof is
 // that of the data plane, and stands before any byte of a channel is looked at.
 //
+// A lookup needs no channel where the holder's memory is mapped: the table of its blocks is read in place, and the
+// holder runs no code for it.
+//
 // All calls are the loop's. Both processes of a channel sleep between calls, so each write wakes its peer.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,6 +33,9 @@ enum class LeaseBy : uint8_t { automatic, channel, control };
 /// The carrier that a value of --lease-by names.
 LeaseBy lease_by_of(std::string_view name);
 
+/// The name of the buffer of a node that has the table of its blocks (kv/block_table.h).
+inline constexpr std::string_view kBlockTableBuffer = "blocks";
+
 class LeaseChannels final : public node::LeaseLines {
  public:
   static constexpr size_t kChannelsMax = 32;  // to holders; as many from readers. Others' leases go by control
@@ -41,7 +48,8 @@ class LeaseChannels final : public node::LeaseLines {
 
   /// True: a channel carries the message. False: the caller sends it by control.
   bool send(const node::Send& send);
-  /// A node::LookedUp follows from next(). Without a channel that takes the call it comes at once, as a failure.
+  /// A node::LookedUp follows from next(). It comes at once from a table that is mapped, and as a failure without a
+  /// channel that takes the call.
   void look_up(const node::Lookup& lookup);
   /// Without a channel that takes the call nothing happens.
   void touch(const node::Touch& touch);
@@ -54,6 +62,8 @@ class LeaseChannels final : public node::LeaseLines {
   /// Time at which next() has work to do, although no event of the engine came.
   TimePoint due() const;
 
+  /// Lookups that were answered from tables of holders.
+  uint64_t tables_read() const { return tables_read_; }
   node::LeaseCarrier& carrier() { return carrier_; }
   struct Channels {
     size_t to_holders = 0, from_readers = 0;  // that are ready
@@ -75,11 +85,16 @@ class LeaseChannels final : public node::LeaseLines {
     xfer::PeerId peer{};
     TimePoint since{};
   };
+  struct Mapped {
+    xfer::View view;  // of the holder's table
+    kv::BlockTableView table;
+  };
   struct Pause {
     TimePoint until{};
     Duration length{};
   };
 
+  const kv::BlockTableView* table_of(const InstanceId& holder);
   std::optional<node::Event> taken();
   bool on(const xfer::Event& event);
   void open(const InstanceId& holder, TimePoint now);
@@ -102,6 +117,9 @@ class LeaseChannels final : public node::LeaseLines {
   std::map<InstanceId, ToHolder> clients_;
   std::map<InstanceId, FromReader> servers_;
   std::map<InstanceId, Pause> pauses_;
+  std::map<InstanceId, Mapped> tables_;  // of holders
+  std::deque<node::LookedUp> read_;      // answers from tables
+  uint64_t tables_read_ = 0;
   // Closed channels, whose transfers may be under way: their destructors would wait.
   std::vector<std::unique_ptr<rfp::ClientEnd>> closed_clients_;
   std::vector<std::pair<InstanceId, std::unique_ptr<rfp::ServerEnd>>> closed_servers_;  // by reader

@@ -180,6 +180,7 @@ void WorkerMetrics::update_leases() {
   count(metric::kLookups, {"asked"}, s.lookups_asked);
   count(metric::kLookups, {"failed"}, s.lookups_failed);
   count(metric::kLookups, {"served"}, s.lookups_served);
+  count(metric::kLookups, {"read"}, leases_.tables_read());
   count(metric::kLookups, {"touched"}, s.touches_served);
   const auto channels = leases_.channels();
   metrics_.gauge(metric::kLeaseChannels, {"reader"}).set(static_cast<double>(channels.to_holders));

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <span>
 
 #include "base/assert.h"
 #include "base/errors.h"
@@ -118,14 +116,15 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   return {};
 }
 
-kv::BlockTable& WorkerPlanes::publish_blocks(uint64_t blocks_max, const InstanceId& node) {
+Result<void> WorkerPlanes::publish_blocks(uint64_t blocks_max) {
   MC_ASSERT(leases_ && !blocks_);
-  table_.resize(kv::BlockTable::bytes_for(blocks_max) / sizeof(uint64_t));
-  uint64_t epoch;  // an instance is random, so any 8 bytes name this start of the node
-  std::memcpy(&epoch, node.bytes.data(), sizeof epoch);
-  blocks_ = std::make_unique<kv::BlockTable>(std::as_writable_bytes(std::span(table_)), epoch);
+  MC_TRY(memory, mem::SharedBuffer::create(kv::BlockTable::bytes_for(blocks_max), {.name = "mct-blocks"}));
+  table_ = std::move(memory);
+  blocks_ = std::make_unique<kv::BlockTable>(table_.bytes(), kv::table_epoch(data_->engine().instance()));
+  MC_CHECK(data_->engine().register_buffer(
+      table_, {.name = std::string(kBlockTableBuffer), .access = xfer::AccessClass::blocks}));
   leases_->carrier().answer_from(*blocks_);
-  return *blocks_;
+  return {};
 }
 
 Result<void> WorkerPlanes::pace(const costed::PacedPlane::Pace& pace) {

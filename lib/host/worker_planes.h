@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/cli.h"
 #include "costed/paced_plane.h"
@@ -42,11 +41,11 @@ class WorkerPlanes {
   LeaseChannels& leases() { return *leases_; }
   /// Calls of cache nodes about values.
   ReplicaLinks& replicas() { return replicas_; }
-  /// Makes the table that says which blocks this node has, for about `blocks_max` blocks. Lookups of peers are answered
-  /// from it. Once, after open().
-  kv::BlockTable& publish_blocks(uint64_t blocks_max, const InstanceId& node);
+  /// Makes the table that says which blocks this node has, for about `blocks_max` blocks. Peers may read it, and their
+  /// lookups are answered from it. Once, after open().
+  Result<void> publish_blocks(uint64_t blocks_max);
   /// After publish_blocks().
-  const kv::BlockTable& blocks() const { return *blocks_; }
+  kv::BlockTable& blocks() { return *blocks_; }
   const std::string& conductor_uri() const { return conductor_uri_; }
   /// Path of the socket of this process in the run directory.
   const std::string& control_socket() const { return control_socket_; }
@@ -58,14 +57,13 @@ class WorkerPlanes {
                             node::WorkerOptions& options);
   Result<void> change_keys(const ctl::KeySet& keys);
 
-  mem::SharedBuffer arena_;
+  mem::SharedBuffer arena_, table_;  // the KV buffer, and the memory of blocks_
   KeyFile keys_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<costed::PacedPlane> paced_;  // with --runner costed
   ReplicaLinks replicas_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<LeaseChannels> leases_;
-  std::vector<uint64_t> table_;  // memory of blocks_
   std::unique_ptr<kv::BlockTable> blocks_;
   std::string conductor_uri_, control_socket_;
 };

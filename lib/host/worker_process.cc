@@ -85,7 +85,8 @@ class WorkerProcess {
     plan_.options.http = pages_->address();
     // Nobody answers lookups where leases go by control alone.
     plan_.options.lookups = lease_by_of(args_.text(flags::kLeaseBy)) != LeaseBy::control;
-    plan_.options.table = &planes_.publish_blocks(plan_.blocks_max(), plan_.options.instance);
+    MC_CHECK(planes_.publish_blocks(plan_.blocks_max()));
+    plan_.options.table = &planes_.blocks();
     worker_ = plan_.make_machine();
     process_meter_ = std::make_unique<ProcessMeter>(*metrics_);
     meters_ = std::make_unique<WorkerMetrics>(*metrics_, *worker_, planes_.data(), planes_.leases());

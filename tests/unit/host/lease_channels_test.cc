@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 #include "base/fd.h"
 #include "test.h"
@@ -29,6 +31,7 @@ struct Side {
   InstanceId instance{};
   std::vector<node::Send> by_control;   // the channels' own: repeated messages
   std::vector<wire::Message> received;  // of the machine
+  std::vector<node::LookedUp> answers;  // to its lookups
 
   Side(uint8_t id, const std::string& transport, LeaseBy by) {
     instance.bytes.fill(id);
@@ -58,6 +61,10 @@ struct Side {
     while (plane->next()) {
     }
     while (auto event = leases->next()) {
+      if (const auto* answer = std::get_if<node::LookedUp>(&*event)) {
+        answers.push_back(*answer);
+        continue;
+      }
       received.push_back(std::get<node::Received>(*event).message);
       // The next call would look at the clock, and a request that was not answered at once goes by control.
       if (std::holds_alternative<wire::LeaseRequest>(received.back())) return;
@@ -149,6 +156,100 @@ TEST_CASE("host/lease_channels: leases are requested, granted and released over 
     CHECK(p.holder.leases->carrier().stats().served == 50);
     CHECK(p.reader.leases->carrier().stats().repeated == 0);
   }
+}
+
+TEST_CASE("host/lease_channels: lookups are answered from the holder's table, and its machine sees none of them") {
+  std::vector<uint64_t> memory(kv::BlockTable::bytes_for(2000) / 8);
+  kv::BlockTable table(std::as_writable_bytes(std::span(memory)), 1);
+  std::vector<BlockHash> hashes(wire::kLookupBlocksMax);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const std::array<uint64_t, 2> words{i * 0x9E3779B97F4A7C15 + 1, ~i};
+    std::memcpy(hashes[i].bytes.data(), words.data(), sizeof words);
+    if (i % 3 != 0) table.apply({.tier = i % 3 == 1 ? kv::Tier::host : kv::Tier::disk, .hash = hashes[i]});
+  }
+  for (const std::string transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Pair p(transport, LeaseBy::channel, LeaseBy::channel);
+    p.holder.leases->carrier().answer_from(table);
+    p.reader.leases->look_up({1, p.holder.name(), p.holder.instance, hashes});  // it opens the channel
+    p.turn_until([&] { return p.is_open() && !p.reader.answers.empty(); });
+    CHECK(p.reader.answers[0].code == Code::busy);
+    p.reader.answers.clear();
+    for (uint64_t round = 2; round < 30; ++round) {
+      const size_t count = round % 2 == 0 ? hashes.size() : 1 + round % 7;
+      p.reader.leases->look_up({round, p.holder.name(), p.holder.instance, {hashes.begin(), hashes.begin() + count}});
+      p.turn_until([&] { return !p.reader.answers.empty(); });
+      const node::LookedUp answer = p.reader.answers.back();
+      CHECK(answer.lookup == round);
+      REQUIRE(answer.code == Code::ok);
+      REQUIRE(answer.held.size() == count);
+      for (size_t i = 0; i < count; ++i) REQUIRE(answer.held[i] == static_cast<wire::HeldIn>(i % 3));
+      p.reader.answers.clear();
+    }
+    CHECK(p.holder.received.empty());
+    CHECK(p.holder.leases->carrier().stats().lookups_served == 28);
+  }
+}
+
+TEST_CASE(
+    "host/lease_channels: the table of a holder on this host is read in place, and the holder runs no code for it") {
+  Pair p("shm", LeaseBy::channel, LeaseBy::channel);
+  auto memory = mem::SharedBuffer::create(kv::BlockTable::bytes_for(100));
+  REQUIRE_OK(memory);
+  kv::BlockTable table(memory->bytes(), kv::table_epoch(p.holder.instance));
+  xfer::Engine& engine = p.holder.plane->engine();
+  const auto buffer =
+      engine.register_buffer(*memory, {.name = std::string(kBlockTableBuffer), .access = xfer::AccessClass::blocks});
+  REQUIRE_OK(buffer);
+  xfer::Engine& reading = p.reader.plane->engine();
+  const xfer::PeerId peer = p.reader.plane->peer_of(p.holder.instance);
+  p.turn_until([&] { return reading.descriptor(peer)->find(kBlockTableBuffer) != nullptr; });
+  std::vector<BlockHash> hashes(2);
+  hashes[0].bytes[3] = 1, hashes[1].bytes[3] = 2;
+  const auto look = [&] {
+    p.reader.answers.clear();
+    p.reader.leases->look_up({5, p.holder.name(), p.holder.instance, hashes});
+    p.reader.turn();
+    REQUIRE(p.reader.answers.size() == 1);
+    CHECK(p.reader.answers[0].lookup == 5);
+    CHECK(p.reader.answers[0].code == Code::ok);
+    return p.reader.answers[0].held;
+  };
+  using Held = std::vector<wire::HeldIn>;
+  CHECK(look() == Held{wire::HeldIn::none, wire::HeldIn::none});
+  table.apply({.tier = kv::Tier::host, .hash = hashes[1]});
+  CHECK(look() == Held{wire::HeldIn::none, wire::HeldIn::memory});
+  table.apply({.tier = kv::Tier::disk, .hash = hashes[0]});
+  CHECK(look() == Held{wire::HeldIn::disk, wire::HeldIn::memory});
+  CHECK(p.reader.leases->tables_read() == 3);
+  CHECK(p.reader.leases->carrier().stats().lookups_asked == 0);
+  CHECK_FALSE(p.is_open());
+
+  // Garbage in the table is no block, and costs a bounded time.
+  std::ranges::fill(memory->bytes(), std::byte{0xff});
+  CHECK(look() == Held{wire::HeldIn::none, wire::HeldIn::none});
+
+  // A reader that is told of another peer list has no table of the holder any more.
+  p.reader.plane->set_peers({});
+  p.reader.leases->on_peers();
+  p.reader.answers.clear();
+  p.reader.leases->look_up({6, p.holder.name(), p.holder.instance, hashes});
+  p.reader.turn();
+  REQUIRE(p.reader.answers.size() == 1);
+  CHECK(p.reader.answers[0].code == Code::busy);
+  REQUIRE_OK(engine.unregister(*buffer, clock_now() + 10s));
+}
+
+TEST_CASE("host/lease_channels: a lookup whose holder is lost ends once, as a failure") {
+  Pair p("shm", LeaseBy::channel, LeaseBy::channel);
+  p.open();
+  p.reader.leases->look_up({1, p.holder.name(), p.holder.instance, std::vector<BlockHash>(3)});
+  p.reader.plane->set_peers({});
+  p.reader.leases->on_peers();
+  p.reader.turn();
+  REQUIRE(p.reader.answers.size() == 1);
+  CHECK(p.reader.answers[0].code == Code::peer_lost);
+  CHECK(p.reader.leases->carrier().idle());
 }
 
 TEST_CASE("host/lease_channels: a grant too long for a slot goes by control, and the channel works on") {
