@@ -60,6 +60,7 @@ def seeds():
         request("GET", "/v1/store/g?members=true"),
         request("PUT", "/v1/store/e?durability=d0&replace=true", b"x" * 500),
         request("POST", "/v1/store/e?op=move&to=f&replace=true", b"", "Content-Length: 0", "x-mc-deadline-ms: 20000"),
+        request("POST", "/blocks/lookup", json.dumps({"hashes": ["12" * 16, "34" * 16]}).encode()),
         request("POST", "/blocks/evict", json.dumps({"prefix": "12" * 16, "older_ms": 5, "dry_run": True}).encode()),
         request("POST", "/blocks/pin", json.dumps({"prefix": "12" * 16, "for_ms": 1000}).encode()),
         request("GET", "/blocks/export?prefix=" + "12" * 16 + "&first=0"),
@@ -154,7 +155,8 @@ def wrong_orders():
         {"none": 1}, {"prefix": 7}, {"prefix": "0" * 32}, {"prefix": one + "12"}, {"prefix": one, "for_ms": -1},
         {"prefix": one, "for_ms": 2**63}, {"prefix": one, "for_ms": 1.5}, {"older_ms": 0}, {"tenant": ""},
         {"model": "m" * 5000}, {"dry_run": "yes"}, {"prefix": one, "x" * 3000: 1})]
-    posts = [("/blocks/" + verb, body) for verb in ("evict", "pin", "unpin") for body in bodies]
+    bodies += [json.dumps({"hashes": hashes}).encode() for hashes in ([], one, [7], ["0" * 32], [one] * 1001)]
+    posts = [("/blocks/" + verb, body) for verb in ("lookup", "evict", "pin", "unpin") for body in bodies]
     streams = [b"", b"MCKV", b"MCKV\x01\0\0\0\xff\xff\xff\xff" + bytes(9000), b"MCKV\x02\0" + bytes(90), bytes(100_000)]
     queries = ["", "?", "?prefix=", "?first=1", "?prefix=" + one + "&first=-1", "?prefix=" + one + "&first=4294967296",
                "?prefix=" + one + "&x=1", "?prefix=" + "z" * 32]
@@ -167,7 +169,7 @@ def wrong_orders():
         (request("GET", "/blocks/export?prefix=" + one), absent),
         *((request("POST", "/blocks/" + verb, json.dumps(body).encode()), absent) for verb, body in (
             ("pin", {"prefix": one, "for_ms": 1}), ("unpin", {"prefix": one}))),
-        *((request("GET", "/blocks/" + verb), (405,)) for verb in ("evict", "pin", "unpin", "import")),
+        *((request("GET", "/blocks/" + verb), (405,)) for verb in ("lookup", "evict", "pin", "unpin", "import")),
         (request("POST", "/blocks/export", b"{}"), (405,)),
         (request("POST", "/blocks/none", b"{}"), absent),
     ]
