@@ -25,6 +25,10 @@ void print_last_words(std::string_view text) {
   (void)!::write(STDERR_FILENO, text.data(), text.size());
 }
 
+void assert_failed(const char* file, int line, const char* expr) {
+  assert_failed(file, line, expr, {});
+}
+
 void assert_failed(const char* file, int line, const char* expr, const std::string& values) {
   char text[2048];
   const int n = std::snprintf(text, sizeof text, "%s:%d: assertion failed: %s%s%s\n", file, line, expr,

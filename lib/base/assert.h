@@ -12,7 +12,8 @@
 
 namespace mc {
 
-[[noreturn]] void assert_failed(const char* file, int line, const char* expr, const std::string& values);
+[[noreturn, gnu::cold]] void assert_failed(const char* file, int line, const char* expr);
+[[noreturn, gnu::cold]] void assert_failed(const char* file, int line, const char* expr, const std::string& values);
 
 /// A value as text. Every file includes this header, so it does without the standard's streams (0.2 s to compile).
 template <class T>
@@ -30,16 +31,17 @@ std::string assert_text(const T& value) {
 }
 
 template <class A, class B>
-[[noreturn]] void assert_cmp_failed(const char* file, int line, const char* expr, const A& a, const B& b) {
+[[noreturn, gnu::cold, gnu::noinline]] void assert_cmp_failed(const char* file, int line, const char* expr, const A& a,
+                                                              const B& b) {
   assert_failed(file, line, expr, assert_text(a) + " vs " + assert_text(b));
 }
 
 }  // namespace mc
 
-#define MC_ASSERT(cond)                                   \
-  do {                                                    \
-    if (!(cond)) [[unlikely]]                             \
-      ::mc::assert_failed(__FILE__, __LINE__, #cond, {}); \
+#define MC_ASSERT(cond)                               \
+  do {                                                \
+    if (!(cond)) [[unlikely]]                         \
+      ::mc::assert_failed(__FILE__, __LINE__, #cond); \
   } while (0)
 #define MC_ASSERT_CMP_(a, op, b)                                                  \
   do {                                                                            \
