@@ -143,6 +143,15 @@ size_t utf8_char_bytes(std::string_view text) {
 
 }  // namespace
 
+Json::Json() = default;
+Json::Json(Json&& other) noexcept = default;
+Json& Json::operator=(Json&& other) noexcept = default;
+Json::~Json() = default;
+Json::Json(std::nullptr_t) {}
+Json::Json(double value) : value_(std::in_place_index<3>, value) {}
+Json::Json(const char* value) : value_(std::in_place_index<4>, value) {}
+Json::Json(std::string_view value) : value_(std::in_place_index<4>, value) {}
+Json::Json(std::string value) : value_(std::in_place_index<4>, std::move(value)) {}
 Json::Json(Array value) : value_(std::in_place_index<5>, std::move(value)) {}
 Json::Json(Object value) : value_(std::in_place_index<6>, std::move(value)) {}
 // Not the variant's own: libstdc++ 12 takes a variant of strings and vectors for never empty, so when a copy runs out
@@ -210,6 +219,16 @@ std::span<const Json> Json::items() const {
   const Array* value = std::get_if<Array>(&value_);
   return value ? std::span<const Json>(*value) : std::span<const Json>();
 }
+
+JsonMember::JsonMember(const char* key, Json value) : key(key), value(std::move(value)) {}
+JsonMember::JsonMember(std::string_view key, Json value) : key(key), value(std::move(value)) {}
+JsonMember::JsonMember(std::string key, Json value) : key(std::move(key)), value(std::move(value)) {}
+JsonMember::JsonMember(const JsonMember& other) = default;
+JsonMember::JsonMember(JsonMember&& other) noexcept = default;
+JsonMember& JsonMember::operator=(const JsonMember& other) = default;
+JsonMember& JsonMember::operator=(JsonMember&& other) noexcept = default;
+JsonMember::~JsonMember() = default;
+bool JsonMember::operator==(const JsonMember& other) const = default;
 
 std::span<const JsonMember> Json::members() const {
   const Object* value = std::get_if<Object>(&value_);

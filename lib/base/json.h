@@ -41,6 +41,7 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<JsonMember>;
 
+  // Most are defined in json.cc: inline ones would be compiled again for every use of a Json.
   Json();
   Json(std::nullptr_t);
   template <std::same_as<bool> T>
@@ -119,25 +120,24 @@ class Json {
 };
 
 struct JsonMember {
+  JsonMember(const char* key, Json value);
+  JsonMember(std::string_view key, Json value);
+  JsonMember(std::string key, Json value);
+  JsonMember(const JsonMember& other);
+  JsonMember(JsonMember&& other) noexcept;
+  JsonMember& operator=(const JsonMember& other);
+  JsonMember& operator=(JsonMember&& other) noexcept;
+  ~JsonMember();
+  bool operator==(const JsonMember& other) const;
+
   std::string key;
   Json value;
-  bool operator==(const JsonMember&) const = default;
 };
 
-// Defined down here because clang 14 wants JsonMember whole before any constructor may destroy an Object.
-inline Json::Json() = default;
-inline Json::Json(Json&& other) noexcept = default;
-inline Json& Json::operator=(Json&& other) noexcept = default;
-inline Json::~Json() = default;
-inline Json::Json(std::nullptr_t) {}
 template <std::same_as<bool> T>
 Json::Json(T value) : value_(std::in_place_index<1>, value) {}
 template <std::integral T>
 requires(!std::same_as<T, bool>) Json::Json(T value) : value_(std::in_place_index<2>, static_cast<int64_t>(value)) {}
-inline Json::Json(double value) : value_(std::in_place_index<3>, value) {}
-inline Json::Json(const char* value) : value_(std::in_place_index<4>, value) {}
-inline Json::Json(std::string_view value) : value_(std::in_place_index<4>, value) {}
-inline Json::Json(std::string value) : value_(std::in_place_index<4>, std::move(value)) {}
 
 /// Appends `text` quoted and escaped as Json::dump does; for code that writes JSON without a tree.
 void append_json_string(std::string& out, std::string_view text);
