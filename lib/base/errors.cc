@@ -64,10 +64,10 @@ const ErrorInfo* find_error(std::string_view text) {
   return nullptr;
 }
 
-Error user_error(err::Number number, std::string what, std::string where, std::string next) {
+Error user_error(err::Number number, std::string what, std::string_view where, std::string_view next) {
   const ErrorInfo* info = find_error(static_cast<int>(number));
   MC_ASSERT(info != nullptr);
-  return {info->code, std::move(what), info->number, std::move(where), std::move(next)};
+  return {info->code, std::move(what), info->number, std::string(where), std::string(next)};
 }
 
 Error as_user_error(err::Number number, Error error) {

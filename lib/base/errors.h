@@ -44,7 +44,7 @@ const ErrorInfo* find_error(int number);
 const ErrorInfo* find_error(std::string_view text);
 
 /// An Error with the table's code; `where` and `next` may be empty (next then comes from the table).
-Error user_error(err::Number number, std::string what, std::string where = {}, std::string next = {});
+Error user_error(err::Number number, std::string what, std::string_view where = {}, std::string_view next = {});
 /// The same error for the same cause, now with a number the user can look up; keeps an existing one.
 Error as_user_error(err::Number number, Error error);
 

@@ -54,7 +54,7 @@ Result<Child> Child::start(const std::vector<std::string>& command, std::string_
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) {
     child.pid_ = -1;
-    return Error{.code = Code::unsupported, .what = command[0] + ": " + std::strerror(error)};
+    return Error{Code::unsupported, command[0] + ": " + std::strerror(error)};
   }
   running.push_back(child.pid_);
   child.output_ = std::move(pipe.read_end);

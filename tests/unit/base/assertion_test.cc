@@ -52,7 +52,7 @@ TEST_CASE("base/assertion: a false REQUIRE ends the test case" * doctest::expect
 }
 
 TEST_CASE("base/assertion: an error ends the test case in REQUIRE_OK" * doctest::expected_failures(1)) {
-  const mc::Result<int> result = mc::Error{.what = "an error on purpose"};
+  const mc::Result<int> result = mc::Error(mc::Code::invalid, "an error on purpose");
   REQUIRE_OK(result);
   CHECK(false);
 }
