@@ -29,8 +29,8 @@ endfunction()
 # lets a target use them: each of its batches then takes a second of CPU less. GCC refuses precompiled headers whose
 # flags for debugging, position independence or the instruction set differ from those of the target, so files for an
 # instruction set of their own do without. Clang does as well: its precompiled headers hold times, which a compiler
-# cache takes for changes. <filesystem> is not among the headers: it has std::quoted, which the compiler would take for a
-# function of ours with the same name.
+# cache takes for changes. <filesystem> is not among the headers: it has std::quoted, which the compiler would take for
+# a function of ours with the same name.
 option(MC_PRECOMPILED "Precompile the standard headers (GCC)" ON)
 set(MC_STANDARD_HEADERS algorithm array atomic bit charconv chrono cmath condition_variable cstring deque functional
   limits map memory mutex numeric optional set span string string_view thread type_traits unordered_map

@@ -35,7 +35,7 @@ enum class Code : uint8_t {
 
 std::string_view to_string(Code code);
 
-/// What failed. Its members are defined in result.cc: inline ones would be compiled again in every function that may
+/// The members of an Error are defined in result.cc: inline ones would be compiled again in every function that may
 /// fail.
 struct Error {
   Error();
