@@ -9,7 +9,7 @@ inline constexpr Flag kValues{.name = "values",
                               .kind = FlagKind::size,
                               .value = "SIZE",
                               .fallback = "10%",
-                              .help = "part of --dram for values of the store API; 0B = no such store"};
+                              .help = "part of --dram for values of the store API; 0B = none"};
 
 inline constexpr Flag kValuesDisk{.name = "values-disk",
                                   .kind = FlagKind::size,
