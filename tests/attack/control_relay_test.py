@@ -342,12 +342,14 @@ class Keyed(Relayed):
             client.say(pack(head), b"")
             client.receive()
             client.receive()  # the envelope and the body of its answer
-            flow = self.relay.flows[-1]
+            flow = next(flow for flow in list(self.relay.flows)
+                        if [frame[80:112] for frame in flow.ways["to"].frames[:1]] == [client.public])
             to, back = (list(flow.ways[way].frames) for way in ("to", "from"))
         opened = curve.Leak([client.secret], publics).run(to, back)
         self.assertEqual(sorted(opened), [b"HELLO", b"INITIATE", b"MESSAGE", b"READY", b"WELCOME"])
         self.assertEqual(len(opened[b"MESSAGE"]), len(to) + len(back) - 4)
-        self.assertEqual(sum(b"ctl.ping" in text for text in opened[b"MESSAGE"]), 2)
+        # One each way, and more from the conductor where this client was slow.
+        self.assertGreaterEqual(sum(b"ctl.ping" in text for text in opened[b"MESSAGE"]), 2)
 
 
 class Handshake:
