@@ -19,6 +19,8 @@ bool is_clients(const Failure& f) {
 
 Failure failure_of(const wire::Failed& message) {
   Failure out{stage_named(message.stage), reason_named(message.code), message.retryable};
+  // The words come from a peer, and may be empty.
+  if (out.stage == RequestStage::none) out.stage = RequestStage::unknown;
   if (out.cause == Reason::none) out.cause = Reason::internal;
   return out;
 }

@@ -19,6 +19,14 @@ constexpr Code kCodes[] = {Code::invalid, Code::not_found, Code::busy,        Co
 
 }  // namespace
 
+TEST_CASE("node/failure: a report without a stage and a code still has both") {
+  for (const Failure& nameless : {failed("", "", true), failed("nowhere", "ok", false)}) {
+    CHECK(nameless.stage == RequestStage::unknown);
+    CHECK(nameless.cause != Reason::none);
+    CHECK(reason_of(nameless) != Reason::none);
+  }
+}
+
 TEST_CASE("node/failure: nothing that happens between nodes is the client's error") {
   for (const char* stage : {"accept", "transfer", "fetch"})
     for (const Code code : kCodes)
