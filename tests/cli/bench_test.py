@@ -433,7 +433,7 @@ class Models(Scratch):
 
 
 class Forms(Scratch):
-    """A table is written for people, for Markdown or for a spreadsheet."""
+    """A result is written for people, for Markdown, for a spreadsheet or as JSON."""
 
     def table(self, form):
         """That of a verb that measures neither the peak of the processor nor that of its memory."""
@@ -466,6 +466,22 @@ class Forms(Scratch):
         self.assertEqual([row[0] for row in rows], ["task", *["passkey"] * 2, *["key-value"] * 2])
         self.assertEqual({len(row) for row in rows}, {5})
         self.assertEqual(rows[1][1], "128")
+
+
+    def test_the_summary_lists_the_points_as_their_lines(self):
+        path = self.trace(*[trace_line(40 * i, 1000, [i, i + 1], 20) for i in range(40)])
+        simulate = ["sim", path, "--cluster", "2p2d"]
+        for words in (
+            [*simulate, "--policy", "random,kv-centric"],
+            [*simulate, "--policy", "random,kv-centric", "--find-max-rate"],
+            [*simulate, "--rules", "paper", "--policy", "random,cache-aware"],
+            ["trace", "cache", path, "--policy", "lru,fifo", "--blocks", "10"],
+            ["route", "--nodes", "2,4", "--blocks", "1000"],
+        ):
+            *lines, last = [json.loads(line) for line in bench(*words, "--json")[0].splitlines()]
+            self.assertEqual(len(lines), 2, words)
+            self.assertEqual([line["type"] for line in lines], ["point", "point"], words)
+            self.assertEqual(last["points"], lines, words)
 
 
 class Interrupts(Scratch):

@@ -131,6 +131,12 @@ Json result_head(std::string_view schema, const cli::Args& args) {
   return std::move(out.set("argv", std::move(argv)));
 }
 
+Json point_line(const Json& figures) {
+  Json line = Json::object({{"type", "point"}});
+  for (const JsonMember& member : figures.members()) line.set(member.key, member.value);
+  return line;
+}
+
 Json with_points(Json result, const std::vector<Json>& points) {
   if (points.size() == 1) {
     for (const JsonMember& member : points.front().members())
@@ -138,7 +144,7 @@ Json with_points(Json result, const std::vector<Json>& points) {
     return result;
   }
   Json list = Json::array();
-  for (const Json& p : points) list.push(p);
+  for (const Json& p : points) list.push(point_line(p));
   return std::move(result.set("points", std::move(list)));
 }
 

@@ -81,6 +81,8 @@ class Sink {
 
 /// The members every summary starts with: schema, host, git_commit, seed, argv.
 Json result_head(std::string_view schema, const cli::Args& args);
+/// One point as it is printed, by itself or in the list "points": its members behind "type".
+Json point_line(const Json& figures);
 /// `result` with what was measured: the members of a single point, else the list "points".
 Json with_points(Json result, const std::vector<Json>& points);
 /// To stderr unless --quiet.

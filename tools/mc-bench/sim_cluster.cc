@@ -431,9 +431,7 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
     const auto rate = [&](double per_s, const char* before = "") {
       return p.rate_per_s > 0 ? before + fixed(per_s, 3) : std::string("-");
     };
-    Json line = Json::object({{"type", "point"}});
-    for (const JsonMember& member : p.json.members()) line.set(member.key, member.value);
-    MC_CHECK(sink.line(line));
+    MC_CHECK(sink.line(point_line(p.json)));
     table.add({p.shape.text() + (ratio && i == best ? " *" : ""), std::string(p.json["policy"].as_string()),
                std::string(p.json["admission"].as_string()), rate(p.rate_per_s, p.is_search_limit ? ">= " : ""),
                rate(p.figures.goodput_per_s), fixed(p.figures.effective * 100, 2), fixed(p.figures.ttft_s.mean, 3),
@@ -448,7 +446,7 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
     for (const JsonMember& member : points[best].json.members()) out.set(member.key, member.value);
   }
   Json list = Json::array();
-  for (const SimPoint& p : points) list.push(p.json);
+  for (const SimPoint& p : points) list.push(point_line(p.json));
   out.set("points", std::move(list));
   MC_CHECK(sink.line(out));
   MC_CHECK(sink.finish());
@@ -499,10 +497,7 @@ Result<int> simulate_cluster(const cli::Args& args) {
       points.push_back(std::move(point));
       if (!args.text(kSaveRequests).empty()) append_requests(setup.options, trace, run, requests);
       if (setup.options.keep_samples) append_samples(setup.options, run, samples);
-      if (!many) continue;
-      Json line = Json::object({{"type", "point"}});
-      for (const JsonMember& member : points.back().members()) line.set(member.key, member.value);
-      MC_CHECK(sink.line(line));
+      if (many) MC_CHECK(sink.line(point_line(points.back())));
     }
   if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
   if (!args.text(kSaveSamples).empty()) MC_CHECK(write_output(args.text(kSaveSamples), samples, kSaveSamples));

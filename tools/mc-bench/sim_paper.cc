@@ -204,11 +204,7 @@ Result<int> simulate_paper(const cli::Args& args) {
     points.push_back(figures(options, run));
     if (admitting) add_overload(trace, options, run, overload, points.back());
     if (!args.text(kSaveRequests).empty()) append_requests(options, trace, run, requests);
-    if (rules.size() > 1) {
-      Json line = Json::object({{"type", "point"}});
-      for (const JsonMember& member : points.back().members()) line.set(member.key, member.value);
-      MC_CHECK(sink.line(line));
-    }
+    if (rules.size() > 1) MC_CHECK(sink.line(point_line(points.back())));
   }
   if (!args.text(kSaveRequests).empty()) MC_CHECK(write_output(args.text(kSaveRequests), requests, kSaveRequests));
   MC_CHECK(sink.text(paper_table(points, options.decode_nodes > 0)));

@@ -115,18 +115,12 @@ Result<int> cache(const cli::Args& args, Traces traces) {
     table.add({std::string(point["policy"].as_string()),
                size.is_null() ? "unlimited" : thousands(static_cast<uint64_t>(size.as_int())), percent("block_hit"),
                percent("token_hit"), percent("mean_request_token_hit")});
-    Json line = Json::object({{"type", "point"}});
-    for (const JsonMember& member : point.members()) line.set(member.key, member.value);
-    if (points.size() > 1) MC_CHECK(sink.line(line));
+    if (points.size() > 1) MC_CHECK(sink.line(point_line(point)));
   }
   Json result = result_head("mc.trace.cache.v1", args);
   result.set("trace", args.positional("FILE").front()).set("requests", trace.size());
-  if (points.size() == 1)
-    for (const JsonMember& member : points[0].members()) result.set(member.key, member.value);
-  else
-    result.set("points", std::move(points));
   MC_CHECK(sink.text(table.text()));
-  MC_CHECK(sink.line(result));
+  MC_CHECK(sink.line(with_points(std::move(result), {points.items().begin(), points.items().end()})));
   MC_CHECK(sink.finish());
   return 0;
 }
