@@ -21,7 +21,8 @@ constexpr size_t kBytes = size_t{4} << 20;
 Options on(const std::string& device, size_t pairs_max = 1024) {
   Options options;
   options.rdma_devices = device;
-  options.rdma_timeout = 16;
+  options.rdma_timeout = 18;      // 1 s a packet, seven times: a starved guest must not look like a broken path
+  options.stall_timeout = kLong;  // nor a reader that waits for its turn
   options.rdma_pairs_max = pairs_max;
   return options;
 }
