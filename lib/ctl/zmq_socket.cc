@@ -1,12 +1,16 @@
 #include "ctl/zmq_socket.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <string_view>
 #include <zmq.hpp>
 
 #include "base/assert.h"
@@ -332,3 +336,63 @@ extern "C" int zmq_msg_send(zmq_msg_t* message, void* socket, int flags) {
   if (sent >= 0) errno = before;
   return sent;
 }
+
+#if !defined(__SANITIZE_THREAD__)  // which has its own definitions of both functions
+
+// libzmq 4.3.4 stops polling a connection for input while the hub has no room for its messages. epoll reports a hang-up
+// all the same. The engine then keeps the rest of the input for later. When it finds a PING there, it answers at once,
+// and an assertion fails, because the connection has ended. So libzmq's I/O thread learns of the end of a connection
+// when it reads again: a descriptor that is not polled for input any more leaves the epoll set, and an end that comes
+// with input is reported as input, whose last read finds the end.
+namespace {
+
+bool is_io_thread() {
+  thread_local const bool is = [] {
+    char name[16] = "";
+    return ::pthread_getname_np(::pthread_self(), name, sizeof name) == 0 &&
+           std::string_view(name).find("ZMQbg/IO") != std::string_view::npos;
+  }();
+  return is;
+}
+
+enum class Polled : uint8_t { for_input, not_at_all };
+/// Descriptors that this thread has polled for input since their registration. An I/O thread has one epoll set.
+thread_local std::map<int, Polled> polled;
+
+int epoll_ctl_now(int set, int operation, int fd, epoll_event* event) {
+  using Control = int (*)(int, int, int, epoll_event*);
+  static const Control control = reinterpret_cast<Control>(::dlsym(RTLD_NEXT, "epoll_ctl"));
+  MC_ASSERT(control != nullptr);
+  return control(set, operation, fd, event);
+}
+
+}  // namespace
+
+extern "C" int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {
+  if (!is_io_thread()) return epoll_ctl_now(set, operation, fd, event);
+  const auto at = polled.find(fd);
+  const bool is_out = at != polled.end() && at->second == Polled::not_at_all;
+  if (operation != EPOLL_CTL_MOD) {
+    if (at != polled.end()) polled.erase(at);
+    return operation == EPOLL_CTL_DEL && is_out ? 0 : epoll_ctl_now(set, operation, fd, event);
+  }
+  if ((event->events & EPOLLIN) != 0) {
+    polled[fd] = Polled::for_input;
+    return epoll_ctl_now(set, is_out ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, event);
+  }
+  if (at == polled.end()) return epoll_ctl_now(set, operation, fd, event);  // a connection under way
+  at->second = Polled::not_at_all;
+  return is_out ? 0 : epoll_ctl_now(set, EPOLL_CTL_DEL, fd, event);
+}
+
+extern "C" int epoll_wait(int set, epoll_event* events, int events_max, int timeout_ms) {
+  using Wait = int (*)(int, epoll_event*, int, int);
+  static const Wait wait = reinterpret_cast<Wait>(::dlsym(RTLD_NEXT, "epoll_wait"));
+  MC_ASSERT(wait != nullptr);
+  const int count = wait(set, events, events_max, timeout_ms);
+  for (int i = 0; i < count && is_io_thread(); ++i)
+    if ((events[i].events & EPOLLIN) != 0) events[i].events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
+  return count;
+}
+
+#endif

@@ -109,12 +109,18 @@ class Client:
         flags = self.take(1)[0]
         return self.take(struct.unpack(">Q", self.take(8))[0] if flags & 2 else self.take(1)[0])
 
+    def seal(self, flags, frame):
+        nonce = self.nonce()
+        self.send(0, b"\x07MESSAGE" + nonce + self.session.seal(b"CurveZMQMESSAGEC" + nonce, bytes([flags]) + frame))
+
     def say(self, *frames):
         """One message."""
         for i, frame in enumerate(frames):
-            nonce = self.nonce()
-            text = bytes([1 if i + 1 < len(frames) else 0]) + frame
-            self.send(0, b"\x07MESSAGE" + nonce + self.session.seal(b"CurveZMQMESSAGEC" + nonce, text))
+            self.seal(1 if i + 1 < len(frames) else 0, frame)
+
+    def command(self, body, more=False):
+        """A command of ZMTP itself."""
+        self.seal(3 if more else 2, body)
 
 
 def name_of(frame):

@@ -74,6 +74,10 @@ class Connection:
             ) + frame
         self.socket.sendall(out)
 
+    def command(self, body, more=False):
+        """A command of ZMTP itself."""
+        self.socket.sendall(bytes([5 if more else 4, len(body)]) + body)
+
     def send(self, kind, body, **envelope):
         """A message with an envelope that is right but for what `envelope` says."""
         self.last_id += 1
