@@ -59,9 +59,11 @@ void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, Tim
   MC_ASSERT(fresh && copies_.size() <= kMax);
 }
 
-bool Copies::on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out) {
+bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now,
+                      Actions& out) {
   const auto at = copies_.find(grant.lease);
   if (at == copies_.end() || at->second.dropped) return false;
+  if (at->second.order.instance != holder) return true;
   if (at->second.read != 0) return true;  // again, for a request that was repeated: the lease is in use
   Copy& c = at->second;
   const ExtentLayout& layout = shelf_.layout;

@@ -31,8 +31,8 @@ class Copies {
 
   /// `id` is a fresh number of the node for the lease. An immediate answer is appended to `out`.
   void start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out);
-  /// True when the grant belongs to a copy.
-  bool on_grant(const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out);
+  /// True when the grant belongs to a copy. A grant of another node than the one that was asked has no effect.
+  bool on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out);
   bool on_read(const ReadDone& done, Actions& out);
   void on_peer_gone(const InstanceId& instance, Actions& out);
   void on_tick(TimePoint now, Actions& out);

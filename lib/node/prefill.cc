@@ -53,7 +53,8 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
     on_cancel(event, *cancel, out);
   } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
-    const bool ours = fetches_.on_grant(*grant, now, out) || copies_.on_grant(*grant, numbers_.next(), now, out);
+    const bool ours = fetches_.on_grant(event.instance, *grant, now, out) ||
+                      copies_.on_grant(event.instance, *grant, numbers_.next(), now, out);
     if (!ours && !grant->blocks.empty())  // the grant arrived after its fetch had been given up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {

@@ -246,10 +246,11 @@ bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
   }
 }
 
-bool PrefixFetches::on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
+bool PrefixFetches::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, TimePoint now, Actions& out) {
   const auto at = find(grant.lease);
   if (!at) return false;
   auto& [req, f, part] = *at;
+  if (part.source.instance != holder) return true;
   if (part.state != FetchPart::State::leasing || grant.lease != part.lease) return true;
   if (grant.blocks.empty()) {
     fail(f, part, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, grant.age_ms, out);

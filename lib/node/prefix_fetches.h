@@ -116,8 +116,8 @@ class PrefixFetches {
   /// Whether an unfinished fetch may bring this block of its prompt.
   bool may_bring(const RequestId& req, uint32_t block) const;
 
-  /// False when the grant belongs to no fetch.
-  bool on_grant(const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  /// False when the grant belongs to no fetch. A grant of another node than the one that was asked has no effect.
+  bool on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
   /// False when the read belongs to no fetch.
   bool on_read(const ReadDone& done, TimePoint now, Actions& out);
   /// Goes on with fetches whose blocks the disk has brought.

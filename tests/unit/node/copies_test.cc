@@ -66,6 +66,15 @@ TEST_CASE("node/copies: blocks are leased, read, published, and the lease goes b
   CHECK(more[0].hashes.size() == 2);
 }
 
+TEST_CASE("node/copies: a lease is taken from the node that was asked for it, whoever knows its number") {
+  PrefillBench b;
+  const auto asked = sent<wire::LeaseRequest>(b.from_conductor(b.order(7, 4)), "p1").at(0);
+  CHECK(b.from("p0", 1, b.grant_of(asked, 0)).empty());
+  CHECK(b.from("p0", 1, b.grant_of(asked, 4)).empty());
+  CHECK(b.from("p1", 8, b.grant_of(asked, 0)).empty());  // another process of that name
+  CHECK(all<Read>(b.from("p1", 4, b.grant_of(asked, 4))).size() == 1);
+}
+
 TEST_CASE("node/copies: whatever goes wrong ends the copy with a reason and leaves no page behind") {
   enum Way { refused, bad_hash, bad_read, corrupt, late_grant, late_read, holder_gone };
   for (const Way way : {refused, bad_hash, bad_read, corrupt, late_grant, late_read, holder_gone}) {

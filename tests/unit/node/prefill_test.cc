@@ -174,6 +174,19 @@ TEST_CASE("node/prefill: a lease of other blocks than asked for is given back an
   }
 }
 
+TEST_CASE("node/prefill: a lease is taken from the node that was asked for it, whoever knows its number") {
+  PrefillBench b(10);
+  const auto begun = b.start(spec_of("r", ids_of(1, 2 * 64 + 5)), {{"p1", instance(4), 0, 2, 0}});
+  const auto asked = sent<wire::LeaseRequest>(begun, "p1").at(0);
+  wire::LeaseGrant refusal{asked.lease, {}, 0, wire::Fallback::absent, 0};
+  CHECK(b.from("p0", 1, grant_of(asked)).empty());
+  CHECK(b.from("p0", 1, refusal).empty());
+  CHECK(b.from("p1", 8, refusal).empty());  // another process of that name
+  const auto reads = all<Read>(b.from("p1", 4, grant_of(asked)));
+  REQUIRE(reads.size() == 1);
+  CHECK(reads[0].peer == "p1");
+}
+
 TEST_CASE("node/prefill: a fetched block keeps its place in our own chain, whatever parent the holder names") {
   PrefillBench b(10);
   const auto begun = b.start(spec_of("r", ids_of(1, 2 * 64 + 5)), {{"p1", instance(4), 0, 2, 0}});
