@@ -60,7 +60,7 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
     if (by_conductor) copies_.start(*order, numbers_.next(), peers().has(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
-    if (is_stage_of(event.from, name())) slots_.free(taken->run);
+    if (pipeline_.sender(event) == 1u) slots_.free(taken->run);
   } else if (const auto* staged = std::get_if<wire::StageDone>(&event.message)) {
     on_stage_done(event, *staged, now, out);
   } else if (const auto* rotten = std::get_if<wire::StageRotten>(&event.message)) {

@@ -57,9 +57,8 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* run = std::get_if<wire::StageRun>(&event.message)) {
     on_run(event, *run, now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
-    if (!is_stage_of(event.from, stage_.leader)) return;
     const auto it = handed_on_.find(taken->run);
-    if (it == handed_on_.end()) return;
+    if (it == handed_on_.end() || it->second.reader != event.instance) return;
     free_handed(it);
   } else if (const auto* announced = std::get_if<wire::StageAnnounce>(&event.message)) {
     if (event.from == stage_.leader) announce(event, *announced, out);
@@ -68,9 +67,10 @@ void Stage::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* unwanted = std::get_if<wire::StageReadCancel>(&event.message)) {
     if (event.from == stage_.leader) block_reads_.cancel(event.instance, unwanted->read, out);
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&event.message)) {
-    if (event.from != stage_.leader) return;
     for (Run& run : runs_)
-      if (run.asked.req == cancel->req && run.asked.attempt <= cancel->attempt) drop(run, out);
+      if (run.asked.leader_instance == event.instance && run.asked.req == cancel->req &&
+          run.asked.attempt <= cancel->attempt)
+        drop(run, out);
   }
   pump(now, out);
 }
@@ -378,7 +378,7 @@ void Stage::on_chunk(Run& run, const ChunkDone& done, TimePoint now, Actions& ou
     message.budget_ms = static_cast<uint32_t>(std::clamp<int64_t>((run.deadline - now) / 1ms, 1, 3'600'000));
     const auto former = handed_on_.find(message.run);  // a restarted leader numbers its runs from 1 again
     if (former != handed_on_.end()) free_handed(former);
-    handed_on_[message.run] = {run.slot_out, after(now, std::chrono::milliseconds(message.budget_ms))};
+    handed_on_[message.run] = {run.slot_out, known->instance, after(now, std::chrono::milliseconds(message.budget_ms))};
     send(next, known->instance, std::move(message), out);
   }
   run.dropped = true;  // pump() erases it

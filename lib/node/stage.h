@@ -107,6 +107,7 @@ class Stage final : public Worker {
 
   struct Handed {
     uint32_t slot;
+    InstanceId reader;   // the next stage
     TimePoint deadline;  // from then on the slot is free; a reader that comes later finds a wrong CRC
   };
 

@@ -281,6 +281,39 @@ TEST_CASE("node/stage: a slot that nobody says to have read is free at the deadl
   CHECK(all<RunChunk>(b.wait(5s)).size() == 1);
 }
 
+TEST_CASE("node/stage: a slot is free when the node that was handed it has read it, whoever knows its number") {
+  StageOptions options = StageBench::options();
+  options.stages = 3;
+  StageBench b(options);
+  b.from_conductor(wire::Peers{2,
+                               {{"p0", instance(1), wire::Role::prefill, "sim:p0", {}},
+                                {"p0.2", instance(9), wire::Role::stage, "sim:p0.2", {}}}});
+  std::vector<uint64_t> handed;
+  for (uint64_t run = 1; run <= 3; ++run) {
+    auto asked = StageBench::run_of(run);
+    asked.stages = 3;
+    const auto reads = all<Read>(b.from("p0", 1, asked));
+    REQUIRE(reads.size() == 1);
+    const auto runs = all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""}));
+    if (runs.empty()) break;
+    ChunkDone done;
+    done.run = runs[0].run;
+    for (const auto& message : sent<wire::StageRun>(b.give(done), "p0.2")) handed.push_back(message.run);
+  }
+  REQUIRE(handed.size() == 2);
+  for (const auto& [name, n] : {std::pair{"p0.3", uint8_t{7}}, {"p0.2", uint8_t{8}}, {"p1", uint8_t{4}}})
+    CHECK(all<RunChunk>(b.from(name, n, wire::StageTaken{handed[0]})).empty());
+  CHECK(all<RunChunk>(b.from("p0.2", 9, wire::StageTaken{handed[0]})).size() == 1);
+
+  LeaderBench leader(3);
+  auto runs = all<RunChunk>(leader.start("r", 4 * kChunk));
+  runs = all<RunChunk>(leader.computed(runs.at(0)));
+  const auto last = sent<wire::StageRun>(leader.computed(runs.at(0)), "me.1").at(0);
+  for (const auto& [name, n] : {std::pair{"me.2", uint8_t{8}}, {"me.1", uint8_t{20}}, {"d0", uint8_t{2}}})
+    CHECK(all<RunChunk>(leader.from(name, n, wire::StageTaken{last.run})).empty());
+  CHECK(all<RunChunk>(leader.from("me.1", 7, wire::StageTaken{last.run})).size() == 1);
+}
+
 TEST_CASE("node/stage: the leader's slots are free at the deadline of their chunk too") {
   LeaderBench b;
   auto runs = all<RunChunk>(b.start("r", 4 * kChunk));
@@ -364,6 +397,7 @@ TEST_CASE("node/stage: two chunks are read ahead, one is computed at a time, and
   CHECK(all<RunChunk>(b.give(ReadDone{reads[1].read, Code::ok, ""})).empty());  // the first is not here yet
   const auto runs = all<RunChunk>(b.give(ReadDone{reads[0].read, Code::ok, ""}));
   REQUIRE(runs.size() == 1);
+  CHECK(b.from("p0", 8, wire::Cancel{"r", 1, "failed"}).empty());  // of another process than the leader
   const Actions out = b.from("p0", 1, wire::Cancel{"r", 1, "failed"});
   CHECK(sent<wire::StageDone>(out, "p0").size() == 3);
   CHECK(all<CancelRun>(out).size() == 1);
