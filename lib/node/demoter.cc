@@ -150,7 +150,7 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   const auto lease = shelf_.leases.grant("demote", pages, now + kDemoteTtl);
   if (!lease) return;
   const wire::Peer& cache = cache_of(pages, caches, now);
-  Offer offer{cache.name, cache.instance, *lease, now + kDemoteTtl, {}};
+  Offer offer{cache.instance, *lease, now + kDemoteTtl, {}};
   message.lease = id;
   message.kv_namespace = kv_namespace_;
   if (const NamespaceBook::Entry* owner = names_.find(message.ns))
@@ -171,15 +171,15 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   MC_ASSERT(fresh && offers_.size() <= kDemotionsInFlight);
 }
 
-void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now) {
+void Demoter::on_done(const InstanceId& cache, const wire::DemoteDone& message, TimePoint now) {
   const auto it = offers_.find(message.lease);
-  if (it == offers_.end() || it->second.cache != node) return;
+  if (it == offers_.end() || it->second.cache != cache) return;
   (void)shelf_.leases.release(it->second.lease);
   // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
-    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {it->second.instance, now};
+    if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {cache, now};
   const bool is_damaged = reason_named(message.reason) == Reason::corrupt;
-  if (message.stored.empty() && !is_damaged) refused_[it->second.instance] = now + kRefusedFor;
+  if (message.stored.empty() && !is_damaged) refused_[cache] = now + kRefusedFor;
   // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
   // and again.
   if (is_damaged)
@@ -192,14 +192,14 @@ void Demoter::on_done(const NodeId& node, const wire::DemoteDone& message, TimeP
 void Demoter::expired(kv::LeaseId lease) {
   std::erase_if(offers_, [&](const auto& entry) {
     const Offer& offer = entry.second;
-    if (offer.lease == lease) refused_[offer.instance] = offer.until + kRefusedFor;
+    if (offer.lease == lease) refused_[offer.cache] = offer.until + kRefusedFor;
     return offer.lease == lease;
   });
 }
 
 void Demoter::drop(const InstanceId& instance) {
   std::erase_if(offers_, [&](const auto& offer) {
-    if (offer.second.instance != instance) return false;
+    if (offer.second.cache != instance) return false;
     (void)shelf_.leases.release(offer.second.lease);
     return true;
   });

@@ -39,7 +39,8 @@ class Demoter {
   /// members of this node's pipeline.
   void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
              TimePoint now, Actions& out);
-  void on_done(const NodeId& node, const wire::DemoteDone& message, TimePoint now);
+  /// An answer of another node than the one that got the offer has no effect.
+  void on_done(const InstanceId& cache, const wire::DemoteDone& message, TimePoint now);
   /// The answer to a lookup. The cache node is told of a use of each block of which this node learns that it is there,
   /// as an offer of the block would have told it.
   void on_looked_up(const LookedUp& answer, TimePoint now, Actions& out);
@@ -53,8 +54,7 @@ class Demoter {
 
  private:
   struct Offer {  // a cache node is reading these blocks
-    NodeId cache;
-    InstanceId instance;
+    InstanceId cache;
     kv::LeaseId lease;
     TimePoint until;
     std::vector<BlockHash> hashes;

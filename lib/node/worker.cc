@@ -240,7 +240,7 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
     lender_.on_release(event.instance, release->lease);
     if (options_.role == wire::Role::cache) last_error_.served();
   } else if (const auto* done = std::get_if<wire::DemoteDone>(&event.message)) {
-    if (demoter_) demoter_->on_done(event.from, *done, now);
+    if (demoter_) demoter_->on_done(event.instance, *done, now);
   } else {
     on_message(event, now, out);
   }

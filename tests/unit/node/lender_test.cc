@@ -170,9 +170,9 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   CHECK(offers[0].blocks.size() == 4);
   CHECK_FALSE(demoter.idle());
   CHECK_FALSE(demoter.due(now));  // not again at once
-  demoter.on_done("c1", {7, source.hashes, ""}, now);
+  demoter.on_done(instance(4), {7, source.hashes, ""}, now);
   CHECK_FALSE(demoter.idle());  // of another node
-  demoter.on_done("c0", {7, {source.hashes[0], source.hashes[1]}, "corrupt"}, now);
+  demoter.on_done(instance(3), {7, {source.hashes[0], source.hashes[1]}, "corrupt"}, now);
   CHECK(demoter.idle());
   CHECK(source.shelf.pool.match(source.hashes) == 2);
   out.clear();
@@ -204,14 +204,14 @@ TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and 
     return to_first ? first.name : second.name;
   };
   CHECK(offered_to(7) == first.name);  // whatever the number of the offer
-  demoter.on_done(first.name, {7, {}, "full"}, now);
+  demoter.on_done(first.instance, {7, {}, "full"}, now);
   CHECK(offered_to(8) == second.name);
-  demoter.on_done(second.name, {8, {}, "full"}, now);
+  demoter.on_done(second.instance, {8, {}, "full"}, now);
   CHECK(offered_to(9) == first.name);  // each has refused
-  demoter.on_done(first.name, {9, {}, "full"}, now);
+  demoter.on_done(first.instance, {9, {}, "full"}, now);
   now += 1s;
   CHECK(offered_to(10) == first.name);
-  demoter.on_done(first.name, {10, source.hashes, ""}, now);
+  demoter.on_done(first.instance, {10, source.hashes, ""}, now);
   out.clear();
   demoter.offer(both, {}, 11, now + 1s, out);
   CHECK(out.empty());
