@@ -30,7 +30,8 @@ void Lender::on_request(const NodeId& node, const InstanceId& instance, const wi
     out.push_back(Send{node, instance, wire::LeaseGrant{request.lease, {}, 0, wire::Fallback::unknown_peer, 0}});
     return;
   }
-  on_release(instance, request.lease);  // of a repeated request; its blocks are leased again before any is evicted
+  if (grant_again(node, instance, request, now, out)) return;
+  on_release(instance, request.lease);  // of a request that waits
   Shelf* shelf = source_.shelf_of(request.ns);
   if (shelf && starts_to_wait(node, instance, request, *shelf, now, out)) return;
   grant(node, instance, request, now, out);
@@ -76,6 +77,19 @@ void Lender::on_release(const InstanceId& instance, uint64_t lease) {
   granted_.erase(it);
 }
 
+bool Lender::grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request,
+                         TimePoint now, Actions& out) {
+  const auto at = granted_.find({instance, request.lease});
+  if (at == granted_.end()) return false;
+  const Granted& granted = at->second;
+  if (!granted.shelf->leases.renew(granted.id, now + std::chrono::milliseconds(granted.rest.ttl_ms))) return false;
+  wire::LeaseGrant reply = granted.rest;
+  for (const kv::PageIndex page : granted.shelf->leases.find(granted.id)->pages)
+    reply.blocks.push_back(granted.shelf->leased_block(page, request.with_tokens));
+  out.push_back(Send{node, instance, std::move(reply)});
+  return true;
+}
+
 void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
                    Actions& out) {
   wire::LeaseGrant reply{request.lease, {}, 0};
@@ -96,11 +110,11 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       reply.reason = wire::Fallback::refused;
     } else {
       shelf->pool.touch(wanted.first(here));
-      const Granted granted{shelf, *lease, request.hashes.size(), request.hashes.back()};
-      const bool fresh = granted_.try_emplace({instance, request.lease}, granted).second;
-      MC_ASSERT(fresh);
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
       reply.parts = *parts;
+      Granted granted{shelf, *lease, request.hashes.size(), request.hashes.back(), reply};
+      const bool fresh = granted_.try_emplace({instance, request.lease}, std::move(granted)).second;
+      MC_ASSERT(fresh);
       for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page, request.with_tokens));
     }
   }

@@ -1,7 +1,8 @@
 // Leases that a node grants to readers of its blocks. A reader requests a run of blocks and is granted the leading part
 // that is here. A request waits for blocks that are being read from this node's disk, and it may wait for blocks that
 // are being computed. The grant names the reason for the first missing block. A reader whose channel broke repeats its
-// request by another way under the same number: the repeated request takes the place of the first one.
+// request by another way under the same number. A request that was granted gets its grant again, because the reader may
+// read under the first one already. Otherwise the repeated request takes the place of the first one.
 #pragma once
 
 #include <map>
@@ -56,8 +57,9 @@ class Lender {
   struct Granted {
     Shelf* shelf;
     kv::LeaseId id;
-    size_t asked = 0;  // number of blocks requested
-    BlockHash last{};  // the last of them, which stands for all: hashes are chained
+    size_t asked = 0;       // number of blocks requested
+    BlockHash last{};       // the last of them, which stands for all: hashes are chained
+    wire::LeaseGrant rest;  // the grant without its blocks, which are those of the lease
   };
   struct Waiting {  // a request that waits for blocks being computed or loaded
     NodeId node;
@@ -74,6 +76,9 @@ class Lender {
                       TimePoint now, Actions& out);
   bool waits_on(Waiting& w, TimePoint now);
 
+  /// Answers a request that was granted before, and prolongs its lease. False: it has no lease.
+  bool grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
+                   Actions& out);
   void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
              Actions& out);
   wire::Fallback absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now, uint64_t& age_ms) const;

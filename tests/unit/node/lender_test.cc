@@ -135,6 +135,24 @@ TEST_CASE("node/lender: a repeated request takes the place of the first one, gra
   waiting.lender.drop(instance(4));
 }
 
+TEST_CASE("node/lender: a repeated request gets the first grant again, whatever happened to its blocks since") {
+  LenderBench b;
+  b.source.publish(3);
+  const auto first = b.ask(b.request(1)).at(0);
+  CHECK(first.blocks.size() == 3);
+  b.source.shelf.pool.remove(b.source.hashes[1], kv::Removal::corrupt);  // its page stays while it is leased
+  b.source.publish(1);
+  CHECK(b.ask(b.request(1)).at(0) == first);
+  CHECK(b.source.shelf.leases.size() == 1);
+  b.source.pending = true;
+  CHECK(b.ask(b.request(1)).at(0) == first);  // does not wait for what the first request was not granted
+  CHECK(b.lender.idle());
+  b.lender.on_release(instance(4), 1);
+  CHECK(b.source.shelf.leases.size() == 0);
+  CHECK(b.ask(b.request(1)).at(0).blocks.size() == 1);  // the number is free again
+  b.lender.drop(instance(4));
+}
+
 TEST_CASE("node/lender: a reader that waits is served when all blocks are here, or its time is over") {
   LenderBench b;
   b.source.publish(1);
