@@ -569,10 +569,8 @@ void Decode::on_chunk(const ChunkDone& done, TimePoint now, Actions& out) {
   stats_.checksum_failures += done.rotten.size();
   blocks_.drop_rotten(shelf_->pool, r->chain.hashes(), r->pages.all(), done.rotten);
   if (r->phase == Phase::ended) return settle(*r, out);
-  if (done.code != Code::ok) {
-    const bool is_requests = done.code == Code::invalid || done.code == Code::unsupported;
-    return fail(*r, {RequestStage::prefill, reason_of(done.code), !is_requests}, done.what, out);
-  }
+  if (done.code != Code::ok)
+    return fail(*r, {RequestStage::prefill, reason_of(done.code), may_retry(done.code)}, done.what, out);
   r->position = static_cast<uint32_t>(spec.ids.size());
   publish_prompt(*r);
   const uint32_t bt = options_.layout.block_tokens;

@@ -17,6 +17,10 @@ bool is_clients(const Failure& f) {
 
 }  // namespace
 
+bool may_retry(Code code) {
+  return code != Code::invalid && code != Code::unsupported;
+}
+
 Failure failure_of(const wire::Failed& message) {
   Failure out{stage_named(message.stage), reason_named(message.code), message.retryable};
   // The words come from a peer, and may be empty.

@@ -16,6 +16,8 @@ struct Failure {
   bool retryable = false;
 };
 
+/// False for a failure of a run that the request has on every node.
+bool may_retry(Code code);
 Failure failure_of(const wire::Failed& message);
 wire::Failed report_of(const RequestId& req, uint32_t attempt, const Failure& failure, std::string message);
 

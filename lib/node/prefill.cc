@@ -9,14 +9,6 @@
 #include "wire/notify.h"
 
 namespace mc::node {
-namespace {
-
-/// False for a failure that the request has on every node.
-bool may_retry(Code code) {
-  return code != Code::invalid && code != Code::unsupported;
-}
-
-}  // namespace
 
 Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
     : Worker(std::move(worker)),
