@@ -1,8 +1,8 @@
 #include "product/flags.h"
 
-#include <algorithm>
 #include <bit>
 
+#include "base/plain_name.h"
 #include "base/units.h"
 
 namespace mc::flags {
@@ -76,12 +76,8 @@ Result<void> check_rdma_cooldown(std::string_view value) {
 }
 
 Result<void> check_name(std::string_view value) {
-  const bool ok = !value.empty() && value.size() <= 64 && std::all_of(value.begin(), value.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '-';
-  });
-  if (!ok) return {Code::invalid, "'" + std::string(value.substr(0, 80)) + "' is not 1 to 64 of A-Z a-z 0-9 . _ -"};
-  return {};
+  if (is_plain_name(value)) return {};
+  return {Code::invalid, "'" + std::string(value.substr(0, 80)) + "' is not 1 to 64 of A-Z a-z 0-9 . _ -"};
 }
 
 }  // namespace mc::flags
