@@ -261,8 +261,8 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
 }
 
 void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
-  // The conductor declared the instance lost, or its connection is closed for good, so its leases end. If the instance
-  // is alive after all, its reads fail their checksums.
+  // The conductor declared the instance lost, its connection is closed for good, or a message to it was lost. So its
+  // leases end. If the instance is alive after all, its reads of pages that are used again fail their checksums.
   lender_.drop(peer.instance);
   peers_.forget(peer.name, peer.instance);
   if (demoter_) demoter_->drop(peer.instance);
@@ -279,7 +279,7 @@ void Worker::flush_events(TimePoint now, Actions& out) {
       disk_.left_memory(e.block.hash);
       if (demoter_) demoter_->removed(e.block.hash);
     }
-    to_conductor(std::move(message), out);  // an absent conductor receives a snapshot at registration
+    to_conductor(std::move(message), out);  // lost without a conductor, and the next one gets a snapshot
   }
 }
 
@@ -296,7 +296,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
-  if (!draining_) disk_.tend(shelves_, now, out);  // a node that leaves would wait for the writes
+  if (!draining_) disk_.tend(shelves_, now, out);  // a node that drains would wait for the writes
   if (demoter_ && registration_.is_member() && demoter_->due(now))
     if (const HolderParts own = parts()) demoter_->offer(peers_.caches(), *own, numbers_.next(), now, out);
   blocks_.uses().look(shelves_, now);
