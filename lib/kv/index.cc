@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -52,6 +54,7 @@ void PrefixIndex::remove_node(const NodeId& name) {
   if (!known) return;
   const NodeOrdinal node = *known;
   alter_all([node](Holders& holders) { std::erase_if(holders, [&](const Holder& h) { return h.node == node; }); });
+  resident_count_ -= nodes_[node].resident_count;
   nodes_[node] = Node{};
   ordinals_.erase(name);
 }
@@ -212,7 +215,7 @@ void PrefixIndex::store(NodeOrdinal node, const BlockHash& hash, Tier tier) {
   if (is_full(node) && !holds(node, hash)) return;
   alter(hash, [&](Holders& holders) {
     Holder& holder = holder_in(holders, node);
-    if (holder.tier == kAbsent) ++nodes_[node].resident_count;
+    if (holder.tier == kAbsent) ++nodes_[node].resident_count, ++resident_count_;
     holder.tier = static_cast<uint8_t>(tier);
   });
 }
@@ -221,7 +224,7 @@ void PrefixIndex::drop(NodeOrdinal node, const BlockHash& hash) {
   alter(hash, [&](Holders& holders) {
     for (auto it = holders.begin(); it != holders.end(); ++it) {
       if (it->node != node) continue;
-      if (it->tier != kAbsent) --nodes_[node].resident_count;
+      if (it->tier != kAbsent) --nodes_[node].resident_count, --resident_count_;
       it->tier = kAbsent;
       if (it->pending == 0) holders.erase(it);
       return;
@@ -250,7 +253,7 @@ void PrefixIndex::replace(NodeOrdinal node, uint64_t seq, std::span<const Reside
       if (h.node == node) h.tier = kAbsent;
     std::erase_if(holders, [node](const Holder& h) { return h.node == node && h.pending == 0; });
   });
-  n.resident_count = 0;
+  resident_count_ -= std::exchange(n.resident_count, 0);
   n.seq = seq;
   n.needs_snapshot = false;
   for (const ResidentBlock& block : blocks) store(node, block.hash, block.tier);
@@ -473,6 +476,7 @@ void PrefixIndex::check() const {
     used += nodes_[i].used ? 1 : 0;
   }
   MC_ASSERT_EQ(used, ordinals_.size());
+  MC_ASSERT_EQ(resident_count_, std::accumulate(resident.begin(), resident.end(), uint64_t{0}));
 }
 
 }  // namespace mc::kv

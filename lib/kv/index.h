@@ -65,11 +65,16 @@ void for_each_change(std::span<const NodeMatch> before, std::span<const NodeMatc
 class PrefixIndex {
  public:
   enum class Applied : uint8_t { ok, need_snapshot };
-  static constexpr uint64_t kBlocksPerNodeMax = uint64_t{1} << 22;
+  /// A node itself says which blocks it has, so without bounds one node, or many that one liar registers, could fill
+  /// the memory of the conductor.
+  struct Bounds {
+    uint64_t of_node = uint64_t{1} << 22;  // readable blocks of a node
+    uint64_t of_all = uint64_t{1} << 26;   // readable blocks of all nodes; beyond it a node has `always` at most
+    uint64_t always = uint64_t{1} << 12;
+  };
 
-  /// The index has at most `blocks_per_node_max` readable blocks of each node. A node itself says which blocks it has,
-  /// so without a bound one node could fill the memory of the conductor.
-  explicit PrefixIndex(uint64_t blocks_per_node_max = kBlocksPerNodeMax) : blocks_per_node_max_(blocks_per_node_max) {}
+  explicit PrefixIndex(const Bounds& bounds) : bounds_(bounds) {}
+  PrefixIndex() : PrefixIndex(Bounds{}) {}
 
   /// Registers a node, or returns its ordinal when it is registered. At most 65,535 nodes.
   NodeOrdinal add_node(const NodeId& name);
@@ -109,10 +114,14 @@ class PrefixIndex {
   size_t memory_bytes() const;
   /// Readable blocks of one node.
   uint64_t resident_count(NodeOrdinal node) const { return at(node).resident_count; }
-  /// The node has as many blocks here as the index takes of one node. Its further blocks are unknown here, so they are
-  /// not reused.
-  bool is_full(NodeOrdinal node) const { return at(node).resident_count >= blocks_per_node_max_; }
-  uint64_t blocks_per_node_max() const { return blocks_per_node_max_; }
+  /// The index takes no more blocks of the node. Its further blocks are unknown here, so they are not reused.
+  bool is_full(NodeOrdinal node) const {
+    const uint64_t count = at(node).resident_count;
+    return count >= bounds_.of_node || (resident_count_ >= bounds_.of_all && count >= bounds_.always);
+  }
+  /// Readable blocks of all nodes; a block counts for each node that has it.
+  uint64_t resident_count() const { return resident_count_; }
+  const Bounds& bounds() const { return bounds_; }
   /// Aborts unless the counts agree with the table. O(blocks).
   void check() const;
 
@@ -173,7 +182,8 @@ class PrefixIndex {
   static void advance(std::vector<NodeMatch>& out, const std::vector<Alive>& alive, uint32_t blocks);
   void keep(const Holders& holders, const std::vector<NodeMatch>& out) const;
 
-  uint64_t blocks_per_node_max_;
+  Bounds bounds_;
+  uint64_t resident_count_ = 0;
   std::vector<Node> nodes_;
   std::map<NodeId, NodeOrdinal> ordinals_;
   std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two; linear probing

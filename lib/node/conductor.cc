@@ -138,7 +138,8 @@ std::vector<Conductor::NodeStatus> Conductor::nodes(TimePoint now) const {
     s.requests = board_.requests(node.slot());
     s.queue_s = board_.queue_s(node.slot(), now);
     s.up = now - node.since;
-    s.indexed = {members_.index().resident_count(node.ordinal), members_.index().is_full(node.ordinal)};
+    s.indexed = {members_.index().resident_count(node.ordinal), members_.index().is_full(node.ordinal),
+                 members_.index().resident_count()};
     s.heartbeats = node.heartbeats;
     s.prefill_error = board_.predictor(node.slot()).prefill_error().mape();
     s.step_error = board_.predictor(node.slot()).step_error().mape();

@@ -64,6 +64,7 @@ class Conductor final : public Machine {
   struct IndexedBlocks {
     uint64_t count = 0;
     bool is_full = false;  // the index takes no more blocks of the node
+    uint64_t all = 0;      // blocks of all nodes
   };
   struct NodeStatus {
     std::string name;

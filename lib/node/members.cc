@@ -429,7 +429,7 @@ void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   if (!node.sync_open) return;  // of an earlier request
   if (snapshot.part == 0) node.snapshot.clear(), node.snapshot_parts = 0, node.snapshot_seq = snapshot.seq;
   if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // a part of an older snapshot
-  const size_t room = options_.blocks_per_node_max - node.snapshot.size();                // the index takes no more
+  const size_t room = options_.blocks_max.of_node - node.snapshot.size();                 // the index takes no more
   const auto taken = std::span(snapshot.blocks).first(std::min(room, snapshot.blocks.size()));
   node.snapshot.insert(node.snapshot.end(), taken.begin(), taken.end());
   if (++node.snapshot_parts < snapshot.part_count) return;

@@ -30,7 +30,7 @@ struct MembersOptions {
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 3s;
   KeysFor keys;                                                       // null: keys are not compared
-  uint64_t blocks_per_node_max = kv::PrefixIndex::kBlocksPerNodeMax;  // readable blocks in the index
+  kv::PrefixIndex::Bounds blocks_max;  // of the index
 };
 
 class Members {
@@ -79,7 +79,7 @@ class Members {
   static constexpr size_t kRefusedMax = 64;
   static constexpr size_t kRefusedTextMax = 1024;  // bytes of each text of a RefusedNode; the rest is cut
 
-  explicit Members(MembersOptions options) : options_(std::move(options)), index_(options_.blocks_per_node_max) {}
+  explicit Members(MembersOptions options) : options_(std::move(options)), index_(options_.blocks_max) {}
 
   // ---- looking ----
   const std::map<std::string, Node>& all() const { return nodes_; }

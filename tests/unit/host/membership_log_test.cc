@@ -58,15 +58,17 @@ TEST_CASE("host/membership_log: a node that has more blocks than the index takes
   MembershipLog log;
   auto full = status("p0", 1);
   (void)log.changes({full}, {});
-  full.indexed = {4, true};
+  full.indexed = {4, true, 9};
   const auto changes = log.changes({full}, {});
   REQUIRE(changes.size() == 1);
-  CHECK(changes[0] == Change{Kind::index_full, "p0", wire::Role::prefill, NodeState::ready, "4 blocks"});
+  CHECK(changes[0].detail == "4 blocks, 9 of all nodes");
+  CHECK(changes[0].kind == Kind::index_full);
+  CHECK(changes[0].node == "p0");
   CHECK(changes[0].event().starts_with("the index takes no more blocks"));
   CHECK(log.changes({full}, {}).empty());
-  full.indexed = {3, false};
+  full.indexed = {3, false, 8};
   CHECK(log.changes({full}, {}).empty());
-  full.indexed = {4, true};
+  full.indexed = {4, true, 9};
   CHECK(log.changes({full}, {}).empty());
 }
 

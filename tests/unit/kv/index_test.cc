@@ -122,7 +122,7 @@ TEST_CASE("kv/index: 100,000 requests of one prompt may be on their way to one n
 }
 
 TEST_CASE("kv/index: of one node it takes blocks up to the bound, and again when some have left") {
-  PrefixIndex index(3);
+  PrefixIndex index({.of_node = 3});
   const NodeOrdinal p0 = index.add_node("p0"), p1 = index.add_node("p1");
   CHECK(index.apply(p0, stored(1, {0, 1})) == kOk);
   CHECK_FALSE(index.is_full(p0));
@@ -146,6 +146,27 @@ TEST_CASE("kv/index: of one node it takes blocks up to the bound, and again when
   index.replace(p0, 20, many);
   CHECK(index.resident_count(p0) == 3);
   CHECK(index.seq(p0) == 20);
+  index.check();
+}
+
+TEST_CASE("kv/index: of all nodes together it takes blocks up to the bound, and a few of each node beyond it") {
+  PrefixIndex index({.of_node = 100, .of_all = 6, .always = 2});
+  const NodeOrdinal p0 = index.add_node("p0"), p1 = index.add_node("p1"), p2 = index.add_node("p2");
+  CHECK(index.apply(p0, stored(1, {0, 1, 2, 3})) == kOk);
+  CHECK_FALSE(index.is_full(p0));
+  CHECK(index.apply(p1, stored(1, {0, 1, 2, 3})) == kOk);
+  CHECK(index.resident_count() == 6);
+  CHECK((index.is_full(p0) && index.is_full(p1) && !index.is_full(p2)));
+  CHECK(index.apply(p2, stored(1, {4, 5, 6})) == kOk);
+  CHECK(index.resident_count(p2) == 2);
+  CHECK(index.is_full(p2));
+  index.replace(p2, 10, std::vector<ResidentBlock>(1, {name(7), {}, 0, Tier::host}));
+  CHECK(index.resident_count() == 7);
+  index.check();
+  index.remove_node("p0");
+  CHECK(index.resident_count() == 3);
+  CHECK(index.apply(p1, stored(5, {8, 9})) == kOk);
+  CHECK(index.resident_count(p1) == 4);
   index.check();
 }
 

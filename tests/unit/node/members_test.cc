@@ -89,7 +89,7 @@ TEST_CASE("node/members: a full cluster refuses a new name, and takes a new proc
 
 TEST_CASE("node/members: a snapshot is taken once when a node joins and once a second at most, up to the bound") {
   MembersOptions options;
-  options.blocks_per_node_max = 5;
+  options.blocks_max.of_node = 5;
   Members members(options);
   TimePoint now = TimePoint{} + 1s;
   members.join("c0", instance(1), hello("", {}), now);
