@@ -188,7 +188,8 @@ inline constexpr MetricFamily kXferQuarantined{"mc_xfer_quarantined_bytes", Metr
 inline constexpr MetricFamily kXferFailures{"mc_xfer_failures_total", MetricKind::counter, "reason",
                                             "What the transfer engine refused or saw break, by reason."};
 inline constexpr MetricFamily kLeaseRequests{"mc_lease_requests_total", MetricKind::counter, "carrier",
-                                             "Lease requests to other nodes, by carrier (channel, control)."};
+                                             "Lease requests to other nodes, by the carrier that took them first "
+                                             "(channel, control)."};
 inline constexpr MetricFamily kLeaseSeconds{"mc_lease_seconds", MetricKind::histogram, "carrier",
                                             "Time from a lease request to its grant, by the carrier of the grant.",
                                             kDecisionBuckets};
