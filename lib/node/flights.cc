@@ -7,6 +7,8 @@
 namespace mc::node {
 namespace {
 
+constexpr size_t kStraysMax = 64;  // cancels for one message with tokens of unknown attempts
+
 /// The parts of the cluster that an attempt goes through.
 std::vector<sched::Part> parts_of(const Request& r) {
   if (r.attempt.is_inlined()) return {{"", r.attempt.decode}};
@@ -304,8 +306,12 @@ void Flights::on_tokens(const Received& event, const wire::Tokens& tokens, TimeP
     errors_.step.observe(books_.board.predictor(node->slot()).cost().step(tokens.batch, kv_tokens), seconds);
     books_.board.stepped(node->slot(), tokens.batch, kv_tokens, seconds);
   }
+  size_t strays = 0;
   for (const auto& row : tokens.rows) {
     Request* r = find(row.req, row.attempt);
+    if (!r && ++strays <= kStraysMax)  // the attempt is over, and the node may not have got its cancel
+      out.push_back(Send{event.from, event.instance,
+                         wire::Cancel{row.req, row.attempt, std::string(to_string(CancelReason::superseded))}});
     if (!r || event.instance != r->attempt.decode_instance) continue;
     if (!r->attempt.handed_over) {
       if (!r->attempt.is_inlined()) succeed(r->pair());

@@ -191,6 +191,29 @@ TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes wi
   CHECK_MESSAGE(world.violation().empty(), world.violation());
 }
 
+TEST_CASE("sim: a request whose cancels were lost ends on its decode node within 20 ms all the same") {
+  for (uint64_t i = 0; i < seed_count(20); ++i) {
+    WorldOptions o;
+    o.seed = test::seed() + i;
+    INFO("seed " << o.seed);
+    World world(o);
+    world.run_for(50ms);
+    const RequestId req = world.submit(std::vector<uint32_t>(100, 7), 400, 60s);
+    world.run_for(2s, [&] { return world.worker("d0")->load().running > 0; });
+    world.run_for(20ms);
+    REQUIRE(world.worker("d0")->load().running == 1);  // and would be for 70 ms more
+    Faults all_lost;
+    all_lost.lose = 1;
+    world.set_faults(all_lost);
+    world.disconnect(req);
+    world.set_faults({});
+    CHECK_FALSE(world.leftovers().empty());
+    world.run_for(20ms);
+    CHECK_MESSAGE(world.leftovers().empty(), world.leftovers());
+    CHECK_MESSAGE(world.violation().empty(), world.violation());
+  }
+}
+
 TEST_CASE("sim: of requests with one prefix that come at once, with hold one computes it and the others reuse it") {
   for (uint64_t i = 0; i < seed_count(8); ++i) {
     WorldOptions options;
