@@ -1,4 +1,5 @@
 // The table of windows, and the two ends of a channel: set-up by two notifies, then transfers.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -9,8 +10,6 @@
 
 namespace mc::rfp {
 namespace {
-
-constexpr Duration kReleaseMax = 15s;
 
 constexpr std::array kWindows = {&kWindowShm, &kWindowRdma, &kWindowTcp};
 
@@ -51,9 +50,9 @@ bool unregister(xfer::Engine& engine, std::vector<xfer::BufferId>& ids, TimePoin
 
 /// A batch's deadline and the engine's grace end within the time, but a peer may write its bytes slower than that. The
 /// memory then stays mapped until the process ends.
-void unregister_or_keep(xfer::Engine& engine, std::vector<xfer::BufferId>& ids, mem::SharedBuffer& first,
-                        mem::SharedBuffer& second) {
-  if (unregister(engine, ids, SystemClock::instance().now() + kReleaseMax)) return;
+void unregister_or_keep(xfer::Engine& engine, std::vector<xfer::BufferId>& ids, TimePoint deadline,
+                        mem::SharedBuffer& first, mem::SharedBuffer& second) {
+  if (unregister(engine, ids, std::min(deadline, SystemClock::instance().now() + kReleaseMax))) return;
   log_warn("memory of a channel kept: a peer is still writing into it", {{"bytes", first.size() + second.size()}});
   for (mem::SharedBuffer* memory : {&first, &second})
     (void)std::make_unique<mem::SharedBuffer>(std::move(*memory)).release();
@@ -165,7 +164,7 @@ bool ClientEnd::close() {
 
 ClientEnd::~ClientEnd() {
   window_.reset();
-  unregister_or_keep(engine_, buffers_, local_, pushed_);
+  unregister_or_keep(engine_, buffers_, release_by_, local_, pushed_);
 }
 
 Result<std::unique_ptr<ServerEnd>> ServerEnd::open(xfer::Engine& engine, xfer::PeerId peer, const wire::RfpOpen& asked,
@@ -244,7 +243,7 @@ bool ServerEnd::close() {
 
 ServerEnd::~ServerEnd() {
   window_.reset();
-  unregister_or_keep(engine_, buffers_, requests_, responses_);
+  unregister_or_keep(engine_, buffers_, release_by_, requests_, responses_);
 }
 
 }  // namespace mc::rfp

@@ -73,10 +73,13 @@ struct EndFigures {
   uint64_t writes = 0, reads = 0;  // transfers that this end has started
 };
 
+/// Longest wait of an end's destructor while its peer is writing into its memory.
+inline constexpr Duration kReleaseMax = 15s;
+
 class ClientEnd {
  public:
-  /// Waits until no transport uses the memory: as long as the timeout of a transfer, or 15 s while the peer is writing
-  /// into it. The engine outlives this end.
+  /// Waits until no transport uses the memory: as long as the timeout of a transfer, or kReleaseMax while the peer is
+  /// writing into it. The engine outlives this end.
   ~ClientEnd();
   /// Registers memory and asks the peer, which is up, for a channel. `number` names the channel among this engine's.
   /// `wakes`: the server's process sleeps between requests (WindowPlaces).
@@ -92,6 +95,8 @@ class ClientEnd {
   /// Ends the channel, which only gets events from here on. True: nothing uses its memory, and the destructor returns
   /// at once. False: a transfer of this end or of the peer is under way, call again. It does not wait.
   bool close();
+  /// The destructor waits for the peer until then at most. Several ends that were closed share one deadline this way.
+  void release_by(TimePoint deadline) { release_by_ = deadline; }
 
   /// The calls; after ready(). See Client.
   Client& client() { return *client_; }
@@ -118,6 +123,7 @@ class ClientEnd {
   std::vector<Transfer> transfers_;  // by cookie: the slot, or the number of slots for the mode
   std::vector<WindowDone> ended_;
   EndFigures figures_;
+  TimePoint release_by_ = kNever;
 };
 
 class ServerEnd {
@@ -132,8 +138,9 @@ class ServerEnd {
   /// Starts pushes that are due, and ends others.
   void run();
   bool ready() const { return window_ != nullptr; }
-  /// See ClientEnd::close().
+  /// See ClientEnd::close() and release_by().
   bool close();
+  void release_by(TimePoint deadline) { release_by_ = deadline; }
 
   std::optional<Server::Request> poll(TimePoint now);
   /// The payload of the request that poll() returned, until the next poll().
@@ -159,6 +166,7 @@ class ServerEnd {
   std::vector<uint64_t> payload_;
   std::vector<WindowDone> ended_;
   EndFigures figures_;
+  TimePoint release_by_ = kNever;
 };
 
 }  // namespace mc::rfp

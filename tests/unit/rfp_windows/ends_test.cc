@@ -18,11 +18,12 @@ TimePoint clock_now() {
 }
 
 struct Ends {
-  explicit Ends(const std::string& transport, bool with_wakes = false) : wakes(with_wakes) {
+  explicit Ends(const std::string& transport, bool with_wakes = false, const xfer::FaultPlan& faults = {})
+      : wakes(with_wakes) {
     auto opened = xfer::open_engine({.name = "server", .transport = transport, .secret = kSecret});
     REQUIRE_OK(opened);
     server = std::move(*opened);
-    opened = xfer::open_engine({.name = "client", .transport = transport, .secret = kSecret});
+    opened = xfer::open_engine({.name = "client", .transport = transport, .secret = kSecret, .faults = faults});
     REQUIRE_OK(opened);
     client = std::move(*opened);
     auto connected = client->connect(server->describe(), clock_now() + 5s);
@@ -208,4 +209,24 @@ TEST_CASE("rfp_windows/ends: the memory of a closed end is withdrawn, so the pee
     CHECK(answer->code != Code::ok);
     ends.turn_until([&] { return ends.client_end->close(); });
   }
+}
+
+TEST_CASE("rfp_windows/ends: the destructor of an end in use waits until the given deadline, and no longer") {
+  Ends ends("tcp", false, {.drop_completion = 1});
+  ends.turn_until([&] { return ends.ready(); });
+  const xfer::Request request{.op = xfer::Op::read,
+                              .peer = ends.peer,
+                              .local = ends.client_end->memory().local.first(64),
+                              .buffer = ends.client_end->opened().responses};
+  const auto batch = ends.client->submit({&request, 1}, clock_now() + 20s);  // its transfer never ends
+  REQUIRE_OK(batch);
+  CHECK_FALSE(ends.client_end->close());
+  const TimePoint begin = clock_now();
+  ends.client_end->release_by(begin + 100ms);
+  ends.client_end.reset();
+  const Duration waited = clock_now() - begin;
+  CHECK(waited >= 100ms);
+  CHECK(waited < rfp::kReleaseMax);
+  ends.client->cancel(*batch);
+  CHECK(ends.client->close(*batch, clock_now() + 20s));
 }
