@@ -61,8 +61,18 @@ LeaseChannels::LeaseChannels(DataPlane& data, LeaseBy by, std::function<void(con
   data_.watch([this](const xfer::Event& event) { return on(event); });
 }
 
+/// The channels end side by side: all are closed first, and the destructors of those in use share one deadline.
 LeaseChannels::~LeaseChannels() {
   data_.watch({});
+  const TimePoint deadline = after(clock_now(), rfp::kReleaseMax);
+  const auto close = [deadline](auto& end) {
+    (void)end.close();
+    end.release_by(deadline);
+  };
+  for (const auto& [holder, channel] : clients_) close(*channel.end);
+  for (const auto& [reader, channel] : servers_) close(*channel.end);
+  for (const auto& end : closed_clients_) close(*end);
+  for (const auto& [reader, end] : closed_servers_) close(*end);
 }
 
 // ---- the loop's calls ------------------------------------------------------------------------
