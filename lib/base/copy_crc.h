@@ -22,8 +22,7 @@ inline constexpr size_t kCopyStreamBytes = size_t{128} << 10;
 uint32_t copy_crc32c(std::byte* to, const std::byte* from, size_t size, uint32_t seed = 0, size_t whole = 0);
 /// The copy without the sum.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size, size_t whole = 0);
-/// The sum without the copy: crc32c of base/hash.h, by wider instructions where the CPU has them.
-uint32_t sum_crc32c(std::span<const std::byte> bytes, uint32_t seed = 0);
+// The sum without the copy is crc32c of base/hash.h.
 
 /// One implementation; [0] of the table is the definition, the last usable one is used.
 struct CopyVariant {

@@ -1,25 +1,10 @@
 #include "base/hash.h"
 
-#include <isa-l/crc.h>
 #include <openssl/evp.h>
 
 #include "base/assert.h"
 
 namespace mc {
-
-uint32_t crc32c(std::span<const std::byte> bytes, uint32_t seed) {
-  // ISA-L's crc32_iscsi takes and returns the *uninverted* register and an int length.
-  uint32_t crc = ~seed;
-  auto* p = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
-  size_t left = bytes.size();
-  while (left > 0) {
-    const int step = static_cast<int>(left < (1u << 30) ? left : (1u << 30));
-    crc = crc32_iscsi(p, step, crc);
-    p += step;
-    left -= static_cast<size_t>(step);
-  }
-  return ~crc;
-}
 
 namespace {
 
@@ -66,7 +51,9 @@ Sha256& Sha256::update(std::span<const std::byte> bytes) {
   return *this;
 }
 
-Sha256& Sha256::update(std::string_view text) { return update(std::as_bytes(std::span(text))); }
+Sha256& Sha256::update(std::string_view text) {
+  return update(std::as_bytes(std::span(text)));
+}
 
 Sha256& Sha256::update_u32(uint32_t value) {
   std::array<std::byte, 4> raw;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/units.h"
@@ -97,7 +97,7 @@ Error deferred() {
 }
 
 uint32_t sum_of(std::string_view bytes) {
-  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+  return crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
 }
 
 /// Whether the bytes of a group that the answer to `op` is made of match their checksums.

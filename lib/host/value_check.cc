@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "store/pages.h"
 #include "wire/value_record.h"
 
@@ -99,7 +99,7 @@ std::optional<Damage> Check::fault_of(const wire::ValueRecord& record) {
     if (get.code == Code::io) return damage_of(record, which + "cannot be read from the disk", false);
     if (get.code == Code::corrupt) return damage_of(record, which + "fails its checksum", true);
     if (get.code != Code::ok || get.bytes != bytes) return damage_of(record, which + "is missing", true);
-    crc = sum_crc32c(get.room.first(get.bytes), crc);
+    crc = crc32c(get.room.first(get.bytes), crc);
   }
   if (crc == record.crc) return std::nullopt;
   return damage_of(record, "the value does not match its checksum", true);

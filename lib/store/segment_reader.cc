@@ -1,6 +1,6 @@
 #include "store/segment_reader.h"
 
-#include "base/copy_crc.h"
+#include "base/hash.h"
 
 namespace mc::store {
 namespace {
@@ -88,7 +88,7 @@ Result<bool> SegmentReader::values_sound(const Segment& segment, std::span<const
     if (entry.kind != wire::StoreKind::put) continue;
     const auto value = buffer.room(offset_of(wire::store_pages(entry.bytes)));
     MC_CHECK(read_pages(disk, segment.name, segment.file, offset_of(entry.page), value));
-    if (sum_crc32c(value.first(entry.bytes)) != entry.crc) return false;
+    if (crc32c(value.first(entry.bytes)) != entry.crc) return false;
   }
   return true;
 }

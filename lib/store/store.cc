@@ -11,6 +11,7 @@
 #include "base/copy_crc.h"
 #include "base/errors.h"
 #include "base/fd.h"
+#include "base/hash.h"
 #include "store/commit_queue.h"
 #include "store/recovery.h"
 #include "store/superblock.h"
@@ -208,7 +209,7 @@ Result<void> Store::put(std::span<const Put> puts, Level level) {
       pages = 0;
     }
     pages += wire::store_pages(bytes);
-    const uint32_t crc = put.crc ? *put.crc : sum_crc32c(put.bytes);
+    const uint32_t crc = put.crc ? *put.crc : crc32c(put.bytes);
     items.push_back({.entry = {.id = put.id, .bytes = bytes, .crc = crc}, .value = put.bytes.data()});
   }
   if (items.empty()) return {};
@@ -237,7 +238,7 @@ Result<void> Store::exchange(const Put& put, std::span<const Id128> drops) {
   const Pending pending(parts_->pending_bytes, put.bytes.size() + 2 * kPageBytes);
   MC_CHECK(check_room());
   std::vector<Item> items;
-  const uint32_t crc = put.crc ? *put.crc : sum_crc32c(put.bytes);
+  const uint32_t crc = put.crc ? *put.crc : crc32c(put.bytes);
   items.push_back({.entry = {.id = put.id, .bytes = static_cast<uint32_t>(put.bytes.size()), .crc = crc},
                    .value = put.bytes.data()});
   for (const Id128& id : drops) items.push_back({.entry = {.id = id, .kind = wire::StoreKind::drop}});
@@ -320,7 +321,7 @@ void Store::read(std::span<Get> gets, bool whole) {
       return;
     }
     const uint32_t crc =
-        read == get.room.data() ? sum_crc32c({read, get.bytes}) : copy_crc32c(get.room.data(), read, get.bytes);
+        read == get.room.data() ? crc32c({read, get.bytes}) : copy_crc32c(get.room.data(), read, get.bytes);
     if (crc != place.crc) get.code = Code::corrupt;
   });
   for (size_t i = 0; i < gets.size(); ++i)

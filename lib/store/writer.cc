@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
+#include "base/hash.h"
 
 namespace mc::store {
 namespace {
@@ -241,7 +241,7 @@ Result<void> Writer::move_blocks(const Segment& segment, std::vector<Item>& item
   disk_.run(reads, [&](Io& io) {
     const Item& item = items[io.tag];
     if (io.error != 0) unread = io.error;
-    sound[io.tag] = io.error == 0 && sum_crc32c({item.value, item.entry.bytes}) == item.entry.crc;
+    sound[io.tag] = io.error == 0 && crc32c({item.value, item.entry.bytes}) == item.entry.crc;
   });
   if (keeps_all_ && unread != 0)
     return Error{Code::io,

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/foreign_text.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "host/block_disk.h"
@@ -51,7 +51,7 @@ std::string objection(const Id128& id, std::span<const std::byte> value, Finding
   MC_ASSERT_EQ(block->layer_crcs.size(), block->layout.layers);
   for (uint32_t layer = 0; layer < block->layout.layers; ++layer) {
     const auto extent = page.subspan(block->layout.layer_offset(layer), block->layout.layer_bytes());
-    if (sum_crc32c(extent) != block->layer_crcs[layer]) return "layer " + std::to_string(layer) + " fails its checksum";
+    if (crc32c(extent) != block->layer_crcs[layer]) return "layer " + std::to_string(layer) + " fails its checksum";
   }
   ++findings.layouts[std::to_string(block->layout.layers) + " layers x " + std::to_string(block->layout.kv_heads) +
                      " heads x " + std::to_string(block->layout.head_dim) + ", " +

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/units.h"
 #include "door/store_request.h"
 #include "verbs/ask.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kAnswerMax = (size_t{64} << 20) + door::kStoreBatchLineMax;
 
 uint32_t sum(std::string_view bytes) {
-  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+  return crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
 }
 
 /// Every byte that a path or a query could read otherwise as %XX (RFC 3986, section 2.1).
@@ -84,8 +84,7 @@ Error StoreClient::told(const Json& error, int status, const std::string& target
 
 /// The answer below 300; an error for every other one.
 Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_view key, const Query& query,
-                                              std::string body, http::Headers headers,
-                                              std::string_view lent) {
+                                              std::string body, http::Headers headers, std::string_view lent) {
   std::string target = "/v1/store" + (key.empty() ? "" : "/" + escaped(key));
   char mark = '?';
   const auto add = [&](std::string_view name, std::string_view value) {

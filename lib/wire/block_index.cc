@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
+#include "base/hash.h"
 
 namespace mc::wire {
 namespace {
@@ -28,7 +28,7 @@ std::string_view to_string(HeldIn held) {
 
 uint32_t bucket_crc(BlockBucket bucket) {
   bucket.crc = 0;
-  return sum_crc32c(std::as_bytes(std::span(&bucket, 1)));
+  return crc32c(std::as_bytes(std::span(&bucket, 1)));
 }
 
 bool is_sound(const BlockBucket& bucket, uint64_t epoch) {

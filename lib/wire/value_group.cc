@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
+#include "base/hash.h"
 
 namespace mc::wire {
 namespace {
@@ -31,7 +31,7 @@ T group_at(std::string_view bytes, size_t at) {
 }
 
 uint32_t group_sum(std::string_view bytes, uint32_t seed = 0) {
-  return sum_crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, seed);
+  return crc32c({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, seed);
 }
 
 /// The checksum of a head and its directory, with 0 in place of the checksum itself.

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/assert.h"
-#include "base/copy_crc.h"
+#include "base/hash.h"
 
 namespace mc::wire {
 namespace {
@@ -35,8 +35,8 @@ T get_at(std::span<const std::byte> bytes, size_t at) {
 uint32_t record_crc(std::span<const std::byte> bytes) {
   static constexpr std::array<std::byte, sizeof(uint32_t)> kZero{};
   MC_ASSERT_LE(kRecordCrcAt + kZero.size(), bytes.size());
-  const uint32_t head = sum_crc32c(kZero, sum_crc32c(bytes.first(kRecordCrcAt)));
-  return sum_crc32c(bytes.subspan(kRecordCrcAt + kZero.size()), head);
+  const uint32_t head = crc32c(kZero, crc32c(bytes.first(kRecordCrcAt)));
+  return crc32c(bytes.subspan(kRecordCrcAt + kZero.size()), head);
 }
 
 /// The third part of a record; empty without replicas.

