@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/assert.h"
 
@@ -88,6 +89,32 @@ double load_beside_prefix_s(const Snapshot& s, const Candidate& chosen) {
   return s.prefill[chosen.node].cost.prefill(s.tokens, reused_tokens(s, best));
 }
 
+namespace {
+
+struct Giver {
+  int holder = -1;  // -1 = none has the run
+  double seconds = 0;
+};
+
+/// The holder from which the blocks that the node lacks are here first. Ties go to the holder with fewer leaving
+/// transfers, then to the first one.
+Giver best_giver(const Snapshot& s, const PrefillView& taker, uint32_t blocks) {
+  MC_ASSERT_LT(taker.resident_blocks, blocks);
+  Giver best;
+  for (size_t i = 0; i < s.holders.size(); ++i) {
+    const HolderView& h = s.holders[i];
+    if (h.readable_blocks < blocks) continue;
+    const auto holder = static_cast<int>(i);
+    const double seconds = fetch_seconds(s, reader_of(taker), holder, blocks - taker.resident_blocks);
+    if (best.holder < 0 || std::tuple(seconds, h.transfers_leaving) <
+                               std::tuple(best.seconds, s.holders[static_cast<size_t>(best.holder)].transfers_leaving))
+      best = {holder, seconds};
+  }
+  return best;
+}
+
+}  // namespace
+
 std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Demand& demand, uint32_t replicas_max, int chosen,
                               std::span<const uint32_t> coming) {
   const auto will_have = [&](size_t i) {
@@ -95,27 +122,23 @@ std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Demand& deman
   };
   uint32_t replicas = 0;
   int target = -1;
+  Giver source;
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     const PrefillView& node = s.prefill[i];
     if (will_have(i) || node.resident_blocks >= demand.blocks) {
       ++replicas;
     } else if (node.accepting && node.cost.read_bytes_per_s > 1 &&
-               (target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s)) {
-      target = static_cast<int>(i);
+               (target < 0 || node.queue_s <= s.prefill[static_cast<size_t>(target)].queue_s)) {
+      const Giver giver = best_giver(s, node, demand.blocks);
+      if (giver.holder < 0) return std::nullopt;  // no node can give the run to any other one
+      const bool is_less_busy = target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s;
+      if (is_less_busy || giver.seconds < source.seconds) target = static_cast<int>(i), source = giver;
     }
   }
   if (target < 0 || replicas >= std::min(demand.replicas, replicas_max)) return std::nullopt;
-  int source = -1;
-  for (size_t i = 0; i < s.holders.size(); ++i) {
-    const HolderView& h = s.holders[i];
-    if (h.readable_blocks < demand.blocks) continue;
-    if (source < 0 || h.transfers_leaving < s.holders[static_cast<size_t>(source)].transfers_leaving)
-      source = static_cast<int>(i);
-  }
-  if (source < 0) return std::nullopt;
   const PrefillView& taker = s.prefill[static_cast<size_t>(target)];
-  MC_ASSERT_LT(taker.resident_blocks, demand.blocks);
-  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source), taker.resident_blocks, demand.blocks};
+  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source.holder), taker.resident_blocks,
+              demand.blocks};
 }
 
 }  // namespace mc::sched

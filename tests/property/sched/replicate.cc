@@ -155,6 +155,38 @@ TEST_CASE("sched/replicate: a prefix larger than the whole burst is copied, and 
   CHECK(popularity.pay(400, 17));
 }
 
+TEST_CASE(
+    "sched/replicate: a copy takes the link that brings it first, by learnt costs, to the node it reaches first") {
+  Snapshot s;
+  s.block_bytes = 1'000'000;
+  std::vector<TransferCosts::Member> members;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    s.add_holder(name, {.readable_blocks = i < 2 ? 8u : 0u, .slot = i});
+    PrefillView p;
+    p.name = name, p.holder = static_cast<int>(i), p.accepting = true, p.resident_blocks = i < 2 ? 8 : 0;
+    p.cost.read_bytes_per_s = 1e9;
+    s.prefill.push_back(p);
+    members.push_back({i, true, 1e-9});
+  }
+  TransferCosts links;
+  links.set_members(members);
+  s.transfers = &links;
+  s.now = TimePoint{} + 1s;
+  const Popularity::Demand demand{8, 4, 1};
+  const auto copy = [&] { return *plan_copy(s, demand, 4); };
+  CHECK((copy().target == 2 && copy().source == 0));  // nothing is known of the links
+  const auto learn = [&](uint32_t from, uint32_t to, double seconds) {
+    for (int i = 0; i < 5; ++i) links.add(from, to, {8e6, seconds}, s.now);
+  };
+  learn(0, 2, .8), learn(1, 2, .08);
+  CHECK((copy().target == 3 && copy().source == 0));  // all links to p2 are slower than what p3 announces
+  s.prefill[3].queue_s = 1;
+  CHECK((copy().target == 2 && copy().source == 1));
+  s.holders[1].transfers_leaving = 20;
+  CHECK(copy().source == 0);  // the quick link is shared with many
+}
+
 TEST_CASE("sched/replicate: a copy that is on its way counts as a replica") {
   Snapshot s;
   for (int i = 0; i < 4; ++i) {
