@@ -47,6 +47,19 @@ Result<Json> longer(const BlockDoor& conductor, const Json& request) {
   return out;
 }
 
+/// The error where the conductor names no block: the prompt is too short, or no node with the model has joined.
+Error no_blocks(const Json& explained) {
+  const int64_t tokens = explained["prompt_tokens"].as_int(), block_tokens = explained["block_tokens"].as_int();
+  if (tokens < block_tokens)
+    return user_error(
+        err::kBadValue,
+        "the prompt of " + std::to_string(tokens) + " tokens fills no block of " + std::to_string(block_tokens), "-f",
+        "only full blocks are shared: give a longer prompt");
+  return user_error(err::kNoPrefill, "no prefill or decode node has joined, and only they can name the " +
+                                         std::to_string(tokens / block_tokens) + " blocks of the prompt (" +
+                                         std::string(explained["reason"].as_string()) + ")");
+}
+
 }  // namespace
 
 Result<Json> answered_json(const BlockDoor& door, const http::Response& response) {
@@ -74,11 +87,7 @@ Result<AskedPrompt> explain_prompt(const BlockDoor& conductor, const Json& reque
   const Json& hashes = json["block_hashes"];
   prompt.tail_tokens = static_cast<uint64_t>(json["tail_tokens"].as_int());
   prompt.tokens = static_cast<uint64_t>(json["prompt_tokens"].as_int());
-  if (hashes.size() == 0)
-    return user_error(err::kBadValue,
-                      "the prompt of " + std::to_string(prompt.tokens) + " tokens fills no block of " +
-                          std::to_string(json["block_tokens"].as_int()),
-                      "-f", "only full blocks are shared: give a longer prompt");
+  if (hashes.size() == 0) return no_blocks(json);
   for (const Json& hash : hashes.items()) {
     const auto id = Id128::from_hex(hash.as_string());
     if (!id || id->is_zero()) return user_error(err::kPeerGarbage, "the answer names no block", conductor.place);

@@ -20,13 +20,18 @@ def lookups(c, node, event):
 class Lookups(unittest.TestCase):
     def test_the_verb_says_which_blocks_a_node_has_and_in_which_tier(self):
         with tempfile.TemporaryDirectory() as folder, Cluster(roles=["conductor", "c0"]) as c:
+            path = os.path.join(folder, "rules.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(TEXT)
+            for verb in ("lookup", "warm"):  # a cache node does not know the model
+                code, _, err = run("mc-cache", verb, "c0", "-f", path, env=c.env)
+                self.assertEqual(code, 1, err)
+                self.assertIn("MC4013", err)
+                self.assertIn("no prefill or decode node has joined", err)
             disk = ["--ssd", f"{folder}/kv:1GiB"]
             for name, more in (("p0", disk), ("d0", [])):
                 c.start(name, "--dtype", "f32", "--kv-mem", "16MiB", *more)
             c.wait_nodes()
-            path = os.path.join(folder, "rules.txt")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(TEXT)
 
             def look(node, *words):
                 code, out, err = run("mc-cache", "lookup", node, *words, "--json", env=c.env)
