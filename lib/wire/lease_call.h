@@ -5,6 +5,7 @@
 //   method     payload of the request   response of status `done`
 //   lease      LeaseRequest             LeaseGrant
 //   release    LeaseRelease             empty
+//   renew      LeaseRenew               LeaseRenewed
 //   lookup     block ids                where the holder has each block; it keeps none of them
 //   touch      block ids                empty; the holder counts a use of each block that it has in memory
 //
@@ -18,7 +19,7 @@
 
 namespace mc::wire {
 
-enum class LeaseMethod : uint16_t { lease = 1, release = 2, lookup = 3, touch = 4 };
+enum class LeaseMethod : uint16_t { lease = 1, release = 2, lookup = 3, touch = 4, renew = 5 };
 
 enum class LeaseStatus : uint16_t {
   done = 0,

@@ -97,6 +97,36 @@ struct LeaseRelease {
   }
 };
 
+/// Asks the holder to keep the blocks of a lease for `ttl_ms` from now on, because their read has not ended. A lease
+/// and its renewals have a limit in total, so that no reader keeps blocks for ever.
+struct LeaseRenew {
+  static constexpr std::string_view kType = "lease_renew";
+  uint64_t lease = 0;
+  uint32_t round = 0;  // chosen by the reader; counts the renewals of the lease
+  uint32_t ttl_ms = 0;
+
+  bool operator==(const LeaseRenew&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("round", round), v("ttl_ms", ttl_ms);
+  }
+};
+
+/// The answer. The lease ends `ttl_ms` after the renewal arrived. 0: it has ended already, and the reader must not use
+/// what it has read since.
+struct LeaseRenewed {
+  static constexpr std::string_view kType = "lease_renewed";
+  uint64_t lease = 0;
+  uint32_t round = 0;
+  uint32_t ttl_ms = 0;
+
+  bool operator==(const LeaseRenewed&) const = default;
+  template <class V>
+  void fields(V& v) {
+    v("lease", lease), v("round", round), v("ttl_ms", ttl_ms);
+  }
+};
+
 /// A worker offers blocks that it is about to evict. They stay leased to the cache node for `ttl_ms`.
 struct DemoteOffer {
   static constexpr std::string_view kType = "demote_offer";

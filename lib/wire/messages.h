@@ -13,7 +13,8 @@
 //                a pipeline    stage -> next stage   StageRun . StageTaken     stage -> its leader  StageDone
 //                              leader -> stage       StageAnnounce         stage -> its leader  Failed, StageRotten
 //                              leader -> stage       StageRead . StageReadDone, StageReadCancel
-//                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRelease, DemoteOffer . DemoteDone
+//                blocks        worker -> worker      LeaseRequest . LeaseGrant, LeaseRenew . LeaseRenewed
+//                              worker -> worker      LeaseRelease, DemoteOffer . DemoteDone
 //                              conductor -> prefill  CopyBlocks . CopyDone
 //
 // Rules. Times on the wire are remaining milliseconds, never clock readings. `attempt` numbers the attempts of one
@@ -657,7 +658,7 @@ using MessageVariant =
                  BlockSnapshot, PrefillStart, KvOffer, KvAccept, KvRefuse, KvComplete, KvDone, PromptLogprobs,
                  FirstToken, Tokens, Preempted, Failed, Cancel, LeaseRequest, LeaseGrant, LeaseRelease, DemoteOffer,
                  DemoteDone, StageRun, StageTaken, StageDone, StageAnnounce, CopyBlocks, CopyDone, StageRotten,
-                 StageRead, StageReadDone, StageReadCancel, KvReport>;
+                 StageRead, StageReadDone, StageReadCancel, KvReport, LeaseRenew, LeaseRenewed>;
 using Message = OneOf<MessageVariant>;
 
 /// The message's type, such as "hello" or "prefill_start".
