@@ -77,17 +77,36 @@ void Lender::on_release(const InstanceId& instance, uint64_t lease) {
   granted_.erase(it);
 }
 
+Duration Lender::prolong(const Granted& granted, Duration ttl, TimePoint now) {
+  kv::Leases& leases = granted.shelf->leases;
+  const kv::Lease* lease = leases.find(granted.id);
+  if (lease == nullptr || now >= lease->expiry) return Duration{};
+  const auto renewed = leases.renew(granted.id, std::min(now + std::min(ttl, ttl_max_), granted.end_max));
+  MC_ASSERT(renewed.has_value() && lease->expiry <= granted.end_max);
+  return lease->expiry - now;
+}
+
 bool Lender::grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request,
                          TimePoint now, Actions& out) {
   const auto at = granted_.find({instance, request.lease});
   if (at == granted_.end()) return false;
   const Granted& granted = at->second;
-  if (!granted.shelf->leases.renew(granted.id, now + std::chrono::milliseconds(granted.rest.ttl_ms))) return false;
+  const Duration left = prolong(granted, std::chrono::milliseconds(granted.rest.ttl_ms), now);
+  if (left == Duration{}) return false;
   wire::LeaseGrant reply = granted.rest;
+  reply.ttl_ms = static_cast<uint32_t>(left / 1ms);
   for (const kv::PageIndex page : granted.shelf->leases.find(granted.id)->pages)
     reply.blocks.push_back(granted.shelf->leased_block(page, request.with_tokens));
   out.push_back(Send{node, instance, std::move(reply)});
   return true;
+}
+
+void Lender::on_renew(const NodeId& node, const InstanceId& instance, const wire::LeaseRenew& renew, TimePoint now,
+                      Actions& out) {
+  const auto at = granted_.find({instance, renew.lease});
+  const Duration left =
+      at == granted_.end() ? Duration{} : prolong(at->second, std::chrono::milliseconds(renew.ttl_ms), now);
+  out.push_back(Send{node, instance, wire::LeaseRenewed{renew.lease, renew.round, static_cast<uint32_t>(left / 1ms)}});
 }
 
 void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
@@ -112,7 +131,8 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       shelf->pool.touch(wanted.first(here));
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
       reply.parts = *parts;
-      Granted granted{shelf, *lease, request.hashes.size(), request.hashes.back(), reply};
+      const Duration longest = std::min<Duration>(ttl_max_, std::chrono::milliseconds(UINT32_MAX));
+      Granted granted{shelf, *lease, now + kTotalTtls * longest, request.hashes.size(), request.hashes.back(), reply};
       const bool fresh = granted_.try_emplace({instance, request.lease}, std::move(granted)).second;
       MC_ASSERT(fresh);
       for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page, request.with_tokens));

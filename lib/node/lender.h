@@ -3,6 +3,10 @@
 // are being computed. The grant names the reason for the first missing block. A reader whose channel broke repeats its
 // request by another way under the same number. A request that was granted gets its grant again, because the reader may
 // read under the first one already. Otherwise the repeated request takes the place of the first one.
+//
+// A reader whose read has not ended renews its lease. Renewals move its end, up to kTotalTtls of the longest lease
+// after the grant. A reader that is dead or says nothing true keeps the pages no longer. A lease that has ended is not
+// renewed, because its pages may have other blocks.
 #pragma once
 
 #include <map>
@@ -36,6 +40,7 @@ class BlockSource {
 
 class Lender {
  public:
+  static constexpr int kTotalTtls = 8;
   /// `source`, `memory` and `disk` must outlive the lender.
   Lender(BlockSource& source, const BlockMemory& memory, DiskTier& disk, Duration ttl_max)
       : source_(source), memory_(memory), disk_(disk), ttl_max_(ttl_max) {}
@@ -44,6 +49,8 @@ class Lender {
   void on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                   TimePoint now, Actions& out);
   void on_release(const InstanceId& instance, uint64_t lease);
+  void on_renew(const NodeId& node, const InstanceId& instance, const wire::LeaseRenew& renew, TimePoint now,
+                Actions& out);
   /// Answers waiting requests whose blocks are here now, or whose wait is over.
   void serve_waiting(TimePoint now, Actions& out);
   /// The lease has expired.
@@ -57,6 +64,7 @@ class Lender {
   struct Granted {
     Shelf* shelf;
     kv::LeaseId id;
+    TimePoint end_max{};    // of the lease with all its renewals
     size_t asked = 0;       // number of blocks requested
     BlockHash last{};       // the last of them, which stands for all: hashes are chained
     wire::LeaseGrant rest;  // the grant without its blocks, which are those of the lease
@@ -76,6 +84,9 @@ class Lender {
                       TimePoint now, Actions& out);
   bool waits_on(Waiting& w, TimePoint now);
 
+  /// Moves the end of a lease to `ttl` from now, within its bounds and never earlier. Returns the time left; 0: the
+  /// lease has ended.
+  Duration prolong(const Granted& granted, Duration ttl, TimePoint now);
   /// Answers a request that was granted before, and prolongs its lease. False: it has no lease.
   bool grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
                    Actions& out);

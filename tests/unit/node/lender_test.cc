@@ -94,6 +94,42 @@ TEST_CASE("node/lender: a stranger, a number used twice, and a namespace of no s
   CHECK(b.source.shelf.leases.size() == 0);
 }
 
+TEST_CASE("node/lender: a renewed lease lasts, but no longer than its total, and one that has ended is refused") {
+  LenderBench b;
+  b.source.publish(4);
+  const TimePoint start = b.now;
+  const auto renew = [&](uint64_t lease, uint32_t ttl_ms, uint8_t reader = 4) {
+    Actions out;
+    b.lender.on_renew("p1", instance(reader), {lease, 3, ttl_ms}, b.now, out);
+    const auto answers = sent<wire::LeaseRenewed>(out, "p1");
+    REQUIRE(answers.size() == 1);
+    CHECK((answers[0].lease == lease && answers[0].round == 3));
+    return answers[0].ttl_ms;
+  };
+  const auto expire = [&] {
+    for (const auto& lease : b.source.shelf.leases.expire(b.now)) b.lender.expired(b.source.shelf, lease.id);
+  };
+  CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
+  CHECK(renew(2, 1000) == 0);     // no such lease
+  CHECK(renew(1, 1000, 5) == 0);  // another reader's
+  b.now = start + 900ms;
+  CHECK(renew(1, 10) == 100);  // never earlier
+  CHECK(renew(1, 1000) == 1000);
+  b.now = start + 1500ms;
+  expire();
+  CHECK(b.source.shelf.leases.size() == 1);
+  CHECK(renew(1, UINT32_MAX) == 30'000);  // the longest lease of this holder
+  int renewals = 0;
+  for (int i = 0; i < 20; ++i) b.now += 20s, expire(), renewals += renew(1, UINT32_MAX) > 0;
+  CHECK(b.now > start + Lender::kTotalTtls * 30s);
+  CHECK(renewals == 11);  // one each 20 s up to 221.5 s
+  CHECK(b.source.shelf.leases.size() == 0);
+  CHECK(renew(1, 1000) == 0);
+  CHECK(b.ask(b.request(3)).at(0).blocks.size() == 4);
+  b.now += 1s;  // its time is over, though nobody has looked yet
+  CHECK(renew(3, 1000) == 0);
+}
+
 TEST_CASE("node/lender: a number that waits already is refused, and the first request gets its lease") {
   LenderBench b;
   b.source.publish(1);
