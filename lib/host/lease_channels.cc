@@ -18,7 +18,7 @@ constexpr Duration kPauseMin = 5s;  // after a channel that broke; doubles
 constexpr Duration kPauseMax = 300s;
 constexpr Duration kReopenMin = 1s;    // a reader's next channel after its last one: each takes memory and its set-up
 constexpr Duration kFreeAgain = 20ms;  // between looks at a closed channel that is in use
-constexpr uint32_t kGrantFetch = 2048, kEmptyFetch = 64;  // bytes of the first read of a response
+constexpr uint32_t kGrantFetch = 2048, kRenewedFetch = 128, kEmptyFetch = 64;  // bytes of the first read of a response
 
 /// Both processes sleep in poll(2): pauses are of the length of a wake-up, not of a round trip of the network.
 rfp::ClientOptions client_options() {
@@ -179,7 +179,9 @@ uint64_t LeaseChannels::call(const InstanceId& holder, wire::LeaseMethod method,
   if (at == clients_.end()) return open(holder, now), 0;
   rfp::ClientEnd& end = *at->second.end;
   if (!end.ready() || end.refused() != Code::ok || !end.client().free()) return 0;
-  uint32_t fetch = method == wire::LeaseMethod::lease ? kGrantFetch : kEmptyFetch;
+  uint32_t fetch = method == wire::LeaseMethod::lease   ? kGrantFetch
+                   : method == wire::LeaseMethod::renew ? kRenewedFetch
+                                                        : kEmptyFetch;
   if (method == wire::LeaseMethod::lookup)  // the answer has one byte for each block
     fetch = static_cast<uint32_t>(wire::kRfpHeaderBytes + payload.size() / sizeof(BlockHash) + 7) / 8 * 8;
   const auto sequence = end.client().call(end.memory(), static_cast<uint16_t>(method), std::as_bytes(payload), fetch,

@@ -32,6 +32,8 @@ bool LeaseCarrier::send(const Send& send, TimePoint now) {
   }
   if (const auto* release = std::get_if<wire::LeaseRelease>(&send.message)) return send_release(send, *release, now);
   if (const auto* grant = std::get_if<wire::LeaseGrant>(&send.message)) return send_grant(send, *grant, now);
+  if (const auto* renew = std::get_if<wire::LeaseRenew>(&send.message)) return send_renewal(send, *renew, now);
+  if (const auto* renewed = std::get_if<wire::LeaseRenewed>(&send.message)) return send_renewed(send, *renewed, now);
   return false;
 }
 
@@ -71,6 +73,30 @@ bool LeaseCarrier::send_grant(const Send& send, const wire::LeaseGrant& grant, T
   const bool fits = lines_.answer(send.instance, number, wire::LeaseStatus::by_message, {}, now);
   MC_ASSERT(fits);
   return false;
+}
+
+bool LeaseCarrier::send_renewal(const Send& send, const wire::LeaseRenew& renew, TimePoint now) {
+  const bool is_open = std::ranges::any_of(calls_, [&](const auto& call) {
+    const auto* other = std::get_if<wire::LeaseRenew>(&call.second.message.message);
+    return other && other->lease == renew.lease && call.first.first == send.instance;
+  });
+  if (is_open) return false;
+  const uint64_t number = lines_.call(send.instance, wire::LeaseMethod::renew, wire::encode(send.message), now);
+  if (number == 0) return false;
+  const bool fresh = calls_.try_emplace({send.instance, number}, Call{send}).second;
+  MC_ASSERT(fresh);
+  return true;
+}
+
+bool LeaseCarrier::send_renewed(const Send& send, const wire::LeaseRenewed& renewed, TimePoint now) {
+  ++(renewed.ttl_ms > 0 ? stats_.renewals_granted : stats_.renewals_refused);
+  const auto asked = renewing_.find({send.instance, renewed.lease});
+  if (asked == renewing_.end()) return false;
+  const uint64_t number = asked->second.number;
+  renewing_.erase(asked);
+  const bool fits = lines_.answer(send.instance, number, wire::LeaseStatus::done, wire::encode(send.message), now);
+  MC_ASSERT(fits);
+  return true;
 }
 
 void LeaseCarrier::look_up(const Lookup& lookup, TimePoint now) {
@@ -131,7 +157,9 @@ void LeaseCarrier::on_answer(const InstanceId& holder, uint64_t number, Code cod
   if (request) leasing_.erase({holder, request->lease});
   const bool comes_by_message = status == static_cast<uint16_t>(wire::LeaseStatus::by_message);
   const bool done = status == static_cast<uint16_t>(wire::LeaseStatus::done);
-  if (code != Code::ok || (!done && !(request && comes_by_message))) return fail(std::move(call));
+  const auto* renew = std::get_if<wire::LeaseRenew>(&call.message.message);
+  if (code != Code::ok || (!done && !((request || renew) && comes_by_message))) return fail(std::move(call));
+  if (renew && done && !take_renewed(call, *renew, payload)) return fail(std::move(call));
   if (!request) return;
   if (done && !take_grant(call, *request, payload, now)) return fail(std::move(call));
   if (!call.released) return;
@@ -148,6 +176,15 @@ bool LeaseCarrier::take_grant(const Call& call, const wire::LeaseRequest& reques
   if (!grant->blocks.empty()) keep(granted_, lease, now);
   if (call.released) return true;
   note_time(lease, true, now);
+  received_.push_back({call.message.to, call.message.instance, std::move(*message)});
+  return true;
+}
+
+/// Whether the call brought the answer to its renewal.
+bool LeaseCarrier::take_renewed(const Call& call, const wire::LeaseRenew& renew, std::span<const uint8_t> payload) {
+  auto message = wire::decode(wire::LeaseRenewed::kType, payload);
+  const auto* renewed = message ? std::get_if<wire::LeaseRenewed>(&*message) : nullptr;
+  if (!renewed || renewed->lease != renew.lease || renewed->round != renew.round) return false;
   received_.push_back({call.message.to, call.message.instance, std::move(*message)});
   return true;
 }
@@ -189,6 +226,12 @@ void LeaseCarrier::on_request(const NodeId& name, const InstanceId& reader, uint
     if (!message) return refuse(reader, number, now);
     received_.push_back({name, reader, std::move(*message)});
     (void)lines_.answer(reader, number, wire::LeaseStatus::done, {}, now);
+  } else if (method == static_cast<uint16_t>(wire::LeaseMethod::renew)) {
+    auto message = wire::decode(wire::LeaseRenew::kType, payload);
+    const auto* renew = message ? std::get_if<wire::LeaseRenew>(&*message) : nullptr;
+    if (!renew || !renewing_.try_emplace({reader, renew->lease}, Asked{number, now}).second)
+      return refuse(reader, number, now);
+    received_.push_back({name, reader, std::move(*message)});
   } else if (method == static_cast<uint16_t>(wire::LeaseMethod::lookup)) {
     serve_lookup(reader, number, payload, now);
   } else if (method == static_cast<uint16_t>(wire::LeaseMethod::touch)) {
@@ -214,22 +257,26 @@ void LeaseCarrier::serve_lookup(const InstanceId& reader, uint64_t number, std::
 }
 
 void LeaseCarrier::on_time(TimePoint now) {
-  std::erase_if(asked_, [&](const auto& entry) {
+  const auto end_late = [&](const auto& entry) {
     if (now - entry.second.at < kAtOnce) return false;
     ++stats_.late;
     (void)lines_.answer(entry.first.first, entry.second.number, wire::LeaseStatus::by_message, {}, now);
     return true;
-  });
+  };
+  std::erase_if(asked_, end_late);
+  std::erase_if(renewing_, end_late);
 }
 
 TimePoint LeaseCarrier::next_wakeup() const {
   TimePoint at = kNever;
   for (const auto& [lease, asked] : asked_) at = std::min(at, asked.at + kAtOnce);
+  for (const auto& [lease, asked] : renewing_) at = std::min(at, asked.at + kAtOnce);
   return at;
 }
 
 void LeaseCarrier::requests_lost(const InstanceId& reader) {
   erase_instance(asked_, reader);
+  erase_instance(renewing_, reader);
 }
 
 void LeaseCarrier::forget(const InstanceId& instance) {
@@ -242,6 +289,7 @@ void LeaseCarrier::forget(const InstanceId& instance) {
   erase_instance(granted_, instance);
   erase_instance(began_, instance);
   erase_instance(asked_, instance);
+  erase_instance(renewing_, instance);
 }
 
 std::optional<Received> LeaseCarrier::next() {

@@ -5,6 +5,9 @@
 //   reader   Send LeaseRequest -> call -> answer -> Received LeaseGrant         Send LeaseRelease -> call
 //   holder   request -> Received LeaseRequest ... Send LeaseGrant -> answer     request -> Received LeaseRelease
 //
+// A renewal travels as a request of a lease does: LeaseRenew -> LeaseRenewed. While its call is open, the next renewal
+// of the lease goes by control: the channel may be as slow as the read.
+//
 // A message goes by control when no channel is ready, when it does not fit, and when the holder may wait on purpose
 // (wait_ms): a call is for answers that come at once. The grant of a holder that has to read its disk first goes by
 // control as well. A call that fails is repeated by control under the same lease number, and the holder's Lender
@@ -52,14 +55,15 @@ class LeaseCarrier {
  public:
   /// Counts since the start. This node is the reader of the first three, and the holder of the others.
   struct Stats {
-    uint64_t by_channel = 0, by_control = 0;         // lease requests, by the way that they took first
-    uint64_t repeated = 0;                           // requests and releases whose call failed
-    uint64_t served = 0;                             // lease requests that came by channel
-    uint64_t late = 0;                               // grants that did not fit into a slot, or did not come at once
-    uint64_t refused = 0;                            // calls with wrong bytes or with a number in use
+    uint64_t by_channel = 0, by_control = 0;  // lease requests, by the way that they took first
+    uint64_t repeated = 0;                    // requests, renewals and releases whose call failed
+    uint64_t served = 0;                      // lease requests that came by channel
+    uint64_t late = 0;     // answers of the machine that did not fit into a slot, or did not come at once
+    uint64_t refused = 0;  // calls with wrong bytes or with a number in use
     uint64_t lookups_asked = 0, lookups_failed = 0;  // of this node; a lookup without a channel has failed
     uint64_t lookups_served = 0;
     uint64_t touches_served = 0;
+    uint64_t renewals_granted = 0, renewals_refused = 0;  // by this node's machine, over channels and by control
   };
   struct Time {
     bool by_channel = false;  // the way that the grant came by
@@ -110,7 +114,7 @@ class LeaseCarrier {
   std::vector<Time> take_times() { return std::exchange(times_, {}); }
   const Stats& stats() const { return stats_; }
   /// No call and no request is open.
-  bool idle() const { return calls_.empty() && asked_.empty() && lookups_.empty(); }
+  bool idle() const { return calls_.empty() && asked_.empty() && renewing_.empty() && lookups_.empty(); }
 
  private:
   static constexpr size_t kTimesKept = 4096, kLeasesKept = 4096;
@@ -133,9 +137,12 @@ class LeaseCarrier {
   void serve_lookup(const InstanceId& reader, uint64_t number, std::span<const uint8_t> payload, TimePoint now);
   bool send_request(const Send& send, const wire::LeaseRequest& request, TimePoint now);
   bool send_release(const Send& send, const wire::LeaseRelease& release, TimePoint now);
+  bool send_renewal(const Send& send, const wire::LeaseRenew& renew, TimePoint now);
   bool send_grant(const Send& send, const wire::LeaseGrant& grant, TimePoint now);
+  bool send_renewed(const Send& send, const wire::LeaseRenewed& renewed, TimePoint now);
   /// Whether the call brought the grant of its request.
   bool take_grant(const Call& call, const wire::LeaseRequest& request, std::span<const uint8_t> payload, TimePoint now);
+  bool take_renewed(const Call& call, const wire::LeaseRenew& renew, std::span<const uint8_t> payload);
   void fail(Call call);
   void refuse(const InstanceId& reader, uint64_t number, TimePoint now);
   void note_time(const Key& lease, bool by_channel, TimePoint now);
@@ -148,6 +155,7 @@ class LeaseCarrier {
   std::map<Key, TimePoint> granted_;  // leases whose grant came over a channel: when it came
   std::map<Key, TimePoint> began_;    // when a lease without a grant was requested
   std::map<Key, Asked> asked_;        // requests of readers without an answer, by lease
+  std::map<Key, Asked> renewing_;     // renewals of readers without an answer, by lease
   const kv::BlockTable* table_ = nullptr;
   std::deque<Received> received_;
   std::deque<LookedUp> answered_;

@@ -83,7 +83,7 @@ FUZZ_TARGET(lease_call) {
   if (size < 2) return 0;
   const std::span payload(data + 2, size - 2);
   switch (data[0] % 3) {
-    case 0: try_request(data[1] % 5, payload); break;
+    case 0: try_request(data[1] % 6, payload); break;
     case 1: try_answer(data[1] % 4, payload); break;
     default: try_lookup(data[1] % 4, payload);
   }

@@ -80,11 +80,15 @@ struct Joint {
   std::vector<Send> by_control;  // of the reader, in order
   std::vector<wire::LeaseGrant> grants;
   size_t grants_by_control = 0;
+  std::vector<wire::LeaseRenewed> renewed, renewed_by_control;
 
   Send request(uint64_t lease, uint32_t wait_ms = 0) const {
     wire::LeaseRequest out;
     out.lease = lease, out.hashes = blocks.hashes, out.ttl_ms = 1000, out.wait_ms = wait_ms;
     return {"p0", kHolder, out};
+  }
+  static Send renewal(uint64_t lease, uint32_t round = 1) {
+    return {"p0", kHolder, wire::LeaseRenew{lease, round, 1000}};
   }
   static Send release(uint64_t lease) { return {"p0", kHolder, wire::LeaseRelease{lease}}; }
   void send(const Send& message) {
@@ -102,6 +106,10 @@ struct Joint {
       lender.on_request(message.from, message.instance, *asked, true, now, out);
     if (const auto* released = std::get_if<wire::LeaseRelease>(&message.message))
       lender.on_release(message.instance, released->lease);
+    if (const auto* renew = std::get_if<wire::LeaseRenew>(&message.message))
+      lender.on_renew(message.from, message.instance, *renew, now, out);
+    for (const auto& answer : sent<wire::LeaseRenewed>(out, "p1"))
+      if (!holder.send({"p1", kReader, answer}, now)) renewed_by_control.push_back(answer);
     for (const auto& grant : sent<wire::LeaseGrant>(out, "p1")) {
       if (holder.send({"p1", kReader, grant}, now)) continue;
       ++grants_by_control;
@@ -129,7 +137,12 @@ struct Joint {
     give(received);
   }
   void take() {
-    while (const auto message = reader.next()) grants.push_back(std::get<wire::LeaseGrant>(message->message));
+    while (const auto message = reader.next()) {
+      if (const auto* answer = std::get_if<wire::LeaseRenewed>(&message->message))
+        renewed.push_back(*answer);
+      else
+        grants.push_back(std::get<wire::LeaseGrant>(message->message));
+    }
     fall();
   }
   void carry_all() {
@@ -296,18 +309,99 @@ TEST_CASE("node/lease_carrier: a release waits for the end of its request's call
   }
 }
 
+TEST_CASE("node/lease_carrier: a renewal and its answer travel over the channel, and by control where that fails") {
+  Joint j;
+  j.send(j.request(7));
+  j.carry_all();
+  REQUIRE(j.leases() == 1);
+  SUBCASE("over the channel") {
+    j.send(Joint::renewal(7));
+    CHECK(j.by_control.empty());
+    j.carry_all();
+    REQUIRE(j.renewed.size() == 1);
+    CHECK(j.renewed[0].ttl_ms == 1000);
+    CHECK(j.renewed_by_control.empty());
+  }
+  SUBCASE("over the channel, for a lease that has ended") {
+    j.send(Joint::renewal(8));
+    j.carry_all();
+    REQUIRE(j.renewed.size() == 1);
+    CHECK(j.renewed[0].ttl_ms == 0);
+  }
+  SUBCASE("by control without a channel") {
+    j.lines.ready = false;
+    j.send(Joint::renewal(7));
+    REQUIRE(j.by_control.size() == 1);
+    j.carry_control();
+    REQUIRE(j.renewed_by_control.size() == 1);
+    CHECK(j.renewed_by_control[0].ttl_ms == 1000);
+    j.lines.ready = true;
+  }
+  SUBCASE("by control while the call of an earlier one is open") {
+    j.send(Joint::renewal(7));
+    j.send(Joint::renewal(7, 2));
+    REQUIRE(j.by_control.size() == 1);
+    j.carry_control();
+    REQUIRE(j.renewed_by_control.size() == 1);
+    CHECK(j.renewed_by_control[0].round == 2);
+    j.carry_all();
+    CHECK(j.renewed.size() == 1);
+    j.send(Joint::renewal(7, 3));
+    CHECK(j.by_control.empty());
+    j.carry_all();
+    CHECK(j.renewed.size() == 2);
+  }
+  SUBCASE("by control after a call that was lost") {
+    j.send(Joint::renewal(7));
+    j.lines.calls.clear();
+    j.reader.calls_lost(kHolder, j.now);
+    j.take();
+    REQUIRE(j.by_control.size() == 1);
+    j.carry_control();
+    CHECK(j.renewed_by_control.size() == 1);
+  }
+  SUBCASE("by control after an answer to another renewal") {
+    for (const auto& wrong : {wire::LeaseRenewed{8, 1, 1000}, wire::LeaseRenewed{7, 2, 1000}}) {
+      j.send(Joint::renewal(7));
+      const uint64_t number = j.lines.calls.back().number;
+      j.lines.calls.clear();
+      j.reader.on_answer(kHolder, number, Code::ok, 0, wire::encode(wrong), j.now);
+      j.take();
+      CHECK(std::exchange(j.by_control, {}).size() == 1);
+    }
+    CHECK(j.renewed.empty());
+  }
+  SUBCASE("whose answer is late") {
+    j.holder.on_request("p1", kReader, 50, 5, wire::encode(Joint::renewal(7).message), j.now);
+    CHECK(j.holder.next_wakeup() > j.now);
+    j.now = j.holder.next_wakeup();
+    j.lines.answers.clear();
+    j.holder.on_time(j.now);
+    REQUIRE(j.lines.answers.size() == 1);
+    CHECK(j.lines.answers[0].status == static_cast<uint16_t>(wire::LeaseStatus::by_message));
+    j.lines.answers.clear();
+    while (const auto message = j.holder.next()) j.give(*message);
+    CHECK(j.renewed_by_control.size() == 1);
+  }
+  CHECK(j.reader.idle());
+  CHECK(j.holder.idle());
+  j.send(Joint::release(7));
+  j.carry_all();
+  CHECK(j.leases() == 0);
+}
+
 TEST_CASE("node/lease_carrier: a call with wrong bytes is refused, and the caller's message goes by control") {
   Joint j;
   const wire::Bytes garbage = {0x83, 0xff, 0x01};
   const auto right = wire::encode(j.request(7).message);
-  for (uint16_t method : {uint16_t{0}, uint16_t{1}, uint16_t{2}, uint16_t{9}})
+  for (uint16_t method : {uint16_t{0}, uint16_t{1}, uint16_t{2}, uint16_t{5}, uint16_t{9}})
     j.holder.on_request("p1", kReader, method + 100u, method, garbage, j.now);
   j.holder.on_request("p1", kReader, 5, 2, right, j.now);  // a release needs no more than its number, which is there
   CHECK(j.holder.next().has_value());
-  CHECK(j.holder.stats().refused == 4);
+  CHECK(j.holder.stats().refused == 5);
   j.holder.on_request("p1", kReader, 6, 1, right, j.now);
   j.holder.on_request("p1", kReader, 7, 1, right, j.now);  // a number twice
-  CHECK(j.holder.stats().refused == 5);
+  CHECK(j.holder.stats().refused == 6);
   j.lines.answers.clear();
   // the same from a holder: garbage, a grant of another lease, a status that there is not
   wire::LeaseGrant other;
@@ -332,8 +426,9 @@ TEST_CASE("node/lease_carrier: whatever fails when, every lease is granted once 
     Joint j;
     std::vector<uint64_t> released;
     uint64_t asked = 0;
+    uint32_t renewals = 0;
     for (int step = 0; step < 120; ++step) {
-      switch (below(8)) {
+      switch (below(9)) {
         case 0:
         case 1: j.send(j.request(++asked)); break;
         case 2:
@@ -359,6 +454,7 @@ TEST_CASE("node/lease_carrier: whatever fails when, every lease is granted once 
           released.push_back(1 + below(static_cast<uint32_t>(asked)));  // also before its grant, and twice
           j.send(Joint::release(released.back()));
           break;
+        case 8: j.send(Joint::renewal(1 + below(static_cast<uint32_t>(asked + 1)), ++renewals)); break;
       }
     }
     j.carry_all();
