@@ -18,13 +18,12 @@ inline constexpr Flag kChunkTokens{.name = "chunk-tokens",
                                    .value = "N",
                                    .fallback = "512",
                                    .help = "tokens computed at a time, a multiple of --block-tokens"};
-inline constexpr Flag kLoadByLayer{
-    .name = "load-by-layer",
-    .kind = FlagKind::bytes,
-    .value = "SIZE",
-    .fallback = "off",
-    .help = "compute while SIZE or more of a prefix arrives by layers",
-    .choices = "off"};
+inline constexpr Flag kLoadByLayer{.name = "load-by-layer",
+                                   .kind = FlagKind::bytes,
+                                   .value = "SIZE",
+                                   .fallback = "off",
+                                   .help = "compute while SIZE or more of a prefix arrives by layers",
+                                   .choices = "off"};
 inline constexpr Flag kBatchMax{.name = "batch-max",
                                 .kind = FlagKind::count,
                                 .value = "N",
@@ -45,12 +44,11 @@ inline constexpr Flag kRunner{.name = "runner",
                               .value = "R",
                               .fallback = "model",
                               .help = "model, or costed:PROFILE for modelled times and stand-in KV"};
-inline constexpr Flag kPipeline{
-    .name = "pipeline",
-    .value = "S/N",
-    .fallback = "off",
-    .help = "stage S of N, from 0, of the pipeline called --name",
-    .choices = "off"};
+inline constexpr Flag kPipeline{.name = "pipeline",
+                                .value = "S/N",
+                                .fallback = "off",
+                                .help = "stage S of N, from 0, of the pipeline called --name",
+                                .choices = "off"};
 inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .kind = FlagKind::duration,
                                     .value = "T",
@@ -62,18 +60,17 @@ inline constexpr Flag kLeaseTime{.name = "lease-time",
                                  .kind = FlagKind::duration,
                                  .value = "T",
                                  .fallback = "30s",
-                                 .help = "longest lease of a reader; past it the blocks may be evicted",
+                                 .help = "longest lease or renewal of a reader; past it the blocks may be evicted",
                                  .check = check_lease_time};
 /// 10ms to 10m.
 Result<void> check_fetch_timeout(std::string_view value);
-inline constexpr Flag kFetchTimeout{
-    .name = "fetch-timeout",
-    .kind = FlagKind::duration,
-    .value = "T",
-    .fallback = "5s",
-    .help = "time-out of one lease request to another node, and of one read, at most its --lease-time",
-    .check = check_fetch_timeout,
-    .common = true};
+inline constexpr Flag kFetchTimeout{.name = "fetch-timeout",
+                                    .kind = FlagKind::duration,
+                                    .value = "T",
+                                    .fallback = "5s",
+                                    .help = "time-out of one lease request to another node, and of one read",
+                                    .check = check_fetch_timeout,
+                                    .common = true};
 /// "delay=0.1:5ms,corrupt=0.01": see host::parse_faults.
 Result<void> check_transfer_faults(std::string_view value);
 inline constexpr Flag kTransferFaults{.name = "transfer-faults",

@@ -182,6 +182,8 @@ void WorkerMetrics::update_leases() {
   count(metric::kLookups, {"served"}, s.lookups_served);
   count(metric::kLookups, {"read"}, leases_.tables_read());
   count(metric::kLookups, {"touched"}, s.touches_served);
+  count(metric::kLeaseRenewals, {"granted"}, s.renewals_granted);
+  count(metric::kLeaseRenewals, {"refused"}, s.renewals_refused);
   const auto channels = leases_.channels();
   metrics_.gauge(metric::kLeaseChannels, {"reader"}).set(static_cast<double>(channels.to_holders));
   metrics_.gauge(metric::kLeaseChannels, {"holder"}).set(static_cast<double>(channels.from_readers));

@@ -24,6 +24,7 @@ void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out)
   c.dropped = true;
   if (c.read != 0) {  // the transport may still write into the pages, so they stay owned until ReadDone
     reads_.cancel(c.read, out);
+    c.term = {};
     c.until = kNever;
     return;
   }
@@ -92,23 +93,37 @@ bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, u
   read.parts = grant.parts;
   read.blocks = c.granted;
   read.pages = c.pages;
-  read.budget = std::min<Duration>(kReadTimeout, std::chrono::milliseconds(grant.ttl_ms));
+  read.budget = kReadTimeout;
   if (!reads_.start(read, layout, now, out)) return fail("peer_lost");
   c.read = read_id;
-  c.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
+  c.term = LeaseTerm(now, grant.ttl_ms);
+  c.term.read_until(now + read.budget);
+  c.until = c.term.give_up_at();
   return true;
 }
 
-bool Copies::on_read(const ReadDone& done, Actions& out) {
+bool Copies::on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now) {
+  const auto at = copies_.find(answer.lease);
+  if (at == copies_.end()) return false;
+  Copy& c = at->second;
+  if (c.read == 0 || c.dropped || c.order.instance != event.instance) return true;
+  c.term.renewed(answer, now);
+  c.until = c.term.give_up_at();  // at once when the lease has ended
+  return true;
+}
+
+bool Copies::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   const auto at =
       std::find_if(copies_.begin(), copies_.end(), [&](const auto& c) { return c.second.read == done.read; });
   if (at == copies_.end()) return false;
   Copy& c = at->second;
   c.read = 0;
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
-  if (c.dropped || done.code != Code::ok) {
+  const Code code = done.code == Code::ok && c.term.is_over(now) ? Code::timeout : done.code;
+  c.term = {};
+  if (c.dropped || code != Code::ok) {
     stats_.failed += !c.dropped;
-    end(at, 0, std::string(to_string(done.code)), out);
+    end(at, 0, std::string(to_string(code)), out);
     return true;
   }
   MC_ASSERT_EQ(c.pages.size(), c.granted.size());
@@ -150,6 +165,9 @@ void Copies::on_peer_gone(const InstanceId& instance, Actions& out) {
 void Copies::on_tick(TimePoint now, Actions& out) {
   for (auto at = copies_.begin(); at != copies_.end();) {
     const auto here = at++;
+    const wire::CopyBlocks& order = here->second.order;
+    if (auto renewal = here->second.term.renew(here->first, now))
+      out.push_back(Send{order.node, order.instance, *renewal});
     if (now < here->second.until) continue;
     ++stats_.failed;
     end(here, 0, "timeout", out);
@@ -166,7 +184,7 @@ void Copies::drop_all(Actions& out) {
 
 TimePoint Copies::next_wakeup() const {
   TimePoint at = kNever;
-  for (const auto& [lease, c] : copies_) at = std::min(at, c.until);
+  for (const auto& [lease, c] : copies_) at = std::min({at, c.until, c.term.next_renewal()});
   return at;
 }
 

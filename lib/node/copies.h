@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "node/lease_term.h"
 #include "node/worker.h"
 #include "sched/sched.h"
 
@@ -33,7 +34,9 @@ class Copies {
   void start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out);
   /// True when the grant belongs to a copy. A grant of another node than the one that was asked has no effect.
   bool on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, uint64_t read_id, TimePoint now, Actions& out);
-  bool on_read(const ReadDone& done, Actions& out);
+  /// True when the lease belongs to a copy.
+  bool on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now);
+  bool on_read(const ReadDone& done, TimePoint now, Actions& out);
   void on_peer_gone(const InstanceId& instance, Actions& out);
   void on_tick(TimePoint now, Actions& out);
   /// Drops all copies without an answer, because the conductor that ordered them is gone.
@@ -48,6 +51,7 @@ class Copies {
     uint64_t lease = 0, read = 0;
     bool dropped = false;  // the copy is over, but its read may still write the pages
     TimePoint until{};
+    LeaseTerm term;   // while the blocks are being read
     size_t have = 0;  // leading blocks that were on this node already
     std::vector<wire::LeasedBlock> granted;
     std::vector<kv::PageIndex> pages;

@@ -44,6 +44,8 @@ void Decode::on_message(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* grant = std::get_if<wire::LeaseGrant>(&event.message)) {
     if (!holders_.on_grant(event, *grant, now, out) && !grant->blocks.empty())  // its part had been given up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
+  } else if (const auto* renewed = std::get_if<wire::LeaseRenewed>(&event.message)) {
+    (void)holders_.on_renewed(event, *renewed, now);
   }
   take_from_holders(now, out);
   admit(now, out);

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "kv/kv.h"
+#include "node/lease_term.h"
 #include "wire/messages.h"
 
 namespace mc::node {
@@ -24,7 +25,8 @@ struct FetchPart {
   wire::Source source;  // the blocks of this part, which may be fewer than the holder has
   State state = State::waiting;
   uint64_t lease = 0, read = 0;  // 0 = none outstanding
-  TimePoint until = kNever, lease_end = kNever;
+  TimePoint until = kNever;
+  LeaseTerm term;                 // of a lease that was granted, until its read has ended
   TimePoint hold_until = kNever;  // granted: the read waits so long for other grants; kNever = it waits for none
   TimePoint read_at{};            // when the read began
   uint64_t loan = 0;              // of the pages, which the request owns then; 0 = the part owns them

@@ -120,15 +120,17 @@ bool HolderReads::read(Part& part, TimePoint now, Actions& out) {
   read.parts = part.grant.parts;
   read.blocks = part.grant.blocks;
   read.pages = r.pages.all().subspan(part.source.first_block, part.source.block_count);
-  // The holder may reuse the pages after the lease, so the read must end before the lease does.
-  read.budget = std::min<Duration>({timeout_, std::chrono::milliseconds(part.grant.ttl_ms), r.deadline - now});
+  const TimePoint limit = std::min(now + timeout_, r.deadline);
+  read.budget = limit - now;
   const uint64_t bytes = part.grant.blocks.size() * layout_.layers * layout_.layer_bytes();
   read.urgent = bytes <= kUrgentBytes;
   if (!reads_.start(read, layout_, now, out)) return false;
   part.read = read.read;
   part.read_at = now;
   part.state = State::reading;
-  part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
+  part.term = LeaseTerm(now, part.grant.ttl_ms);
+  part.term.read_until(limit);
+  part.until = part.term.give_up_at();
   part.why = wire::Fallback::none;
   by_read_[part.read] = part.grant.lease;
   ++part.request->from_holders.reading;
@@ -148,7 +150,9 @@ bool HolderReads::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   wire::Fallback why = part.why;
   if (part.state == State::reading) {  // otherwise the holder may have put other blocks into the pages meanwhile
     out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{at->first}});
-    if (done.code == Code::ok) {
+    if (done.code == Code::ok && part.term.is_over(now)) {
+      why = wire::Fallback::read_timeout;
+    } else if (done.code == Code::ok) {
       all.ended = std::max(all.ended, now);
       const uint32_t tokens = part.source.block_count * layout_.block_tokens;
       if (all.reads.size() < wire::kEndedReadsMax)
@@ -162,6 +166,16 @@ bool HolderReads::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   note_end(part, std::move(blocks), why);
   by_read_.erase(read);
   parts_.erase(at);
+  return true;
+}
+
+bool HolderReads::on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now) {
+  const auto at = parts_.find(answer.lease);
+  if (at == parts_.end()) return false;
+  Part& part = at->second;
+  if (part.state != State::reading || part.source.instance != event.instance) return true;
+  part.term.renewed(answer, now);
+  part.until = part.term.give_up_at();  // at once when the lease has ended
   return true;
 }
 
@@ -179,6 +193,7 @@ void HolderReads::cancel(Part& part, wire::Fallback why, Actions& out) {
   reads_.cancel(part.read, out);
   out.push_back(Send{part.source.node, part.source.instance, wire::LeaseRelease{part.grant.lease}});
   part.state = State::leaving;
+  part.term = {};
   part.until = kNever;
   part.why = why;
 }
@@ -204,6 +219,8 @@ void HolderReads::note_end(const Part& part, std::vector<wire::LeasedBlock> bloc
 void HolderReads::on_tick(TimePoint now, Actions& out) {
   for (auto at = parts_.begin(); at != parts_.end();) {
     Part& part = at->second;
+    if (auto renewal = part.term.renew(at->first, now))
+      out.push_back(Send{part.source.node, part.source.instance, *renewal});
     if (now < part.until) {
       ++at;
     } else if (part.state == State::reading) {
@@ -229,7 +246,7 @@ void HolderReads::on_peer_gone(const InstanceId& instance, TimePoint, Actions& o
 
 TimePoint HolderReads::next_wakeup() const {
   TimePoint at = kNever;
-  for (const auto& [lease, part] : parts_) at = std::min(at, part.until);
+  for (const auto& [lease, part] : parts_) at = std::min({at, part.until, part.term.next_renewal()});
   return at;
 }
 

@@ -6,7 +6,8 @@
 //
 // The prefill node announces the blocks as well. Blocks that the holder does not bring are read from the prefill node,
 // which costs time but never the request. The holder keeps the blocks under the lease until the read has ended or the
-// lease has expired. A read that was given up may still write into the pages, so its part ends with ReadDone too.
+// lease has expired. A read that outlasts its lease renews it. A read that was given up may still write into the pages,
+// so its part ends with ReadDone too.
 #pragma once
 
 #include <map>
@@ -17,6 +18,7 @@
 
 #include "node/block_reads.h"
 #include "node/decode_request.h"
+#include "node/lease_term.h"
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/peers.h"
@@ -57,6 +59,8 @@ class HolderReads {
 
   /// False when the grant belongs to no part.
   bool on_grant(const Received& event, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  /// False when the lease belongs to no part.
+  bool on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now);
   /// False when the read belongs to no part.
   bool on_read(const ReadDone& done, TimePoint now, Actions& out);
   void on_tick(TimePoint now, Actions& out);
@@ -78,6 +82,7 @@ class HolderReads {
     uint64_t read = 0;  // 0 = not begun
     TimePoint read_at{};
     TimePoint until = kNever;
+    LeaseTerm term;                             // while the part is being read
     wire::Fallback why = wire::Fallback::none;  // reason of an end at `until`, or of the read that was given up
     wire::LeaseGrant grant;
 

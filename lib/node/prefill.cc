@@ -49,6 +49,8 @@ void Prefill::on_message(const Received& event, TimePoint now, Actions& out) {
                       copies_.on_grant(event.instance, *grant, numbers_.next(), now, out);
     if (!ours && !grant->blocks.empty())  // the grant arrived after its fetch had been given up
       send(event.from, event.instance, wire::LeaseRelease{grant->lease}, out);
+  } else if (const auto* renewed = std::get_if<wire::LeaseRenewed>(&event.message)) {
+    (void)(fetches_.on_renewed(event, *renewed, now) || copies_.on_renewed(event, *renewed, now));
   } else if (const auto* order = std::get_if<wire::CopyBlocks>(&event.message)) {
     if (by_conductor) copies_.start(*order, numbers_.next(), peers().has(order->node, order->instance), now, out);
   } else if (const auto* taken = std::get_if<wire::StageTaken>(&event.message)) {
@@ -167,7 +169,7 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
     if (const RequestPtr r = requests_.end_run(chunk->run)) on_chunk(*r, *chunk, now, out);
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
-    if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, out);
+    if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, now, out);
     for (const RequestPtr& r : RequestPtrs(computing_)) settle(*r);  // one may have waited for the read
   } else if (std::holds_alternative<DiskLoaded>(event)) {
     fetches_.on_disk(now, out);

@@ -22,6 +22,12 @@ void order_by_layer(Actions& actions) {
     if (auto* read = std::get_if<Read>(&action)) *read = std::move(*next++);
 }
 
+void renew_leases(FetchParts& parts, TimePoint now, Actions& out) {
+  for (auto& [first, part] : parts.all())
+    if (auto renewal = part.term.renew(part.lease, now))
+      out.push_back(Send{part.source.node, part.source.instance, *renewal});
+}
+
 /// A read into pages that had some of their layers already took less time than its tokens say, and is left out.
 void note_read(PrefixFetches::Outcome& outcome, const FetchPart& part, uint32_t block_tokens, TimePoint now) {
   if (!part.held.empty() || outcome.reads.size() == wire::kEndedReadsMax) return;
@@ -260,8 +266,8 @@ bool PrefixFetches::on_grant(const InstanceId& holder, const wire::LeaseGrant& g
   } else {
     part.state = FetchPart::State::granted;
     part.grant = grant;
-    part.lease_end = now + std::chrono::milliseconds(grant.ttl_ms);
-    part.until = std::min({f.wanted.deadline, now + timeout_, part.lease_end});
+    part.term = LeaseTerm(now, grant.ttl_ms);
+    part.until = std::min({f.wanted.deadline, now + timeout_, part.term.end()});
     const uint64_t bytes = grant.blocks.size() * shelf_.layout.layers * shelf_.layout.layer_bytes();
     part.hold_until = bytes >= by_layer_bytes_ ? std::min(part.until, now + kGrantsApart) : now;
   }
@@ -329,8 +335,8 @@ bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   read.blocks = grant.blocks;
   read.pages = part.pages;
   read.held = part.held;
-  // The holder may reuse the pages after the lease, so the read must end before the lease does.
-  read.budget = std::min<Duration>({timeout_, part.lease_end - now, f.wanted.deadline - now});
+  const TimePoint limit = std::min(now + timeout_, f.wanted.deadline);
+  read.budget = limit - now;
   // A short prefix does not queue behind a long one, whose request waits for its last byte anyway.
   const uint64_t bytes = grant.blocks.size() * layout.layers * layout.layer_bytes();
   read.urgent = bytes <= kUrgentBytes;
@@ -340,7 +346,8 @@ bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   part.read = read.read;
   part.read_at = now;
   part.state = FetchPart::State::reading;
-  part.until = now + read.budget + 1s;  // the host answers every read; this time-out is the last resort
+  part.term.read_until(limit);
+  part.until = part.term.give_up_at();
   by_operation_[part.read] = req;
   if (!lacks_rest) return true;
   ++stats_.failures;
@@ -366,7 +373,11 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   by_operation_.erase(part.read);
   part.read = 0;
   if (done.code == Code::corrupt) ++stats_.checksum_failures;
-  if (done.code == Code::ok) {
+  const bool is_late = done.code == Code::ok && part.term.is_over(now);
+  part.term = {};
+  if (is_late) {  // the holder may have put other blocks into the pages meanwhile
+    fail(f, part, wire::Fallback::read_timeout, 0, out);
+  } else if (done.code == Code::ok) {
     note_read(f.outcome, part, shelf_.layout.block_tokens, now);
     part.state = FetchPart::State::here;
     part.until = kNever;
@@ -375,6 +386,17 @@ bool PrefixFetches::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     fail(f, part, fallback_of(done), 0, out);
   }
   go_on(req, f, now, out);
+  return true;
+}
+
+bool PrefixFetches::on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now) {
+  const auto at = find(answer.lease);
+  if (!at) return false;
+  FetchPart& part = at->part;
+  if (part.lease != answer.lease || part.state != FetchPart::State::reading || part.source.instance != event.instance)
+    return true;
+  part.term.renewed(answer, now);
+  part.until = part.term.give_up_at();  // at once when the lease has ended
   return true;
 }
 
@@ -481,6 +503,7 @@ void PrefixFetches::on_tick(TimePoint now, Actions& out) {
       read_held(req, f, now, out);
       go_on(req, f, now, out);
     }
+    renew_leases(f.parts, now, out);
     fail_where(req, f, now, out, [&](const FetchPart& part) {
       if (now < part.until) return wire::Fallback::none;
       if (part.state == FetchPart::State::granted) return wire::Fallback::no_pages;
@@ -500,7 +523,8 @@ TimePoint PrefixFetches::next_wakeup() const {
   TimePoint at = kNever;
   for (const auto& [req, f] : fetches_) {
     at = std::min(at, f.load_until);
-    for (const auto& [first, part] : f.parts.all()) at = std::min({at, part.until, part.hold_until});
+    for (const auto& [first, part] : f.parts.all())
+      at = std::min({at, part.until, part.hold_until, part.term.next_renewal()});
   }
   return at;
 }

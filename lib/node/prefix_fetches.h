@@ -118,6 +118,8 @@ class PrefixFetches {
 
   /// False when the grant belongs to no fetch. A grant of another node than the one that was asked has no effect.
   bool on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, TimePoint now, Actions& out);
+  /// False when the lease belongs to no fetch.
+  bool on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now);
   /// False when the read belongs to no fetch.
   bool on_read(const ReadDone& done, TimePoint now, Actions& out);
   /// Goes on with fetches whose blocks the disk has brought.

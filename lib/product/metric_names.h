@@ -199,6 +199,8 @@ inline constexpr MetricFamily kLeaseCalls{
 inline constexpr MetricFamily kLookups{
     "mc_block_lookups_total", MetricKind::counter, "event",
     "Lookups of blocks, by event (asked, failed, read in place by this node; served; touched = uses told by others)."};
+inline constexpr MetricFamily kLeaseRenewals{"mc_lease_renewals_total", MetricKind::counter, "event",
+                                             "Renewals of leases of other nodes, by event (granted, refused)."};
 inline constexpr MetricFamily kLeaseChannels{"mc_lease_channels", MetricKind::gauge, "side",
                                              "Lease channels, by this node's side (reader, holder)."};
 inline constexpr MetricFamily kFallback{
@@ -325,6 +327,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kLeaseSeconds,
                                                &kLeaseCalls,
                                                &kLookups,
+                                               &kLeaseRenewals,
                                                &kLeaseChannels,
                                                &kFallback,
                                                &kHeld,

@@ -118,6 +118,7 @@ std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Pla
   }
   o.seed = seed;
   o.eviction = options.eviction;
+  o.lease_ttl_max = options.lease_time;
   // A member of a pipeline has no disk: its pages hold a part of the layers.
   const bool in_pipeline = place.kind == Place::Kind::prefill && stages_of(options, place.index) > 1;
   if (!in_pipeline) o.disk.capacity_bytes = disk_blocks_of(options, place) * o.layout.page_bytes();

@@ -77,6 +77,7 @@ struct WorldOptions {
   uint32_t decode_pages = 0;             // of decode nodes; 0 = page_count
   uint64_t by_layer_bytes = UINT64_MAX;  // node::PrefillOptions::by_layer_bytes
   sched::PrefixFrom prefix_from = sched::PrefixFrom::prefill;
+  Duration lease_time = 30s;      // node::WorkerOptions::lease_ttl_max
   uint32_t events_per_check = 1;  // of a process: its machine audits itself, in time that grows with its pages
   Faults faults;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Readers slower than the lease on what they read, between real roles: the request's text is right (the prefix is
-computed instead), and when it is over no page, lease or byte of quarantine is left on either side."""
+"""Readers slower than the lease on what they read, between real roles. They renew the lease and use what they read, but
+not beyond the total of a lease and its renewals: then the prefix is computed instead. The request's text is right, and
+when it is over no page, lease or byte of quarantine is left on either side."""
 
 import signal
 import threading
@@ -17,9 +18,10 @@ PIN = {"pin": {"prefill": "p1", "decode": "d0"}}
 
 
 class Lease(unittest.TestCase):
-    def serve(self, transport, lease, faults):
-        """p0 computes a prompt, then p1 wants its blocks from p0 or d0; returns the answer p1 had a part in."""
-        held = ["--dtype", "f32", "--transport", transport, "--lease-time", lease]
+    def serve(self, transport, lease, faults, lease_by="control"):
+        """p0 computes a prompt, then p1 wants its blocks from p0 or d0; returns the answer p1 had a part in, and how
+        many renewals the holders granted."""
+        held = ["--dtype", "f32", "--transport", transport, "--lease-time", lease, "--lease-by", lease_by]
         ids = Random(len(transport)).ids(500)
         with Cluster(roles=["conductor"], conductor=FETCH) as c:
             for name in ("p0", "d0"):
@@ -36,31 +38,44 @@ class Lease(unittest.TestCase):
             self.assertEqual(token_ids(again), token_ids(answer))
             if answer["mc"]["fallback"]:
                 self.assertGreaterEqual(c.metric("p1", "mc_fallback_total"), 1)
-            return answer["mc"]
+            event = 'event="granted"'
+            return answer["mc"], sum(c.metric(n, "mc_lease_renewals_total", event) for n in ("p0", "d0"))
 
     def leases(self, c, name):
         """How many leases stand, by the node itself and now."""
         lines = c.socket_request("GET", "/metrics", node=c.node(name))[1].decode().splitlines()
         return sum(float(l.rsplit(" ", 1)[1]) for l in lines if l.startswith("mc_kv_blocks{") and '"leased"' in l)
 
-    def test_a_reader_slower_than_its_lease_computes_instead_and_nothing_is_left(self):
+    def test_a_reader_slower_than_its_lease_renews_it_and_gets_its_blocks(self):
+        for transport, lease_by in (("tcp", "control"), ("shm", "channel")):
+            with self.subTest(transport=transport, lease_by=lease_by):
+                for _ in range(5):
+                    mc, renewals = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s", lease_by)
+                    # On a crowded machine the grant or a renewal may come later than the lease is long.
+                    if mc["fallback"] not in ("fetch:lease_timeout", "fetch:read_timeout"):
+                        break
+                self.assertFalse(mc["fallback"], mc)
+                self.assertEqual(mc["cached_remote_tokens"], 448, mc)
+                self.assertGreaterEqual(renewals, 2)
+
+    def test_a_reader_slower_than_all_renewals_of_its_lease_computes_instead_and_nothing_is_left(self):
         for transport in ("tcp", "shm"):
             with self.subTest(transport=transport):
                 for _ in range(5):
-                    mc = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s")
-                    # On a crowded machine the grant itself may come later than the lease is long: nothing is read then.
+                    mc, _ = self.serve(transport, f"{LEASE_S}s", f"delay=1:{12 * LEASE_S:.1f}s")
                     if mc["fallback"] != "fetch:lease_timeout":
                         break
                 self.assertEqual(mc["fallback"], "fetch:read_timeout", mc)
                 self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 
-    def test_a_reader_as_slow_under_a_longer_lease_gets_its_blocks(self):
-        mc = self.serve("tcp", "10s", f"delay=1:{3 * LEASE_S:.1f}s")
+    def test_a_reader_as_slow_under_a_longer_lease_renews_nothing(self):
+        mc, renewals = self.serve("tcp", "10s", f"delay=1:{3 * LEASE_S:.1f}s")
         self.assertFalse(mc["fallback"], mc)
         self.assertEqual(mc["cached_remote_tokens"], 448, mc)
+        self.assertEqual(renewals, 0)
 
     def test_a_reader_whose_bytes_are_damaged_computes_instead(self):
-        mc = self.serve("tcp", "10s", "corrupt=1")
+        mc, _ = self.serve("tcp", "10s", "corrupt=1")
         self.assertEqual(mc["fallback"], "fetch:corrupt", mc)
         self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 

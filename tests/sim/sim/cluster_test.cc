@@ -93,6 +93,7 @@ TEST_CASE("sim: no fault schedule yields a wrong token, a late end or a leak, an
     WorldOptions options = shape(seed);
     Rng shape_rng(seed);
     draw_faults(shape_rng, options.faults);
+    draw_leases(shape_rng, options);
     World world(options);
     world.run_for(100ms);
     std::vector<std::vector<uint32_t>> history;
@@ -169,6 +170,41 @@ TEST_CASE("sim: one seed gives one history") {
   };
   CHECK(history_of(7) == history_of(7));
   CHECK(history_of(7) != history_of(8));
+}
+
+TEST_CASE("sim: reads that take longer than a lease bring their blocks, and the lease has a limit in total") {
+  constexpr Duration kLease = 20ms;
+  for (const bool is_too_slow : {false, true}) {
+    WorldOptions options;
+    options.seed = test::seed() + 9;
+    options.prefill = 2, options.decode = 1, options.page_count = 200;
+    options.sched.fetch_rule = sched::FetchRule::threshold;
+    options.lease_time = kLease;
+    options.prefix_from = sched::PrefixFrom::holders;
+    // A block takes 5 ms, or the prefix of 16 blocks longer than all renewals.
+    const double block_s = is_too_slow ? 2 * to_seconds(node::Lender::kTotalTtls * kLease) / 16 : 0.005;
+    const double bytes = 2.0 * 2 * 16 * 16 * sizeof(float);
+    for (const char* reader : {"p0", "p1"})
+      for (const char* holder : {"p0", "p1", "d0"}) options.faults.slow[{reader, holder}] = block_s * 2e9 / bytes;
+    World world(options);
+    world.run_for(100ms);
+    const auto ask = [&](const char* prefill, size_t tokens) {
+      node::Submit submit;
+      submit.ids.assign(tokens, 3), submit.pin_prefill = prefill, submit.deadline = 30s;
+      submit.stopping.max_tokens = 4;
+      const RequestId req = world.submit(submit);
+      REQUIRE(world.run_until_done(30s));
+      return req;
+    };
+    ask("p0", 16 * 16 + 1);
+    const RequestId slow = ask("p1", 16 * 16 + 2);
+    require_clean(world, options.seed);
+    const Outcome& outcome = world.outcomes().at(slow);
+    CHECK(outcome.served());
+    CHECK(outcome.summary.report.cached_remote == (is_too_slow ? 0u : 256u));
+    CHECK((outcome.summary.report.fallback == wire::Fallback::none) == !is_too_slow);
+    require_quiet(world);
+  }
 }
 
 TEST_CASE("sim: a client that disconnects frees pages and leases on all nodes within 200 ms") {

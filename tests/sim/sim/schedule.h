@@ -113,6 +113,15 @@ inline void draw_pipelines(Rng& rng, WorldOptions& options) {
   for (uint32_t i = 0; i < options.prefill; ++i) options.stages.push_back(1 + static_cast<uint32_t>(rng.below(3)));
 }
 
+/// In half of the schedules leases last 20 to 120 ms, and reads over some links take longer than that.
+inline void draw_leases(Rng& rng, WorldOptions& options) {
+  if (rng.chance(0.5)) return;
+  options.lease_time = Duration(rng.between(20'000'000, 120'000'000));
+  for (const char* reader : {"p0", "p1", "d0"})
+    for (const char* holder : {"p0", "p1", "d0", "c0"})
+      if (rng.chance(0.5)) options.faults.slow[{reader, holder}] = 2e4 * rng.uniform();
+}
+
 /// In half of the schedules decode nodes read reused blocks from their holders.
 inline void draw_holders(Rng& rng, WorldOptions& options) {
   if (rng.chance(0.5)) options.prefix_from = sched::PrefixFrom::holders;

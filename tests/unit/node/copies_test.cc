@@ -121,6 +121,27 @@ TEST_CASE("node/copies: whatever goes wrong ends the copy with a reason and leav
   }
 }
 
+TEST_CASE("node/copies: a copy that outlasts its lease renews it, and ends with a lease that was not renewed") {
+  for (const bool grants : {true, false}) {
+    CAPTURE(grants);
+    PrefillBench b;
+    const auto asked = sent<wire::LeaseRequest>(b.from_conductor(b.order(7, 4)), "p1").at(0);
+    auto grant = b.grant_of(asked, 4);
+    grant.ttl_ms = 1000;
+    const auto reads = all<Read>(b.from("p1", 4, grant));
+    REQUIRE(reads.size() == 1);
+    CHECK(reads[0].budget == Copies::kReadTimeout);
+    const auto renewal = sent<wire::LeaseRenew>(b.wait(500ms), "p1").at(0);
+    b.from("p1", 4, wire::LeaseRenewed{renewal.lease, renewal.round, grants ? 1000u : 0u});
+    const auto given_up = sent<wire::CopyDone>(b.wait(100ms), "conductor");
+    CHECK(given_up.size() == (grants ? 0u : 1u));
+    b.wait(100ms);
+    b.give(ReadDone{reads[0].read, Code::ok, ""});
+    CHECK(b.cached() == (grants ? 4u : 0u));
+    CHECK(b.machine.idle());
+  }
+}
+
 TEST_CASE(
     "node/copies: a node that is nearly full, that has enough copies under way, or a stranger's order copies nothing") {
   PrefillBench small(8);

@@ -221,13 +221,13 @@ TEST_CASE("node/holder_reads: what a holder does not bring is read from the pref
   b.stop(joined);
 }
 
-TEST_CASE("node/holder_reads: a read has as much time as its lease, its request and the time-out leave it") {
+TEST_CASE("node/holder_reads: a read has as much time as its request and the time-out leave it under any lease") {
   struct Case {
     uint32_t ttl_ms;
     uint64_t deadline_ms;
     Duration budget;
   };
-  for (const Case& c : {Case{1000, 60'000, 1s}, Case{20'000, 3000, 3s}, Case{20'000, 60'000, 5s}}) {
+  for (const Case& c : {Case{1000, 60'000, 5s}, Case{20'000, 3000, 3s}, Case{20'000, 60'000, 5s}}) {
     CAPTURE(c.budget.count());
     HolderBench b;
     b.spec.deadline_ms = c.deadline_ms;
@@ -237,6 +237,25 @@ TEST_CASE("node/holder_reads: a read has as much time as its lease, its request 
     CHECK(read.budget == c.budget);
     b.stop();
     b.end(read, Code::cancelled);
+  }
+}
+
+TEST_CASE("node/holder_reads: a read that outlasts its lease renews it, and its blocks count if the holder agrees") {
+  for (const bool grants : {true, false}) {
+    CAPTURE(grants);
+    HolderBench b;
+    const Read read = only_read(b.from("c0", 3, b.grant_for(asked(b.offer({source("c0", 3, 0, 4)}), "c0"), 4)));
+    CHECK(b.machine.next_wakeup() <= b.now + 500ms);
+    const auto renewals = sent<wire::LeaseRenew>(b.wait(500ms), "c0");
+    REQUIRE(renewals.size() == 1);
+    const wire::LeaseRenewed answer{renewals[0].lease, renewals[0].round, 1000};
+    if (grants) b.from("p1", 4, wire::LeaseRenewed{answer.lease, answer.round, 0});  // which is not the holder
+    if (grants) b.from("c0", 3, answer);
+    const Actions later = b.wait(700ms);
+    CHECK(all<CancelRead>(later).size() == (grants ? 0u : 1u));
+    b.end(read);
+    CHECK(b.machine.from_holders().blocks == (grants ? 4u : 0u));
+    b.stop();
   }
 }
 

@@ -99,14 +99,14 @@ TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and p
   CHECK(b.pages.empty());  // the blocks before it are not here
   CHECK(sent<wire::LeaseRelease>(b.out, "p1").size() == 1);
   CHECK_FALSE(b.fetches.done("r"));
-  b.now += 1s;
+  b.now += 900ms;
   b.ends(earlier);
   REQUIRE(b.fetches.done("r"));
   const auto& outcome = b.fetches.outcome("r");
   CHECK(outcome.blocks == 3);
-  CHECK(outcome.ms(kNever) == 1000);
+  CHECK(outcome.ms(kNever) == 900);
   CHECK(outcome.from == std::vector<wire::NameValue>{{"p0", "128"}, {"p1", "64"}});
-  CHECK(outcome.reads == std::vector<wire::EndedRead>{{"p1", 64, 0}, {"p0", 128, 1000}});
+  CHECK(outcome.reads == std::vector<wire::EndedRead>{{"p1", 64, 0}, {"p0", 128, 900}});
   CHECK(outcome.fallback == Fallback::none);
   CHECK(b.pages.pinned_count() == 3);
   b.fetches.end("r", b.out);
@@ -156,10 +156,10 @@ TEST_CASE("node/prefix_fetches: two holders send layer by layer, and the first g
     b.now += 5ms;
     b.grant(b.first);
     CHECK(b.order() == side_by_side);
-    b.now += 1s;
+    b.now += 900ms;
     b.end_pieces(Code::ok);
     REQUIRE(b.fetches.done("r"));
-    CHECK(b.fetches.outcome("r").reads == std::vector<wire::EndedRead>{{"p0", 128, 1000}, {"p1", 64, 1000}});
+    CHECK(b.fetches.outcome("r").reads == std::vector<wire::EndedRead>{{"p0", 128, 900}, {"p1", 64, 900}});
   }
   SUBCASE("which is late") {
     b.grant(b.second);
@@ -194,6 +194,85 @@ TEST_CASE("node/prefix_fetches: two holders send layer by layer, and the first g
     REQUIRE(b.fetches.done("r"));
     CHECK(b.fetches.outcome("r").fallback == Fallback::lease_timeout);
   }
+}
+
+/// A read of three blocks under a lease of a second.
+struct SlowRead : FetchBench {
+  Read read;
+
+  SlowRead() {
+    start({{"p0", instance(1), 0, 3, 0}});
+    read = read_of(grant_for(asked("p0"), 3));
+    out.clear();
+  }
+  ~SlowRead() {
+    fetches.end("r", out);
+    pages.release(shelf.pool);
+    CHECK(owned() == 0);
+  }
+  /// Renewals that are due after this time.
+  std::vector<wire::LeaseRenew> after(Duration time) {
+    now += time;
+    out.clear();
+    fetches.on_tick(now, out);
+    fetches.check();
+    return sent<wire::LeaseRenew>(out, "p0");
+  }
+  void answer(const wire::LeaseRenew& renew, uint32_t ttl_ms, uint8_t from = 1) {
+    const Received event{"p0", instance(from), wire::LeaseRenewed{renew.lease, renew.round, ttl_ms}};
+    CHECK(fetches.on_renewed(event, std::get<wire::LeaseRenewed>(event.message), now));
+  }
+};
+
+TEST_CASE("node/prefix_fetches: a read that outlasts its lease renews it, and its blocks are used") {
+  SlowRead b;
+  CHECK(b.read.budget == 5s);
+  CHECK(b.after(499ms).empty());
+  for (int i = 0; i < 6; ++i) {
+    const auto renewals = b.after(i == 0 ? 1ms : 500ms);
+    REQUIRE(renewals.size() == 1);
+    CHECK(renewals[0].ttl_ms == 1000);
+    b.answer(renewals[0], 1000);
+    CHECK(b.fetches.next_wakeup() == b.now + 500ms);
+  }
+  b.ends(b.read);  // three seconds after the grant
+  REQUIRE(b.fetches.done("r"));
+  CHECK(b.pages.size() == 3);
+  CHECK(sent<wire::LeaseRelease>(b.out, "p0").size() == 1);
+  CHECK(b.after(1s).empty());
+}
+
+TEST_CASE("node/prefix_fetches: a read whose lease is not renewed is given up with it, and its blocks are not used") {
+  SlowRead b;
+  const auto renewals = b.after(500ms);
+  REQUIRE(renewals.size() == 1);
+  SUBCASE("because the holder refuses") {
+    b.answer(renewals[0], 0);
+    CHECK(b.fetches.next_wakeup() <= b.now);
+    CHECK(b.after(0ms).empty());
+  }
+  SUBCASE("because there is no answer") {
+    CHECK(b.after(250ms).size() == 1);
+    CHECK(b.after(250ms).empty());
+  }
+  SUBCASE("because another process of the holder's name answers") {
+    b.answer(renewals[0], 1000, 9);
+    CHECK(b.after(500ms).empty());
+  }
+  SUBCASE("because this process stood still, so that the read has ended after its lease") {
+    b.answer(renewals[0], 1000);
+    b.now += 1s;
+    b.out.clear();
+    b.ends(b.read);
+    CHECK(sent<wire::LeaseRelease>(b.out, "p0").size() == 1);
+    b.read.read = 0;
+  }
+  CHECK(b.fetches.done("r"));
+  CHECK(b.pages.empty());
+  CHECK(b.fetches.outcome("r").fallback == Fallback::read_timeout);
+  if (b.read.read == 0) return;
+  CHECK(all<CancelRead>(b.out).size() == 1);
+  CHECK(b.fetches.on_read({b.read.read, Code::ok, ""}, b.now, b.out));
 }
 
 TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring its part") {
@@ -301,7 +380,7 @@ TEST_CASE("node/prefix_fetches: an earlier part waits for the pages of a later p
     const auto reads = all<Read>(b.out);
     REQUIRE(reads.size() == 1);
     CHECK(reads[0].slices.size() == 4);
-    CHECK(reads[0].budget == 900ms);  // of the lease's second
+    CHECK(reads[0].budget == 5s);  // its lease of one second will be renewed
     b.ends(reads[0]);
     REQUIRE(b.fetches.done("r"));
     CHECK(b.pages.size() == 2);
@@ -333,7 +412,7 @@ TEST_CASE("node/prefix_fetches: pages of a read that was given up stay owned unt
     CHECK(b.fetches.outcome("r").fallback == Fallback::peer_lost);
   }
   SUBCASE("because it took too long") {
-    b.now = b.fetches.next_wakeup();
+    b.now += 1s;  // its lease was not renewed
     b.fetches.on_tick(b.now, b.out);
     CHECK(b.fetches.outcome("r").fallback == Fallback::read_timeout);
   }
@@ -401,7 +480,7 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
   Rng rng(7);
   const auto below = [&](uint64_t n) { return static_cast<uint32_t>(rng.below(n)); };
   const std::vector<std::pair<std::string, uint8_t>> nodes = {{"p0", 1}, {"p1", 4}, {"c0", 7}, {"p9", 9}};
-  uint32_t whole = 0;
+  uint32_t whole = 0, renewals = 0;
   for (int round = 0; round < 3000; ++round) {
     FetchBench b;
     auto own = b.shelf.pool.allocate(below(3) == 0 ? 3 + below(6) : 0);  // few pages are left in some rounds
@@ -430,6 +509,12 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
         } else if (const auto* release = std::get_if<wire::LeaseRelease>(&send->message)) {
           CHECK(leased.at(release->lease) == send->to);
           leased.erase(release->lease);
+        } else if (const auto* renew = std::get_if<wire::LeaseRenew>(&send->message)) {
+          CHECK(leased.at(renew->lease) == send->to);
+          ++renewals;
+          const uint32_t ttl_ms = below(3) * 500;
+          const Received event{send->to, send->instance, wire::LeaseRenewed{renew->lease, renew->round, ttl_ms}};
+          if (below(3) > 0) CHECK(b.fetches.on_renewed(event, std::get<wire::LeaseRenewed>(event.message), b.now));
         }
       }
     };
@@ -473,6 +558,7 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
     CHECK(b.shelf.pool.counts().pinned == 0);
   }
   CHECK(whole > 300);
+  CHECK(renewals > 100);
 }
 
 TEST_CASE("node/fetches: blocks on this node's disk come before those of other nodes") {

@@ -1,0 +1,50 @@
+// The time of one lease at its reader. A read that may outlast the lease renews it: first when half of the lease is
+// over, and then each quarter of the lease until the holder answers. So two messages may be lost.
+//
+//   grant        renewal     again        end
+//     |------------|-----------|-----------|      without an answer the reader drops its read here
+//
+// The reader counts a renewed lease from the moment at which it sent the renewal, so the lease ends here before it ends
+// at the holder. A holder of an older release gives no answer, and the read ends with the lease then.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+#include "wire/lease_messages.h"
+
+namespace mc::node {
+
+class LeaseTerm {
+ public:
+  LeaseTerm() = default;
+  /// A lease that was granted at `now`.
+  LeaseTerm(TimePoint now, uint32_t ttl_ms);
+
+  /// When the lease ends, as far as the reader knows.
+  TimePoint end() const { return end_; }
+  /// A read has begun that the host ends by `limit` at the latest.
+  void read_until(TimePoint limit);
+  /// When the reader gives the read up: with a lease that was not renewed, or when the host has not ended the read.
+  TimePoint give_up_at() const { return renews_ ? std::min(limit_ + kHostTime, end_) : limit_ + kHostTime; }
+  /// Whether the lease of a read that depends on renewals has ended. The holder may have reused the pages.
+  bool is_over(TimePoint now) const { return renews_ && now >= end_; }
+
+  TimePoint next_renewal() const { return renew_at_; }
+  /// The renewal of lease number `lease` that is due.
+  std::optional<wire::LeaseRenew> renew(uint64_t lease, TimePoint now);
+  void renewed(const wire::LeaseRenewed& answer, TimePoint now);
+
+ private:
+  static constexpr Duration kHostTime = 1s;  // the host ends every read; this time-out is the last resort
+
+  TimePoint end_ = kNever, limit_ = kNever, renew_at_ = kNever;
+  TimePoint sent_{};  // when the last renewal was sent
+  uint32_t ttl_ms_ = 0;
+  uint32_t round_ = 0;  // of the last renewal; 0 = none was sent
+  bool renews_ = false;
+};
+
+}  // namespace mc::node
