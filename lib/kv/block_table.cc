@@ -47,10 +47,7 @@ BlockTableView view_of(std::span<std::byte> memory, uint64_t epoch) {
 // ---- readers ---------------------------------------------------------------------------------
 
 std::optional<BlockTableView> BlockTableView::of(std::span<const std::byte> memory, uint64_t epoch) {
-  const uint64_t buckets = memory.size() / sizeof(BlockBucket);
-  if (memory.size() % sizeof(BlockBucket) != 0 || buckets < 2 || buckets > BlockTable::kBucketsMax ||
-      !std::has_single_bit(buckets))
-    return std::nullopt;
+  if (!BlockTable::buckets_in(memory.size())) return std::nullopt;
   return BlockTableView(memory, epoch);
 }
 
@@ -102,6 +99,12 @@ size_t BlockTable::bytes_for(uint64_t blocks) {
   const uint64_t places = std::min(blocks, most) * 4 / 3;
   const uint64_t buckets = std::bit_ceil(std::max<uint64_t>(2, places / wire::kBucketBlocks + 1));
   return std::min(buckets, kBucketsMax) * sizeof(BlockBucket);
+}
+
+std::optional<uint64_t> BlockTable::buckets_in(uint64_t bytes) {
+  const uint64_t buckets = bytes / sizeof(BlockBucket);
+  const bool is_table = bytes % sizeof(BlockBucket) == 0 && buckets >= 2 && buckets <= kBucketsMax;
+  return is_table && std::has_single_bit(buckets) ? std::optional(buckets) : std::nullopt;
 }
 
 BlockTable::BlockTable(std::span<std::byte> memory, uint64_t epoch)

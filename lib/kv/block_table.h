@@ -48,6 +48,8 @@ class BlockTable {
   /// The size of a table for so many blocks, which fill three quarters of it at most. A table has kBucketsMax buckets
   /// at most.
   static size_t bytes_for(uint64_t blocks);
+  /// The number of buckets of a table of this size; nullopt: no table has this size.
+  static std::optional<uint64_t> buckets_in(uint64_t bytes);
   /// `memory` outlives the table. It is 8-byte aligned, and it has a power of two of buckets, 2 to kBucketsMax. `epoch`
   /// differs for each start of the node.
   BlockTable(std::span<std::byte> memory, uint64_t epoch);
