@@ -56,7 +56,11 @@ LeaseBy lease_by_of(std::string_view name) {
 }
 
 LeaseChannels::LeaseChannels(DataPlane& data, LeaseBy by, std::function<void(const node::Send&)> control)
-    : data_(data), by_(by), control_(std::move(control)), accepted_(number_of(data.engine().instance())) {
+    : data_(data),
+      by_(by),
+      control_(std::move(control)),
+      reads_(data.engine()),
+      accepted_(number_of(data.engine().instance())) {
   MC_ASSERT(control_);
   data_.watch([this](const xfer::Event& event) { return on(event); });
 }
@@ -102,8 +106,27 @@ const kv::BlockTableView* LeaseChannels::table_of(const InstanceId& holder) {
   return &tables_.try_emplace(holder, Mapped{std::move(*view), *table}).first->second.table;
 }
 
+/// Whether the holder's table is being read, one-sided.
+bool LeaseChannels::read_table(const node::Lookup& lookup) {
+  const xfer::PeerId peer = data_.peer_of(lookup.instance);
+  const rfp::WindowEntry* window = peer == xfer::PeerId::none ? nullptr : rfp::window_to(data_.engine(), peer);
+  if (by_ == LeaseBy::control || window == nullptr || !window->fetches) return false;
+  const auto descriptor = data_.engine().descriptor(peer);
+  const wire::BufferInfo* buffer = descriptor ? descriptor->find(kBlockTableBuffer) : nullptr;
+  return buffer != nullptr && reads_.start(lookup, peer, *buffer, clock_now());
+}
+
+void LeaseChannels::end_read() {
+  auto ended = reads_.take();
+  if (!ended) return;
+  if (!ended->held) return carrier_.look_up(ended->lookup, clock_now());
+  ++tables_read_;
+  read_.push_back({ended->lookup.lookup, Code::ok, *std::move(ended->held)});
+}
+
 void LeaseChannels::look_up(const node::Lookup& lookup) {
   const kv::BlockTableView* table = table_of(lookup.instance);
+  if (table == nullptr && read_table(lookup)) return;
   if (table == nullptr) return carrier_.look_up(lookup, clock_now());
   ++tables_read_;
   read_.push_back({lookup.lookup, Code::ok, table->find(lookup.hashes)});
@@ -298,6 +321,10 @@ void LeaseChannels::close_server(const InstanceId& reader) {
 
 /// True: the event was for channels alone.
 bool LeaseChannels::on(const xfer::Event& event) {
+  if (reads_.on(event, clock_now())) {
+    end_read();
+    return true;
+  }
   for (const auto& [holder, channel] : clients_) channel.end->on(event);
   for (const auto& [reader, channel] : servers_) channel.end->on(event);
   for (const auto& end : closed_clients_) end->on(event);

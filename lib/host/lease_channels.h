@@ -7,7 +7,8 @@
 // that of the data plane, and stands before any byte of a channel is looked at.
 //
 // A lookup needs no channel where the holder's memory is mapped: the table of its blocks is read in place, and the
-// holder runs no code for it.
+// holder runs no code for it. Over a transport with one-sided reads of its own (rdma) buckets of the table are read
+// (host/table_reads.h). A lookup goes over the channel when it is too large for that, or the table was torn each time.
 //
 // All calls are the loop's. Both processes of a channel sleep between calls, so each write wakes its peer.
 #pragma once
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "host/data_plane.h"
+#include "host/table_reads.h"
 #include "node/lease_carrier.h"
 #include "rfp_windows/rfp_windows.h"
 
@@ -62,8 +64,9 @@ class LeaseChannels final : public node::LeaseLines {
   /// Time at which next() has work to do, although no event of the engine came.
   TimePoint due() const;
 
-  /// Lookups that were answered from tables of holders.
+  /// Lookups that were answered from tables of holders: in place, or by reads of buckets.
   uint64_t tables_read() const { return tables_read_; }
+  const TableReads& reads() const { return reads_; }
   node::LeaseCarrier& carrier() { return carrier_; }
   struct Channels {
     size_t to_holders = 0, from_readers = 0;  // that are ready
@@ -95,6 +98,8 @@ class LeaseChannels final : public node::LeaseLines {
   };
 
   const kv::BlockTableView* table_of(const InstanceId& holder);
+  bool read_table(const node::Lookup& lookup);
+  void end_read();
   std::optional<node::Event> taken();
   bool on(const xfer::Event& event);
   void open(const InstanceId& holder, TimePoint now);
@@ -118,7 +123,8 @@ class LeaseChannels final : public node::LeaseLines {
   std::map<InstanceId, FromReader> servers_;
   std::map<InstanceId, Pause> pauses_;
   std::map<InstanceId, Mapped> tables_;  // of holders
-  std::deque<node::LookedUp> read_;      // answers from tables
+  TableReads reads_;
+  std::deque<node::LookedUp> read_;  // answers from tables
   uint64_t tables_read_ = 0;
   // Closed channels, whose transfers may be under way: their destructors would wait.
   std::vector<std::unique_ptr<rfp::ClientEnd>> closed_clients_;

@@ -1,0 +1,66 @@
+// Lookups by reads of a published table, over the transports that every machine has. tests/rdma/host has the same over
+// RDMA.
+#include <algorithm>
+
+#include "table_bench.h"
+
+namespace table_reads_test {
+
+using namespace mc;
+using namespace mc::host;
+using namespace mc::host::table_bench;
+
+TEST_CASE("host/table_reads: lookups by reads find what the table has") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    TableEnds ends(transport);
+    check_lookups(ends, 60);
+  }
+}
+
+TEST_CASE("host/table_reads: a table that changes meanwhile yields no block where it never was") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    TableEnds ends(transport);
+    CHECK(check_changing_table(ends, 200) > 0);
+  }
+}
+
+TEST_CASE("host/table_reads: what is too large, second at once or no table is refused, and garbage costs few reads") {
+  TableEnds ends("shm");
+  const auto starts = [&](std::vector<BlockHash> hashes, const wire::BufferInfo& buffer) {
+    return ends.reads->start(ends.lookup(std::move(hashes)), ends.peer(), buffer, clock_now());
+  };
+  CHECK_FALSE(starts(blocks_of(0, TableReads::kBlocksMax + 1), ends.published()));
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{256}, uint64_t{768}, uint64_t{1} << 40}) {
+    wire::BufferInfo wrong = ends.published();
+    wrong.length = bytes;
+    CHECK_FALSE(starts(blocks_of(0, 1), wrong));
+  }
+  REQUIRE(starts(blocks_of(0, 1), ends.published()));
+  CHECK_FALSE(starts(blocks_of(0, 1), ends.published()));
+  std::optional<TableReads::Ended> ended;
+  ends.turn_until([&] { return (ended = ends.reads->take()).has_value(); });
+  CHECK(ended->held == std::vector<wire::HeldIn>{wire::HeldIn::none});
+  std::ranges::fill(ends.memory.bytes(), std::byte{0xff});
+  CHECK_FALSE(ends.look(blocks_of(0, 1)).has_value());
+  CHECK(ends.reads->buckets_torn() == 2 * kv::BlockLook::kRoundsMax);
+}
+
+TEST_CASE("host/table_reads: a lookup ends without an answer when the buffer or the holder is gone") {
+  TableEnds ends("tcp");
+  wire::BufferInfo other = ends.published();
+  other.id += 1000;
+  REQUIRE(ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), other, clock_now()));
+  std::optional<TableReads::Ended> ended;
+  ends.turn_until([&] { return (ended = ends.reads->take()).has_value(); });
+  CHECK_FALSE(ended->held.has_value());
+  const wire::BufferInfo table = ends.published();
+  ends.table.reset();
+  ends.holder.plane.reset();
+  if (!ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), table, clock_now())) return;
+  ends.turn_until([&] { return (ended = ends.reads->take()).has_value(); });
+  CHECK_FALSE(ended->held.has_value());
+}
+
+}  // namespace table_reads_test
