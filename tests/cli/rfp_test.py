@@ -27,6 +27,17 @@ class Fetching(unittest.TestCase):
             self.assertEqual(point["pushed_calls"], 0)
             self.assertGreaterEqual(point["reads_per_call"], 1 if point["size_bytes"] <= 224 else 2)
 
+    def test_lookups_are_answered_from_the_table_without_a_transfer_of_the_server(self):
+        words = ("--transport", "shm", "--op", "call,lookup", "--blocks", "1,100,1000", "--retries", "1000000")
+        null, *lookups = self.points(*words, "--depth", "2", "-t", "200ms")
+        self.assertNotIn("blocks", null)
+        self.assertEqual([point["blocks"] for point in lookups], [1, 100, 1000])
+        for point in lookups:
+            self.assertGreater(point["calls"], 0)
+            self.assertEqual(point["size_bytes"], point["blocks"])
+            self.assertEqual(point["server_operations"], 0)
+            self.assertAlmostEqual(point["blocks_per_s"], point["calls_per_s"] * point["blocks"], places=3)
+
     def test_tcp_pushes_every_response(self):
         for point in self.points("--transport", "tcp", "--depth", "1,8", "-t", "200ms"):
             self.assertGreater(point["calls"], 0)
@@ -46,7 +57,9 @@ class Fetching(unittest.TestCase):
             (("--size", "4065"), "--size: 8 to 4064 bytes"),
             (("--fetch", "32"), "--fetch: 64 to 4096 bytes"),
             (("--depth", "65"), "--depth: 1 to 64"),
-            (("--op", "cast"), "'cast' is none of call, calibrate"),
+            (("--op", "cast"), "'cast' is none of call, lookup, calibrate"),
+            (("--op", "lookup", "--blocks", "0"), "--blocks: 1 to 1000"),
+            (("--op", "lookup", "--blocks", "1001"), "--blocks: 1 to 1000"),
             (("--op", "calibrate", "--transport", "tcp", "-t", "10ms"), "tcp has no reads to measure"),
         ):
             _, err = self.run_rfp(*words, expect=2)
