@@ -51,12 +51,6 @@ MC_DEVICE float weight_of(const Candidate& one, float best) {
   return best == kMinusInf ? 1 : ptx::exp2_approx((one.score - best) * kLog2e);
 }
 
-/// The number of set bits.
-MC_DEVICE int ones(uint32_t bits) {
-  bits -= bits >> 1 & 0x55555555u;
-  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
-  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
-}
 MC_DEVICE uint32_t lanes_below() {
   return (1u << ptx::tid_x() % 32) - 1;
 }

@@ -1,4 +1,4 @@
-// Arithmetic that several kernels share: bf16 as bits, and the sum of a warp.
+// Arithmetic that several kernels share: bf16 as bits, set bits, and the sum of a warp.
 #pragma once
 
 #include "gpu/ptx/arithmetic.cuh"
@@ -25,6 +25,13 @@ MC_DEVICE float sum_of_warp(float value) {
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) value = ptx::add_rn(value, ptx::shuffle_xor(value, by));
   return value;
+}
+
+/// The number of set bits.
+MC_DEVICE int ones(uint32_t bits) {
+  bits -= bits >> 1 & 0x55555555u;
+  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
+  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
 }
 
 }  // namespace mc::gpu
