@@ -10,6 +10,7 @@
 #pragma once
 
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/routing.cuh"
 #include "gpu/ptx/arithmetic.cuh"
 #include "gpu/ptx/memory.cuh"
 #include "gpu/ptx/warp.cuh"
@@ -38,6 +39,7 @@ struct Row {
   const int32_t* chosen = nullptr;  // the rest of its list, ascending
   int32_t left = 0;
   int32_t index = -1;  // token * q_heads + head; -1: no such row
+  int32_t number = 0;  // among the rows of the KV head
 
   /// Whether the row chose `block`; blocks come in ascending order.
   MC_DEVICE bool member(int32_t block) {
@@ -54,6 +56,7 @@ MC_DEVICE Row row_of(const AttentionArgs& args, const Sequence& sequence, int kv
   const int group = args.q_heads / args.pool.kv_heads;
   const int token = number / group;
   Row row;
+  row.number = number;
   if (token >= sequence.tokens) return row;
   const int64_t position = sequence.q_begin + token;
   row.index = (sequence.first_token + token) * args.q_heads + kv_head * group + number % group;

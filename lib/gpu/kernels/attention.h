@@ -4,7 +4,9 @@
 //   rows      a row is one query head of one token. Token r of a sequence has position q_begin + r and sees the keys
 //             that attn/visible.h names. Row order: token, then query head.
 //   selection MoBA: [tokens, q_heads, top_k - 1] block numbers, ascending, then -1; read for rows that choose
-//   state     base-2 maximum, sum and unnormalised output of a split, in the meaning of attn/state.h
+//   state     base-2 maximum, sum and unnormalised output of a split or part, in the meaning of attn/state.h
+//   index     MoBA prefill by key blocks: for each KV head and block, the list of the rows that chose it. A row has the
+//             number token * heads of the group + head of the group, so rows of different heads share a list.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,15 @@ constexpr int kHopperThreads = 288;  // two warpgroups and a warp
 constexpr int kHopperBarrierBytes = 64;
 constexpr int kChosenMax = 16;         // top_k - 1 at most
 constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
+
+constexpr int kIndexTiles = 16;     // parts of a sequence's rows that are counted side by side
+constexpr int kIndexBlocks = 2048;  // MoBA blocks that a CTA of the index counts at most
+constexpr int kItemRows = 128;      // rows of one list that a CTA attends for at most
+
+/// Dynamic shared memory of the kernels of the index: a count for each block; two sums for each warp; for each block
+/// the next place of its list and a bit for each of kThreads rows.
+constexpr uint32_t kCountShared = kIndexBlocks * 4, kOffsetsShared = kThreads / 32 * 8;
+constexpr uint32_t kListsShared = kIndexBlocks * (4 + kThreads / 8);
 
 /// Dynamic shared memory of an attention kernel with tiles of `rows` rows: the queries, two stages of K and V, and the
 /// union. The kernels of sm_90a have kHopperBarrierBytes more.
@@ -45,6 +56,24 @@ struct Sequence {
   attn::Mode mode;
 };
 
+/// The index of one sequence, and the states of its parts. A part is a row's attention over one chosen block; its place
+/// is that of the row in the list of the block. Each array has one range for a KV head.
+struct Routing {
+  int32_t blocks = 0;          // complete MoBA blocks of the sequence
+  int32_t tile_rows = 0;       // rows of each of kIndexTiles parts, a multiple of kThreads
+  int32_t entries = 0;         // places of a KV head
+  int32_t items = 0;           // items of a KV head at most
+  int32_t* counts = nullptr;   // [kv_heads, kIndexTiles, blocks] rows of a tile that chose a block; then those before
+  int32_t* offsets = nullptr;  // [kv_heads, blocks + 1] the first place of a block's list
+  int32_t* item_first = nullptr;  // [kv_heads, blocks + 1] a block's first item
+  int32_t* item_block = nullptr;  // [kv_heads, items]
+  int32_t* list = nullptr;        // [kv_heads, entries] numbers of rows, ascending in each list
+  int32_t* places = nullptr;      // [kv_heads, rows, top_k - 1] the place of each chosen block, of rows that choose
+  uint16_t* o = nullptr;          // bf16 [kv_heads, entries, head_dim]
+  float* m = nullptr;             // f32 [kv_heads, entries]
+  float* d = nullptr;             // likewise
+};
+
 struct AttentionArgs {
   KvPool pool;
   const Sequence* sequences = nullptr;
@@ -58,6 +87,7 @@ struct AttentionArgs {
   float* split_o = nullptr;            // f32 [splits, split_tokens * q_heads, head_dim], of sequences with splits > 1
   float* split_m = nullptr;            // f32 [splits, split_tokens * q_heads]
   float* split_d = nullptr;            // likewise
+  const Routing* routing = nullptr;    // one for each sequence, of the kernels that route
 };
 
 /// The gate over the centroids of complete MoBA blocks, and the kernel that makes the centroids.

@@ -16,6 +16,9 @@ void attention_decode_d128(const AttentionArgs& args);
 void attention_combine(const AttentionArgs& args, int32_t head_dim);
 void attention_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_count(const AttentionArgs& args);
+void moba_offsets(const AttentionArgs& args);
+void moba_lists(const AttentionArgs& args);
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
@@ -66,6 +69,9 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("attention_combine", kThreads, attention_combine),
       emu::make_kernel("attention_hopper_d64", kHopperThreads, attention_hopper_d64),
       emu::make_kernel("attention_hopper_d128", kHopperThreads, attention_hopper_d128),
+      emu::make_kernel("moba_count", kThreads, moba_count),
+      emu::make_kernel("moba_offsets", kThreads, moba_offsets),
+      emu::make_kernel("moba_lists", kThreads, moba_lists),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
       emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
       emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),

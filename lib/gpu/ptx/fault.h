@@ -23,6 +23,8 @@ enum class Fault : uint8_t {
   tile_loses_row,      // the last row of a tile is not stored
   gathers_own_place,   // the rows of a pass are taken from the front instead of from their places
   group_unordered,     // rows take their places in a group without regard to other warps
+  tiles_share_places,  // tiles of rows begin a list at the same place
+  list_descends,       // the rows of a list do not ascend
 };
 
 }  // namespace mc::gpu

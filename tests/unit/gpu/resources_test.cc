@@ -55,6 +55,9 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("attention_decode" + d).shared == attention_shared(16, dim));
     CHECK(table.at("attention_hopper" + d).shared == attention_shared(128, dim) + kHopperBarrierBytes);
   }
+  CHECK(table.at("moba_count").shared == kCountShared);
+  CHECK(table.at("moba_offsets").shared == kOffsetsShared);
+  CHECK(table.at("moba_lists").shared == kListsShared);
   CHECK(table.at("product_64").shared == product_shared(64));
   CHECK(table.at("product_16").shared == product_shared(16));
   CHECK(table.at("expert_product_64").shared == product_shared(64));
