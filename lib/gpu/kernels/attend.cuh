@@ -6,7 +6,8 @@
 //
 // The rows of a tile are consecutive (token, head of the group) pairs of one KV head, so K and V are read once for all
 // heads of the group. MoBA rows choose different blocks: the CTA walks the union of its rows' blocks, and every row
-// masks the blocks that it did not choose (MoBA, arXiv:2502.13189, section 2.2).
+// masks the blocks that it did not choose (MoBA, arXiv:2502.13189, section 2.2). When the rows are routed, other CTAs
+// have attended to the chosen blocks (routed_sm80.cu): the CTA walks the rows' own keys and merges the states.
 #pragma once
 
 #include "gpu/kernels/attention.h"
@@ -141,6 +142,15 @@ struct Accumulator {
   float m[2], d[2];
 };
 
+/// The state of no keys.
+template <int kDim>
+MC_DEVICE void clear(Accumulator<kDim>& acc) {
+#pragma unroll
+  for (int n = 0; n < kDim / 2; ++n) acc.o[n / 4][n % 4] = 0;
+  acc.m[0] = acc.m[1] = kMinusInf;
+  acc.d[0] = acc.d[1] = 0;
+}
+
 /// s = q k^T over `kKeys` keys of a stage from row `key0`: s[n] holds keys key0 + 8n ..
 template <int kDim, int kKeys>
 MC_DEVICE void scores(float (&s)[kKeys / 8][4], const uint32_t (&q)[kDim / 16][4], uint32_t k_tile, int key0) {
@@ -249,6 +259,55 @@ MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, i
   }
 }
 
+/// Writes the states of 16 rows of an item, from row `first` of it on, at the rows' places.
+template <int kDim>
+MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& acc, int first, const Item& item) {
+  const Routing routing = ptx::load(args.routing + ptx::ctaid_z());
+  const int lane = ptx::tid_x() % 32, column = 2 * (lane % 4);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float d = acc.d[half];
+    d += ptx::shuffle_xor(d, 1);
+    d += ptx::shuffle_xor(d, 2);
+    const int row = first + lane / 4 + 8 * half;
+    if (row >= item.count || (ptx::has_fault(Fault::item_loses_row) && row + 1 == item.count)) continue;
+    const int64_t at = int64_t{ptx::ctaid_y()} * routing.entries + item.first + row;
+    uint32_t* out = reinterpret_cast<uint32_t*>(routing.o + at * kDim + column);
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+      ptx::store(out + n * 4, ptx::pack_bf16(acc.o[n][2 * half], acc.o[n][2 * half + 1]));
+    if (column != 0) continue;
+    ptx::store(routing.m + at, acc.m[half]);
+    ptx::store(routing.d + at, d);
+  }
+}
+
+/// Merges the states of a row's chosen blocks, in the order of the blocks, into the state of its own keys.
+template <int kDim>
+MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, const Row& row, int kv_head, float& m,
+                           float& d, float (&o)[kDim / 8][2]) {
+  const int column = 2 * (ptx::tid_x() % 4);
+  for (int slot = 0; slot < row.left; ++slot) {
+    if (ptx::has_fault(Fault::part_lost) && slot + 1 == row.left) break;
+    int32_t place = ptx::load(places + slot);
+    if (ptx::has_fault(Fault::part_of_neighbour)) place = max(place - 1, 0);
+    const int64_t at = int64_t{kv_head} * routing.entries + place;
+    const float their_m = ptx::load(routing.m + at);
+    const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
+    float keep = ptx::exp2_approx(m - base), add = ptx::exp2_approx(their_m - base);
+    if (ptx::has_fault(Fault::part_not_rescaled)) keep = add = 1;
+    m = top;
+    d = d * keep + ptx::load(routing.d + at) * add;
+    const uint32_t* theirs = reinterpret_cast<const uint32_t*>(routing.o + at * kDim + column);
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      const uint32_t pair = ptx::load(theirs + n * 4);
+      o[n][0] = o[n][0] * keep + ptx::from_bits(pair << 16) * add;
+      o[n][1] = o[n][1] * keep + ptx::from_bits(pair & 0xffff0000u) * add;
+    }
+  }
+}
+
 /// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.
 template <int kDim>
 MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
@@ -286,13 +345,20 @@ MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
   }
 }
 
-/// Adds up the quad's sums and writes both rows of every thread.
-template <int kDim>
-MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, const Row (&rows)[2], int split,
-                      int splits) {
+/// Adds up the quad's sums and writes both rows of every thread. kMerges: the parts of the rows come first.
+template <int kDim, bool kMerges>
+MC_DEVICE void finish(const AttentionArgs& args, const Sequence& sequence, const Accumulator<kDim>& acc,
+                      const Row (&rows)[2], int split) {
+  const int kv_head = static_cast<int>(ptx::ctaid_y());
+  Routing routing;
+  const int32_t* places = nullptr;
+  if constexpr (kMerges) {
+    routing = ptx::load(args.routing + ptx::ctaid_z());
+    places = of_head(routing.places, kv_head, int64_t{rows_of(args, sequence)} * (sequence.mode.top_k - 1));
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float d = acc.d[half];
+    float m = acc.m[half], d = acc.d[half];
     d += ptx::shuffle_xor(d, 1);
     d += ptx::shuffle_xor(d, 2);
     float o[kDim / 8][2];
@@ -301,7 +367,11 @@ MC_DEVICE void finish(const AttentionArgs& args, const Accumulator<kDim>& acc, c
       o[n][0] = acc.o[n][2 * half];
       o[n][1] = acc.o[n][2 * half + 1];
     }
-    store_row<kDim>(args, rows[half], split, splits, acc.m[half], d, o);
+    if constexpr (kMerges) {
+      const int32_t* own = places + int64_t{rows[half].number} * (sequence.mode.top_k - 1);
+      merge_parts<kDim>(routing, own, rows[half], kv_head, m, d, o);
+    }
+    store_row<kDim>(args, rows[half], split, kMerges ? 1 : sequence.splits, m, d, o);
   }
 }
 
@@ -325,14 +395,15 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
     ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
 }
 
-/// The tiles of split `split` of the sequence's, of the rows' tiles [first, end).
+/// The tiles of split `split` of the sequence's, of the rows' tiles [first, end). kOwn: of their own keys alone.
+template <bool kOwn>
 MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int first_row, int rows, int split,
                        uint32_t needed, int32_t& first) {
   const int group = args.q_heads / args.pool.kv_heads;
   const int last = min((first_row + rows - 1) / group, sequence.tokens - 1);
   const attn::OwnKeys low = attn::own_keys(sequence.mode, sequence.q_begin + first_row / group, sequence.kv_len);
   const attn::OwnKeys high = attn::own_keys(sequence.mode, sequence.q_begin + last, sequence.kv_len);
-  const bool moba = sequence.mode.kind == attn::ModeKind::moba;
+  const bool moba = !kOwn && sequence.mode.kind == attn::ModeKind::moba;
   const auto begin = static_cast<int32_t>(moba ? 0 : low.first / kKeyTile);
   const auto end = static_cast<int32_t>(high.end > 0 ? (high.end + kKeyTile - 1) / kKeyTile : 0);
   const int32_t each = (end - begin + sequence.splits - 1) / sequence.splits;
@@ -345,8 +416,9 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   return walk;
 }
 
-/// grid: (row tiles of the longest sequence * args.splits, kv_heads, sequences)
-template <int kDim, int kRowWarps>
+/// grid: (row tiles of the longest sequence * args.splits, kv_heads, sequences). kMerges: the rows are routed, and
+/// there are no splits.
+template <int kDim, int kRowWarps, bool kMerges = false>
 MC_DEVICE void attend(const AttentionArgs& args) {
   constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
   using Layout = SharedLayout<kDim, kRows>;
@@ -357,7 +429,8 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   const int kv_head = ptx::ctaid_y(), split = ptx::ctaid_x() % args.splits;
   const int first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kRows;
   if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
-  if (sequence.mode.kind == attn::ModeKind::moba) mark_union<kRows>(args, sequence, kv_head, first_row, bits);
+  if (!kMerges && sequence.mode.kind == attn::ModeKind::moba)
+    mark_union<kRows>(args, sequence, kv_head, first_row, bits);
 
   const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
   const int warp_row = kRowWarps == 1 ? 0 : 16 * warp, key0 = kRowWarps == 1 ? kKeys * warp : 0;
@@ -366,13 +439,10 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   uint32_t q[kDim / 16][4];
   load_queries<kDim, kRows>(args, sequence, kv_head, first_row, base, warp_row, q);
   Accumulator<kDim> acc;
-#pragma unroll
-  for (int n = 0; n < kDim / 2; ++n) acc.o[n / 4][n % 4] = 0;
-  acc.m[0] = acc.m[1] = kMinusInf;
-  acc.d[0] = acc.d[1] = 0;
+  clear(acc);
 
   int32_t tile;
-  const Walk walk = walk_of(args, sequence, first_row, kRows, split, bits, tile);
+  const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile);
   tile = walk.next(tile);
   uint32_t stage = base + Layout::kStages, spare = stage + 2 * Layout::kTile;
   if (tile < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, tile, stage);
@@ -386,7 +456,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
     float s[kKeys / 8][4];
     scores<kDim, kKeys>(s, q, stage, key0);
     const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
-    const bool member[2] = {rows[0].member(block), rows[1].member(block)};
+    const bool member[2] = {!kMerges && rows[0].member(block), !kMerges && rows[1].member(block)};
     soften<kDim, kKeys>(s, acc, rows, member, tile * kKeyTile + key0, scale_of(args));
     weigh<kDim, kKeys>(acc, s, stage + Layout::kTile, key0);
     ptx::barrier_all();
@@ -399,7 +469,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
     merge_warps<kDim>(acc, base + Layout::kStages);
     if (warp > 0) return;
   }
-  finish<kDim>(args, acc, rows, split, sequence.splits);
+  finish<kDim, kMerges>(args, sequence, acc, rows, split);
 }
 
 }  // namespace mc::gpu

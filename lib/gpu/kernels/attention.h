@@ -37,6 +37,11 @@ constexpr uint32_t attention_shared(uint32_t rows, uint32_t head_dim) {
   return (rows + 4 * kKeyTile) * head_dim * 2 + kUnionBlocksMax / 8;
 }
 
+/// Dynamic shared memory of moba_routed: the queries of 64 rows and two stages of K and V.
+constexpr uint32_t routed_shared(uint32_t head_dim) {
+  return (64 + 4 * kKeyTile) * head_dim * 2;
+}
+
 /// One layer of the pool. `base` is the layer's first extent in page 0.
 struct KvPool {
   const unsigned char* base = nullptr;

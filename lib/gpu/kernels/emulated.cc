@@ -19,6 +19,10 @@ void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, co
 void moba_count(const AttentionArgs& args);
 void moba_offsets(const AttentionArgs& args);
 void moba_lists(const AttentionArgs& args);
+void moba_routed_d64(const AttentionArgs& args);
+void moba_routed_d128(const AttentionArgs& args);
+void moba_merge_d64(const AttentionArgs& args);
+void moba_merge_d128(const AttentionArgs& args);
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
@@ -72,6 +76,10 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("moba_count", kThreads, moba_count),
       emu::make_kernel("moba_offsets", kThreads, moba_offsets),
       emu::make_kernel("moba_lists", kThreads, moba_lists),
+      emu::make_kernel("moba_routed_d64", kThreads, moba_routed_d64),
+      emu::make_kernel("moba_routed_d128", kThreads, moba_routed_d128),
+      emu::make_kernel("moba_merge_d64", kThreads, moba_merge_d64),
+      emu::make_kernel("moba_merge_d128", kThreads, moba_merge_d128),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
       emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
       emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),

@@ -21,4 +21,25 @@ MC_DEVICE int32_t items_of(int32_t rows) {
   return (rows + kItemRows - 1) / kItemRows;
 }
 
+/// Rows of one list that a CTA attends for: places [first, first + count).
+struct Item {
+  const int32_t* list = nullptr;  // the numbers of the rows
+  int32_t block = 0, first = 0, count = 0;
+};
+
+/// The CTA's item of a KV head; without rows when the head has fewer.
+MC_DEVICE Item item_of(const AttentionArgs& args, int kv_head) {
+  const Routing routing = ptx::load(args.routing + ptx::ctaid_z());
+  const auto number = static_cast<int32_t>(ptx::ctaid_x());
+  const int32_t* firsts = of_head(routing.item_first, kv_head, routing.blocks + 1);
+  if (number >= ptx::load(firsts + routing.blocks)) return {};
+  Item item;
+  item.block = ptx::load(of_head(routing.item_block, kv_head, routing.items) + number);
+  const int32_t* offsets = of_head(routing.offsets, kv_head, routing.blocks + 1) + item.block;
+  item.first = ptx::load(offsets) + (number - ptx::load(firsts + item.block)) * kItemRows;
+  item.count = min(ptx::load(offsets + 1) - item.first, kItemRows);
+  item.list = of_head(routing.list, kv_head, routing.entries) + item.first;
+  return item;
+}
+
 }  // namespace mc::gpu

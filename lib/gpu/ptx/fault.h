@@ -25,6 +25,10 @@ enum class Fault : uint8_t {
   group_unordered,     // rows take their places in a group without regard to other warps
   tiles_share_places,  // tiles of rows begin a list at the same place
   list_descends,       // the rows of a list do not ascend
+  part_lost,           // the last part of a row is not merged
+  part_of_neighbour,   // the part that is merged lies one place before the row's own
+  part_not_rescaled,   // parts are added without regard to their maxima
+  item_loses_row,      // the last row of an item is not stored
 };
 
 }  // namespace mc::gpu

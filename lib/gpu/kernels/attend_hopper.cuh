@@ -1,0 +1,259 @@
+// Prefill attention for Hopper (sm_90a). A CTA has two warpgroups of 64 rows each and one warp that fetches K and V:
+//
+//   producer warp   for each key tile: wait(empty), announce the bytes, copy the boxes of K and V (TMA)
+//   warpgroups      wait(full), S = Q K^T (wgmma, both operands in shared memory), online softmax, O += P V (wgmma,
+//                   P in registers), arrive(empty)
+//
+// A ring of kStages stages lies between them: `full` counts the producer's arrival and the bytes of its copies, `empty`
+// one arrival of each consuming warp. The tiles, rows, masks and the union of MoBA blocks are those of attend.cuh.
+#pragma once
+
+#include "gpu/kernels/attend.cuh"
+#include "gpu/ptx/bulk.cuh"
+#include "gpu/ptx/wgmma.cuh"
+
+namespace mc::gpu {
+
+constexpr int kGroups = 2;  // consuming warpgroups
+constexpr int kTileRows = 64 * kGroups;
+static_assert(kHopperThreads == 128 * kGroups + 32);
+constexpr int kStages = 2;
+enum Barrier { kQueryBarrier = 1, kTailBarrier = kQueryBarrier + kGroups };  // ids of bar.sync; 0 is __syncthreads
+
+/// Shared memory. Tiles are columns of 64 elements, 128 bytes a row, swizzled by 128 bytes: each starts at a multiple
+/// of 1024.
+template <int kDim>
+struct HopperLayout {
+  static constexpr uint32_t kColumn = 64 * 128;  // bytes of 64 rows of 64 elements
+  static constexpr uint32_t kTile = kColumn * (kDim / 64);
+  static constexpr uint32_t kStage0 = kGroups * kTile;
+  static constexpr uint32_t kBarriers = kStage0 + kStages * 2 * kTile;
+  static constexpr uint32_t kUnion = kBarriers + kHopperBarrierBytes;
+  static constexpr uint32_t kBytes = kUnion + kUnionBlocksMax / 8;
+  MC_DEVICE static uint32_t k_tile(uint32_t base, int stage) { return base + kStage0 + stage * 2 * kTile; }
+  MC_DEVICE static uint32_t v_tile(uint32_t base, int stage) { return k_tile(base, stage) + kTile; }
+  MC_DEVICE static uint32_t full(uint32_t base, int stage) { return base + kBarriers + stage * 16; }
+  MC_DEVICE static uint32_t empty(uint32_t base, int stage) { return full(base, stage) + 8; }
+};
+
+/// The swizzle of 128 bytes on absolute shared addresses: bits 4 to 6 ^= bits 7 to 9.
+MC_DEVICE uint32_t swizzle(uint32_t address) {
+  return address ^ (address >> 3 & 0x70);
+}
+
+/// One lane fetches every tile of the walk.
+template <int kDim>
+MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, const TensorMap& k_map,
+                       const TensorMap& v_map, const Walk& walk, int32_t tile, uint32_t base) {
+  using Layout = HopperLayout<kDim>;
+  int stage = 0;
+  uint32_t parity = 1;  // of a fresh barrier the phase before the first counts as over
+  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1)) {
+    const uint32_t full = Layout::full(base, stage);
+    ptx::mbarrier_wait(Layout::empty(base, stage), parity);
+    ptx::mbarrier_arrive_expect(full, 2 * Layout::kTile);
+    const int32_t key = tile * kKeyTile, page = key / args.pool.block_tokens;
+    const int row = key - page * args.pool.block_tokens, head = ptx::ctaid_y();
+    const int number = ptx::load(sequence.pages + page);
+#pragma unroll
+    for (int column = 0; column < kDim / 64; ++column) {
+      const uint32_t at = column * Layout::kColumn;
+      ptx::load_box(Layout::k_tile(base, stage) + at, k_map, column * 64, row, head, number, full);
+      ptx::load_box(Layout::v_tile(base, stage) + at, v_map, column * 64, row, head, number, full);
+    }
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) parity ^= 1;
+  }
+}
+
+/// Copies the warpgroup's 64 query rows into its tile and makes them visible to wgmma. `index_of` gives the place of a
+/// row in q, -1 when there is no such row.
+template <int kDim, class IndexOf>
+MC_DEVICE void store_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t tile) {
+  constexpr int kChunks = kDim / 8;
+  for (int i = ptx::tid_x() % 128; i < 64 * kChunks; i += 128) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int32_t index = index_of(row);
+    const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
+    const uint32_t to = tile + (chunk / 8) * HopperLayout<kDim>::kColumn + row * 128 + chunk % 8 * 16;
+    ptx::cp_async_16(swizzle(to), from, index < 0 ? 0 : 16);
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  ptx::fence_async_shared();
+}
+
+/// s = q k^T. Both tiles are K-major: 16 elements of a row are 32 bytes, 64 of them one column.
+template <int kDim>
+MC_DEVICE void score_tile(Acc (&s)[32], uint32_t q_tile, uint32_t k_tile) {
+  ptx::wgmma_fence(s);
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    const uint32_t at = step / 4 * HopperLayout<kDim>::kColumn + step % 4 * 32;
+    ptx::wgmma_64x64_ss(s, ptx::descriptor(q_tile + at, 16), ptx::descriptor(k_tile + at, 16), step > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(s);
+}
+
+/// Masks, scales and exponentiates; the state of attend.cuh over wgmma's accumulators, which hold rows g and g + 8.
+template <int kDim>
+MC_DEVICE void soften_tile(Acc (&s)[32], Acc (&o)[kDim / 2], float (&m)[2], float (&d)[2], const Row (&rows)[2],
+                           const bool (&member)[2], int32_t key0, float scale_log2) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const Row& row = rows[half];
+    float top = m[half];
+#pragma unroll
+    for (int i = 2 * half; i < 32; i += 4)
+#pragma unroll
+      for (int v = i; v < i + 2; ++v) {
+        const int32_t key = key0 + 8 * (v / 4) + 2 * (ptx::tid_x() % 4) + (v & 1);
+        const bool seen = row.index >= 0 && key < row.end && (key >= row.first || member[half]);
+        s[v] = seen ? s[v] * scale_log2 : kMinusInf;
+        top = ptx::max_f32(top, s[v]);
+      }
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 1));
+    top = ptx::max_f32(top, ptx::shuffle_xor(top, 2));
+    const float base = top == kMinusInf ? 0 : top;
+    const float keep = ptx::has_fault(Fault::sums_not_rescaled) ? 1 : ptx::exp2_approx(m[half] - base);
+    float sum = 0;
+#pragma unroll
+    for (int i = 2 * half; i < 32; i += 4)
+#pragma unroll
+      for (int v = i; v < i + 2; ++v) {
+        s[v] = ptx::exp2_approx(s[v] - base);
+        sum += s[v];
+      }
+    m[half] = top;
+    d[half] = d[half] * keep + sum;
+#pragma unroll
+    for (int i = 2 * half; i < kDim / 2; i += 4) {
+      o[i] *= keep;
+      o[i + 1] *= keep;
+    }
+  }
+}
+
+/// o += p v. V is MN-major: 16 keys are 2048 bytes, 64 elements of the head one column.
+template <int kDim>
+MC_DEVICE void weigh_tile(Acc (&o)[kDim / 2], const Acc (&s)[32], uint32_t v_tile) {
+  uint32_t p[4][4];
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack_bf16(s[step * 8 + 2 * i], s[step * 8 + 2 * i + 1]);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) ptx::wgmma_hold(p[step]);
+  ptx::wgmma_fence(o);
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const uint64_t b = ptx::descriptor(v_tile + step * 2048, HopperLayout<kDim>::kColumn);
+    if constexpr (kDim == 64)
+      ptx::wgmma_64x64_rs(o, p[step], b);
+    else
+      ptx::wgmma_64x128_rs(o, p[step], b);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(o);
+}
+
+/// Zeroes the rows of V at and behind kv_len, which a page that is not full leaves undefined: their weight is 0, but 0
+/// times NaN is not.
+template <int kDim>
+MC_DEVICE void zero_tail(uint32_t v_tile, int first) {
+  for (int i = ptx::tid_x(); i < (64 - first) * (kDim / 8); i += 128 * kGroups) {
+    const int row = first + i / (kDim / 8), chunk = i % (kDim / 8);
+    const uint32_t at = swizzle(v_tile + chunk / 8 * HopperLayout<kDim>::kColumn + row * 128 + chunk % 8 * 16);
+    ptx::zero_16(at);
+  }
+  ptx::fence_async_shared();
+  ptx::barrier_sync<kTailBarrier, 128 * kGroups>();
+}
+
+/// The warpgroup's queries are in its tile, for all of its threads.
+template <int kDim, class IndexOf>
+MC_DEVICE uint32_t load_tile_of_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t base) {
+  const int group = ptx::tid_x() / 128;
+  const uint32_t q_tile = base + group * HopperLayout<kDim>::kTile;
+  store_queries<kDim>(args, index_of, q_tile);
+  if (group == 0)
+    ptx::barrier_sync<kQueryBarrier, 128>();
+  else
+    ptx::barrier_sync<kQueryBarrier + 1, 128>();
+  return q_tile;
+}
+
+/// Attends to the tiles of the walk as the producer fetches them. kMembers: a row has blocks of its own in the union.
+template <int kDim, bool kMembers>
+MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, const Walk& walk, int32_t tile,
+                       Row (&rows)[2], uint32_t q_tile, uint32_t base, Accumulator<kDim>& acc) {
+  using Layout = HopperLayout<kDim>;
+  Acc o[kDim / 2], s[32] = {};
+  float m[2] = {kMinusInf, kMinusInf}, d[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
+  int stage = 0;
+  uint32_t parity = 0;
+  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1)) {
+    ptx::mbarrier_wait(Layout::full(base, stage), parity);
+    if ((tile + 1) * kKeyTile > sequence.kv_len)
+      zero_tail<kDim>(Layout::v_tile(base, stage), static_cast<int>(sequence.kv_len - tile * kKeyTile));
+    score_tile<kDim>(s, q_tile, Layout::k_tile(base, stage));
+    const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
+    const bool member[2] = {kMembers && rows[0].member(block), kMembers && rows[1].member(block)};
+    soften_tile<kDim>(s, o, m, d, rows, member, tile * kKeyTile, scale_of(args));
+    weigh_tile<kDim>(o, s, Layout::v_tile(base, stage));
+    ptx::warp_sync();
+    if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive(Layout::empty(base, stage));
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (stage == 0) parity ^= 1;
+  }
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) acc.o[i / 4][i % 4] = o[i];
+  acc.m[0] = m[0], acc.m[1] = m[1], acc.d[0] = d[0], acc.d[1] = d[1];
+}
+
+/// One thread makes the barriers of the stages, which `groups` warpgroups release. The caller synchronises.
+template <int kDim>
+MC_DEVICE void make_barriers(uint32_t base, int groups) {
+  using Layout = HopperLayout<kDim>;
+  if (ptx::tid_x() != 0) return;
+  for (int stage = 0; stage < kStages; ++stage) {
+    ptx::mbarrier_init(Layout::full(base, stage), 1);
+    ptx::mbarrier_init(Layout::empty(base, stage), 4 * groups);
+  }
+  ptx::mbarrier_init_fence();
+}
+
+/// grid: (tiles of 128 rows of the longest sequence * args.splits, kv_heads, sequences). kMerges: as in attend().
+template <int kDim, bool kMerges = false>
+MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map) {
+  using Layout = HopperLayout<kDim>;
+  static_assert(Layout::kBytes == attention_shared(kTileRows, kDim) + kHopperBarrierBytes);
+  const uint32_t base = ptx::dynamic_shared<1024>(), bits = base + Layout::kUnion;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const int kv_head = static_cast<int>(ptx::ctaid_y()), split = ptx::ctaid_x() % args.splits,
+            first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kTileRows;
+  if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
+  make_barriers<kDim>(base, kGroups);
+  if (!kMerges && sequence.mode.kind == mc::attn::ModeKind::moba)
+    mark_union<kTileRows, kHopperThreads>(args, sequence, kv_head, first_row, bits);
+  ptx::barrier_all();
+  int32_t tile;
+  const Walk walk = walk_of<kMerges>(args, sequence, first_row, kTileRows, split, bits, tile);
+  if (ptx::tid_x() >= 128 * kGroups) {
+    if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base);
+    return;
+  }
+  const int first = first_row + 64 * (ptx::tid_x() / 128);
+  const uint32_t q_tile = load_tile_of_queries<kDim>(
+      args, [&](int row) { return row_of(args, sequence, kv_head, first + row).index; }, base);
+  const int own = first + 16 * (ptx::tid_x() % 128 / 32) + ptx::tid_x() % 32 / 4;
+  Row rows[2] = {row_of(args, sequence, kv_head, own), row_of(args, sequence, kv_head, own + 8)};
+  Accumulator<kDim> acc;
+  consume<kDim, !kMerges>(args, sequence, walk, tile, rows, q_tile, base, acc);
+  finish<kDim, kMerges>(args, sequence, acc, rows, split);
+}
+
+}  // namespace mc::gpu
