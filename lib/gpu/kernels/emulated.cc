@@ -23,6 +23,10 @@ void moba_routed_d64(const AttentionArgs& args);
 void moba_routed_d128(const AttentionArgs& args);
 void moba_merge_d64(const AttentionArgs& args);
 void moba_merge_d128(const AttentionArgs& args);
+void moba_wide_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_wide_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_merge_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_merge_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
@@ -80,6 +84,10 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("moba_routed_d128", kThreads, moba_routed_d128),
       emu::make_kernel("moba_merge_d64", kThreads, moba_merge_d64),
       emu::make_kernel("moba_merge_d128", kThreads, moba_merge_d128),
+      emu::make_kernel("moba_wide_d64", kHopperThreads, moba_wide_d64),
+      emu::make_kernel("moba_wide_d128", kHopperThreads, moba_wide_d128),
+      emu::make_kernel("moba_merge_hopper_d64", kHopperThreads, moba_merge_hopper_d64),
+      emu::make_kernel("moba_merge_hopper_d128", kHopperThreads, moba_merge_hopper_d128),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
       emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
       emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),

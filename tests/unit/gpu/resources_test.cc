@@ -55,7 +55,8 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("attention_decode" + d).shared == attention_shared(16, dim));
     CHECK(table.at("moba_routed" + d).shared == routed_shared(dim));
     CHECK(table.at("moba_merge" + d).shared == attention_shared(64, dim));
-    CHECK(table.at("attention_hopper" + d).shared == attention_shared(128, dim) + kHopperBarrierBytes);
+    for (const char* kernel : {"attention_hopper", "moba_wide", "moba_merge_hopper"})
+      CHECK(table.at(kernel + d).shared == attention_shared(128, dim) + kHopperBarrierBytes);
   }
   CHECK(table.at("moba_count").shared == kCountShared);
   CHECK(table.at("moba_offsets").shared == kOffsetsShared);
