@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/extent.h"
 #include "gpu/arena.h"
+#include "gpu/routed.h"
 
 namespace mc::gpu {
 namespace {
@@ -57,10 +58,16 @@ std::string kernel_name(std::string_view base, const ExtentLayout& layout) {
   return std::string(base) + "_d" + std::to_string(layout.head_dim);
 }
 
-AttentionKernel choose(const Device& device, AttentionKernel wanted, uint32_t rows) {
-  if (wanted != AttentionKernel::automatic) return wanted;
-  if (rows <= kDecodeRowsMax) return AttentionKernel::decode;
-  return device.capability() == 90 ? AttentionKernel::hopper : AttentionKernel::prefill;
+/// The kernel of a sequence. Padding has that of a sequence with one token, so that a step remains one group.
+AttentionKernel choose(const Device& device, const AttentionShape& shape, const SequenceRows& s) {
+  const bool is_hopper = device.capability() == 90, is_moba = s.mode.kind == attn::ModeKind::moba;
+  if (shape.kernel == AttentionKernel::routed && !is_moba) return AttentionKernel::prefill;
+  if (shape.kernel == AttentionKernel::wide && !is_moba) return AttentionKernel::hopper;
+  if (shape.kernel != AttentionKernel::automatic) return shape.kernel;
+  const uint32_t heads = static_cast<uint32_t>(shape.q_heads) / shape.layout.kv_heads;
+  if (static_cast<uint32_t>(std::max(s.tokens, 1)) * heads <= kDecodeRowsMax) return AttentionKernel::decode;
+  if (is_moba) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
+  return is_hopper ? AttentionKernel::hopper : AttentionKernel::prefill;
 }
 
 }  // namespace
@@ -88,23 +95,31 @@ int32_t splits_of(const SequenceRows& sequence) {
 }
 
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences) {
-  constexpr size_t kParts = 7;  // of an AttentionBatch, each aligned
+  constexpr size_t kParts = 9;  // of an AttentionBatch, each aligned
   const size_t most = std::max<size_t>(sequences, kDecodeRowsMax), heads = static_cast<size_t>(q_heads);
-  return {
-      .fixed = most * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
-               kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment,
-      .page = (sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim) * 5 / 4};  // number and bf16 centroid
+  return {.fixed = most * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
+                   kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment +
+                   routed_bytes_most(layout, q_heads, rows, most),
+          .page = routed_page_bytes(layout) + (sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim) * 5 /
+                                                  4};  // number and bf16 centroid
 }
 
 // ---- what the layers share ----
+
+AttentionBatch::AttentionBatch(Device& device) : device_(&device) {}
+AttentionBatch::AttentionBatch(AttentionBatch&&) noexcept = default;
+AttentionBatch& AttentionBatch::operator=(AttentionBatch&&) noexcept = default;
+AttentionBatch::~AttentionBatch() = default;
 
 Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<SequenceRows> sequences) {
   MC_CHECK(check(shape));
   for (const SequenceRows& s : sequences) MC_CHECK(check(shape, s));
   shape_ = shape;
+  if (shape_.routed_bytes == 0) shape_.routed_bytes = kRoutedBytes;
   place_sequences(std::move(sequences));
   form_groups();
   if (total_ == 0) return {};
+  plan_routed();
   if (shape_.is_rounded) round_up_sizes();
   at_ = place();
   MC_CHECK(reserve(at_.end));
@@ -129,22 +144,35 @@ void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {
 void AttentionBatch::form_groups() {
   groups_.clear();
   splits_ = 1, split_tokens_ = 0;
-  // Padding has the kernel of a sequence with one token, so that a step remains one group.
-  const auto kernel_of = [&](const Placed& s) {
-    return choose(*device_, shape_.kernel, static_cast<uint32_t>(std::max(s.rows.tokens, 1)) * heads_of_group());
-  };
-  std::ranges::stable_partition(sequences_, [&](const Placed& s) { return kernel_of(s) == AttentionKernel::decode; });
+  const auto kernel_of = [&](const Placed& s) { return choose(*device_, shape_, s.rows); };
+  // Decode rows are the first ones.
+  std::ranges::stable_sort(sequences_, {}, [&](const Placed& s) {
+    const AttentionKernel kernel = kernel_of(s);
+    return std::pair(kernel != AttentionKernel::decode, kernel);
+  });
   for (size_t i = 0; i < sequences_.size(); ++i) {
     Placed& s = sequences_[i];
     const AttentionKernel kernel = kernel_of(s);
     if (groups_.empty() || groups_.back().kernel != kernel) groups_.push_back({.kernel = kernel, .first = i});
     Group& group = groups_.back();
     if (s.rows.splits == 0) s.rows.splits = kernel == AttentionKernel::decode ? splits_of(s.rows) : 1;
+    if (group.is_routed()) s.rows.splits = 1;  // the key blocks are what CTAs share
     if (s.rows.splits > 1) split_tokens_ = std::max(split_tokens_, s.first + s.rows.tokens);
     ++group.count;
     group.longest = std::max(group.longest, s.rows.tokens);
     group.splits = std::max(group.splits, s.rows.splits);
     splits_ = std::max(splits_, s.rows.splits);
+  }
+}
+
+void AttentionBatch::plan_routed() {
+  routed_ = std::make_unique<RoutedPlan>(shape_.layout, shape_.q_heads, shape_.routed_bytes);
+  for (Group& group : groups_) {
+    if (!group.is_routed()) continue;
+    group.first_wave = routed_->waves().size();
+    for (size_t i = group.first; i < group.first + group.count; ++i) routed_->add(i, sequences_[i].rows);
+    routed_->close();
+    group.waves = routed_->waves().size() - group.first_wave;
   }
 }
 
@@ -170,12 +198,14 @@ AttentionBatch::Parts AttentionBatch::place() const {
   size_t at = 0;
   const auto take = [&](size_t bytes) { return std::exchange(at, at + round_up(bytes, Arena::kAlignment)); };
   out.pages = take(pages * sizeof(int32_t));
-  out.sequences = take(sequences_.size() * sizeof(Sequence));
+  out.sequences = take((sequences_.size() + routed_->pieces().size()) * sizeof(Sequence));
+  out.routing = take(routed_->pieces().size() * sizeof(Routing));
   out.centroids = take(shape_.layout.kv_heads * blocks * dim * 2);
   out.selection = take(rows_of(total_) * static_cast<size_t>(chosen_) * sizeof(int32_t));
   out.split_o = take(states * dim * sizeof(float));
   out.split_m = take(states * sizeof(float));
   out.split_d = take(states * sizeof(float));
+  out.routed = take(routed_->bytes());
   out.end = at;
   return out;
 }
@@ -195,28 +225,44 @@ Result<void> AttentionBatch::reserve(size_t bytes) {
   return {};
 }
 
-/// The page tables and the sequences, as the kernels read them, in one copy.
+/// A sequence as the kernels read it; its tables are at these places of the batch's memory.
+Sequence AttentionBatch::sequence_of(const Placed& placed, size_t pages, size_t centroids) const {
+  const SequenceRows& s = placed.rows;
+  MC_ASSERT_LE(placed.first + s.tokens, total_);
+  return {.q_begin = s.q_begin,
+          .kv_len = s.kv_len,
+          .first_token = placed.first,
+          .tokens = s.tokens,
+          .splits = s.splits,
+          .pages = device_pointer<const int32_t>(memory_.address() + pages),
+          .centroids = device_pointer<const uint16_t>(memory_.address() + centroids),
+          .mode = s.mode};
+}
+
+/// The page tables, the sequences and pieces, as the kernels read them, in one copy.
 Result<void> AttentionBatch::copy_tables() {
-  std::vector<std::byte> bytes(at_.sequences + sequences_.size() * sizeof(Sequence));
-  size_t pages = at_.pages, sequences = at_.sequences, centroids = at_.centroids;
+  const size_t pieces = routed_->pieces().size();
+  std::vector<std::byte> bytes(at_.routing + pieces * sizeof(Routing));
+  size_t pages = at_.pages, centroids = at_.centroids;
+  std::vector<Sequence> table;
   for (const Placed& placed : sequences_) {
     const SequenceRows& s = placed.rows;
-    MC_ASSERT_LE(placed.first + s.tokens, total_);
-    const Sequence one{.q_begin = s.q_begin,
-                       .kv_len = s.kv_len,
-                       .first_token = placed.first,
-                       .tokens = s.tokens,
-                       .splits = s.splits,
-                       .pages = device_pointer<const int32_t>(memory_.address() + pages),
-                       .centroids = device_pointer<const uint16_t>(memory_.address() + centroids),
-                       .mode = s.mode};
+    table.push_back(sequence_of(placed, pages, centroids));
     if (!s.pages.empty()) std::memcpy(&bytes[pages], s.pages.data(), s.pages.size() * sizeof(int32_t));
-    std::memcpy(&bytes[sequences], &one, sizeof one);
     pages += s.pages.size() * sizeof(int32_t);
-    sequences += sizeof one;
     centroids += shape_.layout.kv_heads * static_cast<size_t>(blocks_of(s)) * shape_.layout.head_dim * 2;
   }
-  MC_ASSERT(pages <= at_.sequences && sequences == bytes.size());
+  MC_ASSERT_LE(pages, at_.sequences);
+  for (size_t i = 0; i < pieces; ++i) {
+    const RoutedPlan::Piece& piece = routed_->pieces()[i];
+    Sequence one = table[piece.sequence];
+    one.q_begin += piece.first, one.first_token += piece.first, one.tokens = piece.tokens;
+    table.push_back(one);
+    const Routing routing = routed_->routing(piece, memory_.address() + at_.routed);
+    std::memcpy(&bytes[at_.routing + i * sizeof routing], &routing, sizeof routing);
+  }
+  MC_ASSERT_LE(at_.sequences + table.size() * sizeof(Sequence), at_.routing);
+  if (!table.empty()) std::memcpy(&bytes[at_.sequences], table.data(), table.size() * sizeof(Sequence));
   return device_->post(memory_.address(), bytes);
 }
 
@@ -251,20 +297,27 @@ Result<EncodedMap> AttentionBatch::encode_pool(uint64_t address) const {
                           .box = {64, kKeyTile, 1, 1}});
 }
 
+/// The CTAs of tiles of `rows` rows over sequences of at most `tokens` tokens.
+LaunchShape AttentionBatch::tiles_of(uint32_t rows, int32_t tokens, size_t sequences) const {
+  const uint32_t tiles = (static_cast<uint32_t>(tokens) * heads_of_group() + rows - 1) / rows;
+  return {.grid = {tiles, shape_.layout.kv_heads, static_cast<uint32_t>(sequences)},
+          .dynamic_shared = attention_shared(rows, shape_.layout.head_dim)};
+}
+
 Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs& args) {
-  const ExtentLayout& layout = shape_.layout;
   const bool hopper = group.kernel == AttentionKernel::hopper, decode = group.kernel == AttentionKernel::decode;
-  const uint32_t tile_rows = hopper ? 128 : decode ? 16 : 64;
-  const uint32_t tiles = (static_cast<uint32_t>(group.longest) * heads_of_group() + tile_rows - 1) / tile_rows;
-  LaunchShape shape{
-      .grid = {tiles * static_cast<uint32_t>(args.splits), layout.kv_heads, static_cast<uint32_t>(group.count)},
-      .dynamic_shared = attention_shared(tile_rows, layout.head_dim)};
-  if (!hopper) {
-    const std::string name = kernel_name(decode ? "attention_decode" : "attention_prefill", layout);
-    return device_->launch(name, shape, bytes_of(args));
-  }
+  LaunchShape shape = tiles_of(hopper ? 128 : decode ? 16 : 64, group.longest, group.count);
+  shape.grid[0] *= static_cast<uint32_t>(args.splits);
+  if (hopper) return launch_hopper("attention_hopper", shape, args);
+  return device_->launch(kernel_name(decode ? "attention_decode" : "attention_prefill", shape_.layout), shape,
+                         bytes_of(args));
+}
+
+/// A kernel that reads K and V by TMA.
+Result<void> AttentionBatch::launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args) {
+  const ExtentLayout& layout = shape_.layout;
   shape.threads = kHopperThreads;
-  shape.dynamic_shared += kHopperBarrierBytes;
+  shape.dynamic_shared = attention_shared(128, layout.head_dim) + kHopperBarrierBytes;
   const auto pool = reinterpret_cast<uint64_t>(args.pool.base);
   MC_TRY(k_map, encode_pool(pool + layout.k_offset()));
   MC_TRY(v_map, encode_pool(pool + layout.v_offset()));
@@ -273,7 +326,35 @@ Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs&
     alignas(64) EncodedMap k_map;
     alignas(64) EncodedMap v_map;
   } params{args, k_map, v_map};
-  return device_->launch(kernel_name("attention_hopper", layout), shape, bytes_of(params));
+  return device_->launch(kernel_name(kernel, layout), shape, bytes_of(params));
+}
+
+/// Queues the index of a wave and the attention over its key blocks.
+Result<void> AttentionBatch::run_lists(const Group& group, const RoutedWave& wave, const AttentionArgs& args) {
+  const uint32_t heads = shape_.layout.kv_heads, pieces = static_cast<uint32_t>(wave.count);
+  const auto windows = static_cast<uint32_t>((wave.blocks + kIndexBlocks - 1) / kIndexBlocks);
+  LaunchShape tiles{.grid = {kIndexTiles * windows, heads, pieces}, .dynamic_shared = kCountShared};
+  MC_CHECK(device_->launch("moba_count", tiles, bytes_of(args)));
+  const LaunchShape one{.grid = {1, heads, pieces}, .dynamic_shared = kOffsetsShared};
+  MC_CHECK(device_->launch("moba_offsets", one, bytes_of(args)));
+  tiles.dynamic_shared = kListsShared;
+  MC_CHECK(device_->launch("moba_lists", tiles, bytes_of(args)));
+  LaunchShape items{.grid = {static_cast<uint32_t>(wave.items), heads, pieces}};
+  if (group.kernel == AttentionKernel::wide) return launch_hopper("moba_wide", items, args);
+  items.dynamic_shared = routed_shared(shape_.layout.head_dim);
+  return device_->launch(kernel_name("moba_routed", shape_.layout), items, bytes_of(args));
+}
+
+/// Queues the kernels of a wave of routed rows.
+Result<void> AttentionBatch::run_wave(const Group& group, const RoutedWave& wave, AttentionArgs args) {
+  args.sequences += sequences_.size() + wave.first;
+  args.routing += wave.first;
+  args.splits = 1;
+  if (wave.items > 0) MC_CHECK(run_lists(group, wave, args));
+  if (group.kernel == AttentionKernel::wide)
+    return launch_hopper("moba_merge_hopper", tiles_of(128, wave.longest, wave.count), args);
+  return device_->launch(kernel_name("moba_merge", shape_.layout), tiles_of(64, wave.longest, wave.count),
+                         bytes_of(args));
 }
 
 Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
@@ -297,7 +378,8 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .chosen = chosen_,
       .split_o = device_pointer<float>(base + at_.split_o),
       .split_m = device_pointer<float>(base + at_.split_m),
-      .split_d = device_pointer<float>(base + at_.split_d)};
+      .split_d = device_pointer<float>(base + at_.split_d),
+      .routing = device_pointer<const Routing>(base + at_.routing)};
   if (chosen_ > 0) MC_CHECK(run_gate(args));
   for (const Group& group : groups_)
     if (group.longest > 0) MC_CHECK(run_group(group, args));
@@ -306,6 +388,8 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
 
 /// Queues the kernel of some of the sequences, and the merge of their splits.
 Result<void> AttentionBatch::run_group(const Group& group, AttentionArgs args) {
+  for (size_t i = 0; i < group.waves; ++i) MC_CHECK(run_wave(group, routed_->waves()[group.first_wave + i], args));
+  if (group.is_routed()) return {};
   args.sequences += group.first;
   args.splits = group.splits;
   MC_CHECK(run_kernel(group, args));

@@ -2,9 +2,15 @@
 // args.h, attn/visible.h). Prefill and decode are one call; they differ in the rows of a sequence. A batch may have
 // both: chunks of prompts, each of its own length, beside decode rows. The kernel of a sequence follows from the rows
 // of that sequence alone, so its result has equal bits in every batch.
+//
+// MoBA prefill has two ways. The rows of a tile read the union of their blocks and mask what they did not choose; or
+// each block reads the rows that chose it (gpu/routed.h), which costs an index and a merge and skips what nobody chose.
+// The way follows from the length of a chunk too, so a prompt in other chunks may round in another way.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "attn/visible.h"
@@ -29,6 +35,8 @@ enum class AttentionKernel : uint8_t {
   prefill,    // 64 rows of a KV head share what they read
   decode,     // 16 rows; the keys of a tile go to different warps
   hopper,     // prefill by TMA and wgmma: compute capability 9.0 alone
+  routed,     // MoBA prefill by key blocks, 16 rows of a list at a time; prefill where a sequence is not MoBA
+  wide,       // likewise by TMA and wgmma, 64 rows of a list at a time; hopper where a sequence is not MoBA
 };
 
 constexpr int32_t kSplitsMax = 64;
@@ -46,6 +54,7 @@ struct AttentionShape {
   /// Grids and the places of tables are rounded up, so that decode steps of about one length launch equal kernels
   /// (gpu/launch_graphs.h). Sequences without rows then count as one row.
   bool is_rounded = false;
+  size_t routed_bytes = 0;  // of the index and parts of a wave; 0: kRoutedBytes (gpu/routed.h)
 };
 
 /// One layer. Addresses are the device's; q and out are bf16 [tokens of all sequences, q_heads, head_dim].
@@ -69,13 +78,19 @@ AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, si
 /// Why no kernel computes this mode over the first `kv_len` tokens of a sequence: Code::invalid names the limit.
 Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int64_t kv_len);
 
+class RoutedPlan;
+struct RoutedWave;
+
 /// Attention of a batch, layer by layer. begin() copies what the layers share to the device once; attend() queues the
 /// kernels of a layer and neither copies, allocates nor waits. A batch with sequences of one token before those of many
 /// takes the least memory.
 class AttentionBatch {
  public:
   /// The device must outlive the batch, which keeps its memory from begin() to begin().
-  explicit AttentionBatch(Device& device) : device_(&device) {}
+  explicit AttentionBatch(Device& device);
+  AttentionBatch(AttentionBatch&&) noexcept;
+  AttentionBatch& operator=(AttentionBatch&&) noexcept;
+  ~AttentionBatch();
 
   /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, at most 16 query
   /// heads a KV head in decode. Code::invalid: check_mode() of a sequence. MC7005: the device has no room.
@@ -86,7 +101,8 @@ class AttentionBatch {
  private:
   /// The batch's memory on the device, in bytes from its start.
   struct Parts {
-    size_t pages = 0, sequences = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0, end = 0;
+    size_t pages = 0, sequences = 0, routing = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0,
+           routed = 0, end = 0;
   };
   /// A sequence, and its first token's index in q and out.
   struct Placed {
@@ -97,27 +113,36 @@ class AttentionBatch {
   struct Group {
     AttentionKernel kernel = AttentionKernel::automatic;
     size_t first = 0, count = 0;
-    int32_t longest = 0;  // tokens of a sequence
-    int32_t splits = 1;   // the most of a sequence
+    int32_t longest = 0;               // tokens of a sequence
+    int32_t splits = 1;                // the most of a sequence
+    size_t first_wave = 0, waves = 0;  // of the plan, when the rows are routed
+    bool is_routed() const { return kernel == AttentionKernel::routed || kernel == AttentionKernel::wide; }
   };
   uint32_t heads_of_group() const { return static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads; }
   void place_sequences(std::vector<SequenceRows> sequences);
   void form_groups();
+  void plan_routed();
   void round_up_sizes();
   Parts place() const;
   Result<void> reserve(size_t bytes);
+  Sequence sequence_of(const Placed& placed, size_t pages, size_t centroids) const;
   Result<void> copy_tables();
   size_t rows_of(int32_t tokens) const { return static_cast<size_t>(tokens) * static_cast<size_t>(shape_.q_heads); }
   Result<void> run_gate(const AttentionArgs& args);
   Result<void> run_kernel(const Group& group, const AttentionArgs& args);
   Result<void> run_group(const Group& group, AttentionArgs args);
+  LaunchShape tiles_of(uint32_t rows, int32_t tokens, size_t sequences) const;
+  Result<void> launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args);
+  Result<void> run_lists(const Group& group, const RoutedWave& wave, const AttentionArgs& args);
+  Result<void> run_wave(const Group& group, const RoutedWave& wave, AttentionArgs args);
   Result<EncodedMap> encode_pool(uint64_t address) const;
 
   Device* device_;
   DeviceBuffer memory_;
   AttentionShape shape_;
   std::vector<Placed> sequences_;  // those of the first group first
-  std::vector<Group> groups_;      // at most two
+  std::vector<Group> groups_;      // one for each kernel
+  std::unique_ptr<RoutedPlan> routed_;
   Parts at_;
   int32_t longest_ = 0, total_ = 0;  // rows: tokens of a sequence, of all
   int32_t split_tokens_ = 0;         // behind them, no sequence has splits

@@ -49,6 +49,18 @@ class Equality(unittest.TestCase):
         plan = "moba:block=64,top_k=2,full_last=1"
         self.equal(*SHALLOW, "--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
 
+    def test_a_greedy_answer_over_moba_by_key_blocks_is_the_cpu_s(self):
+        """Chunks of 128 tokens: the second one goes by the wide kernel, the third one by the routed one."""
+        shape = ["--layers", "2", "--hidden", "128", "--intermediate", "64", "--heads", "4", "--kv-heads", "1",
+                 "--head-dim", "64", "--vocab", "264", "--tied"]
+        with tempfile.TemporaryDirectory(prefix="mct-moba-") as folder:
+            path = os.path.join(folder, "model")
+            code, _, err = cluster.run("mc-bench", "mkmodel", "--arch", "qwen3", *shape, "-o", path)
+            self.assertEqual(code, 0, err)
+            ids = ",".join(str(20 + i * 37 % 240) for i in range(325))
+            self.equal("--model", path, "--prompt-ids", ids, "-n", "2", "--attention", "moba:block=64,top_k=2",
+                       "--chunk-tokens", "128")
+
     def test_a_greedy_answer_of_a_mixture_of_experts_is_the_cpu_s_with_and_without_a_shared_expert(self):
         shape = ["--layers", "2", "--hidden", "128", "--intermediate", "24", "--experts", "4", "--heads", "2",
                  "--head-dim", "64", "--vocab", "264", "--tied"]

@@ -176,9 +176,9 @@ class BadInput(unittest.TestCase):
         flags = ["--device", "emu:memory=28", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
         code, _, err = cluster.run("mc-prefill", *flags)
         self.assertEqual(code, 1, err)
-        need = r"needs 10 MiB for weights, 21 MiB of scratch and 1 MiB for KV, together 32 MiB; 28 of 28 MiB are free"
+        need = r"needs 10 MiB for weights, 23 MiB of scratch and 1 MiB for KV, together 33 MiB; 28 of 28 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
-        self.assertRegex(err, r"next: +weights of at most 6 MiB fit; use a smaller model, --chunk-tokens")
+        self.assertRegex(err, r"next: +weights of at most 4 MiB fit; use a smaller model, --chunk-tokens")
 
     def test_a_local_cluster_passes_the_device_on(self):
         code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")

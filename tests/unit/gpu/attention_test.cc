@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "gpu/devices.h"
+#include "gpu/routed.h"
 #include "test.h"
 
 namespace mc::gpu {
@@ -116,10 +117,11 @@ TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, howev
   const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
   const auto selection = *DeviceBuffer::make(*pool.device, kTokens * kQHeads * kChosen * 4, "selection");
   REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
-  const auto run = [&](std::initializer_list<int32_t> ends, AttentionKernel kernel) {
+  const auto run = [&](std::initializer_list<int32_t> ends, AttentionKernel kernel, size_t routed_bytes = 0) {
     AttentionBatch batch(*pool.device);
     AttentionShape shape = pool.shape();
     shape.kernel = kernel;
+    shape.routed_bytes = routed_bytes;
     int32_t begin = 0;
     for (const int32_t end : ends) {
       SequenceRows rows = row_at(end);
@@ -145,6 +147,116 @@ TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, howev
   CHECK(run({64, 192, kTokens}, AttentionKernel::prefill) == whole);
   CHECK(run({128, kTokens}, AttentionKernel::prefill) == whole);
   CHECK(run({64, kTokens}, AttentionKernel::hopper).first == whole.first);
+  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide}) {
+    const auto routed = run({kTokens}, kernel);
+    CHECK(routed.first == whole.first);
+    CHECK(run({64, 192, kTokens}, kernel) == routed);
+    CHECK(run({201, kTokens}, kernel) == routed);
+    CHECK(run({kTokens}, kernel, 1) == routed);  // pieces of 64 tokens
+  }
+}
+
+TEST_CASE(
+    "gpu/attention: sequences that are routed together, in one wave or several, have the bits of batches of their "
+    "own") {
+  Pool pool(12);
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  constexpr size_t kWidth = size_t{kQHeads} * 64;
+  std::vector<SequenceRows> parts = {row_at(700), row_at(90), row_at(430)};
+  parts[0].tokens = 100, parts[1].tokens = 90, parts[2].tokens = 140;
+  size_t tokens = 0;
+  for (SequenceRows& part : parts) {
+    part.q_begin = part.kv_len - part.tokens;
+    part.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+    tokens += static_cast<size_t>(part.tokens);
+  }
+  std::vector<bf16_t> queries(tokens * kWidth);
+  for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+  const auto q = *DeviceBuffer::make(*pool.device, queries.size() * 2, "queries");
+  const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
+  REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
+  AttentionBatch batch(*pool.device);
+  const auto run = [&](const std::vector<SequenceRows>& sequences, size_t first, AttentionKernel kernel, size_t bytes) {
+    AttentionShape shape = pool.shape();
+    shape.kernel = kernel, shape.routed_bytes = bytes;
+    REQUIRE_OK(batch.begin(shape, sequences));
+    const uint64_t at = first * kWidth * 2;
+    REQUIRE_OK(batch.attend({.pool = pool.pages.address(), .q = q.address() + at, .out = out.address() + at}));
+    std::vector<bf16_t> result(queries.size());
+    REQUIRE_OK(pool.device->read(out.address(), std::as_writable_bytes(std::span(result))));
+    return result;
+  };
+  const std::vector<bf16_t> poison(queries.size(), 0xffff);
+  const auto wipe = [&] { REQUIRE_OK(pool.device->write(out.address(), std::as_bytes(std::span(poison)))); };
+  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide}) {
+    wipe();
+    size_t first = 0;
+    std::vector<bf16_t> alone;
+    for (const SequenceRows& part : parts) {
+      alone = run({part}, first, kernel, 0);
+      first += static_cast<size_t>(part.tokens);
+    }
+    for (const size_t bytes : {size_t{0}, size_t{50'000}}) {
+      wipe();
+      CHECK(run(parts, 0, kernel, bytes) == alone);
+    }
+  }
+}
+
+TEST_CASE("gpu/attention: MoBA rows are routed where that skips more than the index and padding cost") {
+  const ExtentLayout layout{.layers = 1, .kv_heads = 8, .head_dim = 128, .block_tokens = 64, .dtype = Dtype::bf16};
+  const auto kernel = [&](int64_t kv_len, int32_t tokens, int32_t block, int32_t top_k, bool is_hopper = true) {
+    const SequenceRows rows{.q_begin = kv_len - tokens,
+                            .kv_len = kv_len,
+                            .tokens = tokens,
+                            .mode = {.kind = attn::ModeKind::moba, .block = block, .top_k = top_k}};
+    return choose_routed(layout, 32, rows, kRoutedBytes, is_hopper);
+  };
+  CHECK(kernel(131072, 8192, 128, 8) == AttentionKernel::routed);  // 60 rows of a list in a wave
+  CHECK(kernel(65536, 8192, 128, 8) == AttentionKernel::wide);
+  CHECK(kernel(65536, 8192, 128, 8, false) == AttentionKernel::routed);
+  CHECK(kernel(1 << 20, 8192, 4096, 12) == AttentionKernel::wide);
+  CHECK(kernel(1 << 20, 8192, 128, 8) == AttentionKernel::routed);  // 7 rows beside a union of 448 blocks
+  CHECK(kernel(131072, 8192, 512, 3) == AttentionKernel::wide);
+  // 33 blocks or fewer beside 11 chosen ones: nearly all of them are read anyway.
+  CHECK(kernel(33 * 4096, 8192, 4096, 12) == AttentionKernel::hopper);
+  CHECK(kernel(34 * 4096, 8192, 4096, 12) == AttentionKernel::wide);
+  CHECK(kernel(33 * 4096, 8192, 4096, 12, false) == AttentionKernel::prefill);
+  CHECK(kernel(131072, 32, 128, 8) == AttentionKernel::hopper);    // lists of less than one row
+  CHECK(kernel(131072, 8192, 128, 1) == AttentionKernel::hopper);  // no block is chosen
+  CHECK(kernel(100, 100, 128, 3) == AttentionKernel::hopper);
+}
+
+TEST_CASE("gpu/attention: the workspace of routed rows stays within its bound, and each token is in one piece") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  for (int round = 0; round < 50; ++round) {
+    const auto heads = static_cast<int32_t>(1 + rng.below(8));
+    const size_t bytes = size_t{1} << (16 + rng.below(12));
+    RoutedPlan plan(kLayout, heads, bytes);
+    std::vector<int32_t> tokens;
+    const attn::Mode mode{.kind = attn::ModeKind::moba, .block = 64, .top_k = 2 + static_cast<int32_t>(rng.below(16))};
+    const uint64_t sequences = 1 + rng.below(4);
+    for (uint64_t i = 0; i < sequences; ++i) {
+      tokens.push_back(static_cast<int32_t>(1 + rng.below(3000)));
+      plan.add(i, {.kv_len = tokens.back(), .tokens = tokens.back(), .mode = mode});
+    }
+    std::vector<int32_t> ends(tokens.size());
+    for (const RoutedWave& wave : plan.waves())
+      for (size_t i = wave.first; i < wave.first + wave.count; ++i) {
+        const RoutedPlan::Piece& piece = plan.pieces()[i];
+        CHECK(piece.first == ends[piece.sequence]);
+        ends[piece.sequence] += piece.tokens;
+        CHECK((i == wave.first || piece.sequence != plan.pieces()[i - 1].sequence));
+      }
+    CHECK(ends == tokens);
+    // Beside the tokens of a wave, at least 64 of them: arrays that grow with the blocks, and alignment.
+    const size_t each = static_cast<size_t>(heads * (mode.top_k - 1)) * (2 * kLayout.head_dim + 17);
+    const size_t blocks = tokens.size() * (3000 / 64 + 2);
+    CHECK(plan.bytes() <=
+          std::max(bytes, kPieceTokensMin * each) + blocks * routed_page_bytes(kLayout) + tokens.size() * 9 * 256);
+  }
 }
 
 TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of batches of their own, in any order") {
