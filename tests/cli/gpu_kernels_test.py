@@ -57,6 +57,16 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "decode,prefill,hopper", "--tokens", "700", "--head-dim", "64",
                    "--attention", "moba:block=64,top_k=5")
 
+    def test_moba_by_key_blocks_equals_the_reference(self):
+        routed = "moba:block=64,top_k=2,moba:block=128,top_k=3,moba:block=192,top_k=2"
+        self.sound("--kernel", "routed,wide", "--tokens", "1,64,500", "--head-dim", "64", "--attention", routed)
+        self.sound("--kernel", "routed,wide", "--tokens", "400", "--head-dim", "128",
+                   "--attention", "moba:block=64,top_k=3")
+
+    def test_a_plan_that_is_not_moba_takes_the_plain_kernels(self):
+        self.sound("--kernel", "routed,wide", "--tokens", "130", "--head-dim", "64", "--attention",
+                   "full,window:tokens=70")
+
     def test_pages_of_128_tokens(self):
         self.sound("--kernel", "decode,prefill,hopper", "--tokens", "300", "--head-dim", "64", "--block-tokens", "128",
                    "--attention", "full,moba:block=128,top_k=2")

@@ -34,6 +34,8 @@ constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = 
     {"prefill", gpu::AttentionKernel::prefill},
     {"decode", gpu::AttentionKernel::decode},
     {"hopper", gpu::AttentionKernel::hopper},
+    {"routed", gpu::AttentionKernel::routed},
+    {"wide", gpu::AttentionKernel::wide},
     {"mixed", gpu::AttentionKernel::automatic}};
 std::vector<std::string_view> gpu_kernels() {
   std::vector<std::string_view> names;
@@ -43,10 +45,11 @@ std::vector<std::string_view> gpu_kernels() {
 constexpr Flag kGpuKernels{.name = "kernel",
                            .kind = FlagKind::list,
                            .value = "K,K",
-                           .fallback = "prefill,decode,hopper",
+                           .fallback = "prefill,decode,hopper,routed,wide",
                            .help =
-                               "prefill and decode of sm_80; hopper: prefill by TMA and wgmma; mixed: chunks of "
-                               "prompts beside decode rows",
+                               "prefill and decode of sm_80; hopper: prefill by TMA and wgmma; routed and wide: "
+                               "prefill and hopper of MoBA by key blocks; mixed: chunks of prompts beside decode rows, "
+                               "each with the kernel that its rows ask for",
                            .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
   MC_TRY(choice, gpu::parse_device(value));
@@ -407,6 +410,13 @@ constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
+    {gpu::AttentionKernel::routed, "moba_count", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::routed, "moba_offsets", {.attention = "moba:block=64,top_k=2", .tokens = 8300}},
+    {gpu::AttentionKernel::routed, "moba_lists", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::routed, "moba_routed_d64", kLargeBlocks},
+    {gpu::AttentionKernel::routed, "moba_merge_d64", kLargeBlocks},
+    {gpu::AttentionKernel::wide, "moba_wide_d64", kLargeBlocks},
+    {gpu::AttentionKernel::wide, "moba_merge_hopper_d64", kLargeBlocks},
 };
 
 ExpertsOptions experts_options(const cli::Args& args) {

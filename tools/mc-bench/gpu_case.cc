@@ -1,6 +1,7 @@
 // See gpu_case.h. The bound of an output element, given the same selection: scores are chains of head_dim f32 roundings
 // and move a weight by 4 sqrt(head_dim) 2^-24 |q| |k| / sqrt(head_dim); sums of `keys` weights round likewise;
-// ex2.approx is right within 2^-22; weights are rounded to bf16 before they meet V, and so is the output, by 2^-9 each.
+// ex2.approx is right within 2^-22; weights are rounded to bf16 before they meet V, and so are the parts of a routed
+// row and the output, by 2^-9 each.
 #include "gpu_case.h"
 
 #include <algorithm>

@@ -10,10 +10,12 @@ using gpu::Fault;
 using gpu::emu::Instruction;
 using Edit = gpu::emu::Mutation::Edit;
 constexpr auto kPrefill = AttentionKernel::prefill, kDecode = AttentionKernel::decode,
-               kHopper = AttentionKernel::hopper;
+               kHopper = AttentionKernel::hopper, kRouted = AttentionKernel::routed, kWide = AttentionKernel::wide;
 constexpr std::string_view kPrefillEntry = "attention_prefill_d64", kDecodeEntry = "attention_decode_d64",
                            kHopperEntry = "attention_hopper_d64", kGateEntry = "moba_gate_d64",
-                           kCentroidEntry = "moba_centroids", kCombineEntry = "attention_combine";
+                           kCentroidEntry = "moba_centroids", kCombineEntry = "attention_combine",
+                           kRoutedEntry = "moba_routed_d64", kMergeEntry = "moba_merge_d64",
+                           kWideEntry = "moba_wide_d64", kMergeHopperEntry = "moba_merge_hopper_d64";
 constexpr GpuRun kMoba{.attention = "moba:block=64,top_k=2"}, kMobaOfThree{.attention = "moba:block=64,top_k=3"};
 
 constexpr GpuMutant kMutants[] = {

@@ -19,6 +19,8 @@ struct GpuRun {
   int splits = 1;
   int tokens = 230;  // of the longest sequence: no multiple of a tile
 };
+/// Lists of more than 64 rows, and blocks of more key tiles than a kernel has stages.
+constexpr GpuRun kLargeBlocks{.attention = "moba:block=192,top_k=2", .tokens = 500};
 
 struct GpuMutant {
   std::string_view name;
