@@ -195,8 +195,8 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "prefill", "hopper", "mixed", "experts", "model", "step",
-                              "speed"})
+                             {"instruction", "decode", "prefill", "hopper", "routed", "wide", "mixed", "experts",
+                              "model", "step", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
