@@ -1,8 +1,8 @@
 // MoBA's gate on the device (arXiv:2502.13189, section 2.2): centroids of complete blocks from the sums that pages
 // carry, and the top_k - 1 blocks of every row. Neither a matrix of all scores nor a sort of all blocks is formed: a
 // warp scores 16 rows against 8 blocks at a time by mma.sync, and each thread keeps sorted lists of its best.
-#include "gpu/kernels/attend.cuh"
-#include "gpu/kernels/attention.h"
+#include "gpu/kernels/gate.cuh"
+#include "gpu/ptx/arithmetic.cuh"
 
 namespace mc::gpu {
 
@@ -34,65 +34,13 @@ MC_KERNEL(moba_centroids, (kThreads))(MC_PARAM(CentroidArgs) args) {
 
 namespace {
 
-constexpr int kNone = -1;
-
-/// The best blocks of one row among those that a thread has seen, best first.
-struct Best {
-  float score[kChosenMax];
-  int32_t block[kChosenMax];
-
-  MC_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < kChosenMax; ++i) {
-      score[i] = kMinusInf;
-      block[i] = kNone;
-    }
-  }
-  MC_DEVICE void offer(float s, int32_t b) {
-    if (!(s == s)) s = kMinusInf;
-    if (!mc::attn::chosen_before(s, b, score[kChosenMax - 1], block[kChosenMax - 1])) return;
-#pragma unroll
-    for (int i = 0; i < kChosenMax; ++i) {
-      if (!mc::attn::chosen_before(s, b, score[i], block[i])) continue;
-      const float old_score = score[i];
-      const int32_t old_block = block[i];
-      score[i] = s;
-      block[i] = b;
-      s = old_score;
-      b = old_block;
-    }
-  }
-  MC_DEVICE void drop_first() {
-#pragma unroll
-    for (int i = 0; i + 1 < kChosenMax; ++i) {
-      score[i] = score[i + 1];
-      block[i] = block[i + 1];
-    }
-    score[kChosenMax - 1] = kMinusInf;
-    block[kChosenMax - 1] = kNone;
-  }
-};
-
 /// Merges the lists of the four threads of a row and writes the first `count`, ascending, then -1.
 MC_DEVICE void write_choice(Best& best, int count, int32_t* out) {
   int32_t winners[kChosenMax];
 #pragma unroll
   for (int i = 0; i < kChosenMax; ++i) {
     winners[i] = kNone;
-    if (i >= count) continue;
-    float score = best.score[0];
-    int32_t block = best.block[0];
-#pragma unroll
-    for (int by = 1; by <= 2; by *= 2) {
-      const float other = ptx::shuffle_xor(score, by);
-      const int32_t other_block = ptx::shuffle_xor(block, by);
-      if (mc::attn::chosen_before(other, other_block, score, block)) {
-        score = other;
-        block = other_block;
-      }
-    }
-    winners[i] = block;
-    if (block != kNone && block == best.block[0]) best.drop_first();
+    if (i < count) winners[i] = best.pop<4>().block;
   }
   if (out == nullptr || ptx::tid_x() % 4 != 0) return;
 #pragma unroll
@@ -135,23 +83,14 @@ MC_DEVICE void choose(const GateArgs& args) {
   best[0].clear();
   best[1].clear();
   const int64_t blocks = sequence.kv_len / sequence.mode.block;
-  int64_t most = max(candidates[0], candidates[1]);
+  offer_blocks<kDim>(best, q, candidates, 0, 8, [&](uint32_t (&b)[kDim / 16][2], int64_t block) {
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(sequence.centroids + (kv_head * blocks + block) * kDim);
 #pragma unroll
-  for (int by = 16; by > 0; by /= 2) most = max(most, ptx::shuffle_xor(most, by));
-  for (int64_t block = 0; block < most; block += 8) {
-    float s[4] = {0, 0, 0, 0};
-    const int64_t mine = min(block + lane / 4, blocks - 1);
-    const uint32_t* row = reinterpret_cast<const uint32_t*>(sequence.centroids + (kv_head * blocks + mine) * kDim);
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step)
-      ptx::mma_16816(s, q[step], ptx::load(row + step * 8 + lane % 4), ptx::load(row + step * 8 + 4 + lane % 4));
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const int64_t candidate = block + 2 * (lane % 4) + (v & 1);
-      if (candidate < candidates[v / 2])
-        best[v / 2].offer(ptx::has_fault(Fault::smallest_chosen) ? -s[v] : s[v], static_cast<int32_t>(candidate));
+    for (int step = 0; step < kDim / 16; ++step) {
+      b[step][0] = ptx::load(row + step * 8 + lane % 4);
+      b[step][1] = ptx::load(row + step * 8 + 4 + lane % 4);
     }
-  }
+  });
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     write_choice(best[half], min(args.chosen, sequence.mode.top_k - 1),

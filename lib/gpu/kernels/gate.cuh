@@ -1,0 +1,95 @@
+// The parts of MoBA's gate (arXiv:2502.13189, section 2.2) that the kernels share: a warp scores 16 rows against 8
+// blocks at a time by mma.sync, and each thread keeps sorted lists of its best. Scores have equal bits in all kernels.
+#pragma once
+
+#include "gpu/kernels/attention.h"
+#include "gpu/ptx/memory.cuh"
+#include "gpu/ptx/warp.cuh"
+
+namespace mc::gpu {
+
+constexpr int kNone = -1;
+
+struct Choice {
+  float score;
+  int32_t block;
+};
+
+/// The best blocks of one row among those that a thread has seen, best first.
+struct Best {
+  float score[kChosenMax];
+  int32_t block[kChosenMax];
+
+  MC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < kChosenMax; ++i) {
+      score[i] = kMinusInf;
+      block[i] = kNone;
+    }
+  }
+  MC_DEVICE void offer(float s, int32_t b) {
+    if (!(s == s)) s = kMinusInf;
+    if (!mc::attn::chosen_before(s, b, score[kChosenMax - 1], block[kChosenMax - 1])) return;
+#pragma unroll
+    for (int i = 0; i < kChosenMax; ++i) {
+      if (!mc::attn::chosen_before(s, b, score[i], block[i])) continue;
+      const float old_score = score[i];
+      const int32_t old_block = block[i];
+      score[i] = s;
+      block[i] = b;
+      s = old_score;
+      b = old_block;
+    }
+  }
+  /// The best of `kThreadsOfRow` neighbouring threads, which all get it. Its own thread drops it.
+  template <int kThreadsOfRow>
+  MC_DEVICE Choice pop() {
+    Choice out{score[0], block[0]};
+#pragma unroll
+    for (int by = 1; by < kThreadsOfRow; by *= 2) {
+      const float other = ptx::shuffle_xor(out.score, by);
+      const int32_t other_block = ptx::shuffle_xor(out.block, by);
+      if (mc::attn::chosen_before(other, other_block, out.score, out.block)) out = {other, other_block};
+    }
+    if (out.block != kNone && out.block == block[0]) drop_first();
+    return out;
+  }
+
+ private:
+  MC_DEVICE void drop_first() {
+#pragma unroll
+    for (int i = 0; i + 1 < kChosenMax; ++i) {
+      score[i] = score[i + 1];
+      block[i] = block[i + 1];
+    }
+    score[kChosenMax - 1] = kMinusInf;
+    block[kChosenMax - 1] = kNone;
+  }
+};
+
+/// Offers the blocks first .. first + 7, first + stride .. of one KV head to the rows g and g + 8 (g = lane / 4) of a
+/// warp, up to each row's candidates. `centroids(b, block)` fills in the thread's part of a centroid, the B fragment of
+/// each product.
+template <int kDim, class Centroids>
+MC_DEVICE void offer_blocks(Best (&best)[2], const uint32_t (&q)[kDim / 16][4], const int64_t (&candidates)[2],
+                            int64_t first, int64_t stride, const Centroids& centroids) {
+  const int lane = ptx::tid_x() % 32;
+  int64_t most = max(candidates[0], candidates[1]);
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) most = max(most, ptx::shuffle_xor(most, by));
+  for (int64_t block = first; block < most; block += stride) {
+    float s[4] = {0, 0, 0, 0};
+    uint32_t b[kDim / 16][2];
+    centroids(b, min(block + lane / 4, most - 1));
+#pragma unroll
+    for (int step = 0; step < kDim / 16; ++step) ptx::mma_16816(s, q[step], b[step][0], b[step][1]);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const int64_t candidate = block + 2 * (lane % 4) + (v & 1);
+      if (candidate < candidates[v / 2])
+        best[v / 2].offer(ptx::has_fault(Fault::smallest_chosen) ? -s[v] : s[v], static_cast<int32_t>(candidate));
+    }
+  }
+}
+
+}  // namespace mc::gpu
