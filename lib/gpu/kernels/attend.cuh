@@ -140,16 +140,14 @@ template <int kDim>
 struct Accumulator {
   float o[kDim / 8][4];
   float m[2], d[2];
-};
 
-/// The state of no keys.
-template <int kDim>
-MC_DEVICE void clear(Accumulator<kDim>& acc) {
+  MC_DEVICE void clear() {
 #pragma unroll
-  for (int n = 0; n < kDim / 2; ++n) acc.o[n / 4][n % 4] = 0;
-  acc.m[0] = acc.m[1] = kMinusInf;
-  acc.d[0] = acc.d[1] = 0;
-}
+    for (int n = 0; n < kDim / 2; ++n) o[n / 4][n % 4] = 0;
+    m[0] = m[1] = kMinusInf;
+    d[0] = d[1] = 0;
+  }
+};
 
 /// s = q k^T over `kKeys` keys of a stage from row `key0`: s[n] holds keys key0 + 8n ..
 template <int kDim, int kKeys>
@@ -308,6 +306,24 @@ MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, const 
   }
 }
 
+/// Two elements of a row's output as its splits are merged one after another.
+struct Merged {
+  float m = kMinusInf, d = 0, low = 0, high = 0;
+
+  MC_DEVICE void add(float their_m, float their_d, float their_low, float their_high) {
+    const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
+    const float keep = ptx::exp2_approx(m - base), share = ptx::exp2_approx(their_m - base);
+    m = top;
+    d = d * keep + their_d * share;
+    low = low * keep + their_low * share;
+    high = high * keep + their_high * share;
+  }
+  MC_DEVICE void store(uint16_t* out) const {
+    const float inverse = d > 0 ? 1 / d : 0;
+    ptx::store(reinterpret_cast<uint32_t*>(out), ptx::pack_bf16(low * inverse, high * inverse));
+  }
+};
+
 /// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.
 template <int kDim>
 MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
@@ -439,7 +455,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   uint32_t q[kDim / 16][4];
   load_queries<kDim, kRows>(args, sequence, kv_head, first_row, base, warp_row, q);
   Accumulator<kDim> acc;
-  clear(acc);
+  acc.clear();
 
   int32_t tile;
   const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile);

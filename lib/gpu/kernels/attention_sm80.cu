@@ -25,20 +25,13 @@ MC_KERNEL(attention_combine, (kThreads))(MC_PARAM(AttentionArgs) args, int32_t h
   const int64_t row = int64_t{sequence.first_token} * args.q_heads + own_row;
   const int column = 2 * ptx::tid_x();
   if (sequence.splits == 1 || own_row >= int64_t{sequence.tokens} * args.q_heads || column >= head_dim) return;
-  float m = kMinusInf, d = 0, low = 0, high = 0;
+  Merged merged;
   for (int split = 0; split < sequence.splits; ++split) {
     const int64_t at = split * rows + row;
-    const float their_m = ptx::load(args.split_m + at);
-    const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
-    const float keep = ptx::exp2_approx(m - base), add = ptx::exp2_approx(their_m - base);
-    m = top;
-    d = d * keep + ptx::load(args.split_d + at) * add;
-    low = low * keep + ptx::load(args.split_o + at * head_dim + column) * add;
-    high = high * keep + ptx::load(args.split_o + at * head_dim + column + 1) * add;
+    const float* o = args.split_o + at * head_dim + column;
+    merged.add(ptx::load(args.split_m + at), ptx::load(args.split_d + at), ptx::load(o), ptx::load(o + 1));
   }
-  const float inverse = d > 0 ? 1 / d : 0;
-  ptx::store(reinterpret_cast<uint32_t*>(args.out + row * head_dim + column),
-             ptx::pack_bf16(low * inverse, high * inverse));
+  merged.store(args.out + row * head_dim + column);
 }
 
 }  // namespace mc::gpu

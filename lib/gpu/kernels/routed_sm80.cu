@@ -64,7 +64,7 @@ MC_DEVICE void attend_item(const AttentionArgs& args) {
     const Row rows[2] = {{.end = INT32_MAX, .index = own.has(lane / 4) ? 0 : -1},
                          {.end = INT32_MAX, .index = own.has(lane / 4 + 8) ? 0 : -1}};
     Accumulator<kDim> acc;
-    clear(acc);
+    acc.clear();
     const bool stays = pass > 0 && tiles <= 2;
     if (!stays) load_tile<kDim>(args.pool, sequence, kv_head, first_tile, base + Layout::kStages);
     ptx::cp_async_commit();
