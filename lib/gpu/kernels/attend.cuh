@@ -90,7 +90,24 @@ struct Walk {
       tile = ++block * tiles_of_block;
     return tile < end ? tile : end;
   }
+
+  /// MoBA: needed tile number `rank`, which exists.
+  MC_DEVICE int32_t nth(int32_t rank) const {
+    uint32_t word = needed;
+    uint32_t blocks = ptx::load_shared_u32(word);
+    for (; rank >= ptx::popcount(blocks) * tiles_of_block; blocks = ptx::load_shared_u32(word += 4))
+      rank -= ptx::popcount(blocks) * tiles_of_block;
+    for (int before = rank / tiles_of_block; before > 0; --before) blocks &= blocks - 1;
+    const auto first = static_cast<int32_t>((word - needed) * 8) + ptx::lowest_bit(blocks);
+    return first * tiles_of_block + rank % tiles_of_block;
+  }
 };
+
+/// The number of needed tiles before tile `end` when the rows need `blocks` MoBA blocks, the one before `end` among
+/// them.
+MC_DEVICE int32_t tiles_of_blocks(int32_t blocks, int32_t tiles_of_block, int32_t end) {
+  return blocks * tiles_of_block - ((end + tiles_of_block - 1) / tiles_of_block * tiles_of_block - end);
+}
 
 /// Sets the bits of the MoBA blocks that any of the tile's rows needs. `bits` is zeroed here; the caller synchronises
 /// before it reads them.
@@ -411,10 +428,22 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
     ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
 }
 
+/// Splits of one sequence have equal numbers of needed tiles instead of equal ranges of keys.
+MC_DEVICE void share_union(Walk& walk, int split, int splits, int32_t& first) {
+  const int32_t blocks = (walk.end + walk.tiles_of_block - 1) / walk.tiles_of_block;
+  int32_t count = 0;
+  for (int32_t at = 0; at < blocks; at += 32) count += ptx::popcount(ptx::load_shared_u32(walk.needed + at / 8));
+  const int32_t tiles = tiles_of_blocks(count, walk.tiles_of_block, walk.end);
+  const int32_t each = (tiles + splits - 1) / splits, begin = split * each, end = min(begin + each, tiles);
+  const int repeated = ptx::has_fault(Fault::splits_overlap) && split > 0 ? 1 : 0;
+  first = begin < end ? walk.nth(begin - repeated) : walk.end;
+  if (begin < end) walk.end = walk.nth(end - 1) + 1;
+}
+
 /// The tiles of split `split` of the sequence's, of the rows' tiles [first, end). kOwn: of their own keys alone.
 template <bool kOwn>
 MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int first_row, int rows, int split,
-                       uint32_t needed, int32_t& first) {
+                       uint32_t needed, int32_t& first, bool shares_union = false) {
   const int group = args.q_heads / args.pool.kv_heads;
   const int last = min((first_row + rows - 1) / group, sequence.tokens - 1);
   const attn::OwnKeys low = attn::own_keys(sequence.mode, sequence.q_begin + first_row / group, sequence.kv_len);
@@ -429,6 +458,10 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   walk.end = min(end, first + each);
   if (moba) walk.tiles_of_block = sequence.mode.block / kKeyTile;
   walk.needed = needed;
+  if (moba && shares_union) {
+    walk.end = end;
+    share_union(walk, split, sequence.splits, first);
+  }
   return walk;
 }
 
@@ -458,7 +491,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   acc.clear();
 
   int32_t tile;
-  const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile);
+  const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile, kRowWarps == 1);
   tile = walk.next(tile);
   uint32_t stage = base + Layout::kStages, spare = stage + 2 * Layout::kTile;
   if (tile < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, tile, stage);

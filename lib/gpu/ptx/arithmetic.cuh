@@ -90,4 +90,21 @@ MC_DEVICE uint32_t to_bits(float value) {
 #endif
 }
 
+/// The number of bits that are set (9.7.1.14, popc).
+MC_DEVICE int32_t popcount(uint32_t bits) {
+#ifdef __CUDACC__
+  return __popc(bits);
+#else
+  return std::popcount(bits);
+#endif
+}
+/// The lowest bit that is set; there is one (9.7.1.16, bfind, of the reversed bits).
+MC_DEVICE int32_t lowest_bit(uint32_t bits) {
+#ifdef __CUDACC__
+  return __ffs(static_cast<int>(bits)) - 1;
+#else
+  return std::countr_zero(bits);
+#endif
+}
+
 }  // namespace mc::gpu::ptx
