@@ -17,8 +17,13 @@
 //   reused           bytes are written that an unfinished wgmma or bulk store reads        9.7.15.7
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace mc::gpu::emu {
@@ -119,6 +124,28 @@ class Order {
   std::vector<Lanes> warps_;
 };
 
+/// An array of `count` zeroed objects, whose memory the system gives when it is touched: a kernel touches little of the
+/// shared memory that it may use.
+template <class T>
+class ZeroedArray {
+ public:
+  explicit ZeroedArray(size_t count)
+      : at_(static_cast<T*>(std::calloc(std::max<size_t>(count, 1), sizeof(T)))), size_(count) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (at_ == nullptr) throw std::bad_alloc();
+  }
+  size_t size() const { return size_; }
+  T& operator[](size_t i) { return at_.get()[i]; }
+  const T& operator[](size_t i) const { return at_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(T* at) const { std::free(at); }
+  };
+  std::unique_ptr<T, Free> at_;
+  size_t size_;
+};
+
 /// The shared memory of one CTA: who wrote and read each word last, and what owns it.
 class Shadow {
  public:
@@ -174,8 +201,8 @@ class Shadow {
   // Most accesses touch whole chunks of 16 bytes. The first word of a chunk has the state of all four until an access
   // to a part of the chunk splits it.
   std::vector<uint8_t> split_;  // by chunk
-  std::vector<Word> words_;     // by place(): the first words of all chunks are neighbours
-  std::vector<Read> reads_;     // [place][warp]
+  ZeroedArray<Word> words_;     // by place(): the first words of all chunks are neighbours
+  ZeroedArray<Read> reads_;     // [place][warp]
 };
 
 }  // namespace mc::gpu::emu
