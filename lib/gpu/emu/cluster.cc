@@ -126,6 +126,7 @@ Target resolve(uint32_t address) {
 
 uint32_t mapa(uint32_t address, uint32_t rank, const Where& where) {
   if (!begin(Instruction::mapa, where)) return address;
+  rank = mutated(rank);
   if (rank >= running_cta().cluster.ctas.size()) fail("cluster", "the cluster has no CTA " + std::to_string(rank));
   return (rank + 1) << 24 | address;
 }
