@@ -10,10 +10,14 @@
 #include "base/assert.h"
 #include "base/extent.h"
 #include "gpu/arena.h"
+#include "gpu/kernels/decode.h"
 #include "gpu/routed.h"
 
 namespace mc::gpu {
 namespace {
+
+static_assert(kClusterSplitsMax == kSplitsMax);
+static_assert(kClusterRows == kDecodeRowsMax);
 
 Error limit(const std::string& text, Code code = Code::unsupported) {
   return {code, "attention on a GPU: " + text};
@@ -129,10 +133,9 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
 void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {
   sequences_.clear();
   longest_ = total_ = chosen_ = 0;
-  blocks_ = 0, pages_ = 1;
+  pages_ = 1;
   for (SequenceRows& s : sequences) {
     longest_ = std::max(longest_, s.tokens);
-    blocks_ = std::max(blocks_, blocks_of(s));
     if (s.mode.kind == attn::ModeKind::moba) chosen_ = std::max(chosen_, s.mode.top_k - 1);
     for (const int32_t page : s.pages) pages_ = std::max(pages_, static_cast<uint64_t>(page) + 1);
     const int32_t first = std::exchange(total_, total_ + s.tokens);
@@ -143,7 +146,6 @@ void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {
 /// Sorts the sequences by the kernel that they take.
 void AttentionBatch::form_groups() {
   groups_.clear();
-  splits_ = 1, split_tokens_ = 0;
   const auto kernel_of = [&](const Placed& s) { return choose(*device_, shape_, s.rows); };
   // Decode rows are the first ones.
   std::ranges::stable_sort(sequences_, {}, [&](const Placed& s) {
@@ -155,13 +157,46 @@ void AttentionBatch::form_groups() {
     const AttentionKernel kernel = kernel_of(s);
     if (groups_.empty() || groups_.back().kernel != kernel) groups_.push_back({.kernel = kernel, .first = i});
     Group& group = groups_.back();
-    if (s.rows.splits == 0) s.rows.splits = kernel == AttentionKernel::decode ? splits_of(s.rows) : 1;
+    const bool decodes = kernel == AttentionKernel::decode || kernel == AttentionKernel::cluster;
+    if (s.rows.splits == 0) s.rows.splits = decodes ? splits_of(s.rows) : 1;
     if (group.is_routed()) s.rows.splits = 1;  // the key blocks are what CTAs share
-    if (s.rows.splits > 1) split_tokens_ = std::max(split_tokens_, s.first + s.rows.tokens);
     ++group.count;
     group.longest = std::max(group.longest, s.rows.tokens);
     group.splits = std::max(group.splits, s.rows.splits);
-    splits_ = std::max(splits_, s.rows.splits);
+  }
+  for (Group& group : groups_)
+    if (suits_cluster(group)) group.kernel = AttentionKernel::cluster;
+  count_workspace();
+}
+
+/// Whether clusters take decode rows: where they save launches, and all of them run at the same time, one CTA on a
+/// multiprocessor. The bits of a row do not depend on it.
+bool AttentionBatch::suits_cluster(const Group& group) const {
+  if (shape_.kernel != AttentionKernel::automatic || group.kernel != AttentionKernel::decode) return false;
+  const auto end = sequences_.begin() + static_cast<ptrdiff_t>(group.first + group.count);
+  const bool is_moba = std::any_of(sequences_.begin() + static_cast<ptrdiff_t>(group.first), end,
+                                   [](const Placed& s) { return s.rows.mode.kind == attn::ModeKind::moba; });
+  const size_t ctas = group.count * shape_.layout.kv_heads * kClusterCtas;
+  return device_->capability() == 90 && (group.splits > 1 || is_moba) &&
+         ctas <= static_cast<size_t>(device_->facts().processors);
+}
+
+/// Splits, centroids and a selection have memory on the device unless clusters keep them.
+void AttentionBatch::count_workspace() {
+  splits_ = 1, split_tokens_ = 0, gated_ = 0, blocks_ = 0, has_gate_ = false;
+  for (const Group& group : groups_) {
+    if (group.kernel == AttentionKernel::cluster) {
+      MC_ASSERT_EQ(group.first, gated_);
+      gated_ += group.count;
+      continue;
+    }
+    splits_ = std::max(splits_, group.splits);
+    for (size_t i = group.first; i < group.first + group.count; ++i) {
+      const Placed& s = sequences_[i];
+      if (s.rows.splits > 1) split_tokens_ = std::max(split_tokens_, s.first + s.rows.tokens);
+      blocks_ = std::max(blocks_, blocks_of(s.rows));
+      has_gate_ = has_gate_ || (chosen_ > 0 && s.rows.mode.kind == attn::ModeKind::moba);
+    }
   }
 }
 
@@ -180,16 +215,17 @@ void AttentionBatch::round_up_sizes() {
   MC_ASSERT(longest_ == 1 && groups_.size() == 1);
   Group& all = groups_.front();
   total_ = split_tokens_ = static_cast<int32_t>(sequences_.size());
-  splits_ = all.splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(splits_)));
+  all.splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(all.splits)));
+  if (all.kernel != AttentionKernel::cluster) splits_ = all.splits;
   blocks_ = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks_)));
   static_assert(std::has_single_bit(static_cast<uint32_t>(kSplitsMax)));
 }
 
 AttentionBatch::Parts AttentionBatch::place() const {
   size_t pages = 0, blocks = 0;
-  for (const Placed& s : sequences_) {
-    pages += s.rows.pages.size();
-    blocks += static_cast<size_t>(blocks_of(s.rows));
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    pages += sequences_[i].rows.pages.size();
+    if (i >= gated_) blocks += static_cast<size_t>(blocks_of(sequences_[i].rows));
   }
   if (shape_.is_rounded) pages = round_count(pages), blocks = round_count(blocks);
   const size_t dim = shape_.layout.head_dim;
@@ -201,7 +237,7 @@ AttentionBatch::Parts AttentionBatch::place() const {
   out.sequences = take((sequences_.size() + routed_->pieces().size()) * sizeof(Sequence));
   out.routing = take(routed_->pieces().size() * sizeof(Routing));
   out.centroids = take(shape_.layout.kv_heads * blocks * dim * 2);
-  out.selection = take(rows_of(total_) * static_cast<size_t>(chosen_) * sizeof(int32_t));
+  out.selection = take(has_gate_ ? rows_of(total_) * static_cast<size_t>(chosen_) * sizeof(int32_t) : 0);
   out.split_o = take(states * dim * sizeof(float));
   out.split_m = take(states * sizeof(float));
   out.split_d = take(states * sizeof(float));
@@ -245,11 +281,13 @@ Result<void> AttentionBatch::copy_tables() {
   std::vector<std::byte> bytes(at_.routing + pieces * sizeof(Routing));
   size_t pages = at_.pages, centroids = at_.centroids;
   std::vector<Sequence> table;
-  for (const Placed& placed : sequences_) {
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const Placed& placed = sequences_[i];
     const SequenceRows& s = placed.rows;
     table.push_back(sequence_of(placed, pages, centroids));
     if (!s.pages.empty()) std::memcpy(&bytes[pages], s.pages.data(), s.pages.size() * sizeof(int32_t));
     pages += s.pages.size() * sizeof(int32_t);
+    if (i < gated_) continue;
     centroids += shape_.layout.kv_heads * static_cast<size_t>(blocks_of(s)) * shape_.layout.head_dim * 2;
   }
   MC_ASSERT_LE(pages, at_.sequences);
@@ -270,15 +308,15 @@ Result<void> AttentionBatch::copy_tables() {
 
 Result<void> AttentionBatch::run_gate(const AttentionArgs& args) {
   const ExtentLayout& layout = shape_.layout;
-  const auto sequences = static_cast<uint32_t>(sequences_.size());
+  const auto sequences = static_cast<uint32_t>(sequences_.size() - gated_);
   if (blocks_ > 0) {
     const CentroidArgs centroids{
-        .pool = args.pool, .sequences = args.sequences, .head_dim = static_cast<int32_t>(layout.head_dim)};
+        .pool = args.pool, .sequences = args.sequences + gated_, .head_dim = static_cast<int32_t>(layout.head_dim)};
     MC_CHECK(device_->launch("moba_centroids", {.grid = {static_cast<uint32_t>(blocks_), layout.kv_heads, sequences}},
                              bytes_of(centroids)));
   }
   const GateArgs gate{.pool = args.pool,
-                      .sequences = args.sequences,
+                      .sequences = args.sequences + gated_,
                       .q_heads = shape_.q_heads,
                       .chosen = args.chosen,
                       .q = args.q,
@@ -357,6 +395,21 @@ Result<void> AttentionBatch::run_wave(const Group& group, const RoutedWave& wave
                          bytes_of(args));
 }
 
+/// A cluster for each tile of rows, KV head and sequence: gate, attention and merge in one launch. It writes the
+/// selection for the caller alone: in the batch's own memory there is no room for it.
+Result<void> AttentionBatch::run_cluster(const Group& group, const AttentionArgs& args) {
+  const ExtentLayout& layout = shape_.layout;
+  const uint32_t tiles = (static_cast<uint32_t>(group.longest) * heads_of_group() + kClusterRows - 1) / kClusterRows;
+  const struct {
+    AttentionArgs args;
+    int32_t keeps_selection;
+  } params{args, reinterpret_cast<uint64_t>(args.selection) != memory_.address() + at_.selection};
+  return device_->launch(kernel_name("attention_cluster", layout),
+                         {.grid = {tiles * kClusterCtas, layout.kv_heads, static_cast<uint32_t>(group.count)},
+                          .dynamic_shared = cluster_shared(layout.head_dim, static_cast<uint32_t>(group.splits))},
+                         bytes_of(params).first(sizeof(AttentionArgs) + 4));
+}
+
 Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
   if (total_ == 0) return {};
   const ExtentLayout& layout = shape_.layout;
@@ -380,7 +433,7 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .split_m = device_pointer<float>(base + at_.split_m),
       .split_d = device_pointer<float>(base + at_.split_d),
       .routing = device_pointer<const Routing>(base + at_.routing)};
-  if (chosen_ > 0) MC_CHECK(run_gate(args));
+  if (has_gate_) MC_CHECK(run_gate(args));
   for (const Group& group : groups_)
     if (group.longest > 0) MC_CHECK(run_group(group, args));
   return {};
@@ -392,6 +445,7 @@ Result<void> AttentionBatch::run_group(const Group& group, AttentionArgs args) {
   if (group.is_routed()) return {};
   args.sequences += group.first;
   args.splits = group.splits;
+  if (group.kernel == AttentionKernel::cluster) return run_cluster(group, args);
   MC_CHECK(run_kernel(group, args));
   if (group.splits == 1) return {};
   struct {

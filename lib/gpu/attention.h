@@ -1,7 +1,8 @@
 // Attention of a batch on a device: what the kernels of lib/gpu/kernels compute, in the meaning of lib/attn (attn/
 // args.h, attn/visible.h). Prefill and decode are one call; they differ in the rows of a sequence. A batch may have
 // both: chunks of prompts, each of its own length, beside decode rows. The kernel of a sequence follows from the rows
-// of that sequence alone, so its result has equal bits in every batch.
+// of that sequence alone, so its result has equal bits in every batch. Few decode rows may take clusters in place of
+// the decode kernel, the gate and the merge: the bits of both ways are equal.
 //
 // MoBA prefill has two ways. The rows of a tile read the union of their blocks and mask what they did not choose; or
 // each block reads the rows that chose it (gpu/routed.h), which costs an index and a merge and skips what nobody chose.
@@ -34,6 +35,7 @@ enum class AttentionKernel : uint8_t {
   automatic,  // by the rows and the device
   prefill,    // 64 rows of a KV head share what they read
   decode,     // 16 rows; the keys of a tile go to different warps
+  cluster,    // the rows, choices and bits of decode in one launch: compute capability 9.0 alone
   hopper,     // prefill by TMA and wgmma: compute capability 9.0 alone
   routed,     // MoBA prefill by key blocks, 16 rows of a list at a time; prefill where a sequence is not MoBA
   wide,       // likewise by TMA and wgmma, 64 rows of a list at a time; hopper where a sequence is not MoBA
@@ -122,6 +124,8 @@ class AttentionBatch {
   void place_sequences(std::vector<SequenceRows> sequences);
   void form_groups();
   void plan_routed();
+  bool suits_cluster(const Group& group) const;
+  void count_workspace();
   void round_up_sizes();
   Parts place() const;
   Result<void> reserve(size_t bytes);
@@ -130,6 +134,7 @@ class AttentionBatch {
   size_t rows_of(int32_t tokens) const { return static_cast<size_t>(tokens) * static_cast<size_t>(shape_.q_heads); }
   Result<void> run_gate(const AttentionArgs& args);
   Result<void> run_kernel(const Group& group, const AttentionArgs& args);
+  Result<void> run_cluster(const Group& group, const AttentionArgs& args);
   Result<void> run_group(const Group& group, AttentionArgs args);
   LaunchShape tiles_of(uint32_t rows, int32_t tokens, size_t sequences) const;
   Result<void> launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args);
@@ -147,8 +152,11 @@ class AttentionBatch {
   int32_t longest_ = 0, total_ = 0;  // rows: tokens of a sequence, of all
   int32_t split_tokens_ = 0;         // behind them, no sequence has splits
   int32_t splits_ = 1, chosen_ = 0;  // the most of a sequence
-  int64_t blocks_ = 0;               // complete MoBA blocks of the longest sequence
-  uint64_t pages_ = 0;               // of the pool, as far as the batch reads it
+  // Sequences from this one on need the gate's kernels, centroids and selection. A cluster has those of its own.
+  size_t gated_ = 0;
+  bool has_gate_ = false;  // one of them is MoBA's
+  int64_t blocks_ = 0;     // complete MoBA blocks of the longest one
+  uint64_t pages_ = 0;     // of the pool, as far as the batch reads it
 };
 
 }  // namespace mc::gpu

@@ -1,5 +1,6 @@
 // The table of the kernels that the host compiler compiled.
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/decode.h"
 #include "gpu/kernels/draw.h"
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/kernels.h"
@@ -27,6 +28,8 @@ void moba_wide_d64(const AttentionArgs& args, const TensorMap& k_map, const Tens
 void moba_wide_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_merge_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_merge_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void attention_cluster_d64(const AttentionArgs& args, int32_t keeps_selection);
+void attention_cluster_d128(const AttentionArgs& args, int32_t keeps_selection);
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
@@ -88,6 +91,8 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("moba_wide_d128", kHopperThreads, moba_wide_d128),
       emu::make_kernel("moba_merge_hopper_d64", kHopperThreads, moba_merge_hopper_d64),
       emu::make_kernel("moba_merge_hopper_d128", kHopperThreads, moba_merge_hopper_d128),
+      emu::make_kernel("attention_cluster_d64", kThreads, attention_cluster_d64, kClusterCtas),
+      emu::make_kernel("attention_cluster_d128", kThreads, attention_cluster_d128, kClusterCtas),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
       emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
       emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "gpu/devices.h"
+#include "gpu/emulated.h"
 #include "gpu/routed.h"
 #include "test.h"
 
@@ -16,15 +17,18 @@ namespace {
 
 constexpr ExtentLayout kLayout{.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
 constexpr int32_t kQHeads = 2;
+constexpr int kSequencesMax = 20;
 
 /// A pool of random pages on the emulated device, and one random query a sequence.
 struct Pool {
+  std::shared_ptr<EmulatedDriver> driver;
   std::unique_ptr<Device> device;
   DeviceBuffer pages, q, out;
   std::vector<std::byte> host;
 
-  explicit Pool(int64_t count) {
-    device = *open_device({.kind = DeviceKind::emu});
+  explicit Pool(int64_t count, int capability = 90) {
+    driver = std::make_shared<EmulatedDriver>(EmulatedHost{.capability = capability});
+    device = *Device::open(driver, 0);
     Rng rng(7);
     Parallel parallel(1);
     host.resize(static_cast<size_t>(count) * kLayout.page_bytes());
@@ -37,7 +41,7 @@ struct Pool {
                  &parallel);
     pages = *DeviceBuffer::make(*device, host.size(), "pool");
     REQUIRE_OK(device->write(pages.address(), host));
-    std::vector<bf16_t> queries(size_t{2} * kQHeads * 64);
+    std::vector<bf16_t> queries(size_t{kSequencesMax} * kQHeads * 64);
     for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
     q = *DeviceBuffer::make(*device, queries.size() * 2, "queries");
     out = *DeviceBuffer::make(*device, queries.size() * 2, "output");
@@ -52,6 +56,16 @@ struct Pool {
     std::vector<bf16_t> row(size_t{kQHeads} * 64);
     REQUIRE_OK(device->read(out.address() + sequence * row.size() * 2, std::as_writable_bytes(std::span(row))));
     return row;
+  }
+  /// Kernels that a layer of the batch launches.
+  uint64_t launches(const AttentionShape& shape, std::vector<SequenceRows> sequences) {
+    AttentionBatch batch(*device);
+    REQUIRE_OK(batch.begin(shape, std::move(sequences)));
+    REQUIRE_OK(device->finish());
+    const uint64_t before = driver->gpu().operations();
+    REQUIRE_OK(batch.attend(layer()));
+    REQUIRE_OK(device->finish());
+    return driver->gpu().operations() - before;
   }
 };
 
@@ -84,6 +98,89 @@ TEST_CASE("gpu/attention: a decode row has equal bits alone and beside a longer 
   CHECK(pool.result(1) != alone);
 }
 
+TEST_CASE("gpu/attention: a cluster has the choice and the bits of decode and its merge, over every plan and split") {
+  Pool pool(12);
+  constexpr int32_t kChosen = 4;
+  const auto selection = *DeviceBuffer::make(*pool.device, size_t{2} * kQHeads * kChosen * 4, "selection");
+  const attn::Mode modes[] = {{},
+                              {.kind = attn::ModeKind::window, .window = 70},
+                              {.kind = attn::ModeKind::moba, .block = 64, .top_k = kChosen + 1},
+                              {.kind = attn::ModeKind::moba, .block = 128, .top_k = 3},
+                              {.kind = attn::ModeKind::moba, .block = 64, .top_k = 1}};
+  for (const attn::Mode& mode : modes)
+    for (const int64_t tokens : {1, 65, 321, 740})
+      for (const int32_t splits : {3, tokens == 740 ? kSplitsMax : 0}) {
+        SequenceRows rows = row_at(tokens), other = row_at(500);
+        rows.mode = other.mode = mode;
+        rows.splits = splits;
+        const auto run = [&](AttentionKernel kernel) {
+          const std::vector<int32_t> none(size_t{2} * kQHeads * kChosen, -1);
+          REQUIRE_OK(pool.device->write(selection.address(), std::as_bytes(std::span(none))));
+          AttentionShape shape = pool.shape();
+          shape.kernel = kernel;
+          AttentionBatch batch(*pool.device);
+          AttentionLayer layer = pool.layer();
+          layer.selection = selection.address();
+          REQUIRE_OK(batch.begin(shape, {rows, other}));
+          REQUIRE_OK(batch.attend(layer));
+          std::vector<int32_t> chosen(none.size());
+          REQUIRE_OK(pool.device->read(selection.address(), std::as_writable_bytes(std::span(chosen))));
+          return std::tuple(chosen, pool.result(0), pool.result(1));
+        };
+        CAPTURE(tokens);
+        CAPTURE(mode.top_k);
+        CAPTURE(splits);
+        CHECK(run(AttentionKernel::cluster) == run(AttentionKernel::decode));
+      }
+}
+
+TEST_CASE("gpu/attention: few decode rows take one launch where many take several, with equal bits") {
+  const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  SequenceRows chooses = row_at(300), whole = row_at(540);
+  chooses.mode = moba;
+  for (const int capability : {90, 80}) {
+    Pool pool(12, capability);
+    AttentionShape shape = pool.shape();
+    CHECK(pool.launches(shape, {chooses}) == 3);         // centroids, gate, attention
+    CHECK(pool.launches(shape, {whole, chooses}) == 4);  // and the merge
+    shape.kernel = AttentionKernel::automatic;
+    const bool is_hopper = capability == 90;
+    CHECK(pool.launches(shape, {chooses}) == (is_hopper ? 1 : 3));
+    CHECK(pool.launches(shape, {whole}) == (is_hopper ? 1 : 2));
+    CHECK(pool.launches(shape, {whole, chooses}) == (is_hopper ? 1 : 4));
+    const auto one = pool.result(0), two = pool.result(1);
+    CHECK(pool.launches(shape, {row_at(512)}) == 1);
+    // The emulated GPU has 132 multiprocessors: 16 clusters run at the same time.
+    std::vector<SequenceRows> many = {whole, chooses};
+    many.resize(16, row_at(20));
+    CHECK(pool.launches(shape, many) == (is_hopper ? 1 : 4));
+    CHECK(pool.result(0) == one);
+    many.push_back(row_at(20));
+    CHECK(pool.launches(shape, many) == 4);
+    CHECK(pool.result(0) == one);
+    CHECK(pool.result(1) == two);
+  }
+}
+
+TEST_CASE("gpu/attention: a decode chunk of a group beyond one tile of rows has the bits of decode in a cluster") {
+  Pool pool(12);
+  const auto run = [&](AttentionKernel kernel) {
+    SequenceRows rows = row_at(300);
+    rows.tokens = kSequencesMax, rows.q_begin = 300 - kSequencesMax;  // 40 rows, some of which choose
+    rows.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+    rows.splits = 2;
+    AttentionShape shape = pool.shape();
+    shape.kernel = kernel;
+    AttentionBatch batch(*pool.device);
+    REQUIRE_OK(batch.begin(shape, {rows}));
+    REQUIRE_OK(batch.attend(pool.layer()));
+    std::vector<std::vector<bf16_t>> out;
+    for (size_t token = 0; token < kSequencesMax; ++token) out.push_back(pool.result(token));
+    return out;
+  };
+  CHECK(run(AttentionKernel::cluster) == run(AttentionKernel::decode));
+}
+
 TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, gives the bits of a step as it is") {
   Pool pool(12);
   const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
@@ -95,14 +192,16 @@ TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, giv
   const auto one = pool.result(0), two = pool.result(1);
   AttentionShape rounded = pool.shape();
   rounded.is_rounded = true;
-  for (const bool is_first : {true, false}) {
-    std::vector<SequenceRows> rows = {first, second};
-    if (!is_first) rows = {third, second, {}, {}};  // two rows more
-    REQUIRE_OK(batch.begin(rounded, rows));
-    REQUIRE_OK(batch.attend(pool.layer()));
-    if (is_first) CHECK(pool.result(0) == one);
-    CHECK(pool.result(1) == two);
-  }
+  for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster})
+    for (const bool is_first : {true, false}) {
+      std::vector<SequenceRows> rows = {first, second};
+      if (!is_first) rows = {third, second, {}, {}};  // two rows more
+      rounded.kernel = kernel;
+      REQUIRE_OK(batch.begin(rounded, rows));
+      REQUIRE_OK(batch.attend(pool.layer()));
+      if (is_first) CHECK(pool.result(0) == one);
+      CHECK(pool.result(1) == two);
+    }
 }
 
 TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, however its prompt is cut into chunks") {
@@ -266,12 +365,12 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
   constexpr size_t kWidth = size_t{kQHeads} * 64;
   const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
   // A decode row over two splits, the shortest chunk of a prefill kernel, the longest of a decode kernel, a row of a
-  // window, and a chunk over cached pages.
-  std::vector<SequenceRows> parts = {row_at(540), row_at(9), row_at(8), row_at(200), row_at(170)};
+  // window, a chunk over cached pages, and a decode row that chooses blocks.
+  std::vector<SequenceRows> parts = {row_at(540), row_at(9), row_at(8), row_at(200), row_at(170), row_at(400)};
   parts[1].tokens = 9, parts[1].q_begin = 0;
   parts[2].tokens = 8, parts[2].q_begin = 0;
   parts[3].mode = {.kind = attn::ModeKind::window, .window = 70};
-  parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = moba;
+  parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = parts[5].mode = moba;
   size_t tokens = 0;
   for (const SequenceRows& part : parts) tokens += static_cast<size_t>(part.tokens);
   std::vector<bf16_t> queries(tokens * kWidth);
@@ -311,7 +410,7 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
     alone[part] = run({part}, rows)[part];
     CHECK(std::any_of(alone[part].begin(), alone[part].end(), [](bf16_t x) { return x != 0; }));
   }
-  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 4}, {4, 0, 1, 3, 2}})
+  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 5, 4}, {4, 0, 1, 3, 5, 2}})
     CHECK(run(order, rows) == alone);
 }
 

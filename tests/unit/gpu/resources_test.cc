@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/decode.h"
 #include "gpu/kernels/draw.h"
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/kernels.h"
@@ -57,6 +58,7 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("moba_merge" + d).shared == attention_shared(64, dim));
     for (const char* kernel : {"attention_hopper", "moba_wide", "moba_merge_hopper"})
       CHECK(table.at(kernel + d).shared == attention_shared(128, dim) + kHopperBarrierBytes);
+    CHECK(table.at("attention_cluster" + d).shared == cluster_shared(dim));
   }
   CHECK(table.at("moba_count").shared == kCountShared);
   CHECK(table.at("moba_offsets").shared == kOffsetsShared);

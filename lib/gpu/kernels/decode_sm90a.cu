@@ -1,0 +1,410 @@
+// Decode attention in one launch (sm_90a). A cluster of kClusterCtas CTAs has the rows of one sequence and KV head, and
+// keeps everything between its steps in its own shared memory:
+//
+//   gate     each warp of the cluster scores some of the MoBA blocks and publishes its best of each row;
+//            every CTA reads the lists of all and has the choice                        cluster barrier
+//   attend   the CTAs take the splits of the sequence by turns; a split's state goes by columns to the CTAs that merge
+//            it, while the next split's tiles are on their way
+//   merge    each CTA merges its columns of all splits and writes them                 cluster barrier
+//
+// Splits, tiles, masks and sums are those of attend.cuh and attention_combine, in their order, and scores are those of
+// gate_sm80.cu: the choice and the output have the bits of those kernels. Full and window attention lack the gate.
+#include "gpu/kernels/attend.cuh"
+#include "gpu/kernels/decode.h"
+#include "gpu/kernels/gate.cuh"
+#include "gpu/ptx/cluster.cuh"
+
+namespace mc::gpu {
+namespace {
+
+constexpr int kWarps = kThreads / 32, kRows = kClusterRows;
+static_assert(kClusterCtas * kWarps == 32, "a lane reads the list of each warp of the cluster");
+
+template <int kDim>
+struct ClusterLayout {
+  static constexpr int kSlice = kDim / kClusterCtas;  // columns of the output that a CTA merges
+  static constexpr uint32_t kTile = SharedLayout<kDim, kRows>::kTile;
+  static constexpr uint32_t kState = kRows * (kSlice + 2) * 4;  // of a split, the CTA's columns
+  static constexpr uint32_t kStage0 = kRows * kDim * 2;
+  static constexpr uint32_t kScratch = kStage0 + kClusterStages * 2 * kTile;
+  static constexpr uint32_t kScores = kScratch + (kDim / 2 + 4) * kThreads * 4;  // [warp][place][row], with kLists
+  static constexpr uint32_t kLists = kScores + kWarps * kChosenMax * kRows * 4;
+  static constexpr uint32_t kChosen = kLists + kWarps * kChosenMax * kRows * 4;  // [row][place], ascending
+  static constexpr uint32_t kBits = kChosen + kRows * kClusterPlaces * 4;        // of the union
+  static constexpr uint32_t kBlocks = kBits + kUnionBlocksMax / 8;               // of the union, ascending
+  static constexpr uint32_t kMembers = kBlocks + kClusterBlocksMax * 4;          // the rows that chose each
+  static constexpr uint32_t kStates = kMembers + kClusterBlocksMax * 4;
+  static constexpr uint32_t kBytes = kStates + kClusterSplitsMax * kState;
+  static_assert(kBytes == cluster_shared(kDim));
+  /// The place of column `2 * pair + parity` of a row in a state. The rows' maxima and sums stand behind the columns.
+  MC_DEVICE static uint32_t element(int pair, int parity, int row) {
+    return static_cast<uint32_t>((parity * kSlice / 2 + pair) * kRows + row) * 4;
+  }
+};
+
+/// The cluster's rows of one sequence and KV head.
+struct Task {
+  Sequence sequence;
+  int kv_head = 0, first_row = 0, rows = 0;
+  bool is_moba = false, chooses = false;  // chooses: some row, and so the last one
+};
+
+MC_DEVICE Task task_of(const AttentionArgs& args) {
+  Task task;
+  task.sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const int group = args.q_heads / args.pool.kv_heads;
+  task.kv_head = ptx::ctaid_y();
+  task.first_row = static_cast<int>(ptx::ctaid_x() / kClusterCtas) * kRows;
+  task.rows = min(kRows, task.sequence.tokens * group - task.first_row);
+  const attn::Mode& mode = task.sequence.mode;
+  task.is_moba = mode.kind == attn::ModeKind::moba;
+  const int64_t last = task.sequence.q_begin + (task.first_row + task.rows - 1) / group;
+  task.chooses = task.is_moba && mode.top_k > 1 && last >= attn::moba_dense_below(mode.block, mode.top_k);
+  return task;
+}
+
+// ---- gate ----
+
+/// A thread's part of the centroid of a complete block, from the sums that its pages carry: moba_centroids in
+/// gate_sm80.cu.
+template <int kDim>
+struct PageCentroids {
+  const KvPool& pool;
+  const Task& task;
+
+  struct alignas(8) Pair {
+    float low, high;
+  };
+  MC_DEVICE const unsigned char* record(int64_t page) const {
+    const int64_t number = ptx::load(task.sequence.pages + page);
+    return pool.base + number * pool.page_bytes + task.kv_head * pool.head_bytes;
+  }
+  MC_DEVICE void operator()(uint32_t (&b)[kDim / 16][2], int64_t block) const {
+    const int column = ptx::tid_x() % 4, pages = task.sequence.mode.block / pool.block_tokens;
+    if (pages == 1) {
+      const auto* mean = reinterpret_cast<const uint32_t*>(record(block) + pool.kmean_offset);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) b[i / 2][i % 2] = ptx::load(mean + i * 4 + column);
+      return;
+    }
+    Pair sums[kDim / 8];
+    for (int page = 0; page < pages; ++page) {
+      const auto* one = reinterpret_cast<const Pair*>(record(block * pages + page) + pool.ksum_offset);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        const Pair pair = ptx::load(one + i * 4 + column);
+        sums[i].low = page == 0 ? pair.low : ptx::add_rn(sums[i].low, pair.low);
+        sums[i].high = page == 0 ? pair.high : ptx::add_rn(sums[i].high, pair.high);
+      }
+    }
+    const auto tokens = static_cast<float>(task.sequence.mode.block);
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i)
+      b[i / 2][i % 2] = ptx::pack_bf16(ptx::div_rn(sums[i].low, tokens), ptx::div_rn(sums[i].high, tokens));
+  }
+};
+
+/// Scores the warp's share of the blocks and publishes its best of each row, best first.
+template <int kDim>
+MC_DEVICE void publish_lists(const AttentionArgs& args, const Task& task, const uint32_t (&q)[kDim / 16][4],
+                             uint32_t base) {
+  const int lane = ptx::tid_x() % 32, warp = ptx::tid_x() / 32, group = args.q_heads / args.pool.kv_heads;
+  const attn::Mode& mode = task.sequence.mode;
+  int64_t candidates[2];
+  Best best[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int number = lane / 4 + 8 * half;
+    const int64_t position = task.sequence.q_begin + (task.first_row + number) / group;
+    const bool chooses = number < task.rows && position >= attn::moba_dense_below(mode.block, mode.top_k);
+    candidates[half] = chooses ? position / mode.block : 0;
+    best[half].clear();
+  }
+  const auto number = static_cast<int64_t>(ptx::cluster_rank() * kWarps + warp);
+  offer_blocks<kDim>(best, q, candidates, number * 8, 8 * 32, PageCentroids<kDim>{args.pool, task});
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    for (int place = 0; place < mode.top_k - 1; ++place) {
+      const Choice choice = best[half].template pop<4>();
+      const uint32_t at = ((warp * kChosenMax + place) * kRows + lane / 4 + 8 * half) * 4;
+      if (lane % 4 != 0) continue;
+      ptx::store_shared_f32(base + ClusterLayout<kDim>::kScores + at, choice.score);
+      ptx::store_shared_u32(base + ClusterLayout<kDim>::kLists + at, static_cast<uint32_t>(choice.block));
+    }
+}
+
+/// The choice of each row from the lists of all warps of the cluster: blocks in ascending order, then kNone.
+template <int kDim>
+MC_DEVICE void choose_blocks(const AttentionArgs& args, const Task& task, uint32_t base, bool keeps_selection) {
+  using Layout = ClusterLayout<kDim>;
+  const int lane = ptx::tid_x() % 32, count = task.sequence.mode.top_k - 1;
+  const uint32_t peer = ptx::map_to_rank(base, lane / kWarps);
+  for (int row = static_cast<int>(ptx::tid_x() / 32); row < task.rows; row += kWarps) {
+    Best best;
+    best.clear();
+#pragma unroll
+    for (int place = 0; place < kChosenMax; ++place) {
+      if (place >= count) continue;
+      const uint32_t at = ((lane % kWarps * kChosenMax + place) * kRows + row) * 4;
+      best.score[place] = ptx::from_bits(ptx::load_cluster_u32(peer + Layout::kScores + at));
+      best.block[place] = static_cast<int32_t>(ptx::load_cluster_u32(peer + Layout::kLists + at));
+    }
+    int32_t winners[kChosenMax], mine = kNone;
+#pragma unroll
+    for (int place = 0; place < kChosenMax; ++place) {
+      winners[place] = place < count ? best.template pop<32>().block : kNone;
+      if (place == lane) mine = winners[place];
+    }
+    int at = mine == kNone ? lane : 0;  // the empty places are the last ones
+#pragma unroll
+    for (int place = 0; place < kChosenMax; ++place)
+      if (mine != kNone && winners[place] != kNone && winners[place] < mine) ++at;
+    if (lane >= kChosenMax) continue;
+    ptx::store_shared_u32(base + Layout::kChosen + (row * kClusterPlaces + at) * 4, static_cast<uint32_t>(mine));
+    const int64_t index = row_of(args, task.sequence, task.kv_head, task.first_row + row).index;
+    if (keeps_selection && lane < count)
+      ptx::store(const_cast<int32_t*>(args.selection) + index * args.chosen + at, mine);
+  }
+}
+
+// ---- tiles ----
+
+/// The key tiles that the cluster reads, numbered in ascending order, and how splits share them.
+struct Tiles {
+  int32_t first = 0, count = 0;
+  int32_t each = 1;            // of a split
+  int32_t tiles_of_block = 0;  // of a MoBA block; 0: the tiles follow one another
+  uint32_t blocks = 0;         // shared address of the union's blocks
+
+  MC_DEVICE int32_t used_splits() const { return (count + each - 1) / each; }
+  /// The place of a tile's block in the union.
+  MC_DEVICE int32_t entry(int32_t number) const { return number / tiles_of_block; }
+  MC_DEVICE int32_t tile(int32_t number) const {
+    if (tiles_of_block == 0) return first + number;
+    const auto block = static_cast<int32_t>(ptx::load_shared_u32(blocks + entry(number) * 4));
+    return block * tiles_of_block + number % tiles_of_block;
+  }
+};
+
+/// A tile of the CTA's walk over its splits.
+struct Step {
+  int32_t split, number = 0, end = 0;
+
+  MC_DEVICE Step(const Tiles& tiles, int32_t split) : split(split) { enter(tiles); }
+  MC_DEVICE bool is_real(const Tiles& tiles) const { return number < tiles.count; }
+  MC_DEVICE bool ends_split() const { return number + 1 == end; }
+  MC_DEVICE void advance(const Tiles& tiles) {
+    if (++number < end) return;
+    split += kClusterCtas;
+    enter(tiles);
+  }
+
+ private:
+  MC_DEVICE void enter(const Tiles& tiles) {
+    number = split * tiles.each;
+    end = min(number + tiles.each, tiles.count);
+    if (ptx::has_fault(Fault::splits_overlap) && split > 0 && number < end) --number;
+  }
+};
+
+/// The blocks that any row needs, ascending, and the rows that chose each. Returns their number.
+template <int kDim>
+MC_DEVICE int32_t list_union(const AttentionArgs& args, const Task& task, uint32_t base, int32_t words) {
+  using Layout = ClusterLayout<kDim>;
+  const int32_t size = task.sequence.mode.block, thread = ptx::tid_x();
+  const int chosen = task.chooses ? task.sequence.mode.top_k - 1 : 0;
+  const auto mark = [&](int32_t block) {
+    ptx::atomic_or_shared(base + Layout::kBits + block / 32 * 4, 1u << (block % 32));
+  };
+  const auto choice = [&](int row, int at) {
+    return static_cast<int32_t>(ptx::load_shared_u32(base + Layout::kChosen + (row * kClusterPlaces + at) * 4));
+  };
+  if (thread < task.rows) {
+    const Row row = row_of(args, task.sequence, task.kv_head, task.first_row + thread);
+    for (int32_t key = row.first / size * size; key < row.end; key += size) mark(key / size);
+    for (int at = 0; at < chosen; ++at) {
+      const int32_t block = choice(thread, at);
+      if (block == kNone || (ptx::has_fault(Fault::union_misses_block) && at + 1 == chosen)) break;
+      mark(block);
+    }
+  }
+  ptx::barrier_all();
+  int32_t total = thread + 1;
+  for (int32_t wanted = thread; wanted < total; wanted += kThreads) {  // a block of the union for each thread
+    int32_t found = kNone;
+    total = 0;
+    for (int32_t word = 0; word < words; ++word) {
+      uint32_t bits = ptx::load_shared_u32(base + Layout::kBits + word * 4);
+      const int32_t here = ptx::popcount(bits);
+      if (wanted >= total && wanted < total + here) {
+        for (int32_t before = wanted - total; before > 0; --before) bits &= bits - 1;
+        found = word * 32 + ptx::lowest_bit(bits);
+      }
+      total += here;
+    }
+    if (found == kNone) break;
+    uint32_t members = 0;
+    for (int row = 0; row < task.rows; ++row)
+      for (int at = 0; at < chosen; ++at)
+        if (choice(row, at) == found) members |= 1u << row;
+    ptx::store_shared_u32(base + Layout::kBlocks + wanted * 4, static_cast<uint32_t>(found));
+    ptx::store_shared_u32(base + Layout::kMembers + wanted * 4, members);
+  }
+  ptx::barrier_all();
+  return total;
+}
+
+/// The tiles that the rows need, by the rules of walk_of().
+template <int kDim>
+MC_DEVICE Tiles tiles_of(const AttentionArgs& args, const Task& task, uint32_t base) {
+  const Sequence& s = task.sequence;
+  const int group = args.q_heads / args.pool.kv_heads;
+  const attn::OwnKeys low = attn::own_keys(s.mode, s.q_begin + task.first_row / group, s.kv_len);
+  const attn::OwnKeys high = attn::own_keys(s.mode, s.q_begin + (task.first_row + task.rows - 1) / group, s.kv_len);
+  const auto end = static_cast<int32_t>(high.end > 0 ? (high.end + kKeyTile - 1) / kKeyTile : 0);
+  Tiles tiles;
+  if (task.is_moba) {
+    tiles.tiles_of_block = s.mode.block / kKeyTile;
+    tiles.blocks = base + ClusterLayout<kDim>::kBlocks;
+    const int32_t blocks = (end + tiles.tiles_of_block - 1) / tiles.tiles_of_block;
+    tiles.count = tiles_of_blocks(list_union<kDim>(args, task, base, (blocks + 31) / 32), tiles.tiles_of_block, end);
+  } else {
+    tiles.first = static_cast<int32_t>(low.first / kKeyTile);
+    tiles.count = max(end - tiles.first, 0);
+  }
+  tiles.each = max((tiles.count + s.splits - 1) / s.splits, 1);
+  return tiles;
+}
+
+// ---- states ----
+
+/// Gives the CTAs their columns of a split's state. Warp 0 has it.
+template <int kDim>
+MC_DEVICE void push_state(const Accumulator<kDim>& acc, const Row (&rows)[2], int32_t split, uint32_t base) {
+  using Layout = ClusterLayout<kDim>;
+  const int lane = ptx::tid_x() % 32;
+  float d[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    d[half] = acc.d[half] + ptx::shuffle_xor(acc.d[half], 1);
+    d[half] += ptx::shuffle_xor(d[half], 2);
+  }
+#pragma unroll
+  for (int rank = 0; rank < kClusterCtas; ++rank) {
+    const uint32_t state = ptx::map_to_rank(base + Layout::kStates + split * Layout::kState, rank);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+      if (rows[half].index < 0) continue;
+#pragma unroll
+      for (int i = 0; i < Layout::kSlice / 8; ++i)
+#pragma unroll
+        for (int parity = 0; parity < 2; ++parity)
+          ptx::store_cluster_u32(state + Layout::element(4 * i + lane % 4, parity, row),
+                                 ptx::to_bits(acc.o[rank * (Layout::kSlice / 8) + i][2 * half + parity]));
+      if (lane % 4 != rank % 4) continue;
+      const uint32_t behind = state + (Layout::kSlice * kRows + row) * 4;
+      ptx::store_cluster_u32(behind, ptx::to_bits(acc.m[half]));
+      ptx::store_cluster_u32(behind + kRows * 4, ptx::to_bits(d[half]));
+    }
+  }
+}
+
+/// Merges the CTA's columns of all splits and writes them: two columns of a row a thread.
+template <int kDim>
+MC_DEVICE void merge_columns(const AttentionArgs& args, const Task& task, int32_t splits, uint32_t base) {
+  using Layout = ClusterLayout<kDim>;
+  const int row = ptx::tid_x() % kRows, pair = ptx::tid_x() / kRows;
+  if (row >= task.rows || pair >= Layout::kSlice / 2) return;
+  Merged merged;
+  uint32_t state = base + Layout::kStates;
+  for (int32_t split = 0; split < splits; ++split, state += Layout::kState) {
+    const uint32_t behind = state + (Layout::kSlice * kRows + row) * 4;
+    merged.add(ptx::load_shared_f32(behind), ptx::load_shared_f32(behind + kRows * 4),
+               ptx::load_shared_f32(state + Layout::element(pair, 0, row)),
+               ptx::load_shared_f32(state + Layout::element(pair, 1, row)));
+  }
+  const int64_t index = row_of(args, task.sequence, task.kv_head, task.first_row + row).index;
+  merged.store(args.out + index * kDim + ptx::cluster_rank() * Layout::kSlice + 2 * pair);
+}
+
+// ---- attention ----
+
+/// Attends to the tiles of the CTA's splits and gives away the states. A warp owns 16 keys of each tile.
+template <int kDim>
+MC_DEVICE void attend_splits(const AttentionArgs& args, const Task& task, const Tiles& tiles,
+                             const uint32_t (&q)[kDim / 16][4], uint32_t base) {
+  using Layout = ClusterLayout<kDim>;
+  const int lane = ptx::tid_x() % 32, warp = ptx::tid_x() / 32;
+  const Row rows[2] = {row_of(args, task.sequence, task.kv_head, task.first_row + lane / 4),
+                       row_of(args, task.sequence, task.kv_head, task.first_row + lane / 4 + 8)};
+  const auto stage_at = [&](int stage) { return base + Layout::kStage0 + stage * 2 * Layout::kTile; };
+  const auto load = [&](const Step& step, int stage) {
+    if (step.is_real(tiles))
+      load_tile<kDim>(args.pool, task.sequence, task.kv_head, tiles.tile(step.number), stage_at(stage));
+    ptx::cp_async_commit();
+  };
+  const auto rank = static_cast<int32_t>(ptx::cluster_rank());
+  Step now(tiles, rank), ahead(tiles, rank);
+  for (int stage = 0; stage + 1 < kClusterStages; ++stage, ahead.advance(tiles)) load(ahead, stage);
+  if (!task.chooses) ptx::cluster_wait();  // the others have started
+  Accumulator<kDim> acc;
+  acc.clear();
+  for (int stage = 0; now.is_real(tiles); stage = (stage + 1) % kClusterStages, now.advance(tiles)) {
+    ptx::cp_async_wait<kClusterStages - 2>();
+    ptx::barrier_all();  // the tile is here, and all are done with the one before, whose stage the next load fills
+    load(ahead, (stage + kClusterStages - 1) % kClusterStages);
+    ahead.advance(tiles);
+    const int32_t tile = tiles.tile(now.number);
+    uint32_t members = 0;
+    if (task.chooses) members = ptx::load_shared_u32(base + Layout::kMembers + tiles.entry(now.number) * 4);
+    if (ptx::has_fault(Fault::member_ignored)) members = 0xffffu;
+    const bool member[2] = {(members >> (lane / 4) & 1) != 0, (members >> (lane / 4 + 8) & 1) != 0};
+    float s[2][4];
+    scores<kDim, 16>(s, q, stage_at(stage), 16 * warp);
+    soften<kDim, 16>(s, acc, rows, member, tile * kKeyTile + 16 * warp, scale_of(args));
+    weigh<kDim, 16>(acc, s, stage_at(stage) + Layout::kTile, 16 * warp);
+    if (!now.ends_split()) continue;
+    merge_warps<kDim>(acc, base + Layout::kScratch);
+    if (warp == 0) push_state<kDim>(acc, rows, now.split, base);
+    acc.clear();
+  }
+}
+
+template <int kDim>
+MC_DEVICE void decode_cluster(const AttentionArgs& args, bool keeps_selection) {
+  using Layout = ClusterLayout<kDim>;
+  const uint32_t base = ptx::dynamic_shared<128>();
+  const Task task = task_of(args);
+  if (task.rows <= 0) return;  // likewise in all CTAs of the cluster
+  for (int i = ptx::tid_x(); task.is_moba && i < kUnionBlocksMax / 32; i += kThreads)
+    ptx::store_shared_u32(base + Layout::kBits + i * 4, 0);
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim, kRows>(args, task.sequence, task.kv_head, task.first_row, base, 0, q);
+  if (task.chooses) publish_lists<kDim>(args, task, q, base);
+  ptx::cluster_arrive();
+  if (task.chooses) {
+    ptx::cluster_wait();
+    choose_blocks<kDim>(args, task, base, keeps_selection && ptx::cluster_rank() == 0);
+    ptx::barrier_all();
+  }
+  const Tiles tiles = tiles_of<kDim>(args, task, base);
+  attend_splits<kDim>(args, task, tiles, q, base);
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  merge_columns<kDim>(args, task, tiles.used_splits(), base);
+}
+
+}  // namespace
+
+/// grid: (kClusterCtas * tiles of kClusterRows rows of the longest sequence, kv_heads, sequences)
+MC_CLUSTER_KERNEL(attention_cluster_d64, (kThreads, 1), kClusterCtas)
+(MC_PARAM(AttentionArgs) args, int32_t keeps_selection) {
+  decode_cluster<64>(args, keeps_selection != 0);
+}
+MC_CLUSTER_KERNEL(attention_cluster_d128, (kThreads, 1), kClusterCtas)
+(MC_PARAM(AttentionArgs) args, int32_t keeps_selection) {
+  decode_cluster<128>(args, keeps_selection != 0);
+}
+
+}  // namespace mc::gpu
