@@ -41,6 +41,14 @@ class Kernels(unittest.TestCase):
     def test_decode_equals_the_reference(self):
         self.sound("--kernel", "decode", "--tokens", "1,64,65,200", "--head-dim", "64,128", "--attention", PLANS)
 
+    def test_decode_of_a_cluster_equals_the_reference(self):
+        self.sound("--kernel", "cluster", "--tokens", "1,64,65,200", "--head-dim", "64", "--attention", PLANS)
+        self.sound("--kernel", "cluster", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
+
+    def test_the_ctas_of_a_cluster_choose_among_the_blocks_of_all(self):
+        self.sound("--kernel", "cluster", "--tokens", "4200", "--head-dim", "64", "--attention",
+                   "moba:block=64,top_k=4,moba:block=128,top_k=3")
+
     def test_prefill_equals_the_reference(self):
         self.sound("--kernel", "prefill", "--tokens", "1,63,130", "--head-dim", "64", "--attention", PLANS)
         self.sound("--kernel", "prefill", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
@@ -50,11 +58,11 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "hopper", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
 
     def test_splits_of_the_keys_merge_to_one_result(self):
-        self.sound("--kernel", "decode,prefill,hopper,mixed", "--tokens", "200", "--head-dim", "64", "--splits", "2,5",
-                   "--attention", "full,moba:block=64,top_k=2")
+        self.sound("--kernel", "decode,cluster,prefill,hopper,mixed", "--tokens", "200", "--head-dim", "64",
+                   "--splits", "2,5", "--attention", "full,moba:block=64,top_k=2")
 
     def test_many_chosen_blocks(self):
-        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "700", "--head-dim", "64",
+        self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "700", "--head-dim", "64",
                    "--attention", "moba:block=64,top_k=5")
 
     def test_moba_by_key_blocks_equals_the_reference(self):
@@ -68,8 +76,8 @@ class Kernels(unittest.TestCase):
                    "full,window:tokens=70")
 
     def test_pages_of_128_tokens(self):
-        self.sound("--kernel", "decode,prefill,hopper", "--tokens", "300", "--head-dim", "64", "--block-tokens", "128",
-                   "--attention", "full,moba:block=128,top_k=2")
+        self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "300", "--head-dim", "64",
+                   "--block-tokens", "128", "--attention", "full,moba:block=128,top_k=2")
 
 
 class Experts(unittest.TestCase):
@@ -195,8 +203,8 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "prefill", "hopper", "routed", "wide", "mixed", "experts",
-                              "model", "step", "speed"})
+                             {"instruction", "decode", "cluster", "prefill", "hopper", "routed", "wide", "mixed",
+                              "experts", "model", "step", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

@@ -31,26 +31,25 @@ namespace mc::bench {
 namespace {
 
 constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = {
-    {"prefill", gpu::AttentionKernel::prefill},
-    {"decode", gpu::AttentionKernel::decode},
-    {"hopper", gpu::AttentionKernel::hopper},
-    {"routed", gpu::AttentionKernel::routed},
-    {"wide", gpu::AttentionKernel::wide},
+    {"prefill", gpu::AttentionKernel::prefill}, {"decode", gpu::AttentionKernel::decode},
+    {"cluster", gpu::AttentionKernel::cluster}, {"hopper", gpu::AttentionKernel::hopper},
+    {"routed", gpu::AttentionKernel::routed},   {"wide", gpu::AttentionKernel::wide},
     {"mixed", gpu::AttentionKernel::automatic}};
 std::vector<std::string_view> gpu_kernels() {
   std::vector<std::string_view> names;
   for (const auto& [name, kernel] : kGpuKernelNames) names.push_back(name);
   return names;
 }
-constexpr Flag kGpuKernels{.name = "kernel",
-                           .kind = FlagKind::list,
-                           .value = "K,K",
-                           .fallback = "prefill,decode,hopper,routed,wide",
-                           .help =
-                               "prefill and decode of sm_80; hopper: prefill by TMA and wgmma; routed and wide: "
-                               "prefill and hopper of MoBA by key blocks; mixed: chunks of prompts beside decode rows, "
-                               "each with the kernel that its rows ask for",
-                           .table = gpu_kernels};
+constexpr Flag kGpuKernels{
+    .name = "kernel",
+    .kind = FlagKind::list,
+    .value = "K,K",
+    .fallback = "prefill,decode,cluster,hopper,routed,wide",
+    .help =
+        "prefill and decode of sm_80; cluster: decode in one launch and hopper: prefill by TMA "
+        "and wgmma, both of sm_90a; routed and wide: prefill and hopper of MoBA by key blocks; "
+        "mixed: chunks of prompts beside decode rows, each with the kernel that its rows ask for",
+    .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
   MC_TRY(choice, gpu::parse_device(value));
   const bool is_plain = choice == gpu::DeviceChoice{.kind = choice.kind, .index = choice.index};
@@ -409,6 +408,7 @@ struct GpuSweep {
 constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::cluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
     {gpu::AttentionKernel::routed, "moba_count", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::routed, "moba_offsets", {.attention = "moba:block=64,top_k=2", .tokens = 8300}},

@@ -16,7 +16,7 @@ namespace mc::bench {
 enum class Values : uint8_t { normal, huge, equal_keys, zeros };
 
 struct GpuShape {
-  bool decode() const { return kernel == gpu::AttentionKernel::decode; }
+  bool decode() const { return kernel == gpu::AttentionKernel::decode || kernel == gpu::AttentionKernel::cluster; }
   bool mixed() const { return kernel == gpu::AttentionKernel::automatic; }  // decode rows and chunks by turns
   gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
   int64_t tokens = 0;  // of the longest sequence

@@ -10,13 +10,17 @@ using gpu::Fault;
 using gpu::emu::Instruction;
 using Edit = gpu::emu::Mutation::Edit;
 constexpr auto kPrefill = AttentionKernel::prefill, kDecode = AttentionKernel::decode,
-               kHopper = AttentionKernel::hopper, kRouted = AttentionKernel::routed, kWide = AttentionKernel::wide;
+               kCluster = AttentionKernel::cluster, kHopper = AttentionKernel::hopper,
+               kRouted = AttentionKernel::routed, kWide = AttentionKernel::wide;
 constexpr std::string_view kPrefillEntry = "attention_prefill_d64", kDecodeEntry = "attention_decode_d64",
-                           kHopperEntry = "attention_hopper_d64", kGateEntry = "moba_gate_d64",
-                           kCentroidEntry = "moba_centroids", kCombineEntry = "attention_combine",
-                           kRoutedEntry = "moba_routed_d64", kMergeEntry = "moba_merge_d64",
-                           kWideEntry = "moba_wide_d64", kMergeHopperEntry = "moba_merge_hopper_d64";
+                           kClusterEntry = "attention_cluster_d64", kHopperEntry = "attention_hopper_d64",
+                           kGateEntry = "moba_gate_d64", kCentroidEntry = "moba_centroids",
+                           kCombineEntry = "attention_combine", kRoutedEntry = "moba_routed_d64",
+                           kMergeEntry = "moba_merge_d64", kWideEntry = "moba_wide_d64",
+                           kMergeHopperEntry = "moba_merge_hopper_d64";
 constexpr GpuRun kMoba{.attention = "moba:block=64,top_k=2"}, kMobaOfThree{.attention = "moba:block=64,top_k=3"};
+// More blocks than the first CTA scores: four warps, eight blocks each.
+constexpr GpuRun kClusterMoba{.attention = "moba:block=64,top_k=3", .tokens = 4200};
 
 constexpr GpuMutant kMutants[] = {
 #include "gpu_mutants.inc"
