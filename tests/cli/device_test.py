@@ -61,6 +61,11 @@ class Equality(unittest.TestCase):
             self.equal("--model", path, "--prompt-ids", ids, "-n", "2", "--attention", "moba:block=64,top_k=2",
                        "--chunk-tokens", "128")
 
+    def test_a_greedy_answer_behind_a_prompt_of_two_splits_is_the_cpu_s(self):
+        ids = ",".join(str(5 + i * 7 % 900) for i in range(530))
+        for plan in ("full", "moba:block=64,top_k=3", "window:tokens=520") if cluster.FULL else ("full",):
+            self.equal(*SHALLOW, "--prompt-ids", ids, "-n", "3", "--attention", plan)
+
     def test_a_greedy_answer_of_a_mixture_of_experts_is_the_cpu_s_with_and_without_a_shared_expert(self):
         shape = ["--layers", "2", "--hidden", "128", "--intermediate", "24", "--experts", "4", "--heads", "2",
                  "--head-dim", "64", "--vocab", "264", "--tied"]
