@@ -365,12 +365,15 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
   constexpr size_t kWidth = size_t{kQHeads} * 64;
   const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
   // A decode row over two splits, the shortest chunk of a prefill kernel, the longest of a decode kernel, a row of a
-  // window, a chunk over cached pages, and a decode row that chooses blocks.
-  std::vector<SequenceRows> parts = {row_at(540), row_at(9), row_at(8), row_at(200), row_at(170), row_at(400)};
+  // window, a chunk over cached pages, a decode row that chooses blocks, and a chunk that goes by key blocks.
+  std::vector<SequenceRows> parts = {row_at(540), row_at(9),   row_at(8),  row_at(200),
+                                     row_at(170), row_at(400), row_at(700)};
   parts[1].tokens = 9, parts[1].q_begin = 0;
   parts[2].tokens = 8, parts[2].q_begin = 0;
   parts[3].mode = {.kind = attn::ModeKind::window, .window = 70};
-  parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = parts[5].mode = moba;
+  parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = parts[5].mode = parts[6].mode = moba;
+  parts[6].tokens = 130, parts[6].q_begin = 570;
+  CHECK(choose_routed(kLayout, kQHeads, parts[6], kRoutedBytes, true) == AttentionKernel::routed);
   size_t tokens = 0;
   for (const SequenceRows& part : parts) tokens += static_cast<size_t>(part.tokens);
   std::vector<bf16_t> queries(tokens * kWidth);
@@ -410,7 +413,7 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
     alone[part] = run({part}, rows)[part];
     CHECK(std::any_of(alone[part].begin(), alone[part].end(), [](bf16_t x) { return x != 0; }));
   }
-  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 5, 4}, {4, 0, 1, 3, 5, 2}})
+  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 5, 6, 4}, {4, 0, 6, 1, 3, 5, 2}})
     CHECK(run(order, rows) == alone);
 }
 
