@@ -80,7 +80,7 @@ http::Response no_memory() {
   return http::error_response(err::kNotEnoughMemory, "there is not enough memory for this call; retry");
 }
 
-http::Response draining() {
+http::Response node_stopping() {
   return http::error_response(err::kDraining, "the node is stopping");
 }
 
@@ -237,14 +237,14 @@ void StoreApi::submit(http::Request request, std::string key, const http::Respon
   job.run = [this, kept = std::make_shared<const http::Request>(std::move(request)), key = std::move(key), out,
              until = job.deadline](const DoorPool::TicketPtr& ticket) { run(*kept, key, out, until, ticket); };
   job.end = [out, time = *time](DoorPool::End end) {
-    if (end == DoorPool::End::stopped) return out.respond(draining());
+    if (end == DoorPool::End::stopped) return out.respond(node_stopping());
     out.respond(http::error_response(user_error(
         err::kDeadlineExceeded,
         "deadline of " + std::to_string(time / 1ms) + " ms passed; the call may have been done or not", "key")));
   };
   switch (pool_->submit(std::move(job))) {
     case DoorPool::Admission::taken: return;
-    case DoorPool::Admission::stopping: return out.respond(with_retry(draining()));
+    case DoorPool::Admission::stopping: return out.respond(with_retry(node_stopping()));
     case DoorPool::Admission::full: break;
   }
   out.respond(with_retry(http::error_response(err::kQueueFull, "too many calls wait for the disk or for other nodes")));

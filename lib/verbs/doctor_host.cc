@@ -20,7 +20,7 @@ constexpr int kCapIpcLock = 14;
 constexpr uint64_t kFilesWanted = 4096;  // sockets and arenas of a few hundred peers
 constexpr uint64_t kMapsWanted = 65530;  // the kernel's own default
 
-std::string text_of(const std::string& path) {
+std::string file_text(const std::string& path) {
   auto text = read_file(path, size_t{1} << 20);
   return text ? std::move(*text) : std::string();
 }
@@ -30,7 +30,7 @@ std::string first_word(const std::string& text) {
 }
 
 std::optional<uint64_t> number_in(const std::string& path) {
-  auto value = parse_u64(first_word(text_of(path)));
+  auto value = parse_u64(first_word(file_text(path)));
   return value ? std::optional(*value) : std::nullopt;
 }
 
@@ -67,7 +67,8 @@ std::string carrier_netdev(const std::string& root) {
   for (const std::string& name : names_in(root + "sys/class/net", "")) {
     const std::string folder = root + "sys/class/net/" + name;
     const bool ethernet = number_in(folder + "/type") == 1;
-    if (ethernet && first_word(text_of(folder + "/operstate")) == "up" && !fs::exists(folder + "/bridge")) return name;
+    if (ethernet && first_word(file_text(folder + "/operstate")) == "up" && !fs::exists(folder + "/bridge"))
+      return name;
   }
   return {};
 }
@@ -154,19 +155,19 @@ Finding gpu(const xfer::RdmaReport& rdma) {
 
 HostFacts read_host(const std::string& root) {
   HostFacts out;
-  out.kernel = first_word(text_of(root + "proc/sys/kernel/osrelease"));
+  out.kernel = first_word(file_text(root + "proc/sys/kernel/osrelease"));
   out.memlock = limit_of(RLIMIT_MEMLOCK);
   out.open_files = limit_of(RLIMIT_NOFILE);
-  out.lock_capable = lock_capable(text_of(root + "proc/self/status"));
+  out.lock_capable = lock_capable(file_text(root + "proc/self/status"));
   out.map_count_max = number_in(root + "proc/sys/vm/max_map_count");
-  const std::string memory = text_of(root + "proc/meminfo");
+  const std::string memory = file_text(root + "proc/meminfo");
   if (!field(memory, "MemAvailable:").empty()) out.memory_available = number_field(memory, "MemAvailable:") * 1024;
   out.huge_page_bytes = number_field(memory, "Hugepagesize:") * 1024;
   out.huge_pages = number_field(memory, "HugePages_Total:");
   out.huge_pages_free = number_field(memory, "HugePages_Free:");
   const std::string pages = root + "sys/kernel/mm/transparent_hugepage/";
-  out.transparent_pages = chosen(text_of(pages + "enabled"));
-  out.shared_pages = chosen(text_of(pages + "shmem_enabled"));
+  out.transparent_pages = chosen(file_text(pages + "enabled"));
+  out.shared_pages = chosen(file_text(pages + "shmem_enabled"));
   out.numa_nodes = static_cast<unsigned>(names_in(root + "sys/devices/system/node", "node").size());
   out.netdev = carrier_netdev(root);
   out.verbs_loaded = fs::exists(root + "sys/class/infiniband_verbs");

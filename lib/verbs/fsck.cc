@@ -92,7 +92,7 @@ struct Report {
   bool repaired = false;
 };
 
-std::string text_of(const Report& report) {
+std::string report_text(const Report& report) {
   std::string out;
   const Findings& found = report.blocks;
   for (const std::string& loss : report.lost) out += "lost     " + loss + "\n";
@@ -104,7 +104,7 @@ std::string text_of(const Report& report) {
 }
 
 /// Names of values come from clients, so control characters are shown as escapes.
-std::string text_of(const host::ValueFindings& found) {
+std::string report_text(const host::ValueFindings& found) {
   std::string out;
   for (const std::string& loss : found.lost) out += "lost     values: " + loss + "\n";
   for (const auto& damage : found.damaged) {
@@ -199,13 +199,13 @@ Result<int> fsck_store(const cli::Args& args) {
   bool is_sound = true;
   if (!has_values_alone) {
     MC_TRY(report, check_blocks(directory, repairs));
-    text = text_of(report);
+    text = report_text(report);
     out = json_of(report);
     is_sound = (report.blocks.damaged.empty() && report.lost.empty()) || repairs;
   }
   if (has_values_alone || host::has_store(values)) {
     MC_TRY(found, check_values_in(has_values_alone ? directory : values, repairs));
-    text += text_of(found);
+    text += report_text(found);
     out.set("values", json_of(found));
     is_sound = is_sound && found.damaged.size() == found.dropped && (found.lost.empty() || repairs);
   }

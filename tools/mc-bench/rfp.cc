@@ -70,7 +70,7 @@ constexpr Duration kCallMax = 15s;  // one call, however loaded the machine is
 
 enum class RfpOp : uint8_t { call, lookup, calibrate };
 constexpr std::array<std::string_view, 3> kRfpOpNames = {"call", "lookup", "calibrate"};
-std::string_view to_string(RfpOp op) {
+std::string_view name_of(RfpOp op) {
   return kRfpOpNames[static_cast<size_t>(op)];
 }
 
@@ -380,7 +380,7 @@ Result<Json> measure_parameters(const cli::Args& args, RfpPair& pair, const RfpP
     if (sizes.rate(i, rates) > sizes.rate(best, rates)) best = i;
   }
   MC_TRY(writes, rate_of(pair, *window, local.first(rfp::kFetchSizes[0]), false, each));
-  Json out = Json::object({{"type", "point"}, {"op", to_string(point.op)}, {"transport", point.transport}});
+  Json out = Json::object({{"type", "point"}, {"op", name_of(point.op)}, {"transport", point.transport}});
   out.set("size_bytes", point.bytes).set("reads", std::move(reads)).set("writes_per_s", writes);
   out.set("retries_bound", rfp::retries_bound(rates[0], writes)).set("fetch_bytes", rfp::kFetchSizes[best]);
   return std::move(out.set("failed", 0));
@@ -391,7 +391,7 @@ Result<Json> measure_point(const cli::Args& args, const RfpPoint& point) {
   if (point.op == RfpOp::calibrate) return measure_parameters(args, *pair, point);
   MC_TRY(figures, run_calls(*pair, point, args.duration(kTime)));
   const double calls = static_cast<double>(std::max<uint64_t>(figures.calls, 1));
-  Json out = Json::object({{"type", "point"}, {"op", to_string(point.op)}, {"transport", point.transport}});
+  Json out = Json::object({{"type", "point"}, {"op", name_of(point.op)}, {"transport", point.transport}});
   out.set("size_bytes", point.bytes).set("depth", point.depth).set("fetch_bytes", uint64_t{point.fetch_bytes});
   out.set("retries_max", point.retries);
   if (point.blocks > 0) {
@@ -411,7 +411,7 @@ std::vector<std::string> rfp_cells(const RfpPoint& point, const Json& row) {
     return row.has(key) ? fixed(row[key].as_double(), decimals) : std::string("-");
   };
   return {point.transport,
-          std::string(to_string(point.op)),
+          std::string(name_of(point.op)),
           point.blocks > 0 ? std::to_string(point.blocks) + " blocks" : human_bytes(point.bytes),
           std::to_string(point.depth),
           number("calls_per_s", 0),

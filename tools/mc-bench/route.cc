@@ -41,16 +41,16 @@ constexpr Flag kRoutePolicy{.name = "policy",
                             .fallback = "kv-centric",
                             .help = "how requests are placed on prefill nodes",
                             .table = flags::policy_names};
-constexpr Flag kTime{.name = "time",
-                     .letter = 't',
-                     .kind = FlagKind::duration,
-                     .value = "T",
-                     .fallback = "2s",
-                     .help = "time to measure each point, at least 1ms",
-                     .check = check_measured_time};
-constexpr auto kRouteFlagTable = flags::join(
-    flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy, &kTime, &flags::kSeed, &kFormat, &flags::kOutput),
-    flags::kEveryRun);
+constexpr Flag kRouteTime{.name = "time",
+                          .letter = 't',
+                          .kind = FlagKind::duration,
+                          .value = "T",
+                          .fallback = "2s",
+                          .help = "time to measure each point, at least 1ms",
+                          .check = check_measured_time};
+constexpr auto kRouteFlagTable = flags::join(flags::list(&kRouteNodes, &kRouteBlocks, &kTrace, &kRoutePolicy,
+                                                         &kRouteTime, &flags::kSeed, &kFormat, &flags::kOutput),
+                                             flags::kEveryRun);
 
 constexpr uint32_t kBlockTokens = 512;  // of the public traces
 constexpr double kLoad = 0.7;           // of the prefill nodes, by the prompts' uncached cost
@@ -330,7 +330,7 @@ Json measure(uint32_t nodes, uint64_t blocks, const sched::Policy& policy, const
     if (!prompt.hashes.empty()) cluster.serve(prompt, nullptr);
   }
   Figures f;
-  for (const TimePoint end = clock.now() + args.duration(kTime); clock.now() < end;) {
+  for (const TimePoint end = clock.now() + args.duration(kRouteTime); clock.now() < end;) {
     prompts.next(prompt);
     if (!prompt.hashes.empty()) cluster.serve(prompt, &f);
   }

@@ -28,7 +28,7 @@ constexpr Flag kCachePolicy{
     .value = "P,P",
     .fallback = "lru",
     .help = "cache: eviction policy: lru, lru-head, fifo, lfu, lfu-forever, length-aware, belady, pool"};
-constexpr Flag kCacheBlocks{.name = "blocks",
+constexpr Flag kTraceBlocks{.name = "blocks",
                             .kind = FlagKind::sweep_counts,
                             .value = "N,N",
                             .fallback = "unlimited",
@@ -51,12 +51,12 @@ constexpr Flag kTo{.name = "to",
                    .fallback = "off",
                    .help = "convert: drop requests at this time or later",
                    .choices = "off"};
-constexpr Flag kSpeedup{.name = "speedup",
-                        .kind = FlagKind::number,
-                        .value = "X",
-                        .fallback = "1",
-                        .help = "convert: divide times by X",
-                        .check = check_speedup};
+constexpr Flag kTraceSpeedup{.name = "speedup",
+                             .kind = FlagKind::number,
+                             .value = "X",
+                             .fallback = "1",
+                             .help = "convert: divide times by X",
+                             .check = check_speedup};
 constexpr Flag kTraceLimit{.name = "limit",
                            .kind = FlagKind::count,
                            .value = "N",
@@ -65,8 +65,8 @@ constexpr Flag kTraceLimit{.name = "limit",
                            .choices = "all"};
 
 constexpr auto kTraceFlagTable =
-    flags::join(flags::list(&kCache, &kCheckpoints, &kCachePolicy, &kCacheBlocks, &kRequests, &kFrom, &kTo, &kSpeedup,
-                            &kTraceLimit, &flags::kSeed, &flags::kOutput),
+    flags::join(flags::list(&kCache, &kCheckpoints, &kCachePolicy, &kTraceBlocks, &kRequests, &kFrom, &kTo,
+                            &kTraceSpeedup, &kTraceLimit, &flags::kSeed, &flags::kOutput),
                 flags::kEveryRun);
 
 using Traces = std::vector<std::vector<TraceRequest>>;  // one a file
@@ -105,7 +105,7 @@ Result<int> stats(const cli::Args& args, Traces traces) {
 Result<int> cache(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
   MC_TRY(sink, Sink::open(args));
-  MC_TRY(sizes, read_sizes(args, kCacheBlocks));
+  MC_TRY(sizes, read_sizes(args, kTraceBlocks));
   MC_TRY(points, trace_caches(trace, args.list(kCachePolicy), sizes));
   if (points.size() == 0) return user_error(err::kBadValue, "--policy names no policy", "--policy");
   Table table({"policy", "blocks", "block hit %", "token hit %", "mean of requests %"});
@@ -153,7 +153,7 @@ Result<int> synth(const cli::Args& args, Traces traces) {
 }
 
 Result<int> convert(const cli::Args& args, Traces traces) {
-  const double speedup = args.number(kSpeedup);
+  const double speedup = args.number(kTraceSpeedup);
   const double from_ms = to_seconds(args.duration(kFrom)) * 1e3;
   const double to_ms = args.present(kTo) ? to_seconds(args.duration(kTo)) * 1e3 : kForeverMs;
   size_t requests = 0;

@@ -11,7 +11,7 @@ using namespace mc::xfer;
 
 namespace {
 
-constexpr Duration kLong = 20s;
+constexpr Duration kRevivalMost = 20s;
 
 /// A world in which devices open, or do not, as a test says. No device is needed: nobody looks into what comes back.
 struct Ward {
@@ -38,14 +38,14 @@ struct Ward {
     std::unique_lock lock(mutex);
     tries.push_back({index, name, now()});
     changed.notify_all();
-    changed.wait_for(lock, kLong, [&] { return held != index; });
+    changed.wait_for(lock, kRevivalMost, [&] { return held != index; });
     if (failures == 0) return std::shared_ptr<RdmaDevice>();
     --failures;
     return Error{Code::not_found, "not there yet"};
   }
   bool tried(size_t count) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, kLong, [&] { return tries.size() >= count; });
+    return changed.wait_for(lock, kRevivalMost, [&] { return tries.size() >= count; });
   }
   void let_go() {
     const std::lock_guard lock(mutex);
@@ -138,7 +138,8 @@ TEST_CASE("xfer/rdma_revival: to stop waits for the attempt under way, and none 
     ward.revival.stop();
     stopped = true;
   });
-  for (const TimePoint limit = now() + kLong; !ward.revival.stopping() && now() < limit;) std::this_thread::yield();
+  for (const TimePoint limit = now() + kRevivalMost; !ward.revival.stopping() && now() < limit;)
+    std::this_thread::yield();
   CHECK(ward.revival.stopping());
   CHECK_FALSE(stopped);  // it cannot have: the attempt is held
   ward.let_go();
