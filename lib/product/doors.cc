@@ -21,7 +21,7 @@ constexpr std::array<DoorInfo, 4> kDoors{{
     {"http", "run requests", "--api-keys FILE"},
     {"pages", "read the operators' pages", "--admin-key-file FILE (made by: mc-conductor keygen --admin -o FILE)"},
 }};
-constexpr std::string_view kAll = "all";
+constexpr std::string_view kAllDoors = "all";
 
 }  // namespace
 
@@ -51,8 +51,8 @@ namespace flags {
 Result<void> check_doors(std::string_view value) {
   MC_TRY(names, split_list(value));
   for (const std::string& name : names) {
-    const bool known = name == kAll || std::any_of(kDoors.begin(), kDoors.end(),
-                                                   [&](const DoorInfo& info) { return info.name == name; });
+    const bool known = name == kAllDoors || std::any_of(kDoors.begin(), kDoors.end(),
+                                                        [&](const DoorInfo& info) { return info.name == name; });
     if (!known) return {Code::invalid, "'" + name + "' is no door; the doors are control, data, http, pages and all"};
   }
   return {};
@@ -89,7 +89,7 @@ Result<void> check_origins(std::string_view value) {
 bool insecure(const cli::Args& args, Door door) {
   const auto named = args.list(flags::kInsecure);
   return std::any_of(named.begin(), named.end(),
-                     [&](const std::string& name) { return name == kAll || name == to_string(door); });
+                     [&](const std::string& name) { return name == kAllDoors || name == to_string(door); });
 }
 
 }  // namespace mc
