@@ -272,11 +272,7 @@ void BlockCalls::answer(node::OrderAnswer answer) {
   if (it == waiting_.end()) return;  // its client left while the answer was on its way
   const http::Responder out = std::move(it->second.out);
   waiting_.erase(it);
-  if (const auto* error = std::get_if<Error>(&answer.what)) {
-    http::Response response = http::operators_error(*error);
-    if (error->mc == err::kKvFileForeign) response.status = kForeignStatus;  // its number has no status of its own
-    return out.respond(std::move(response));
-  }
+  if (const auto* error = std::get_if<Error>(&answer.what)) return out.respond(http::operators_error(*error));
   if (const auto* evicted = std::get_if<node::EvictReport>(&answer.what))
     return out.respond(ok(report_of(named(), *evicted)));
   if (const auto* pinned = std::get_if<node::PinReport>(&answer.what))

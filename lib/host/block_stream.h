@@ -19,8 +19,6 @@ namespace mc::host {
 
 inline constexpr uint64_t kStreamPartBytes = uint64_t{8} << 20;  // pages of one part; a larger page goes alone
 
-/// The status of a refusal of blocks of another model, which the verb shows as MC6003.
-inline constexpr int kForeignStatus = 409;
 /// The header with the number of blocks of the whole chain.
 inline constexpr std::string_view kChainBlocksHeader = "x-mc-chain-blocks";
 

@@ -118,7 +118,6 @@ Result<http::Response> BlockDoor::call(http::Method method, const std::string& p
   const auto json = Json::parse(response->body);
   if (!json) return garbage(place + path, "the answer is not JSON: " + json.error().what);
   Error error = told_error(*json, response->status, place);
-  if (response->status == host::kForeignStatus) error.mc = err::kKvFileForeign, error.code = Code::invalid;
   if (error.mc == err::kNotEnoughMemory && (*json)["error"]["next"].as_string().empty())
     error.next = "unpin or evict blocks (mc-cache ls shows them), retry, or start the node with more memory";
   return error;

@@ -71,10 +71,8 @@ TEST_CASE("verbs/block_chain: a chain is fetched by the id of its last block, in
 TEST_CASE("verbs/block_chain: an error of the node keeps its number, its text and its own next step") {
   auto server = http::Server::open({}, [](const http::Request& request, const http::Responder& out) {
     const bool is_foreign = request.path == "/foreign";
-    http::Response response = http::operators_error(
-        user_error(is_foreign ? err::kKvFileForeign : err::kNotFound, "no such block", "prefix", "look at ls"));
-    if (is_foreign) response.status = host::kForeignStatus;
-    out.respond(std::move(response));
+    out.respond(http::operators_error(
+        user_error(is_foreign ? err::kKvFileForeign : err::kNotFound, "no such block", "prefix", "look at ls")));
   });
   REQUIRE_OK(server);
   const BlockDoor door{"http://127.0.0.1:" + std::to_string((*server)->port()), {}, 10s};
