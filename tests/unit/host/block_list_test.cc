@@ -230,8 +230,14 @@ TEST_CASE("host/block_list: clients that left keep nobody out, and no list is ma
   test::RawClient late(b.port());
   late.send(b.get);
   wait_for([&] { return b.server->stats().requests == BlockLister::kWaitingMax + 1; });
-  b.loop.run();
-  CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
+  {
+    // A request is counted before its first task is posted, so one run could come too early.
+    const std::jthread runs([&](const std::stop_token& end) {
+      while (!end.stop_requested())
+        if (!b.loop.run()) std::this_thread::yield();
+    });
+    CHECK(late.read_response().starts_with("HTTP/1.1 200 "));
+  }
   CHECK_LE(b.loop.ran, 8);  // the steps of one list
 }
 
