@@ -60,7 +60,7 @@ inline constexpr Flag kLeaseTime{.name = "lease-time",
                                  .kind = FlagKind::duration,
                                  .value = "T",
                                  .fallback = "30s",
-                                 .help = "longest lease or renewal of a reader; past it the blocks may be evicted",
+                                 .help = "longest lease or renewal of blocks; then they may be evicted",
                                  .check = check_lease_time};
 /// 10ms to 10m.
 Result<void> check_fetch_timeout(std::string_view value);
