@@ -425,12 +425,23 @@ void Members::on_events(Node& node, const wire::BlockEvents& events, TimePoint n
   if (index_.apply(node.ordinal, converted) == kv::PrefixIndex::Applied::need_snapshot) ask_sync(node, now, out);
 }
 
+/// How many more blocks of its snapshot the conductor keeps: as many as the index will take, beside the snapshots whose
+/// last part is not here. A node may leave the last part out.
+uint64_t Members::snapshot_room(const Node& node) const {
+  const kv::PrefixIndex::Bounds& most = options_.blocks_max;
+  uint64_t held = index_.resident_count() - index_.resident_count(node.ordinal);  // a snapshot replaces its own
+  for (const auto& [name, other] : nodes_) held += other.snapshot.size();
+  const uint64_t here = node.snapshot.size();
+  const uint64_t of_all =
+      std::max(most.of_all - std::min(held, most.of_all), most.always - std::min(here, most.always));
+  return std::min(most.of_node - here, of_all);
+}
+
 void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
   if (!node.sync_open) return;  // of an earlier request
   if (snapshot.part == 0) node.snapshot.clear(), node.snapshot_parts = 0, node.snapshot_seq = snapshot.seq;
   if (snapshot.part != node.snapshot_parts || snapshot.seq != node.snapshot_seq) return;  // a part of an older snapshot
-  const size_t room = options_.blocks_max.of_node - node.snapshot.size();                 // the index takes no more
-  const auto taken = std::span(snapshot.blocks).first(std::min(room, snapshot.blocks.size()));
+  const auto taken = std::span(snapshot.blocks).first(std::min<size_t>(snapshot_room(node), snapshot.blocks.size()));
   node.snapshot.insert(node.snapshot.end(), taken.begin(), taken.end());
   if (++node.snapshot_parts < snapshot.part_count) return;
   std::vector<kv::ResidentBlock> blocks;

@@ -147,6 +147,7 @@ class Members {
   void check() const;
 
  private:
+  uint64_t snapshot_room(const Node& node) const;
   void changed();
   void ask_sync(Node& node, TimePoint now, Actions& out);
   wire::Peers peers() const;

@@ -87,6 +87,24 @@ TEST_CASE("node/members: a full cluster refuses a new name, and takes a new proc
   CHECK_FALSE(members.room_objection("c").has_value());
 }
 
+TEST_CASE("node/members: nodes that leave out the last part of their snapshots fill no more than the bound of all") {
+  MembersOptions options;
+  options.blocks_max.of_node = 50, options.blocks_max.of_all = 30, options.blocks_max.always = 2;
+  Members members(options);
+  size_t kept = 0;
+  for (uint8_t n = 1; n <= 20; ++n) {
+    const std::string name = "c" + std::to_string(n);
+    members.join(name, instance(n), hello("", {}), TimePoint{} + 1s);
+    Members::Node& node = *members.find(name);
+    wire::BlockSnapshot part;
+    part.seq = 9, part.part_count = 100, part.blocks.resize(4);
+    for (part.part = 0; part.part < 10; ++part.part) members.on_snapshot(node, part);
+    CHECK(node.snapshot.size() >= 2);
+    kept += node.snapshot.size();
+  }
+  CHECK(kept == 30 + 19 * 2);
+}
+
 TEST_CASE("node/members: a snapshot is taken once when a node joins and once a second at most, up to the bound") {
   MembersOptions options;
   options.blocks_max.of_node = 5;
