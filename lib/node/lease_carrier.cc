@@ -91,7 +91,7 @@ bool LeaseCarrier::send_renewal(const Send& send, const wire::LeaseRenew& renew,
 bool LeaseCarrier::send_renewed(const Send& send, const wire::LeaseRenewed& renewed, TimePoint now) {
   ++(renewed.ttl_ms > 0 ? stats_.renewals_granted : stats_.renewals_refused);
   const auto asked = renewing_.find({send.instance, renewed.lease});
-  if (asked == renewing_.end()) return false;
+  if (asked == renewing_.end() || asked->second.round != renewed.round) return false;  // the other came by control
   const uint64_t number = asked->second.number;
   renewing_.erase(asked);
   const bool fits = lines_.answer(send.instance, number, wire::LeaseStatus::done, wire::encode(send.message), now);
@@ -229,7 +229,7 @@ void LeaseCarrier::on_request(const NodeId& name, const InstanceId& reader, uint
   } else if (method == static_cast<uint16_t>(wire::LeaseMethod::renew)) {
     auto message = wire::decode(wire::LeaseRenew::kType, payload);
     const auto* renew = message ? std::get_if<wire::LeaseRenew>(&*message) : nullptr;
-    if (!renew || !renewing_.try_emplace({reader, renew->lease}, Asked{number, now}).second)
+    if (!renew || !renewing_.try_emplace({reader, renew->lease}, Asked{number, now, renew->round}).second)
       return refuse(reader, number, now);
     received_.push_back({name, reader, std::move(*message)});
   } else if (method == static_cast<uint16_t>(wire::LeaseMethod::lookup)) {

@@ -131,6 +131,7 @@ class LeaseCarrier {
   struct Asked {
     uint64_t number = 0;
     TimePoint at{};
+    uint32_t round = 0;  // of a renewal
   };
 
   void end_lookup(const Looking& looking, Code code, uint16_t status, std::span<const uint8_t> payload);

@@ -351,6 +351,21 @@ TEST_CASE("node/lease_carrier: a renewal and its answer travel over the channel,
     j.carry_all();
     CHECK(j.renewed.size() == 2);
   }
+  SUBCASE("by control when the holder has seen the call of an earlier one and answered neither") {
+    j.send(Joint::renewal(7));
+    j.send(Joint::renewal(7, 2));
+    REQUIRE(j.by_control.size() == 1);
+    const Lines::Call call = j.lines.calls.front();
+    j.lines.calls.clear();
+    j.holder.on_request("p1", kReader, call.number, call.method, call.payload, j.now);
+    j.carry_control();
+    REQUIRE(j.renewed_by_control.size() == 1);
+    CHECK(j.renewed_by_control[0].round == 2);
+    while (const auto message = j.holder.next()) j.give(*message);
+    j.carry_all();
+    REQUIRE(j.renewed.size() == 1);
+    CHECK(j.renewed[0].round == 1);
+  }
   SUBCASE("by control after a call that was lost") {
     j.send(Joint::renewal(7));
     j.lines.calls.clear();
