@@ -20,19 +20,19 @@ void LeaseTerm::read_until(TimePoint limit) {
 
 std::optional<wire::LeaseRenew> LeaseTerm::renew(uint64_t lease, TimePoint now) {
   if (now < renew_at_ || now >= end_) return std::nullopt;
-  sent_ = now;
   renew_at_ = now + share_of(ttl_ms_, 4);
-  return wire::LeaseRenew{lease, ++round_, ttl_ms_};
+  sent_[++round_ % sent_.size()] = now;
+  return wire::LeaseRenew{lease, round_, ttl_ms_};
 }
 
-/// An answer to an earlier renewal says less than the one to the last renewal will say, so it does not count.
+/// On a slow link the answer to a renewal may come when the next one has been sent: it counts from its own.
 void LeaseTerm::renewed(const wire::LeaseRenewed& answer, TimePoint now) {
-  if (round_ == 0 || answer.round != round_) return;
+  if (answer.round == 0 || answer.round > round_ || round_ - answer.round >= sent_.size()) return;
   if (answer.ttl_ms == 0) {
     end_ = std::min(end_, now);
     return;
   }
-  end_ = std::max(end_, sent_ + std::chrono::milliseconds(answer.ttl_ms));
+  end_ = std::max(end_, sent_[answer.round % sent_.size()] + std::chrono::milliseconds(answer.ttl_ms));
   // Near its limit in total the holder grants less than was asked for. The next renewal is not sent at once then.
   renew_at_ = end_ >= limit_ ? kNever : std::max(end_ - share_of(ttl_ms_, 2), now + share_of(ttl_ms_, 4));
 }

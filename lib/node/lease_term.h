@@ -1,5 +1,5 @@
 // The time of one lease at its reader. A read that may outlast the lease renews it: first when half of the lease is
-// over, and then each quarter of the lease until the holder answers. So two messages may be lost.
+// over, and again when a quarter is left and the holder has not answered. So one message may be lost.
 //
 //   grant        renewal     again        end
 //     |------------|-----------|-----------|      without an answer the reader drops its read here
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -41,7 +42,7 @@ class LeaseTerm {
   static constexpr Duration kHostTime = 1s;  // the host ends every read; this time-out is the last resort
 
   TimePoint end_ = kNever, limit_ = kNever, renew_at_ = kNever;
-  TimePoint sent_{};  // when the last renewal was sent
+  std::array<TimePoint, 2> sent_{};  // when the last two renewals were sent, by round
   uint32_t ttl_ms_ = 0;
   uint32_t round_ = 0;  // of the last renewal; 0 = none was sent
   bool renews_ = false;

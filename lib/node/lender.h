@@ -5,8 +5,8 @@
 // read under the first one already. Otherwise the repeated request takes the place of the first one.
 //
 // A reader whose read has not ended renews its lease. Renewals move its end, up to kTotalTtls of the longest lease
-// after the grant. A reader that is dead or says nothing true keeps the pages no longer. A lease that has ended is not
-// renewed, because its pages may have other blocks.
+// after the grant, so a reader that died keeps no pages for ever. A lease that has ended is not renewed, because its
+// pages may have other blocks.
 #pragma once
 
 #include <map>

@@ -98,7 +98,7 @@ struct LeaseRelease {
 };
 
 /// Asks the holder to keep the blocks of a lease for `ttl_ms` from now on, because their read has not ended. A lease
-/// and its renewals have a limit in total, so that no reader keeps blocks for ever.
+/// and its renewals have a limit in total, so that a reader that died keeps no blocks for ever.
 struct LeaseRenew {
   static constexpr std::string_view kType = "lease_renew";
   uint64_t lease = 0;

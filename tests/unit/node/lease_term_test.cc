@@ -57,16 +57,36 @@ TEST_CASE("node/lease_term: a renewed lease counts from the moment at which the 
   CHECK(term.give_up_at() == kStart + 2150ms);
 }
 
-TEST_CASE("node/lease_term: answers to earlier renewals, or to none, change nothing") {
+TEST_CASE("node/lease_term: an answer that comes after the next renewal counts from the one that it answers") {
+  LeaseTerm term(kStart, 1000);
+  term.read_until(kStart + 10s);
+  const auto first = renewal(term, kStart + 500ms), second = renewal(term, kStart + 750ms);
+  term.renewed({7, first.round, 1000}, kStart + 800ms);
+  CHECK(term.end() == kStart + 1500ms);
+  term.renewed({7, second.round, 1000}, kStart + 1200ms);
+  CHECK(term.end() == kStart + 1750ms);
+  term.renewed({7, first.round, 1000}, kStart + 1210ms);  // once more
+  CHECK(term.end() == kStart + 1750ms);
+  (void)renewal(term, term.next_renewal());
+  term.renewed({7, second.round, 0}, kStart + 1500ms);
+  CHECK(term.is_over(kStart + 1500ms));
+}
+
+TEST_CASE("node/lease_term: answers to renewals long ago, or to none, change nothing") {
   LeaseTerm term(kStart, 1000);
   term.renewed({7, 0, 1000}, kStart + 10ms);
   term.read_until(kStart + 10s);
-  term.renewed({7, 0, 0}, kStart + 10ms);
-  (void)renewal(term, kStart + 500ms);
-  const auto last = renewal(term, kStart + 750ms);
-  term.renewed({7, last.round - 1, 1000}, kStart + 760ms);
-  term.renewed({7, last.round + 1, 1000}, kStart + 760ms);
-  CHECK(term.end() == kStart + 1s);
+  for (const uint32_t ttl : {0, 1000}) term.renewed({7, 0, ttl}, kStart + 10ms);
+  const auto first = renewal(term, kStart + 500ms);
+  const auto second = renewal(term, kStart + 750ms);
+  term.renewed({7, second.round, 1000}, kStart + 760ms);
+  const auto third = renewal(term, term.next_renewal());
+  const TimePoint end = term.end();
+  for (const uint32_t ttl : {0, 60'000}) {
+    term.renewed({7, first.round, ttl}, kStart + 1300ms);
+    term.renewed({7, third.round + 1, ttl}, kStart + 1300ms);
+  }
+  CHECK(term.end() == end);
 }
 
 TEST_CASE("node/lease_term: a refusal ends the lease at once, and a short answer is not followed by a storm") {
