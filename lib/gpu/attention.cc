@@ -70,7 +70,8 @@ AttentionKernel choose(const Device& device, const AttentionShape& shape, const 
   if (shape.kernel != AttentionKernel::automatic) return shape.kernel;
   const uint32_t heads = static_cast<uint32_t>(shape.q_heads) / shape.layout.kv_heads;
   if (static_cast<uint32_t>(std::max(s.tokens, 1)) * heads <= kDecodeRowsMax) return AttentionKernel::decode;
-  if (is_moba) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
+  // The ways of MoBA rows follow from the length of their sequence, and the rows of a rounded step take one kernel.
+  if (is_moba && !shape.is_rounded) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
   return is_hopper ? AttentionKernel::hopper : AttentionKernel::prefill;
 }
 

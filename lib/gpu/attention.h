@@ -54,7 +54,8 @@ struct AttentionShape {
   float scale = 0;  // 0 = 1 / sqrt(head_dim)
   AttentionKernel kernel = AttentionKernel::automatic;
   /// Grids and the places of tables are rounded up, so that decode steps of about one length launch equal kernels
-  /// (gpu/launch_graphs.h). Sequences without rows then count as one row.
+  /// (gpu/launch_graphs.h). Sequences without rows then count as one row, and MoBA rows are never routed, for a step
+  /// takes one kernel whatever the lengths of its sequences.
   bool is_rounded = false;
   size_t routed_bytes = 0;  // of the index and parts of a wave; 0: kRoutedBytes (gpu/routed.h)
 };

@@ -204,6 +204,40 @@ TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, giv
     }
 }
 
+TEST_CASE("gpu/attention: MoBA rows of a rounded step take one kernel, whatever the lengths of their sequences") {
+  constexpr int32_t kHeads = 64;
+  constexpr size_t kRows = 4;
+  Pool pool(24);
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  std::vector<bf16_t> queries(kRows * kHeads * 64);
+  for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+  const std::vector<bf16_t> poison(queries.size(), 0xffff);
+  const auto q = *DeviceBuffer::make(*pool.device, queries.size() * 2, "queries");
+  const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
+  REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
+  SequenceRows few = row_at(10 * 64), many = row_at(24 * 64);
+  few.mode = many.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 8};
+  CHECK(choose_routed(kLayout, kHeads, few, kRoutedBytes, true) !=
+        choose_routed(kLayout, kHeads, many, kRoutedBytes, true));
+  AttentionShape shape = pool.shape();
+  shape.q_heads = kHeads;
+  AttentionBatch batch(*pool.device);
+  const auto run = [&](const std::vector<SequenceRows>& sequences) {
+    REQUIRE_OK(pool.device->write(out.address(), std::as_bytes(std::span(poison))));
+    REQUIRE_OK(batch.begin(shape, sequences));
+    REQUIRE_OK(batch.attend({.pool = pool.pages.address(), .q = q.address(), .out = out.address()}));
+    std::vector<bf16_t> result(size_t{2} * kHeads * 64);
+    REQUIRE_OK(pool.device->read(out.address(), std::as_writable_bytes(std::span(result))));
+    return result;
+  };
+  shape.kernel = AttentionKernel::hopper;
+  const auto whole = run({few, many});
+  CHECK(std::ranges::count(whole, bf16_t{0xffff}) == 0);
+  shape.kernel = AttentionKernel::automatic, shape.is_rounded = true;
+  CHECK(run({few, many, {}, {}}) == whole);
+}
+
 TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, however its prompt is cut into chunks") {
   constexpr int32_t kTokens = 300;
   constexpr size_t kWidth = size_t{kQHeads} * 64, kChosen = 2;
