@@ -51,15 +51,21 @@ struct Pool {
     return {
         .layout = kLayout, .page_bytes = kLayout.page_bytes(), .q_heads = kQHeads, .kernel = AttentionKernel::decode};
   }
+  /// Fills the output with numbers that no kernel writes.
+  void wipe() {
+    const std::vector<bf16_t> poison(size_t{kSequencesMax} * kQHeads * 64, 0xffff);
+    REQUIRE_OK(device->write(out.address(), std::as_bytes(std::span(poison))));
+  }
   AttentionLayer layer() const { return {.pool = pages.address(), .q = q.address(), .out = out.address()}; }
   std::vector<bf16_t> result(size_t sequence) {
     std::vector<bf16_t> row(size_t{kQHeads} * 64);
     REQUIRE_OK(device->read(out.address() + sequence * row.size() * 2, std::as_writable_bytes(std::span(row))));
     return row;
   }
-  /// Kernels that a layer of the batch launches.
+  /// Kernels that a layer of the batch launches. The output is theirs alone.
   uint64_t launches(const AttentionShape& shape, std::vector<SequenceRows> sequences) {
     AttentionBatch batch(*device);
+    wipe();
     REQUIRE_OK(batch.begin(shape, std::move(sequences)));
     REQUIRE_OK(device->finish());
     const uint64_t before = driver->gpu().operations();
@@ -149,6 +155,7 @@ TEST_CASE("gpu/attention: few decode rows take one launch where many take severa
     CHECK(pool.launches(shape, {whole}) == (is_hopper ? 1 : 2));
     CHECK(pool.launches(shape, {whole, chooses}) == (is_hopper ? 1 : 4));
     const auto one = pool.result(0), two = pool.result(1);
+    for (const auto& row : {one, two}) CHECK(std::ranges::count(row, bf16_t{0xffff}) == 0);
     CHECK(pool.launches(shape, {row_at(512)}) == 1);
     // The emulated GPU has 132 multiprocessors: 16 clusters run at the same time.
     std::vector<SequenceRows> many = {whole, chooses};
@@ -187,9 +194,11 @@ TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, giv
   SequenceRows first = row_at(540), second = row_at(768), third = row_at(70);
   second.mode = moba;
   AttentionBatch batch(*pool.device);
+  pool.wipe();
   REQUIRE_OK(batch.begin(pool.shape(), {first, second}));
   REQUIRE_OK(batch.attend(pool.layer()));
   const auto one = pool.result(0), two = pool.result(1);
+  for (const auto& row : {one, two}) CHECK(std::ranges::count(row, bf16_t{0xffff}) == 0);
   AttentionShape rounded = pool.shape();
   rounded.is_rounded = true;
   for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster})
@@ -197,6 +206,7 @@ TEST_CASE("gpu/attention: a step of rounded sizes, with rows of no sequence, giv
       std::vector<SequenceRows> rows = {first, second};
       if (!is_first) rows = {third, second, {}, {}};  // two rows more
       rounded.kernel = kernel;
+      pool.wipe();
       REQUIRE_OK(batch.begin(rounded, rows));
       REQUIRE_OK(batch.attend(pool.layer()));
       if (is_first) CHECK(pool.result(0) == one);
