@@ -18,6 +18,7 @@ namespace {
 
 static_assert(kClusterSplitsMax == kSplitsMax);
 static_assert(kClusterRows == kDecodeRowsMax);
+constexpr int64_t kKeysOfSplit = 512;
 
 Error limit(const std::string& text, Code code = Code::unsupported) {
   return {code, "attention on a GPU: " + text};
@@ -62,6 +63,14 @@ std::string kernel_name(std::string_view base, const ExtentLayout& layout) {
   return std::string(base) + "_d" + std::to_string(layout.head_dim);
 }
 
+/// Keys that the decode rows of a sequence read at most.
+int64_t keys_read(const SequenceRows& s, uint32_t heads) {
+  if (s.mode.kind == attn::ModeKind::window) return std::min(s.kv_len, int64_t{s.mode.window} + s.tokens);
+  if (s.mode.kind != attn::ModeKind::moba) return s.kv_len;
+  const int64_t rows = int64_t{s.tokens} * heads;  // each with its choice, beside the open block
+  return std::min(s.kv_len, (rows * (s.mode.top_k - 1) + 1) * s.mode.block);
+}
+
 /// The kernel of a sequence. Padding has that of a sequence with one token, so that a step remains one group.
 AttentionKernel choose(const Device& device, const AttentionShape& shape, const SequenceRows& s) {
   const bool is_hopper = device.capability() == 90, is_moba = s.mode.kind == attn::ModeKind::moba;
@@ -93,7 +102,6 @@ Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int6
 }
 
 int32_t splits_of(const SequenceRows& sequence) {
-  constexpr int64_t kKeysOfSplit = 512;
   const bool is_window = sequence.mode.kind == attn::ModeKind::window;
   const int64_t keys = is_window ? std::min<int64_t>(sequence.mode.window, sequence.kv_len) : sequence.kv_len;
   return static_cast<int32_t>(std::clamp<int64_t>((keys + kKeysOfSplit - 1) / kKeysOfSplit, 1, kSplitsMax));
@@ -170,15 +178,21 @@ void AttentionBatch::form_groups() {
   count_workspace();
 }
 
-/// Whether clusters take decode rows: where they save launches, and all of them run at the same time, one CTA on a
-/// multiprocessor. The bits of a row do not depend on it.
+/// Whether clusters take decode rows: where they save launches, all of them run at the same time, one CTA on a
+/// multiprocessor, and reading the keys takes about as long as a launch. A cluster has kClusterCtas CTAs however many
+/// keys it reads, where the decode kernel has one for each split: over long sequences of few KV heads clusters leave
+/// most multiprocessors idle. The bits of a row do not depend on it.
 bool AttentionBatch::suits_cluster(const Group& group) const {
   if (shape_.kernel != AttentionKernel::automatic || group.kernel != AttentionKernel::decode) return false;
-  const auto end = sequences_.begin() + static_cast<ptrdiff_t>(group.first + group.count);
-  const bool is_moba = std::any_of(sequences_.begin() + static_cast<ptrdiff_t>(group.first), end,
-                                   [](const Placed& s) { return s.rows.mode.kind == attn::ModeKind::moba; });
+  constexpr int64_t kKeysMost = kKeysOfSplit * kClusterCtas * 2;
+  bool is_moba = false, is_short = true;
+  for (size_t i = group.first; i < group.first + group.count; ++i) {
+    const SequenceRows& s = sequences_[i].rows;
+    is_moba = is_moba || s.mode.kind == attn::ModeKind::moba;
+    is_short = is_short && (s.splits <= kClusterCtas || keys_read(s, heads_of_group()) <= kKeysMost);
+  }
   const size_t ctas = group.count * shape_.layout.kv_heads * kClusterCtas;
-  return device_->capability() == 90 && (group.splits > 1 || is_moba) &&
+  return device_->capability() == 90 && (group.splits > 1 || is_moba) && is_short &&
          ctas <= static_cast<size_t>(device_->facts().processors);
 }
 

@@ -169,6 +169,22 @@ TEST_CASE("gpu/attention: few decode rows take one launch where many take severa
   }
 }
 
+TEST_CASE("gpu/attention: clusters take the decode rows that read few keys, however long the sequence is") {
+  Pool pool(161);
+  AttentionShape shape = pool.shape();
+  shape.kernel = AttentionKernel::automatic;
+  SequenceRows chooses = row_at(10'300), slides = row_at(10'300), mostly = row_at(10'300);
+  chooses.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  slides.mode = {.kind = attn::ModeKind::window, .window = 1000};
+  mostly.mode = {.kind = attn::ModeKind::moba, .block = 1024, .top_k = 6};  // 2 rows may read 11 blocks
+  CHECK(pool.launches(shape, {row_at(8192)}) == 1);
+  CHECK(pool.launches(shape, {row_at(8193)}) == 2);  // and the merge of 17 splits
+  CHECK(pool.launches(shape, {chooses}) == 1);
+  CHECK(pool.launches(shape, {slides}) == 1);
+  CHECK(pool.launches(shape, {mostly}) == 4);
+  CHECK(pool.launches(shape, {chooses, row_at(8193)}) == 4);
+}
+
 TEST_CASE("gpu/attention: a decode chunk of a group beyond one tile of rows has the bits of decode in a cluster") {
   Pool pool(12);
   const auto run = [&](AttentionKernel kernel) {
