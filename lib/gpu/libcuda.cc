@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "base/errors.h"
@@ -195,7 +196,8 @@ class LibCuda final : public Driver {
   Handle context_ = nullptr;
   int capability_ = 0;
   std::vector<Loaded> loaded_;
-  std::string refused_;  // what the driver said of the text that it refused last
+  std::unordered_map<Handle, uint32_t> shared_;  // dynamic shared memory that a function may have, once it was launched
+  std::string refused_;                          // what the driver said of the text that it refused last
 };
 
 Result<void> LibCuda::load() {
@@ -230,6 +232,7 @@ Status LibCuda::retain(int device) {
 void LibCuda::release(int device) {
   for (const Loaded& loaded : loaded_) f_.unload(loaded.module);
   loaded_.clear();
+  shared_.clear();
   f_.release(device);
 }
 
@@ -284,8 +287,13 @@ Status LibCuda::load_kernels() {
 }
 
 Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {
-  const Status set = status_of(f_.function_set(function, kFunctionShared, static_cast<int>(shape.dynamic_shared)));
-  if (set != Status::ok) return set;
+  // A function's limit only grows: a captured graph may replay a launch with what the function once had.
+  const auto at = shared_.find(function);
+  if (at == shared_.end() || shape.dynamic_shared > at->second) {
+    const Status set = status_of(f_.function_set(function, kFunctionShared, static_cast<int>(shape.dynamic_shared)));
+    if (set != Status::ok) return set;
+    shared_[function] = shape.dynamic_shared;
+  }
   size_t size = params.size();
   std::vector<std::byte> copy(params.begin(), params.end());
   void* extra[] = {reinterpret_cast<void*>(1), copy.data(), reinterpret_cast<void*>(2), &size, nullptr};
