@@ -64,7 +64,9 @@ struct AttentionShape {
 struct AttentionLayer {
   uint64_t pool = 0;  // the layer's extent in page 0
   uint64_t q = 0, out = 0;
-  uint64_t selection = 0;  // MoBA: int32 [tokens, q_heads, top_k - 1], written by the gate; 0: the batch's own memory
+  /// MoBA: int32 [tokens, q_heads, top_k - 1], written by the gate: -1 where a row chooses nothing. A cluster leaves
+  /// what was there for a tile of rows none of which chooses. 0: the batch's own memory.
+  uint64_t selection = 0;
 };
 
 /// Device memory of an AttentionBatch at most.
