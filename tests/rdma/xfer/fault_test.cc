@@ -96,7 +96,7 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
     slowest = std::max(slowest, seen.detected);
     set_link(cut, true);
     // the path is dialled again by itself, and carries
-    CHECK(carries(sender, size_t{1} << 17, [&] { (void)pair.reader.run({{pair.read(0, 0, size_t{1} << 19)}}); }));
+    CHECK(carries(sender, size_t{1} << 17, [&] { (void)pair.reader.run({{pair.read(0, 0, kBytes)}}); }));
   }
   const Duration worst = *std::max_element(stalls.begin(), stalls.end());
   std::printf("%zu cuts: detected within %.1f ms; stall beyond detection: median %.1f ms, worst %.1f ms\n",

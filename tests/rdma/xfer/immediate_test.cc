@@ -87,7 +87,8 @@ TEST_CASE("rdma/xfer: immediates on a link that is cut are told once, and none o
     REQUIRE(pair.reader->close(*batch, in(kLong)).has_value());
     set_link(cut, true);
     const std::string back = round % 2 == 0 ? "v0" : "v2";
-    CHECK(carries(back, size_t{1} << 17, [&] { (void)pair.reader.run({{pair.write(0, 0, size_t{1} << 19)}}); }));
+    CHECK(carries(back, size_t{1} << 17,
+                  [&] { (void)pair.reader.run({{pair.write(0, 0, pair.local.bytes().size())}}); }));
   }
   for (const auto& each : told) CHECK_MESSAGE(each.second == 1, each.first);
   CHECK(told.size() == next);

@@ -150,8 +150,7 @@ TEST_CASE("rdma/spin: a path that is cut fails no batch of a caller that polls, 
     const std::string cut = round % 2 == 0 ? "v0" : "v3";
     const std::string sender = cut == "v0" ? "v1" : "v3";
     const auto path_carries = [&] {
-      return carries(sender, size_t{1} << 17,
-                     [&] { CHECK(pair.reader.run({{pair.read(0, 0, kLarge / 8)}}) == Code::ok); });
+      return carries(sender, size_t{1} << 17, [&] { CHECK(pair.reader.run({{pair.read(0, 0, kLarge)}}) == Code::ok); });
     };
     CHECK(path_carries());  // a path may come up after the connection
     const uint64_t lost = failures(pair.reader, "rdma: port down") + failures(pair.reader, "rdma: path fault");
