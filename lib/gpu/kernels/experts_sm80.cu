@@ -87,11 +87,11 @@ MC_KERNEL(route_rows, (kThreads))(MC_PARAM(RouteArgs) args) {
     const bool is_chosen = is_expert && !comes_before(last, one);
     const uint32_t votes = ptx::ballot(is_chosen);
     if (is_chosen) {
-      const int64_t to = at + ones(votes & lanes_below());
+      const int64_t to = at + ptx::popcount(votes & lanes_below());
       ptx::store(args.chosen + to, one.expert);
       ptx::store(args.shares + to, ptx::div_rn(weight_of(one, best), sum));
     }
-    at += ones(votes);
+    at += ptx::popcount(votes);
   }
 }
 
@@ -138,7 +138,7 @@ MC_KERNEL(group_rows, (kThreads))(MC_PARAM(GroupArgs) args) {
     const int entry = first + thread;
     const bool is_own = entry < args.entries && ptx::load(args.chosen + entry) == expert;
     const uint32_t votes = ptx::ballot(is_own);
-    if (thread % 32 == 0) ptx::store_shared_u32(votes_now + warp * 4, static_cast<uint32_t>(ones(votes)));
+    if (thread % 32 == 0) ptx::store_shared_u32(votes_now + warp * 4, static_cast<uint32_t>(ptx::popcount(votes)));
     ptx::barrier_all();
     uint32_t before = 0, all = 0;
     for (int i = 0; i < kWarps; ++i) {
@@ -147,7 +147,7 @@ MC_KERNEL(group_rows, (kThreads))(MC_PARAM(GroupArgs) args) {
       all += others;
     }
     if (is_own) {
-      const uint32_t to = slot + before + ones(votes & lanes_below());
+      const uint32_t to = slot + before + ptx::popcount(votes & lanes_below());
       ptx::store(args.rows + to, entry / args.per_token);
       ptx::store(args.slots + entry, static_cast<int32_t>(to));
     }

@@ -9,7 +9,6 @@
 // the rows of a block in their order. So the lists do not depend on the order in which threads run, and those of a
 // sequence are those of its chunks one after the other. Atomics add up counts and set bits, where order has no effect.
 #include "gpu/kernels/attend.cuh"
-#include "gpu/kernels/numbers.cuh"
 
 namespace mc::gpu {
 
@@ -40,10 +39,6 @@ MC_DEVICE IndexPart index_part(const AttentionArgs& args) {
   part.first_block = static_cast<int32_t>(ptx::ctaid_x()) / kIndexTiles * kIndexBlocks;
   part.blocks = min(part.routing.blocks - part.first_block, kIndexBlocks);
   return part;
-}
-
-MC_DEVICE int lowest_bit(uint32_t bits) {
-  return ones((bits - 1) & ~bits);
 }
 
 /// The sum of `value` over the lanes before this one; `all` becomes the sum of the warp.
@@ -159,7 +154,7 @@ MC_KERNEL(moba_lists, (kThreads))(MC_PARAM(AttentionArgs) args) {
         uint32_t left = ptx::load_shared_u32(at);
         if (left != 0) ptx::store_shared_u32(at, 0);
         for (; left != 0; left &= left - 1, ++place) {
-          const int32_t number = first + word * 32 + lowest_bit(left);
+          const int32_t number = first + word * 32 + ptx::lowest_bit(left);
           ptx::store(list + place, number);
           const int32_t* choice = row_of(args, part.sequence, part.kv_head, number).chosen;
           int slot = 0;

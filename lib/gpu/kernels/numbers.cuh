@@ -27,11 +27,4 @@ MC_DEVICE float sum_of_warp(float value) {
   return value;
 }
 
-/// The number of set bits.
-MC_DEVICE int ones(uint32_t bits) {
-  bits -= bits >> 1 & 0x55555555u;
-  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
-  return static_cast<int>(((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24);
-}
-
 }  // namespace mc::gpu
