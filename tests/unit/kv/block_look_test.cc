@@ -6,24 +6,19 @@
 #include "base/rng.h"
 #include "kv/block_table.h"
 #include "test.h"
+#include "unit/kv/draw.h"
 
 namespace block_look_test {
 
 using namespace mc;
 using namespace mc::kv;
+using mc::test::draw;
 using wire::BlockBucket;
 using wire::HeldIn;
 
 namespace {
 
 constexpr uint64_t kEpoch = 7;
-
-BlockHash draw(Rng& rng) {
-  BlockHash out;
-  const std::array<uint64_t, 2> words{rng.next(), rng.next()};
-  std::memcpy(out.bytes.data(), words.data(), sizeof words);
-  return out;
-}
 
 struct Table {
   std::vector<uint64_t> memory;

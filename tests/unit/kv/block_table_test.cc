@@ -1,27 +1,21 @@
 #include "kv/block_table.h"
 
 #include <bit>
-#include <cstring>
 #include <map>
 
 #include "base/rng.h"
 #include "kv/kv.h"
 #include "test.h"
+#include "unit/kv/draw.h"
 
 namespace block_table_test {
 
 using namespace mc;
 using namespace mc::kv;
+using mc::test::draw;
 using wire::HeldIn;
 
 namespace {
-
-BlockHash draw(Rng& rng) {
-  BlockHash out;
-  const std::array<uint64_t, 2> words{rng.next(), rng.next()};
-  std::memcpy(out.bytes.data(), words.data(), sizeof words);
-  return out;
-}
 
 struct Table {
   std::vector<uint64_t> memory;
