@@ -17,6 +17,14 @@
 #include "base/thread_limit.h"
 #include "ctl/zmq_accept.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define MC_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#define MC_THREAD_SANITIZER __has_feature(thread_sanitizer)
+#else
+#define MC_THREAD_SANITIZER 0
+#endif
+
 namespace mc::ctl {
 namespace {
 
@@ -337,12 +345,12 @@ extern "C" int zmq_msg_send(zmq_msg_t* message, void* socket, int flags) {
   return sent;
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which has its own definitions of both functions
+#if !MC_THREAD_SANITIZER  // which has its own definitions of both functions
 
 // libzmq 4.3.4 stops polling a connection for input while the hub has no room for its messages. epoll reports a hang-up
 // all the same. The engine then keeps the rest of the input for later. When it finds a PING there, it answers at once,
 // and an assertion fails, because the connection has ended. So libzmq's I/O thread learns of the end of a connection
-// when it reads again: a descriptor that is not polled for input any more leaves the epoll set, and an end that comes
+// when it reads again: a hang-up that comes without input is kept from it while input is paused, and one that comes
 // with input is reported as input, whose last read finds the end.
 namespace {
 
@@ -355,9 +363,22 @@ bool is_io_thread() {
   return is;
 }
 
-enum class Polled : uint8_t { for_input, not_at_all };
-/// Descriptors that this thread has polled for input since their registration. An I/O thread has one epoll set.
+/// A descriptor that has been polled for input since its registration.
+struct Polled {
+  bool is_paused = false;  // not polled for input now, and armed for one event alone
+  bool is_spent = false;   // that event came, it was room for output, and the next is wanted
+  epoll_event event{};     // what libzmq asked last
+};
+/// An I/O thread has one epoll set.
 thread_local std::map<int, Polled> polled;
+thread_local bool some_are_paused = false;  // spares the walk over all of them
+
+/// Null without memory: libzmq then sees what epoll reports.
+Polled* polled_for_input(int fd) noexcept try {
+  return &polled[fd];
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 
 int epoll_ctl_now(int set, int operation, int fd, epoll_event* event) {
   using Control = int (*)(int, int, int, epoll_event*);
@@ -366,32 +387,66 @@ int epoll_ctl_now(int set, int operation, int fd, epoll_event* event) {
   return control(set, operation, fd, event);
 }
 
+/// epoll reports a hang-up whatever it is asked. With EPOLLONESHOT it does so once, not without pause.
+int arm_without_input(int set, int fd, Polled& at) {
+  some_are_paused = at.is_paused = true;
+  at.is_spent = false;
+  epoll_event once = at.event;
+  once.events |= EPOLLONESHOT;
+  return epoll_ctl_now(set, EPOLL_CTL_MOD, fd, &once);
+}
+
+void arm_again(int set) {
+  if (!some_are_paused) return;
+  some_are_paused = false;
+  for (auto& [fd, at] : polled) {
+    some_are_paused |= at.is_paused;
+    if (at.is_spent) arm_without_input(set, fd, at);
+  }
+}
+
+/// Takes the hang-up out of an event of a paused descriptor.
+void hide_hangup(epoll_event& event) {
+  if (!some_are_paused) return;
+  const auto at = std::find_if(polled.begin(), polled.end(), [&](const auto& entry) {
+    return entry.second.is_paused && entry.second.event.data.ptr == event.data.ptr;
+  });
+  if (at == polled.end()) return;
+  if ((event.events & (EPOLLERR | EPOLLHUP)) != 0) event.events = 0;
+  at->second.is_spent = event.events != 0;
+}
+
 }  // namespace
 
 extern "C" int epoll_ctl(int set, int operation, int fd, epoll_event* event) noexcept {
   if (!is_io_thread()) return epoll_ctl_now(set, operation, fd, event);
-  const auto at = polled.find(fd);
-  const bool is_out = at != polled.end() && at->second == Polled::not_at_all;
   if (operation != EPOLL_CTL_MOD) {
-    if (at != polled.end()) polled.erase(at);
-    return operation == EPOLL_CTL_DEL && is_out ? 0 : epoll_ctl_now(set, operation, fd, event);
+    polled.erase(fd);
+    return epoll_ctl_now(set, operation, fd, event);
   }
   if ((event->events & EPOLLIN) != 0) {
-    polled[fd] = Polled::for_input;
-    return epoll_ctl_now(set, is_out ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, event);
+    if (Polled* at = polled_for_input(fd)) *at = Polled{.event = *event};
+    return epoll_ctl_now(set, operation, fd, event);
   }
+  const auto at = polled.find(fd);
   if (at == polled.end()) return epoll_ctl_now(set, operation, fd, event);  // a connection under way
-  at->second = Polled::not_at_all;
-  return is_out ? 0 : epoll_ctl_now(set, EPOLL_CTL_DEL, fd, event);
+  at->second.event = *event;
+  return arm_without_input(set, fd, at->second);
 }
 
 extern "C" int epoll_wait(int set, epoll_event* events, int events_max, int timeout_ms) {
   using Wait = int (*)(int, epoll_event*, int, int);
   static const Wait wait = reinterpret_cast<Wait>(::dlsym(RTLD_NEXT, "epoll_wait"));
   MC_ASSERT(wait != nullptr);
+  if (!is_io_thread()) return wait(set, events, events_max, timeout_ms);
+  arm_again(set);
   const int count = wait(set, events, events_max, timeout_ms);
-  for (int i = 0; i < count && is_io_thread(); ++i)
-    if ((events[i].events & EPOLLIN) != 0) events[i].events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
+  for (int i = 0; i < count; ++i) {
+    if ((events[i].events & EPOLLIN) != 0)
+      events[i].events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
+    else
+      hide_hangup(events[i]);
+  }
   return count;
 }
 

@@ -296,4 +296,28 @@ TEST_CASE("ctl/hub: a peer that pings, sends more than is read, and hangs up end
   REQUIRE(expect<LinkUp>(server, [](const LinkUp& up) { return up.instance == instance(2); }));
 }
 
+TEST_CASE("ctl/hub: a peer whose messages wait to be read goes on to receive, more than a socket holds at once") {
+  auto o = options(1, {"tcp://127.0.0.1:0"});
+  o.ring = 64;
+  Hub server = must_open(o);
+  const Fd connection(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Bytes words;
+  put_word(words, {.type = "note", .id = 1, .from = "n9", .instance = instance(9), .epoch = 1});
+  REQUIRE(dial_and_speak(connection.get(), server.bound().front(), words));
+  const auto first = expect<Received>(server);
+  REQUIRE(first);
+  flood(connection.get(), words);  // the server reads none of it below
+  const Bytes body(1 << 20, 0x5a);
+  constexpr size_t kMessages = 48;
+  for (size_t i = 0; i < kMessages; ++i) REQUIRE_OK(server.send(first->link, "note", body));
+  Bytes taken(body.size());
+  size_t total = 0;
+  for (pollfd item{connection.get(), POLLIN, 0}; total < kMessages * body.size();) {
+    REQUIRE(::poll(&item, 1, 20'000) == 1);
+    const ssize_t count = ::recv(connection.get(), taken.data(), taken.size(), 0);
+    REQUIRE(count > 0);
+    total += static_cast<size_t>(count);
+  }
+}
+
 #endif
