@@ -11,6 +11,10 @@
 
 namespace mc::verbs {
 
+/// How much longer than the deadline of a request its client waits: the error of the server comes first, also from a
+/// busy host. A server that ends is known at once.
+inline constexpr Duration kAnswerSlack = std::chrono::seconds(10);
+
 /// The error that the body of an HTTP answer with this status tells.
 Error told_error(const Json& body, int status, const std::string& url);
 

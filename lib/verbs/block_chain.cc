@@ -111,7 +111,7 @@ Result<BlockDoor> BlockDoor::open(const cli::Args& args, const std::string& node
 
 Result<http::Response> BlockDoor::call(http::Method method, const std::string& path, std::string body) const {
   MC_ASSERT(!place.empty() && path.starts_with('/'));
-  const TimePoint deadline = SystemClock::instance().now() + time + 1s;  // the node's own error comes first
+  const TimePoint deadline = SystemClock::instance().now() + time + kAnswerSlack;
   auto response = http::fetch(method, place, path, headers, std::move(body), deadline);
   if (!response) return user_error(err::kPeerUnreachable, "no answer: " + response.error().what, place, next);
   if (response->status < 300) return response;

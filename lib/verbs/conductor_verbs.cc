@@ -226,14 +226,13 @@ Result<void> print_stream(const cli::Args& args, const std::string& path, const 
 }
 
 /// Sends the request and writes the answer. The conductor ends the request at --timeout with the stage that took the
-/// time; this side waits longer, for a conductor that has little processor time.
+/// time.
 Result<void> send_question(const cli::Args& args, const std::string& path, Json body) {
   const Duration time = args.duration(flags::kAnswerTime);
   body.set("max_tokens", args.count(flags::kAnswerTokens));
   body.set("mc", Json::object({{"deadline_ms", std::max<int64_t>(1, time / 1ms)}}));
   if (args.present(flags::kAskTemperature)) body.set("temperature", args.number(flags::kAskTemperature));
-  constexpr Duration kSlack = 10s;
-  const TimePoint deadline = soon(time + kSlack);
+  const TimePoint deadline = soon(time + kAnswerSlack);
   auto sent = wants_json(args) ? print_answer(args, path, body, deadline) : print_stream(args, path, body, deadline);
   if (sent || sent.error().mc != err::kDeadlineExceeded) return sent;
   Error error = std::move(sent).error();

@@ -58,7 +58,7 @@ Result<Json> ask(const cli::Args& args, const std::string& place, http::Headers 
   const Duration time = args.duration(flags::kAskTimeout);
   headers.push_back({"Content-Type", "application/json"});
   headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
-  const TimePoint deadline = SystemClock::instance().now() + time + 1s;  // the node's own error comes first
+  const TimePoint deadline = SystemClock::instance().now() + time + kAnswerSlack;
   auto response = http::fetch(http::Method::post, place, kPath, headers, body.dump(), deadline);
   if (!response)
     return user_error(err::kPeerUnreachable, "the node gave no answer: " + response.error().what, place,
