@@ -14,8 +14,6 @@ constexpr std::array<std::string_view, 3> kNames = {"auto", "channel", "control"
 
 constexpr Duration kCallTime = 2s;  // a holder answers at once, or says that the grant comes by control
 constexpr Duration kOpenTime = 2s;  // of a channel; a node of an older release never answers
-constexpr Duration kPauseMin = 5s;  // after a channel that broke; doubles
-constexpr Duration kPauseMax = 300s;
 constexpr Duration kReopenMin = 1s;    // a reader's next channel after its last one: each takes memory and its set-up
 constexpr Duration kFreeAgain = 20ms;  // between looks at a closed channel that is in use
 constexpr uint32_t kGrantFetch = 2048, kRenewedFetch = 128, kEmptyFetch = 64;  // bytes of the first read of a response
@@ -156,7 +154,7 @@ void LeaseChannels::on_peers() {
     carrier_.forget(reader);
     close_server(reader);
   }
-  for (const InstanceId& instance : gone(pauses_)) pauses_.erase(instance);
+  pauses_.forget([&](const InstanceId& holder) { return data_.peer_of(holder) == xfer::PeerId::none; });
   for (const InstanceId& holder : gone(tables_)) tables_.erase(holder);
   flush();
 }
@@ -216,13 +214,13 @@ uint64_t LeaseChannels::call(const InstanceId& holder, wire::LeaseMethod method,
 
 void LeaseChannels::open(const InstanceId& holder, TimePoint now) {
   if (clients_.size() + closed_clients_.size() >= kChannelsMax) return;
-  if (const auto pause = pauses_.find(holder); pause != pauses_.end() && now < pause->second.until) return;
+  if (pauses_.has(holder, now)) return;
   const xfer::PeerId peer = data_.peer_of(holder);
   const rfp::WindowEntry* window = peer == xfer::PeerId::none ? nullptr : rfp::window_to(data_.engine(), peer);
   if (window == nullptr || (by_ == LeaseBy::automatic && !window->fetches)) return;
   auto end = rfp::ClientEnd::open(data_.engine(), peer, ++opened_, client_options(), true);
   if (!end) {
-    pauses_[holder] = {after(now, kPauseMin), kPauseMin};
+    pauses_.failed(holder, now);
     return log_debug("lease channel not opened", {{"to", data_.name_of(holder)}, {"why", end.error().what}});
   }
   clients_[holder] = {std::move(*end), after(now, kOpenTime)};
@@ -239,7 +237,7 @@ bool LeaseChannels::run_client(const InstanceId& holder, ToHolder& channel, Time
     works &= answer->code == Code::ok;
     carrier_.on_answer(holder, answer->sequence, answer->code, answer->status, as_u8(answer->payload), now);
     end.client().finish(answer->sequence);
-    if (answer->code == Code::ok) pauses_.erase(holder);
+    if (answer->code == Code::ok) pauses_.answered(holder);
   }
   return works;
 }
@@ -250,9 +248,7 @@ void LeaseChannels::close_client(const InstanceId& holder, TimePoint now) {
   closed_clients_.push_back(std::move(at->second.end));
   clients_.erase(at);
   free_at_ = now;
-  Pause& pause = pauses_[holder];
-  pause.length = std::clamp<Duration>(2 * pause.length, kPauseMin, kPauseMax);
-  pause.until = after(now, pause.length);
+  pauses_.failed(holder, now);
   carrier_.calls_lost(holder, now);
 }
 

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "host/data_plane.h"
+#include "host/pauses.h"
 #include "host/table_reads.h"
 #include "node/lease_carrier.h"
 #include "rfp_windows/rfp_windows.h"
@@ -92,10 +93,6 @@ class LeaseChannels final : public node::LeaseLines {
     xfer::View view;  // of the holder's table
     kv::BlockTableView table;
   };
-  struct Pause {
-    TimePoint until{};
-    Duration length{};
-  };
 
   const kv::BlockTableView* table_of(const InstanceId& holder);
   bool read_table(const node::Lookup& lookup);
@@ -121,7 +118,7 @@ class LeaseChannels final : public node::LeaseLines {
   node::LeaseCarrier carrier_{*this};
   std::map<InstanceId, ToHolder> clients_;
   std::map<InstanceId, FromReader> servers_;
-  std::map<InstanceId, Pause> pauses_;
+  Pauses pauses_;  // of channels to holders
   std::map<InstanceId, Mapped> tables_;  // of holders
   TableReads reads_;
   std::deque<node::LookedUp> read_;  // answers from tables
