@@ -63,7 +63,8 @@ LeaseChannels::LeaseChannels(DataPlane& data, LeaseBy by, std::function<void(con
   data_.watch([this](const xfer::Event& event) { return on(event); });
 }
 
-/// The channels end side by side: all are closed first, and the destructors of those in use share one deadline.
+/// The channels and the lookup under way end side by side: all are closed first, and the destructors of those in use
+/// share one deadline.
 LeaseChannels::~LeaseChannels() {
   data_.watch({});
   const TimePoint deadline = after(clock_now(), rfp::kReleaseMax);
@@ -71,6 +72,7 @@ LeaseChannels::~LeaseChannels() {
     (void)end.close();
     end.release_by(deadline);
   };
+  reads_.stop(deadline);
   for (const auto& [holder, channel] : clients_) close(*channel.end);
   for (const auto& [reader, channel] : servers_) close(*channel.end);
   for (const auto& end : closed_clients_) close(*end);

@@ -1,5 +1,6 @@
 #include "host/table_reads.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -19,14 +20,17 @@ constexpr size_t kRoundBytes = TableReads::kBlocksMax * 2 * sizeof(BlockBucket);
 }  // namespace
 
 TableReads::~TableReads() {
-  const TimePoint deadline = after(SystemClock::instance().now(), kReleaseTime);
-  if (running_) {
-    engine_.cancel(running_->batch);
-    (void)engine_.close(running_->batch, deadline);
-  }
+  stop(std::min(release_by_, after(SystemClock::instance().now(), kReleaseTime)));
+  const TimePoint deadline = release_by_;
+  if (running_) (void)engine_.close(running_->batch, deadline);
   if (memory_.size() == 0 || engine_.unregister(buffer_, deadline)) return;
   log_warn("memory of lookups kept: a transport is still writing into it", {{"bytes", memory_.size()}});
   (void)std::make_unique<mem::SharedBuffer>(std::move(memory_)).release();
+}
+
+void TableReads::stop(TimePoint deadline) {
+  release_by_ = deadline;
+  if (running_) engine_.cancel(running_->batch);
 }
 
 bool TableReads::has_memory() {

@@ -25,7 +25,7 @@ class TableReads {
 
   /// `engine` outlives it.
   explicit TableReads(xfer::Engine& engine) : engine_(engine) {}
-  /// Waits until no transport uses its memory.
+  /// Waits until no transport uses its memory, for 15 s at most.
   ~TableReads();
   TableReads(const TableReads&) = delete;
   TableReads& operator=(const TableReads&) = delete;
@@ -42,6 +42,9 @@ class TableReads {
     std::optional<std::vector<wire::HeldIn>> held;
   };
   std::optional<Ended> take() { return std::exchange(ended_, std::nullopt); }
+
+  /// Cancels the lookup under way. The destructor waits until `deadline` at most, which others may share.
+  void stop(TimePoint deadline);
 
   /// Number of copies of buckets that were torn.
   uint64_t buckets_torn() const { return buckets_torn_; }
@@ -65,6 +68,7 @@ class TableReads {
   std::optional<Running> running_;
   std::optional<Ended> ended_;
   uint64_t buckets_torn_ = 0;
+  TimePoint release_by_ = kNever;
 };
 
 }  // namespace mc::host

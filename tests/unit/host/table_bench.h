@@ -40,7 +40,7 @@ struct TableEnds {
     InstanceId instance{};
     std::unique_ptr<DataPlane> plane;
 
-    Side(uint8_t id, const std::string& transport, const std::string& devices) {
+    Side(uint8_t id, const std::string& transport, const std::string& devices, const xfer::FaultPlan& faults = {}) {
       instance.bytes.fill(id);
       instance.bytes[14] = static_cast<uint8_t>(::getpid() >> 8), instance.bytes[15] = static_cast<uint8_t>(::getpid());
       auto made = mem::SharedBuffer::create(1 << 16);
@@ -49,6 +49,7 @@ struct TableEnds {
       xfer::Options options{.name = name(), .instance = instance, .transport = transport};
       options.secret.assign(32, 's');
       options.rdma_devices = devices;
+      options.faults = faults;
       options.connect_timeout = 20s;  // the machine of the rdma tests is emulated
       auto opened = DataPlane::open(options, pool);
       REQUIRE_OK(opened);
@@ -66,9 +67,10 @@ struct TableEnds {
   std::optional<kv::BlockTable> table;
   std::optional<TableReads> reads;
 
+  /// `faults` are those of the reader's transfers.
   explicit TableEnds(const std::string& transport, uint64_t blocks = 100, const std::string& holder_devices = "",
-                     const std::string& reader_devices = "")
-      : holder(1, transport, holder_devices), reader(2, transport, reader_devices) {
+                     const std::string& reader_devices = "", const xfer::FaultPlan& faults = {})
+      : holder(1, transport, holder_devices), reader(2, transport, reader_devices, faults) {
     auto made = mem::SharedBuffer::create(kv::BlockTable::bytes_for(blocks));
     REQUIRE_OK(made);
     memory = std::move(*made);

@@ -63,4 +63,14 @@ TEST_CASE("host/table_reads: a lookup ends without an answer when the buffer or 
   CHECK_FALSE(ended->held.has_value());
 }
 
+TEST_CASE("host/table_reads: a stop ends the lookup under way at once, although no answer comes") {
+  TableEnds ends("tcp", 100, "", "", {.drop_completion = 1});
+  const TimePoint begin = clock_now();
+  REQUIRE(ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), ends.published(), begin + 60s));
+  ends.reads->stop(begin + 10s);
+  ends.reader.plane->watch({});
+  ends.reads.reset();
+  CHECK(clock_now() - begin < 9s);
+}
+
 }  // namespace table_reads_test
