@@ -142,10 +142,11 @@ void LeaseChannels::heard(const node::Event& event) {
 
 void LeaseChannels::on_peers() {
   const TimePoint now = clock_now();
+  const auto is_gone = [&](const InstanceId& holder) { return data_.peer_of(holder) == xfer::PeerId::none; };
   const auto gone = [&](const auto& channels) {
     std::vector<InstanceId> out;
     for (const auto& entry : channels)
-      if (data_.peer_of(entry.first) == xfer::PeerId::none) out.push_back(entry.first);
+      if (is_gone(entry.first)) out.push_back(entry.first);
     return out;
   };
   for (const InstanceId& holder : gone(clients_)) {
@@ -156,7 +157,8 @@ void LeaseChannels::on_peers() {
     carrier_.forget(reader);
     close_server(reader);
   }
-  pauses_.forget([&](const InstanceId& holder) { return data_.peer_of(holder) == xfer::PeerId::none; });
+  pauses_.forget(is_gone);
+  reads_.forget(is_gone);
   for (const InstanceId& holder : gone(tables_)) tables_.erase(holder);
   flush();
 }

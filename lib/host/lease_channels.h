@@ -8,7 +8,8 @@
 //
 // A lookup needs no channel where the holder's memory is mapped: the table of its blocks is read in place, and the
 // holder runs no code for it. Over a transport with one-sided reads of its own (rdma) buckets of the table are read
-// (host/table_reads.h). A lookup goes over the channel when it is too large for that, or the table was torn each time.
+// (host/table_reads.h). A lookup goes over the channel when it is too large for that, the table was torn each time, or
+// the holder did not answer the last reads.
 //
 // All calls are the loop's. Both processes of a channel sleep between calls, so each write wakes its peer.
 #pragma once

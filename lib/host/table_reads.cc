@@ -13,7 +13,7 @@ namespace {
 
 using wire::BlockBucket;
 
-constexpr Duration kReadTime = 2s;      // of one round; the caller waits for no answer
+constexpr Duration kLookupTime = 2s;    // of all rounds together, as much as a call over a channel has
 constexpr Duration kReleaseTime = 15s;  // the engine ends a batch and its quarantine sooner
 constexpr size_t kRoundBytes = TableReads::kBlocksMax * 2 * sizeof(BlockBucket);
 
@@ -46,15 +46,21 @@ bool TableReads::has_memory() {
 
 bool TableReads::start(const node::Lookup& lookup, xfer::PeerId peer, const wire::BufferInfo& table, TimePoint now) {
   const auto buckets = kv::BlockTable::buckets_in(table.length);
-  if (running_ || ended_ || lookup.hashes.size() > kBlocksMax || !buckets || !has_memory()) return false;
-  running_.emplace(Running{lookup, {lookup.hashes, *buckets, kv::table_epoch(lookup.instance)}, peer, table.id});
+  if (running_ || ended_ || lookup.hashes.size() > kBlocksMax || !buckets) return false;
+  if (pauses_.has(lookup.instance, now) || !has_memory()) return false;
+  running_.emplace(Running{.lookup = lookup,
+                           .look = {lookup.hashes, *buckets, kv::table_epoch(lookup.instance)},
+                           .peer = peer,
+                           .buffer = table.id,
+                           .deadline = after(now, kLookupTime)});
   if (read_round(now)) return true;
   running_.reset();
   return false;
 }
 
-/// False: the engine takes no batch.
+/// False: the time of the lookup is over, or the engine takes no batch.
 bool TableReads::read_round(TimePoint now) {
+  if (now >= running_->deadline) return false;
   std::vector<xfer::Request> requests;
   const auto wanted = running_->look.wanted();
   MC_ASSERT(!wanted.empty() && wanted.size() * sizeof(BlockBucket) <= memory_.size());
@@ -64,7 +70,7 @@ bool TableReads::read_round(TimePoint now) {
                         .local = memory_.bytes().subspan(i * sizeof(BlockBucket), sizeof(BlockBucket)),
                         .buffer = running_->buffer,
                         .offset = wanted[i] * sizeof(BlockBucket)});
-  const auto batch = engine_.submit(requests, after(now, kReadTime));
+  const auto batch = engine_.submit(requests, running_->deadline);
   if (!batch) return false;
   running_->batch = *batch;
   return true;
@@ -76,15 +82,22 @@ void TableReads::end(std::optional<std::vector<wire::HeldIn>> held) {
   running_.reset();
 }
 
+/// The holder did not answer in time, or its answer was an error.
+void TableReads::fail(TimePoint now) {
+  pauses_.failed(running_->lookup.instance, now);
+  end(std::nullopt);
+}
+
 bool TableReads::on(const xfer::Event& event, TimePoint now) {
   using Kind = xfer::Event::Kind;
   if (!running_ || event.batch != running_->batch) return false;
   if (event.kind != Kind::batch_done && event.kind != Kind::batch_released) return false;
   if (event.quarantined || !engine_.close(event.batch)) return true;  // batch_released follows
   if (event.kind == Kind::batch_released || event.code != Code::ok) {
-    end(std::nullopt);
+    fail(now);
     return true;
   }
+  pauses_.answered(running_->lookup.instance);
   kv::BlockLook& look = running_->look;
   std::vector<BlockBucket> copies(look.wanted().size());
   std::memcpy(reinterpret_cast<std::byte*>(copies.data()), memory_.bytes().data(), copies.size() * sizeof(BlockBucket));
@@ -96,7 +109,7 @@ bool TableReads::on(const xfer::Event& event, TimePoint now) {
   else if (look.wanted().empty())
     end(look.held());
   else if (!read_round(now))
-    end(std::nullopt);
+    fail(now);
   return true;
 }
 

@@ -3,7 +3,8 @@
 // few times (kv/block_look.h).
 //
 // Only small lookups go this way. A larger one costs less as a call over a channel (node/lease_carrier.h), which is one
-// request in place of hundreds of reads. One lookup is under way at a time: a node asks for one chain after another.
+// request in place of hundreds of reads. One lookup is under way at a time: a node asks for one chain after another. A
+// holder whose reads failed is not read for a while (host/pauses.h).
 //
 // All calls are the loop's.
 #pragma once
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/pauses.h"
 #include "kv/block_look.h"
 #include "mem/mem.h"
 #include "node/node.h"
@@ -31,7 +33,8 @@ class TableReads {
   TableReads& operator=(const TableReads&) = delete;
 
   /// Starts to read `table`, a buffer of the peer, whose epoch is that of the lookup's instance. False: the lookup has
-  /// to go another way, because it is too large, another one is under way, or the buffer is no table.
+  /// to go another way, because it is too large, another one is under way, the holder did not answer lately, or the
+  /// buffer is no table.
   bool start(const node::Lookup& lookup, xfer::PeerId peer, const wire::BufferInfo& table, TimePoint now);
   /// True: the event was for this object alone.
   bool on(const xfer::Event& event, TimePoint now);
@@ -43,6 +46,11 @@ class TableReads {
   };
   std::optional<Ended> take() { return std::exchange(ended_, std::nullopt); }
 
+  /// Forgets the pauses of the holders for which is_gone(holder) is true.
+  template <class IsGone>
+  void forget(const IsGone& is_gone) {
+    pauses_.forget(is_gone);
+  }
   /// Cancels the lookup under way. The destructor waits until `deadline` at most, which others may share.
   void stop(TimePoint deadline);
 
@@ -55,11 +63,13 @@ class TableReads {
     kv::BlockLook look;
     xfer::PeerId peer{};
     uint32_t buffer = 0;
+    TimePoint deadline{};  // of all rounds together
     xfer::BatchId batch = xfer::BatchId::none;
   };
 
   bool has_memory();
   bool read_round(TimePoint now);
+  void fail(TimePoint now);
   void end(std::optional<std::vector<wire::HeldIn>> held);
 
   xfer::Engine& engine_;
@@ -67,6 +77,7 @@ class TableReads {
   xfer::BufferId buffer_{};
   std::optional<Running> running_;
   std::optional<Ended> ended_;
+  Pauses pauses_;
   uint64_t buckets_torn_ = 0;
   TimePoint release_by_ = kNever;
 };

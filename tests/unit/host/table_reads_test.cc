@@ -58,9 +58,44 @@ TEST_CASE("host/table_reads: a lookup ends without an answer when the buffer or 
   const wire::BufferInfo table = ends.published();
   ends.table.reset();
   ends.holder.plane.reset();
-  if (!ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), table, clock_now())) return;
+  REQUIRE(ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), table, clock_now() + Pauses::kMin));
   ends.turn_until([&] { return (ended = ends.reads->take()).has_value(); });
   CHECK_FALSE(ended->held.has_value());
+}
+
+TEST_CASE("host/table_reads: all rounds of a lookup share one time, however often the table is torn") {
+  TableEnds ends("tcp", 100, "", "", {.delay = 1, .delay_for = 300ms});
+  std::ranges::fill(ends.memory.bytes(), std::byte{0xff});
+  REQUIRE(ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), ends.published(), clock_now() - 1500ms));
+  std::optional<TableReads::Ended> ended;
+  ends.turn_until([&] { return (ended = ends.reads->take()).has_value(); });
+  CHECK_FALSE(ended->held.has_value());
+  const uint64_t rounds = ends.reader.plane->engine().counters().batches_submitted;
+  CHECK(rounds >= 1);
+  CHECK(rounds <= 2);  // half a second was left, and a round takes more than half of that
+}
+
+TEST_CASE("host/table_reads: a holder that did not answer is not read before its pause is over, each one longer") {
+  TableEnds ends("tcp");
+  wire::BufferInfo other = ends.published();
+  other.id += 1000;
+  const auto starts = [&](const wire::BufferInfo& buffer, TimePoint now) {
+    const bool started = ends.reads->start(ends.lookup(blocks_of(0, 2)), ends.peer(), buffer, now);
+    if (started) ends.turn_until([&] { return ends.reads->take().has_value(); });
+    return started;
+  };
+  const TimePoint begin = clock_now();
+  REQUIRE(starts(other, begin));
+  const TimePoint first_end = clock_now() + Pauses::kMin;
+  CHECK_FALSE(starts(ends.published(), begin + Pauses::kMin / 2));
+  REQUIRE(starts(other, first_end));
+  CHECK_FALSE(starts(ends.published(), begin + 2 * Pauses::kMin - 1ms));
+  const TimePoint second_end = clock_now() + 2 * Pauses::kMin;
+  REQUIRE(starts(ends.published(), second_end));  // the holder answers, which ends its pauses
+  CHECK(starts(ends.published(), begin));
+  REQUIRE(starts(other, begin));
+  ends.reads->forget([&](const InstanceId& holder) { return holder == ends.holder.instance; });
+  CHECK(starts(ends.published(), begin));
 }
 
 TEST_CASE("host/table_reads: a stop ends the lookup under way at once, although no answer comes") {
