@@ -101,9 +101,9 @@ bool TableReads::on(const xfer::Event& event, TimePoint now) {
   kv::BlockLook& look = running_->look;
   std::vector<BlockBucket> copies(look.wanted().size());
   std::memcpy(reinterpret_cast<std::byte*>(copies.data()), memory_.bytes().data(), copies.size() * sizeof(BlockBucket));
-  const uint64_t torn = look.torn();
+  const bool was_torn = look.torn() > 0;
   look.take(copies);
-  buckets_torn_ += look.torn() - torn;
+  torn_ += !was_torn && look.torn() > 0;
   if (look.given_up())
     end(std::nullopt);
   else if (look.wanted().empty())

@@ -54,8 +54,8 @@ class TableReads {
   /// Cancels the lookup under way. The destructor waits until `deadline` at most, which others may share.
   void stop(TimePoint deadline);
 
-  /// Number of copies of buckets that were torn.
-  uint64_t buckets_torn() const { return buckets_torn_; }
+  /// Number of lookups in which a copy of a bucket was torn, however many were.
+  uint64_t torn() const { return torn_; }
 
  private:
   struct Running {
@@ -78,7 +78,7 @@ class TableReads {
   std::optional<Running> running_;
   std::optional<Ended> ended_;
   Pauses pauses_;
-  uint64_t buckets_torn_ = 0;
+  uint64_t torn_ = 0;
   TimePoint release_by_ = kNever;
 };
 

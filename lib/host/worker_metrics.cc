@@ -181,7 +181,7 @@ void WorkerMetrics::update_leases() {
   count(metric::kLookups, {"failed"}, s.lookups_failed);
   count(metric::kLookups, {"served"}, s.lookups_served);
   count(metric::kLookups, {"read"}, leases_.tables_read());
-  count(metric::kLookups, {"torn"}, leases_.reads().buckets_torn());
+  count(metric::kLookups, {"torn"}, leases_.reads().torn());
   count(metric::kLookups, {"touched"}, s.touches_served);
   count(metric::kLeaseRenewals, {"granted"}, s.renewals_granted);
   count(metric::kLeaseRenewals, {"refused"}, s.renewals_refused);

@@ -198,7 +198,7 @@ inline constexpr MetricFamily kLeaseCalls{
     "Calls over lease channels, by event (served, late, refused by this node; repeated by control)."};
 inline constexpr MetricFamily kLookups{
     "mc_block_lookups_total", MetricKind::counter, "event",
-    "Lookups of blocks, by event (asked, failed, read from tables, torn tables; served, touched for others)."};
+    "Lookups, not blocks, by event (asked, failed, read from tables, torn tables; served, touched for others)."};
 inline constexpr MetricFamily kLeaseRenewals{"mc_lease_renewals_total", MetricKind::counter, "event",
                                              "Renewals of leases of other nodes, by event (granted, refused)."};
 inline constexpr MetricFamily kLeaseChannels{"mc_lease_channels", MetricKind::gauge, "side",

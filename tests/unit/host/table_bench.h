@@ -135,7 +135,7 @@ inline void check_lookups(TableEnds& ends, int rounds) {
     REQUIRE(held.has_value());
     CHECK(*held == ends.table->find(hashes));
   }
-  CHECK(ends.reads->buckets_torn() == 0);
+  CHECK(ends.reads->torn() == 0);
 }
 
 /// While a thread changes the table, no lookup finds a block where it never was. Returns the number of lookups that
