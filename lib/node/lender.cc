@@ -11,6 +11,7 @@ constexpr size_t kWaitingMax = 256;       // requests that wait for pending bloc
 constexpr Duration kWaitMax = 60s;        // longest wait, whatever the request allows
 constexpr Duration kLoadMax = 4s;         // longest wait for the disk, within the time of the lease
 constexpr size_t kLeaseBlocksMax = 4096;  // blocks of one grant; the reader requests the rest again
+constexpr Duration kTtlMin = 1ms;         // of a lease and of a renewal; in messages 0 is no lease
 }  // namespace
 
 Result<Shelf*> BlockSource::open_shelf(const kv::Namespace&, const NamespaceId& ns, const ExtentLayout& layout) {
@@ -77,13 +78,18 @@ void Lender::on_release(const InstanceId& instance, uint64_t lease) {
   granted_.erase(it);
 }
 
+Duration Lender::bounded(Duration ttl) const {
+  return std::clamp(ttl, kTtlMin, std::max(ttl_max_, kTtlMin));
+}
+
 Duration Lender::prolong(const Granted& granted, Duration ttl, TimePoint now) {
   kv::Leases& leases = granted.shelf->leases;
   const kv::Lease* lease = leases.find(granted.id);
   if (lease == nullptr || now >= lease->expiry) return Duration{};
-  const auto renewed = leases.renew(granted.id, std::min(now + std::min(ttl, ttl_max_), granted.end_max));
+  const auto renewed = leases.renew(granted.id, std::min(now + bounded(ttl), granted.end_max));
   MC_ASSERT(renewed.has_value() && lease->expiry <= granted.end_max);
-  return lease->expiry - now;
+  // Messages count milliseconds. At the end of its total time less than one may be left, which is a refusal.
+  return lease->expiry - now >= kTtlMin ? lease->expiry - now : Duration{};
 }
 
 bool Lender::grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request,
@@ -123,7 +129,7 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       pages.push_back(shelf->pool.find(wanted[i]));
       MC_ASSERT(pages.back() != kv::kNoPage);
     }
-    const Duration ttl = std::min<Duration>(std::chrono::milliseconds(request.ttl_ms), ttl_max_);
+    const Duration ttl = bounded(std::chrono::milliseconds(request.ttl_ms));
     auto lease = shelf->leases.grant(instance.hex(), pages, now + ttl);
     if (!lease) {
       reply.reason = wire::Fallback::refused;

@@ -84,8 +84,10 @@ class Lender {
                       TimePoint now, Actions& out);
   bool waits_on(Waiting& w, TimePoint now);
 
-  /// Moves the end of a lease to `ttl` from now, within its bounds and never earlier. Returns the time left; 0: the
-  /// lease has ended.
+  /// The time of a lease or of a renewal that was asked to last for `ttl`.
+  Duration bounded(Duration ttl) const;
+  /// Moves the end of a lease to `ttl` from now, within its bounds and never earlier. Returns the time left, which is
+  /// 1 ms or more; 0: the lease has ended, or its total time ends sooner than that.
   Duration prolong(const Granted& granted, Duration ttl, TimePoint now);
   /// Answers a request that was granted before, and prolongs its lease. False: it has no lease.
   bool grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,

@@ -130,6 +130,33 @@ TEST_CASE("node/lender: a renewed lease lasts, but no longer than its total, and
   CHECK(renew(3, 1000) == 0);
 }
 
+TEST_CASE("node/lender: a lease or renewal for less than 1 ms lasts for 1 ms, unless its total time ends sooner") {
+  LenderBench b;
+  b.source.publish(4);
+  const TimePoint start = b.now;
+  const auto renew = [&](uint32_t ttl_ms) {
+    Actions out;
+    b.lender.on_renew("p1", instance(4), {1, 1, ttl_ms}, b.now, out);
+    return sent<wire::LeaseRenewed>(out, "p1").at(0).ttl_ms;
+  };
+  auto asked = b.request(1);
+  asked.ttl_ms = 0;
+  CHECK(b.ask(asked).at(0).ttl_ms == 1);
+  CHECK(b.source.shelf.leases.next_expiry() == start + 1ms);
+  b.now = start + 300us;
+  CHECK(renew(0) == 1);
+  CHECK(b.source.shelf.leases.next_expiry() == start + 1300us);
+  const TimePoint last = start + Lender::kTotalTtls * 30s;
+  for (b.now = start + 1ms; b.now < last - 20s; b.now += 20s) CHECK(renew(30'000) == 30'000);
+  CHECK(renew(30'000) == 19'999);
+  b.now = last - 1ms;
+  CHECK(renew(30'000) == 1);
+  b.now = last - 400us;
+  CHECK(renew(30'000) == 0);
+  CHECK(b.source.shelf.leases.next_expiry() == last);
+  b.lender.drop(instance(4));
+}
+
 TEST_CASE("node/lender: a number that waits already is refused, and the first request gets its lease") {
   LenderBench b;
   b.source.publish(1);
