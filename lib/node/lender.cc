@@ -32,7 +32,7 @@ void Lender::on_request(const NodeId& node, const InstanceId& instance, const wi
     return;
   }
   if (grant_again(node, instance, request, now, out)) return;
-  on_release(instance, request.lease);  // of a request that waits
+  on_release(instance, request.lease, now);  // of a request that waits
   Shelf* shelf = source_.shelf_of(request.ns);
   if (shelf && starts_to_wait(node, instance, request, *shelf, now, out)) return;
   grant(node, instance, request, now, out);
@@ -66,7 +66,7 @@ bool Lender::starts_to_wait(const NodeId& node, const InstanceId& instance, cons
   return true;
 }
 
-void Lender::on_release(const InstanceId& instance, uint64_t lease) {
+void Lender::on_release(const InstanceId& instance, uint64_t lease, TimePoint now) {
   std::erase_if(waiting_, [&](const Waiting& w) {
     const bool gone = w.instance == instance && w.request.lease == lease;
     if (gone && w.load != 0) disk_.end(w.load);
@@ -75,19 +75,23 @@ void Lender::on_release(const InstanceId& instance, uint64_t lease) {
   const auto it = granted_.find({instance, lease});
   if (it == granted_.end()) return;
   (void)it->second.shelf->leases.release(it->second.id);  // the lease may have ended already
+  shares_.ended(*it->second.shelf, instance, it->second.pages, now);
   granted_.erase(it);
 }
 
 Duration Lender::bounded(Duration ttl) const {
-  return std::clamp(ttl, kTtlMin, std::max(ttl_max_, kTtlMin));
+  return std::clamp(ttl, kTtlMin, ttl_max_);
 }
 
-Duration Lender::prolong(const Granted& granted, Duration ttl, TimePoint now) {
+Duration Lender::prolong(const InstanceId& reader, const Granted& granted, Duration ttl, TimePoint now) {
   kv::Leases& leases = granted.shelf->leases;
   const kv::Lease* lease = leases.find(granted.id);
   if (lease == nullptr || now >= lease->expiry) return Duration{};
-  const auto renewed = leases.renew(granted.id, std::min(now + bounded(ttl), granted.end_max));
-  MC_ASSERT(renewed.has_value() && lease->expiry <= granted.end_max);
+  if (shares_.may_renew(*granted.shelf, reader, now)) {
+    const auto renewed = leases.renew(granted.id, std::min(now + bounded(ttl), granted.end_max));
+    MC_ASSERT(renewed.has_value());
+  }
+  MC_ASSERT(lease->expiry <= granted.end_max);
   // Messages count milliseconds. At the end of its total time less than one may be left, which is a refusal.
   return lease->expiry - now >= kTtlMin ? lease->expiry - now : Duration{};
 }
@@ -97,7 +101,7 @@ bool Lender::grant_again(const NodeId& node, const InstanceId& instance, const w
   const auto at = granted_.find({instance, request.lease});
   if (at == granted_.end()) return false;
   const Granted& granted = at->second;
-  const Duration left = prolong(granted, std::chrono::milliseconds(granted.rest.ttl_ms), now);
+  const Duration left = prolong(instance, granted, std::chrono::milliseconds(granted.rest.ttl_ms), now);
   if (left == Duration{}) return false;
   wire::LeaseGrant reply = granted.rest;
   reply.ttl_ms = static_cast<uint32_t>(left / 1ms);
@@ -111,7 +115,7 @@ void Lender::on_renew(const NodeId& node, const InstanceId& instance, const wire
                       Actions& out) {
   const auto at = granted_.find({instance, renew.lease});
   const Duration left =
-      at == granted_.end() ? Duration{} : prolong(at->second, std::chrono::milliseconds(renew.ttl_ms), now);
+      at == granted_.end() ? Duration{} : prolong(instance, at->second, std::chrono::milliseconds(renew.ttl_ms), now);
   out.push_back(Send{node, instance, wire::LeaseRenewed{renew.lease, renew.round, static_cast<uint32_t>(left / 1ms)}});
 }
 
@@ -121,8 +125,10 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
   Shelf* shelf = source_.shelf_of(request.ns);
   const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
   const HolderParts parts = source_.parts();
-  const uint32_t here = shelf && parts ? shelf->pool.match(wanted) : 0;
+  uint32_t here = shelf && parts ? shelf->pool.match(wanted) : 0;
   if (here < wanted.size()) reply.reason = absence(shelf, wanted[here], request.wait_ms > 0, now, reply.age_ms);
+  if (const uint32_t room = here > 0 ? shares_.room(*shelf, instance, now) : 0; room < here)
+    here = room, reply.reason = wire::Fallback::refused, reply.age_ms = 0;
   if (here > 0) {
     std::vector<kv::PageIndex> pages;
     for (uint32_t i = 0; i < here; ++i) {
@@ -137,8 +143,9 @@ void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::L
       shelf->pool.touch(wanted.first(here));
       reply.ttl_ms = static_cast<uint32_t>(ttl / 1ms);
       reply.parts = *parts;
-      const Duration longest = std::min<Duration>(ttl_max_, std::chrono::milliseconds(UINT32_MAX));
-      Granted granted{shelf, *lease, now + kTotalTtls * longest, request.hashes.size(), request.hashes.back(), reply};
+      shares_.begun(*shelf, instance, here, now);
+      Granted granted{shelf, *lease, now + kTotalTtls * ttl_max_, here, request.hashes.size(), request.hashes.back(),
+                      reply};
       const bool fresh = granted_.try_emplace({instance, request.lease}, std::move(granted)).second;
       MC_ASSERT(fresh);
       for (const kv::PageIndex page : pages) reply.blocks.push_back(shelf->leased_block(page, request.with_tokens));
@@ -185,11 +192,16 @@ void Lender::serve_waiting(TimePoint now, Actions& out) {
   }
 }
 
-void Lender::expired(const Shelf& shelf, kv::LeaseId id) {
-  std::erase_if(granted_, [&](const auto& g) { return g.second.shelf == &shelf && g.second.id == id; });
+void Lender::expired(const Shelf& shelf, kv::LeaseId id, TimePoint now) {
+  std::erase_if(granted_, [&](const auto& g) {
+    const bool gone = g.second.shelf == &shelf && g.second.id == id;
+    if (gone) shares_.ended(shelf, g.first.first, g.second.pages, now);
+    return gone;
+  });
 }
 
 void Lender::drop(const InstanceId& instance) {
+  shares_.forget(instance);
   std::erase_if(granted_, [&](const auto& g) {
     if (g.first.first != instance) return false;
     (void)g.second.shelf->leases.release(g.second.id);

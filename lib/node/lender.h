@@ -6,9 +6,10 @@
 //
 // A reader whose read has not ended renews its lease. Renewals move its end, up to kTotalTtls of the longest lease
 // after the grant, so a reader that died keeps no pages for ever. A lease that has ended is not renewed, because its
-// pages may have other blocks.
+// pages may have other blocks. What one reader holds under all its leases is bounded as well (node/reader_shares.h).
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "node/block_memory.h"
 #include "node/disk_tier.h"
 #include "node/node.h"
+#include "node/reader_shares.h"
 #include "node/shelf.h"
 
 namespace mc::node {
@@ -43,18 +45,22 @@ class Lender {
   static constexpr int kTotalTtls = 8;
   /// `source`, `memory` and `disk` must outlive the lender.
   Lender(BlockSource& source, const BlockMemory& memory, DiskTier& disk, Duration ttl_max)
-      : source_(source), memory_(memory), disk_(disk), ttl_max_(ttl_max) {}
+      : source_(source),
+        memory_(memory),
+        disk_(disk),
+        ttl_max_(std::clamp<Duration>(ttl_max, 1ms, std::chrono::milliseconds(UINT32_MAX))),
+        shares_(kTotalTtls * ttl_max_) {}
 
   /// `known`: the reader is a listed peer. Other readers are granted nothing.
   void on_request(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, bool known,
                   TimePoint now, Actions& out);
-  void on_release(const InstanceId& instance, uint64_t lease);
+  void on_release(const InstanceId& instance, uint64_t lease, TimePoint now);
   void on_renew(const NodeId& node, const InstanceId& instance, const wire::LeaseRenew& renew, TimePoint now,
                 Actions& out);
   /// Answers waiting requests whose blocks are here now, or whose wait is over.
   void serve_waiting(TimePoint now, Actions& out);
   /// The lease has expired.
-  void expired(const Shelf& shelf, kv::LeaseId id);
+  void expired(const Shelf& shelf, kv::LeaseId id, TimePoint now);
   /// The reader is gone and reads no more.
   void drop(const InstanceId& instance);
   TimePoint next_wakeup() const;
@@ -65,6 +71,7 @@ class Lender {
     Shelf* shelf;
     kv::LeaseId id;
     TimePoint end_max{};    // of the lease with all its renewals
+    uint32_t pages = 0;     // under the lease
     size_t asked = 0;       // number of blocks requested
     BlockHash last{};       // the last of them, which stands for all: hashes are chained
     wire::LeaseGrant rest;  // the grant without its blocks, which are those of the lease
@@ -88,7 +95,7 @@ class Lender {
   Duration bounded(Duration ttl) const;
   /// Moves the end of a lease to `ttl` from now, within its bounds and never earlier. Returns the time left, which is
   /// 1 ms or more; 0: the lease has ended, or its total time ends sooner than that.
-  Duration prolong(const Granted& granted, Duration ttl, TimePoint now);
+  Duration prolong(const InstanceId& reader, const Granted& granted, Duration ttl, TimePoint now);
   /// Answers a request that was granted before, and prolongs its lease. False: it has no lease.
   bool grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
                    Actions& out);
@@ -100,6 +107,7 @@ class Lender {
   const BlockMemory& memory_;
   DiskTier& disk_;
   Duration ttl_max_;
+  ReaderShares shares_;
   std::map<std::pair<InstanceId, uint64_t>, Granted> granted_;
   std::vector<Waiting> waiting_;
 };

@@ -239,7 +239,7 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
   } else if (const auto* renew = std::get_if<wire::LeaseRenew>(&event.message)) {
     lender_.on_renew(event.from, event.instance, *renew, now, out);
   } else if (const auto* release = std::get_if<wire::LeaseRelease>(&event.message)) {
-    lender_.on_release(event.instance, release->lease);
+    lender_.on_release(event.instance, release->lease, now);
     if (options_.role == wire::Role::cache) last_error_.served();
   } else if (const auto* done = std::get_if<wire::DemoteDone>(&event.message)) {
     if (demoter_) demoter_->on_done(event.instance, *done, now);
@@ -293,7 +293,7 @@ void Worker::send_snapshot(TimePoint now, Actions& out) {
 void Worker::tend_blocks(TimePoint now, Actions& out) {
   for (Shelf* shelf : shelves_)
     for (const auto& lease : shelf->leases.expire(now)) {
-      lender_.expired(*shelf, lease.id);
+      lender_.expired(*shelf, lease.id, now);
       orders_.expired(*shelf, lease.id);
       if (demoter_) demoter_->expired(lease.id);
     }

@@ -105,7 +105,7 @@ struct Joint {
     if (const auto* asked = std::get_if<wire::LeaseRequest>(&message.message))
       lender.on_request(message.from, message.instance, *asked, true, now, out);
     if (const auto* released = std::get_if<wire::LeaseRelease>(&message.message))
-      lender.on_release(message.instance, released->lease);
+      lender.on_release(message.instance, released->lease, now);
     if (const auto* renew = std::get_if<wire::LeaseRenew>(&message.message))
       lender.on_renew(message.from, message.instance, *renew, now, out);
     for (const auto& answer : sent<wire::LeaseRenewed>(out, "p1"))

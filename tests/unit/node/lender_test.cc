@@ -72,7 +72,7 @@ TEST_CASE("node/lender: the leading run that is here is leased, and the grant sa
   CHECK(grant.reason == Fallback::evicted);
   CHECK(grant.age_ms == 250);
   CHECK(b.source.shelf.leases.size() == 1);
-  b.lender.on_release(instance(4), 1);
+  b.lender.on_release(instance(4), 1, b.now);
   CHECK(b.source.shelf.leases.size() == 0);
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("node/lender: a renewed lease lasts, but no longer than its total, and
     return answers[0].ttl_ms;
   };
   const auto expire = [&] {
-    for (const auto& lease : b.source.shelf.leases.expire(b.now)) b.lender.expired(b.source.shelf, lease.id);
+    for (const auto& lease : b.source.shelf.leases.expire(b.now)) b.lender.expired(b.source.shelf, lease.id, b.now);
   };
   CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
   CHECK(renew(2, 1000) == 0);     // no such lease
@@ -157,6 +157,55 @@ TEST_CASE("node/lender: a lease or renewal for less than 1 ms lasts for 1 ms, un
   b.lender.drop(instance(4));
 }
 
+TEST_CASE("node/lender: a reader that asks again and again keeps no more than half, and others get theirs meanwhile") {
+  LenderBench b;  // a shelf of 16 pages, and a longest lease of 30 s
+  b.source.publish(4);
+  const std::string liar = instance(4).hex();
+  const Duration limit = Lender::kTotalTtls * 30s;
+  Duration above{}, longest{}, half_at_most{};
+  uint64_t lease = 0;
+  size_t refused = 0;
+  for (const TimePoint end = b.now + 3 * limit; b.now < end; b.now += 1s) {
+    for (const auto& over : b.source.shelf.leases.expire(b.now)) b.lender.expired(b.source.shelf, over.id, b.now);
+    auto asked = b.request(++lease);
+    asked.ttl_ms = 30'000;
+    const auto grant = b.ask(asked).at(0);
+    refused += grant.blocks.empty() && grant.reason == Fallback::refused;
+    Actions out;
+    for (uint64_t old = lease - std::min<uint64_t>(lease - 1, 40); old < lease; ++old)
+      b.lender.on_renew("p1", instance(4), {old, 1, 30'000}, b.now, out);
+    const bool is_above = b.source.shelf.leases.pages_of(liar) > 8;
+    above = is_above ? above + 1s : 0s, longest = std::max(longest, above);
+    half_at_most += is_above ? 0s : 1s;
+    auto other = b.request(1);
+    b.lender.on_request("p2", instance(5), other, true, b.now, out);
+    CHECK(sent<wire::LeaseGrant>(out, "p2").at(0).blocks.size() == 4);
+    b.lender.on_release(instance(5), 1, b.now);
+  }
+  CHECK(refused > 0);
+  CHECK(longest >= limit);
+  CHECK(longest <= limit + 30s + 1s);  // leases that began before the limit end by themselves
+  CHECK(half_at_most >= limit);
+  CHECK(b.source.shelf.leases.pages_of(liar) > 0);
+  b.lender.drop(instance(4));
+  CHECK(b.ask(b.request(lease + 1)).at(0).blocks.size() == 4);
+  b.lender.drop(instance(4));
+}
+
+TEST_CASE("node/lender: a reader that reads more than half and releases it is never refused, however long it goes on") {
+  LenderBench b;
+  b.source.publish(4);
+  uint64_t lease = 0;
+  for (int read = 0; read < 1000; ++read) {
+    const uint64_t first = lease + 1;
+    for (int i = 0; i < 4; ++i) CHECK(b.ask(b.request(++lease)).at(0).blocks.size() == 4);
+    b.now += 900ms;
+    for (uint64_t i = first; i <= lease; ++i) b.lender.on_release(instance(4), i, b.now);
+    b.now += 1s;
+  }
+  CHECK(b.source.shelf.leases.size() == 0);
+}
+
 TEST_CASE("node/lender: a number that waits already is refused, and the first request gets its lease") {
   LenderBench b;
   b.source.publish(1);
@@ -169,7 +218,7 @@ TEST_CASE("node/lender: a number that waits already is refused, and the first re
   b.source.publish(4);
   CHECK(b.serve().at(0).blocks.size() == 4);
   CHECK(b.source.shelf.leases.size() == 1);
-  b.lender.on_release(instance(4), 1);
+  b.lender.on_release(instance(4), 1, b.now);
   CHECK(b.source.shelf.leases.size() == 0);
 }
 
@@ -181,7 +230,7 @@ TEST_CASE("node/lender: a repeated request takes the place of the first one, gra
   CHECK(b.ask(b.request(1)).at(0).blocks.size() == 4);
   CHECK(b.source.shelf.leases.size() == 1);
   CHECK(b.source.shelf.leases.next_expiry() == b.now + 1s);
-  b.lender.on_release(instance(4), 1);
+  b.lender.on_release(instance(4), 1, b.now);
   CHECK(b.source.shelf.leases.size() == 0);
 
   LenderBench waiting;
@@ -210,7 +259,7 @@ TEST_CASE("node/lender: a repeated request gets the first grant again, whatever 
   b.source.pending = true;
   CHECK(b.ask(b.request(1)).at(0) == first);  // does not wait for what the first request was not granted
   CHECK(b.lender.idle());
-  b.lender.on_release(instance(4), 1);
+  b.lender.on_release(instance(4), 1, b.now);
   CHECK(b.source.shelf.leases.size() == 0);
   CHECK(b.ask(b.request(1)).at(0).blocks.size() == 1);  // the number is free again
   b.lender.drop(instance(4));
@@ -386,7 +435,7 @@ TEST_CASE("node/lender: a lease waits for blocks that are read from disk, and no
       REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {1, 2}}, usable, b.now, out));
   }
   CHECK(b.disk.idle());
-  b.lender.on_release(instance(4), 7);
+  b.lender.on_release(instance(4), 7, b.now);
   CHECK(b.source.shelf.leases.size() == 0);
   CHECK(b.source.shelf.pool.counts().pinned == 0);
 }
