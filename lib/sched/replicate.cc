@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/assert.h"
 
@@ -91,24 +92,37 @@ double load_beside_prefix_s(const Snapshot& s, const Candidate& chosen) {
 
 namespace {
 
+constexpr size_t kCompared = 64;  // most takers, and most givers for each of them, whose times are predicted
+
+/// The holders that have the run, as indexes. Of many those with the fewest leaving transfers, then the first ones.
+std::vector<int> givers_of(const Snapshot& s, uint32_t blocks) {
+  std::vector<int> out;
+  for (size_t i = 0; i < s.holders.size(); ++i)
+    if (s.holders[i].readable_blocks >= blocks) out.push_back(static_cast<int>(i));
+  if (out.size() <= kCompared) return out;
+  const auto order = [&](int i) { return std::pair(s.holders[static_cast<size_t>(i)].transfers_leaving, i); };
+  std::ranges::nth_element(out, out.begin() + kCompared, {}, order);
+  out.resize(kCompared);
+  std::ranges::sort(out);
+  return out;
+}
+
 struct Giver {
-  int holder = -1;  // -1 = none has the run
+  int holder = -1;
   double seconds = 0;
 };
 
-/// The holder from which the blocks that the node lacks are here first. Ties go to the holder with fewer leaving
+/// The giver from which the blocks that the node lacks are here first. Ties go to the holder with fewer leaving
 /// transfers, then to the first one.
-Giver best_giver(const Snapshot& s, const PrefillView& taker, uint32_t blocks) {
-  MC_ASSERT_LT(taker.resident_blocks, blocks);
+Giver best_giver(const Snapshot& s, const PrefillView& taker, uint32_t blocks, std::span<const int> givers) {
+  MC_ASSERT(taker.resident_blocks < blocks && !givers.empty());
   Giver best;
-  for (size_t i = 0; i < s.holders.size(); ++i) {
-    const HolderView& h = s.holders[i];
-    if (h.readable_blocks < blocks) continue;
-    const auto holder = static_cast<int>(i);
+  uint32_t best_leaving = 0;
+  for (const int holder : givers) {
+    const uint32_t leaving = s.holders[static_cast<size_t>(holder)].transfers_leaving;
     const double seconds = fetch_seconds(s, reader_of(taker), holder, blocks - taker.resident_blocks);
-    if (best.holder < 0 || std::tuple(seconds, h.transfers_leaving) <
-                               std::tuple(best.seconds, s.holders[static_cast<size_t>(best.holder)].transfers_leaving))
-      best = {holder, seconds};
+    if (best.holder < 0 || std::pair(seconds, leaving) < std::pair(best.seconds, best_leaving))
+      best = {holder, seconds}, best_leaving = leaving;
   }
   return best;
 }
@@ -121,23 +135,28 @@ std::optional<Copy> plan_copy(const Snapshot& s, const Popularity::Demand& deman
     return static_cast<int>(i) == chosen || std::find(coming.begin(), coming.end(), i) != coming.end();
   };
   uint32_t replicas = 0;
-  int target = -1;
-  Giver source;
+  std::vector<size_t> takers;  // the least busy ones
   for (size_t i = 0; i < s.prefill.size(); ++i) {
     const PrefillView& node = s.prefill[i];
     if (will_have(i) || node.resident_blocks >= demand.blocks) {
       ++replicas;
-    } else if (node.accepting && node.cost.read_bytes_per_s > 1 &&
-               (target < 0 || node.queue_s <= s.prefill[static_cast<size_t>(target)].queue_s)) {
-      const Giver giver = best_giver(s, node, demand.blocks);
-      if (giver.holder < 0) return std::nullopt;  // no node can give the run to any other one
-      const bool is_less_busy = target < 0 || node.queue_s < s.prefill[static_cast<size_t>(target)].queue_s;
-      if (is_less_busy || giver.seconds < source.seconds) target = static_cast<int>(i), source = giver;
+    } else if (node.accepting && node.cost.read_bytes_per_s > 1) {
+      if (!takers.empty() && node.queue_s < s.prefill[takers.front()].queue_s) takers.clear();
+      if (takers.empty() || node.queue_s == s.prefill[takers.front()].queue_s) takers.push_back(i);
     }
   }
-  if (target < 0 || replicas >= std::min(demand.replicas, replicas_max)) return std::nullopt;
-  const PrefillView& taker = s.prefill[static_cast<size_t>(target)];
-  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source.holder), taker.resident_blocks,
+  if (takers.empty() || replicas >= std::min(demand.replicas, replicas_max)) return std::nullopt;
+  const std::vector<int> givers = givers_of(s, demand.blocks);
+  if (givers.empty()) return std::nullopt;
+  // In an idle cluster all nodes are equally busy. Without a bound the plan would predict nodes x holders times.
+  takers.resize(std::min(takers.size(), kCompared));
+  size_t target = takers.front();
+  Giver source;
+  for (const size_t i : takers) {
+    const Giver giver = best_giver(s, s.prefill[i], demand.blocks, givers);
+    if (source.holder < 0 || giver.seconds < source.seconds) target = i, source = giver;
+  }
+  return Copy{static_cast<uint32_t>(target), static_cast<uint32_t>(source.holder), s.prefill[target].resident_blocks,
               demand.blocks};
 }
 

@@ -88,8 +88,8 @@ double load_beside_prefix_s(const Snapshot& snapshot, const Candidate& chosen);
 
 /// A copy worth making for a request, from the holders and nodes in the snapshot. The least busy accepting prefill node
 /// that lacks the run receives it from the holder whose copy arrives first, by the learnt costs of the links. Of nodes
-/// that are equally busy, the one that a copy reaches first receives it. nullopt: enough nodes have the run, or no node
-/// can give or take it.
+/// that are equally busy, the one that a copy reaches first receives it; of many, 64 nodes and for each of them 64
+/// holders are compared. nullopt: enough nodes have the run, or no node can give or take it.
 struct Copy {
   uint32_t target = 0;  // index into Snapshot::prefill
   uint32_t source = 0;  // index into Snapshot::holders

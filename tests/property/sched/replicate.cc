@@ -187,6 +187,25 @@ TEST_CASE(
   CHECK(copy().source == 0);  // the quick link is shared with many
 }
 
+TEST_CASE("sched/replicate: of 1,000 idle nodes one gets a copy, from a holder with few leaving transfers") {
+  Snapshot s;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    const std::string name = "p" + std::to_string(i);
+    s.add_holder(name, {.readable_blocks = i % 2 == 0 ? 8u : 0u, .transfers_leaving = 1000 - i});
+    PrefillView p;
+    p.name = name, p.holder = static_cast<int>(i), p.accepting = true, p.resident_blocks = i % 2 == 0 ? 8 : 0;
+    p.queue_s = i < 500 ? 1 : 0;
+    s.prefill.push_back(p);
+  }
+  const auto copy = plan_copy(s, {8, 1000, 1}, 1000);
+  REQUIRE(copy.has_value());
+  CHECK(copy->target == 501);  // the first of those that are least busy and lack the run
+  CHECK(copy->source == 998);
+  s.prefill[999].queue_s = -1;
+  CHECK(plan_copy(s, {8, 1000, 1}, 1000)->target == 999);
+  CHECK_FALSE(plan_copy(s, {8, 1000, 1}, 500).has_value());  // so many have it
+}
+
 TEST_CASE("sched/replicate: a copy that is on its way counts as a replica") {
   Snapshot s;
   for (int i = 0; i < 4; ++i) {
