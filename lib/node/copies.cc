@@ -54,6 +54,7 @@ void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, Tim
   request.hashes.assign(order.hashes.begin() + static_cast<std::ptrdiff_t>(c.have), order.hashes.end());
   request.ttl_ms = static_cast<uint32_t>(2 * kReadTimeout / 1ms);
   request.with_tokens = true;
+  c.asked_at = now;
   c.until = now + kLeaseTimeout;
   out.push_back(Send{order.node, order.instance, std::move(request)});
   const bool fresh = copies_.emplace(id, std::move(c)).second;
@@ -81,6 +82,8 @@ bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, u
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
   if (!sane) return fail("bad_grant");
+  const LeaseTerm term = LeaseTerm::of(grant, c.asked_at, now);
+  if (term.end() <= now) return fail(std::string(wire::to_string(wire::Fallback::lease_timeout)));
   // A block that a request has published since is read again. publish() keeps the first of the two.
   MC_ASSERT(c.pages.empty() && read_id != 0);
   if (shelf_.make_room) shelf_.make_room(static_cast<uint32_t>(count));
@@ -96,7 +99,7 @@ bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, u
   read.budget = kReadTimeout;
   if (!reads_.start(read, layout, now, out)) return fail("peer_lost");
   c.read = read_id;
-  c.term = LeaseTerm(now, grant.ttl_ms);
+  c.term = term;
   c.term.read_until(now + read.budget);
   c.until = c.term.give_up_at();
   return true;

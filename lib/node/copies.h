@@ -51,6 +51,7 @@ class Copies {
     uint64_t lease = 0, read = 0;
     bool dropped = false;  // the copy is over, but its read may still write the pages
     TimePoint until{};
+    TimePoint asked_at{};
     LeaseTerm term;   // while the blocks are being read
     size_t have = 0;  // leading blocks that were on this node already
     std::vector<wire::LeasedBlock> granted;

@@ -26,6 +26,7 @@ struct FetchPart {
   State state = State::waiting;
   uint64_t lease = 0, read = 0;  // 0 = none outstanding
   TimePoint until = kNever;
+  TimePoint asked_at{};           // when the lease was requested
   LeaseTerm term;                 // of a lease that was granted, until its read has ended
   TimePoint hold_until = kNever;  // granted: the read waits so long for other grants; kNever = it waits for none
   TimePoint read_at{};            // when the read began

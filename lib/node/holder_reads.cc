@@ -49,6 +49,7 @@ void HolderReads::ask(uint64_t lease, Part& part, TimePoint now, Actions& out) {
   request.hashes = part.hashes;
   request.ttl_ms = static_cast<uint32_t>(timeout_ * 2 / 1ms);
   part.state = State::asked;
+  part.asked_at = now;
   part.why = wire::Fallback::lease_timeout;
   part.until = now + timeout_;
   out.push_back(Send{part.source.node, part.source.instance, std::move(request)});
@@ -84,10 +85,13 @@ bool HolderReads::on_grant(const Received& event, const wire::LeaseGrant& grant,
   if (at == parts_.end()) return false;
   Part& part = at->second;
   if (part.state != State::asked || part.source.instance != event.instance) return true;
+  part.term = LeaseTerm::of(grant, part.asked_at, now);
   if (grant.blocks.empty()) {
     give_up(at, grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason, out);
   } else if (!is_as_asked(grant, part.hashes, layout_.layers)) {
     give_up(at, wire::Fallback::bad_grant, out);
+  } else if (part.term.end() <= now) {
+    give_up(at, wire::Fallback::lease_timeout, out);
   } else {
     if (grant.blocks.size() < part.hashes.size()) split(part, grant, now, out);
     part.grant = grant;
@@ -128,7 +132,6 @@ bool HolderReads::read(Part& part, TimePoint now, Actions& out) {
   part.read = read.read;
   part.read_at = now;
   part.state = State::reading;
-  part.term = LeaseTerm(now, part.grant.ttl_ms);
   part.term.read_until(limit);
   part.until = part.term.give_up_at();
   part.why = wire::Fallback::none;

@@ -80,7 +80,7 @@ class HolderReads {
     std::vector<BlockHash> hashes;
     State state = State::waiting;
     uint64_t read = 0;  // 0 = not begun
-    TimePoint read_at{};
+    TimePoint asked_at{}, read_at{};
     TimePoint until = kNever;
     LeaseTerm term;                             // while the part is being read
     wire::Fallback why = wire::Fallback::none;  // reason of an end at `until`, or of the read that was given up

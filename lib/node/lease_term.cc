@@ -9,7 +9,8 @@ Duration share_of(uint32_t ttl_ms, int parts) {
 }
 }  // namespace
 
-LeaseTerm::LeaseTerm(TimePoint now, uint32_t ttl_ms) : end_(now + std::chrono::milliseconds(ttl_ms)), ttl_ms_(ttl_ms) {}
+LeaseTerm::LeaseTerm(TimePoint start, uint32_t ttl_ms)
+    : end_(start + std::chrono::milliseconds(ttl_ms)), ttl_ms_(ttl_ms) {}
 
 void LeaseTerm::read_until(TimePoint limit) {
   MC_ASSERT(end_ != kNever && limit_ == kNever);

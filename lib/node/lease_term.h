@@ -4,8 +4,10 @@
 //   grant        renewal     again        end
 //     |------------|-----------|-----------|      without an answer the reader drops its read here
 //
-// The reader counts a renewed lease from the moment at which it sent the renewal, so the lease ends here before it ends
-// at the holder. A holder of an older release gives no answer, and the read ends with the lease then.
+// The reader counts a lease from the moment at which it sent the request or the renewal, so the lease ends here before
+// it ends at the holder, however slow the link is. The time for which the holder kept the request waiting does not
+// count. A holder of an older release does not say how long that was, and its lease seems shorter by it. Such a holder
+// gives no answer to a renewal either, and the read ends with the lease then.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +23,12 @@ namespace mc::node {
 class LeaseTerm {
  public:
   LeaseTerm() = default;
-  /// A lease that was granted at `now`.
-  LeaseTerm(TimePoint now, uint32_t ttl_ms);
+  /// A lease that began at `start` or later.
+  LeaseTerm(TimePoint start, uint32_t ttl_ms);
+  /// The lease of a grant that arrived at `now`, to a request that was sent at `asked`.
+  static LeaseTerm of(const wire::LeaseGrant& grant, TimePoint asked, TimePoint now) {
+    return {std::min(asked + std::chrono::milliseconds(grant.waited_ms), now), grant.ttl_ms};
+  }
 
   /// When the lease ends, as far as the reader knows.
   TimePoint end() const { return end_; }

@@ -35,7 +35,7 @@ void Lender::on_request(const NodeId& node, const InstanceId& instance, const wi
   on_release(instance, request.lease, now);  // of a request that waits
   Shelf* shelf = source_.shelf_of(request.ns);
   if (shelf && starts_to_wait(node, instance, request, *shelf, now, out)) return;
-  grant(node, instance, request, now, out);
+  grant(node, instance, request, now, now, out);
 }
 
 bool Lender::may_use_number(const InstanceId& instance, const wire::LeaseRequest& request) const {
@@ -54,7 +54,7 @@ bool Lender::starts_to_wait(const NodeId& node, const InstanceId& instance, cons
   if (waiting_.size() >= kWaitingMax) return false;
   const uint32_t here = shelf.pool.match(request.hashes);
   if (here == request.hashes.size()) return false;
-  Waiting w{node, instance, request, now};
+  Waiting w{node, instance, request, now, now};
   const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
   w.load = disk_.load(shelf, request.ns, wanted, now, out);
   if (w.load != 0) w.load_until = now + std::min<Duration>(kLoadMax, std::chrono::milliseconds(request.ttl_ms) / 2);
@@ -119,9 +119,11 @@ void Lender::on_renew(const NodeId& node, const InstanceId& instance, const wire
   out.push_back(Send{node, instance, wire::LeaseRenewed{renew.lease, renew.round, static_cast<uint32_t>(left / 1ms)}});
 }
 
-void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
-                   Actions& out) {
+void Lender::grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint since,
+                   TimePoint now, Actions& out) {
   wire::LeaseGrant reply{request.lease, {}, 0};
+  reply.waited_ms = static_cast<uint32_t>((now - since) / 1ms);
+  static_assert(std::max(kWaitMax, kLoadMax) < std::chrono::milliseconds(UINT32_MAX));
   Shelf* shelf = source_.shelf_of(request.ns);
   const auto wanted = std::span(request.hashes).first(std::min(request.hashes.size(), kLeaseBlocksMax));
   const HolderParts parts = source_.parts();
@@ -187,7 +189,7 @@ void Lender::serve_waiting(TimePoint now, Actions& out) {
     }
     const Waiting served = std::move(waiting_[i]);
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    grant(served.node, served.instance, served.request, now, out);
+    grant(served.node, served.instance, served.request, served.since, now, out);
     if (served.load != 0) disk_.end(served.load);  // the lease holds the blocks from here on
   }
 }

@@ -80,6 +80,7 @@ class Lender {
     NodeId node;
     InstanceId instance;
     wire::LeaseRequest request;
+    TimePoint since;
     TimePoint until;
     DiskTier::LoadId load = 0;  // 0 = none under way
     TimePoint load_until = kNever;
@@ -99,8 +100,9 @@ class Lender {
   /// Answers a request that was granted before, and prolongs its lease. False: it has no lease.
   bool grant_again(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
                    Actions& out);
-  void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint now,
-             Actions& out);
+  /// `since`: when the request arrived.
+  void grant(const NodeId& node, const InstanceId& instance, const wire::LeaseRequest& request, TimePoint since,
+             TimePoint now, Actions& out);
   wire::Fallback absence(const Shelf* shelf, const BlockHash& hash, bool waited, TimePoint now, uint64_t& age_ms) const;
 
   BlockSource& source_;

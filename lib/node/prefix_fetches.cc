@@ -200,6 +200,7 @@ void PrefixFetches::ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoi
   request.ttl_ms = static_cast<uint32_t>(timeout_ * 2 / 1ms);
   request.wait_ms = part.source.wait_ms;
   part.state = FetchPart::State::leasing;
+  part.asked_at = now;
   part.until = std::min(f.wanted.deadline, now + timeout_ + std::chrono::milliseconds(part.source.wait_ms));
   by_operation_[part.lease] = req;
   ++stats_.fetches;
@@ -266,7 +267,7 @@ bool PrefixFetches::on_grant(const InstanceId& holder, const wire::LeaseGrant& g
   } else {
     part.state = FetchPart::State::granted;
     part.grant = grant;
-    part.term = LeaseTerm(now, grant.ttl_ms);
+    part.term = LeaseTerm::of(grant, part.asked_at, now);
     part.until = std::min({f.wanted.deadline, now + timeout_, part.term.end()});
     const uint64_t bytes = grant.blocks.size() * shelf_.layout.layers * shelf_.layout.layer_bytes();
     part.hold_until = bytes >= by_layer_bytes_ ? std::min(part.until, now + kGrantsApart) : now;

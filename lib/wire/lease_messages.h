@@ -66,7 +66,8 @@ struct HolderPart {
   }
 };
 
-/// The leading run that is leased, which may be empty.
+/// The leading run that is leased, which may be empty. The lease ends `ttl_ms` after the grant was sent, which was
+/// `waited_ms` after the request arrived, or later. So the reader can count it from the request.
 struct LeaseGrant {
   static constexpr std::string_view kType = "lease_grant";
   uint64_t lease = 0;
@@ -77,12 +78,13 @@ struct LeaseGrant {
   // The members that hold the blocks, in the order of their layers, the sender first. Empty: the sender holds all
   // layers.
   std::vector<HolderPart> parts;
+  uint32_t waited_ms = 0;  // for blocks that were being computed or read from disk
 
   bool operator==(const LeaseGrant&) const = default;
   template <class V>
   void fields(V& v) {
     v("lease", lease), v("blocks", blocks), v("ttl_ms", ttl_ms), v("reason", reason);
-    v.later("age_ms", age_ms), v.later("parts", parts);
+    v.later("age_ms", age_ms), v.later("parts", parts), v.later("waited_ms", waited_ms);
   }
 };
 

@@ -121,6 +121,18 @@ TEST_CASE("node/copies: whatever goes wrong ends the copy with a reason and leav
   }
 }
 
+TEST_CASE("node/copies: a lease counts from its request, so a grant that was long on its way is not read") {
+  PrefillBench b;
+  const auto asked = sent<wire::LeaseRequest>(b.from_conductor(b.order(7, 4)), "p1").at(0);
+  auto grant = b.grant_of(asked, 4);
+  grant.ttl_ms = 500;
+  b.wait(500ms);
+  const Actions out = b.from("p1", 4, grant);
+  CHECK(all<Read>(out).empty());
+  CHECK(sent<wire::CopyDone>(out, "conductor").at(0).reason == "lease_timeout");
+  CHECK(b.machine.idle());
+}
+
 TEST_CASE("node/copies: a copy that outlasts its lease renews it, and ends with a lease that was not renewed") {
   for (const bool grants : {true, false}) {
     CAPTURE(grants);

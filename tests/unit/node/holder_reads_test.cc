@@ -240,6 +240,16 @@ TEST_CASE("node/holder_reads: a read has as much time as its request and the tim
   }
 }
 
+TEST_CASE("node/holder_reads: a lease counts from its request, so a grant that was long on its way is not read") {
+  HolderBench b;
+  auto grant = b.grant_for(asked(b.offer({source("c0", 3, 0, 4)}), "c0"), 4);
+  b.wait(1000ms);
+  const Actions late = b.from("c0", 3, grant);  // of a lease of one second
+  CHECK(all<Read>(late).empty());
+  CHECK(releases(late, "c0") == 1);
+  b.stop();
+}
+
 TEST_CASE("node/holder_reads: a read that outlasts its lease renews it, and its blocks count if the holder agrees") {
   for (const bool grants : {true, false}) {
     CAPTURE(grants);

@@ -57,6 +57,19 @@ TEST_CASE("node/lease_term: a renewed lease counts from the moment at which the 
   CHECK(term.give_up_at() == kStart + 2150ms);
 }
 
+TEST_CASE("node/lease_term: the first lease counts from its request, less the time for which the holder made it wait") {
+  wire::LeaseGrant grant;
+  grant.ttl_ms = 1000;
+  CHECK(LeaseTerm::of(grant, kStart, kStart + 300ms).end() == kStart + 1s);  // a slow link takes from it
+  grant.waited_ms = 5000;
+  CHECK(LeaseTerm::of(grant, kStart, kStart + 5200ms).end() == kStart + 6s);
+  grant.waited_ms = UINT32_MAX;  // a holder cannot make it longer than from the grant
+  CHECK(LeaseTerm::of(grant, kStart, kStart + 300ms).end() == kStart + 1300ms);
+  LeaseTerm term = LeaseTerm::of({.ttl_ms = 1000}, kStart, kStart + 700ms);
+  term.read_until(kStart + 5s);
+  CHECK(renewal(term, kStart + 700ms).round == 1);  // half of the lease went by on the way
+}
+
 TEST_CASE("node/lease_term: an answer that comes after the next renewal counts from the one that it answers") {
   LeaseTerm term(kStart, 1000);
   term.read_until(kStart + 10s);

@@ -278,6 +278,7 @@ TEST_CASE("node/lender: a reader that waits is served when all blocks are here, 
   REQUIRE(late.size() == 1);
   CHECK(late[0].blocks.size() == 1);
   CHECK(late[0].reason == Fallback::not_published_yet);
+  CHECK(late[0].waited_ms == 500);
   CHECK(b.ask(b.request(2, 500)).empty());
   b.source.publish(4);
   CHECK(b.serve().at(0).blocks.size() == 4);

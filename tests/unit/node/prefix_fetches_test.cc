@@ -275,6 +275,32 @@ TEST_CASE("node/prefix_fetches: a read whose lease is not renewed is given up wi
   CHECK(b.fetches.on_read({b.read.read, Code::ok, ""}, b.now, b.out));
 }
 
+TEST_CASE("node/prefix_fetches: a lease counts from its request, so a grant that was long on its way is not read") {
+  for (const auto& [on_way, waited_ms, reads] :
+       {std::tuple{900ms, 0u, true}, std::tuple{1000ms, 0u, false}, std::tuple{3000ms, 2500u, true}}) {
+    CAPTURE(on_way.count());
+    FetchBench b;
+    b.start({{"p0", instance(1), 0, 3, 5000}});
+    auto grant = b.grant_for(b.asked("p0"), 3);
+    grant.waited_ms = waited_ms;
+    b.now += on_way;
+    CHECK(b.on_grant(grant));
+    const auto begun = all<Read>(b.out);
+    CHECK(begun.size() == (reads ? 1u : 0u));
+    CHECK(b.fetches.done("r") == !reads);
+    if (!reads) {
+      CHECK(b.fetches.outcome("r").fallback == Fallback::lease_timeout);
+      CHECK(sent<wire::LeaseRelease>(b.out, "p0").size() == 1);
+    }
+    b.out.clear();
+    if (reads) b.fetches.on_tick(b.now, b.out);
+    CHECK(sent<wire::LeaseRenew>(b.out, "p0").size() == (reads ? 1u : 0u));  // half of it is over
+    b.fetches.end("r", b.out);
+    if (reads) b.ends(begun[0], Code::cancelled);
+    CHECK(b.owned() == 0);
+  }
+}
+
 TEST_CASE("node/prefix_fetches: another holder replaces one that does not bring its part") {
   FetchBench b;
   b.start({{"p0", instance(1), 0, 2, 0}, {"p1", instance(4), 2, 1, 0}, {"c0", instance(7), 0, 2, 0}});
