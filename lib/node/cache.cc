@@ -42,10 +42,35 @@ bool Cache::takes_found(const DiskBlock& block) {
 
 void Cache::on_message(const Received& event, TimePoint now, Actions& out) {
   if (const auto* offer = std::get_if<wire::DemoteOffer>(&event.message)) on_offer(event, *offer, now, out);
+  if (const auto* renewed = std::get_if<wire::LeaseRenewed>(&event.message)) on_renewed(event, *renewed, now);
 }
 
-void Cache::on_event(const Event& event, TimePoint, Actions& out) {
-  if (const auto* done = std::get_if<ReadDone>(&event)) on_read(*done, out);
+void Cache::on_event(const Event& event, TimePoint now, Actions& out) {
+  if (const auto* done = std::get_if<ReadDone>(&event)) on_read(*done, now, out);
+}
+
+void Cache::on_tick(TimePoint now, Actions& out) {
+  for (auto& [read, offer] : offers_) {
+    if (const auto renewal = offer.term.renew(offer.offer.lease, now)) send(offer.node, offer.instance, *renewal, out);
+    if (now < offer.until) continue;
+    reads_.cancel(read, out);
+    offer.until = kNever;
+    offer.term = {};
+  }
+}
+
+TimePoint Cache::role_wakeup() const {
+  TimePoint at = kNever;
+  for (const auto& [read, offer] : offers_) at = std::min({at, offer.until, offer.term.next_renewal()});
+  return at;
+}
+
+void Cache::on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now) {
+  for (auto& [read, offer] : offers_) {
+    if (offer.until == kNever || offer.offer.lease != answer.lease || offer.instance != event.instance) continue;
+    offer.term.renewed(answer, now);
+    offer.until = offer.term.give_up_at();  // at once when the lease has ended
+  }
 }
 
 void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out) {
@@ -107,7 +132,7 @@ Result<Shelf*> Cache::open_shelf(const kv::Namespace&, const NamespaceId& ns, co
 
 void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint now, Actions& out) {
   ++stats_.offers;
-  Offer offer{event.from, event.instance, message, 0, {}, {}, {}, false};
+  Offer offer{event.from, event.instance, message, 0, {}, {}, {}};
   const auto refuse = [&](std::string reason) {
     ++stats_.refused;
     answer(offer, {}, std::move(reason), out);
@@ -151,7 +176,11 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   read.pool = *shelf;
   read.blocks = blocks;
   read.pages = offer.pages;
-  read.budget = std::min<Duration>(cache_.read_timeout, std::chrono::milliseconds(message.ttl_ms));
+  read.budget = cache_.read_timeout;
+  // It counts from the arrival of the offer, whose time on the way is not known. Checksums show a read that was late.
+  offer.term = LeaseTerm(now, message.ttl_ms);
+  offer.term.read_until(now + read.budget);
+  offer.until = offer.term.give_up_at();
   // Not urgent: no request depends on this copy.
   if (!reads_.start(read, s.layout, now, out)) {
     s.pool.release(offer.pages);
@@ -161,18 +190,20 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   MC_ASSERT(fresh && offers_.size() <= cache_.offers_max);
 }
 
-void Cache::on_read(const ReadDone& done, Actions& out) {
+void Cache::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   const auto it = offers_.find(done.read);
   if (it == offers_.end()) return;
   const Offer offer = std::move(it->second);
   offers_.erase(it);
   Shelf& s = at(offer.shelf);
-  if (done.code != Code::ok) {
+  const bool is_late = offer.until == kNever || offer.term.is_over(now);  // the pages may have other blocks
+  if (done.code != Code::ok || is_late) {
     ++stats_.failed;
-    stats_.checksum_failures += done.code == Code::corrupt;
-    last_error_.note("reading from " + offer.node + ": " + done.what);
+    const bool is_damaged = done.code == Code::corrupt && !is_late;
+    stats_.checksum_failures += is_damaged;
+    last_error_.note("reading from " + offer.node + ": " + (is_late ? "the lease was not renewed" : done.what));
     s.pool.release(offer.pages);
-    return answer(offer, {}, done.code == Code::corrupt ? "corrupt" : "failed", out);
+    return answer(offer, {}, is_damaged ? "corrupt" : "failed", out);
   }
   std::vector<BlockHash> stored;
   for (size_t i = 0; i < offer.wanted.size(); ++i) {

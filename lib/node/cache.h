@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "node/lease_term.h"
 #include "node/worker.h"
 
 namespace mc::node {
@@ -22,7 +23,7 @@ struct CacheOptions {
   uint64_t slab_bytes = uint64_t{8} << 20;
   uint32_t shelves_max = 64;
   uint32_t offers_max = 64;  // offers read at a time; more are refused as `full`
-  Duration read_timeout = 5s;
+  Duration read_timeout = 20s;  // of an offer, whose lease is shorter and is renewed
 };
 
 class Cache final : public Worker {
@@ -39,8 +40,8 @@ class Cache final : public Worker {
  protected:
   void on_message(const Received& event, TimePoint now, Actions& out) override;
   void on_event(const Event& event, TimePoint now, Actions& out) override;
-  void on_tick(TimePoint, Actions&) override {}
-  TimePoint role_wakeup() const override { return kNever; }
+  void on_tick(TimePoint now, Actions& out) override;
+  TimePoint role_wakeup() const override;
   void drop_all(TimePoint now, Actions& out) override;
   void on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) override;
   void fill_load(wire::Load& load) const override;
@@ -60,10 +61,13 @@ class Cache final : public Worker {
     std::vector<kv::PageIndex> pages;  // pages owned by this offer, one for each wanted block
     std::vector<BlockHash> known;      // blocks that this node had already
     bool dropped = false;              // the offering node is gone or all requests were dropped: no answer is sent
+    LeaseTerm term = {};               // until the read is given up
+    TimePoint until = kNever;          // when that is
   };
 
   void on_offer(const Received& event, const wire::DemoteOffer& offer, TimePoint now, Actions& out);
-  void on_read(const ReadDone& done, Actions& out);
+  void on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now);
+  void on_read(const ReadDone& done, TimePoint now, Actions& out);
   void answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out);
   Result<ExtentLayout> layout_of(const wire::DemoteOffer& offer) const;
   Result<uint32_t> shelf_for(const ExtentLayout& layout, const NamespaceId& ns);

@@ -15,7 +15,7 @@ constexpr uint32_t kDemotePages = 32;
 constexpr uint32_t kLeavesLooked = 64;  // number of coldest leaves that are searched for a chain to demote
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
-constexpr Duration kDemoteTtl = 5s;
+constexpr Duration kDemoteTtl = 5s, kDemoteTtlTotal = 40s;  // of an offer, and with all its renewals
 constexpr Duration kRefusedFor = 500ms;  // the chains of a full cache node go to the next one
 
 /// Uniform in (0, 1) for each pair. A name, not an instance: a cache node that restarts gets its blocks back.
@@ -150,7 +150,7 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   const auto lease = shelf_.leases.grant("demote", pages, now + kDemoteTtl);
   if (!lease) return;
   const wire::Peer& cache = cache_of(pages, caches, now);
-  Offer offer{cache.instance, *lease, now + kDemoteTtl, {}};
+  Offer offer{cache.instance, *lease, now + kDemoteTtl, now + kDemoteTtlTotal, {}};
   message.lease = id;
   message.kv_namespace = kv_namespace_;
   if (const NamespaceBook::Entry* owner = names_.find(message.ns))
@@ -169,6 +169,19 @@ void Demoter::offer(const std::vector<const wire::Peer*>& caches, const std::vec
   MC_ASSERT_EQ(offer.hashes.size(), pages.size());
   const bool fresh = offers_.emplace(id, std::move(offer)).second;
   MC_ASSERT(fresh && offers_.size() <= kDemotionsInFlight);
+}
+
+bool Demoter::on_renew(const Received& event, const wire::LeaseRenew& renew, TimePoint now, Actions& out) {
+  const auto it = offers_.find(renew.lease);
+  if (it == offers_.end() || it->second.cache != event.instance || now >= it->second.until) return false;
+  Offer& offer = it->second;
+  const Duration ttl = std::clamp<Duration>(std::chrono::milliseconds(renew.ttl_ms), 1ms, kDemoteTtl);
+  offer.until = std::max(offer.until, std::min(now + ttl, offer.until_max));
+  const auto renewed = shelf_.leases.renew(offer.lease, offer.until);
+  MC_ASSERT(renewed.has_value());
+  const auto left_ms = static_cast<uint32_t>((offer.until - now) / 1ms);
+  out.push_back(Send{event.from, event.instance, wire::LeaseRenewed{renew.lease, renew.round, left_ms}});
+  return true;
 }
 
 void Demoter::on_done(const InstanceId& cache, const wire::DemoteDone& message, TimePoint now) {

@@ -39,6 +39,9 @@ class Demoter {
   /// members of this node's pipeline.
   void offer(const std::vector<const wire::Peer*>& caches, const std::vector<wire::HolderPart>& parts, uint64_t id,
              TimePoint now, Actions& out);
+  /// Answers a request to prolong the lease of an offer: for as long as asked, up to 8 times its first time in all.
+  /// False: this node has no such offer to the node under way.
+  bool on_renew(const Received& event, const wire::LeaseRenew& renew, TimePoint now, Actions& out);
   /// An answer of another node than the one that got the offer has no effect.
   void on_done(const InstanceId& cache, const wire::DemoteDone& message, TimePoint now);
   /// The answer to a lookup. The cache node is told of a use of each block of which this node learns that it is there,
@@ -56,7 +59,7 @@ class Demoter {
   struct Offer {  // a cache node is reading these blocks
     InstanceId cache;
     kv::LeaseId lease;
-    TimePoint until;
+    TimePoint until, until_max;
     std::vector<BlockHash> hashes;
   };
   struct Question {  // a lookup

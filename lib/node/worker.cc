@@ -237,7 +237,9 @@ void Worker::on_received(const Received& event, TimePoint now, Actions& out) {
   if (const auto* request = std::get_if<wire::LeaseRequest>(&event.message)) {
     lender_.on_request(event.from, event.instance, *request, peers_.has(event.from, event.instance), now, out);
   } else if (const auto* renew = std::get_if<wire::LeaseRenew>(&event.message)) {
-    lender_.on_renew(event.from, event.instance, *renew, now, out);
+    // A cache node gets offers and asks for no lease of its own, so a number means one of the two.
+    if (!demoter_ || !demoter_->on_renew(event, *renew, now, out))
+      lender_.on_renew(event.from, event.instance, *renew, now, out);
   } else if (const auto* release = std::get_if<wire::LeaseRelease>(&event.message)) {
     lender_.on_release(event.instance, release->lease, now);
     if (options_.role == wire::Role::cache) last_error_.served();

@@ -106,6 +106,34 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   CHECK(b.machine.stats().blocks_known == 4);
 }
 
+TEST_CASE("node/cache: a read that outlasts the lease of its offer renews it, and counts if the node agrees") {
+  for (const bool grants : {true, false}) {
+    CAPTURE(grants);
+    CacheBench b(2);
+    const auto hashes = CacheBench::hashes(1, 4);
+    const auto reads = all<Read>(b.offer(kSmall, hashes));
+    REQUIRE(reads.size() == 1);
+    CHECK(reads[0].budget > 5s);
+    Actions out;
+    for (int i = 0; i < 3; ++i) {
+      CHECK(b.machine.next_wakeup() <= b.now + 2500ms);
+      out = b.wait(2500ms);
+      const auto renewals = sent<wire::LeaseRenew>(out, "p0");
+      if (!grants && i > 0) break;
+      REQUIRE(renewals.size() == 1);
+      CHECK(renewals[0].lease == b.leases);
+      const wire::LeaseRenewed answer{renewals[0].lease, renewals[0].round, 5000};
+      b.from("d0", 2, wire::LeaseRenewed{answer.lease, answer.round, 0});  // which offered nothing
+      if (grants) b.from("p0", 1, answer);
+    }
+    CHECK(all<CancelRead>(out).size() == (grants ? 0u : 1u));
+    const auto done = sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::ok, ""}), "p0").at(0);
+    CHECK(done.stored.size() == (grants ? 4u : 0u));
+    CHECK(done.reason == (grants ? "" : "failed"));
+    CHECK(b.leased(kSmall, hashes) == (grants ? 4u : 0u));
+  }
+}
+
 TEST_CASE("node/cache: blocks that a peer touched outlive others, and strangers touch nothing") {
   for (const bool is_peer : {true, false}) {
     CAPTURE(is_peer);

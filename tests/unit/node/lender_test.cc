@@ -316,6 +316,36 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   CHECK(source.shelf.leases.size() == 0);
 }
 
+TEST_CASE("node/demoter: the cache node that reads an offer prolongs its lease, up to 40 s in all") {
+  Source source;
+  source.publish(4);
+  NamespaceBook names;
+  Demoter demoter(source.shelf, 0.2, "text", names, false);
+  const wire::Peer cache{"c0", instance(3), wire::Role::cache, "", {}};
+  TimePoint now{};
+  Actions out;
+  demoter.offer({&cache}, {}, 7, now, out);
+  const auto renew = [&](uint8_t from, uint64_t offer) -> std::optional<uint32_t> {
+    Actions answers;
+    const wire::LeaseRenew asked{offer, 1, 60'000};
+    if (!demoter.on_renew({"c0", instance(from), asked}, asked, now, answers)) return std::nullopt;
+    return sent<wire::LeaseRenewed>(answers, "c0").at(0).ttl_ms;
+  };
+  CHECK_FALSE(renew(4, 7).has_value());  // another node
+  CHECK_FALSE(renew(3, 8).has_value());  // another offer
+  for (now += 2s; now < TimePoint{} + 39s; now += 2s) {
+    CHECK(renew(3, 7) == std::min<uint32_t>(5000, static_cast<uint32_t>((TimePoint{} + 40s - now) / 1ms)));
+    CHECK(source.shelf.leases.expire(now).empty());
+    CHECK(demoter.next_wakeup() == source.shelf.leases.next_expiry());
+  }
+  now = TimePoint{} + 40s;
+  CHECK_FALSE(renew(3, 7).has_value());
+  const auto over = source.shelf.leases.expire(now);
+  REQUIRE(over.size() == 1);
+  demoter.expired(over[0].id);
+  CHECK(demoter.idle());
+}
+
 TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and to the next one after a refusal") {
   Source source;
   source.publish(4);
