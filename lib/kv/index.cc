@@ -63,46 +63,53 @@ void PrefixIndex::remove_node(const NodeId& name) {
 
 // The ids are cryptographic hashes, so a few of their bits suffice. The multiplication also spreads the small ids of
 // tests and traces.
-size_t PrefixIndex::home(const BlockHash& hash, size_t slot_count) {
-  return static_cast<size_t>((Id128Hash{}(hash)*0x9e3779b97f4a7c15) >> 20) & (slot_count - 1);
+size_t PrefixIndex::home(const BlockHash& hash) const {
+  return static_cast<size_t>((Id128Hash{}(hash)*0x9e3779b97f4a7c15) >> 20) & (slots_.size() - 1);
+}
+
+// Neighbours lie in the order of their homes, so the walk for a block that is not there ends at the first one whose home
+// is behind that of the block: after about three slots of a full table, and not at the next empty slot, the thirteenth.
+size_t PrefixIndex::place_of(const BlockHash& hash) const {
+  const size_t mask = slots_.size() - 1, begin = home(hash);
+  for (size_t i = begin;; i = (i + 1) & mask) {
+    const Slot& slot = slots_[i];
+    if (slot.set == kNoSet || same(slot.hash, hash)) return i;
+    if (((i - home(slot.hash)) & mask) < ((i - begin) & mask)) return i;
+  }
 }
 
 PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
-  for (size_t i = home(hash);; i = (i + 1) & (slots_.size() - 1)) {
-    if (slots_[i].set == kNoSet) return nullptr;
-    if (same(slots_[i].hash, hash)) return &slots_[i];
-  }
+  Slot& slot = slots_[place_of(hash)];
+  return slot.set != kNoSet && same(slot.hash, hash) ? &slot : nullptr;
 }
 
-// The slot of a new block is returned with kNoSet, and the caller gives it a set.
+// The slot of a new block is returned with kNoSet, and the caller gives it a set or erases it.
 PrefixIndex::Slot& PrefixIndex::find_or_insert(const BlockHash& hash) {
   if ((block_count_ + 1) * 5 > slots_.size() * 4) grow();
-  size_t i = home(hash);
-  while (slots_[i].set != kNoSet && !same(slots_[i].hash, hash)) i = (i + 1) & (slots_.size() - 1);
-  slots_[i].hash = hash;
-  return slots_[i];
+  const size_t at = place_of(hash), mask = slots_.size() - 1;
+  if (slots_[at].set != kNoSet && same(slots_[at].hash, hash)) return slots_[at];
+  size_t end = at;
+  while (slots_[end].set != kNoSet) end = (end + 1) & mask;
+  for (; end != at; end = (end - 1) & mask) slots_[end] = slots_[(end - 1) & mask];
+  slots_[at] = Slot{.hash = hash};
+  ++block_count_;
+  return slots_[at];
 }
 
 void PrefixIndex::grow() {
-  std::vector<Slot> larger(slots_.size() * 2);
-  for (const Slot& slot : slots_) {
-    if (slot.set == kNoSet) continue;
-    size_t i = home(slot.hash, larger.size());
-    while (larger[i].set != kNoSet) i = (i + 1) & (larger.size() - 1);
-    larger[i] = slot;
-  }
-  slots_ = std::move(larger);
+  const std::vector<Slot> smaller = std::exchange(slots_, std::vector<Slot>(slots_.size() * 2));
+  block_count_ = 0;
+  for (const Slot& slot : smaller)
+    if (slot.set != kNoSet) find_or_insert(slot.hash).set = slot.set;
 }
 
-// Closes the gap: each entry behind it moves up unless it would pass its home slot.
+// Closes the gap: the entries behind it move up, as far as the first one that is at home.
 void PrefixIndex::erase(Slot* slot) {
   const size_t mask = slots_.size() - 1;
   size_t gap = static_cast<size_t>(slot - slots_.data());
-  for (size_t i = (gap + 1) & mask; slots_[i].set != kNoSet; i = (i + 1) & mask) {
-    if (((i - home(slots_[i].hash)) & mask) < ((i - gap) & mask)) continue;
-    slots_[gap] = slots_[i];
-    gap = i;
-  }
+  for (size_t next = (gap + 1) & mask; slots_[next].set != kNoSet && home(slots_[next].hash) != next;
+       gap = next, next = (next + 1) & mask)
+    slots_[gap] = slots_[next];
   slots_[gap] = Slot{};
   --block_count_;
 }
@@ -167,10 +174,9 @@ void PrefixIndex::alter(const BlockHash& hash, Change change) {
   scratch_.assign(sets_[before].holders.begin(), sets_[before].holders.end());
   change(scratch_);
   if (scratch_.empty()) {
-    if (before != kNoSet) release(before), erase(&slot);
-    return;
+    if (before != kNoSet) release(before);
+    return erase(&slot);
   }
-  if (before == kNoSet) ++block_count_;
   slot.set = intern(std::move(scratch_));
   if (before != kNoSet) release(before);
 }

@@ -160,8 +160,9 @@ class PrefixIndex {
 
   Node& at(NodeOrdinal node);
   const Node& at(NodeOrdinal node) const { return const_cast<PrefixIndex*>(this)->at(node); }
-  size_t home(const BlockHash& hash) const { return home(hash, slots_.size()); }
-  static size_t home(const BlockHash& hash, size_t slot_count);
+  size_t home(const BlockHash& hash) const;
+  /// The slot that has the block, or the one where it belongs.
+  size_t place_of(const BlockHash& hash) const;
   Slot* find(const BlockHash& hash);
   const Slot* find(const BlockHash& hash) const { return const_cast<PrefixIndex*>(this)->find(hash); }
   Slot& find_or_insert(const BlockHash& hash);
@@ -186,7 +187,7 @@ class PrefixIndex {
   uint64_t resident_count_ = 0;
   std::vector<Node> nodes_;
   std::map<NodeId, NodeOrdinal> ordinals_;
-  std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two; linear probing
+  std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two; linear probing in the order of homes
   size_t block_count_ = 0;
   std::vector<Set> sets_ = std::vector<Set>(1);
   std::vector<SetId> buckets_ = std::vector<SetId>(64, kNoSet);  // a power of two
