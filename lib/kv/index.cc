@@ -67,8 +67,8 @@ size_t PrefixIndex::home(const BlockHash& hash) const {
   return static_cast<size_t>((Id128Hash{}(hash)*0x9e3779b97f4a7c15) >> 20) & (slots_.size() - 1);
 }
 
-// Neighbours lie in the order of their homes, so the walk for a block that is not there ends at the first one whose home
-// is behind that of the block: after about three slots of a full table, and not at the next empty slot, the thirteenth.
+// Neighbours lie in the order of their homes, so the walk for a block that is not there ends at the first one whose
+// home is behind that of the block: after about three slots of a full table, not at the next empty one, the thirteenth.
 size_t PrefixIndex::place_of(const BlockHash& hash) const {
   const size_t mask = slots_.size() - 1, begin = home(hash);
   for (size_t i = begin;; i = (i + 1) & mask) {
