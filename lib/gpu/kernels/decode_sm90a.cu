@@ -131,6 +131,7 @@ MC_DEVICE void publish_lists(const AttentionArgs& args, const Task& task, const 
       ptx::store_shared_f32(base + ClusterLayout<kDim>::kScores + at, choice.score);
       ptx::store_shared_u32(base + ClusterLayout<kDim>::kLists + at, static_cast<uint32_t>(choice.block));
     }
+  ptx::warp_sync();  // one lane in four stored, and the cluster's barrier is for whole warps
 }
 
 /// The choice of each row from the lists of all warps of the cluster: blocks in ascending order, then kNone.
@@ -308,6 +309,7 @@ MC_DEVICE void push_state(const Accumulator<kDim>& acc, const Row (&rows)[2], in
       ptx::store_cluster_u32(behind + kRows * 4, ptx::to_bits(d[half]));
     }
   }
+  ptx::warp_sync();  // lanes without a row stored nothing, and the cluster's barrier may come next
 }
 
 /// Merges the CTA's columns of all splits and writes them: two columns of a row a thread.

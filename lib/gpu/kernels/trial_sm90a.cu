@@ -178,6 +178,7 @@ MC_CLUSTER_KERNEL(trial_cluster, (kTrialThreads, 1), 2)
   const uint32_t rank = ptx::cluster_rank();
   if (thread == 0) ptx::mbarrier_init(barrier, kTrialThreads);
   ptx::store_shared_u32(base + thread * 4, word(args, static_cast<int>(rank)));
+  ptx::warp_sync();
   ptx::cluster_arrive();
   ptx::cluster_wait();
   const uint32_t seen = ptx::load_cluster_u32(ptx::map_to_rank(base + (thread ^ 77) * 4, rank ^ 1));
@@ -198,6 +199,7 @@ MC_CLUSTER_KERNEL(trial_multicast, (kTrialThreads, 1), 2)
   const uint32_t base = ptx::dynamic_shared<1024>(), barrier = base + kTrialTile, rank = ptx::cluster_rank();
   init_barrier(barrier);
   if (ptx::tid_x() == 0) ptx::mbarrier_arrive_expect(barrier, kBoxBytes);
+  ptx::warp_sync();
   ptx::cluster_arrive();
   ptx::cluster_wait();
   if (rank == 0 && ptx::tid_x() == 0) ptx::load_box_multicast(base, in_map, args.column, args.row, 0, 0, barrier, 3);
@@ -205,6 +207,7 @@ MC_CLUSTER_KERNEL(trial_multicast, (kTrialThreads, 1), 2)
   for (int i = 0; i < 16; ++i)
     put(args, static_cast<int>(rank) * kTrialOut + i,
         ptx::load_shared_u32(base + (i * kTrialThreads + ptx::tid_x()) * 4));
+  ptx::warp_sync();
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }

@@ -69,6 +69,7 @@ MC_DEVICE void load_box_multicast(uint32_t to, const TensorMap& map, int c0, int
 #ifdef __CUDACC__
 
 // ---- the cluster's barrier, 9.7.13.3 ----
+// Both halves are .aligned: whole warps execute them. Lanes that took different ways meet in warp_sync() before.
 MC_DEVICE void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

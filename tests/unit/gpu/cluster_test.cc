@@ -109,6 +109,7 @@ TEST_CASE("gpu/cluster: a CTA arrives at an mbarrier of another, which sees what
           ptx::mbarrier_init(8192, 32);
           ptx::mbarrier_init_fence();
         }
+        ptx::warp_sync();
         meet();
         if (rank == 1) {
           ptx::store_cluster_u32(ptx::map_to_rank(tid() * 4, 0), 7 + tid());
@@ -133,11 +134,13 @@ TEST_CASE("gpu/cluster: a multicast copy reaches every CTA that it names (9.7.9.
         ptx::mbarrier_init(8192, 1);
         ptx::mbarrier_init_fence();
       }
+      ptx::warp_sync();
       meet();
       if (tid() == 0) ptx::mbarrier_arrive_expect(8192, 1024);
       if (tid() == 0 && ptx::cluster_rank() == 0) ptx::load_box_multicast(0, a.map, 0, 8, 0, 0, 8192, ranks);
       ptx::mbarrier_wait(8192, 0);
       ptx::store(a.out + 32 * ptx::cluster_rank() + tid(), ptx::load_shared_u32(416));
+      ptx::warp_sync();
       meet();
     };
   };
