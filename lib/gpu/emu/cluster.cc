@@ -16,7 +16,21 @@ void acquire_generation(Warp& warp) {
   warp.cluster_arrived = warp.waits_for_cluster = false;
 }
 
+/// barrier.cluster is .aligned and need not wait for the lanes of the warp: they have to come by one way.
+void check_converged(const Warp& w) {
+  if (!w.cta.grid.options.checks) return;
+  const Lane& first = w.lanes[static_cast<size_t>(std::countr_zero(w.alive))];
+  for_lanes(w.alive, [&](uint32_t i) {
+    if (w.lanes[i].way == first.way) return;
+    fail("divergence",
+         "lanes " + std::to_string(first.number) + " and " + std::to_string(i) +
+             " have come by different instructions to one that is .aligned, and no bar.warp.sync is between",
+         static_cast<int>(i));
+  });
+}
+
 Flow arrive_at_cluster(Warp& w, uint32_t, void* const*) {
+  check_converged(w);
   Cluster& cluster = w.cta.cluster;
   if (w.cluster_arrived) fail("barrier", "a second arrival at the cluster's barrier without a wait between");
   w.cluster_arrived = true;
@@ -30,6 +44,7 @@ Flow arrive_at_cluster(Warp& w, uint32_t, void* const*) {
 }
 
 Flow wait_for_cluster(Warp& w, uint32_t, void* const*) {
+  check_converged(w);
   if (!w.cluster_arrived) fail("barrier", "a wait at the cluster's barrier without an arrival before");
   if (w.cta.cluster.generation == w.cluster_generation) {
     w.waits_for_cluster = true;

@@ -205,7 +205,8 @@ struct Launch {
 /// The first broken rule of a run. Beside the rules of shadow.h:
 ///   barrier        a count, an id, a second arrival, an init that is missing, not fenced or not ordered
 ///   deadlock       nothing can run; the text has the line where each warp waits
-///   divergence     lanes of a warp are in different collectives, or one has exited
+///   divergence     lanes of a warp are in different collectives, or one has exited; or lanes that took different ways
+///                  reach the cluster's barrier, which is .aligned, and have not met in a collective before it
 ///   wgmma          warps or lanes issue different products, or there is no full warpgroup
 ///   wgmma fence    registers of a product were written since the last wgmma.fence
 ///   accumulator    registers of an unfinished product are touched

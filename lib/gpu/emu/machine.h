@@ -54,6 +54,7 @@ struct alignas(64) Lane {
   void* operand = nullptr;
   Collective collective = nullptr;
   uint32_t members = 0;
+  uint64_t way = 0;  // hash of its instructions since all lanes of the warp ran one together
 
   Place place;
   uint32_t open_group = 0;       // cp.async groups that it committed

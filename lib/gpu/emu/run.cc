@@ -101,6 +101,12 @@ void run_collective(Warp& warp, uint32_t lanes, Collective collective) {
     warp.ready |= lanes;
   else
     warp.ready &= ~lanes;
+  if (lanes == warp.alive) for_lanes(lanes, [&](uint32_t i) { warp.lanes[i].way = 0; });
+}
+
+uint64_t lengthen(uint64_t way, Instruction instruction, const Where& where) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
+  return (way ^ (uint64_t{where.line()} << 32 | where.column() << 8 | static_cast<uint64_t>(instruction))) * kOdd + 1;
 }
 
 void check_exit(Lane& lane) {
@@ -252,6 +258,7 @@ bool begin(Instruction instruction, const Where& where) {
   Grid& grid = warp.cta.grid;
   lane.instruction = instruction;
   lane.where = where;
+  lane.way = lengthen(lane.way, instruction, where);
   if (++grid.report.counters.instructions > grid.options.steps_max)
     fail("endless", "more than " + std::to_string(grid.options.steps_max) + " instructions");
   if (warp.budget == 0) {

@@ -101,6 +101,30 @@ TEST_CASE("gpu/cluster: the cluster's barrier is arrived at once and waited for"
   CHECK(tested::run_body([](const Args&) {}, {.ctas = 3, .cluster = 2}).rule == "launch");
 }
 
+TEST_CASE("gpu/cluster: lanes that took different ways meet before the cluster's barrier, it is .aligned (9.7.13.3)") {
+  enum class Met { not_at_all, in_part, in_a_barrier, in_an_exchange, in_the_warp };
+  const auto branch = [](Met met, bool loops, bool between) {
+    return [=](const Args&) {
+      if (between) ptx::cluster_arrive();
+      const uint32_t times = loops ? 1 + tid() % 2 : tid() == 5 ? 1 : 0;
+      for (uint32_t i = 0; i < times; ++i) ptx::store_shared_u32(tid() * 4, i);
+      if (met == Met::in_part && tid() < 16) ptx::warp_sync(0xffff);
+      if (met == Met::in_a_barrier) ptx::barrier_all();
+      if (met == Met::in_an_exchange) ptx::shuffle_xor(tid(), 1);
+      if (met == Met::in_the_warp) ptx::warp_sync();
+      if (!between) ptx::cluster_arrive();
+      ptx::cluster_wait();
+    };
+  };
+  for (const bool loops : {false, true})
+    for (const bool between : {false, true}) {
+      for (const Met met : {Met::not_at_all, Met::in_part})
+        CHECK(rule_of(branch(met, loops, between), kPair) == "divergence");
+      for (const Met met : {Met::in_a_barrier, Met::in_an_exchange, Met::in_the_warp})
+        CHECK(rule_of(branch(met, loops, between), kPair) == "");
+    }
+}
+
 TEST_CASE("gpu/cluster: a CTA arrives at an mbarrier of another, which sees what came before (9.7.13.15.13)") {
   const Outcome o = tested::run_body(
       [](const Args& a) {
@@ -465,7 +489,7 @@ Body handed_on(Handing kind) {
     if (cta == 2 || cta == 3) {
       ptx::warp_sync();
       if (kind != Handing::not_met) ptx::cluster_arrive();
-      if (kind == Handing::before_wait && cta == 3 && tid() == 0) ptx::load(word);
+      if (kind == Handing::before_wait && cta == 3) ptx::load(word);
       if (kind != Handing::not_met) ptx::cluster_wait();
     }
     if (cta == 3 && tid() == 0) {
