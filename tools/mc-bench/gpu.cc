@@ -251,6 +251,7 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
     row.set("ties", made->ties());
   }
   row.set("runs", runs.runs).set("error_share", runs.worst);
+  if (point.shape.has_decode_bits()) row.set("bits_of", "decode");
   if (runs.worst <= 1) return {};
   return Error{Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"};
 }
@@ -306,8 +307,11 @@ Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gp
     wanted.policy = static_cast<gpu::emu::Policy>(policy);
     emulated.set_options(wanted);
     const auto share = made.run();
-    const bool gate = !share && share.error().what.starts_with("gate: ");
-    const std::string rule = share ? (*share > 1 ? "result" : "none") : gate ? "result" : emulated.broken_rule();
+    const std::string_view what = share ? std::string_view() : share.error().what;
+    const std::string rule = share                        ? (*share > 1 ? "result" : "none")
+                             : what.starts_with("gate: ") ? "result"
+                             : what.starts_with("bits: ") ? "bits"
+                                                          : emulated.broken_rule();
     const bool expected =
         rules.empty() ? rule != "none" : ("," + std::string(rules) + ",").find("," + rule + ",") != std::string::npos;
     caught += expected ? 1 : 0;

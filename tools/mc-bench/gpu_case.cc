@@ -202,17 +202,42 @@ Result<std::vector<bool>> GpuCase::tied_rows(const std::vector<int32_t>& chosen)
   return out;
 }
 
-Result<double> GpuCase::run() {
-  std::vector<bf16_t> out(queries_.size(), 0xffff);
-  MC_CHECK(device_->write(layer_.out, std::as_bytes(std::span(out))));
-  std::vector<int32_t> chosen(chosen_.size(), -1);
-  if (!chosen.empty()) MC_CHECK(device_->write(layer_.selection, std::as_bytes(std::span(chosen))));
+Result<GpuCase::Answer> GpuCase::compute(gpu::AttentionKernel kernel) {
+  Answer answer{std::vector<bf16_t>(queries_.size(), 0xffff), std::vector<int32_t>(chosen_.size(), -1)};
+  const auto out = std::as_writable_bytes(std::span(answer.out));
+  const auto chosen = std::as_writable_bytes(std::span(answer.chosen));
+  MC_CHECK(device_->write(layer_.out, out));
+  if (!chosen.empty()) MC_CHECK(device_->write(layer_.selection, chosen));
+  gpu::AttentionShape shape = attention_;
+  shape.kernel = kernel;
   gpu::AttentionBatch batch(*device_);
-  MC_CHECK(batch.begin(attention_, sequences_));
+  MC_CHECK(batch.begin(shape, sequences_));
   MC_CHECK(batch.attend(layer_));
-  MC_CHECK(device_->read(layer_.out, std::as_writable_bytes(std::span(out))));
-  if (!chosen.empty()) MC_CHECK(device_->read(layer_.selection, std::as_writable_bytes(std::span(chosen))));
-  MC_TRY(tied, tied_rows(chosen));
+  MC_CHECK(device_->read(layer_.out, out));
+  if (!chosen.empty()) MC_CHECK(device_->read(layer_.selection, chosen));
+  return answer;
+}
+
+Result<void> GpuCase::compare_with_decode(const Answer& answer) {
+  if (!decoded_) {
+    MC_TRY(decoded, compute(gpu::AttentionKernel::decode));
+    decoded_ = std::move(decoded);
+  }
+  const auto place = [](const auto& ours, const auto& theirs) {
+    return std::to_string(std::mismatch(ours.begin(), ours.end(), theirs.begin()).first - ours.begin());
+  };
+  if (answer.chosen != decoded_->chosen)
+    return Error{Code::corrupt, "bits: decode chose another block at entry " + place(answer.chosen, decoded_->chosen) +
+                                    " of the selection"};
+  if (answer.out != decoded_->out)
+    return Error{Code::corrupt,
+                 "bits: element " + place(answer.out, decoded_->out) + " of the output has other bits in decode"};
+  return {};
+}
+
+Result<double> GpuCase::run() {
+  MC_TRY(answer, compute(shape_.kernel));
+  MC_TRY(tied, tied_rows(answer.chosen));
   ties_ = static_cast<size_t>(std::count(tied.begin(), tied.end(), true));
   double worst = 0;
   const size_t dim = shape_.layout.head_dim;
@@ -221,10 +246,11 @@ Result<double> GpuCase::run() {
     const double norm = row_norm(&queries_[row * dim], dim);
     for (size_t i = row * dim; i < (row + 1) * dim; ++i) {
       const double right = static_cast<double>(expected_[i]);
-      const double share = std::abs(static_cast<double>(bf16_to_f32(out[i])) - right) / bound(norm, right);
+      const double share = std::abs(static_cast<double>(bf16_to_f32(answer.out[i])) - right) / bound(norm, right);
       if (!(share <= worst)) worst = std::isnan(share) ? std::numeric_limits<double>::infinity() : share;
     }
   }
+  if (worst <= 1 && shape_.has_decode_bits()) MC_CHECK(compare_with_decode(answer));
   return worst;
 }
 

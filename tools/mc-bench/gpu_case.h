@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace mc::bench {
 enum class Values : uint8_t { normal, huge, equal_keys, zeros };
 
 struct GpuShape {
+  /// Whether the kernel promises the bits of decode.
+  bool has_decode_bits() const { return kernel == gpu::AttentionKernel::cluster; }
   bool decode() const { return kernel == gpu::AttentionKernel::decode || kernel == gpu::AttentionKernel::cluster; }
   bool mixed() const { return kernel == gpu::AttentionKernel::automatic; }  // decode rows and chunks by turns
   gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
@@ -35,7 +38,8 @@ class GpuCase {
   static Result<std::unique_ptr<GpuCase>> open(const GpuShape& shape, Parallel& parallel, gpu::Device& device);
 
   /// Runs the call on poisoned outputs. The largest error as a share of its bound; at most 1 is right. The error is
-  /// the device's, or Code::corrupt when the gate chose other blocks than the reference.
+  /// the device's, or Code::corrupt when the gate chose other blocks than the reference, or when a cluster has other
+  /// bits than decode.
   Result<double> run();
   /// Rows of the last run whose choice differs from the reference's by blocks of equal score, within rounding. Their
   /// output is not compared.
@@ -45,6 +49,13 @@ class GpuCase {
   GpuCase(const GpuShape& shape, gpu::Device& device) : shape_(shape), device_(&device) {}
   Result<void> fill(Parallel& parallel);
   Result<void> expect(Parallel& parallel);
+  /// The output and the choice of a kernel.
+  struct Answer {
+    std::vector<bf16_t> out;
+    std::vector<int32_t> chosen;
+  };
+  Result<Answer> compute(gpu::AttentionKernel kernel);
+  Result<void> compare_with_decode(const Answer& answer);
   /// The bound of one element's error. `q_norm`: the norm of its query.
   double bound(double q_norm, double out) const;
   Result<std::vector<bool>> tied_rows(const std::vector<int32_t>& chosen) const;
@@ -62,6 +73,7 @@ class GpuCase {
   std::vector<std::byte> pages_;
   std::vector<float> queries_, expected_;
   std::vector<int32_t> chosen_;
+  std::optional<Answer> decoded_;  // by the decode kernel; every run of it has these bits
   double k_norm_ = 0, v_max_ = 0;  // of the whole case, for the bound
   size_t ties_ = 0;
 };

@@ -34,7 +34,9 @@ struct GpuMutant {
   gpu::emu::Mutation::Edit edit = gpu::emu::Mutation::Edit::skip;
   uint32_t argument = 0;
   gpu::Fault fault = gpu::Fault::none;
-  std::string_view rules;  // one of these is reported: "race,in-flight"; "result": a wrong number or choice
+  // One of these is reported: "race,in-flight"; "result": a wrong number or choice; "bits": a number within its bound
+  // that is not the number of the kernel whose bits this one promises.
+  std::string_view rules;
   GpuRun run;
 };
 std::span<const GpuMutant> gpu_mutants();

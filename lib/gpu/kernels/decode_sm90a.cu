@@ -300,9 +300,11 @@ MC_DEVICE void push_state(const Accumulator<kDim>& acc, const Row (&rows)[2], in
 #pragma unroll
       for (int i = 0; i < Layout::kSlice / 8; ++i)
 #pragma unroll
-        for (int parity = 0; parity < 2; ++parity)
-          ptx::store_cluster_u32(state + Layout::element(4 * i + lane % 4, parity, row),
-                                 ptx::to_bits(acc.o[rank * (Layout::kSlice / 8) + i][2 * half + parity]));
+        for (int parity = 0; parity < 2; ++parity) {
+          uint32_t bits = ptx::to_bits(acc.o[rank * (Layout::kSlice / 8) + i][2 * half + parity]);
+          if (ptx::has_fault(Fault::state_cut)) bits &= 0xffff0000u;
+          ptx::store_cluster_u32(state + Layout::element(4 * i + lane % 4, parity, row), bits);
+        }
       if (lane % 4 != rank % 4) continue;
       const uint32_t behind = state + (Layout::kSlice * kRows + row) * 4;
       ptx::store_cluster_u32(behind, ptx::to_bits(acc.m[half]));
