@@ -209,7 +209,15 @@ class Script(unittest.TestCase):
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
             self.assertEqual(sum(line["type"] == "row" for line in lines), len(rows))
-            self.assertGreater(sum(line["type"] == "point" for line in lines), 20)
+            points = [line for line in lines if line["type"] == "point"]
+            self.assertGreater(len(points), 20)
+            for kernel in ("decode", "cluster"):
+                self.assertEqual({p["splits"] for p in points if p["kernel"] == kernel}, {1, 3, 64})
+            self.assertEqual({p["kernel"] for p in points if p.get("bits_of") == "decode"}, {"cluster"})
+            clusters = [line["figure"] for line in lines if line.get("step") == "cluster"]
+            self.assertTrue(clusters)
+            for figure in clusters:
+                self.assertRegex(figure, "^error 0[.0-9]+ of bound, bits of decode, [0-9]+ cases$")
             self.assertEqual([line["figure"] for line in lines if line.get("step") == "model"],
                              ["equal to the CPU's"] * 2)
             # Steps that are queued ahead, or as graphs, draw the tokens of steps one by one, or the program fails.
