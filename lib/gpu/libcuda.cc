@@ -119,6 +119,25 @@ constexpr Status status_of(int result) {
   return static_cast<Status>(result);
 }
 
+/// Code for sm_90a runs on 9.0 alone.
+bool runs_on(int capability, const KernelText& text) {
+  return text.target != "sm_90a" || capability == 90;
+}
+
+/// The dynamic shared memory that functions may have, once they were launched. The limit of a function only grows: a
+/// captured graph may replay a launch with what the function once had.
+struct SharedLimits {
+  std::unordered_map<Handle, uint32_t> bytes;
+
+  Status allow(const Functions& driver, Handle function, uint32_t wanted) {
+    const auto at = bytes.find(function);
+    if (at != bytes.end() && wanted <= at->second) return Status::ok;
+    const Status set = status_of(driver.function_set(function, kFunctionShared, static_cast<int>(wanted)));
+    if (set == Status::ok) bytes[function] = wanted;
+    return set;
+  }
+};
+
 class LibCuda final : public Driver {
  public:
   Result<void> load() override;
@@ -187,7 +206,6 @@ class LibCuda final : public Driver {
     std::string_view file;
     Handle module = nullptr;
   };
-  bool runs(const KernelText& text) const { return text.target != "sm_90a" || capability_ == 90; }
   Status compile(const KernelText& text, Handle* module);
   Status module_of(const KernelText& text, Handle* module);
 
@@ -196,8 +214,8 @@ class LibCuda final : public Driver {
   Handle context_ = nullptr;
   int capability_ = 0;
   std::vector<Loaded> loaded_;
-  std::unordered_map<Handle, uint32_t> shared_;  // dynamic shared memory that a function may have, once it was launched
-  std::string refused_;                          // what the driver said of the text that it refused last
+  SharedLimits shared_;
+  std::string refused_;  // what the driver said of the text that it refused last
 };
 
 Result<void> LibCuda::load() {
@@ -232,7 +250,7 @@ Status LibCuda::retain(int device) {
 void LibCuda::release(int device) {
   for (const Loaded& loaded : loaded_) f_.unload(loaded.module);
   loaded_.clear();
-  shared_.clear();
+  shared_.bytes.clear();
   f_.release(device);
 }
 
@@ -254,11 +272,11 @@ Status LibCuda::compile(const KernelText& text, Handle* module) {
   return status;
 }
 
-/// A text is compiled when one of its kernels is launched first. Code for sm_90a runs on 9.0 alone.
+/// A text is compiled when one of its kernels is launched first.
 Status LibCuda::find(Handle* function, const std::string& kernel) {
   const std::string entry = ".entry " + kernel + "(";
   for (const KernelText& text : kernel_texts()) {
-    if (!runs(text) || text.text.find(entry) == std::string_view::npos) continue;
+    if (!runs_on(capability_, text) || text.text.find(entry) == std::string_view::npos) continue;
     Handle module = nullptr;
     if (const Status status = module_of(text, &module); status != Status::ok) return status;
     return status_of(f_.function(function, module, kernel.c_str()));
@@ -280,20 +298,14 @@ Status LibCuda::module_of(const KernelText& text, Handle* module) {
 Status LibCuda::load_kernels() {
   for (const KernelText& text : kernel_texts()) {
     Handle module = nullptr;
-    if (!runs(text) || text.is_trial) continue;
+    if (!runs_on(capability_, text) || text.is_trial) continue;
     if (const Status status = module_of(text, &module); status != Status::ok) return status;
   }
   return Status::ok;
 }
 
 Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {
-  // A function's limit only grows: a captured graph may replay a launch with what the function once had.
-  const auto at = shared_.find(function);
-  if (at == shared_.end() || shape.dynamic_shared > at->second) {
-    const Status set = status_of(f_.function_set(function, kFunctionShared, static_cast<int>(shape.dynamic_shared)));
-    if (set != Status::ok) return set;
-    shared_[function] = shape.dynamic_shared;
-  }
+  if (const Status set = shared_.allow(f_, function, shape.dynamic_shared); set != Status::ok) return set;
   size_t size = params.size();
   std::vector<std::byte> copy(params.begin(), params.end());
   void* extra[] = {reinterpret_cast<void*>(1), copy.data(), reinterpret_cast<void*>(2), &size, nullptr};
