@@ -227,24 +227,41 @@ Result<void> Device::launch(std::string_view kernel, const LaunchShape& shape, s
   return launch_on(stream_, kernel, shape, params);
 }
 
+Result<Handle> Device::function_of(std::string_view kernel) {
+  if (const auto found = functions_.find(kernel); found != functions_.end()) return found->second;
+  Handle function = nullptr;
+  const Status status = driver().find(&function, std::string(kernel));
+  if (status == Status::not_found)
+    return Error{Code::unsupported, "no kernel '" + std::string(kernel) + "' in this build for " + name_};
+  MC_CHECK(check(status, kernel));
+  MC_ASSERT(function != nullptr);
+  functions_.emplace(std::string(kernel), function);
+  return function;
+}
+
+Result<int> Device::clusters_at_once(std::string_view kernel, const LaunchShape& shape) {
+  if (shape.dynamic_shared > static_cast<uint32_t>(facts_.shared_max)) return 0;
+  MC_TRY(function, function_of(kernel));
+  const std::tuple key(function, shape.threads, shape.dynamic_shared);
+  if (const auto found = clusters_.find(key); found != clusters_.end()) return found->second;
+  int count = 0;
+  const Status status = driver().clusters_at_once(&count, function, shape);
+  if (status == Status::invalid_cluster_size) count = 0;
+  if (status != Status::invalid_cluster_size) MC_CHECK(check(status, kernel));
+  MC_ASSERT_LE(0, count);
+  clusters_.emplace(key, count);
+  return count;
+}
+
 Result<void> Device::launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
                                std::span<const std::byte> params) {
   if (shape.dynamic_shared > static_cast<uint32_t>(facts_.shared_max))
     return Error{Code::unsupported, std::string(kernel) + " needs " + std::to_string(shape.dynamic_shared) +
                                         " bytes of shared memory, " + name_ + " has " +
                                         std::to_string(facts_.shared_max)};
-  auto found = functions_.find(kernel);
-  if (found == functions_.end()) {
-    Handle function = nullptr;
-    const Status status = driver().find(&function, std::string(kernel));
-    if (status == Status::not_found)
-      return Error{Code::unsupported, "no kernel '" + std::string(kernel) + "' in this build for " + name_};
-    MC_CHECK(check(status, kernel));
-    MC_ASSERT(function != nullptr);
-    found = functions_.emplace(std::string(kernel), function).first;
-  }
-  if (notes_ != nullptr && stream == stream_) return notes_->add(found->second, shape, params), Result<void>{};
-  return check(driver().launch(found->second, shape, params, stream), kernel);
+  MC_TRY(function, function_of(kernel));
+  if (notes_ != nullptr && stream == stream_) return notes_->add(function, shape, params), Result<void>{};
+  return check(driver().launch(function, shape, params, stream), kernel);
 }
 
 // ---- noted kernels ----

@@ -40,6 +40,7 @@ enum class Status : int {
   launch_failed = 719,
   capture_unsupported = 900,
   capture_invalidated = 901,
+  invalid_cluster_size = 912,
   unknown = 999,
   rule_broken = 10000,  // the emulator's own: a kernel or a stream broke one of its rules
 };
@@ -94,7 +95,7 @@ class Driver {
   /// The driver's text of a status.
   virtual std::string error_text(Status status) = 0;
   /// The reason that this build's kernels cannot run on this driver at all; empty: they can.
-  virtual std::string_view lacking() const = 0;
+  virtual std::string_view lacking() const { return ""; }
 
   virtual Status memory(size_t* free, size_t* total) = 0;
   virtual Status allocate(uint64_t* address, size_t bytes, std::string_view what) = 0;
@@ -124,6 +125,9 @@ class Driver {
   virtual Status find(Handle* function, const std::string& kernel) = 0;
   virtual Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params,
                         Handle stream) = 0;
+  /// How many clusters of a function whose CTAs form clusters the device runs at the same time. The shape has the
+  /// threads and shared memory of a CTA. Status::invalid_cluster_size: its multiprocessors form none so large.
+  virtual Status clusters_at_once(int* out, Handle function, const LaunchShape& shape) = 0;
   virtual Status encode(EncodedMap* out, const TensorBox& box) = 0;
 
   virtual Status capture_begin(Handle stream) = 0;

@@ -15,6 +15,7 @@ namespace mc::gpu {
 namespace {
 
 constexpr int kHopperShared = 232448;  // of a CTA of compute capability 9.0
+constexpr int kProcessors = 132;       // of an H100 or H200
 
 /// The first of the statuses that is not ok.
 Status first_refusal(std::initializer_list<Status> statuses) {
@@ -31,6 +32,13 @@ bool can_launch(const LaunchShape& shape) {
   for (int d = 0; d < 3; ++d)
     if (shape.grid[d] == 0 || shape.grid[d] > (d == 0 ? kGridMax : kGridMaxYZ)) return false;
   return true;
+}
+
+/// CTAs that a multiprocessor of compute capability 9.0 runs side by side, by all but their registers.
+int ctas_of_processor(const LaunchShape& shape) {
+  constexpr uint32_t kShared = 233472, kSharedOfDriver = 1024, kThreadsMost = 2048, kCtasMost = 32;
+  return static_cast<int>(
+      std::min({kShared / (shape.dynamic_shared + kSharedOfDriver), kThreadsMost / shape.threads, kCtasMost}));
 }
 
 /// The rule of cuTensorMapEncodeTiled (CUDA driver API 13.0, tensor maps) that a box breaks; empty: none.
@@ -93,7 +101,6 @@ Status EmulatedDriver::device_count(int* out) {
 
 Status EmulatedDriver::describe(int device, DeviceFacts* out) {
   MC_ASSERT(device >= 0 && device < host_.devices);
-  constexpr int kProcessors = 132;
   *out = {.major = host_.capability / 10,
           .minor = host_.capability % 10,
           .shared_max = kHopperShared,
@@ -305,6 +312,17 @@ Status EmulatedDriver::launch(Handle function, const LaunchShape& shape, std::sp
   work.launch.cluster = kernel->cluster;
   std::copy(std::begin(shape.grid), std::end(shape.grid), work.launch.grid);
   return submit(stream, std::move(work));
+}
+
+Status EmulatedDriver::clusters_at_once(int* out, Handle function, const LaunchShape& shape) {
+  const std::span<const emu::Kernel> all = emulated_kernels();
+  const auto kernel = std::find_if(all.begin(), all.end(), [&](const emu::Kernel& k) { return &k == function; });
+  if (kernel == all.end()) return Status::invalid_handle;
+  if (!can_launch(shape)) return Status::invalid_value;
+  const auto ctas = static_cast<int>(kernel->cluster), each = ctas_of_processor(shape);
+  if (ctas > host_.partition) return Status::invalid_cluster_size;
+  *out = kProcessors / host_.partition * (host_.partition * each / ctas) + kProcessors % host_.partition * each / ctas;
+  return Status::ok;
 }
 
 Status EmulatedDriver::encode(EncodedMap* out, const TensorBox& box) {

@@ -24,6 +24,7 @@ struct EmulatedHost {
   int version = 13000;  // of CUDA that the driver supports, times 1000
   int devices = 1;
   int capability = 90;
+  int partition = 16;  // multiprocessors that share a cluster; of 132, the last ones form a smaller partition
   size_t memory_bytes = size_t{8} << 30;
   size_t host_bytes = size_t{8} << 30;  // of page-locked memory
   size_t graphs_max = SIZE_MAX;         // for which there is memory at the same time
@@ -74,7 +75,6 @@ class EmulatedDriver final : public Driver {
   void release(int) override { context_.release(); }
   Status enter() override { return context_.enter(); }
   std::string error_text(Status status) override;
-  std::string_view lacking() const override { return ""; }
 
   Status memory(size_t* free, size_t* total) override;
   Status allocate(uint64_t* address, size_t bytes, std::string_view what) override;
@@ -98,6 +98,7 @@ class EmulatedDriver final : public Driver {
   Status fill(uint64_t to, uint8_t value, size_t bytes, Handle stream) override;
   Status find(Handle* function, const std::string& kernel) override;
   Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
+  Status clusters_at_once(int* out, Handle function, const LaunchShape& shape) override;
   Status encode(EncodedMap* out, const TensorBox& box) override;
 
   Status capture_begin(Handle stream) override;

@@ -22,6 +22,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/result.h"
@@ -72,6 +73,9 @@ class Device {
   Result<void> fill(uint64_t to, uint8_t value, size_t bytes);
   /// Queues a kernel on the device's own stream. `params` are the bytes of its parameters.
   Result<void> launch(std::string_view kernel, const LaunchShape& shape, std::span<const std::byte> params);
+  /// How many clusters of a kernel whose CTAs form clusters the device runs at the same time; 0: it has no room for
+  /// one. The shape has the threads and shared memory of a CTA.
+  Result<int> clusters_at_once(std::string_view kernel, const LaunchShape& shape);
   /// Kernels that were noted instead of queued, in their order.
   class Launches {
    public:
@@ -114,6 +118,7 @@ class Device {
   void release_host(void* at);
   /// One capture less: what was to be freed meanwhile is freed when none is left.
   void leave_capture();
+  Result<Handle> function_of(std::string_view kernel);
   Result<void> launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
                          std::span<const std::byte> params);
 
@@ -129,6 +134,7 @@ class Device {
   std::vector<uint64_t> later_;  // memory to free after the captures
   std::vector<void*> host_later_;
   std::map<std::string, Handle, std::less<>> functions_;
+  std::map<std::tuple<Handle, uint32_t, uint32_t>, int> clusters_;  // at once, by function, threads and shared memory
   std::unique_ptr<PostRing> posts_;
   Launches* notes_ = nullptr;
 };

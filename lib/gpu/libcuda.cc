@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 #include <unordered_map>
@@ -23,6 +24,16 @@ constexpr int kFunctionShared = 8;                      // attribute of a functi
 constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;  // options of the compilation of a text
 constexpr int kBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;  // of a tensor map
 constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
+
+/// CUlaunchConfig.
+struct LaunchConfig {
+  uint32_t grid[3] = {1, 1, 1}, threads[3] = {1, 1, 1};
+  uint32_t dynamic_shared = 0;
+  Handle stream = nullptr;
+  void* attributes = nullptr;
+  uint32_t attribute_count = 0;
+};
+static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, attribute_count) == 48);
 
 /// The driver's functions, named as in libcuda.so.1.
 struct Functions {
@@ -57,6 +68,7 @@ struct Functions {
   int (*function)(Handle*, Handle, const char*);
   int (*function_set)(Handle, int, int);
   int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**);
+  int (*clusters)(int*, Handle, const LaunchConfig*);
   int (*encode)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
                 int, int, int);
   int (*capture_begin)(Handle, unsigned);
@@ -105,6 +117,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.function, "cuModuleGetFunction");
   find(f.function_set, "cuFuncSetAttribute");
   find(f.launch, "cuLaunchKernel");
+  find(f.clusters, "cuOccupancyMaxActiveClusters");
   find(f.encode, "cuTensorMapEncodeTiled");
   find(f.capture_begin, "cuStreamBeginCapture_v2");
   find(f.capture_end, "cuStreamEndCapture");
@@ -194,6 +207,7 @@ class LibCuda final : public Driver {
   Status load_kernels() override;
   Status find(Handle* function, const std::string& kernel) override;
   Status launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) override;
+  Status clusters_at_once(int* out, Handle function, const LaunchShape& shape) override;
   Status encode(EncodedMap* out, const TensorBox& box) override;
 
   Status capture_begin(Handle stream) override { return status_of(f_.capture_begin(stream, kThreadLocalCapture)); }
@@ -302,6 +316,15 @@ Status LibCuda::load_kernels() {
     if (const Status status = module_of(text, &module); status != Status::ok) return status;
   }
   return Status::ok;
+}
+
+/// The kernel itself has the size of its clusters (__cluster_dims__), so the configuration names none.
+Status LibCuda::clusters_at_once(int* out, Handle function, const LaunchShape& shape) {
+  if (const Status set = shared_.allow(f_, function, shape.dynamic_shared); set != Status::ok) return set;
+  LaunchConfig config{.dynamic_shared = shape.dynamic_shared};
+  std::copy(std::begin(shape.grid), std::end(shape.grid), config.grid);
+  config.threads[0] = shape.threads;
+  return status_of(f_.clusters(out, function, &config));
 }
 
 Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {

@@ -180,6 +180,25 @@ TEST_CASE("gpu/driver: a launch beyond the limits of a chip is refused") {
   CHECK(host.driver.stream_finish(stream) == Status::ok);
 }
 
+TEST_CASE("gpu/driver: clusters run at once where the multiprocessors of a partition have room for all their CTAs") {
+  const LaunchShape large{.dynamic_shared = 123072}, small{.dynamic_shared = 82752};  // 1 and 2 CTAs a multiprocessor
+  const auto count = [](int partition, const LaunchShape& shape) {
+    const auto device = device_of(std::make_shared<EmulatedDriver>(EmulatedHost{.partition = partition}));
+    const auto found = device->clusters_at_once("attention_cluster_d64", shape);
+    REQUIRE_OK(found);
+    return *found;
+  };
+  CHECK(count(16, large) == 16);  // of 8 CTAs
+  CHECK(count(16, small) == 33);
+  CHECK(count(18, large) == 14);
+  CHECK(count(15, large) == 9);  // 8 partitions of 15 multiprocessors, and one of 12
+  CHECK(count(7, large) == 0);
+  CHECK(count(16, {.dynamic_shared = 1u << 20}) == 0);
+  const auto device = device_of(std::make_shared<EmulatedDriver>());
+  CHECK(device->clusters_at_once("attention_cluster_d32", small).error().code == Code::unsupported);
+  CHECK(Host().driver.clusters_at_once(nullptr, nullptr, small) == Status::invalid_handle);
+}
+
 // ---- captures ----
 
 TEST_CASE("gpu/driver: a call that waits, allocates or frees invalidates a capture") {
