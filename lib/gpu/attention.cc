@@ -132,6 +132,8 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
   place_sequences(std::move(sequences));
   form_groups();
   if (total_ == 0) return {};
+  MC_CHECK(form_clusters());
+  count_workspace();
   plan_routed();
   if (shape_.is_rounded) round_up_sizes();
   at_ = place();
@@ -173,15 +175,30 @@ void AttentionBatch::form_groups() {
     group.longest = std::max(group.longest, s.rows.tokens);
     group.splits = std::max(group.splits, s.rows.splits);
   }
-  for (Group& group : groups_)
-    if (suits_cluster(group)) group.kernel = AttentionKernel::cluster;
-  count_workspace();
 }
 
-/// Whether clusters take decode rows: where they save launches, all of them run at the same time, one CTA on a
-/// multiprocessor, and reading the keys takes about as long as a launch. A cluster has kClusterCtas CTAs however many
-/// keys it reads, where the decode kernel has one for each split: over long sequences of few KV heads clusters leave
-/// most multiprocessors idle. The bits of a row do not depend on it.
+/// Gives decode rows to clusters where they suit and the device runs all of them at the same time: how many it does
+/// follows from its multiprocessors that work, which differ from chip to chip. The others stay with the decode kernel.
+Result<void> AttentionBatch::form_clusters() {
+  for (Group& group : groups_) {
+    const bool is_named = group.kernel == AttentionKernel::cluster;
+    if (group.longest == 0 || (!is_named && !suits_cluster(group))) continue;
+    const LaunchShape shape = cluster_shape(group);
+    MC_TRY(most, device_->clusters_at_once(kernel_name("attention_cluster", shape_.layout), shape));
+    if (is_named && most == 0)
+      return limit(std::string(device_->name()) + " has no room for a cluster of " + std::to_string(kClusterCtas) +
+                   " CTAs with " + std::to_string(shape.dynamic_shared) +
+                   " bytes of shared memory each; the decode kernel has the same result");
+    const uint64_t wanted = uint64_t{shape.grid[0]} / kClusterCtas * shape.grid[1] * shape.grid[2];
+    if (is_named || wanted <= static_cast<uint64_t>(most)) group.kernel = AttentionKernel::cluster;
+  }
+  return {};
+}
+
+/// Whether decode rows gain by clusters: where they save launches, have no more CTAs than there are multiprocessors,
+/// and read the keys in about the time of a launch. A cluster has kClusterCtas CTAs however many keys it reads, where
+/// the decode kernel has one for each split: over long sequences of few KV heads clusters leave most multiprocessors
+/// idle. The bits of a row do not depend on it.
 bool AttentionBatch::suits_cluster(const Group& group) const {
   if (shape_.kernel != AttentionKernel::automatic || group.kernel != AttentionKernel::decode) return false;
   constexpr int64_t kKeysMost = kKeysOfSplit * kClusterCtas * 2;
@@ -410,18 +427,24 @@ Result<void> AttentionBatch::run_wave(const Group& group, const RoutedWave& wave
                          bytes_of(args));
 }
 
-/// A cluster for each tile of rows, KV head and sequence: gate, attention and merge in one launch. It writes the
-/// selection for the caller alone: in the batch's own memory there is no room for it.
-Result<void> AttentionBatch::run_cluster(const Group& group, const AttentionArgs& args) {
+/// A cluster for each tile of rows, KV head and sequence.
+LaunchShape AttentionBatch::cluster_shape(const Group& group) const {
   const ExtentLayout& layout = shape_.layout;
-  const uint32_t tiles = (static_cast<uint32_t>(group.longest) * heads_of_group() + kClusterRows - 1) / kClusterRows;
+  const uint32_t rows = static_cast<uint32_t>(group.longest) * heads_of_group();
+  const auto splits = static_cast<uint32_t>(group.splits);
+  return {.grid = {(rows + kClusterRows - 1) / kClusterRows * kClusterCtas, layout.kv_heads,
+                   static_cast<uint32_t>(group.count)},
+          .dynamic_shared = cluster_shared(layout.head_dim, shape_.is_rounded ? std::bit_ceil(splits) : splits)};
+}
+
+/// Gate, attention and merge in one launch. It writes the selection for the caller alone: in the batch's own memory
+/// there is no room for it.
+Result<void> AttentionBatch::run_cluster(const Group& group, const AttentionArgs& args) {
   const struct {
     AttentionArgs args;
     int32_t keeps_selection;
   } params{args, reinterpret_cast<uint64_t>(args.selection) != memory_.address() + at_.selection};
-  return device_->launch(kernel_name("attention_cluster", layout),
-                         {.grid = {tiles * kClusterCtas, layout.kv_heads, static_cast<uint32_t>(group.count)},
-                          .dynamic_shared = cluster_shared(layout.head_dim, static_cast<uint32_t>(group.splits))},
+  return device_->launch(kernel_name("attention_cluster", shape_.layout), cluster_shape(group),
                          bytes_of(params).first(sizeof(AttentionArgs) + 4));
 }
 

@@ -97,8 +97,8 @@ class AttentionBatch {
   AttentionBatch& operator=(AttentionBatch&&) noexcept;
   ~AttentionBatch();
 
-  /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, at most 16 query
-  /// heads a KV head in decode. Code::invalid: check_mode() of a sequence. MC7005: the device has no room.
+  /// Code::unsupported names the limit: head_dim 64 or 128, bf16, pages of a multiple of 64 tokens, room for a cluster
+  /// where the shape names that kernel. Code::invalid: check_mode() of a sequence. MC7005: the device has no room.
   Result<void> begin(const AttentionShape& shape, std::vector<SequenceRows> sequences);
   /// Queues on the device's own stream.
   Result<void> attend(const AttentionLayer& layer);
@@ -126,8 +126,10 @@ class AttentionBatch {
   uint32_t heads_of_group() const { return static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads; }
   void place_sequences(std::vector<SequenceRows> sequences);
   void form_groups();
+  Result<void> form_clusters();
   void plan_routed();
   bool suits_cluster(const Group& group) const;
+  LaunchShape cluster_shape(const Group& group) const;
   void count_workspace();
   void round_up_sizes();
   Parts place() const;

@@ -26,8 +26,9 @@ struct Pool {
   DeviceBuffer pages, q, out;
   std::vector<std::byte> host;
 
-  explicit Pool(int64_t count, int capability = 90) {
-    driver = std::make_shared<EmulatedDriver>(EmulatedHost{.capability = capability});
+  explicit Pool(int64_t count, int capability = 90) : Pool(count, EmulatedHost{.capability = capability}) {}
+  Pool(int64_t count, const EmulatedHost& emulated) {
+    driver = std::make_shared<EmulatedDriver>(emulated);
     device = *Device::open(driver, 0);
     Rng rng(7);
     Parallel parallel(1);
@@ -183,6 +184,34 @@ TEST_CASE("gpu/attention: clusters take the decode rows that read few keys, howe
   CHECK(pool.launches(shape, {slides}) == 1);
   CHECK(pool.launches(shape, {mostly}) == 4);
   CHECK(pool.launches(shape, {chooses, row_at(8193)}) == 4);
+}
+
+TEST_CASE("gpu/attention: clusters take no more decode rows than the GPU has room for, and give the bits of decode") {
+  // 132 multiprocessors are 11 partitions of 12, and each has room for one cluster: a CTA with 64 splits leaves no room
+  // for a second one. A partition of 4 has no room for 8 CTAs.
+  for (const auto& [partition, room] : {std::pair(12, 11), std::pair(4, 0)}) {
+    Pool pool(9, EmulatedHost{.partition = partition});
+    AttentionShape shape = pool.shape();
+    SequenceRows row = row_at(540);
+    row.splits = kSplitsMax;
+    CHECK(pool.launches(shape, {row}) == 2);
+    const auto decoded = pool.result(0);
+    shape.kernel = AttentionKernel::automatic;
+    for (const int count : {1, room, room + 1}) {
+      if (count == 0) continue;
+      CAPTURE(count);
+      const std::vector<SequenceRows> rows(static_cast<size_t>(count), row);
+      CHECK(pool.launches(shape, rows) == (count <= room ? 1 : 2));  // attention, and the merge
+      CHECK(pool.result(0) == decoded);
+    }
+    shape.kernel = AttentionKernel::cluster;
+    AttentionBatch batch(*pool.device);
+    const auto named = batch.begin(shape, {row});
+    CHECK(named.has_value() == (room > 0));
+    if (named) continue;
+    CHECK(named.error().code == Code::unsupported);
+    CHECK(named.error().what.find("no room for a cluster of 8 CTAs with 123072 bytes") != std::string::npos);
+  }
 }
 
 TEST_CASE("gpu/attention: a decode chunk of a group beyond one tile of rows has the bits of decode in a cluster") {
