@@ -2,6 +2,7 @@
 #include "gpu/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "attn/attn.h"
@@ -504,6 +505,59 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
   }
   for (const std::vector<size_t>& order : {std::vector<size_t>{0, 3, 2, 1, 5, 6, 4}, {4, 0, 6, 1, 3, 5, 2}})
     CHECK(run(order, rows) == alone);
+}
+
+TEST_CASE("gpu/attention: a KV head may have more query heads than a tile of decode has rows, in every kernel") {
+  constexpr int32_t kHeads = 40, kTokens = 2;
+  constexpr size_t kFloats = size_t{kTokens} * kHeads * 64;
+  Pool pool(7);
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  std::vector<bf16_t> queries(kFloats);
+  std::vector<float> rounded(kFloats), expected(kFloats);
+  for (size_t i = 0; i < kFloats; ++i) {
+    queries[i] = f32_to_bf16(static_cast<float>(rng.normal()));
+    rounded[i] = bf16_to_f32(queries[i]);
+  }
+  const auto q = *DeviceBuffer::make(*pool.device, kFloats * 2, "queries");
+  const auto out = *DeviceBuffer::make(*pool.device, kFloats * 2, "output");
+  REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
+  SequenceRows rows = row_at(420);
+  rows.tokens = kTokens, rows.q_begin = 420 - kTokens;
+  rows.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  Parallel parallel(1);
+  auto reference = attn::Attention::open(parallel, "ref");
+  REQUIRE_OK(reference);
+  std::vector<const std::byte*> pages;
+  for (const int32_t page : rows.pages) pages.push_back(&pool.host[static_cast<size_t>(page) * kLayout.page_bytes()]);
+  REQUIRE_OK(reference->prefill({.layout = kLayout,
+                                 .mode = rows.mode,
+                                 .q_heads = kHeads,
+                                 .rows = kTokens,
+                                 .q_begin = rows.q_begin,
+                                 .q = rounded.data(),
+                                 .kv = {pages.data(), rows.kv_len},
+                                 .out = expected.data()}));
+  AttentionShape shape = pool.shape();
+  shape.q_heads = kHeads;
+  for (const AttentionKernel kernel :
+       {AttentionKernel::automatic, AttentionKernel::prefill, AttentionKernel::decode, AttentionKernel::cluster,
+        AttentionKernel::hopper, AttentionKernel::routed, AttentionKernel::wide}) {
+    CAPTURE(static_cast<int>(kernel));
+    std::vector<bf16_t> result(kFloats, 0xffff);
+    REQUIRE_OK(pool.device->write(out.address(), std::as_bytes(std::span(result))));
+    shape.kernel = kernel;
+    AttentionBatch batch(*pool.device);
+    REQUIRE_OK(batch.begin(shape, {rows}));
+    REQUIRE_OK(batch.attend({.pool = pool.pages.address(), .q = q.address(), .out = out.address()}));
+    REQUIRE_OK(pool.device->read(out.address(), std::as_writable_bytes(std::span(result))));
+    float worst = 0;
+    for (size_t i = 0; i < kFloats; ++i) {
+      const float error = std::abs(bf16_to_f32(result[i]) - expected[i]);
+      if (!(error <= worst)) worst = error;
+    }
+    CHECK(worst < 0.02f);  // values of about 4 in bf16: 2^-8 of them, once for the weights and once for the output
+  }
 }
 
 TEST_CASE("gpu/attention: two layers of a batch use one copy of its tables") {
