@@ -73,14 +73,15 @@ int64_t keys_read(const SequenceRows& s, uint32_t heads) {
 
 /// The kernel of a sequence. Padding has that of a sequence with one token, so that a step remains one group.
 AttentionKernel choose(const Device& device, const AttentionShape& shape, const SequenceRows& s) {
-  const bool is_hopper = device.capability() == 90, is_moba = s.mode.kind == attn::ModeKind::moba;
-  if (shape.kernel == AttentionKernel::routed && !is_moba) return AttentionKernel::prefill;
-  if (shape.kernel == AttentionKernel::wide && !is_moba) return AttentionKernel::hopper;
+  // The ways of MoBA rows follow from the length of their sequence, and the rows of a rounded step take one kernel.
+  const bool is_hopper = device.capability() == 90;
+  const bool may_route = s.mode.kind == attn::ModeKind::moba && !shape.is_rounded;
+  if (shape.kernel == AttentionKernel::routed && !may_route) return AttentionKernel::prefill;
+  if (shape.kernel == AttentionKernel::wide && !may_route) return AttentionKernel::hopper;
   if (shape.kernel != AttentionKernel::automatic) return shape.kernel;
   const uint32_t heads = static_cast<uint32_t>(shape.q_heads) / shape.layout.kv_heads;
   if (static_cast<uint32_t>(std::max(s.tokens, 1)) * heads <= kDecodeRowsMax) return AttentionKernel::decode;
-  // The ways of MoBA rows follow from the length of their sequence, and the rows of a rounded step take one kernel.
-  if (is_moba && !shape.is_rounded) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
+  if (may_route) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
   return is_hopper ? AttentionKernel::hopper : AttentionKernel::prefill;
 }
 

@@ -37,8 +37,8 @@ enum class AttentionKernel : uint8_t {
   decode,     // 16 rows; the keys of a tile go to different warps
   cluster,    // the rows, choices and bits of decode in one launch: compute capability 9.0 alone
   hopper,     // prefill by TMA and wgmma: compute capability 9.0 alone
-  routed,     // MoBA prefill by key blocks, 16 rows of a list at a time; prefill where a sequence is not MoBA
-  wide,       // likewise by TMA and wgmma, 64 rows of a list at a time; hopper where a sequence is not MoBA
+  routed,     // MoBA prefill by key blocks, 16 rows of a list at a time; prefill for other plans and rounded steps
+  wide,       // likewise by TMA and wgmma, 64 rows of a list at a time; hopper for other plans and rounded steps
 };
 
 constexpr int32_t kSplitsMax = 64;

@@ -294,6 +294,26 @@ TEST_CASE("gpu/attention: MoBA rows of a rounded step take one kernel, whatever 
   CHECK(run({few, many, {}, {}}) == whole);
 }
 
+TEST_CASE("gpu/attention: the rows of a rounded step take one kernel under a named one too, whatever their plans") {
+  Pool pool(12);
+  std::vector<SequenceRows> rows = {row_at(540), row_at(700), row_at(90), {}};
+  rows[1].mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  rows[2].mode = {.kind = attn::ModeKind::window, .window = 70};
+  for (const auto& [named, taken] : {std::pair(AttentionKernel::routed, AttentionKernel::prefill),
+                                     std::pair(AttentionKernel::wide, AttentionKernel::hopper)}) {
+    AttentionShape shape = pool.shape();
+    shape.is_rounded = true;
+    shape.kernel = taken;
+    CHECK(pool.launches(shape, rows) == 3);  // centroids, gate and attention
+    std::vector<std::vector<bf16_t>> whole;
+    for (size_t i = 0; i < 3; ++i) whole.push_back(pool.result(i));
+    CHECK(std::ranges::count(whole[1], bf16_t{0xffff}) == 0);
+    shape.kernel = named;
+    CHECK(pool.launches(shape, rows) == 3);
+    for (size_t i = 0; i < 3; ++i) CHECK(pool.result(i) == whole[i]);
+  }
+}
+
 TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, however its prompt is cut into chunks") {
   constexpr int32_t kTokens = 300;
   constexpr size_t kWidth = size_t{kQHeads} * 64, kChosen = 2;
