@@ -108,14 +108,18 @@ int32_t splits_of(const SequenceRows& sequence) {
   return static_cast<int32_t>(std::clamp<int64_t>((keys + kKeysOfSplit - 1) / kKeysOfSplit, 1, kSplitsMax));
 }
 
-AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences) {
+AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
+                                 bool has_moba) {
   constexpr size_t kParts = 9;  // of an AttentionBatch, each aligned
   const size_t most = std::max<size_t>(sequences, kDecodeRowsMax), heads = static_cast<size_t>(q_heads);
-  return {.fixed = most * sizeof(Sequence) + std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
-                   kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float) + kParts * Arena::kAlignment +
-                   routed_bytes_most(layout, q_heads, rows, most),
-          .page = routed_page_bytes(layout) + (sizeof(int32_t) + size_t{2} * layout.kv_heads * layout.head_dim) * 5 /
-                                                  4};  // number and bf16 centroid
+  AttentionMemory out{.fixed = most * sizeof(Sequence) + kParts * Arena::kAlignment +
+                               kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float),
+                      .page = sizeof(int32_t) * 5 / 4};  // its number, and what round_count() adds
+  if (!has_moba) return out;
+  out.fixed +=
+      std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) + routed_bytes_most(layout, q_heads, rows, most);
+  out.page += size_t{2} * layout.kv_heads * layout.head_dim * 5 / 4 + routed_page_bytes(layout);  // bf16 centroids
+  return out;
 }
 
 // ---- what the layers share ----

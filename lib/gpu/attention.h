@@ -77,8 +77,10 @@ struct AttentionMemory {
 /// Query rows of a KV head up to which a sequence takes the decode kernel, unless AttentionShape names one.
 constexpr int32_t kDecodeRowsMax = 16;
 /// The memory for passes of at most `rows` tokens, whose sequences are at most the larger of `sequences` and
-/// kDecodeRowsMax. So are the tokens before the first sequence that takes another kernel than decode.
-AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
+/// kDecodeRowsMax. So are the tokens before the first sequence that takes another kernel than decode. Centroids, the
+/// selection, the index and the parts of routed rows are counted with `has_moba` alone.
+AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
+                                 bool has_moba);
 
 /// Why no kernel computes this mode over the first `kv_len` tokens of a sequence: Code::invalid names the limit.
 Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int64_t kv_len);

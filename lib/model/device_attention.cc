@@ -10,8 +10,8 @@ namespace mc::model {
 gpu::AttentionMemory DeviceAttention::memory(const ExtentLayout& layout, int32_t q_heads, size_t rows,
                                              size_t sequences) {
   constexpr size_t kModes = 2;
-  const gpu::AttentionMemory each = gpu::attention_memory(layout, q_heads, rows, sequences);
-  const gpu::AttentionMemory last = gpu::attention_memory(layout, q_heads, 1, 1);
+  const gpu::AttentionMemory each = gpu::attention_memory(layout, q_heads, rows, sequences, true);
+  const gpu::AttentionMemory last = gpu::attention_memory(layout, q_heads, 1, 1, true);
   return {kModes * each.fixed + last.fixed, kModes * each.page + last.page};
 }
 

@@ -609,14 +609,16 @@ TEST_CASE("gpu/attention: a batch takes no more memory than was planned for its 
       if (!is_step && i == before_chunk)  // behind the rows of a step
         s.tokens = static_cast<int32_t>(1 + rng.below(static_cast<uint64_t>(std::min<int64_t>(s.kv_len, 300))));
       s.q_begin = s.kv_len - s.tokens;
-      if (rng.below(2) == 0)
+      if (round % 3 > 0 && rng.below(2) == 0)  // every third batch has none
         s.mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 1 + static_cast<int32_t>(rng.below(17))};
       rows += static_cast<size_t>(s.tokens);
       pages += s.pages.size();
       sequences.push_back(std::move(s));
     }
     shape.is_rounded = is_step && rng.below(2) == 0;
-    const AttentionMemory planned = attention_memory(shape.layout, shape.q_heads, rows, sequences.size());
+    const bool has_moba =
+        std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.mode.kind == attn::ModeKind::moba; });
+    const AttentionMemory planned = attention_memory(shape.layout, shape.q_heads, rows, sequences.size(), has_moba);
     const auto before = pool.device->memory();
     AttentionBatch batch(*pool.device);
     REQUIRE_OK(batch.begin(shape, sequences));
