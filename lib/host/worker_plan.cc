@@ -257,6 +257,21 @@ model::RunnerOptions WorkerPlan::runner_options() const {
   return out;
 }
 
+/// The attention of the rows that the node computes: of prompts, and of steps on a decode node.
+Result<std::vector<attn::Plan>> WorkerPlan::row_plans(const model::ModelConfig& config) const {
+  std::vector<attn::Plan> plans;
+  const bool is_decode = role_ == wire::Role::decode;
+  if (is_decode) {
+    MC_TRY(decode, asked_plan(args_, flags::kDecodeAttention, config));
+    plans.push_back(decode);
+  }
+  if (!is_decode || inline_tokens() > 0) {
+    MC_TRY(prefill, asked_plan(args_, flags::kPrefillAttention, config));
+    plans.push_back(prefill);
+  }
+  return plans;
+}
+
 /// Before anything is loaded. Returns the bytes of the weights.
 Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
@@ -274,7 +289,8 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   memory.page_bytes = layout.page_bytes();
   if (device != nullptr) {
     MC_TRY(on_device, device->memory());
-    const model::DeviceScratch scratch = model::Runner::device_scratch(plan.config, layout, runner);
+    MC_TRY(plans, row_plans(plan.config));
+    const model::DeviceScratch scratch = model::Runner::device_scratch(plan.config, layout, runner, plans);
     device_ = {.device = std::string(device->name()),
                .weight_bytes = plan.weight_bytes,
                .scratch_bytes = scratch.fixed + kDeviceRounding,

@@ -75,6 +75,7 @@ class WorkerPlan {
   /// --inline-tokens; 0 for other roles than decode.
   uint32_t inline_tokens() const;
   model::RunnerOptions runner_options() const;
+  Result<std::vector<attn::Plan>> row_plans(const model::ModelConfig& config) const;
   Result<void> plan_model();
   Result<void> plan_costed(sched::Profile profile);
   Result<void> check_chunk(uint32_t chunk_tokens) const;

@@ -6,13 +6,36 @@
 #include "base/assert.h"
 
 namespace mc::model {
+namespace {
 
-gpu::AttentionMemory DeviceAttention::memory(const ExtentLayout& layout, int32_t q_heads, size_t rows,
-                                             size_t sequences) {
-  constexpr size_t kModes = 2;
-  const gpu::AttentionMemory each = gpu::attention_memory(layout, q_heads, rows, sequences, true);
-  const gpu::AttentionMemory last = gpu::attention_memory(layout, q_heads, 1, 1, true);
-  return {kModes * each.fixed + last.fixed, kModes * each.page + last.page};
+/// Whether each batch of a pass has MoBA rows: a batch for each of the modes that layers have under the plans.
+std::vector<bool> batches_of(std::span<const attn::Plan> plans) {
+  std::vector<std::vector<attn::Mode>> all;
+  for (int32_t layer = 0; !plans.empty() && layer < plans.front().layers; ++layer) {
+    std::vector<attn::Mode> modes;
+    for (const attn::Plan& plan : plans) modes.push_back(plan.layer(layer));
+    if (std::ranges::find(all, modes) == all.end()) all.push_back(std::move(modes));
+  }
+  std::vector<bool> out;
+  for (const std::vector<attn::Mode>& modes : all)
+    out.push_back(std::ranges::any_of(modes, [](const attn::Mode& m) { return m.kind == attn::ModeKind::moba; }));
+  return out;
+}
+
+}  // namespace
+
+gpu::AttentionMemory DeviceAttention::memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
+                                             std::span<const attn::Plan> plans) {
+  constexpr size_t kBatchesMin = 2;
+  std::vector<bool> batches = batches_of(plans);
+  const bool has_moba = std::ranges::find(batches, true) != batches.end();
+  if (batches.size() < kBatchesMin) batches.resize(kBatchesMin, false);
+  gpu::AttentionMemory out = gpu::attention_memory(layout, q_heads, 1, 1, has_moba);  // attend_last_row()
+  for (const bool with_moba : batches) {
+    const gpu::AttentionMemory one = gpu::attention_memory(layout, q_heads, rows, sequences, with_moba);
+    out.fixed += one.fixed, out.page += one.page;
+  }
+  return out;
 }
 
 void DeviceAttention::begin(const gpu::AttentionShape& shape, std::vector<gpu::SequenceRows> rows) {

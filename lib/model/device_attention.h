@@ -5,8 +5,10 @@
 //   MC_CHECK(attention.attend(modes, layer));   // the mode of each sequence in this layer
 #pragma once
 
+#include <span>
 #include <vector>
 
+#include "attn/plan.h"
 #include "gpu/attention.h"
 
 namespace mc::model {
@@ -16,8 +18,11 @@ class DeviceAttention {
   /// The device must outlive it. Memory is kept from pass to pass.
   explicit DeviceAttention(gpu::Device& device) : device_(device), last_row_(device) {}
 
-  /// Device memory of all batches of a pass. Layers have at most two modes where the requests of a step agree.
-  static gpu::AttentionMemory memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
+  /// Device memory of all batches of a pass whose rows have these plans. Layers have at most two modes where the
+  /// requests of a step agree. A request that names another plan may take more: what MoBA needs is not held back for
+  /// requests that name MoBA where no plan does.
+  static gpu::AttentionMemory memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
+                                     std::span<const attn::Plan> plans);
 
   /// `rows`: the sequences of the pass; their modes and splits are not read.
   void begin(const gpu::AttentionShape& shape, std::vector<gpu::SequenceRows> rows);

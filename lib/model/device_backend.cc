@@ -627,9 +627,10 @@ size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& op
          DeviceDraws::bytes(config.vocab, DeviceLayers::logit_rows_most(options));
 }
 
-DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options) {
-  const gpu::AttentionMemory attention =
-      DeviceAttention::memory(layout, static_cast<int32_t>(config.heads), options.max_chunk_tokens, options.max_batch);
+DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options,
+                             std::span<const attn::Plan> plans) {
+  const gpu::AttentionMemory attention = DeviceAttention::memory(layout, static_cast<int32_t>(config.heads),
+                                                                 options.max_chunk_tokens, options.max_batch, plans);
   return {device_workspace_bytes(config, options) + attention.fixed, attention.page};
 }
 

@@ -25,8 +25,9 @@ namespace mc::model {
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels);
 
-/// `layout`: of the KV pages.
-DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options);
+/// `layout`: of the KV pages; `plans`: of the rows.
+DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options,
+                             std::span<const attn::Plan> plans);
 /// Bytes of the activations on the device, a part of it.
 size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 

@@ -59,8 +59,8 @@ size_t Runner::device_workspace_bytes(const ModelConfig& config, const RunnerOpt
 }
 
 DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayout& layout,
-                                     const RunnerOptions& options) {
-  return model::device_scratch(config, layout, options);
+                                     const RunnerOptions& options, std::span<const attn::Plan> plans) {
+  return model::device_scratch(config, layout, options, plans);
 }
 
 Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {

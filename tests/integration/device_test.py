@@ -176,9 +176,24 @@ class BadInput(unittest.TestCase):
         flags = ["--device", "emu:memory=28", *CHUNKS, "--check", "--http", "127.0.0.1:0"]
         code, _, err = cluster.run("mc-prefill", *flags)
         self.assertEqual(code, 1, err)
-        need = r"needs 10 MiB for weights, 23 MiB of scratch and 1 MiB for KV, together 33 MiB; 28 of 28 MiB are free"
+        need = r"needs 10 MiB for weights, 22 MiB of scratch and 1 MiB for KV, together 32 MiB; 28 of 28 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
-        self.assertRegex(err, r"next: +weights of at most 4 MiB fit; use a smaller model, --chunk-tokens")
+        self.assertRegex(err, r"next: +weights of at most 5 MiB fit; use a smaller model, --chunk-tokens")
+
+    def test_a_node_plans_the_memory_of_moba_where_the_rows_that_it_computes_have_it(self):
+        cases = (
+            ("mc-prefill", ["--chunk-tokens", "1024", "--attention", "full"], 32),
+            ("mc-prefill", ["--chunk-tokens", "1024", "--attention", "full", "--decode-attention", MOBA], 32),
+            ("mc-prefill", ["--chunk-tokens", "1024", "--attention", MOBA], 42),
+            ("mc-decode", ["--inline-tokens", "512", "--attention", "full"], 27),
+            ("mc-decode", ["--inline-tokens", "512", "--attention", "full", "--prefill-attention", MOBA], 33),
+        )
+        for tool, flags, scratch in cases:
+            with self.subTest(tool=tool, flags=flags):
+                code, _, err = cluster.run(tool, "--dtype", "bf16", "--device", "emu:memory=8", *flags, "--check",
+                                           "--http", "127.0.0.1:0")
+                self.assertEqual(code, 1, err)
+                self.assertRegex(err, rf"error MC7005 .* {scratch} MiB of scratch")
 
     def test_a_local_cluster_passes_the_device_on(self):
         code, out, err = cluster.run("mc-conductor", "--local", "1p1d1c", "--device", "emu", "--print-commands")

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "count.h"
 #include "device_pair.h"
+#include "gpu/routed.h"
 
 #if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
 using namespace mc;
@@ -140,6 +141,34 @@ TEST_CASE("model/device: the planned weights and workspace are what the device l
   const auto lent = static_cast<double>(memory->total - memory->free);
   CHECK(lent > 0.9 * static_cast<double>(plan->weight_bytes + workspace));
   CHECK(lent < 1.1 * static_cast<double>(plan->weight_bytes + workspace));
+}
+
+TEST_CASE("model/device: memory for MoBA by key blocks is planned for the batches of MoBA plans alone") {
+  constexpr size_t kRouted = gpu::kRoutedBytes;
+  Pair pair;
+  ModelConfig config = pair.config();
+  config.heads = 32;
+  const auto layers = static_cast<int32_t>(config.layers);
+  const RunnerOptions options{.max_chunk_tokens = 4096, .max_batch = 4};
+  const ExtentLayout layout = pair.gpu->layout();
+  const auto scratch = [&](const std::vector<attn::Plan>& plans) {
+    return Runner::device_scratch(config, layout, options, plans);
+  };
+  const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
+  const attn::Plan full{{}, 0, layers}, most{moba, 1, layers}, all{moba, 0, layers}, none{moba, layers, layers};
+  const attn::Plan slides{{.kind = attn::ModeKind::window, .window = 64}, 1, layers};
+  const auto without = scratch({full}), one = scratch({most}), two = scratch({most, {moba, 2, layers}});
+  // A chunk of so many tokens fills the workspace of a wave.
+  CHECK(one.fixed >= without.fixed + kRouted);
+  CHECK(one.fixed < without.fixed + 2 * kRouted);
+  CHECK(two.fixed >= without.fixed + 2 * kRouted);
+  CHECK(two.fixed < without.fixed + 3 * kRouted);
+  CHECK(scratch({all}).fixed == one.fixed);
+  CHECK(scratch({full, most}).fixed == one.fixed);
+  CHECK(scratch({none}).fixed == without.fixed);
+  CHECK(scratch({slides}).fixed == without.fixed);
+  CHECK(without.page < 32);
+  CHECK(one.page > 2 * size_t{layout.kv_heads} * layout.head_dim);
 }
 
 TEST_CASE("model/device: a page that emu fills is sealed by the definition of lib/attn, bit for bit") {
