@@ -104,9 +104,15 @@ bool caller_returns() {
   hold_fd = out.get();
   is_held = false;
   CommitQueue queue;
-  std::atomic<bool> first_may_end{false}, old_may_end{false}, in_seventh{false}, seventh_may_end{false},
-      all_passed{false};
-  Actor first([&] { commit(queue, [&] { wait_for([&] { return first_may_end.load(); }, 30s); }); });
+  std::atomic<bool> first_leads{false}, first_may_end{false}, old_may_end{false}, in_seventh{false},
+      seventh_may_end{false}, all_passed{false};
+  Actor first([&] {
+    commit(queue, [&] {
+      first_leads = true;
+      wait_for([&] { return first_may_end.load(); }, 300s);
+    });
+  });
+  REQUIRE(wait_for([&] { return first_leads.load(); }, 60s));  // else `old` might lead, and nothing would end its round
   Actor old([&] {
     stay_on_one_processor();
     commit(queue, [&] {
@@ -132,7 +138,7 @@ bool caller_returns() {
   REQUIRE(wait_for([&] { return next.sleeps(); }, 60s));
   old_may_end = true;
   old_may_end.notify_all();
-  REQUIRE(wait_for([&] { return in_seventh.load(); }, 30s));
+  REQUIRE(wait_for([&] { return in_seventh.load(); }, 300s));
   Actor leader([&] { commit(queue); });
   REQUIRE(wait_for([&] { return leader.sleeps(); }, 60s));
   Actor caller([&] { commit(queue); });
