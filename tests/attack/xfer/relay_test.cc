@@ -152,7 +152,7 @@ TEST_CASE(
         Relayed pair("on", "on");
         pair.connect();
         const PeerId back = pair.holder.wait(Event::Kind::peer_up).peer;
-        CHECK(pair.reader->counters().streams_sealed == 3);
+        CHECK(pair.reader->counters().streams_sealed >= 3);  // more where a busy machine needs a second attempt
         pair.relay.attack([&](const Relay::Piece& piece) { return tamper(piece); });
         fill(pair.local.bytes(), 1);
         int turns = 0;
@@ -269,6 +269,21 @@ TEST_CASE("attack/xfer: a relay that changes a seal setting, or puts its own key
   }
 }
 
+namespace {
+
+/// Sends the notify until it has arrived: a lane that made no progress is replaced, and its notify is lost.
+bool is_told(Relayed& pair, const std::string& note) {
+  for (const TimePoint limit = in(kLong); in(Duration{}) < limit;) {
+    (void)pair.reader->notify(pair.peer, std::as_bytes(std::span(note)));
+    pair.holder->poll(pair.holder.seen, in(200ms));
+    for (const Event& event : pair.holder.seen)
+      if (event.kind == Event::Kind::notify && event.bytes.size() == note.size()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 TEST_CASE("attack/xfer: nothing of a sealed stream can be read on the path") {
   std::mutex mutex;
   Bytes seen;
@@ -283,9 +298,7 @@ TEST_CASE("attack/xfer: nothing of a sealed stream can be read on the path") {
   const Request request = pair.read(0, Relayed::kBytes);
   CHECK(pair.reader.run({&request, 1}) == Code::ok);
   const std::string note = "a notify that names a prompt";
-  CHECK(pair.reader->notify(pair.peer, std::as_bytes(std::span(note))) == Code::ok);
-  const Event notify = pair.holder.wait(Event::Kind::notify);
-  CHECK(notify.bytes.size() == note.size());
+  CHECK(is_told(pair, note));
   const std::lock_guard lock(mutex);
   CHECK(seen.size() > Relayed::kBytes);
   for (const std::string_view secret : {std::string_view("KKKKKKKK"), std::string_view("prompt"),

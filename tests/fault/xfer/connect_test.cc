@@ -26,7 +26,9 @@ TEST_CASE("xfer: connecting and disconnecting leaves no descriptor, mapping or p
   const int repeats = ::mc::test::count(50, 10000);
   for (const std::string transport : {"tcp", "tcp-uring", "shm"}) {
     CAPTURE(transport);
-    Pair pair(transport, 65536);
+    // A second attempt of a busy machine would be counted.
+    const Options patient{.connect_timeout = kLong, .stall_timeout = kLong};
+    Pair pair(transport, 65536, patient, patient);
     pair.holder.wait(Event::Kind::peer_up);
     const auto again = [&] {
       pair.reader->disconnect(pair.peer);
