@@ -351,7 +351,7 @@ class Cluster:
                 self.complete(ids=ids, max_tokens=1)
             return False
 
-        until(written, 60, f"{least} blocks on the disk of {node}")
+        until(written, 600, f"{least} blocks on the disk of {node}")
 
     def wait_quiet(self, timeout=60):
         """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
