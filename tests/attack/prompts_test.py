@@ -67,7 +67,10 @@ class Large(threading.Thread):
     def run(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.cluster.url_port, timeout=120)
         self.began = time.monotonic()
-        connection.request("POST", self.path, self.data, self.headers)
+        try:
+            connection.request("POST", self.path, self.data, self.headers)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused before its end: its answer is here
         self.sent = time.monotonic()
         answer = connection.getresponse()
         self.status = answer.status
@@ -93,8 +96,10 @@ class Prompts(unittest.TestCase):
     def test_small_requests_are_answered_while_large_ones_are_worked_on(self):
         c = self.cluster
         small = {"prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
-        health, completions, between = [], [], 0
-        for _ in range(attack.count(3, 20)):
+        health, completions, between, rounds = [], [], 0, 0
+        # On a crowded machine the client may not run between the last byte and the answer: more rounds follow then.
+        while rounds < attack.count(3, 20) or (between == 0 and rounds < 30):
+            rounds += 1
             large = [Large(c, "/tokenize", {"prompt": text(LARGE)})]  # one: between two, one thread answers others too
             until(lambda: any(one.sent for one in large), 60, "a body was sent")
             ends = []
@@ -193,7 +198,10 @@ class Prompts(unittest.TestCase):
     def test_a_deadline_counts_from_the_first_byte(self):
         body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 1, "mc": {"deadline_ms": 300}}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(body)
-        data, _ = self.exchange([head + b"\r\n" + body[:9], body[9:]], 1)
+        for _ in range(5):  # a server that did not run for this second reads both parts at once
+            data, _ = self.exchange([head + b"\r\n" + body[:9], body[9:]], 1)
+            if b"stage body" in data:
+                break
         self.assertIn(b" 504 ", data)
         self.assertIn(b"stage body", data)
         # By a header it is known before the body is there, and the body is not waited for.
@@ -366,8 +374,9 @@ class Patterns(unittest.TestCase):
             letters = next(n for n in range(8, 64) if c.post("/tokenize", {"prompt": "a" * n})[0] != 200) - 1
             self.assertGreater(letters, 12)
             body = {"prompt": ["a" * (letters - 1)] * 64, "max_tokens": 1}
-            took, between = [], 0
-            for _ in range(attack.count(3, 20)):
+            took, between, rounds = [], 0, 0
+            while rounds < attack.count(3, 20) or (between == 0 and rounds < 30):  # more where the client did not run
+                rounds += 1
                 costly = Large(c, "/v1/completions", body)
                 until(lambda: costly.sent, 60, "the body was sent")
                 ends = []
