@@ -17,7 +17,7 @@ import time
 import unittest
 
 import attack
-from cluster import Cluster, until
+from cluster import ANSWER_S, Cluster, until
 from kills_test import GRACE_MS, Idle, Waits, delayed_ms
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -217,22 +217,36 @@ class Prompts(unittest.TestCase):
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def ask_over_stop(self, pid, seconds, deadline_ms, before):
-        """One request around a stop of a process: sent before it, or during it."""
-        result = {}
-
-        def ask():
+    def ask(self, max_tokens, deadline_ms, result):
+        """One request, whose end and times go to `result`."""
+        body = {"prompt": [5, 6, 7], "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+        data = json.dumps(body | {"mc": {"deadline_ms": deadline_ms}}).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.url_port, timeout=ANSWER_S)
+        try:
             began = time.monotonic()
-            status, headers, data = self.cluster.request(
-                "POST",
-                "/v1/completions",
-                {"prompt": [5, 6, 7], "max_tokens": 4000 if before else 2, "temperature": 0, "ignore_eos": True,
-                 "mc": {"deadline_ms": deadline_ms}},
-            )
-            result.update(status=status, data=data, id=headers["x-request-id"], began=began,
+            connection.request("POST", "/v1/completions", data)
+            sent = time.monotonic()
+            answer = connection.getresponse()
+            data = answer.read()
+            result.update(status=answer.status, data=data, id=answer.getheader("x-request-id"), began=began, sent=sent,
                           took=time.monotonic() - began)
+        finally:
+            connection.close()
 
-        asker = threading.Thread(target=ask)
+    def ask_over_stop(self, pid, seconds, deadline_ms, before):
+        """One request around a stop of a process: sent before it, or during it. A client that the host started so late
+        that a deadline within the stop ends behind it asks again."""
+        for _ in range(10):
+            result = self.ask_once_over_stop(pid, seconds, deadline_ms, before)
+            passed = result["sent"] + deadline_ms / 1e3
+            if before or deadline_ms >= seconds * 1e3 or passed < result["resumed"]:
+                break
+            self.recovers()
+        return result
+
+    def ask_once_over_stop(self, pid, seconds, deadline_ms, before):
+        result = {}
+        asker = threading.Thread(target=self.ask, args=(4000 if before else 2, deadline_ms, result))
         if before:
             asker.start()
             select.select([], [], [], 0.05)
@@ -251,6 +265,9 @@ class Prompts(unittest.TestCase):
         result["resumed"] = resumed
         return result
 
+    def recovers(self):
+        until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+
     def test_after_a_stop_a_late_request_is_a_504(self):
         for seconds in attack.count((1.0,), (0.5, 1.0, 2.0, 5.0, 10.0)):
             deadline_ms = int(seconds * 500)
@@ -260,7 +277,7 @@ class Prompts(unittest.TestCase):
                       f"{got['after'] * 1e3:.0f} ms after it", file=sys.stderr)
                 self.assertEqual(got["status"], 504, got["data"][:300])
                 self.assertLess(got["after"], GRACE_S)
-                until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+                self.recovers()
 
     def workers(self):
         """{program: pid} of the cluster's workers."""
@@ -297,13 +314,13 @@ class Prompts(unittest.TestCase):
                         got = self.ask_over_stop(workers[name], seconds, deadline_ms, False)
                         print(f"{name} stopped {seconds} s, deadline {deadline_ms} ms: {got['status']} in "
                               f"{got['took'] * 1e3:.0f} ms", file=sys.stderr)
-                        self.check_end(got, deadline_ms, (idle, waits))
-                        # A client that the host started late may ask so late that its deadline is behind the stop.
-                        if got["began"] + deadline_ms / 1e3 < got["resumed"]:
+                        total_ms = self.check_end(got, deadline_ms, (idle, waits))
+                        # All clients in a row may have asked too late.
+                        if got["sent"] + deadline_ms / 1e3 < got["resumed"]:
                             self.assertNotEqual(got["status"], 200, "the worker was stopped until after the deadline")
                         if seconds >= 5 and deadline_ms < seconds * 1e3:  # the conductor had seconds to answer in
-                            self.assertLess(got["took"], seconds, "a request waited for the stopped worker")
-                        until(lambda: self.cluster.request("GET", "/health")[0] == 200, 60, "the cluster is back")
+                            self.assertLess(total_ms, seconds * 1e3, "a request waited for the stopped worker")
+                        self.recovers()
 
     def test_a_stop_of_a_cache_node_ends_no_request(self):
         pid = self.workers()["mc-cache"]
