@@ -10,6 +10,8 @@ import unittest
 from cluster import Cluster, Random, oracle, token_ids, until
 
 LEASE_S = 0.3
+# Each further try gives a crowded machine more time: its grant or its renewal may come later than a lease is long.
+LEASES_S = [LEASE_S, 2 * LEASE_S, 4 * LEASE_S, 8 * LEASE_S, 8 * LEASE_S]
 # Whether a fetch pays is measured at start, and on a busy machine anything may come out.
 FETCH = ["--fetch-rule", "threshold"]
 # Ends that a request may have when the node that served it stood still.
@@ -22,6 +24,7 @@ class Lease(unittest.TestCase):
         """p0 computes a prompt, then p1 wants its blocks from p0 or d0; returns the answer p1 had a part in, and how
         many renewals the holders granted."""
         held = ["--dtype", "f32", "--transport", transport, "--lease-time", lease, "--lease-by", lease_by]
+        held += ["--fetch-timeout", "2m"]  # only leases end reads
         ids = Random(len(transport)).ids(500)
         with Cluster(roles=["conductor"], conductor=FETCH) as c:
             for name in ("p0", "d0"):
@@ -49,9 +52,8 @@ class Lease(unittest.TestCase):
     def test_a_reader_slower_than_its_lease_renews_it_and_gets_its_blocks(self):
         for transport, lease_by in (("tcp", "control"), ("shm", "channel")):
             with self.subTest(transport=transport, lease_by=lease_by):
-                for _ in range(5):
-                    mc, renewals = self.serve(transport, f"{LEASE_S}s", f"delay=1:{3 * LEASE_S:.1f}s", lease_by)
-                    # On a crowded machine the grant or a renewal may come later than the lease is long.
+                for lease_s in LEASES_S:
+                    mc, renewals = self.serve(transport, f"{lease_s}s", f"delay=1:{3 * lease_s:.1f}s", lease_by)
                     if mc["fallback"] not in ("fetch:lease_timeout", "fetch:read_timeout"):
                         break
                 self.assertFalse(mc["fallback"], mc)
@@ -61,21 +63,21 @@ class Lease(unittest.TestCase):
     def test_a_reader_slower_than_all_renewals_of_its_lease_computes_instead_and_nothing_is_left(self):
         for transport in ("tcp", "shm"):
             with self.subTest(transport=transport):
-                for _ in range(5):
-                    mc, _ = self.serve(transport, f"{LEASE_S}s", f"delay=1:{12 * LEASE_S:.1f}s")
+                for lease_s in LEASES_S:
+                    mc, _ = self.serve(transport, f"{lease_s}s", f"delay=1:{12 * lease_s:.1f}s")
                     if mc["fallback"] != "fetch:lease_timeout":
                         break
                 self.assertEqual(mc["fallback"], "fetch:read_timeout", mc)
                 self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 
     def test_a_reader_as_slow_under_a_longer_lease_renews_nothing(self):
-        mc, renewals = self.serve("tcp", "10s", f"delay=1:{3 * LEASE_S:.1f}s")
+        mc, renewals = self.serve("tcp", "5m", f"delay=1:{3 * LEASE_S:.1f}s")
         self.assertFalse(mc["fallback"], mc)
         self.assertEqual(mc["cached_remote_tokens"], 448, mc)
         self.assertEqual(renewals, 0)
 
     def test_a_reader_whose_bytes_are_damaged_computes_instead(self):
-        mc, _ = self.serve("tcp", "10s", "corrupt=1")
+        mc, _ = self.serve("tcp", "5m", "corrupt=1")
         self.assertEqual(mc["fallback"], "fetch:corrupt", mc)
         self.assertEqual(mc["cached_remote_tokens"], 0, mc)
 
@@ -95,7 +97,7 @@ class Lease(unittest.TestCase):
             def held():
                 return self.leases(c, "p0") + self.leases(c, "d0")
 
-            for turn in range(12):  # a stop on a busy machine may come late; one in time is enough
+            for turn in range(60):  # a stop on a busy machine may come late; one in time is enough
                 if turn >= 4 and fell_back:
                     break
                 ids = random.ids(600)
