@@ -56,8 +56,7 @@ class Commands(unittest.TestCase):
         self.cluster.env["MC_HOLD"] = self.held
         self.start()
         self.cluster.wait_nodes()
-        self.right = self.answer()
-        self.assertIsNotNone(self.right)
+        self.right = until(self.answer, PATIENCE_S, "the cluster answers")
 
     def start(self):
         self.cluster.start("conductor")

@@ -66,7 +66,7 @@ class Rot(unittest.TestCase):
             c.wait_quiet()
             self.assertGreater(rot(p0), 6)
             answer = self.ask()
-            self.assertEqual(answer["mc"]["attempts"], 2, answer["mc"])
+            self.assertGreaterEqual(answer["mc"]["attempts"], 2, answer["mc"])
             self.assertEqual(answer["mc"]["miss_reason"], "checksum", answer["mc"])
             self.assertEqual(cached(answer), 0)
             c.wait_quiet()
