@@ -20,6 +20,7 @@ import unittest
 from cluster import FULL, count, is_sanitized  # noqa: F401  (tests take them from here)
 
 OTHER_UID = 65534  # "nobody" on Debian: any user that is neither root nor the one that runs the cluster
+PATIENT = ["--connect-timeout", "30s"]  # of both sides of mc-bench xfer: a crowded machine may need more than 5 s
 
 def seeded(name):
     """A random generator whose seed is printed, so that a failure can be run again."""
@@ -66,7 +67,7 @@ def others_python():
     raise unittest.SkipTest("no Python that another user may run")
 
 
-def as_other_user(script, *arguments, timeout=60):
+def as_other_user(script, *arguments, timeout=300):
     """Runs Python source as OTHER_UID with no groups: (exit code, stdout, stderr)."""
     done = subprocess.run(
         [others_python(), "-c", script, *map(str, arguments)],
@@ -97,7 +98,7 @@ def in_one(program, *modules):
     return "\n".join([*lines, sources[program]])
 
 
-def dial(port, host="127.0.0.1", timeout=10):
+def dial(port, host="127.0.0.1", timeout=60):
     """A connected TCP socket whose calls end after `timeout` seconds."""
     return socket.create_connection((host, port), timeout)
 

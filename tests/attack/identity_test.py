@@ -69,7 +69,7 @@ class Strangers(unittest.TestCase):
         with Cluster() as theirs:  # an own run directory, as another user has
             for port, more in itertools.product(ports, ([], ["--insecure", "data"])):
                 words = ["mc-bench", "xfer", f"tcp://127.0.0.1:{port}", "--op", "read", "--size", "64KiB"]
-                code, _, err = run(*words, "--time", "0.1s", *more, env=theirs.env)
+                code, _, err = run(*words, "--time", "0.1s", *attack.PATIENT, *more, env=theirs.env)
                 self.assertEqual(code, 3, err)
                 self.assertIn("MC2103", err)
         process, said = stranger_stays("claim", *every)
@@ -90,7 +90,7 @@ class Strangers(unittest.TestCase):
         """Else it would prove nothing that it reads nothing elsewhere."""
         with Cluster() as cluster:
             words = ["mc-bench", "xfer", "--server", "--transport", "tcp", "--port", "0", "--insecure", "data"]
-            server = cluster.spawn(words)
+            server = cluster.spawn([*words, *attack.PATIENT])
             port = server.wait_ready()["uri"].rsplit(":", 1)[1]
             self.addCleanup(server.stop)
             got = stranger("read", port, "42" * 16, "none")[0]
@@ -155,7 +155,7 @@ class Squatters(unittest.TestCase):
         self.assertEqual(self.names([process.pid]), {name})
         words = ["mc-bench", "xfer", f"shm://{name}", "--op", "read", "--size", "64KiB", "--time", "0.1s"]
         with Cluster() as cluster:
-            code, _, err = run(*words, "--insecure", "data", env=cluster.env)
+            code, _, err = run(*words, "--insecure", "data", *attack.PATIENT, env=cluster.env)
         self.assertEqual(code, 3, err)
         self.assertIn("another user", err)
         got = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
@@ -179,9 +179,14 @@ class OpenDirectory(unittest.TestCase):
             for path in paths:
                 os.chmod(path, 0o777)
             control = next(path for path in paths if path not in data)
-            done = subprocess.run([sys.executable, "-c", STRANGER, "knock", control], capture_output=True, check=True)
-            self.assertGreater(json.loads(done.stdout)[control]["bytes"], 0)  # our own user is answered
-            answers = stranger("knock", *paths)
+
+            def is_answered():  # our own user, whose connection stays open until these 10 s are over
+                words = [sys.executable, "-c", STRANGER, "knock", "10", control]
+                done = subprocess.run(words, capture_output=True, check=True)
+                return json.loads(done.stdout)[control]["bytes"] > 0
+
+            until(is_answered, 60, "our own user is answered")
+            answers = stranger("knock", 60, *paths)
             self.assertEqual((len(data), len(paths)), (3, 7), paths)
             for path, got in answers.items():
                 self.assertTrue(got["closed"], (path, got))
@@ -211,10 +216,10 @@ class LocalKeys(unittest.TestCase):
 
     def test_a_benchmark_of_another_run_directory_is_refused_and_says_why(self):
         with Cluster() as ours, Cluster() as theirs:
-            server = ours.spawn(["mc-bench", "xfer", "--server", "--transport", "tcp", "--port", "0"])
+            server = ours.spawn(["mc-bench", "xfer", "--server", "--transport", "tcp", "--port", "0", *attack.PATIENT])
             uri = server.wait_ready()["uri"]
             self.addCleanup(server.stop)
-            words = ["mc-bench", "xfer", uri, "--op", "read", "--size", "64KiB", "--time", "0.1s"]
+            words = ["mc-bench", "xfer", uri, "--op", "read", "--size", "64KiB", "--time", "0.1s", *attack.PATIENT]
             code, _, err = run(*words, env=ours.env)
             self.assertEqual(code, 0, err)
             code, _, err = run(*words, env=theirs.env)

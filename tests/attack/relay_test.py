@@ -71,9 +71,10 @@ class Relayed(unittest.TestCase):
         with open(os.open(self.key, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
             file.write(out)
         self.server = subprocess.Popen(
-            [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp", "--auth", self.key],
+            [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp", "--auth", self.key,
+             *attack.PATIENT],
             stdout=subprocess.PIPE,
-        )
+        )  # fmt: skip
         self.port = int(json.loads(self.server.stdout.readline())["uris"][0].rsplit(":", 1)[1])
 
     def tearDown(self):
@@ -85,7 +86,7 @@ class Relayed(unittest.TestCase):
     def read(self, port, *flags):
         return cluster.run(
             "mc-bench", "xfer", f"tcp://127.0.0.1:{port}", "--auth", self.key, "--size", "64KiB", "-t", "200ms",
-            "--json", *flags,
+            "--json", *attack.PATIENT, *flags,
         )  # fmt: skip
 
     def test_an_honest_relay_carries_a_sealed_stream_that_it_cannot_read(self):
@@ -135,7 +136,7 @@ class Relayed(unittest.TestCase):
         self.assertRegex(self.read(self.port, "--tcp-seal", "off", "-q")[2], "^$")  # auto on loopback goes with off
         with subprocess.Popen(
             [cluster.program("mc-bench"), "xfer", "--server", "--port", "0", "--transport", "tcp", "--auth", self.key,
-             "--tcp-seal", "on"],
+             "--tcp-seal", "on", *attack.PATIENT],
             stdout=subprocess.PIPE,
         ) as strict:  # fmt: skip
             port = int(json.loads(strict.stdout.readline())["uris"][0].rsplit(":", 1)[1])

@@ -43,7 +43,7 @@ def join(port, instance, secured, version):
     """Both lanes of a connection: (lanes, the listener's descriptor)."""
     connection, lanes, told = os.urandom(16), [], b""
     for number in (0, 1):
-        one = Lane(port, 10)
+        one = Lane(port, 60)
         lanes.append(one)
         one.send(frame(TYPES["hello"], hello(instance, connection=connection, lane=number, secured=secured)))
         answer(one, "challenge")
@@ -129,8 +129,9 @@ def bind(paths):
     return result
 
 
-def knock(path):
-    """Connects to the socket at `path`. Returns its answers: frames by name, bytes, descriptors."""
+def knock(path, seconds):
+    """Connects to the socket at `path`, and waits so long for each answer. Returns them: frames by name, bytes,
+    descriptors."""
     got = {"frames": [], "bytes": 0, "descriptors": 0, "closed": False}
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -142,7 +143,7 @@ def knock(path):
         connection.connect(path)
         first = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(48)
         second = b"\x04\x06\x05READY"
-    connection.settimeout(10)
+    connection.settimeout(seconds)
     try:
         for data in (first, second):
             connection.send(data)
@@ -178,7 +179,7 @@ def main(words):
     elif words[0] == "bind":
         print(json.dumps(bind(words[1:])))
     elif words[0] == "knock":
-        print(json.dumps({path: knock(path) for path in words[1:]}))
+        print(json.dumps({path: knock(path, float(words[1])) for path in words[2:]}))
 
 
 if __name__ == "__main__":

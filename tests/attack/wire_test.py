@@ -15,6 +15,7 @@ import tempfile
 import threading
 import unittest
 
+import attack
 import cluster
 
 ETH_P_ALL = 3
@@ -125,7 +126,7 @@ class OnTheWire(unittest.TestCase):
         address = address or there.address
         server = subprocess.Popen(
             there.words("mc-bench", "xfer", "--server", "--port", "0", "--bind", address, "--transport", "tcp",
-                        "--memory", "1MiB", "--auth", self.key, "--tcp-seal", seal),
+                        "--memory", "1MiB", "--auth", self.key, "--tcp-seal", seal, *attack.PATIENT),
             stdout=subprocess.PIPE,
         )  # fmt: skip
         listener = None
@@ -137,7 +138,7 @@ class OnTheWire(unittest.TestCase):
             listener.start()
             done = subprocess.run(
                 client.words("mc-bench", "xfer", uri, "--auth", self.key, "--tcp-seal", seal, "--size", "64KiB",
-                             "--memory", "1MiB", "-t", "100ms", "--json"),
+                             "--memory", "1MiB", "-t", "100ms", "--json", *attack.PATIENT),
                 capture_output=True, text=True, timeout=120,
             )  # fmt: skip
             self.assertEqual(done.returncode, 0, done.stderr)
