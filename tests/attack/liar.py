@@ -128,7 +128,7 @@ class Attacked(unittest.TestCase):
             return {name: now[name] - self.before[name] for name in now if now[name] - self.before[name] >= GROWTH}
 
         # Memory of a costly job goes back to the system a second after it, when a thread of the door is idle.
-        until(lambda: not grown(), 20, lambda: f"no process is larger by {GROWTH} bytes than before: {grown()}")
+        until(lambda: not grown(), 60, lambda: f"no process is larger by {GROWTH} bytes than before: {grown()}")
 
 
 def http_seeds():

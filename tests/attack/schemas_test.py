@@ -25,7 +25,7 @@ TEMPLATE = """{{ bos_token }}{%- if tools %}<|system|>{% for t in tools %}{{ t.f
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 KEPT = 320 << 20  # grammars that a worker may keep for later requests, and what the allocator keeps of large bodies
 DEEPEST = "10,000 objects"  # deeper than Python writes
-GRACE_S = 120 if is_sanitized() else 15  # a generous ceiling on a crowded machine; what came is printed
+GRACE_S = 120  # a bound for hangs; what came is printed
 
 
 def nested(depth, wrap):

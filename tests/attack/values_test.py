@@ -13,6 +13,7 @@ from exhaust_test import port_of
 ONE, TWO = "sk-one-1111", "sk-two-2222"
 KEYS = f'[tenant.one]\nkeys = ["{ONE}"]\n[tenant.two]\nkeys = ["{TWO}"]\n'
 BATCH = 1000  # operations, of 1,024 that one batch may have
+DEADLINE_S = 600  # of a call: a thousand durable values take a slow disk long
 
 
 class Values(unittest.TestCase):
@@ -25,9 +26,10 @@ class Values(unittest.TestCase):
         self.port = port_of(process.wait_ready()["http"])
 
     def ask(self, key, method, path, body=b""):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S + 60)
+        headers = {"Authorization": "Bearer " + key, "x-mc-deadline-ms": str(DEADLINE_S * 1000)}
         try:
-            connection.request(method, "/v1/store" + path, body, {"Authorization": "Bearer " + key})
+            connection.request(method, "/v1/store" + path, body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

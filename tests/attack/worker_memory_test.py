@@ -15,6 +15,7 @@ from exhaust_test import port_of
 
 TOGETHER = attack.count(3, 6)
 PATIENCE_S = 60
+DEADLINE_S = 600  # of a call to the store of values
 KEY = "sk-tenant-one"
 
 
@@ -62,9 +63,10 @@ class Values(Limited):
         self.port = port_of(process.wait_ready()["http"])
 
     def ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S + 60)
+        headers = {"Authorization": f"Bearer {KEY}", "x-mc-deadline-ms": str(DEADLINE_S * 1000)}
         try:
-            connection.request(method, path, body, {"Authorization": f"Bearer {KEY}"})
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

@@ -129,7 +129,7 @@ class Connection:
 class Dealer(Connection):
     """A DEALER connection to "ipc:///path" or "tcp://host:port"."""
 
-    def __init__(self, uri, timeout=10, instance=None):
+    def __init__(self, uri, timeout=60, instance=None):
         if uri.startswith("ipc://"):
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connected.settimeout(timeout)

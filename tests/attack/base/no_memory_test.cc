@@ -13,7 +13,7 @@
 using namespace mc;
 
 TEST_CASE("attack/base: the notice of dropped lines is written once there is memory for it") {
-  const TimePoint soon = after(SystemClock::instance().now(), 30s);
+  const TimePoint soon = after(SystemClock::instance().now(), 120s);
   auto pipe = make_pipe();
   REQUIRE_OK(pipe);
   const Fd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
