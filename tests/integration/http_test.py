@@ -357,7 +357,7 @@ class Answers(unittest.TestCase):
                 c.stream(
                     "/v1/completions",
                     {"prompt": Random(i).ids(40 + i), "max_tokens": 20, "temperature": 0, "ignore_eos": True},
-                    timeout=120,
+                    timeout=600,
                 )
             )
             ends.append(events[-1])
@@ -366,7 +366,7 @@ class Answers(unittest.TestCase):
         for t in threads:
             t.start()
         for t in threads:
-            t.join(120)
+            t.join(600)
         self.assertEqual(ends, ["[DONE]"] * 64)
         c.wait_quiet()
 

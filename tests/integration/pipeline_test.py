@@ -84,7 +84,7 @@ class Pipeline(unittest.TestCase):
                 c.processes["p0.1"].stop()
                 # There is no other: the request waits for the member to come back.
                 stage(c, "p0", 1, 2)
-                asking.join(60)
+                asking.join(300)
                 self.assertEqual(token_ids(answers[0]), oracle(ids, 4))
                 c.wait_nodes()
                 until(lambda: c.node("p0")["state"] == "ready", 60, "the pipeline is whole")
