@@ -319,7 +319,9 @@ class Cluster:
         return self.operate("GET", "/cluster")
 
     def node(self, name):
-        return next(n for n in self.cluster()["nodes"] if n["id"] == name)
+        """The conductor's view of a node. A node that missed heartbeats is away until it joins again."""
+        here = lambda: next((n for n in self.cluster()["nodes"] if n["id"] == name), None)
+        return until(here, 60, f"{name} is a member")
 
     def metric(self, name, family, *labels):
         """Sum of a metric's samples with all these labels (k="v") at one node's own /metrics."""
