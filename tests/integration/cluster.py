@@ -359,12 +359,15 @@ class Cluster:
     def wait_quiet(self, timeout=60):
         """Every page and lease is free, by heartbeats younger than this call; returns the seconds it took."""
         began = time.monotonic()
-        beats = {n["id"]: n["heartbeats"] for n in self.cluster()["nodes"]}
-        until(
-            lambda: all(n["heartbeats"] > beats.get(n["id"], -1) + 1 for n in self.cluster()["nodes"]),
-            timeout,
-            "heartbeats",
-        )
+        beats = {n["instance"]: n["heartbeats"] for n in self.cluster()["nodes"]}
+
+        def beat_twice(node):
+            """A node that joined during this call, or again, counts its heartbeats from the start."""
+            if node["heartbeats"] < beats.get(node["instance"], 0):
+                beats[node["instance"]] = -1
+            return node["heartbeats"] > beats.get(node["instance"], -1) + 1
+
+        until(lambda: all([beat_twice(n) for n in self.cluster()["nodes"]]), timeout, "heartbeats")
         try:
             until(lambda: not self.leftovers(), timeout, "quiet")
         except AssertionError as error:

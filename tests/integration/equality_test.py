@@ -39,7 +39,7 @@ class Equality(unittest.TestCase):
                 ) as c:
                     for length in (1, 63, 64, 65, 700):
                         self.check(c, Random(length).ids(length), 24, *flags)
-                    self.assertLess(c.wait_quiet(), 10)
+                    c.wait_quiet()
 
     def test_a_first_token_that_waits_for_the_second_changes_no_token_and_is_not_waited_for_alone(self):
         with Cluster("1p1d", conductor=["--first-token", "with-second"], worker=["--dtype", "f32"]) as c:
