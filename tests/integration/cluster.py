@@ -323,6 +323,16 @@ class Cluster:
         here = lambda: next((n for n in self.cluster()["nodes"] if n["id"] == name), None)
         return until(here, 60, f"{name} is a member")
 
+    def unmet(self, *words):
+        """The error of `mc-conductor wait` with conditions that do not come true. A conductor that gets no processor
+        for the whole time is out of reach, so the next try has more time."""
+        for timeout in ("300ms", "3s", "30s"):
+            code, _, err = self.verb("wait", *words, "--timeout", timeout)
+            assert code == 3, f"exit code {code}: {err}"
+            if "MC2101" not in err:
+                return err
+        raise AssertionError(f"the conductor did not answer: {err}")
+
     def metric(self, name, family, *labels):
         """Sum of a metric's samples with all these labels (k="v") at one node's own /metrics."""
         lines = self.socket_request("GET", "/metrics", node=self.node(name))[1].decode().splitlines()
