@@ -77,15 +77,20 @@ class Watched(unittest.TestCase):
         self.assertRegex(rows[0], " (stop|length) +p0>d0 ")
 
     def test_a_running_request_shows_where_it_is(self):
-        stream = self.c.stream("/v1/completions", {"prompt": "Once upon", "max_tokens": 3000, "ignore_eos": True})
-        first = json.loads(next(stream))
-        record = json.loads(self.verb("why", first["id"], "--json"))
+        # On a busy machine the answer may be complete before the verbs look at it.
+        for _ in range(10):
+            stream = self.c.stream("/v1/completions", {"prompt": "Once upon", "max_tokens": 8000, "ignore_eos": True})
+            first = json.loads(next(stream))
+            record = json.loads(self.verb("why", first["id"], "--json"))
+            rows = [json.loads(line) for line in self.verb("why", "--json").splitlines()]
+            stream.close()
+            shown = [r["outcome"] for r in rows if r["id"] == record["id"]]
+            if shown == ["running"]:
+                break
+        self.assertEqual(shown, ["running"])
         self.assertEqual((record["outcome"], record["stage"]), ("running", "decode"))
         self.assertEqual((record["prefill_node"], record["decode_node"]), ("p0", "d0"))
         self.assertGreater(record["ttft_ms"], 0)
-        rows = [json.loads(line) for line in self.verb("why", "--json").splitlines()]
-        self.assertEqual([r["outcome"] for r in rows if r["id"] == record["id"]], ["running"])
-        stream.close()
 
     def test_a_question_on_the_command_line_is_answered(self):
         answer = self.verb("ask", "Once upon a time", "-n", 5)
@@ -207,12 +212,18 @@ class Watched(unittest.TestCase):
         self.assertEqual(len({self.verb(*words) for _ in range(3)}), 1)
 
     def test_drain_waits_until_nothing_runs(self):
-        stream = self.c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
-        next(stream)
-        err = self.verb("drain", "d0", "--wait", "--timeout", "300ms", expect=1)
+        # On a busy machine the answer may be complete before the verb looks at the node.
+        for _ in range(10):
+            stream = self.c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 8000, "ignore_eos": True})
+            next(stream)
+            code, _, err = self.c.verb("drain", "d0", "--wait", "--timeout", "1s")
+            if code == 1:
+                break
+            stream.close()
+            self.verb("undrain", "d0")
+        self.assertEqual(code, 1, err)
         self.assertIn("d0 still has 1 request", err)
-        err = self.verb("wait", "--timeout", "200ms", expect=3)
-        self.assertIn("d0 is drain", err)
+        self.assertIn("d0 is drain", self.c.unmet())
         stream.close()
         self.assertIn("--timeout means nothing without --wait", self.verb("drain", "d0", "--timeout", "1s", expect=2))
         out = self.verb("drain", "d0", "p0", "--wait")
