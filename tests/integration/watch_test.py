@@ -271,18 +271,30 @@ class Stops(unittest.TestCase):
             self.assertNotIn("message lost", log())
 
     def test_a_stop_says_what_it_waits_for(self):
+        # On a busy machine the answer may be complete before either signal.
+        for _ in range(5):
+            log = self.stopped_twice()
+            if " stage=decode code=draining " in log:
+                break
+        self.assertIn("draining; another signal stops now requests=1 most_s=", log)
+        self.assertIn(" stage=decode code=draining ", log)
+
+    def stopped_twice(self):
+        """The log of a conductor that gets one signal while an answer is made and another one while it waits."""
         with Cluster("1p1d") as c:
-            stream = c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 3500, "ignore_eos": True})
+            stream = c.stream("/v1/completions", {"prompt": "Once", "max_tokens": 8000, "ignore_eos": True})
             next(stream)
             conductor = c.processes["conductor"]
             conductor.popen.send_signal(signal.SIGTERM)
-            until(lambda: "draining; another signal stops now requests=1 most_s=" in conductor.text(), 60, "its line")
-            conductor.popen.send_signal(signal.SIGTERM)
+            waits = lambda: "draining; another signal stops now requests=1 most_s=" in conductor.text()
+            until(lambda: waits() or conductor.popen.poll() is not None, 60, "its line")
+            if conductor.popen.poll() is None:
+                conductor.popen.send_signal(signal.SIGTERM)
             self.assertEqual(conductor.popen.wait(60), 0)
             self.assertIn("info mc-conductor: stopped", conductor.text())
-            self.assertIn(" stage=decode code=draining ", conductor.text())
             self.assertNotIn("message lost", conductor.text())
             stream.close()
+            return conductor.text()
 
     def test_the_log_tells_a_sealed_data_connection(self):
         tcp = ["--transport", "tcp", "--tcp-seal", "on"]
