@@ -117,10 +117,10 @@ class Roles(unittest.TestCase):
         for _ in range(5):
             if self.second_gives_up():
                 return
-        self.fail("5 times the first node was silent, and the second one took its name")
+        self.fail("5 times the second node took the name of a silent one, or it had ended when the test looked")
 
     def second_gives_up(self):
-        """False: the host kept the first node silent for two heartbeats, so the second one took its name."""
+        """False: a busy host kept the first node silent for two heartbeats, or this test from looking in time."""
         with Cluster(roles=["conductor", "c0"]) as c:
             second = c.processes["second"] = c.spawn(["mc-cache", "--name", "c0", "--http", "127.0.0.1:0"])
             said = "the conductor refuses this node, which goes on asking"
@@ -131,7 +131,8 @@ class Roles(unittest.TestCase):
             until(lambda: second.popen.poll() is not None or replaced in conductor.text(), 60, "the second node's end")
             if replaced in conductor.text():
                 return False
-            self.assertTrue(alive, "it goes on asking for a while")
+            if not alive:  # the second one had its answers late, and this test looked late
+                return False
             self.assertIn("MC2108 name-taken: a live node is called c0 already", second.text())
             self.assertEqual(second.popen.wait(60), 3)
             self.assertIn("error MC2108", second.tail())
