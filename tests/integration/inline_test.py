@@ -106,21 +106,27 @@ class Inline(unittest.TestCase):
     def test_a_killed_decode_node_costs_an_inlined_request_nothing_but_time(self):
         with Cluster(roles=["conductor"]) as c:
             self.start(c, "p0", "d0", "d1")
-            ids = Random(30).ids(50)
             killed = []
 
             def kill(tokens):
                 if len(tokens) < 3 or killed:
                     return
-                busy = until(lambda: [n["id"] for n in c.cluster()["nodes"] if n["requests"] > 0], 60, "its node")
+                busy = [n["id"] for n in c.cluster()["nodes"] if n["requests"] > 0]
+                if not busy:  # the answer is complete: this client read it late
+                    return
                 self.assertEqual(len(busy), 1, busy)  # no prefill node has a part in it
                 killed.append(busy[0])
                 c.processes[busy[0]].kill()
 
-            self.assertEqual(self.stream(c, ids, 300, kill), oracle(ids, 300))
+            for seed in range(30, 50):
+                ids = Random(seed).ids(50)
+                self.assertEqual(self.stream(c, ids, 300, kill), oracle(ids, 300))
+                if killed:
+                    break
+            self.assertTrue(killed, "each of 20 answers was complete before its node was killed")
             self.assertIn(killed[0], ("d0", "d1"))
             left = "d1" if killed[0] == "d0" else "d0"
-            answer = self.check(c, Random(31).ids(20), 5, True)
+            answer = self.check(c, Random(50).ids(20), 5, True)
             self.assertEqual(answer["mc"]["decode_node"], left)
 
     def test_a_lost_prefill_node_takes_no_inlined_answer_with_it(self):
