@@ -293,7 +293,7 @@ class Errors(unittest.TestCase):
         self.fail("no request of 50 was refused and sent again")
 
     def test_a_client_that_times_out_or_breaks_off_leaves_nothing_behind(self):
-        endless = {**GREEDY, "max_tokens": 1500}
+        endless = {**GREEDY, "max_tokens": 8000}
         with connect(c, timeout=0.2) as hasty, self.assertRaises(openai.APITimeoutError):
             hasty.chat.completions.create(messages=USER, **endless)
         with chat(**endless, stream=True) as stream:

@@ -168,15 +168,20 @@ class Errors(unittest.TestCase):
         self.assertEqual(caught.exception.status_code, 429)
 
     def test_a_deadline_is_a_time_out_and_inside_a_stream_an_error_that_names_it(self):
-        late = {"max_tokens": 1500, "extra_body": {"ignore_eos": True, "mc": {"deadline_ms": 300}}}
-        self.assertIn("deadline", self.check(litellm.Timeout, 504, **late))
-        with self.assertRaises((litellm.APIConnectionError, litellm.ServiceUnavailableError)) as caught:
-            list(chat(stream=True, **late))
-        self.assertIn("deadline", str(caught.exception))
+        late = lambda ms: {"max_tokens": 6000, "extra_body": {"ignore_eos": True, "mc": {"deadline_ms": ms}}}
+        self.assertIn("deadline", self.check(litellm.Timeout, 504, **late(300)))
+        # A stream whose first token is late gets status 504, and no stream begins.
+        for deadline_ms in (300, 600, 1200):
+            with self.assertRaises((litellm.Timeout, litellm.APIConnectionError, litellm.ServiceUnavailableError)) as e:
+                list(chat(stream=True, **late(deadline_ms)))
+            self.assertIn("deadline", str(e.exception))
+            if not isinstance(e.exception, litellm.Timeout):
+                return
+        self.fail("no stream of three had its first token before its deadline")
 
     def test_a_client_that_times_out_leaves_nothing_behind(self):
         with self.assertRaises(litellm.Timeout):
-            chat(max_tokens=1500, timeout=0.3)
+            chat(max_tokens=8000, timeout=0.3)
         c.wait_quiet()
 
 
