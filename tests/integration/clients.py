@@ -25,7 +25,7 @@ tokens_per_s = 1
 burst_tokens = 40
 [tenant.soon]
 keys = ["sk-soon-1"]
-tokens_per_s = 40
+tokens_per_s = 8
 burst_tokens = 40
 """
 TEMPLATE = """{{ bos_token }}{%- if tools %}<|system|>{% for t in tools %}{{ t.function | tojson }}
