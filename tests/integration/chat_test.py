@@ -190,28 +190,11 @@ class ZLoss(unittest.TestCase):
     """Last, because it kills a node."""
 
     def test_an_answer_goes_on_in_its_form_after_its_decode_node_died(self):
-        wide = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 400}
-        body = {
-            "prompt": "x",
-            "temperature": 1,
-            "seed": 1,
-            "max_tokens": 1500,
-            "response_format": {"type": "json_schema", "json_schema": {"schema": wide}},
-        }
-        text, killed, finish = "", False, None
-        for event in c.stream("/v1/completions", body, timeout=120):
-            if event == "[DONE]":
+        for seed in range(1, 11):  # on a busy machine an answer may be complete before its node is killed
+            text, finish, attempts = self.ask_and_kill(seed)
+            if attempts > 1:
                 break
-            choice = json.loads(event)["choices"][0]
-            text += choice["text"]
-            finish = choice["finish_reason"] or finish
-            if len(text) > 60 and not killed:
-                killed = True
-                running = [r for r in c.operate("GET", "/requests")["requests"] if r["outcome"] == "running"]
-                c.processes[running[0]["decode_node"]].kill()
-                request = running[0]["id"]
-        self.assertTrue(killed)
-        self.assertGreater(c.operate("GET", f"/requests/{request}")["attempts"], 1)
+        self.assertGreater(attempts, 1)
         if finish == "stop":
             numbers = json.loads(text)
             self.assertTrue(len(numbers) >= 400 and all(0 <= n <= 99 for n in numbers))
@@ -219,6 +202,34 @@ class ZLoss(unittest.TestCase):
             self.assertEqual(finish, "length")
             numbers = json.loads(text[: text.rindex(",")] + "]")
             self.assertTrue(all(0 <= n <= 99 for n in numbers))
+
+    def ask_and_kill(self, seed):
+        """(text, finish reason, attempts) of an answer. Its decode node is killed in the middle, and starts again."""
+        wide = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 400}
+        body = {
+            "prompt": "x",
+            "temperature": 1,
+            "seed": seed,
+            "max_tokens": 1500,
+            "response_format": {"type": "json_schema", "json_schema": {"schema": wide}},
+        }
+        text, finish, killed = "", None, None
+        for event in c.stream("/v1/completions", body):
+            if event == "[DONE]":
+                break
+            choice = json.loads(event)["choices"][0]
+            text += choice["text"]
+            finish = choice["finish_reason"] or finish
+            if len(text) > 60 and not killed:
+                running = [r for r in c.operate("GET", "/requests")["requests"] if r["outcome"] == "running"]
+                if running:
+                    killed = running[0]
+                    c.processes[killed["decode_node"]].kill()
+        if not killed:
+            return text, finish, 1
+        c.processes[killed["decode_node"]].close()
+        c.start(killed["decode_node"], "-m", folder)
+        return text, finish, c.operate("GET", f"/requests/{killed['id']}")["attempts"]
 
 
 if __name__ == "__main__":
