@@ -531,7 +531,7 @@ class Interrupts(Scratch):
             attention = [["attn", "--phase", "decode", "-n", "64-16384+16", "-r", 1, "--attention", "full"]]
         for words in (
             ["ops", "--op", "decode", "--dtype", "bf16", "--rows", "1-63+1", "--size", "2048x2048"],
-            ["xfer", "--transport", "shm", "--size", "4KiB-1MiB*2", "-t", "300ms"],
+            ["xfer", "--transport", "shm", "--size", "4KiB-1MiB+4096", "-t", "300ms"],
             ["sim", path, "--cluster", "2p2d", "--policy", policies],
             ["model", "-p", "8-500+1", "-n", 0, "-r", 1],
             ["recall", "-p", "128-1900+1", "-r", 1],
@@ -761,7 +761,7 @@ class Streams(Scratch):
         server = subprocess.Popen(words, stdout=subprocess.PIPE)
         try:
             uri = json.loads(server.stdout.readline())["uri"]
-            words = ["--op", "read,write", "--size", "64KiB", "-t", "2s", "--json"]
+            words = ["--op", "read,write", "--size", "64KiB,128KiB,256KiB", "-t", "1s", "--json"]
             client = subprocess.Popen(
                 [cluster.program("mc-bench"), "xfer", uri, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
@@ -769,9 +769,10 @@ class Streams(Scratch):
             server.kill()
             out, err = client.communicate(timeout=60)
             self.assertIn(client.returncode, (1, 3))
-            self.assertRegex(err.decode(), "MC2105|MC2101")  # during the second point, or before it began
+            self.assertRegex(err.decode(), "MC2105|MC2101")  # during a later point, or before it began
             last = json.loads(out.splitlines()[-1])
-            self.assertEqual(last["points"], [first])
+            self.assertEqual(last["points"][:1], [first])
+            self.assertLess(len(last["points"]), 6)  # a busy machine may measure more than one before the kill
             self.assertTrue(last["error"])
         finally:
             server.kill()
