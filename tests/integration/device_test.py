@@ -117,18 +117,24 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_kill_9_of_either_node_on_emu_costs_no_token(self):
-        ids, tokens = IDS, cluster.count(9, 12)  # enough for a status report while a node computes
+        tokens = cluster.count(9, 12)  # enough for a status report while a node computes
         with Cluster(conductor=MODEL, roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
             for name in ("p0", "d0"):
                 c.start(name, *EMU, *PROFILED)
             c.wait_nodes()
             for name in ("p0", "d0"):
-                answer = pool.submit(c.complete, ids=ids, max_tokens=tokens)
-                cluster.until(lambda: c.node(name)["running"] > 0, 60, f"{name} computes")
-                c.processes[name].kill()
-                c.start(name, *EMU, *PROFILED)
-                self.assertEqual(token_ids(answer.result()), tokens_on_cpu(ids, tokens, "auto"), answer.result()["mc"])
-            self.assertGreater(c.cluster()["totals"]["retried"], 1)
+                before = c.cluster()["totals"]["retried"]
+                for turn in range(5):  # on a busy machine the node may be done before it is killed
+                    ids = [IDS[0] + turn, *IDS[1:]]
+                    answer = pool.submit(c.complete, ids=ids, max_tokens=tokens)
+                    until(lambda: answer.done() or c.node(name)["running"] > 0, 60, f"{name} computes")
+                    c.processes[name].kill()
+                    c.start(name, *EMU, *PROFILED)
+                    given = answer.result()
+                    self.assertEqual(token_ids(given), tokens_on_cpu(ids, tokens, "auto"), given["mc"])
+                    if c.cluster()["totals"]["retried"] > before:
+                        break
+                self.assertGreater(c.cluster()["totals"]["retried"], before, name)
             c.wait_quiet()
 
     def test_a_node_whose_gpu_dies_in_a_request_leaves_with_the_reason_and_another_node_takes_the_request(self):
