@@ -128,7 +128,7 @@ class Costed(unittest.TestCase):
             body = {"prompt": Random(8).ids(2048), "max_tokens": 2, "ignore_eos": True}
             live = [time.monotonic() - began for _ in c.stream("/v1/completions", body)][0]
             self.assertGreaterEqual(live, 0.98 * simulated)
-            self.assertLess(live, simulated + 10)  # a loaded machine adds seconds
+            self.assertLess(live, simulated + 60)  # a loaded machine adds seconds
             c.wait_quiet()
 
     def test_computing_begins_while_the_prefix_arrives_over_a_slow_link_and_the_answer_is_that_of_the_prompt(self):
@@ -228,7 +228,7 @@ class Costed(unittest.TestCase):
                 stamps.append(time.monotonic() - began)
             modelled = 5e-3 + 10000 * 100e-6
             self.assertGreaterEqual(stamps[0], modelled)
-            self.assertLess(stamps[0], modelled + 10)  # a loaded machine adds seconds
+            self.assertLess(stamps[0], modelled + 60)  # a loaded machine adds seconds
             self.assertGreaterEqual(stamps[-1], modelled + 20 * 5.5e-3 - 5e-3)
             for name in os.listdir("/proc"):
                 if not name.isdigit():
