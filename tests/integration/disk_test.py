@@ -190,7 +190,7 @@ class Disk(unittest.TestCase):
         c.wait_nodes()
         self.prompts = [Random(n).ids(LENGTH) for n in range(12)]
         self.check_all(c)
-        until(lambda: self.blocks(c, "c0") >= 20, 60, "blocks on the cache node's disk")
+        c.write_to_disk("c0", self.prompts, 20)
         killed = c.node("c0")["instance"]
         c.processes["c0"].kill()
         c.processes["c0"].close()
