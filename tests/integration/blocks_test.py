@@ -312,7 +312,7 @@ class Blocks(unittest.TestCase):
             if tokens >= 3 * BLOCK and tokens % BLOCK == 0:
                 break
         self.assertEqual(tokens % BLOCK, 0)
-        words = ("-f", "-", "--pin", "1h", "--timeout", "10s", "--json")
+        words = ("-f", "-", "--pin", "1h", "--timeout", "60s", "--json")
         code, out, err = run("mc-cache", "warm", "p0", *words, env=c.env, stdin=text.encode())
         self.assertEqual(code, 0, err)
         row = json.loads(out)
