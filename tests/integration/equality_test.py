@@ -115,11 +115,13 @@ class Equality(unittest.TestCase):
             for ids in prompts:
                 c.complete(ids=ids, max_tokens=4)
                 c.wait_quiet()
-            for ids in prompts + prompts:
-                c.complete(ids=ids, max_tokens=4)
-            cluster.until(lambda: c.node("c0")["blocks_indexed"] > 0, 60, "c0 holds blocks")
-            answers = [self.check(c, ids, 6) for ids in prompts]
-            sources = [a["mc"]["cached_from"] for a in answers]
+            # A busy machine evicts a block before c0 has it, or gives the prompt's blocks from the decode node.
+            for _ in range(10):
+                for ids in prompts + prompts:
+                    c.complete(ids=ids, max_tokens=4)
+                sources = [self.check(c, ids, 6)["mc"]["cached_from"] for ids in prompts]
+                if any("c0" in s for s in sources):
+                    break
             self.assertTrue(any("c0" in s for s in sources), sources)
             c.wait_quiet()
 
