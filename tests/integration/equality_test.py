@@ -156,14 +156,17 @@ class Equality(unittest.TestCase):
         # 10 pages, and each of the three ends with 6; in full 13, and 10.
         memory, prompt, count = ("5MiB", 192, 400) if cluster.FULL else ("4MiB", 128, 250)
         with Cluster("1p1d", worker=["--dtype", "f32", "--kv-mem", memory]) as c:
-            prompts = [Random(20 + i).ids(prompt) for i in range(3)]
-            with concurrent.futures.ThreadPoolExecutor(3) as pool:
-                answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=count), prompts))
-            cluster.until(lambda: c.metric("d0", "vllm:num_preemptions_total") > 0, 60, "preemptions are counted")
+            for turn in range(5):  # on a busy machine the three may run one after the other
+                prompts = [Random(20 + 3 * turn + i).ids(prompt) for i in range(3)]
+                with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                    answers = list(pool.map(lambda ids: c.complete(ids=ids, max_tokens=count), prompts))
+                for ids, answer in zip(prompts, answers):
+                    self.assertEqual(token_ids(answer), oracle(ids, count), answer["mc"])
+                c.wait_quiet()  # the metrics of d0 lag
+                if c.metric("d0", "vllm:num_preemptions_total") > 0:
+                    break
+            self.assertGreater(c.metric("d0", "vllm:num_preemptions_total"), 0)
             self.assertGreater(c.cluster()["totals"]["retried"], 0)
-            for ids, answer in zip(prompts, answers):
-                self.assertEqual(token_ids(answer), oracle(ids, count), answer["mc"])
-            c.wait_quiet()
 
     def test_prefilled_kv_bytes_do_not_depend_on_the_chunk_size(self):
         plans, dtypes = ("full", "moba:block=64,top_k=3,full_last=1"), ("bf16", "f32")
