@@ -39,30 +39,37 @@ class Leases(unittest.TestCase):
             evict(c, "p1")
         c.wait_quiet()  # no page, pin or lease is left
 
-    def serve(self, transport, lease_by):
+    def serve(self, transport, lease_by, tries=1):
+        """The requests of four fetches by carrier, and all calls and all requests over a channel. More tries, until a
+        request goes over a channel: on a busy machine a channel may open after the last fetch."""
         worker = ["--dtype", "f32", "--transport", transport] + (["--lease-by", lease_by] if lease_by else [])
         with Cluster("2p1d", conductor=FETCH, worker=worker) as c:
-            self.fetch(c, 31, turns=4)
-            until(lambda: sum(asked(c, "p1").values()) >= 4, 60, "the metrics have the requests")
+            for turn in range(tries):
+                before = asked(c, "p1")
+                self.fetch(c, 31 + turn, turns=4)
+                until(lambda: sum(asked(c, "p1").values()) >= sum(before.values()) + 4, 60, "the metrics say so")
+                requests = {carrier: count - before[carrier] for carrier, count in asked(c, "p1").items()}
+                if requests["channel"]:
+                    break
             served = sum(c.metric(n, "mc_lease_calls_total", 'event="served"') for n in ("p0", "d0"))
             for node in ("p0", "p1", "d0"):
                 self.assertEqual(c.metric(node, "mc_lease_calls_total", 'event="refused"'), 0)
                 self.assertEqual(c.metric(node, "mc_checksum_failures_total"), 0)
-            return asked(c, "p1"), served
+            return requests, served, asked(c, "p1")["channel"]
 
     def test_requests_after_the_first_go_over_the_channel_where_there_is_one(self):
         for transport, lease_by in (("shm", "auto"), ("shm", "channel"), ("tcp", "channel")):
             with self.subTest(transport=transport, lease_by=lease_by):
-                requests, served = self.serve(transport, lease_by)
+                requests, served, sent = self.serve(transport, lease_by, tries=5)
                 # The holder may be p0 or d0, and the first request to each of them opens the channel.
                 self.assertGreaterEqual(requests["channel"], 1, requests)
                 self.assertLessEqual(requests["control"], 3, requests)
-                self.assertEqual(served, requests["channel"])
+                self.assertEqual(served, sent)
 
     def test_requests_go_by_control_over_tcp_and_where_the_user_says_so(self):
         for transport, lease_by in (("tcp", "auto"), ("shm", "control"), ("shm", None)):
             with self.subTest(transport=transport, lease_by=lease_by):
-                requests, served = self.serve(transport, lease_by)
+                requests, served, _ = self.serve(transport, lease_by)
                 self.assertEqual(requests["channel"], 0)
                 self.assertEqual(served, 0)
 
