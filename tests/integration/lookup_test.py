@@ -123,7 +123,9 @@ class Lookups(unittest.TestCase):
             return sum(lookups(c, n, "asked") - lookups(c, n, "failed") for n in nodes)
 
         until(lambda: lookups(c, "p1", "asked") > lookups(c, "p1", "failed"), 60, "p1 has an answer")
-        until(lambda: lookups(c, "c0", "served") == answered(), 60, "c0 counts the answers")
+        # A busy machine may give up a lookup whose answer is on its way.
+        asked = lambda: sum(lookups(c, n, "asked") for n in nodes)
+        until(lambda: answered() <= lookups(c, "c0", "served") <= asked(), 60, "c0 counts the answers")
         for node in (*nodes, "c0"):
             self.assertEqual(c.metric(node, "mc_lease_calls_total", 'event="refused"'), 0)
         code, _, err = run("mc-cache", "evict", "c0", "--all", env=c.env)
