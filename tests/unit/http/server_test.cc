@@ -284,7 +284,7 @@ TEST_CASE("http/server: bodies of all connections together are bounded") {
 }
 
 TEST_CASE("http/server: slow heads and bodies are answered 408 and closed, silent and idle connections closed") {
-  auto server = open_server(echo, {.head_timeout = 40ms, .body_timeout = 40ms, .idle_timeout = 40ms});
+  auto server = open_server(echo, {.head_timeout = 1s, .body_timeout = 1s, .idle_timeout = 1s});
   RawClient silent(server->port()), head(server->port()), body(server->port()), idle(server->port());
   head.send("GET / HT");
   body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
