@@ -75,14 +75,14 @@ TEST_CASE("http/server: a request's own deadline counts from its first byte") {
   Inbox inbox;
   auto server = open_server(inbox);
   RawClient slow(server->port()), quick(server->port());
-  const std::string whole = head("1000") + "half";
+  const std::string whole = head("3000") + "half";
   const TimePoint first = SystemClock::instance().now();
   slow.send(whole.substr(0, 1));
-  (void)wait_fd(slow.fd(), POLLIN, after(first, 1000ms));  // nothing comes: this is the time that passes
+  (void)wait_fd(slow.fd(), POLLIN, after(first, 3000ms));  // nothing comes: this is the time that passes
   slow.send(whole.substr(1));
-  quick.send(head("500") + "half");
+  quick.send(head("1500") + "half");
   // From its first byte the slow request's deadline has passed, from the end of its head it is the later one.
-  CHECK(is_504_of_the_body(quick.read_to_end(), "500"));
-  CHECK(wait_fd(slow.fd(), POLLIN, after(SystemClock::instance().now(), 250ms)));
-  CHECK(is_504_of_the_body(slow.read_to_end(), "1000"));
+  CHECK(is_504_of_the_body(quick.read_to_end(), "1500"));
+  CHECK(wait_fd(slow.fd(), POLLIN, after(SystemClock::instance().now(), 750ms)));
+  CHECK(is_504_of_the_body(slow.read_to_end(), "3000"));
 }
