@@ -95,9 +95,10 @@ TCP_TEST_CASE("xfer/tcp: a silent connection is closed when its handshake is ove
   Options options;
   options.connect_timeout = 50ms;
   Pair pair("tcp", Pair::kDefaultBytes, options);
+  const uint64_t before = failures(pair.holder)["handshake: timeout"];  // the reader's own, on a busy machine
   RawSocket raw = dial_raw(pair.holder->uris()[0]);
   CHECK(raw.closed());
-  CHECK(failures(pair.holder)["handshake: timeout"] == 1);
+  CHECK(failures(pair.holder)["handshake: timeout"] == before + 1);
   check_alive(pair);
 }
 
