@@ -172,7 +172,7 @@ TEST_CASE("xfer: connecting to nobody ends at its deadline with the last reason"
     uri = probe->uris()[0];
   }
   Node reader("reader", "tcp", {.backoff_min = 1ms, .backoff_max = 5ms});
-  REQUIRE_OK(reader->connect(uri, in(250ms)));
+  REQUIRE_OK(reader->connect(uri, in(2s)));
   const Event lost = reader.wait(is_lost);
   CHECK(lost.code == Code::timeout);
   CHECK(lost.text.find("Connection refused") != std::string::npos);
