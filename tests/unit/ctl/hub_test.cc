@@ -495,7 +495,7 @@ TEST_CASE("ctl/hub: a full queue answers busy and nothing grows") {
 TEST_CASE("ctl/hub: an owner that does not read for long loses neither peers nor order") {
   auto o = options(1, {"tcp://127.0.0.1:0"});
   o.ring = 2;
-  o.dead_after = 60ms;
+  o.dead_after = 300ms;
   Hub server = must_open(o);
   Hub client = must_open(options(2));
   const LinkId link = *client.connect(server.bound().front());
