@@ -38,18 +38,25 @@ TEST_CASE("xfer: an urgent read overtakes a bulk one that was submitted before, 
   for (const std::string transport : {"tcp", "shm-engine"}) {
     CAPTURE(transport);
     Pair pair(transport, kBytes);
-    for (int round = 0; round < 3; ++round) {
+    int judged = 0;
+    for (int round = 0; judged < 3; ++round) {
+      REQUIRE(round < 100);
       Request first = pair.read(4096, 4096, kBytes - 4096);
       Request second = pair.read(0, 0, 4096);
       second.transfer_class = TransferClass::urgent;
+      const TimePoint begin = in(Duration{});
       auto bulk = pair.reader->submit({&first, 1}, in(kLong));
       auto urgent = pair.reader->submit({&second, 1}, in(kLong));
+      const bool at_once = in(Duration{}) - begin < 1ms;  // else the bulk one may be over before the urgent one comes
       REQUIRE_OK(bulk);
       REQUIRE_OK(urgent);
       const Event done = pair.reader.wait(Event::Kind::batch_done);
-      CHECK(done.batch == *urgent);
+      if (at_once) {
+        ++judged;
+        CHECK(done.batch == *urgent);
+      }
       CHECK(done.code == Code::ok);
-      CHECK(pair.reader.done(*bulk).code == Code::ok);
+      CHECK(pair.reader.done(done.batch == *urgent ? *bulk : *urgent).code == Code::ok);
       CHECK(pair.reader->close(*urgent, in(kLong)).has_value());
       CHECK(pair.reader->close(*bulk, in(kLong)).has_value());
     }

@@ -144,15 +144,22 @@ TEST_CASE("xfer: a read is not kept waiting by a stream of immediates, though it
   options.tcp_streams = 1;
   for (const char* transport : kTransports) {
     CAPTURE(std::string(transport));
-    Pair pair(transport, Pair::kDefaultBytes, {}, options);
-    auto stream = pair.reader->submit(many_telling(pair, 5000), in(kLong));
-    REQUIRE_OK(stream);
-    const Request request = pair.read(0, 0, 4096);
-    auto read = pair.reader->submit({&request, 1}, in(kLong));
-    REQUIRE_OK(read);
-    CHECK(pair.reader.wait(Event::Kind::batch_done).batch == *read);
-    pair.reader->cancel(*stream);
-    REQUIRE(pair.reader->close(*stream, in(kLong)).has_value());
+    bool at_once = false;  // else the stream may be over before the read comes
+    for (int round = 0; !at_once; ++round) {
+      REQUIRE(round < 100);
+      Pair pair(transport, Pair::kDefaultBytes, {}, options);
+      const Request request = pair.read(0, 0, 4096);
+      auto stream = pair.reader->submit(many_telling(pair, 5000), in(kLong));
+      const TimePoint begin = in(Duration{});
+      auto read = pair.reader->submit({&request, 1}, in(kLong));
+      at_once = in(Duration{}) - begin < 1ms;
+      REQUIRE_OK(stream);
+      REQUIRE_OK(read);
+      const Event done = pair.reader.wait(Event::Kind::batch_done);
+      if (at_once) CHECK(done.batch == *read);
+      pair.reader->cancel(*stream);
+      REQUIRE(pair.reader->close(*stream, in(kLong)).has_value());
+    }
   }
 }
 
