@@ -26,7 +26,7 @@ struct Ends {
     opened = xfer::open_engine({.name = "client", .transport = transport, .secret = kSecret, .faults = faults});
     REQUIRE_OK(opened);
     client = std::move(*opened);
-    auto connected = client->connect(server->describe(), clock_now() + 5s);
+    auto connected = client->connect(server->describe(), clock_now() + 20s);
     REQUIRE_OK(connected);
     peer = *connected;
   }
