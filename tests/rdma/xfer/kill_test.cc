@@ -91,6 +91,7 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
   auto local = mem::HostBuffer::allocate(kArena * 2);
   REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
   const Held before = resources();
+  size_t interrupted = 0;  // on a busy machine the transfers of a round may be over before the kill
   for (int round = 0; round < count(3, kRounds); ++round) {
     CAPTURE(round);
     {
@@ -103,7 +104,7 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
       const uint64_t moved = sent_bytes("v1") + sent_bytes("v0");
       REQUIRE(until([&] { return sent_bytes("v1") + sent_bytes("v0") > moved + rng.below(kArena / 4); }));
       holder.kill();
-      CHECK(twelve.finish_all(reader) > 0);  // it was in the middle
+      interrupted += twelve.finish_all(reader);
       // at first the connection is lost, then dialling again proves that the process is
       reader.wait([&](const Event& e) { return e.kind == Event::Kind::peer_lost && e.peer == *peer && e.gone; });
       // the memory is ours: a late byte would show
@@ -115,6 +116,7 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
     check_nothing_held(reader);
     reader.seen.clear();
   }
+  CHECK(interrupted > 0);
 }
 
 TEST_CASE("rdma/xfer: killing a reader in mid-transfer gives the holder its memory and every queue pair back") {
