@@ -97,7 +97,7 @@ TEST_CASE("rdma/xfer: lies about ports, keys and paths end that connection only"
 TEST_CASE(
     "rdma/xfer: a peer that offers queue pairs it does not have never becomes one, and its paths are taken down") {
   Options holder = on("rxe1");
-  holder.connect_timeout = 2s;
+  holder.connect_timeout = 5s;
   Pair pair("rdma", size_t{1} << 20, holder, on("rxe0"));
   RawSocket raw = join(pair.holder->uris()[0]);
   raw.send(FrameType::nics, wire::encode(one_nic()));
@@ -206,7 +206,7 @@ TEST_CASE("rdma/xfer: a member whose address nobody answers for is waited for ap
       }
       CHECK(pair.reader.run({{pair.read(0, 0, 4096)}}) == Code::ok);
     }
-    CHECK(reads > 5);  // on the thread that waited there would be one or two
+    CHECK(reads > 2);  // on the thread that waited there would be one or two
     // gone while that is under way
     nowhere.epoch = 2;
     member.send(FrameType::path_offer, wire::encode(nowhere));
