@@ -1,5 +1,6 @@
 #include "host/worker_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -22,21 +23,25 @@ WorkerWatch::Changes WorkerWatch::look(const node::Registration& registration, n
   }
   changes.disk_lost = disk == node::DiskTier::State::lost && !std::exchange(disk_lost_, true);
   changes.tenants_changed = std::exchange(has_tenants_, registration.has_tenants()) != registration.has_tenants();
-  look_at_refusal(registration, now, changes);
+  look_at_refusal(registration, changes);
   return changes;
 }
 
-void WorkerWatch::look_at_refusal(const node::Registration& registration, TimePoint now, Changes& changes) {
+void WorkerWatch::look_at_refusal(const node::Registration& registration, Changes& changes) {
   const wire::Refused* refused = registration.refused();
   if (!refused || registration.is_member()) {
-    refused_since_ = kNever;
+    refused_at_ = kNever;
+    refused_for_ = {};
     return;
   }
-  const bool is_first = refused_since_ == kNever;
-  if (is_first) refused_since_ = now;
-  MC_ASSERT(refused_since_ <= now);
-  const bool may_pass = refused->mc == err::kNameTaken ? now - refused_since_ <= kNameWait
-                                                       : refused->mc == err::kWrongKey && !name_.empty();
+  const bool is_first = refused_at_ == kNever;
+  if (!is_first) {
+    MC_ASSERT(refused_at_ <= registration.refused_at());
+    refused_for_ += std::min(registration.refused_at() - refused_at_, kRefusalGap);
+  }
+  refused_at_ = registration.refused_at();
+  const bool may_pass =
+      refused->mc == err::kNameTaken ? refused_for_ <= kNameWait : refused->mc == err::kWrongKey && !name_.empty();
   if (!may_pass)
     changes.refused = refused;
   else if (is_first)

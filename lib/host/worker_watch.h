@@ -13,7 +13,9 @@ class WorkerWatch {
  public:
   /// A taken name may come free: a process killed a moment ago still counts as alive. The keys of a node that was
   /// registered before may be ahead of the conductor's, which reads its key file next. Other refusals stay.
-  static constexpr Duration kNameWait = 5s;
+  static constexpr Duration kNameWait = 5s;  // in which refusals of the name keep coming
+  /// Most that the time between two refusals adds to that. A conductor that did not answer meanwhile refused nothing.
+  static constexpr Duration kRefusalGap = 1s;
   static constexpr Duration kSilence = 1s;  // wait for a conductor that is not worth a line
 
   /// The control loop starts.
@@ -34,12 +36,13 @@ class WorkerWatch {
   const std::string& name() const { return name_; }
 
  private:
-  void look_at_refusal(const node::Registration& registration, TimePoint now, Changes& changes);
+  void look_at_refusal(const node::Registration& registration, Changes& changes);
 
   std::string name_;
   bool was_member_ = false;
   TimePoint say_waiting_ = kNever;
-  TimePoint refused_since_ = kNever;
+  TimePoint refused_at_ = kNever;  // the last refusal that was seen; kNever: none
+  Duration refused_for_{};         // time in which refusals kept coming
   bool disk_lost_ = false, has_tenants_ = false;
 };
 

@@ -35,6 +35,8 @@ class Registration {
   bool has_tenants() const { return has_tenants_; }
   /// The conductor's last refusal (layout mismatch, name taken) since a Welcome; null = none.
   const wire::Refused* refused() const { return refused_ ? &*refused_ : nullptr; }
+  /// The time at which it arrived.
+  TimePoint refused_at() const { return refused_at_; }
   /// Silence after which either side considers the other lost.
   Duration dead_after() const { return dead_after_; }
   /// Whether the node is a member under another conductor than this one.
@@ -48,7 +50,7 @@ class Registration {
   /// Registers the node. True when another conductor than the last one welcomed it. A member under another conductor
   /// must be lost() first.
   bool welcomed(const InstanceId& conductor, const wire::Welcome& welcome, TimePoint now);
-  void refused_with(const wire::Refused& refused) { refused_ = refused; }
+  void refused_with(const wire::Refused& refused, TimePoint now) { refused_ = refused, refused_at_ = now; }
   /// The registration is over. The next Hello is due after a random delay.
   void lost(TimePoint now);
   /// The node leaves the cluster for good.
@@ -80,6 +82,7 @@ class Registration {
   bool has_tenants_ = false;
   bool left_ = false;
   std::optional<wire::Refused> refused_;
+  TimePoint refused_at_ = kNever;
 };
 
 }  // namespace mc::node

@@ -210,7 +210,7 @@ bool Worker::on_conductor(const Received& event, TimePoint now, Actions& out) {
     return true;
   }
   if (const auto* refused = std::get_if<wire::Refused>(&event.message)) {
-    registration_.refused_with(*refused);
+    registration_.refused_with(*refused, now);
     last_error_.note(refused->message);
     return true;
   }

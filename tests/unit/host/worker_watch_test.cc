@@ -26,6 +26,16 @@ struct Bench {
   void welcome(const std::string& name, bool has_tenants = false) {
     registration.welcomed(conductor(), {name, 200, 1000, has_tenants}, kStart);
   }
+  void refuse_name(TimePoint now) { registration.refused_with({err::kNameTaken, "the name p0 is taken"}, now); }
+  /// Whether the node gives up while refusals of its name come twice a second until `from` + `time`.
+  bool is_refused_again_and_again(TimePoint from, Duration time) {
+    bool gives_up = false;
+    for (TimePoint at = from; at <= from + time; at += 500ms) {
+      refuse_name(at);
+      gives_up = gives_up || look(at).refused != nullptr;
+    }
+    return gives_up;
+  }
   WorkerWatch::Changes look(TimePoint now = kStart, Disk disk = Disk::none) {
     return watch.look(registration, disk, now);
   }
@@ -83,48 +93,57 @@ TEST_CASE("host/worker_watch: a wait for the conductor is reported once, unless 
 
 TEST_CASE("host/worker_watch: a taken name is a reason to give up only when it stays taken, other refusals at once") {
   Bench b;
-  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
-  CHECK(b.look(kStart).refused == nullptr);
-  CHECK(b.look(kStart + WorkerWatch::kNameWait).refused == nullptr);
-  REQUIRE(b.look(kStart + WorkerWatch::kNameWait + 1ns).refused != nullptr);
+  CHECK_FALSE(b.is_refused_again_and_again(kStart, WorkerWatch::kNameWait));
+  b.refuse_name(kStart + WorkerWatch::kNameWait + 1ns);
+  CHECK(b.look(kStart + WorkerWatch::kNameWait + 1ns).refused != nullptr);
   b.welcome("p0");  // the name came free
   CHECK(b.look(kStart + 60s).refused == nullptr);
   b.registration.lost(kStart + 60s);
-  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
-  CHECK(b.look(kStart + 61s).refused == nullptr);  // the patience begins anew
+  CHECK_FALSE(b.is_refused_again_and_again(kStart + 61s, WorkerWatch::kNameWait));  // the wait begins anew
 
   Bench other;
-  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"});
+  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"}, kStart);
   REQUIRE(other.look(kStart).refused != nullptr);
   CHECK(other.look(kStart).refused->mc == err::kKvLayoutMismatch);
 }
 
+TEST_CASE("host/worker_watch: time in which no refusal comes is no reason to give up") {
+  Bench b;
+  b.refuse_name(kStart);
+  CHECK(b.look(kStart).refused == nullptr);
+  CHECK(b.look(kStart + 60s).refused == nullptr);  // the conductor does not answer
+  b.refuse_name(kStart + 61s);
+  CHECK(b.look(kStart + 61s).refused == nullptr);
+  CHECK_FALSE(b.is_refused_again_and_again(kStart + 61s, WorkerWatch::kNameWait - WorkerWatch::kRefusalGap));
+  CHECK(b.is_refused_again_and_again(kStart + 70s, WorkerWatch::kNameWait));
+}
+
 TEST_CASE("host/worker_watch: a refusal that may pass is reported at once, and once") {
   Bench b;
-  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  b.refuse_name(kStart);
   REQUIRE(b.look(kStart).waits_for != nullptr);
   CHECK(b.look(kStart + 1s).waits_for == nullptr);
   b.welcome("p0");
   CHECK(b.look(kStart + 2s).waits_for == nullptr);
   b.registration.lost(kStart + 3s);
-  b.registration.refused_with({err::kNameTaken, "the name p0 is taken"});
+  b.refuse_name(kStart + 4s);
   CHECK(b.look(kStart + 4s).waits_for != nullptr);
 
   Bench other;
-  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"});
+  other.registration.refused_with({err::kKvLayoutMismatch, "another KV layout"}, kStart);
   CHECK(other.look(kStart).waits_for == nullptr);
 }
 
 TEST_CASE("host/worker_watch: other keys are a reason to give up only for a node that was never registered") {
   Bench b;
-  b.registration.refused_with({err::kWrongKey, "other keys"});
+  b.registration.refused_with({err::kWrongKey, "other keys"}, kStart);
   REQUIRE(b.look(kStart).refused != nullptr);
 
   Bench known;
   known.welcome("p0");
   known.look();
   known.registration.lost(kStart);
-  known.registration.refused_with({err::kWrongKey, "other keys"});
+  known.registration.refused_with({err::kWrongKey, "other keys"}, kStart);
   CHECK(known.look(kStart + 1s).waits_for != nullptr);
   CHECK(known.look(kStart + 60s).refused == nullptr);
 }

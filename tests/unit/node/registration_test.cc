@@ -96,9 +96,10 @@ TEST_CASE("node/registration: a member counts its own conductor alone until it h
 TEST_CASE("node/registration: a refusal stands until a Welcome") {
   Registration r("me", kRetry, 1);
   CHECK(r.refused() == nullptr);
-  r.refused_with({1023, "name taken"});
+  r.refused_with({1023, "name taken"}, kStart);
   REQUIRE(r.refused() != nullptr);
   CHECK(r.refused()->mc == 1023);
+  CHECK(r.refused_at() == kStart);
   CHECK_FALSE(r.is_member());
   r.welcomed(instance(98), {"me", 200, 1000}, kStart);
   CHECK(r.refused() == nullptr);
