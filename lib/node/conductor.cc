@@ -89,6 +89,8 @@ void Conductor::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     const Members::Node* node = members_.find(lost->node);
     if (node && node->instance == lost->instance) lose(lost->node, lost->why, now, out);
+  } else if (const auto* stalled = std::get_if<HostStalled>(&event)) {
+    members_.stalled(stalled->time, now);
   } else if (std::holds_alternative<Tick>(event)) {
     const std::string why = "no heartbeat for " + std::to_string(options_.dead_after / 1ms) + " ms";
     for (const auto& name : members_.silent(now)) lose(name, why, now, out);

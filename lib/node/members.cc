@@ -353,6 +353,10 @@ void Members::note_refused(RefusedNode node) {
   if (refused_.last.size() > kRefusedMax) refused_.last.pop_front();
 }
 
+void Members::stalled(Duration time, TimePoint now) {
+  for (auto& [name, node] : nodes_) node.heard = std::min(node.heard + time, now);
+}
+
 std::vector<std::string> Members::silent(TimePoint now) {
   std::vector<std::string> out;
   if (now < silence_at_) return out;

@@ -29,7 +29,7 @@ struct MembersOptions {
   std::string model;          // name of the served model, for messages
   std::string config_digest;  // kv::Namespace::config that a worker must have; "" = that of the first worker
   Duration heartbeat = 200ms, dead_after = 3s;
-  KeysFor keys;                                                       // null: keys are not compared
+  KeysFor keys;                        // null: keys are not compared
   kv::PrefixIndex::Bounds blocks_max;  // of the index
 };
 
@@ -128,6 +128,8 @@ class Members {
   void remove(const std::string& name, std::string why);
   /// The nodes that left last, at most kLostMax, each with the reason.
   const std::deque<Lost>& lost() const { return lost_; }
+  /// No message was read for `time`, up to now (HostStalled).
+  void stalled(Duration time, TimePoint now);
   /// Names of nodes that have been silent for `dead_after`.
   std::vector<std::string> silent(TimePoint now);
   /// The earliest time at which a node can count as silent.

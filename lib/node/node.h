@@ -10,7 +10,8 @@
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
 //            DiskLoaded, DiskEvicted,
 //            DiskUpkeepFailed
-//   time     Tick (at or after next_wakeup)
+//   time     Tick (at or after next_wakeup),
+//            HostStalled
 //   client   Submit, ClientCancel            ->   Reply (conductor only), SendTokens (decode only)
 //   operator BlockOrder                      ->   OrderAnswer (workers only, node/orders.h)
 //   log                                           BreakerChanged (conductor only)
@@ -199,6 +200,12 @@ struct DiskUpkeepFailed {
 
 struct Tick {};
 
+/// The host read no messages for `time`, up to now: the process was stopped, or one round took long. Messages that
+/// arrived meanwhile are read after this event, so the time counts as no silence of a peer.
+struct HostStalled {
+  Duration time{};
+};
+
 /// An error of the process outside the role, for the operators. It becomes the node's last error. Workers only.
 struct HostError {
   std::string what;
@@ -232,9 +239,9 @@ struct ClientCancel {
   CancelReason reason = CancelReason::client_gone;
 };
 
-using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick, Submit,
-                                  ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded, DiskEvicted,
-                                  DiskUpkeepFailed, BlockOrder, LookedUp, Touched>;
+using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick,
+                                  HostStalled, Submit, ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded,
+                                  DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp, Touched>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 // not count. A node that has left asks for no registration.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -47,6 +48,8 @@ class Registration {
   // ---- events ----
   /// A message that counts has arrived from the conductor.
   void heard(TimePoint now) { heard_at_ = now; }
+  /// No message was read for `time`, up to now (HostStalled).
+  void stalled(Duration time, TimePoint now) { heard_at_ = std::min(heard_at_ + time, now); }
   /// Registers the node. True when another conductor than the last one welcomed it. A member under another conductor
   /// must be lost() first.
   bool welcomed(const InstanceId& conductor, const wire::Welcome& welcome, TimePoint now);

@@ -78,6 +78,8 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
       peers_.lost_former(lost->instance);
       if (peers_.has(lost->node, lost->instance)) peer_gone(wire::Peer(*peers_.find(lost->node)), now, out);
     }
+  } else if (const auto* stalled = std::get_if<HostStalled>(&event)) {
+    registration_.stalled(stalled->time, now);
   } else if (std::holds_alternative<Tick>(event)) {
     if (registration_.is_silent(now)) lose_conductor(now, out);
     if (registration_.hello_due(now)) {

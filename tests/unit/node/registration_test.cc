@@ -83,6 +83,15 @@ TEST_CASE("node/registration: a conductor that is silent for its bound is lost, 
   CHECK(r.hello_due(r.next_wakeup()));
 }
 
+TEST_CASE("node/registration: time in which no message was read is no silence of the conductor") {
+  Registration r = member();
+  r.stalled(59s, kStart + 59500ms);  // 500 ms of silence came before
+  CHECK_FALSE(r.is_silent(kStart + 60s));
+  CHECK(r.is_silent(kStart + 60s + 1ns));
+  r.stalled(10s, kStart + 60s);  // silence is never less than none
+  CHECK(r.is_silent(kStart + 61s + 1ns));
+}
+
 TEST_CASE("node/registration: a member counts its own conductor alone until it has lost it") {
   Registration r = member();
   CHECK_FALSE(r.is_member_elsewhere(instance(98)));

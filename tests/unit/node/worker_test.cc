@@ -52,6 +52,17 @@ TEST_CASE("node/worker: a new conductor that does not know all peers yet costs n
   CHECK(b.wanted(b.give(Tick{})) == std::vector<std::string>{"d0", "p0"});
 }
 
+TEST_CASE("node/worker: time in which the host read no messages does not lose the conductor, and other time does") {
+  WorkerBench b;
+  b.now += 60s;
+  b.give(HostStalled{60s});
+  b.give(Tick{});
+  CHECK(b.machine.registration().is_member());
+  b.now += 1001ms;
+  b.give(Tick{});
+  CHECK_FALSE(b.machine.registration().is_member());
+}
+
 TEST_CASE("node/worker: a former peer that restarted, or whose connection broke, is let go at once") {
   WorkerBench b;
   b.change_conductor();
