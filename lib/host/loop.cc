@@ -113,8 +113,10 @@ bool Loop::drain_sources() {
   if (parts_.data) take(*parts_.data);
   if (parts_.leases) take(*parts_.leases);
   if (parts_.disk) take(*parts_.disk);
+  has_more_messages_ = true;
   for (int i = 0; i < kEventsPerRound; ++i) {
     const auto event = parts_.links->next();
+    has_more_messages_ = event.has_value();
     if (!event) break;
     any = true;
     if (parts_.leases) parts_.leases->heard(*event);
@@ -123,7 +125,8 @@ bool Loop::drain_sources() {
   return any;
 }
 
-void Loop::wait() {
+/// Returns the end of the sleep as it was planned, or as it was when something ended it earlier.
+TimePoint Loop::wait() {
   std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {parts_.links->event_fd(), POLLIN, 0}};
   if (parts_.data) fds.push_back({parts_.data->event_fd(), POLLIN, 0});
   if (parts_.compute) fds.push_back({parts_.compute->event_fd(), POLLIN, 0});
@@ -135,26 +138,49 @@ void Loop::wait() {
   const Duration rest = std::clamp<Duration>(due - now, Duration(0), kSleepMax);
   const timespec timeout = {rest.count() / 1'000'000'000, rest.count() % 1'000'000'000};
   const int ready = ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
+  const TimePoint woken = std::min(SystemClock::instance().now(), now + rest);
   MC_ASSERT(ready >= 0 || errno == EINTR || errno == ENOMEM);  // a descriptor of a part is open; else no round waits
   if (fds[0].revents) wake_.drain();
   if (parts_.signal_fd >= 0 && fds.back().revents && parts_.on_signal) parts_.on_signal();
+  return woken;
+}
+
+/// The time up to `now` in which the loop read no messages, beyond its planned sleep, is no silence of the peers.
+/// Where every round is long, the machine sees no silence, and the hub still reports the peers that are.
+void Loop::forgive(TimePoint now) {
+  const Duration unread = now - std::exchange(read_until_, now);
+  if (unread > kLongRound) deliver(node::HostStalled{unread});
+}
+
+/// Whether messages may wait that arrived some time ago. Their senders were not silent, so they are read before the
+/// clock, for a bounded time.
+bool Loop::is_behind(TimePoint began, TimePoint now) {
+  if (now - began <= kLongRound && !has_more_messages_) {
+    behind_since_ = kNever;
+    return false;
+  }
+  behind_since_ = std::min(behind_since_, now);
+  return now - behind_since_ <= kLongRound;
 }
 
 void Loop::run() {
-  bool was_long = false;
+  read_until_ = SystemClock::instance().now();
   while (!stopping_.load(std::memory_order_acquire)) {
     const TimePoint began = SystemClock::instance().now();
+    forgive(began);
     bool any = drain_sources();
     const TimePoint now = SystemClock::instance().now();
-    // After a long round, messages that arrived meanwhile are read before the clock: their senders were not silent.
-    was_long = now - began > kLongRound && !was_long;
-    if (now >= parts_.machine->next_wakeup() && !was_long) {
+    forgive(now);
+    const bool reads_first = is_behind(began, now);
+    if (now >= parts_.machine->next_wakeup() && !reads_first) {
       deliver(node::Tick{});
       any = true;  // what it did may have been answered on the spot
     }
     if (parts_.after_events) parts_.after_events();
     if (parts_.heartbeat) parts_.heartbeat->beat(SystemClock::instance().now());
-    if (!any && !stopping_.load(std::memory_order_acquire)) wait();
+    if (any || stopping_.load(std::memory_order_acquire)) continue;
+    forgive(SystemClock::instance().now());
+    read_until_ = wait();
   }
 }
 

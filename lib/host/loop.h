@@ -50,7 +50,9 @@ class Loop final : public node::MachineLoop {
 
  private:
   Loop(Parts parts, EventFd wake) : parts_(std::move(parts)), wake_(std::move(wake)) {}
-  void wait();
+  TimePoint wait();
+  void forgive(TimePoint now);
+  bool is_behind(TimePoint began, TimePoint now);
   node::KvPlane& data();
   node::Compute& compute();
   bool drain_sources();
@@ -63,7 +65,10 @@ class Loop final : public node::MachineLoop {
 
   Parts parts_;
   EventFd wake_;
-  node::Actions spare_;  // room for the next event's actions
+  node::Actions spare_;              // room for the next event's actions
+  TimePoint read_until_{};           // up to here the time is accounted for: messages were read, or a sleep was planned
+  TimePoint behind_since_ = kNever;  // since when rounds leave messages unread
+  bool has_more_messages_ = false;   // the last round left some
   std::mutex mutex_;
   std::vector<Task> tasks_;            // guarded by mutex_
   std::atomic<bool> stopping_{false};  // release by stop(), acquire by run()

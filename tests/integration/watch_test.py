@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import termios
+import time
 import unittest
 
 import cluster
@@ -60,6 +61,21 @@ class Watched(unittest.TestCase):
         c0.stop()
         until(self.said("node left", "name=c0"), 60, "c0 left")
         del self.c.processes["c0"]
+
+    def test_a_machine_that_stands_still_loses_no_node(self):
+        with Cluster(roles=["conductor", "p0", "d0"]) as c:
+            before = c.processes["conductor"].text()
+            everyone = [process.popen for process in c.processes.values()]
+            for popen in everyone:
+                popen.send_signal(signal.SIGSTOP)
+            time.sleep(4)
+            for popen in everyone:
+                popen.send_signal(signal.SIGCONT)
+            self.assertEqual(c.complete(prompt="Once", max_tokens=2)["usage"]["completion_tokens"], 2)
+            time.sleep(1)
+            log = c.processes["conductor"].text()[len(before) :]
+            self.assertNotIn("node left", log)
+            self.assertNotIn("node lost", log)
 
     def test_the_life_of_a_request_is_lines_under_one_id(self):
         status, headers, data = self.c.request(
