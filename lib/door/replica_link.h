@@ -22,6 +22,7 @@ class ReplicaLink {
   struct Members {
     std::string self;  // empty before the node is a member
     std::vector<Node> others;
+    bool awaits_list = false;  // the node is a member, and the first list of the others has not come
     const Node* find(const std::string& name) const {
       for (const Node& node : others)
         if (node.name == name) return &node;

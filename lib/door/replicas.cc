@@ -87,8 +87,12 @@ void Replicas::stop() {
 
 // ---- calls to other nodes --------------------------------------------------------------------
 
-Result<Replicas::Members> Replicas::members() const {
+/// `forced`: the call goes on without nodes that cannot be reached.
+Result<Replicas::Members> Replicas::members(bool forced) const {
   Members out = link_.members();
+  if (out.awaits_list && !forced)
+    return user_error(err::kPeerUnreachable, "this node has no list of the other cache nodes yet", "key",
+                      "send the call again");
   if (!out.self.empty()) return out;
   return user_error(err::kPeerUnreachable,
                     "this node is not a member of a cluster, so it has no other cache node to ask", "replicas",
@@ -235,7 +239,7 @@ Result<Replicas::PutResult> Replicas::put(const ValueKey& key, const SharedValue
   const bool asks_for_replicas = terms.copies > 1 || terms.durability == node::Durability::d3;
   if (terms.copies > wire::kReplicasMax)
     return user_error(err::kInvalidField, "replicas is at most " + std::to_string(wire::kReplicasMax), "replicas");
-  MC_TRY(there, members());
+  MC_TRY(there, members(!asks_for_replicas));
   if (asks_for_replicas) use_.begin();
   MC_TRY(before, standing(key, there, !asks_for_replicas, until));
   if (!asks_for_replicas && before.is_single()) return values_.put(key, value, terms, later, until);
@@ -356,7 +360,7 @@ Result<ValueInfo> Replicas::find(const ValueKey& key, TimePoint until) {
 }
 
 Result<void> Replicas::remove(const ValueKey& key, bool forced, TimePoint until) {
-  MC_TRY(there, members());
+  MC_TRY(there, members(forced));
   MC_TRY(set, standing(key, there, forced, until));
   if (set.is_single()) return values_.remove(key, until);
   std::vector<std::string> gone;

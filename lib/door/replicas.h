@@ -67,7 +67,10 @@ class Replicas {
   Result<void> pin(const node::ValueKey& key, Duration time, TimePoint until);
 
   /// Whether other nodes may have a value with replicas of a key that has no value here.
-  bool may_be_elsewhere() const { return use_.is_possible(link_.members().others); }
+  bool may_be_elsewhere() const {
+    const Members there = link_.members();
+    return there.awaits_list || use_.is_possible(there.others);
+  }
   /// Number of replicas that were asked for and are not there: their nodes are away, or lacked the value when they were
   /// asked last.
   uint32_t missing(const node::ValueKey& key, const wire::ReplicaSet& set) const;
@@ -98,7 +101,7 @@ class Replicas {
   /// A put on its way through the holders.
   struct Spread;
 
-  Result<Members> members() const;
+  Result<Members> members(bool forced = false) const;
   Answers ask_all(std::span<const Node> nodes, const wire::ReplicaCall& call, TimePoint until,
                   const ReplicaLink::Suffices& suffices = nullptr);
   Result<wire::ReplicaAnswer> ask(const Node& node, const wire::ReplicaCall& call, TimePoint until);

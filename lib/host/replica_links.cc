@@ -77,10 +77,13 @@ void ReplicaLinks::open(ctl::Hub& hub) {
 void ReplicaLinks::set_name(const std::string& name) {
   const std::lock_guard lock(mutex_);
   members_.self = name;
+  members_.awaits_list = !has_list_;
 }
 
 void ReplicaLinks::set_peers(const std::vector<wire::Peer>& peers) {
   const std::lock_guard lock(mutex_);
+  has_list_ = true;
+  members_.awaits_list = false;
   members_.others.clear();
   for (const wire::Peer& peer : peers)
     if (peer.role == wire::Role::cache) members_.others.push_back({peer.name, peer.instance});

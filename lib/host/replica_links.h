@@ -48,6 +48,7 @@ class ReplicaLinks final : public door::ReplicaLink {
   std::condition_variable answered_;
   ctl::Hub* hub_ = nullptr;  // null: closed
   Members members_;
+  bool has_list_ = false;
   std::map<InstanceId, ctl::LinkId> links_;
   std::map<uint64_t, Waiting> waiting_;  // by the number of the request
   std::shared_mutex serving_;            // shared while the handler runs

@@ -110,6 +110,7 @@ class Gate {
 class Neighbour final : public ReplicaLink {
  public:
   Members members() const override {
+    if (awaits_list) return {.self = "c0", .others = {}, .awaits_list = true};
     return is_gone ? Members{.self = "c0", .others = {}} : Members{.self = "c0", .others = {{"c1", {}}}};
   }
   Answers call_all(std::span<const Node> to, const wire::ReplicaCall& call, Duration, const Suffices&) override {
@@ -125,6 +126,7 @@ class Neighbour final : public ReplicaLink {
   void serve(Handler) override {}
   std::atomic<int> offers{0};
   std::atomic<bool> is_gone{false};
+  std::atomic<bool> awaits_list{false};
 };
 
 /// A store behind a real HTTP server on loopback, whose page lock is `is_open`.
@@ -386,6 +388,23 @@ TEST_CASE("door/store_api: a batch is done once, also when an operation in its m
   REQUIRE(results.size() == 2);
   CHECK(results[0]["status"].as_int() == 200);
   CHECK(results[1]["error"]["code"].as_string() == "peer_unreachable");
+}
+
+TEST_CASE("door/store_api: a member without a list of the others does not deny a value, and takes values of its own") {
+  Neighbour other;
+  Door door;
+  door.api().join(other, {});
+  other.awaits_list = true;
+  const auto got = door.ask(Method::get, "/shared");
+  CHECK(got.status == 503);
+  CHECK(code_of(got) == "peer_unreachable");
+  CHECK(door.ask(Method::head, "/shared").status == 503);
+  CHECK(code_of(door.ask(Method::del, "/shared")) == "peer_unreachable");
+  CHECK(code_of(door.ask(Method::put, "/both?replicas=2", "value")) == "peer_unreachable");
+  CHECK(door.ask(Method::put, "/own", "value").status == 201);
+  CHECK(door.ask(Method::get, "/own").body == "value");
+  other.awaits_list = false;
+  CHECK(door.ask(Method::get, "/other").status == 404);
 }
 
 TEST_CASE("door/store_api: a tenant's key opens that tenant's values alone, and no key opens nothing") {

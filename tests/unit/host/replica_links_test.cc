@@ -74,6 +74,22 @@ struct Caller {
   }
 };
 
+TEST_CASE("host/replica_links: a member awaits the list of the others until the first one has come") {
+  ReplicaLinks links;
+  CHECK_FALSE(links.members().awaits_list);
+  links.set_name("c0");
+  CHECK(links.members().awaits_list);
+  links.set_peers({});
+  CHECK_FALSE(links.members().awaits_list);
+  links.set_name("c1");
+  CHECK_FALSE(links.members().awaits_list);
+
+  ReplicaLinks early;
+  early.set_peers({});
+  early.set_name("c0");
+  CHECK_FALSE(early.members().awaits_list);
+}
+
 TEST_CASE("host/replica_links: a call ends although the control loop hands nothing over") {
   ctl::Hub silent = open_hub(2);
   Caller caller;
