@@ -189,7 +189,6 @@ Result<int> set_drain(const cli::Args& args, bool on) {
   if (on && !waits && args.said(flags::kTimeout))
     return user_error(err::kUsage, "--timeout means nothing without --wait", "--timeout",
                       "add --wait, or leave it out");
-  const TimePoint deadline = on ? soon(args.duration(flags::kTimeout)) : kNever;
   const auto tell = [&](const std::string& node, const char* state, const char* is) {
     const std::string json = Json::object({{"node", node}, {"state", state}}).dump();
     const std::string text = node + " is " + is;
@@ -200,9 +199,11 @@ Result<int> set_drain(const cli::Args& args, bool on) {
     MC_TRY(answer, ask_conductor(args, http::Method::post, on ? "/admin/drain" : "/admin/undrain", body, soon(5s)));
     MC_CHECK(on ? tell(node, "drain", "draining") : tell(node, "ready", "ready"));
   }
+  const TimePoint deadline = waits ? soon(args.duration(flags::kTimeout)) : kNever;
   for (const std::string& node : waits ? args.positional("NODE") : std::vector<std::string>()) {
     for (;;) {
-      MC_TRY(left, requests_on(args, node, std::min(deadline, soon(5s))));
+      // A look has a limit of its own. One that --timeout cut short would say that the conductor cannot be reached.
+      MC_TRY(left, requests_on(args, node, soon(5s)));
       if (left == 0) break;
       if (soon(100ms) >= deadline)
         return user_error(err::kDeadlineExceeded, node + " still has " + std::to_string(left) + " requests",

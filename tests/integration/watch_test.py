@@ -3,6 +3,7 @@
 its verbs show requests that run and that ended."""
 
 import fcntl
+import http.server
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import socket
 import struct
 import subprocess
 import termios
+import threading
 import time
 import unittest
 
@@ -27,6 +29,42 @@ def rest_of(terminal):
     except OSError:  # all was read
         os.close(terminal)
     return screen
+
+
+class SlowConductor(http.server.BaseHTTPRequestHandler):
+    """Takes every drain, and shows a node that stays busy. Each answer takes 0.4 s."""
+
+    def answer(self, data):
+        time.sleep(0.4)
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.answer(b"{}")
+
+    def do_GET(self):
+        self.answer(b'{"nodes":[{"id":"d0","requests":3,"running":2,"waiting":1}]}')
+
+    def log_message(self, *_):
+        pass
+
+
+class Drain(unittest.TestCase):
+    def test_a_drain_whose_time_passed_before_the_first_look_says_what_still_runs(self):
+        server = http.server.HTTPServer(("127.0.0.1", 0), SlowConductor)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        url = f"http://127.0.0.1:{server.server_port}"
+        code, out, err = cluster.run("mc-conductor", "drain", "d0", "--wait", "--timeout", "200ms", "--url", url)
+        self.assertEqual((code, out), (1, b"d0 is draining\n"), err)
+        self.assertIn("d0 still has 3 requests", err)
 
 
 class Watched(unittest.TestCase):
