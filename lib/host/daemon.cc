@@ -17,6 +17,7 @@
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
 #include "host/store_flags.h"
+#include "host/worker_process.h"
 #include "product/doors.h"
 #include "product/flags.h"
 
@@ -138,6 +139,7 @@ Result<std::unique_ptr<StatusPages>> StatusPages::open(const cli::Args& args, co
   pages->heartbeat_ = &heartbeat;
   const HostPort at = args.host_port(flags::kHttp);
   pages->host_ = at.host;
+  pages->socket_name_ = socket_path.substr(socket_path.rfind('/') + 1);
   if (!is_loopback(at.host) && !lock.has_key() && !insecure(args, Door::pages)) return no_lock(Door::pages, at.text());
   if (!is_loopback(at.host) && !lock.has_key()) warn_no_lock(Door::pages, at.text());
   const auto handler = [p = pages.get()](http::Request request, const http::Responder& out) {
@@ -237,7 +239,11 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
   if (for_operators && !(moves_kv(route) ? lock_->admits_to_kv(request) : lock_->admits(request)))
     return out.respond(http::error_response(lock_->refusal(request.path)));
   switch (route) {
-    case http::Route::livez: return out.respond(livez_response(*heartbeat_));
+    case http::Route::livez: {
+      http::Response response = livez_response(*heartbeat_);
+      response.headers.push_back({std::string(kPagesSocketHeader), socket_name_});
+      return out.respond(std::move(response));
+    }
     case http::Route::blocks: return ask_loop(&LoopAnswers::blocks, std::move(request), out);
     case http::Route::block_lookup: return ask_loop(&LoopAnswers::lookup, std::move(request), out);
     case http::Route::block_evict: return ask_loop(&LoopAnswers::evict, std::move(request), out);

@@ -88,6 +88,7 @@ class StatusPages {
   const door::PageLock* lock_ = nullptr;
   const Heartbeat* heartbeat_ = nullptr;
   std::string host_;
+  std::string socket_name_;
   std::unique_ptr<door::StoreApi> store_;          // null: the node has none
   std::unique_ptr<http::Server> server_, socket_;  // last: their threads use the rest
 };

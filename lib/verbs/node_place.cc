@@ -8,8 +8,10 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/uri.h"
 #include "ctl/ctl.h"
 #include "host/conductor_process.h"
+#include "host/worker_process.h"
 #include "verbs/ask.h"
 
 namespace mc::verbs {
@@ -58,11 +60,58 @@ Result<std::string> address_in(const std::string& name) {
   return url ? Result<std::string>(std::move(address)) : bad(url.error().what);
 }
 
+/// The file of the socket of a listed node.
+std::string socket_name(const Json& node) {
+  return "node-" + std::string(node["instance"].as_string().substr(0, kInstanceDigits)) + ".http";
+}
+
 /// The socket of a listed node in the run directory; "" when this user has none of it there.
 std::string socket_of(const std::string& directory, const Json& node) {
-  const std::string instance(node["instance"].as_string());
-  std::string socket = directory + "/node-" + instance.substr(0, kInstanceDigits) + ".http";
+  std::string socket = directory + "/" + socket_name(node);
   return ::access(socket.c_str(), R_OK | W_OK) == 0 ? socket : "";
+}
+
+/// Where a listed node says that its pages are.
+struct Announced {
+  std::string url, address;  // http://ADDR:PORT and ADDR:PORT
+  std::string away;          // host of the control address of a node that may run on another host; "" = on this one
+  bool on_loopback = false;
+  uint16_t port = 0;
+};
+
+Result<Announced> announced_by(const Json& node) {
+  Announced out{.url = std::string(node["url"].as_string())};
+  const auto pages = http::parse_url(out.url);
+  if (!pages || pages->host.empty())
+    return user_error(err::kPeerGarbage, "the node announced no address of its pages: '" + out.url + "'",
+                      std::string(node["id"].as_string()), "compare the versions of the node and of this program");
+  if (const auto control = parse_uri(node["control"].as_string()); control && !is_local(*control))
+    out.away = control->host;
+  // Pages on every address of a node are at its control address too.
+  const bool is_everywhere = pages->host == "0.0.0.0" || pages->host == "::";
+  out.address = HostPort{is_everywhere && !out.away.empty() ? out.away : pages->host, pages->port}.text();
+  out.url = "http://" + out.address, out.port = pages->port;
+  out.on_loopback = is_loopback(pages->host);
+  return out;
+}
+
+/// Checks that the listed node itself answers at the address that it announced. The loopback of another host leads to
+/// a node of this host, and a port may have a new owner.
+Result<void> check_answer(const Json& node, const Announced& at, Duration time) {
+  const std::string name(node["id"].as_string());
+  const auto answer = http::fetch(http::Method::get, at.url, "/livez", {}, "", SystemClock::instance().now() + time);
+  if (answer && http::find_header(answer->headers, host::kPagesSocketHeader) == socket_name(node)) return {};
+  if (at.on_loopback && !at.away.empty())
+    return user_error(err::kPeerUnreachable,
+                      "the pages of " + name + " are on the loopback of " + at.away + " (" + at.address + ")", name,
+                      "run the verb on " + at.away + " with " + at.url + " in place of " + name + ", or start " + name +
+                          " with --http " + HostPort{at.away, at.port}.text() + " --admin-key-file FILE");
+  if (!answer)
+    return user_error(err::kPeerUnreachable, "no answer: " + answer.error().what, at.url,
+                      "start the node, or name it as mc-conductor ps does");
+  return user_error(err::kPeerUnreachable,
+                    "another program answers at the address that " + name + " announced: " + at.address, name,
+                    "look with mc-conductor ps whether " + name + " still runs; on its host name it by its socket");
 }
 
 }  // namespace
@@ -79,7 +128,8 @@ std::vector<std::string> other_caches(const std::string& name, bool has_key) {
     if (node["role"].as_string() != "cache" || node["id"].as_string() == name) continue;
     const std::string socket = socket_of(*directory, node);
     if (!socket.empty()) out.push_back("unix:" + socket);
-    if (socket.empty() && !has_key) out.emplace_back(node["url"].as_string());
+    if (!socket.empty() || has_key) continue;
+    if (const auto at = announced_by(node); at && check_answer(node, *at, 2s)) out.push_back(at->url);
   }
   return out;
 }
@@ -97,12 +147,13 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
     known += (known.empty() ? "" : ", ") + std::string(node["id"].as_string());
     if (node["id"].as_string() != name) continue;
     if (const std::string socket = socket_of(directory, node); !socket.empty()) return "unix:" + socket;
-    const std::string url(node["url"].as_string());
-    if (has_key)
-      return user_error(err::kKeyNotSent,
-                        "the key was not sent: the node announced " + url + ", and any node can announce any address",
-                        name, "name the node by its address where you trust it: " + url + " in place of " + name);
-    return url;
+    MC_TRY(at, announced_by(node));
+    const bool is_elsewhere = at.on_loopback && !at.away.empty();  // the advice to trust its address would be wrong
+    if (!has_key || is_elsewhere) MC_CHECK(check_answer(node, at, 10s));
+    if (!has_key) return at.url;
+    return user_error(err::kKeyNotSent,
+                      "the key was not sent: the node announced " + at.url + ", and any node can announce any address",
+                      name, "name the node by its address where you trust it: " + at.url + " in place of " + name);
   }
   std::error_code ignored;
   const bool is_socket = std::filesystem::is_socket(name, ignored);

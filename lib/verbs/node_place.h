@@ -17,7 +17,8 @@ Result<Json> get_json(const std::string& place, const std::string& path, const h
 /// A URL, ADDR:PORT, "unix:PATH" and the path of a socket need no conductor. For the name of a node: its socket in this
 /// run directory, else the HTTP address that the node announced to the conductor. Any member can announce any address,
 /// so MC2113 where the address was announced and `has_key`: a key goes to addresses that the operator named, and to
-/// sockets.
+/// sockets. An announced address is given only when the node itself answers there; else MC2101, because the loopback of
+/// another host leads to a node of this one.
 Result<std::string> place_of(const std::string& node, bool has_key);
 
 /// The places of the cache nodes that this run directory's conductor lists, but for `node`. Only sockets when a key is

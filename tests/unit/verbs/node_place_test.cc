@@ -4,11 +4,17 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "base/errors.h"
+#include "host/worker_process.h"
+#include "http/server.h"
 #include "operators_socket.h"
 #include "test.h"
 
@@ -19,11 +25,32 @@ using namespace mc::verbs;
 
 namespace {
 
+constexpr const char* kSocket = "node-0123456789ab.http";
+
 /// A conductor that lists one node.
 struct Cluster {
-  test::OperatorsSocket conductor{[](const http::Request&) {
-    return R"({"nodes":[{"id":"c0","instance":"0123456789abcdef","url":"http://192.0.2.7:8003"}]})";
+  std::string url = "http://192.0.2.7:8003", control = "ipc:///run/mc/node";
+  test::OperatorsSocket conductor{[this](const http::Request&) {
+    return R"({"nodes":[{"id":"c0","role":"cache","instance":"0123456789abcdef","url":")" + url + R"(","control":")" +
+           control + R"("}]})";
   }};
+};
+
+/// The pages of a node whose /livez names this socket; other paths count.
+struct Pages {
+  explicit Pages(std::string socket) {
+    auto opened = http::Server::open({}, [this, socket](const http::Request& request, const http::Responder& out) {
+      if (request.path != "/livez") ++others;
+      out.respond({.status = 503, .headers = {{std::string(host::kPagesSocketHeader), socket}}, .body = ""});
+    });
+    REQUIRE_OK(opened);
+    server = std::move(*opened);
+  }
+  std::string url(const std::string& host = "127.0.0.1") const {
+    return "http://" + host + ":" + std::to_string(server->port());
+  }
+  std::atomic<int> others = 0;
+  std::unique_ptr<http::Server> server;
 };
 
 }  // namespace
@@ -35,9 +62,55 @@ TEST_CASE("verbs/node_place: an address that only the node announced gets no key
   CHECK(refused.error().mc == err::kKeyNotSent);
   CHECK(refused.error().what.find("the node announced http://192.0.2.7:8003, ") != std::string::npos);
   CHECK(refused.error().next.find("name the node by its address") != std::string::npos);
-  const auto without = place_of("c0", false);
-  REQUIRE_OK(without);
-  CHECK(*without == "http://192.0.2.7:8003");
+}
+
+TEST_CASE("verbs/node_place: an announced address is used when the node itself answers there") {
+  const Pages pages(kSocket);
+  Cluster cluster{.url = pages.url()};
+  for (const char* control : {"ipc:///run/mc/node", "tcp://192.0.2.7:7700"}) {  // this host has 192.0.2.7 as well
+    cluster.control = control;
+    const auto place = place_of("c0", false);
+    REQUIRE_OK(place);
+    CHECK(*place == pages.url());
+    CHECK(other_caches("c1", false) == std::vector{pages.url()});
+  }
+  CHECK(place_of("c0", true).error().mc == err::kKeyNotSent);
+}
+
+TEST_CASE("verbs/node_place: a node on the loopback of another host is not looked for on this one") {
+  const Pages own("node-ffffffffffff.http");  // a node of this host, at the port of the other
+  Cluster cluster{.url = own.url(), .control = "tcp://192.0.2.7:7700"};
+  for (const bool has_key : {false, true}) {
+    const auto place = place_of("c0", has_key);
+    REQUIRE_FALSE(place.has_value());
+    CHECK(place.error().mc == err::kPeerUnreachable);
+    CHECK(place.error().what.find("the pages of c0 are on the loopback of 192.0.2.7 (127.0.0.1:") == 0);
+    CHECK(place.error().next.find("run the verb on 192.0.2.7 with " + own.url()) == 0);
+    const std::string flags = "--http 192.0.2.7:" + std::to_string(own.server->port()) + " --admin-key-file FILE";
+    CHECK(place.error().next.find(flags) != std::string::npos);
+  }
+  CHECK(other_caches("c1", false).empty());
+  CHECK(own.others == 0);
+}
+
+TEST_CASE("verbs/node_place: a node of this host whose port has another owner is refused") {
+  const Pages other("node-ffffffffffff.http");
+  Cluster cluster{.url = other.url()};
+  const auto place = place_of("c0", false);
+  REQUIRE_FALSE(place.has_value());
+  CHECK(place.error().mc == err::kPeerUnreachable);
+  CHECK(place.error().what.find("another program answers at the address that c0 announced") == 0);
+  CHECK(other_caches("c1", false).empty());
+  CHECK(other.others == 0);
+}
+
+TEST_CASE("verbs/node_place: pages on every address of a node are asked at its control address") {
+  const Pages pages(kSocket);
+  // The address of another host that this host happens to have, as the test has no second host.
+  Cluster cluster{.url = pages.url("0.0.0.0"), .control = "tcp://192.0.2.7:7700"};
+  CHECK(place_of("c0", true).error().what.find("announced http://192.0.2.7:") != std::string::npos);
+  cluster.control = "tcp://127.0.0.1:7700";
+  REQUIRE_OK(place_of("c0", false));
 }
 
 TEST_CASE("verbs/node_place: sockets and addresses that the operator named get the key") {

@@ -36,6 +36,7 @@ struct Conductor {
   Result<int> warm(std::vector<std::string> words) {
     const std::string path = socket.directory() + "/prompt.txt";
     std::ofstream(path) << "Answer briefly.";
+    std::ofstream(socket.directory() + "/node-0123456789ab.http") << "";  // the verb looks for it and does not use it
     std::vector<const char*> argv = {"mc-try", "warm", "p0"};
     for (std::string& word : words) argv.push_back((word = word == "FILE" ? path : word).c_str());
     argv.push_back("--json");
