@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "base/log.h"
 #include "host/transfer_flags.h"
 #include "wire/notify.h"
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kNotifiesKept = 1024;  // of one peer that is not connected yet
 constexpr size_t kTransfersKept = 4096;
 constexpr Duration kUpWithin = 5s;     // how long a read waits for its connection
+constexpr Duration kDialledWithin = 1s;  // how long a peer that this node does not reach may take to dial it
 constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
 }  // namespace
 
@@ -44,7 +46,7 @@ void DataPlane::set_peers(const std::vector<wire::Peer>& peers) {
       continue;
     }
     MC_ASSERT(*id != xfer::PeerId::none);
-    next[peer.instance] = {peer.name, peer.role, *id, {}, {}};
+    next[peer.instance] = {peer.name, peer.role, *id, {}, {}, {}};
     instances_[*id] = peer.instance;
   }
   for (const auto& [instance, link] : links_) {
@@ -76,7 +78,9 @@ std::optional<InstanceId> DataPlane::listed(xfer::PeerId peer) const {
   return instance->second;
 }
 
-std::string_view DataPlane::advice(wire::Mismatch mismatch) {
+namespace {
+
+std::string_view advice(wire::Mismatch mismatch) {
   switch (mismatch) {
     case wire::Mismatch::secret: return "give both nodes the same key set: --auth FILE, or one MCT_RUN_DIR on a host";
     case wire::Mismatch::seal: return "give both nodes the same --tcp-seal";
@@ -84,6 +88,34 @@ std::string_view DataPlane::advice(wire::Mismatch mismatch) {
     case wire::Mismatch::none: break;
   }
   return "a node of another host needs --bind ADDRESS";
+}
+
+}  // namespace
+
+/// The transports of two nodes can reach one way only, so a peer that this node does not reach has time to dial it.
+void DataPlane::refuse_link(const InstanceId& instance, Link& link, const xfer::Event& event) {
+  MC_ASSERT(event.code == Code::invalid || event.code == Code::unsupported);
+  if (event.code == Code::unsupported) {
+    link.refusal = one_line(user_error(err::kTransportUnusable, event.text));
+    link.tell_at = SystemClock::instance().now() + kDialledWithin;
+    return;
+  }
+  log_warn("data connection refused", {{"peer", link.name}, {"why", event.text}, {"next", advice(event.mismatch)}});
+  link.refusal = event.text;
+  ready_.push_back(node::DataLink{link.name, instance, link.refusal});
+}
+
+void DataPlane::tell_refusals() {
+  const TimePoint now = SystemClock::instance().now();
+  for (auto& [instance, link] : links_) {
+    if (now < link.tell_at) continue;
+    link.tell_at = kNever;
+    log_warn("no data connection can be made",
+             {{"peer", link.name},
+              {"why", link.refusal},
+              {"next", "give both nodes the same --transport, or auto; a node of another host needs --bind ADDRESS"}});
+    ready_.push_back(node::DataLink{link.name, instance, link.refusal});
+  }
 }
 
 std::map<std::string, size_t> DataPlane::peers_by_transport() const {
@@ -112,7 +144,10 @@ void DataPlane::notify(const node::SendNotify& notify) {
   MC_ASSERT_LE(link.notifies.size(), kNotifiesKept);
 }
 
-void DataPlane::on_up(Link& link) {
+void DataPlane::on_up(const InstanceId& instance, Link& link) {
+  const bool was_told = !link.refusal.empty() && link.tell_at == kNever;
+  link.refusal.clear(), link.tell_at = kNever;
+  if (was_told) ready_.push_back(node::DataLink{link.name, instance, ""});
   size_t sent = 0;
   while (sent < link.notifies.size() && engine_->notify(link.id, link.notifies[sent]) == Code::ok) ++sent;
   link.notifies.erase(link.notifies.begin(), link.notifies.begin() + static_cast<std::ptrdiff_t>(sent));
@@ -251,7 +286,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       const auto link = descriptor ? links_.find(descriptor->instance) : links_.end();
       if (link != links_.end()) {
         link->second.id = event.peer;
-        on_up(link->second);
+        on_up(link->first, link->second);
       }
       // A node without a name from the conductor is logged under its descriptor's name.
       const std::string name = link != links_.end() ? link->second.name : descriptor ? descriptor->name : "?";
@@ -267,12 +302,9 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
       if (event.gone) instances_.erase(from);
       if (link == links_.end()) return std::nullopt;
       log_info("data connection lost", {{"peer", link->second.name}, {"gone", event.gone}, {"why", event.text}});
-      if (event.code == Code::invalid) {  // a handshake ended, or no transport reaches the peer
-        log_warn("data connection refused",
-                 {{"peer", link->second.name}, {"why", event.text}, {"next", advice(event.mismatch)}});
-        return node::HostError{"data connection to " + link->second.name + " refused: " + event.text};
-      }
-      if (!event.gone) return std::nullopt;
+      const bool is_refusal = event.code == Code::invalid || event.code == Code::unsupported;
+      if (is_refusal) refuse_link(link->first, link->second, event);
+      if (is_refusal || !event.gone) return std::nullopt;
       return node::PeerLost{link->second.name, link->first, event.text};
     }
     case Kind::peer_changed: return std::nullopt;
@@ -282,6 +314,7 @@ std::optional<node::Event> DataPlane::convert(xfer::Event event) {
 
 std::optional<node::Event> DataPlane::next() {
   give_up_late_reads();
+  tell_refusals();
   for (;;) {
     if (!ready_.empty()) {
       node::Event event = std::move(ready_.front());

@@ -72,6 +72,8 @@ class DataPlane final : public node::KvPlane {
     xfer::PeerId id = xfer::PeerId::none;
     std::vector<std::vector<std::byte>> notifies;  // in order, until the connection is up; bounded
     std::vector<Waiting> reads;
+    std::string refusal;         // why no connection can be; "" = none is known
+    TimePoint tell_at = kNever;  // when the machine gets the refusal
   };
   struct Outstanding {
     uint64_t read = 0;
@@ -86,12 +88,13 @@ class DataPlane final : public node::KvPlane {
   DataPlane(std::unique_ptr<xfer::Engine> engine, mem::SharedBuffer& pool) : engine_(std::move(engine)), pool_(pool) {}
   std::optional<node::Event> convert(xfer::Event event);
   std::optional<node::Event> finish(xfer::BatchId batch);
-  static std::string_view advice(wire::Mismatch mismatch);
   void arrived(const Outstanding& read);
   void answer(uint64_t read, Code code, std::string what);
   bool start(Link& link, const node::Read& read, const node::PagePlace& place);
-  void on_up(Link& link);
+  void on_up(const InstanceId& instance, Link& link);
   void give_up_late_reads();
+  void refuse_link(const InstanceId& instance, Link& link, const xfer::Event& event);
+  void tell_refusals();
 
   std::unique_ptr<xfer::Engine> engine_;
   mem::SharedBuffer& pool_;

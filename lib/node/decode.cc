@@ -212,11 +212,14 @@ void Decode::on_tick(TimePoint now, Actions& out) {
     else if (r->stalls() && now >= r->stalled_at)
       stalled.push_back(r);
   }
-  for (const auto& r : stalled)
+  for (const auto& r : stalled) {
+    const std::string refusal = refused_links_.why(r->prefill_instance);
     fail(*r, {RequestStage::transfer, Reason::timeout, true},
          "prefill node " + r->prefill + " ended the hand-over without announcing " +
-             std::to_string(r->arrivals.missing()) + " extents of the KV",
+             std::to_string(r->arrivals.missing()) + " extents of the KV" +
+             (refusal.empty() ? "" : "; no data connection to it: " + refusal),
          out);
+  }
   for (const auto& r : late) {
     const RequestStage stage = r->phase == Phase::running ? RequestStage::decode
                                : r->inlined               ? RequestStage::prefill

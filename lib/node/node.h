@@ -70,6 +70,14 @@ struct PeerLost {
   std::string why;
 };
 
+/// Whether a data connection to this instance can be: no transport works with it, or it refuses the handshake. Workers
+/// only.
+struct DataLink {
+  NodeId node;
+  InstanceId instance;
+  std::string refusal;  // why there is none; "" = the connection is up after all
+};
+
 /// The end of a Read. ok: all slices arrived and match their checksums.
 struct ReadDone {
   uint64_t read = 0;
@@ -241,7 +249,7 @@ struct ClientCancel {
 
 using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick,
                                   HostStalled, Submit, ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded,
-                                  DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp, Touched>;
+                                  DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp, Touched, DataLink>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------

@@ -314,6 +314,9 @@ void Prefill::prepare(Request& r, TimePoint now, Actions& out) {
   if (!r.alone && !peers().has(r.decode.node, r.decode.instance))
     return fail(r, {RequestStage::accept, Reason::peer_lost, true},
                 "decode node " + r.decode.node + " is not in the cluster", out);
+  if (const std::string why = r.alone ? "" : refused_links_.why(r.decode.instance); !why.empty())
+    return fail(r, {RequestStage::accept, Reason::peer_lost, true},
+                "no data connection to decode node " + r.decode.node + ": " + why, out);
   handover::offer(r, now, out);
   disk_.hit(shelf_->pool, r.reusable_hashes());
   // Pins the blocks that are here now. The match is repeated when computing starts, and may then be longer.

@@ -71,6 +71,11 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
     on_received(*received, now, out);
   } else if (const auto* error = std::get_if<HostError>(&event)) {
     last_error_.note(error->what);
+  } else if (const auto* link = std::get_if<DataLink>(&event)) {
+    const bool is_peer = peers_.has(link->node, link->instance);
+    if (is_peer) refused_links_.take(*link);
+    if (is_peer && !link->refusal.empty())
+      last_error_.note("data connection to " + link->node + " refused: " + link->refusal);
   } else if (const auto* lost = std::get_if<PeerLost>(&event)) {
     if (lost->node == kConductor) {
       if (lost->instance == registration_.conductor()) lose_conductor(now, out);
@@ -272,6 +277,7 @@ void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   lender_.drop(peer.instance);
   peers_.forget(peer.name, peer.instance);
   if (demoter_) demoter_->drop(peer.instance);
+  refused_links_.erase(peer.instance);
   on_peer_gone(peer, now, out);
 }
 

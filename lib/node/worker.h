@@ -25,6 +25,7 @@
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/peers.h"
+#include "node/refused_links.h"
 #include "node/registration.h"
 #include "node/shelf.h"
 #include "sched/cost.h"
@@ -130,6 +131,7 @@ class Worker : public Machine, protected BlockSource {
   BlockReads reads_;
   bool draining_ = false;
   LastError last_error_;
+  RefusedLinks refused_links_;
 
  private:
   void on_received(const Received& event, TimePoint now, Actions& out);

@@ -374,6 +374,28 @@ class Stops(unittest.TestCase):
             errors = lambda: [node["last_error"] for node in c.cluster()["nodes"]]
             until(lambda: any("refused: " in e and "tcp_seal on" in e for e in errors()), 60, "the error in ps")
 
+    def test_nodes_without_a_common_transport_are_named_and_not_used(self):
+        with Cluster(roles=["conductor"]) as c:
+            c.start("p0", "--transport", "tcp")
+            c.start("d0", "--transport", "shm")
+            c.wait_nodes()
+            for name, other in (("p0", "d0"), ("d0", "p0")):
+                log = c.processes[name].text
+                until(lambda: f"no data connection can be made peer={other} " in log(), 60, "the warning")
+                self.assertIn("MC2110 transport-unusable: no transport reaches it: ", log())
+            errors = lambda: [node["last_error"] for node in c.cluster()["nodes"]]
+            until(lambda: all("MC2110" in e for e in errors()), 60, "the error in ps")
+            began = time.monotonic()
+            status, _, body = c.request("POST", "/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 2})
+            self.assertEqual(status, 503)
+            why = "no data connection to decode node d0: MC2110 transport-unusable: no transport reaches it: "
+            self.assertIn(why, body.decode())
+            self.assertLess(time.monotonic() - began, 7)  # the hand-over that is never announced takes 8 s
+            # A node that both reach serves.
+            c.start("d1", "--transport", "tcp")
+            body = {"prompt": [5, 6, 7], "max_tokens": 2}
+            until(lambda: c.request("POST", "/v1/completions", body)[0] == 200, 60, "an answer of d1")
+
     def test_a_node_that_other_hosts_cannot_reach_is_warned_about(self):
         with Cluster() as c:
             key = os.path.join(c.dir, "cluster.key")

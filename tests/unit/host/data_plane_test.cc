@@ -20,12 +20,12 @@ struct Plane {
   mem::SharedBuffer pool;
   std::unique_ptr<DataPlane> plane;
   InstanceId instance{};
-  explicit Plane(uint8_t id) {
+  explicit Plane(uint8_t id, const std::string& transport = "tcp") {
     instance.bytes.fill(id);
     auto made = mem::SharedBuffer::create(kPool);
     REQUIRE_OK(made);
     pool = std::move(*made);
-    xfer::Options options{.name = "n" + std::to_string(id), .instance = instance, .transport = "tcp"};
+    xfer::Options options{.name = "n" + std::to_string(id), .instance = instance, .transport = transport};
     options.tcp_streams = 1;
     options.insecure = true;
     auto opened = DataPlane::open(options, pool);
@@ -48,6 +48,17 @@ struct Plane {
     }
   }
 };
+
+/// The next news of a link, within 20 s.
+node::DataLink next_link(Plane& at) {
+  const TimePoint end = SystemClock::instance().now() + 20s;
+  for (;;) {
+    while (auto event = at.plane->next())
+      if (const auto* link = std::get_if<node::DataLink>(&*event)) return *link;
+    REQUIRE(SystemClock::instance().now() < end);
+    (void)wait_fd(at.plane->event_fd(), POLLIN, SystemClock::instance().now() + 50ms);
+  }
+}
 
 /// A machine that wants nothing: the tasks of the test ask for what happens.
 struct Silent final : node::Machine {
@@ -142,4 +153,15 @@ static bool reads_after_its_callers_frame() {
 TEST_CASE("host/data_plane: a read that waits for its connection finds its page when the caller's frame is gone") {
   int rounds = 1;
   while (!reads_after_its_callers_frame()) REQUIRE(++rounds <= 100);
+}
+
+TEST_CASE("host/data_plane: two nodes without a common transport both learn that they have none") {
+  Plane a(1, "tcp"), b(2, "shm");
+  a.plane->set_peers({b.peer()});
+  b.plane->set_peers({a.peer()});
+  for (auto [at, other] : {std::pair{&a, "n2"}, std::pair{&b, "n1"}}) {
+    const node::DataLink link = next_link(*at);
+    CHECK(link.node == other);
+    CHECK(link.refusal.find("MC2110 transport-unusable: no transport reaches it: ") == 0);
+  }
 }

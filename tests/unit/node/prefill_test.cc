@@ -257,6 +257,27 @@ TEST_CASE("node/prefill: a decode node that does not come back into sight fails 
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/prefill: a decode node without a data connection is offered nothing until the connection is up") {
+  PrefillBench b(10);
+  b.give(DataLink{"d0", instance(2), "no transport reaches it: tcp: not enabled"});
+  CHECK(b.machine.load().last_error == "data connection to d0 refused: no transport reaches it: tcp: not enabled");
+  const Actions out = b.start(spec_of("r", ids_of(1, 100)));
+  CHECK(sent<wire::KvOffer>(out, "d0").empty());
+  const auto failed = sent<wire::Failed>(out, std::string(kConductor));
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].retryable);
+  CHECK(failed[0].stage == "accept");  // so the pair is at fault, and its breaker counts
+  CHECK(failed[0].message == "no data connection to decode node d0: no transport reaches it: tcp: not enabled");
+  b.give(DataLink{"d0", instance(2), ""});
+  CHECK(sent<wire::KvOffer>(b.start(spec_of("s", ids_of(1, 100))), "d0").size() == 1);
+}
+
+TEST_CASE("node/prefill: a link to an instance that is no peer is not kept") {
+  PrefillBench b(10);
+  b.give(DataLink{"d0", instance(77), "no transport reaches it"});
+  CHECK(b.machine.load().last_error.empty());
+}
+
 TEST_CASE("node/prefill: only the chosen decode node may accept, refuse, finish or cancel a request") {
   PrefillBench b(10);
   b.start(spec_of("r", ids_of(1, 100)));
