@@ -8,6 +8,7 @@
 #include "base/fd.h"
 #include "ctl/ctl.h"
 #include "host/conductor_process.h"
+#include "verbs/client_key.h"
 
 namespace mc::verbs {
 namespace {
@@ -53,8 +54,8 @@ Error no_blocks(const Json& explained) {
   if (tokens < block_tokens)
     return user_error(
         err::kBadValue,
-        "the prompt of " + std::to_string(tokens) + " tokens fills no block of " + std::to_string(block_tokens), "-f",
-        "only full blocks are shared: give a longer prompt");
+        "the prompt of " + std::to_string(tokens) + " tokens fills no block of " + std::to_string(block_tokens),
+        "the prompt", "only full blocks are shared: give a longer prompt");
   return user_error(err::kNoPrefill, "no prefill or decode node has joined, and only they can name the " +
                                          std::to_string(tokens / block_tokens) + " blocks of the prompt (" +
                                          std::string(explained["reason"].as_string()) + ")");
@@ -69,19 +70,26 @@ Result<Json> answered_json(const BlockDoor& door, const http::Response& response
                     "compare the versions of the conductor and of this program");
 }
 
-Result<BlockDoor> conductor_door(Duration time) {
+Result<BlockDoor> conductor_door(const cli::Args& args, Duration time) {
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
-  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket),
-                 {},
-                 time,
+  MC_TRY(headers, api_key_headers(args));
+  BlockDoor door{"unix:" + directory + "/" + std::string(host::kOperatorsSocket), std::move(headers), time,
                  "start the conductor, or set MCT_RUN_DIR to its run directory"};
   door.headers.push_back({"Content-Type", "application/json"});
   door.headers.push_back({"x-mc-deadline-ms", std::to_string(std::max<int64_t>(1, time / 1ms))});
   return door;
 }
 
+Result<http::Response> call_conductor(const BlockDoor& conductor, const std::string& path, std::string body) {
+  auto response = conductor.call(http::Method::post, path, std::move(body));
+  if (response || response.error().mc != err::kUnauthorized) return response;
+  Error error = std::move(response).error();
+  error.next = "the prompt is computed for a tenant: send its key with --api-key-file FILE, or with MCT_API_KEY";
+  return error;
+}
+
 Result<AskedPrompt> explain_prompt(const BlockDoor& conductor, const Json& request) {
-  MC_TRY(response, conductor.call(http::Method::post, "/admin/explain", request.dump()));
+  MC_TRY(response, call_conductor(conductor, "/admin/explain", request.dump()));
   MC_TRY(json, answered_json(conductor, response));
   AskedPrompt prompt;
   const Json& hashes = json["block_hashes"];
@@ -102,7 +110,7 @@ Result<AskedPrompt> explain_prompt(const BlockDoor& conductor, const Json& reque
 
 Result<Json> tokenize_prompt(const BlockDoor& conductor, Json request) {
   request.set("add_generation_prompt", false);
-  MC_TRY(response, conductor.call(http::Method::post, "/tokenize", request.dump()));
+  MC_TRY(response, call_conductor(conductor, "/tokenize", request.dump()));
   MC_TRY(json, answered_json(conductor, response));
   Json ids = json["tokens"];
   if (!ids.is_array() || ids.size() == 0)
@@ -119,8 +127,8 @@ Result<AskedPrompt> explain_whole(const BlockDoor& conductor, Json& request) {
 }
 
 Result<Json> prompt_request(const cli::Args& args, const BlockDoor& conductor) {
-  if (!args.present(flags::kChainFile) &&
-      (!args.present(flags::kChainSystem) || args.text(flags::kChainChat) != "none"))
+  const bool has_system = args.present(flags::kChainSystem);
+  if (!args.present(flags::kChainFile) && (!has_system || args.text(flags::kChainChat) != "none"))
     return user_error(err::kUsage, "no prompt is given", "mc-cache " + std::string(args.verb()),
                       "give the prompt with -f FILE (- is stdin), or a system message with --system TEXT");
   Result<std::string> text = std::string();

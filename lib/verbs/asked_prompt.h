@@ -38,8 +38,11 @@ inline constexpr Flag kChainSystem{.name = "system",
 
 namespace mc::verbs {
 
-/// The operators' socket of this run directory's conductor, which needs no key.
-Result<BlockDoor> conductor_door(Duration time);
+/// The operators' socket of this run directory's conductor. Its pages need no key there, and its models need the key
+/// of a tenant where there are tenants, so the API key of `args` is sent.
+Result<BlockDoor> conductor_door(const cli::Args& args, Duration time);
+/// Asks the conductor. Where it wants a key, the error names the flags with which this verb sends one.
+Result<http::Response> call_conductor(const BlockDoor& conductor, const std::string& path, std::string body);
 /// The JSON of an answer; MC2102 where it is none.
 Result<Json> answered_json(const BlockDoor& door, const http::Response& response);
 /// The token ids of a text, or of messages in the form that the model's chat template gives them. The template's

@@ -1,5 +1,6 @@
 #include "verbs/client_key.h"
 
+#include <initializer_list>
 #include <utility>
 
 #include "base/assert.h"
@@ -10,9 +11,12 @@
 
 namespace mc::verbs {
 
-Result<http::Headers> key_headers(const cli::Args& args) {
+namespace {
+
+/// The header from the first of the files that is given, else from --api-key.
+Result<http::Headers> headers_from(const cli::Args& args, std::initializer_list<const Flag*> files) {
   const auto bearer = [](const std::string& key) { return http::Headers{{"Authorization", "Bearer " + key}}; };
-  for (const Flag* flag : {&flags::kAdminKeyFile, &flags::kApiKeyFile}) {
+  for (const Flag* flag : files) {
     if (!args.has(*flag) || !args.present(*flag)) continue;
     MC_TRY(key, door::read_bearer_key(args.text(*flag), "--" + std::string(flag->name)));
     MC_ASSERT(door::is_bearer_key(key));
@@ -24,6 +28,16 @@ Result<http::Headers> key_headers(const cli::Args& args) {
     log_warn("--api-key shows in the process list of every user; use " +
              std::string(args.has(flags::kApiKeyFile) ? "--api-key-file or MCT_API_KEY" : "MCT_API_KEY"));
   return bearer(args.text(flags::kApiKey));
+}
+
+}  // namespace
+
+Result<http::Headers> key_headers(const cli::Args& args) {
+  return headers_from(args, {&flags::kAdminKeyFile, &flags::kApiKeyFile});
+}
+
+Result<http::Headers> api_key_headers(const cli::Args& args) {
+  return headers_from(args, {&flags::kApiKeyFile});
 }
 
 Error with_key_advice(const cli::Args& args, Error error, std::string_view door) {

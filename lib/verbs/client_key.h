@@ -23,6 +23,9 @@ namespace mc::verbs {
 /// "Authorization: Bearer KEY" from --admin-key-file (where the verb has it), --api-key-file or --api-key; no header
 /// without any of them. A key given as an argument is warned about.
 Result<http::Headers> key_headers(const cli::Args& args);
+/// The key of a tenant alone, from --api-key-file or --api-key: for the conductor in a verb whose admin key is that of
+/// nodes.
+Result<http::Headers> api_key_headers(const cli::Args& args);
 
 /// The error of a server. If the server wanted a key, the next step names the flags with which this verb sends one, and
 /// the door that needs none.

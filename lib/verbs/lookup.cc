@@ -30,7 +30,7 @@ Result<std::vector<BlockHash>> asked_blocks(const cli::Args& args, Duration time
     out.push_back(BlockHash{*Id128::from_hex(text)});
   }
   if (!has_prompt) return out;
-  MC_TRY(conductor, conductor_door(time));
+  MC_TRY(conductor, conductor_door(args, time));
   MC_TRY(request, prompt_request(args, conductor));
   MC_TRY(prompt, explain_whole(conductor, request));
   return prompt.hashes;

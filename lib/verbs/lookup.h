@@ -9,7 +9,7 @@ namespace mc::verbs {
 
 inline constexpr const Flag* kLookupFlags[] = {&flags::kChainFile,  &flags::kChainChat,     &flags::kChainSystem,
                                                &flags::kChainModel, &flags::kBlocksTimeout, &flags::kAdminKeyFile,
-                                               &flags::kApiKey,     &flags::kJson};
+                                               &flags::kApiKeyFile, &flags::kApiKey,        &flags::kJson};
 
 /// Asks the node for the blocks HASH..., or for those of a prompt. Exit 1 when it lacks one.
 Result<int> look_up_blocks(const cli::Args& args);

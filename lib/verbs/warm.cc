@@ -22,10 +22,10 @@ namespace {
 constexpr Duration kLookInterval = 50ms;
 
 /// Computes the prompt, and waits until the conductor has learnt who holds its blocks.
-Result<AskedPrompt> compute(const BlockDoor& conductor, Json request, Duration time) {
+Result<AskedPrompt> compute(const cli::Args& args, const BlockDoor& conductor, Json request, Duration time) {
   const TimePoint deadline = SystemClock::instance().now() + time;
   MC_TRY(prompt, explain_whole(conductor, request));
-  if (prompt.holders.empty()) MC_CHECK(conductor.call(http::Method::post, "/v1/completions", request.dump()));
+  if (prompt.holders.empty()) MC_CHECK(call_conductor(conductor, "/v1/completions", request.dump()));
   while (prompt.holders.empty()) {
     const Duration left = deadline - SystemClock::instance().now();
     if (left <= 0s)
@@ -34,7 +34,7 @@ Result<AskedPrompt> compute(const BlockDoor& conductor, Json request, Duration t
                         "the conductor's index", "raise --timeout, or give the nodes more memory");
     // Each look makes the conductor hash the whole prompt, and there is no event to wait for.
     (void)::poll(nullptr, 0, static_cast<int>(std::min<Duration>(kLookInterval, left) / 1ms));
-    MC_TRY(door, conductor_door(left));
+    MC_TRY(door, conductor_door(args, left));
     MC_TRY(again, explain_prompt(door, request));
     prompt = std::move(again);
   }
@@ -126,9 +126,9 @@ Result<void> print(const cli::Args& args, const AskedPrompt& prompt, const Warme
 
 Result<int> warm_node(const cli::Args& args) {
   const Duration time = args.duration(flags::kBlocksTimeout);
-  MC_TRY(conductor, conductor_door(time));
+  MC_TRY(conductor, conductor_door(args, time));
   MC_TRY(request, prompt_request(args, conductor));
-  MC_TRY(prompt, compute(conductor, request, time));
+  MC_TRY(prompt, compute(args, conductor, request, time));
   MC_TRY(targets, targets_of(args, conductor, prompt));
   Mover mover(args, prompt);
   int exit_code = 0;

@@ -151,6 +151,21 @@ class Tenants(unittest.TestCase):
             until(lambda: "not reloaded" in c.processes["conductor"].text(), 60, "the log says so")
             self.assertEqual(c.request("GET", "/version", headers=bearer("sk-small-9"))[0], 200)
 
+    def test_the_prompt_of_a_warm_belongs_to_the_tenant_whose_key_is_given(self):
+        keys, text = self.write("keys.toml", KEYS), self.write("prompt.txt", "word " * 200)
+        key = self.write("key", "sk-operator-1\n")
+        with Cluster("1p1d1c", conductor=["--api-keys", keys]) as c:
+            code, _, err = run("mc-cache", "warm", "c0", "-f", text, env=c.env)
+            self.assertNotEqual(code, 0)
+            self.assertIn("send its key with --api-key-file FILE", err)
+            code, _, err = run("mc-cache", "warm", "c0", "-f", text, "--api-key-file", key, env=c.env)
+            self.assertEqual(code, 0, err)
+            for name, held in (("sk-operator-1", True), ("sk-small-1", False)):
+                env = dict(c.env, MCT_API_KEY=name)
+                code, out, err = run("mc-cache", "lookup", "c0", "-f", text, "--json", env=env)
+                self.assertEqual(code, 0 if held else 1, err)
+                self.assertEqual(json.loads(out)["held"] > 0, held, name)
+
     def test_key_files_that_are_wrong_are_refused_by_line_and_ones_others_may_read_by_mode(self):
         for text, what in (
             ("[tenant.a]\nweight = 1\n", "tenant a has no keys"),
