@@ -9,6 +9,7 @@
 #include "ctl/ctl.h"
 #include "host/conductor_process.h"
 #include "verbs/client_key.h"
+#include "verbs/text_input.h"
 
 namespace mc::verbs {
 namespace {
@@ -137,6 +138,8 @@ Result<Json> prompt_request(const cli::Args& args, const BlockDoor& conductor) {
     text = path == "-" ? read_to_end(0, kPromptBytesMax) : read_file(path, kPromptBytesMax);
   }
   if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
+  MC_CHECK(check_text(*text, "-f"));
+  if (has_system) MC_CHECK(check_text(args.text(flags::kChainSystem), "--system"));
   MC_TRY(messages, messages_of(args, *text));
   Json named = Json::object();
   if (args.present(flags::kChainModel)) named.set("model", args.text(flags::kChainModel));

@@ -24,6 +24,7 @@
 #include "verbs/operators.h"
 #include "verbs/request_text.h"
 #include "verbs/store_verbs.h"
+#include "verbs/text_input.h"
 #include "verbs/top.h"
 #include "wire/codec.h"
 
@@ -251,6 +252,8 @@ Result<int> ask_model(const cli::Args& args) {
   else
     text = args.positional("TEXT").front();
   if (!text) return as_user_error(err::kFileAccess, std::move(text).error());
+  MC_CHECK(check_text(*text, args.present(flags::kQuestionFile) ? "-f" : "TEXT"));
+  if (args.present(flags::kSystem)) MC_CHECK(check_text(args.text(flags::kSystem), "--system"));
   Json messages = Json::array();
   if (args.present(flags::kSystem))
     messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kSystem)}}));
@@ -265,6 +268,7 @@ Result<int> ask_model(const cli::Args& args) {
 Result<int> explain(const cli::Args& args) {
   if (args.present(flags::kRequestFile) == args.given(flags::kPromptText))
     return user_error(err::kUsage, "give a prompt with -p TEXT, or the request with -f FILE (- is stdin)", "-p");
+  MC_CHECK(check_text(args.text(flags::kPromptText), "-p"));
   Result<std::string> body = Json::object({{"prompt", args.text(flags::kPromptText)}}).dump();
   if (args.present(flags::kRequestFile)) body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
   if (!body) return as_user_error(err::kFileAccess, std::move(body).error());

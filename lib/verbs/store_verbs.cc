@@ -18,6 +18,7 @@
 #include "verbs/cache_list.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
+#include "verbs/text_input.h"
 
 namespace mc {
 
@@ -56,10 +57,12 @@ Result<std::unique_ptr<StoreClient>> open_store(const cli::Args& args, bool read
 /// An empty key would name all keys. The node refuses what is longer.
 Result<void> check_keys(const cli::Args& args) {
   for (const char* name : {"KEY", "TO"})
-    for (const std::string& key : args.positional(name))
+    for (const std::string& key : args.positional(name)) {
+      MC_CHECK(check_text(key, name));
       if (key.empty())
         return user_error(err::kBadValue, "the key is empty", name,
                           "a key is 1 to 1024 bytes of text, such as notes/today; mc-cache ls NODE --keys lists them");
+    }
   return {};
 }
 

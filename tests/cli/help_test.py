@@ -246,6 +246,28 @@ class Refusals(unittest.TestCase):
         for shape in ("2x", "p", "0p0d", "1p", "1d", "1p1p1d", "999p1d", "1p1d "):
             self.refused("MC1002", 2, "mc-conductor", "--local", shape, "--print-commands")
 
+    def test_text_that_is_not_utf8_is_refused_before_anything_is_asked(self):
+        if not {"mc-conductor", "mc-cache"} <= set(TOOLS):
+            self.skipTest("not all tools are built")
+        bad = "caf\udce9"  # the byte e9
+        with tempfile.NamedTemporaryFile(prefix="mct-help-") as file:
+            file.write(b"caf\xe9")
+            file.flush()
+            for words, where in (
+                (["mc-conductor", "ask", bad], "TEXT"),
+                (["mc-conductor", "ask", "-f", file.name], "-f"),
+                (["mc-conductor", "ask", "--system", bad, "hello"], "--system"),
+                (["mc-conductor", "explain", "-p", bad], "-p"),
+                (["mc-cache", "warm", "c0", "-f", file.name], "-f"),
+                (["mc-cache", "warm", "c0", "--system", bad], "--system"),
+                (["mc-cache", "lookup", "c0", "-f", file.name], "-f"),
+                (["mc-cache", "put", "c0", bad, file.name], "KEY"),
+                (["mc-cache", "copy", "c0", "a", bad], "TO"),
+            ):
+                err = self.refused("MC1004", 2, *words)
+                self.assertIn("not valid UTF-8 at byte 3", err, words)
+                self.assertIn("where: " + where, err, words)
+
     def test_what_admission_does_not_look_at_is_refused_and_so_are_values_out_of_range(self):
         if "mc-conductor" not in TOOLS:
             self.skipTest("mc-conductor is not built")
