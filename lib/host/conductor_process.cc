@@ -122,7 +122,8 @@ class ConductorProcess {
 
   Result<int> print_commands() {
     if (!local_) return user_error(err::kUsage, "--print-commands shows what --local would run; give --local");
-    std::fputs(local_->command_lines(args_.list(flags::kListen).front()).c_str(), stdout);
+    MC_TRY(control, ctl::resolve_endpoint(args_.list(flags::kListen).front(), from_environment));
+    std::fputs(local_->command_lines(control.text()).c_str(), stdout);
     return 0;
   }
 

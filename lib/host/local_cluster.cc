@@ -1,11 +1,14 @@
 #include "host/local_cluster.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "base/assert.h"
 #include "base/errors.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
+#include "host/disk_flags.h"
 #include "host/signals.h"
 #include "host/transfer_flags.h"
 #include "mem/mem.h"
@@ -48,7 +51,7 @@ Result<LocalCluster> LocalCluster::open(const cli::Args& args) {
   return LocalCluster(args, shape);
 }
 
-std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& control) const {
+std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& control, RunBy run_by) const {
   MC_ASSERT(!control.empty());
   std::vector<Command> out;
   const int workers = std::max(1, shape_.prefill + shape_.decode + shape_.cache);
@@ -59,7 +62,12 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
       const auto put = [&](std::initializer_list<std::string> words) { c.words.insert(c.words.end(), words); };
       put({"--name", c.name, "--conductor", control});
       put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
-      put({"--log-format", args_.text(flags::kLogFormat), "--die-with-parent"});
+      put({"--log-format", args_.text(flags::kLogFormat)});
+      if (run_by == RunBy::conductor) put({"--die-with-parent"});
+      // A folder takes one node. The flag of the environment names one folder, and all workers inherit it.
+      const char* ssd = std::getenv(env_name(flags::kSsd.name).c_str());
+      if (const auto place = parse_ssd(ssd ? ssd : ""); place)
+        put({"--ssd", place->directory + "/" + c.name + ":" + std::to_string(place->bytes)});
       if (args_.given(flags::kLeaseBy)) put({"--lease-by", args_.text(flags::kLeaseBy)});
       if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
       if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});
@@ -94,11 +102,27 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
   return out;
 }
 
+namespace {
+
+/// A word that a POSIX shell reads as it is, in quotes where it would read another.
+std::string for_shell(const std::string& word) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
+  };
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
 std::string LocalCluster::command_lines(const std::string& control) const {
   std::string out;
-  for (const auto& command : commands(control)) {
+  for (const auto& command : commands(control, RunBy::operator_)) {
     std::string line;
-    for (const auto& word : command.words) line += (line.empty() ? "" : " ") + word;
+    for (const auto& word : command.words) line += (line.empty() ? "" : " ") + for_shell(word);
     out += line + "\n";
   }
   return out;
@@ -107,7 +131,7 @@ std::string LocalCluster::command_lines(const std::string& control) const {
 Result<void> LocalCluster::check(const std::string& control) const {
   Signals::let_through();  // no loop reads signals yet: ^C ends this process, and the child with it
   std::string last;
-  for (Command command : commands(control)) {
+  for (Command command : commands(control, RunBy::conductor)) {
     if (command.words[0] == last) continue;
     last = command.words[0];
     command.words.insert(command.words.end(), {"--check", "--http", "127.0.0.1:0"});
@@ -125,7 +149,8 @@ Result<void> LocalCluster::check(const std::string& control) const {
 }
 
 Result<void> LocalCluster::start(const std::string& control) {
-  for (const auto& command : commands(control)) MC_CHECK(children_->start(command.name, command.words));
+  for (const auto& command : commands(control, RunBy::conductor))
+    MC_CHECK(children_->start(command.name, command.words));
   return {};
 }
 

@@ -45,7 +45,8 @@ class LocalCluster {
       : args_(args), shape_(shape), children_(std::make_unique<Children>()) {}
   /// Memory is divided among the nodes: 80 % of the free memory among the nodes that hold the model, which take less
   /// when the model is small, and to each cache an equal part of a quarter, at most 1 GiB.
-  std::vector<Command> commands(const std::string& control) const;
+  enum class RunBy : uint8_t { conductor, operator_ };  // a command that an operator runs outlives its parent
+  std::vector<Command> commands(const std::string& control, RunBy run_by) const;
 
   const cli::Args& args_;
   LocalShape shape_;

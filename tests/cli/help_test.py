@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import tempfile
@@ -245,6 +246,20 @@ class Refusals(unittest.TestCase):
             self.skipTest("mc-conductor is not built")
         for shape in ("2x", "p", "0p0d", "1p", "1d", "1p1p1d", "999p1d", "1p1d "):
             self.refused("MC1002", 2, "mc-conductor", "--local", shape, "--print-commands")
+
+    def test_the_commands_of_a_local_cluster_can_be_pasted(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        with tempfile.TemporaryDirectory(prefix="mct-$HOME-") as folder:
+            env = dict(os.environ, MCT_RUN_DIR=folder, MCT_SSD=folder + "/kv:1GiB")
+            words = ["mc-conductor", "--local", "1p1d1c", "--print-commands"]
+            code, out, err = cluster.run(*words, env=env)
+            self.assertEqual(code, 0, err)
+            for name, line in zip(("p0", "d0", "c0"), out.decode().splitlines(), strict=True):
+                words = shlex.split(line)
+                self.assertEqual(words[words.index("--conductor") + 1], f"ipc://{folder}/conductor")
+                self.assertEqual(words[words.index("--ssd") + 1], f"{folder}/kv/{name}:{1 << 30}")
+                self.assertNotIn("--die-with-parent", words)
 
     def test_text_that_is_not_utf8_is_refused_before_anything_is_asked(self):
         if not {"mc-conductor", "mc-cache"} <= set(TOOLS):
