@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/assert.h"
@@ -99,8 +100,9 @@ std::string report_text(const Report& report) {
   for (const auto& damage : found.damaged)
     out += std::string(report.repaired ? "dropped  " : "damaged  ") + damage.id.hex() + "  " + damage.what + "\n";
   for (const auto& [layout, count] : found.layouts) out += std::to_string(count) + " blocks of " + layout + "\n";
-  return out + std::to_string(found.blocks) + " blocks, " + human_bytes(found.bytes) + ", " +
-         std::to_string(found.damaged.size()) + (report.repaired ? " dropped" : " damaged") + "\n";
+  return out + std::to_string(found.blocks) + (found.blocks == 1 ? " block, " : " blocks, ") +
+         human_bytes(found.bytes) + ", " + std::to_string(found.damaged.size()) +
+         (report.repaired ? " dropped" : " damaged") + "\n";
 }
 
 /// Names of values come from clients, so control characters are shown as escapes.
@@ -113,8 +115,8 @@ std::string report_text(const host::ValueFindings& found) {
     out += (dropped ? "dropped  " : "damaged  ") + show_controls(name) + ", record " + std::to_string(damage.record) +
            "  " + damage.what + "\n";
   }
-  return out + std::to_string(found.values) + " values, " + human_bytes(found.bytes) + ", " +
-         std::to_string(found.damaged.size()) + " damaged" +
+  return out + std::to_string(found.values) + (found.values == 1 ? " value, " : " values, ") +
+         human_bytes(found.bytes) + ", " + std::to_string(found.damaged.size()) + " damaged" +
          (found.dropped > 0 ? ", " + std::to_string(found.dropped) + " of them dropped" : "") + "\n";
 }
 
@@ -188,6 +190,12 @@ Result<host::ValueFindings> check_values_in(const std::string& directory, bool r
 Result<int> fsck_store(const cli::Args& args) {
   const std::string directory = args.positional_one("DIR");
   const std::string values = directory + "/" + std::string(host::kValuesFolder);
+  std::error_code unreadable;
+  (void)std::filesystem::directory_iterator(directory, unreadable);
+  if (unreadable)
+    return user_error(err::kFileAccess, directory + ": " + unreadable.message(), "DIR",
+                      unreadable == std::errc::permission_denied ? "run as the user of the node that wrote it"
+                                                                 : "name the directory of a node's --ssd DIR:SIZE");
   // A store that is opened where none is would be made.
   if (!host::has_store(directory))
     return user_error(err::kFileAccess, directory + " has no block store", "DIR",

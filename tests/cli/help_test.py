@@ -283,6 +283,20 @@ class Refusals(unittest.TestCase):
                 self.assertIn("not valid UTF-8 at byte 3", err, words)
                 self.assertIn("where: " + where, err, words)
 
+    def test_a_store_that_cannot_be_read_is_not_called_absent(self):
+        if "mc-cache" not in TOOLS:
+            self.skipTest("mc-cache is not built")
+        with tempfile.TemporaryDirectory(prefix="mct-help-") as folder:
+            self.assertIn("No such file or directory", self.refused("MC5005", 1, "mc-cache", "fsck", folder + "/none"))
+            self.assertIn("has no block store", self.refused("MC5005", 1, "mc-cache", "fsck", folder))
+            os.chmod(folder, 0)
+            other = {"user": 65534} if os.geteuid() == 0 else {}
+            words = [cluster.program("mc-cache"), "fsck", folder]
+            done = subprocess.run(words, cwd="/", capture_output=True, text=True, timeout=60, **other)
+            os.chmod(folder, 0o700)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("Permission denied", done.stderr)
+
     def test_what_admission_does_not_look_at_is_refused_and_so_are_values_out_of_range(self):
         if "mc-conductor" not in TOOLS:
             self.skipTest("mc-conductor is not built")
