@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "node/node.h"
 #include "product/metric_names.h"
 
@@ -104,6 +105,9 @@ std::string help_topic(std::string_view topic) {
   for (const node::ReasonGroup& group : node::reason_groups())
     for (const node::ReasonWord& row : group.words)
       if (row.word == topic) out += std::string(group.title) + "\n" + lines(row);
+  // The code of an HTTP answer, which several errors can have.
+  for (const ErrorInfo& info : error_table())
+    if (!topic.empty() && info.openai_code == topic) out += explain_error(info);
   return out;
 }
 

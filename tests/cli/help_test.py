@@ -297,6 +297,12 @@ class Refusals(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("Permission denied", done.stderr)
 
+    def test_help_explains_the_codes_of_http_errors(self):
+        if "mc-conductor" not in TOOLS:
+            self.skipTest("mc-conductor is not built")
+        for code, number in (("not_admin", "MC4026"), ("foreign_site", "MC4027"), ("invalid_value", "MC4002")):
+            self.assertIn(number, text_of("mc-conductor", "help", code))
+
     def test_what_admission_does_not_look_at_is_refused_and_so_are_values_out_of_range(self):
         if "mc-conductor" not in TOOLS:
             self.skipTest("mc-conductor is not built")
