@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -45,6 +46,32 @@ class Disk(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("MC5005", str(err))
         self.assertEqual(os.listdir(inside), [])
+
+    def on_a_full_disk(self, *words):
+        """(exit code, error text, files left) of a command in a file system of 4 MiB."""
+        script = 'mount -t tmpfs -o size=4m none "$0" && cd "$0" && { "$@"; echo "code $?"; find . -mindepth 1; }'
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, self.folder, *words], capture_output=True, text=True, timeout=300
+        )
+        said, mounted, after = done.stdout.partition("code ")
+        if not mounted:
+            self.skipTest("no file system can be mounted: " + done.stderr.strip())
+        code, *left = after.splitlines()
+        return "code " + code, said + done.stderr, left
+
+    def test_a_full_disk_is_an_error_with_a_number_and_leaves_no_folder(self):
+        words = [cluster.program("mc-bench"), "disk", ".", "--size", "64MiB", "-t", "50ms"]
+        code, err, left = self.on_a_full_disk(*words)
+        self.assertEqual((code, left), ("code 1", []), err)
+        self.assertIn("MC5004", err)
+        self.assertIn("mc-bench-disk", err)
+
+    def test_a_model_that_does_not_fit_names_its_file_and_leaves_no_part_of_it(self):
+        code, err, left = self.on_a_full_disk(cluster.program("mc-bench"), "mkmodel", "--hidden", "512", "-o", "m")
+        self.assertEqual(code, "code 1", err)
+        self.assertIn("MC5004", err)
+        self.assertIn("m/model.safetensors", err)
+        self.assertEqual([path for path in left if path.endswith(".part")], [])
 
     def test_wrong_words_are_named(self):
         for words, part in (

@@ -293,7 +293,12 @@ Result<int> measure_disk(const cli::Args& args) {
                           }}));
   rows->fact("failed", 0);
   for (const DiskPoint& point : points) {
-    MC_TRY(row, point.op == "restart" ? measure_restart(point) : measure_flow(args, point, folder->path()));
+    auto measured = point.op == "restart" ? measure_restart(point) : measure_flow(args, point, folder->path());
+    if (!measured) {
+      const err::Number number = measured.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess;
+      return as_user_error(number, within(folder->path(), std::move(measured).error()));
+    }
+    Json row = std::move(*measured);
     auto cells = disk_cells(point, row, against);
     MC_CHECK(rows->add(std::move(row), std::move(cells)));
     folder->clear("store");

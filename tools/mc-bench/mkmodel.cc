@@ -246,7 +246,8 @@ std::string_view stored_name(Dtype dtype) {
   }
 }
 
-Result<void> write_shard(const std::string& path, std::span<const TensorPlan> tensors, const Shape& s) {
+/// A safetensors file with those tensors.
+Result<void> write_file(int fd, std::span<const TensorPlan> tensors, const Shape& s) {
   Json header = Json::object({{"__metadata__", Json::object({{"format", "pt"}})}});
   uint64_t at = 0;
   for (const TensorPlan& tensor : tensors) {
@@ -260,13 +261,23 @@ Result<void> write_shard(const std::string& path, std::span<const TensorPlan> te
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
+  const uint64_t length = text.size();  // x86: little-endian as the format wants
+  MC_CHECK(write_all(fd, std::string_view(reinterpret_cast<const char*>(&length), 8)));
+  MC_CHECK(write_all(fd, text));
+  for (const TensorPlan& tensor : tensors) MC_CHECK(write_tensor(fd, tensor, s));
+  return {};
+}
+
+/// A file that cannot be written leaves nothing behind.
+Result<void> write_shard(const std::string& path, std::span<const TensorPlan> tensors, const Shape& s) {
   const std::string temporary = path + ".part";
   Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd) return as_user_error(err::kFileAccess, errno_error("open " + temporary));
-  const uint64_t length = text.size();  // x86: little-endian as the format wants
-  MC_CHECK(write_all(fd.get(), std::string_view(reinterpret_cast<const char*>(&length), 8)));
-  MC_CHECK(write_all(fd.get(), text));
-  for (const TensorPlan& tensor : tensors) MC_CHECK(write_tensor(fd.get(), tensor, s));
+  if (auto written = write_file(fd.get(), tensors, s); !written) {
+    (void)::unlink(temporary.c_str());
+    Error error = within(path, std::move(written).error());
+    return as_user_error(error.code == Code::no_space ? err::kDiskFull : err::kFileAccess, std::move(error));
+  }
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     return as_user_error(err::kFileAccess, errno_error("rename " + path));
   return {};
