@@ -17,7 +17,8 @@ inline constexpr Flag kUrl{
     .value = "URL",
     .help = "the conductor's HTTP address; replaces its socket in MCT_RUN_DIR; with tenants it needs a key"};
 inline constexpr Flag kAdminKey = with_default(kAdminKeyFile, "", "key of the operators' pages, for --url");
-inline constexpr Flag kVerbKeyFile = with_default(kApiKeyFile, "", "key of a tenant with admin = true, for --url");
+inline constexpr Flag kVerbKeyFile =
+    with_default(kApiKeyFile, "", "key of a tenant: for ask, and with admin = true for --url");
 
 }  // namespace mc::flags
 
