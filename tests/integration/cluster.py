@@ -334,12 +334,15 @@ class Cluster:
         raise AssertionError(f"the conductor did not answer: {err}")
 
     def metric(self, name, family, *labels):
-        """Sum of a metric's samples with all these labels (k="v") at one node's own /metrics."""
-        lines = self.socket_request("GET", "/metrics", node=self.node(name))[1].decode().splitlines()
-        lines = [line for line in lines if all(label in line for label in labels)]
-        values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == family]
-        assert values, f"{name} has no {family}"
-        return sum(values)
+        """Sum of a metric's samples with all these labels (k="v") at one node's own /metrics. The first page of a node
+        that has just started has no samples yet."""
+
+        def samples():
+            lines = self.socket_request("GET", "/metrics", node=self.node(name))[1].decode().splitlines()
+            lines = [line for line in lines if all(label in line for label in labels)]
+            return [float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == family]
+
+        return sum(until(samples, 60, f"{name} has {family}"))
 
     def leftovers(self):
         """Counts that are above 0 although nothing should be in use; empty when quiet."""
