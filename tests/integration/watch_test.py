@@ -110,7 +110,7 @@ class Watched(unittest.TestCase):
             for popen in everyone:
                 popen.send_signal(signal.SIGCONT)
             self.assertEqual(c.complete(prompt="Once", max_tokens=2)["usage"]["completion_tokens"], 2)
-            time.sleep(1)
+            c.wait_quiet()  # the conductor has heard both nodes again
             log = c.processes["conductor"].text()[len(before) :]
             self.assertNotIn("node left", log)
             self.assertNotIn("node lost", log)
