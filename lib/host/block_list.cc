@@ -115,6 +115,7 @@ void BlockListing::look_at_memory(const ListedNode& node) {
     while (shelf_ < node.shelves.size() && at_ >= node.shelves[shelf_]->pool.end_page()) ++shelf_, at_ = 0;
     if (shelf_ == node.shelves.size()) {
       sort_first(rows_, query_.limit, comes_first);
+      MC_ASSERT_LE(rows_.size(), query_.limit);
       phase_ = Phase::disk, at_ = 0, buckets_ = node.disk.blocks().buckets();
       return;
     }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "http/server.h"
@@ -49,6 +50,8 @@ http::Response answer_lookup(const http::Request& request, const kv::BlockTable&
     held += is_held, leading += is_leading;
     tiers.push(Json(wire::to_string(where)));
   }
+  MC_ASSERT_EQ(tiers.size(), hashes->size());
+  MC_ASSERT(leading <= held && held <= hashes->size());
   Json body = Json::object({{"blocks", hashes->size()}, {"held", held}, {"leading", leading}});
   body.set("tiers", std::move(tiers));
   return {.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = body.dump()};

@@ -38,13 +38,15 @@ ReplicaLinks::Answers ReplicaLinks::call_all(std::span<const Node> to, const wir
     const auto sent = hub_->request(link->second, wire::kReplicaCall, body, time, node.instance);
     out.back() = unreachable(node, sent ? "its answer was not waited for" : sent.error().what);
     if (!sent) continue;
-    waiting_[*sent];
+    const bool is_new = waiting_.try_emplace(*sent).second;
+    MC_ASSERT(is_new);  // the hub gives each request a number of its own
     asked.emplace(*sent, out.size() - 1);
   }
   bool is_enough = false;
   const auto take_answers = [&] {
     for (auto at = asked.begin(); at != asked.end();) {
       const auto waiting = waiting_.find(at->first);
+      MC_ASSERT(waiting != waiting_.end());  // this call alone removes its numbers
       std::optional<Result<wire::ReplicaAnswer>>& answer = waiting->second.answer;
       if (!answer) {
         ++at;
@@ -61,6 +63,7 @@ ReplicaLinks::Answers ReplicaLinks::call_all(std::span<const Node> to, const wir
   if (!answered_.wait_until(lock, until, take_answers))
     for (const auto& [number, index] : asked) out[index] = unreachable(to[index], "no answer came in time");
   for (const auto& [number, index] : asked) waiting_.erase(number);
+  MC_ASSERT_EQ(out.size(), to.size());
   return out;
 }
 

@@ -48,6 +48,8 @@ Damage damage_of(const wire::ValueRecord& record, std::string what, bool is_lost
 }
 
 ValueFindings Check::run() {
+  MC_ASSERT(ids_.empty() && records_.empty());  // a check runs once
+  MC_ASSERT(chunk_bytes_ > 0);
   std::vector<Id128> ids;
   store_.for_each([&](const Id128& id, uint32_t) {
     if (is_value_block(id)) (kind_of(id) == ValueBlock::record ? ids : chunks_).push_back(id);
@@ -56,6 +58,7 @@ ValueFindings Check::run() {
   ValueFindings findings;
   for (const Id128& id : ids) ids_.emplace(number_of(id), id), read_record(id, findings);
   for (const auto& [key, versions] : records_) {
+    MC_ASSERT(!versions.empty());
     const wire::ValueRecord& newest = versions.rbegin()->second;
     ++findings.values;
     findings.bytes += newest.bytes;
@@ -99,6 +102,7 @@ std::optional<Damage> Check::fault_of(const wire::ValueRecord& record) {
     if (get.code == Code::io) return damage_of(record, which + "cannot be read from the disk", false);
     if (get.code == Code::corrupt) return damage_of(record, which + "fails its checksum", true);
     if (get.code != Code::ok || get.bytes != bytes) return damage_of(record, which + "is missing", true);
+    MC_ASSERT_LE(get.bytes, get.room.size());
     crc = crc32c(get.room.first(get.bytes), crc);
   }
   if (crc == record.crc) return std::nullopt;
@@ -109,11 +113,13 @@ std::vector<Id128> Check::lost_blocks(const ValueFindings& findings) const {
   std::vector<Id128> out;
   std::set<uint64_t> lost;
   for (const Damage& damage : findings.damaged) {
+    MC_ASSERT(ids_.contains(damage.record));  // the findings are of this check
     if (!damage.is_lost) continue;
     out.push_back(ids_.at(damage.record));
     const auto versions = records_.find({damage.tenant, damage.name});
     if (versions == records_.end()) continue;
     for (const auto& [number, record] : versions->second) {
+      MC_ASSERT(ids_.contains(number));
       if (number > damage.record) break;
       out.push_back(ids_.at(number));
       lost.insert(record.data);
@@ -168,6 +174,7 @@ Result<ValueFindings> check_values(const OpenValues& open, uint64_t capacity_byt
   MC_TRY(repaired, open_values(open, capacity_bytes, store::Access::read_write));
   MC_CHECK(repaired->drop(blocks, store::Level::durable));
   for (const Damage& damage : findings.damaged) findings.dropped += damage.is_lost;
+  MC_ASSERT(findings.dropped > 0);  // each block to drop belongs to a lost value
   return findings;
 }
 
