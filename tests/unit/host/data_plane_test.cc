@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "host/loop.h"
+#include "instances.h"
 #include "test.h"
 
 using namespace mc;
@@ -19,9 +20,8 @@ constexpr uint32_t kPage = uint32_t{1} << 20;
 struct Plane {
   mem::SharedBuffer pool;
   std::unique_ptr<DataPlane> plane;
-  InstanceId instance{};
-  explicit Plane(uint8_t id, const std::string& transport = "tcp") {
-    instance.bytes.fill(id);
+  InstanceId instance;
+  explicit Plane(uint8_t id, const std::string& transport = "tcp") : instance(test::instance_of_run(id)) {
     auto made = mem::SharedBuffer::create(kPool);
     REQUIRE_OK(made);
     pool = std::move(*made);

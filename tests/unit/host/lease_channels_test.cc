@@ -2,13 +2,13 @@
 #include "host/lease_channels.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "base/fd.h"
+#include "instances.h"
 #include "test.h"
 
 namespace lease_channels_test {
@@ -28,15 +28,12 @@ struct Side {
   mem::SharedBuffer pool;
   std::unique_ptr<DataPlane> plane;
   std::unique_ptr<LeaseChannels> leases;
-  InstanceId instance{};
+  InstanceId instance;
   std::vector<node::Send> by_control;   // the channels' own: repeated messages
   std::vector<wire::Message> received;  // of the machine
   std::vector<node::LookedUp> answers;  // to its lookups
 
-  Side(uint8_t id, const std::string& transport, LeaseBy by) {
-    instance.bytes.fill(id);
-    // The instance is the name of the shm socket, which two runs on one host must not share.
-    instance.bytes[14] = static_cast<uint8_t>(::getpid() >> 8), instance.bytes[15] = static_cast<uint8_t>(::getpid());
+  Side(uint8_t id, const std::string& transport, LeaseBy by) : instance(test::instance_of_run(id)) {
     auto made = mem::SharedBuffer::create(1 << 20);
     REQUIRE_OK(made);
     pool = std::move(*made);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include "host/lease_channels.h"
 #include "host/table_reads.h"
+#include "instances.h"
 #include "kv/block_table.h"
 #include "test.h"
 
@@ -37,12 +37,11 @@ inline TimePoint clock_now() {
 struct TableEnds {
   struct Side {
     mem::SharedBuffer pool;
-    InstanceId instance{};
+    InstanceId instance;
     std::unique_ptr<DataPlane> plane;
 
-    Side(uint8_t id, const std::string& transport, const std::string& devices, const xfer::FaultPlan& faults = {}) {
-      instance.bytes.fill(id);
-      instance.bytes[14] = static_cast<uint8_t>(::getpid() >> 8), instance.bytes[15] = static_cast<uint8_t>(::getpid());
+    Side(uint8_t id, const std::string& transport, const std::string& devices, const xfer::FaultPlan& faults = {})
+        : instance(test::instance_of_run(id)) {
       auto made = mem::SharedBuffer::create(1 << 16);
       REQUIRE_OK(made);
       pool = std::move(*made);
