@@ -78,9 +78,19 @@ size_t PrefixIndex::place_of(const BlockHash& hash) const {
   }
 }
 
+// Nearly every block that a walk looks for is there, so only each fourth slot is asked for its home, which costs more
+// than the comparison of two ids.
 PrefixIndex::Slot* PrefixIndex::find(const BlockHash& hash) {
-  Slot& slot = slots_[place_of(hash)];
-  return slot.set != kNoSet && same(slot.hash, hash) ? &slot : nullptr;
+  const size_t mask = slots_.size() - 1, begin = home(hash);
+  for (size_t i = begin;;) {
+    size_t last = i;
+    for (int slots = 0; slots < 4; ++slots, i = (i + 1) & mask) {
+      Slot& slot = slots_[last = i];
+      if (slot.set == kNoSet) return nullptr;
+      if (same(slot.hash, hash)) return &slot;
+    }
+    if (((last - home(slots_[last].hash)) & mask) < ((last - begin) & mask)) return nullptr;
+  }
 }
 
 // The slot of a new block is returned with kNoSet, and the caller gives it a set or erases it.
