@@ -53,7 +53,8 @@ Json candidates_json(const node::Conductor::Explanation& e) {
     row.set("fetch_blocks", c.fetch_blocks).set("wait_ms", c.wait_s * 1e3).set("queue_ms", c.queue_s * 1e3);
     row.set("fetch_ms", c.fetch_s * 1e3).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("slow_start_ms", c.handicap_s * 1e3);
-    row.set("disk_blocks", e.snapshot.prefill[c.node].disk_blocks).set("load_ms", c.load_s * 1e3);
+    row.set("disk_blocks", sched::disk_blocks_of(e.snapshot, e.snapshot.prefill[c.node]));
+    row.set("load_ms", c.load_s * 1e3);
     row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
     row.set("fetch_unmeasured", !sched::is_fetch_measured(e.snapshot, c));
     const bool is_best = static_cast<int>(i) == p.candidate && !p.is_inlined;

@@ -23,7 +23,7 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
     const std::string from = c.holder < 0 ? "" : snapshot.holder_names[static_cast<size_t>(c.holder)];
     const sched::PrefillView& node = snapshot.prefill[c.node];
     out.push_back({node.name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s, c.prefill_s, c.ttft_s,
-                   node.disk_blocks, c.load_s, node.measured, fetch_parts(snapshot, c),
+                   sched::disk_blocks_of(snapshot, node), c.load_s, node.measured, fetch_parts(snapshot, c),
                    sched::is_fetch_measured(snapshot, c)});
   }
   if (!placement.inlined) return out;

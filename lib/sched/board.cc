@@ -155,7 +155,7 @@ void Board::reads_disk(int slot, double block_s) {
   snapshot_.holders[static_cast<size_t>(node.holder)].disk_block_s = node.disk_block_s;
   if (node.prefill < 0) return;
   PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
-  view.load_s = view.disk_blocks * node.disk_block_s;
+  view.load_s = disk_blocks_of(snapshot_, view) * node.disk_block_s;
 }
 
 void Board::answered(uint32_t tokens, double seconds) {
@@ -319,7 +319,6 @@ void Board::look_at_blocks(const Ask& ask) {
     if (!prefill) return;
     PrefillView& view = s.prefill[static_cast<size_t>(node.prefill)];
     view.resident_blocks = m.expected;
-    view.disk_blocks = m.on_disk;
     view.load_s = m.on_disk * node.disk_block_s;
     if (m.expected > m.resident) holder.pending_s = view.queue_s;
   });

@@ -4,6 +4,7 @@
 // To add one: lib/sched/policy_<name>.cc with a `const Policy`, and its line in policies.cc.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,18 +25,18 @@ namespace mc::sched {
 
 /// One prefill node. Blocks are counted from the start of the request's chain.
 struct alignas(64) PrefillView {
+  std::string name;
+  double up_s = 1e9;             // seconds since the node joined; read by slow start only
+  Cost cost;                     // its prefill coefficients begin the second cache line, which decisions read
   double queue_s = 0;            // predicted seconds until a new request would start; never negative
+  double load_s = 0;             // seconds of reading the resident blocks that are on the node's disk
   uint32_t resident_blocks = 0;  // leading run that is readable here, or will be when the queue has ended
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   bool measured = true;          // false: the node has computed no prompt yet, and its cost is an assumption
-  Cost cost;
-  double load_s = 0;         // seconds of reading the resident blocks that are on the node's disk
-  double up_s = 1e9;         // seconds since the node joined; read by slow start only
-  uint32_t unfinished = 0;   // requests that are placed here and have no first token yet
-  uint32_t disk_blocks = 0;  // part of resident_blocks that is on disk
-  int holder = -1;           // index of the node in Snapshot::holders; -1 = look it up by name
-  std::string name;
+  uint32_t unfinished = 0;       // requests that are placed here and have no first token yet
+  int holder = -1;               // index of the node in Snapshot::holders; -1 = look it up by name
 };
+static_assert(offsetof(PrefillView, cost) + offsetof(Cost, prefill_s) == 64 && sizeof(PrefillView) == 128);
 
 /// A node of any role whose blocks other nodes may read. Its name is in Snapshot::holder_names.
 struct HolderView {
@@ -238,6 +239,10 @@ inline double fetch_seconds(const Snapshot& snapshot, const BlockReader& reader,
 /// Whether the prefill node is this holder. A node does not fetch from itself.
 inline bool is_self(const Snapshot& snapshot, const PrefillView& node, int holder) {
   return node.holder >= 0 ? node.holder == holder : snapshot.holder_names[static_cast<size_t>(holder)] == node.name;
+}
+/// Number of the prefill node's resident blocks that are on its disk.
+inline uint32_t disk_blocks_of(const Snapshot& snapshot, const PrefillView& node) {
+  return node.holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(node.holder)].disk_blocks;
 }
 /// Marks a condition in a loop over nodes as nearly never true, so that the compiler emits a jump. With a conditional
 /// move, each round would wait for the round before.
