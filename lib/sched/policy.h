@@ -40,10 +40,10 @@ static_assert(offsetof(PrefillView, cost) + offsetof(Cost, prefill_s) == 64 && s
 
 /// A node of any role whose blocks other nodes may read. Its name is in Snapshot::holder_names.
 struct HolderView {
-  uint32_t readable_blocks = 0;
-  uint32_t pending_blocks = 0;     // leading run that will be readable in `pending_s`
   uint32_t transfers_leaving = 0;  // transfers to other nodes
-  uint32_t slot = 0;               // of the node, in Snapshot::transfers
+  uint32_t readable_blocks = 0;
+  uint32_t pending_blocks = 0;  // leading run that will be readable in `pending_s`
+  uint32_t slot = 0;            // of the node, in Snapshot::transfers
   double pending_s = 0;
   uint32_t disk_blocks = 0;  // part of readable_blocks that is on disk; nodes write the ends of prompts first
   double disk_block_s = 0;   // seconds of reading one of them
@@ -212,17 +212,22 @@ inline std::optional<TransferCost> learnt_cost(const Snapshot& snapshot, const B
   return snapshot.transfers->find(snapshot.holders[static_cast<size_t>(holder)].slot,
                                   snapshot.holders[static_cast<size_t>(reader.holder)].slot, snapshot.now);
 }
+/// The seconds of read_seconds(), where `seconds(bytes, leaving)` are those of a read beside so many transfers.
+template <class Seconds>
+double shared_seconds(const Seconds& seconds, double bytes, double leaving, double leaving_bytes) {
+  const double shared_s = seconds(bytes, leaving);
+  return leaving_bytes > 0 ? std::min(shared_s, seconds(bytes + leaving_bytes, 0)) : shared_s;
+}
 /// Seconds of reading bytes from a holder which sends other transfers, with so many bytes left (0 = unknown). The
 /// sender's link is shared evenly by the transfers that leave it, so these bytes go as slowly as all transfers
 /// together, but behind no more than the bytes that the other transfers have left.
 inline double read_seconds(const Snapshot& snapshot, const BlockReader& reader, int holder, double bytes,
                            double leaving, double leaving_bytes) {
-  const auto learnt = learnt_cost(snapshot, reader, holder);
-  const auto read = [&](double more, double others) {
-    return learnt ? learnt->seconds(more, others) : reader.cost.read(more, others);
-  };
-  const double shared_s = read(bytes, leaving);
-  return leaving_bytes > 0 ? std::min(shared_s, read(bytes + leaving_bytes, 0)) : shared_s;
+  if (const auto learnt = learnt_cost(snapshot, reader, holder))
+    return shared_seconds([&](double more, double others) { return learnt->seconds(more, others); }, bytes, leaving,
+                          leaving_bytes);
+  return shared_seconds([&](double more, double others) { return reader.cost.read(more, others); }, bytes, leaving,
+                        leaving_bytes);
 }
 /// Seconds until the reader has fetched blocks from the holder. Blocks on the sender's disk are read before they are
 /// sent. They are the last ones of the prompt.

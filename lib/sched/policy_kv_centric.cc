@@ -6,7 +6,9 @@
 // The node that fetched the blocks keeps them, so hot prefixes replicate to the nodes that load sends requests to.
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <span>
 
 #include "sched/fetch_plan.h"
 #include "sched/policy.h"
@@ -21,12 +23,13 @@ struct Sources {
   std::vector<int> others;              // sources with the most blocks, where the costs of links are known
   std::vector<int> pending;             // nodes with more pending blocks than the best source holds
   std::optional<FetchPlanner> planner;  // where runs lie behind the longest match
+  bool has_only_best() const { return others.empty() && pending.empty() && !planner; }
 };
 
 /// The quality of a source: more blocks, then fewer leaving transfers. kNoSource is below every source.
 constexpr uint64_t kNoSource = UINT32_MAX;
 uint64_t worth(const HolderView& h) {
-  return uint64_t{h.readable_blocks} << 32 | (UINT32_MAX - h.transfers_leaving);
+  return (uint64_t{h.readable_blocks} << 32 | h.transfers_leaving) ^ UINT32_MAX;  // one load of both
 }
 
 constexpr size_t kOthersMax = 8;
@@ -57,7 +60,7 @@ Sources sources_of(const Snapshot& snapshot) {
   const int count = static_cast<int>(snapshot.holders.size());
   for (int i = 0; i < count; ++i) {
     const HolderView& h = holders[i];
-    if (h.pending_blocks > h.readable_blocks) out.pending.push_back(i);
+    if (rarely(h.pending_blocks > h.readable_blocks)) out.pending.push_back(i);
     const uint64_t worth_here = worth(h);
     if (worth_here <= second) continue;
     if (worth_here > best) {
@@ -73,7 +76,8 @@ Sources sources_of(const Snapshot& snapshot) {
 
 /// Lets the candidate fetch its blocks up to number `blocks` from `holder`: always, or with `sooner` only if that
 /// shortens the TTFT.
-void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks, double wait_s, bool sooner) {
+[[gnu::always_inline]] inline void fetch_from(const Snapshot& snapshot, Candidate& c, int holder, uint32_t blocks,
+                                              double wait_s, bool sooner) {
   const PrefillView& node = snapshot.prefill[c.node];
   const uint32_t fetched = blocks - c.local_blocks;
   const double fetch_s = fetch_seconds(snapshot, reader_of(node), holder, fetched);
@@ -99,10 +103,20 @@ void consider_several(const Snapshot& snapshot, const Options& options, FetchPla
   c.wait_s = 0, c.fetch_s = plan.seconds, c.prefill_s = prefill_s, c.ttft_s = ttft_s;
 }
 
-void consider_fetch(const Snapshot& snapshot, const Options& options, Sources& sources, Candidate& c) {
+/// The best source of a candidate, and the number of blocks that it has; -1 and 0 = none.
+struct Source {
+  int holder;
+  uint32_t blocks;
+};
+Source best_source(const Snapshot& snapshot, const Sources& sources, const Candidate& c) {
   const PrefillView& here = snapshot.prefill[c.node];
   const int holder = sources.best >= 0 && is_self(snapshot, here, sources.best) ? sources.second : sources.best;
-  const uint32_t best = holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(holder)].readable_blocks;
+  return {holder, holder < 0 ? 0 : snapshot.holders[static_cast<size_t>(holder)].readable_blocks};
+}
+
+void consider_fetch(const Snapshot& snapshot, const Options& options, Sources& sources, Candidate& c) {
+  const PrefillView& here = snapshot.prefill[c.node];
+  const auto [holder, best] = best_source(snapshot, sources, c);
   if (options.fetch_rule == FetchRule::threshold) {
     if (best > 0 && best > options.threshold * c.local_blocks && best > c.local_blocks)
       fetch_from(snapshot, c, holder, best, 0, false);
@@ -121,6 +135,12 @@ void consider_fetch(const Snapshot& snapshot, const Options& options, Sources& s
     fetch_from(snapshot, c, i, h.pending_blocks, h.pending_s, true);
   }
   if (rarely(sources.planner.has_value())) consider_several(snapshot, options, *sources.planner, c);
+}
+
+// consider_fetch() of the cost rule where no other source is worth a look.
+void consider_best(const Snapshot& snapshot, const Sources& sources, Candidate& c) {
+  const auto [holder, best] = best_source(snapshot, sources, c);
+  if (best > c.local_blocks) fetch_from(snapshot, c, holder, best, 0, true);
 }
 
 // A lower bound of a candidate's TTFT with any fetch: its queue plus the computing that remains when all blocks that
@@ -160,16 +180,20 @@ size_t choose_pruned(const Snapshot& snapshot, const Options& options, Sources& 
     uint32_t at;
     double least_s;
   };
-  std::vector<Left> left(candidates.size());
+  const auto left = std::make_unique_for_overwrite<Left[]>(candidates.size());
   size_t count = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {  // branch-free, because a processor cannot predict the comparison
     left[count] = {static_cast<uint32_t>(i), bound.rank_s(candidates[i])};
     count += left[count].least_s <= best_s;
   }
   const size_t first = best;
-  for (const auto& [i, least_s] : std::span(left).first(count)) {
+  const bool only_best = sources.has_only_best();
+  for (const auto& [i, least_s] : std::span(left.get(), count)) {
     if (i == first || least_s > best_s || (least_s == best_s && i > best)) continue;
-    consider_fetch(snapshot, options, sources, candidates[i]);
+    if (only_best)
+      consider_best(snapshot, sources, candidates[i]);
+    else
+      consider_fetch(snapshot, options, sources, candidates[i]);
     const double rank_s = candidates[i].rank_s();
     if (rank_s < best_s || (rank_s == best_s && i < best)) best = i, best_s = rank_s;
   }

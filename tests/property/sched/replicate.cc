@@ -191,7 +191,7 @@ TEST_CASE("sched/replicate: of 1,000 idle nodes one gets a copy, from a holder w
   Snapshot s;
   for (uint32_t i = 0; i < 1000; ++i) {
     const std::string name = "p" + std::to_string(i);
-    s.add_holder(name, {.readable_blocks = i % 2 == 0 ? 8u : 0u, .transfers_leaving = 1000 - i});
+    s.add_holder(name, {.transfers_leaving = 1000 - i, .readable_blocks = i % 2 == 0 ? 8u : 0u});
     PrefillView p;
     p.name = name, p.holder = static_cast<int>(i), p.accepting = true, p.resident_blocks = i % 2 == 0 ? 8 : 0;
     p.queue_s = i < 500 ? 1 : 0;

@@ -138,7 +138,7 @@ TEST_CASE("sched/place: a new node is no magnet while it starts slowly") {
 TEST_CASE("sched/place: a transfer waits behind what its sender still has to send, and no longer") {
   Snapshot s = snapshot(5);
   s.block_tokens = 512, s.block_bytes = 1'000'000;
-  s.add_holder("c0", {.readable_blocks = 10, .pending_blocks = 10, .transfers_leaving = 3});
+  s.add_holder("c0", {.transfers_leaving = 3, .readable_blocks = 10, .pending_blocks = 10});
   Candidate c{.node = 0, .holder = 1, .fetch_blocks = 10};
   predict(s, c);
   const double shared_s = c.fetch_s;
