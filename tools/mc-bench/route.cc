@@ -69,6 +69,7 @@ BlockHash hash_of(uint64_t a, uint64_t b) {
     *word ^= *word >> 31;
   }
   b ^= a * 3;
+  a ^= b * 0x9e3779b97f4a7c15;  // as in SHA-256, both words differ from block to block of one session
   std::memcpy(out.bytes.data(), &a, 8);
   std::memcpy(out.bytes.data() + 8, &b, 8);
   return out;
