@@ -16,17 +16,20 @@ template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
 std::string_view name_of(const StreamWork& work) {
-  return std::visit(Overloaded{[](const CopyIn&) { return std::string_view("copy to the device"); },
-                               [](const CopyOut&) { return std::string_view("copy from the device"); },
-                               [](const CopyWithin&) { return std::string_view("copy on the device"); },
-                               [](const FillBytes&) { return std::string_view("fill"); },
-                               [](const KernelLaunch& l) { return l.kernel->name; }},
-                    work);
+  return std::visit(
+      Overloaded{[](const CopyIn&) { return std::string_view("copy to the device"); },
+                 [](const CopyOut&) { return std::string_view("copy from the device"); },
+                 [](const CopyWithin&) { return std::string_view("copy on the device"); },
+                 [](const FillBytes&) { return std::string_view("fill"); },
+                 [](const KernelLaunch& l) { return l.kernel->name; }, [](const LibraryCall& c) { return c.name; }},
+      work);
 }
 
 size_t bytes_of_work(const StreamWork& work) {
   return std::visit(
-      Overloaded{[](const KernelLaunch&) { return size_t{0}; }, [](const auto& copy) { return copy.bytes; }}, work);
+      Overloaded{[](const KernelLaunch&) { return size_t{0}; }, [](const LibraryCall&) { return size_t{0}; },
+                 [](const auto& copy) { return copy.bytes; }},
+      work);
 }
 
 }  // namespace
@@ -220,12 +223,34 @@ void StreamQueues::run_work(uint32_t stream, Operation& operation, const StreamW
     failure_ = run_kernel_(*launch);
     return;
   }
+  if (const auto* call = std::get_if<LibraryCall>(&work)) return run_library(*call, operation.grid);
   const size_t left = bytes_of_work(work) - operation.done;
   const size_t piece = options_.policy == Policy::in_order || left < 2 || rng_.chance(0.5)
                            ? left
                            : static_cast<size_t>(1 + rng_.below(left));
   if (piece > 0) move_bytes(work, operation.done, piece, operation.grid);
   operation.done += piece;
+}
+
+/// The ranges that are read come first: a product may write where it reads.
+void StreamQueues::run_library(const LibraryCall& call, uint32_t grid) {
+  for (const bool writes : {false, true})
+    for (const LibraryCall::Range& range : call.ranges) {
+      if (range.writes != writes || range.end() == 0) continue;
+      const DeviceMemory::Block* block = memory_.find(range.address, range.end());
+      if (block == nullptr)  // a graph may outlive the memory that it uses
+        return stop("bounds", std::string(call.name) + ": " + std::string(range.what) + " is not in one allocation");
+      for (size_t i = 0; i < range.count; ++i) {
+        const size_t at = range.address - block->address + i * range.stride;
+        const size_t first = writes ? at + range.bytes : DeviceMemory::first_undefined(*block, at, range.bytes);
+        if (first < at + range.bytes && options_.checks)
+          return stop("uninitialised", std::string(call.name) + ": byte " + std::to_string(first) + " of '" +
+                                           block->name + "', which is " + std::string(range.what) +
+                                           ", was never written");
+        if (touch(range.address + i * range.stride, range.bytes, writes, grid) == nullptr) return;
+      }
+    }
+  call.compute(memory_);
 }
 
 void StreamQueues::move_bytes(const StreamWork& work, size_t from, size_t bytes, uint32_t grid) {
@@ -276,10 +301,10 @@ std::string StreamQueues::describe(uint32_t grid) const {
          std::to_string(stamp.stream) + ")";
 }
 
-void StreamQueues::fail(const std::string& text) {
+void StreamQueues::stop(std::string_view rule, const std::string& text) {
   if (failure_) return;
-  failure_ = Failure{"stream order", "stream order: " + text + "\n  seed " + std::to_string(options_.seed) +
-                                         ", policy " + std::string(to_string(options_.policy))};
+  failure_ = Failure{std::string(rule), std::string(rule) + ": " + text + "\n  seed " + std::to_string(options_.seed) +
+                                            ", policy " + std::string(to_string(options_.policy))};
 }
 
 }  // namespace mc::gpu::emu

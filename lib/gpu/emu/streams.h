@@ -48,7 +48,21 @@ struct KernelLaunch {
   Launch launch;                  // without its parameters
   std::vector<std::byte> params;  // of the launch
 };
-using StreamWork = std::variant<CopyIn, CopyOut, CopyWithin, FillBytes, KernelLaunch>;
+/// A kernel of a library, which the host computes in one piece: the bytes that it reads and writes, and what it does.
+struct LibraryCall {
+  /// `count` runs of `bytes` bytes, one every `stride`.
+  struct Range {
+    std::string_view what;  // "A"
+    uint64_t address = 0;
+    size_t bytes = 0, stride = 0, count = 1;
+    bool writes = false;
+    size_t end() const { return count == 0 ? 0 : (count - 1) * stride + bytes; }
+  };
+  std::string_view name;  // of a constant
+  std::vector<Range> ranges;
+  std::function<void(DeviceMemory& memory)> compute;
+};
+using StreamWork = std::variant<CopyIn, CopyOut, CopyWithin, FillBytes, KernelLaunch, LibraryCall>;
 
 class StreamQueues : private GridOrder {
  public:
@@ -76,6 +90,8 @@ class StreamQueues : private GridOrder {
   void touch_host(const std::byte* at, size_t bytes);
   /// The first broken rule; nothing runs after it.
   const std::optional<Failure>& failure() const { return failure_; }
+  /// Stops the run for a rule that a call of the host broke.
+  void stop(std::string_view rule, const std::string& text);
   /// Operations that have begun.
   uint64_t begun() const { return begun_; }
 
@@ -130,7 +146,8 @@ class StreamQueues : private GridOrder {
   /// Host bytes of device memory after the check and the record of the access; null after a failure.
   std::byte* touch(uint64_t address, size_t bytes, bool writes, uint32_t grid);
   void own_host(const std::byte* at, size_t bytes, bool writes, const Known& before, const Stamp& by);
-  void fail(const std::string& text);
+  void run_library(const LibraryCall& call, uint32_t grid);
+  void fail(const std::string& text) { stop("stream order", text); }
   static bool covers(const Known& known, uint32_t stream, uint64_t number);
   static void join(Known& into, const Known& from);
   static void learn(Known& known, uint32_t stream, uint64_t number);
