@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "gpu/cublaslt.h"
 
 namespace mc::gpu {
 
@@ -134,6 +135,12 @@ class Driver {
   virtual Status capture_end(Handle stream, Handle* graph) = 0;
   virtual Status graph_launch(Handle graph, Handle stream) = 0;
   virtual void graph_destroy(Handle graph) = 0;
+
+  /// The library of matrix products beside this driver, after load(). The library itself need not be there.
+  CublasLt& cublaslt() { return *cublaslt_; }
+
+ protected:
+  std::unique_ptr<CublasLt> cublaslt_;
 };
 
 /// The driver of this host, libcuda.so.1. It is loaded when a device is opened, so one program serves hosts with and

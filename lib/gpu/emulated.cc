@@ -77,6 +77,7 @@ std::optional<emu::Failure> EmulatedGpu::run(const emu::KernelLaunch& launch) {
 }
 
 EmulatedDriver::EmulatedDriver(const EmulatedHost& host) : host_(host) {
+  cublaslt_ = std::make_unique<EmulatedCublasLt>(*this);
   MC_ASSERT(host.fault_within > 0);
   fault_at_ = host.fault_after + Rng(host.fault_seed).fork("fault").below(host.fault_within);
 }

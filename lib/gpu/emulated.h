@@ -8,12 +8,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gpu/driver.h"
 #include "gpu/emu/emu.h"
 #include "gpu/emu/streams.h"
+#include "gpu/emulated_cublaslt.h"
 #include "gpu/emulated_handles.h"
 
 namespace mc::gpu {
@@ -32,6 +34,11 @@ struct EmulatedHost {
   uint64_t fault_after = 0;             // so many operations succeed
   uint64_t fault_seed = 0;              // draws the operation at which it dies,
   uint32_t fault_within = 1;            // among the next so many
+  bool has_cublaslt = true;
+  size_t cublaslt_version = 130100;
+  LtStatus cublaslt_create = LtStatus::ok;  // the answer of cublasLtCreate
+  bool cublaslt_proposes = true;            // its heuristic knows an algorithm for every product
+  uint64_t cublaslt_rows_max = UINT64_MAX;  // columns of D that its algorithms take at most
 };
 
 /// The GPU of the emulated host: its memory, its streams and how kernels run on it.
@@ -51,6 +58,7 @@ class EmulatedGpu {
 
  private:
   friend class EmulatedDriver;
+  friend class EmulatedCublasLt;
   std::optional<emu::Failure> run(const emu::KernelLaunch& launch);
 
   emu::Options options_;
@@ -107,6 +115,7 @@ class EmulatedDriver final : public Driver {
   void graph_destroy(Handle graph) override { handles_.remove(graph); }
 
  private:
+  friend class EmulatedCublasLt;
   /// Queues work, or notes it for the graph that the stream captures.
   Status submit(Handle stream, emu::StreamWork work);
   /// The status of calls that show the errors of earlier work.

@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "gpu/driver.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu/libcublaslt.h"
 
 namespace mc::gpu {
 namespace {
@@ -234,6 +235,7 @@ class LibCuda final : public Driver {
 
 Result<void> LibCuda::load() {
   if (resolved_) return {};
+  cublaslt_ = host_cublaslt();
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return user_error(err::kDeviceUnusable, "no NVIDIA driver: libcuda.so.1 was not found", "--device",
