@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/units.h"
 #include "gpu/gpu.h"
+#include "gpu/matmul.h"
 #include "gpu/post_ring.h"
 
 namespace mc::gpu {
@@ -99,6 +100,7 @@ Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<Driver> driver, int
 Device::~Device() {
   if (!retained_) return;
   posts_.reset();  // while there is a context
+  matmul_.reset();
   if (stream_ != nullptr) driver().stream_destroy(stream_);
   driver_->release(index_);
 }
@@ -289,7 +291,14 @@ Result<void> Device::launch_noted(const Launches& launches) {
     std::memcpy(&noted, left.data(), sizeof noted);
     left.remove_prefix(sizeof noted);
     const auto params = std::as_bytes(std::span(left.data(), noted.bytes));
-    MC_CHECK(check(driver().launch(noted.function, noted.shape, params, stream_), "kernel of a step"));
+    if (noted.function == nullptr) {
+      LtCall call;
+      MC_ASSERT_EQ(params.size(), sizeof call);
+      std::memcpy(&call, params.data(), sizeof call);
+      MC_CHECK(multiply_now(call));
+    } else {
+      MC_CHECK(check(driver().launch(noted.function, noted.shape, params, stream_), "kernel of a step"));
+    }
     left.remove_prefix(noted.bytes);
   }
   return {};
@@ -311,6 +320,52 @@ Result<Graph> Device::capture(const Launches& launches) {
 Result<void> Device::replay(const Graph& graph) {
   MC_ASSERT(graph.device_ == this);
   return check(driver().graph_launch(graph.graph_, stream_), "graph");
+}
+
+// ---- products ----
+
+Result<void> Device::choose_matmul(MatmulChoice choice) {
+  matmul_.reset();
+  matmul_reason_ = "--kernels own";
+  if (choice == MatmulChoice::own) return {};
+  if (choice == MatmulChoice::automatic && !driver_->cublaslt().is_default()) {
+    matmul_reason_ = "the default of the emulator";
+    return {};
+  }
+  auto opened = Matmul::open(*this, choice == MatmulChoice::tuned);
+  if (opened) {
+    matmul_ = std::make_unique<Matmul>(*std::move(opened));
+    matmul_reason_.clear();
+    return {};
+  }
+  if (opened.error().code != Code::unsupported) return std::move(opened).error();
+  matmul_reason_ = opened.error().what;
+  if (choice == MatmulChoice::automatic) return {};
+  return user_error(err::kKernelsUnusable, name_ + ": " + matmul_reason_, "--kernels",
+                    "install cuBLASLt of the CUDA toolkit 12.9 or later, or use --kernels own");
+}
+
+/// A failed execution is an error of the device, which the driver names.
+Result<void> Device::check_cublaslt(LtStatus status, std::string_view what) {
+  MC_CHECK(check(status == LtStatus::rule_broken ? Status::rule_broken : Status::ok, what));
+  if (status == LtStatus::ok) return {};
+  if (status == LtStatus::execution_failed) MC_CHECK(check(driver().stream_finish(stream_), what));
+  const std::string text = name_ + ": " + std::string(what) + ": " + std::string(name_of(status)) + " (" +
+                           std::to_string(static_cast<int>(status)) + ")";
+  if (status == LtStatus::alloc_failed) return Error{Code::no_space, text};
+  if (status == LtStatus::invalid_value) return Error{Code::invalid, text};
+  if (status == LtStatus::not_supported || status == LtStatus::arch_mismatch) return Error{Code::unsupported, text};
+  return Error{Code::io, text};
+}
+
+Result<void> Device::multiply_now(const LtCall& call) {
+  return check_cublaslt(driver().cublaslt().multiply(call, stream_), "cublasLtMatmul");
+}
+
+Result<void> Device::multiply(const LtCall& call) {
+  if (notes_ == nullptr) return multiply_now(call);
+  notes_->add(nullptr, {}, bytes_of(call));
+  return {};
 }
 
 // ---- memory ----

@@ -32,8 +32,10 @@ namespace mc::gpu {
 
 class Event;
 class Graph;
+class Matmul;
 class PinnedBuffer;
 class PostRing;
+enum class MatmulChoice : uint8_t;
 
 /// One device, used by one thread at a time.
 class Device {
@@ -76,7 +78,7 @@ class Device {
   /// How many clusters of a kernel whose CTAs form clusters the device runs at the same time; 0: it has no room for
   /// one. The shape has the threads and shared memory of a CTA.
   Result<int> clusters_at_once(std::string_view kernel, const LaunchShape& shape);
-  /// Kernels that were noted instead of queued, in their order.
+  /// Kernels and products that were noted instead of queued, in their order.
   class Launches {
    public:
     void clear() { bytes_.clear(); }
@@ -85,6 +87,7 @@ class Device {
 
    private:
     friend class Device;
+    /// Without a function the parameters are those of a product of cuBLASLt.
     void add(Handle function, const LaunchShape& shape, std::span<const std::byte> params);
     std::string bytes_;
   };
@@ -96,6 +99,13 @@ class Device {
   /// Makes a graph of noted kernels. Code::no_space: the device has no memory for it.
   Result<Graph> capture(const Launches& launches);
   Result<void> replay(const Graph& graph);
+  /// Decides what computes matrix products (gpu/matmul.h); until then it is the own kernels. MC7003 with the reason
+  /// when cuBLASLt is asked for by name and cannot be used.
+  Result<void> choose_matmul(MatmulChoice choice);
+  /// Null: the own kernels compute products.
+  Matmul* matmul() const { return matmul_.get(); }
+  /// Why they do: "no cuBLASLt was found: ..."
+  const std::string& matmul_reason() const { return matmul_reason_; }
   /// Waits for what was queued on the device's own stream.
   Result<void> finish();
   /// As Stream::record() and Stream::wait(), of the device's own stream.
@@ -110,6 +120,7 @@ class Device {
   friend class Stream;
   friend class Event;
   friend class Graph;
+  friend class Matmul;
   Device(std::shared_ptr<Driver> driver, int index, std::string name);
   Result<void> check(Status status, std::string_view what);
   /// The driver, with the device current on this thread. Each call makes it so: another library of the process may
@@ -119,6 +130,10 @@ class Device {
   /// One capture less: what was to be freed meanwhile is freed when none is left.
   void leave_capture();
   Result<Handle> function_of(std::string_view kernel);
+  Result<void> check_cublaslt(LtStatus status, std::string_view what);
+  /// Queues a product of cuBLASLt, or notes it as launch() does.
+  Result<void> multiply(const LtCall& call);
+  Result<void> multiply_now(const LtCall& call);
   Result<void> launch_on(Handle stream, std::string_view kernel, const LaunchShape& shape,
                          std::span<const std::byte> params);
 
@@ -137,6 +152,8 @@ class Device {
   std::map<std::tuple<Handle, uint32_t, uint32_t>, int> clusters_;  // at once, by function, threads and shared memory
   std::unique_ptr<PostRing> posts_;
   Launches* notes_ = nullptr;
+  std::unique_ptr<Matmul> matmul_;
+  std::string matmul_reason_ = "no other choice was made";
 };
 
 /// Device memory that frees itself.

@@ -45,12 +45,12 @@ Result<Mixture> Mixture::open(Device& device, const MixtureShape& shape, size_t 
 
 Result<void> Mixture::choose(const MixtureWeights& weights, uint64_t in, size_t rows) {
   const auto columns = static_cast<int32_t>(score_columns(shape_));
-  MC_CHECK(queue_product(*device_, {.x = device_pointer<const uint16_t>(in),
-                                    .w = device_pointer<const uint16_t>(weights.router),
-                                    .y = device_pointer<float>(at_.scores),
-                                    .rows = static_cast<int32_t>(rows),
-                                    .columns = columns,
-                                    .inner = static_cast<int32_t>(shape_.hidden)}));
+  MC_CHECK(queue_product(*device_, {.x = in,
+                                    .w = weights.router,
+                                    .y = at_.scores,
+                                    .rows = rows,
+                                    .columns = score_columns(shape_),
+                                    .inner = shape_.hidden}));
   const RouteArgs route{.scores = device_pointer<const float>(at_.scores),
                         .chosen = device_pointer<int32_t>(at_.chosen),
                         .shares = device_pointer<float>(at_.shares),
@@ -95,24 +95,23 @@ Result<void> Mixture::multiply(uint64_t x, uint64_t w, uint64_t y, uint64_t row_
 
 /// The answer of the shared expert to every row.
 Result<void> Mixture::ask_shared(const MixtureWeights& weights, uint64_t in, size_t rows) {
-  const auto count = static_cast<int32_t>(rows), inner = static_cast<int32_t>(shape_.shared_inner);
-  const auto hidden = static_cast<int32_t>(shape_.hidden);
-  MC_CHECK(queue_product(*device_, {.x = device_pointer<const uint16_t>(in),
-                                    .w = device_pointer<const uint16_t>(weights.shared_gate_up),
-                                    .y = device_pointer<float>(at_.gate_up),
-                                    .rows = count,
+  const size_t inner = shape_.shared_inner;
+  MC_CHECK(queue_product(*device_, {.x = in,
+                                    .w = weights.shared_gate_up,
+                                    .y = at_.gate_up,
+                                    .rows = rows,
                                     .columns = 2 * inner,
-                                    .inner = hidden}));
+                                    .inner = shape_.hidden}));
   MC_CHECK(queue_silu(*device_,
                       {.gate_up = device_pointer<const float>(at_.gate_up),
                        .out = device_pointer<uint16_t>(at_.activated),
-                       .columns = inner},
+                       .columns = static_cast<int32_t>(inner)},
                       rows));
-  return queue_product(*device_, {.x = device_pointer<const uint16_t>(at_.activated),
-                                  .w = device_pointer<const uint16_t>(weights.shared_down),
-                                  .y = device_pointer<float>(at_.shared),
-                                  .rows = count,
-                                  .columns = hidden,
+  return queue_product(*device_, {.x = at_.activated,
+                                  .w = weights.shared_down,
+                                  .y = at_.shared,
+                                  .rows = rows,
+                                  .columns = shape_.hidden,
                                   .inner = inner});
 }
 

@@ -5,11 +5,13 @@
 
 #include "gpu/gpu.h"
 #include "gpu/kernels/layer.h"
+#include "gpu/matmul.h"
 
 namespace mc::gpu {
 
-/// Queues y = x w^T, or y += x w^T; at least one row.
-Result<void> queue_product(Device& device, const ProductArgs& args);
+/// Queues y = x w^T + bias, or y += the same, for at least one row: by cuBLASLt where the device has chosen it and it
+/// takes the product, else by the own kernels.
+Result<void> queue_product(Device& device, const Product& product);
 /// Queues the activation of `rows` rows.
 Result<void> queue_silu(Device& device, const SiluArgs& args, size_t rows);
 

@@ -115,19 +115,14 @@ Result<void> DeviceLayers::norm(uint64_t x, uint64_t weight, uint64_t out, size_
 /// y = x w^T + bias, or y += the same.
 Result<void> DeviceLayers::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
                                     size_t columns, size_t inner, bool adds) {
-  const gpu::ProductArgs args{.x = gpu::device_pointer<const uint16_t>(x),
-                              .w = gpu::device_pointer<const uint16_t>(weights),
-                              .y = gpu::device_pointer<float>(y),
-                              .rows = static_cast<int32_t>(rows),
-                              .columns = static_cast<int32_t>(columns),
-                              .inner = static_cast<int32_t>(inner),
-                              .adds = adds};
-  MC_CHECK(gpu::queue_product(device_, args));
-  if (bias == 0) return {};
-  const gpu::AddArgs add{.x = gpu::device_pointer<const float>(bias),
-                         .y = gpu::device_pointer<float>(y),
-                         .columns = static_cast<int32_t>(columns)};
-  return device_.launch("add_to_rows", {.grid = {static_cast<uint32_t>(rows), 1, 1}}, gpu::bytes_of(add));
+  return gpu::queue_product(device_, {.x = x,
+                                      .w = weights,
+                                      .y = y,
+                                      .bias = bias,
+                                      .rows = rows,
+                                      .columns = columns,
+                                      .inner = inner,
+                                      .adds = adds});
 }
 
 Result<void> DeviceLayers::project(uint32_t layer, size_t rows) {
