@@ -37,9 +37,8 @@ inline constexpr Flag kInlineTokens{
     .fallback = "0",
     .help = "compute prompts with at most N uncached tokens here, beside the decode rows; 0: none",
     .check = check_between<0, 65536>};
-inline constexpr Flag kCost{.name = "cost",
-                            .value = "PROFILE",
-                            .help = "cost profile, as mc-bench model --save-cost writes; else measured at start"};
+inline constexpr Flag kCost{
+    .name = "cost", .value = "PROFILE", .help = "cost profile of mc-bench model --save-cost; else measured at start"};
 inline constexpr Flag kRunner{.name = "runner",
                               .value = "R",
                               .fallback = "model",
