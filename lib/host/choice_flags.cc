@@ -4,6 +4,7 @@
 
 #include "attn/attn.h"
 #include "gpu/devices.h"
+#include "gpu/matmul.h"
 #include "ops/ops.h"
 #include "sched/policy.h"
 #include "transports/transports.h"
@@ -33,6 +34,8 @@ std::vector<std::string_view> kernel_names() {
   std::vector<std::string_view> names = names_of<ops::variants>();
   for (const attn::Variant* variant : attn::variants())
     if (std::ranges::find(names, attn::name_of(*variant)) == names.end()) names.push_back(attn::name_of(*variant));
+  for (const gpu::MatmulRow& row : gpu::matmul_rows())
+    if (row.choice != gpu::MatmulChoice::automatic) names.push_back(row.name);
   return names;
 }
 

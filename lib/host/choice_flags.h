@@ -12,7 +12,7 @@ namespace mc::flags {
 std::vector<std::string_view> policy_names();
 std::vector<std::string_view> admission_names();
 std::vector<std::string_view> transport_names();
-/// Variants of the attention and of the matrix kernels, each name once.
+/// Variants of the attention and of the matrix kernels of a CPU, and what multiplies on a GPU, each name once.
 std::vector<std::string_view> kernel_names();
 
 inline constexpr Flag kTransport{.name = "transport",

@@ -6,6 +6,8 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/log.h"
+#include "gpu/matmul.h"
 #include "host/choice_flags.h"
 #include "host/daemon_flags.h"
 #include "model/find.h"
@@ -55,6 +57,8 @@ Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args) {
   if (choice.kind == gpu::DeviceKind::cpu) return std::unique_ptr<gpu::Device>();
   MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
   MC_CHECK(device->load_kernels());
+  MC_CHECK(device->choose_matmul(gpu::matmul_choice(args.text(flags::kKernels))));
+  log_info("matrix products", {{"device", device->name()}, {"kernels", gpu::matmul_text(*device)}});
   return device;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "gpu/matmul.h"
 #include "model/backend.h"
 #include "model/cpu_backend.h"
 #include "model/device_backend.h"
@@ -63,6 +64,16 @@ DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayo
   return model::device_scratch(config, layout, options, plans);
 }
 
+/// The variant of the CPU's kernels. A name of what multiplies on a GPU names none (gpu/matmul.h).
+static Result<std::string> kernels_of_host(const std::string& name, const gpu::Device* device) {
+  const auto names = gpu::matmul_names();
+  if (std::ranges::find(names, name) == names.end()) return name;
+  if (device != nullptr || name == "auto") return std::string("auto");
+  return user_error(err::kKernelsUnusable,
+                    "'" + name + "' computes matrix products of a GPU, and the CPU computes here", "--kernels",
+                    "give --device cuda:N or emu, or use --kernels auto");
+}
+
 Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
   const uint32_t block = options.block_tokens;
   if (block < 16 || block > 512 || (block & (block - 1)) != 0)
@@ -73,7 +84,8 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
                       "a batch of " + std::to_string(options.max_batch) + " rows and chunks of " +
                           std::to_string(options.max_chunk_tokens) + " tokens",
                       {}, "use 1 to " + std::to_string(kBatchRowsMax) + " rows and at least one token");
-  MC_TRY(kernels, ops::kernels_named(options.kernels));
+  MC_TRY(host_kernels, kernels_of_host(options.kernels, device));
+  MC_TRY(kernels, ops::kernels_named(host_kernels));
   MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, options, *kernels)
                                     : open_cpu_backend(model, parallel, options, *kernels));
   return Runner(model, options, *kernels, std::move(backend));

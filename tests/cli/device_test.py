@@ -45,6 +45,22 @@ class Equality(unittest.TestCase):
         count, model = (5, []) if cluster.FULL else (3, SHALLOW)
         self.assertEqual(len(self.equal(*model, "-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
 
+    def test_a_greedy_answer_by_cublaslt_is_the_cpu_s_and_the_log_names_what_multiplies(self):
+        count, model = (5, []) if cluster.FULL else (3, SHALLOW)
+        words = [*model, "-p", PASSKEY, "-n", str(count)]
+        want = answer("cpu", *words)
+        for kernels, says in (("cublaslt", "cuBLASLt 13.1.0, workspace 32.0 MiB"), ("own", "own: --kernels own")):
+            code, out, err = cluster.run("mc-prefill", "once", "--device", "emu", *GREEDY, "--json", *words,
+                                         "--kernels", kernels, "--log-level", "info")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out.splitlines()[-1])["output_ids"], want, kernels)
+            self.assertRegex(err, rf'matrix products .*device="?emu"? kernels="{says}"')
+
+    def test_a_greedy_answer_by_cublaslt_in_chunks_is_the_one_without_chunks(self):
+        plan = ["--attention", "moba:block=64,top_k=2,full_last=1", "--kernels", "cublaslt"]
+        words = [*SHALLOW, "--prompt-ids", IDS, "-n", "2", *plan]
+        self.assertEqual(answer("emu", *words, "--chunk-tokens", "64"), answer("emu", *words, "--chunk-tokens", "128"))
+
     def test_a_greedy_answer_over_moba_in_chunks_is_the_cpu_s(self):
         plan = "moba:block=64,top_k=2,full_last=1"
         self.equal(*SHALLOW, "--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
@@ -125,6 +141,11 @@ class BadInput(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
         self.assertIn("next:", err)
+
+    def test_what_multiplies_on_a_gpu_is_refused_on_the_cpu(self):
+        for name in ("own", "cublaslt", "cublaslt-tuned"):
+            says = (f"'{name}' computes matrix products of a GPU", "give --device cuda:N or emu")
+            self.refused("MC7003", says, "mc-prefill", "once", "--kernels", name, "-p", "x")
 
     def test_a_compute_type_that_a_gpu_does_not_serve_is_named(self):
         says = "emu does not serve the compute type f32 yet"
