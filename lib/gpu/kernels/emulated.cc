@@ -5,6 +5,7 @@
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
+#include "gpu/kernels/quantise.h"
 #include "gpu/kernels/trial.h"
 #include "gpu/ptx/base.cuh"
 
@@ -45,6 +46,8 @@ void count_tokens(const CountArgs& args);
 void draw_rows(const DrawArgs& args);
 void product_64(const ProductArgs& args);
 void product_16(const ProductArgs& args);
+void quantise_rows(const QuantiseArgs& args);
+void take_rows(const TakeRowsArgs& args);
 void route_rows(const RouteArgs& args);
 void group_rows(const GroupArgs& args);
 void combine_experts(const CombineArgs& args);
@@ -108,6 +111,8 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("draw_rows", kDrawThreads, draw_rows),
       emu::make_kernel("product_64", kThreads, product_64),
       emu::make_kernel("product_16", kThreads, product_16),
+      emu::make_kernel("quantise_rows", kThreads, quantise_rows),
+      emu::make_kernel("take_rows", kThreads, take_rows),
       emu::make_kernel("route_rows", kThreads, route_rows),
       emu::make_kernel("group_rows", kThreads, group_rows),
       emu::make_kernel("combine_experts", kThreads, combine_experts),

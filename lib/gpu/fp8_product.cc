@@ -1,0 +1,120 @@
+#include "gpu/fp8_product.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/extent.h"
+#include "gpu/kernels/layer.h"
+#include "gpu/kernels/quantise.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr size_t kRowsOfBlocks = 4;  // products with scales of blocks have a multiple of these
+
+LtScale mode_of_w(Fp8Scales scales) {
+  return scales == Fp8Scales::matrix ? LtScale::scalar
+         : scales == Fp8Scales::rows ? LtScale::outer_vector
+                                     : LtScale::block_128;
+}
+LtScale mode_of_x(Fp8Scales scales) {
+  return scales == Fp8Scales::blocks ? LtScale::vector_128 : mode_of_w(scales);
+}
+size_t groups_of(size_t inner) {
+  return (inner + kScaleGroup - 1) / kScaleGroup;
+}
+
+}  // namespace
+
+Result<Fp8Matmul> Fp8Matmul::open(Device& device, size_t rows, size_t columns, size_t inner) {
+  MC_ASSERT(rows > 0 && columns > 0 && inner > 0);
+  if (device.matmul() == nullptr)
+    return Error{Code::unsupported, std::string(device.name()) + " has no products of fp8: " + matmul_text(device)};
+  Fp8Matmul out(device);
+  const size_t padded = round_up(rows, kRowsOfBlocks);
+  const size_t sizes[] = {padded * inner, padded * groups_of(inner) * 4, kRowsOfBlocks * columns * 4};
+  size_t bytes = 0;
+  for (const size_t size : sizes) bytes += round_up(size, Arena::kAlignment);
+  MC_TRY(arena, Arena::open(device, Place::device, bytes, "products of fp8"));
+  out.arena_ = std::move(arena);
+  uint64_t* const places[] = {&out.codes_, &out.scales_, &out.last_};
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    MC_TRY(part, out.arena_.take(sizes[i], "activations in fp8"));
+    *places[i] = part.address;
+  }
+  out.rows_most_ = rows;
+  out.columns_most_ = columns;
+  out.inner_most_ = inner;
+  return out;
+}
+
+/// Queues the codes and scales of the rows of x, of which there will be `padded`.
+Result<void> Fp8Matmul::quantise(const Fp8Product& p, size_t padded) {
+  const QuantiseArgs args{.x = device_pointer<const uint16_t>(p.x),
+                          .codes = device_pointer<unsigned char>(codes_),
+                          .scales = device_pointer<float>(scales_),
+                          .fixed = device_pointer<const float>(p.scales == Fp8Scales::matrix ? p.x_scale : 0),
+                          .rows = static_cast<int32_t>(p.rows),
+                          .padded = static_cast<int32_t>(padded),
+                          .inner = static_cast<int32_t>(p.inner),
+                          .group = p.scales == Fp8Scales::blocks ? kScaleGroup : static_cast<int32_t>(p.inner)};
+  const auto ctas = static_cast<uint32_t>((padded + kRowsPerCta - 1) / kRowsPerCta);
+  return device_->launch("quantise_rows", {.grid = {ctas, 1, 1}}, bytes_of(args));
+}
+
+/// Queues the product of the quantised rows, `padded` of them. `rows`: of the whole product.
+Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t rows, size_t padded, uint64_t y, bool adds) {
+  LtCall call;
+  LtProblem& problem = call.problem;
+  problem.operation.transpose_a = kLtTransposed;
+  problem.operation.a_scale_mode = mode_of_w(p.scales);
+  problem.operation.b_scale_mode = mode_of_x(p.scales);
+  problem.operation.a_scale = p.w_scales;
+  problem.operation.b_scale = p.scales == Fp8Scales::matrix ? p.x_scale : scales_;
+  problem.a = {LtType::e4m3, kLtColumnMajor, p.inner, p.columns, static_cast<int64_t>(p.inner)};
+  problem.b = {LtType::e4m3, kLtColumnMajor, p.inner, padded, static_cast<int64_t>(p.inner)};
+  problem.c = problem.d = {LtType::f32, kLtColumnMajor, p.columns, padded, static_cast<int64_t>(p.columns)};
+  call.a = p.w;
+  call.b = codes_;
+  call.c = call.d = y;
+  call.beta = adds ? 1 : 0;
+  MC_TRY(queued, device_->matmul()->queue(call, rows));
+  if (queued) return {};
+  return Error{Code::unsupported, std::string(device_->name()) + ": cuBLASLt does not take a product of fp8 of " +
+                                      std::to_string(rows) + " x " + std::to_string(p.columns) + " x " +
+                                      std::to_string(p.inner)};
+}
+
+Result<void> Fp8Matmul::queue(const Fp8Product& product) {
+  MC_ASSERT(product.rows > 0 && product.rows <= rows_most_);
+  MC_ASSERT(product.columns <= columns_most_ && product.inner <= inner_most_);
+  if (!multiplies_fp8(device_->capability(), product.scales))
+    return Error{Code::unsupported, std::string(device_->name()) +
+                                        ": its compute capability has no products of fp8 "
+                                        "with such scales"};
+  if (product.inner % 16 != 0 || product.columns % 4 != 0)
+    return Error{Code::unsupported,
+                 "a product of fp8 needs rows of a multiple of 16 elements and a multiple of 4 "
+                 "columns; it has " +
+                     std::to_string(product.inner) + " and " + std::to_string(product.columns)};
+  const size_t last = product.scales == Fp8Scales::blocks ? product.rows % kRowsOfBlocks : 0;
+  Fp8Product part = product;
+  part.rows = product.rows - last;
+  if (part.rows > 0) {
+    MC_CHECK(quantise(part, part.rows));
+    MC_CHECK(multiply(part, product.rows, part.rows, part.y, part.adds));
+  }
+  if (last == 0) return {};
+  part.x += part.rows * part.inner * 2;
+  part.y += part.rows * part.columns * 4;
+  part.rows = last;
+  MC_CHECK(quantise(part, kRowsOfBlocks));
+  MC_CHECK(multiply(part, product.rows, kRowsOfBlocks, last_, false));
+  const TakeRowsArgs take{.x = device_pointer<const float>(last_),
+                          .y = device_pointer<float>(part.y),
+                          .columns = static_cast<int32_t>(part.columns),
+                          .adds = part.adds};
+  return device_->launch("take_rows", {.grid = {static_cast<uint32_t>(last), 1, 1}}, bytes_of(take));
+}
+
+}  // namespace mc::gpu
