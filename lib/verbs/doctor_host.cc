@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/fd.h"
 #include "base/units.h"
+#include "gpu/libcublaslt.h"
 #include "verbs/doctor.h"
 
 namespace mc::verbs {
@@ -151,6 +152,24 @@ Finding gpu(const xfer::RdmaReport& rdma) {
   return out;
 }
 
+Finding products(const HostFacts& host) {
+  Finding out{.area = Area::gpu, .name = "matrix products"};
+  out.what = host.products.empty() ? "the own kernels: " + host.products_reason : host.products;
+  if (!host.products.empty()) return out;
+  out.verdict = Verdict::unused;
+  out.next = "on a host with a GPU, install cuBLASLt of the CUDA toolkit 12.9 or later";
+  return out;
+}
+
+/// Loads the library for a moment's look, which needs neither a driver nor a GPU.
+void read_products(HostFacts& out) {
+  const auto library = gpu::host_cublaslt();
+  if (const auto loaded = library->load(); !loaded)
+    out.products_reason = loaded.error().what;
+  else
+    out.products = "cuBLASLt " + gpu::cublaslt_version_text(library->version()) + " of " + library->file();
+}
+
 }  // namespace
 
 HostFacts read_host(const std::string& root) {
@@ -170,6 +189,7 @@ HostFacts read_host(const std::string& root) {
   out.shared_pages = chosen(file_text(pages + "shmem_enabled"));
   out.numa_nodes = static_cast<unsigned>(names_in(root + "sys/devices/system/node", "node").size());
   out.netdev = carrier_netdev(root);
+  if (root == "/") read_products(out);
   out.verbs_loaded = fs::exists(root + "sys/class/infiniband_verbs");
   for (const std::string& name : names_in(root + "dev/infiniband", "uverbs")) {
     ++out.verbs_devices;
@@ -199,6 +219,7 @@ std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& r
   }
   out.push_back(huge_pages(host));
   out.push_back(gpu(rdma));
+  out.push_back(products(host));
   return out;
 }
 

@@ -201,6 +201,14 @@ TEST_CASE("verbs/doctor: GPU memory that goes through the host is noted only whe
   auto report = one_nic(true);
   report.gpu = {xfer::GpuPath::staged, "no dma-buf and no peermem"};
   CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::note);
+  const Finding without =
+      named(judge_host({.products_reason = "no cuBLASLt was found"}, report, plan_for("auto")), "matrix products");
+  CHECK(without.verdict == Verdict::unused);
+  CHECK(without.what == "the own kernels: no cuBLASLt was found");
+  CHECK_FALSE(without.next.empty());
+  const Finding with = named(judge_host({.products = "cuBLASLt 13.1.0"}, report, plan_for("auto")), "matrix products");
+  CHECK(with.verdict == Verdict::good);
+  CHECK(with.what == "cuBLASLt 13.1.0");
   report.usable = false;
   CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::good);
   report.gpu = {xfer::GpuPath::none, "no CUDA driver"};
