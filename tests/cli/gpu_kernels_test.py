@@ -91,6 +91,23 @@ class Experts(unittest.TestCase):
             self.assertEqual(case["runs"], 150 if FULL else 3, case)
 
 
+class Products(unittest.TestCase):
+    def test_products_by_each_body_are_within_their_bound_and_keep_the_bits_that_they_promise(self):
+        code, lines, err = gpu("--products")
+        self.assertEqual(code, 0, err)
+        points = [line for line in lines if line.get("type") == "product"]
+        bodies = {(p["body"], p["dtype"]) for p in points}
+        self.assertEqual(bodies, {("own", "bf16"), ("cublaslt", "bf16"), ("cublaslt-tuned", "bf16"),
+                                  ("cublaslt", "fp8")})
+        for point in points:
+            self.assertLessEqual(point["error_share"], 1, point)
+            self.assertNotIn("not_run", point)
+            self.assertNotIn("seconds", point)  # the emulator has no speed
+            if point["body"] != "cublaslt-tuned":
+                self.assertIsNot(point.get("same_bits"), False, point)
+        self.assertIn("cuBLASLt 13.1.0", lines[-1]["cublaslt"])
+
+
 class Instructions(unittest.TestCase):
     def test_each_instruction_gives_one_result_under_every_schedule(self):
         code, lines, err = gpu("--instructions")
@@ -204,7 +221,7 @@ class Script(unittest.TestCase):
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
                              {"instruction", "decode", "cluster", "prefill", "hopper", "routed", "wide", "mixed",
-                              "experts", "model", "step", "speed"})
+                              "experts", "product", "model", "step", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]

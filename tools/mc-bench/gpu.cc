@@ -15,9 +15,11 @@
 #include "base/units.h"
 #include "gpu/devices.h"
 #include "gpu/emulated.h"
+#include "gpu/matmul.h"
 #include "gpu_case.h"
 #include "gpu_experts.h"
 #include "gpu_mutants.h"
+#include "gpu_products.h"
 #include "gpu_speed.h"
 #include "gpu_steps.h"
 #include "gpu_trials.h"
@@ -104,6 +106,10 @@ constexpr Flag kGpuInstructions{.name = "instructions",
                                 .help = "run each instruction alone and compare it with the emulator"};
 constexpr Flag kGpuExperts{
     .name = "experts", .kind = FlagKind::boolean, .help = "run mixtures of experts and compare them with a reference"};
+constexpr Flag kGpuProducts{
+    .name = "products",
+    .kind = FlagKind::boolean,
+    .help = "run matrix products of bf16 and fp8 by the own kernels and by cuBLASLt; on a GPU they are timed as well"};
 constexpr Flag kGpuSpeed{.name = "speed",
                          .kind = FlagKind::boolean,
                          .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
@@ -119,8 +125,8 @@ constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads an
 
 constexpr auto kGpuFlagTable = flags::join(
     flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules, &kGpuChecks,
-                &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuSpeed, &kGpuSteps, &kGpuBatch, &kGpuHeads,
-                &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuBatch,
+                &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
     flags::kEveryRun);
 
 struct GpuPoint {
@@ -574,6 +580,23 @@ Result<int> run_steps(const cli::Args& args) {
   return 0;
 }
 
+Result<int> run_products(const cli::Args& args) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", products_table()));
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
+  MC_CHECK(device->load_kernels());
+  auto chosen = device->choose_matmul(gpu::MatmulChoice::cublaslt);
+  rows->fact("cublaslt", chosen ? gpu::matmul_text(*device) : "not used: " + chosen.error().what);
+  const auto done = check_products(*device,
+                                   {.seed = args.count(flags::kSeed),
+                                    .is_timed = choice.kind == gpu::DeviceKind::cuda,
+                                    .peak = matrix_peak(*device)},
+                                   *rows);
+  MC_CHECK(rows->finish());
+  MC_CHECK(done);
+  return 0;
+}
+
 Result<int> run_experts(const cli::Args& args) {
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", experts_table()));
   MC_TRY(device, open_gpu(args));
@@ -590,6 +613,7 @@ Result<int> check_gpu(const cli::Args& args) {
   if (args.on(kGpuSpeed)) return measure_speed(args);
   if (args.on(kGpuInstructions)) return run_trials(args);
   if (args.on(kGpuExperts)) return run_experts(args);
+  if (args.on(kGpuProducts)) return run_products(args);
   if (args.on(kGpuSteps)) return run_steps(args);
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1",
                           Table({"case", "attention", "heads", "runs", "error", "conflicts", "instructions", "s"})));

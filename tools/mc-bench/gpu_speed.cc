@@ -1,7 +1,6 @@
 #include "gpu_speed.h"
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "base/clock.h"
@@ -15,7 +14,9 @@ constexpr int kSpells = 5;
 constexpr double kSpellSeconds = 0.05;
 constexpr int64_t kPatternPages = 64;
 
-/// The median of the seconds of one `work` in spells of at least kSpellSeconds. The first spell warms up.
+}  // namespace
+
+/// The first spell warms up.
 Result<double> median_seconds(gpu::Device& device, const std::function<Result<void>()>& work) {
   std::vector<double> spells;
   uint64_t calls = 1;
@@ -32,8 +33,6 @@ Result<double> median_seconds(gpu::Device& device, const std::function<Result<vo
   std::sort(spells.begin(), spells.end());
   return spells[kSpells / 2];
 }
-
-}  // namespace
 
 Result<double> copy_rate(gpu::Device& device) {
   constexpr size_t kBytes = size_t{512} << 20;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/parallel.h"
@@ -11,6 +12,8 @@
 
 namespace mc::bench {
 
+/// The median of the seconds of one `work` in five spells of at least 50 ms, after which the device is waited for.
+Result<double> median_seconds(gpu::Device& device, const std::function<Result<void>()>& work);
 /// Bytes a second of a copy inside the device's memory, each byte counted as read and as written. The median of five.
 Result<double> copy_rate(gpu::Device& device);
 
