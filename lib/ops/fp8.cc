@@ -2,7 +2,6 @@
 #include "ops/fp8.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -59,15 +58,6 @@ constexpr const Fp8Kernels* kFp8Variants[] = {
 };
 
 }  // namespace
-
-float e4m3_to_f32(uint8_t code) {
-  const int exponent = (code >> 3) & 15;
-  const int mantissa = code & 7;
-  const float sign = code >> 7 ? -1.0f : 1.0f;
-  if (exponent == 15 && mantissa == 7) return std::nanf("");
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
-  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-}
 
 const std::array<float, 256>& e4m3_values() {
   static const std::array<float, 256> kValues = [] {

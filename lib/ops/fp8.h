@@ -18,13 +18,12 @@
 #include <cstdint>
 #include <span>
 
+#include "base/e4m3.h"
 #include "ops/ops.h"
 
 namespace mc::ops {
 
-/// OCP E4M3: no infinities, one NaN of each sign, largest 448.
-float e4m3_to_f32(uint8_t code);
-/// The value of every code.
+/// The value of every code (base/e4m3.h).
 const std::array<float, 256>& e4m3_values();
 
 constexpr size_t fp8_pairs(size_t k) {
