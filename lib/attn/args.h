@@ -1,5 +1,5 @@
 // The arguments of prefill and decode. Tensors are borrowed for the call. q, out and states are f32 for every KV dtype.
-// With bf16 KV, q is rounded to bf16, like the model's own activations.
+// With bf16 or fp8_e4m3 KV, q is rounded to bf16, like the model's own activations.
 #pragma once
 
 #include <cstdint>

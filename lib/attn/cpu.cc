@@ -15,7 +15,7 @@ namespace mc::attn {
 
 Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale) {
   MC_ASSERT(layout.kv_heads > 0 && q_heads > 0 && q_heads % static_cast<int32_t>(layout.kv_heads) == 0);
-  MC_ASSERT(layout.dtype == Dtype::f32 || layout.dtype == Dtype::bf16);
+  MC_ASSERT(layout.dtype == Dtype::f32 || layout.dtype == Dtype::bf16 || layout.has_scales());
   MC_ASSERT(layout.head_dim > 0 && layout.head_dim <= kDimMax);
   MC_ASSERT(layout.block_tokens > 0 && layout.block_tokens % kRun == 0);
   Shape shape;
@@ -24,7 +24,8 @@ Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale) {
   shape.kv_heads = static_cast<int>(layout.kv_heads);
   shape.q_heads = q_heads;
   shape.group = q_heads / shape.kv_heads;
-  shape.bf16 = layout.dtype == Dtype::bf16;
+  shape.bf16 = layout.dtype != Dtype::f32;
+  shape.e4m3 = layout.has_scales();
   const double softmax_scale =
       scale != 0 ? static_cast<double>(scale) : 1.0 / std::sqrt(static_cast<double>(layout.head_dim));
   shape.scale = static_cast<float>(softmax_scale * std::numbers::log2e);
@@ -45,6 +46,13 @@ FlushDenormals::~FlushDenormals() {
 FlushDenormals::FlushDenormals() : saved_(0) {}
 FlushDenormals::~FlushDenormals() {}
 #endif
+
+KvRows rows_at(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head) {
+  const int64_t page = position / layout.block_tokens;
+  const std::byte* record = head_record(layout, kv, page, kv_head);
+  const std::byte* k = record + static_cast<size_t>(position - page * layout.block_tokens) * layout.row_bytes();
+  return {k, k + layout.v_offset(), layout.has_scales() ? scales_of(layout, record) : ScaleExponents{}};
+}
 
 CentroidRows gather_centroids(const Kernels& kernels, const ExtentLayout& layout, const KvView& kv, int kv_head,
                               int32_t moba_block, int64_t first, int64_t end, uint16_t* means) {

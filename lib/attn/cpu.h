@@ -62,10 +62,19 @@ struct Shape {
   int kv_heads;
   int q_heads;
   int group;    // query heads of one KV head
-  bool bf16;    // KV dtype
+  bool bf16;    // the leaves read K and V as bf16: of that KV dtype, or widened from fp8_e4m3
+  bool e4m3;    // KV dtype
   float scale;  // log2(e) * softmax scale
 };
 Shape shape_of(const ExtentLayout& layout, int32_t q_heads, float scale);
+
+/// Up to kRun rows of K or of V of one page, as the leaves read them.
+struct KvRows {
+  const std::byte* k;
+  const std::byte* v;
+  ScaleExponents scales;  // with fp8_e4m3
+};
+KvRows rows_at(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head);
 
 /// Flushes denormals to zero while it exists, because denormal weights add nothing and are slow. Every task sets it, so
 /// caller and workers compute equal bits.

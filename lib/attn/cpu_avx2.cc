@@ -116,8 +116,33 @@ void pack_k(bool bf16, const void* rows, int valid, int head_dim, int dim, void*
     }
 }
 
+/// The magnitudes below 8 are subnormal: their words come from a table of 16 bytes, the others from their bits.
+void widen_e4m3(const uint8_t* codes, int count, int exponent, const void* ahead, uint16_t* out) {
+  prefetch_bytes(ahead, count);
+  const auto by = static_cast<int16_t>(exponent * 128);
+  alignas(16) uint16_t small_words[8];
+  for (int i = 0; i < 8; ++i) small_words[i] = static_cast<uint16_t>(e4m3_bits(i) + (i == 0 ? 0 : by));
+  const __m256i small = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(small_words)));
+  const __m256i rebias = _mm256_set1_epi16(static_cast<int16_t>(120 * 128 + by));
+  int i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const __m256i code = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
+    const __m256i magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+    // Bytes 2m and 2m + 1 of the table are the word of magnitude m.
+    const __m256i bytes =
+        _mm256_add_epi16(_mm256_mullo_epi16(magnitude, _mm256_set1_epi16(0x0202)), _mm256_set1_epi16(0x0100));
+    __m256i bits = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), rebias);
+    bits = _mm256_blendv_epi8(bits, _mm256_shuffle_epi8(small, bytes),
+                              _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude));
+    bits = _mm256_blendv_epi8(bits, _mm256_set1_epi16(0x7fc0), _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f)));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(code, _mm256_set1_epi16(0x80)), 8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_or_si256(bits, sign));
+  }
+  widen_e4m3_rest(codes, i, count, exponent, out);
+}
+
 }  // namespace
 
-constinit const Kernels kAvx2Kernels = F32Leaves<V256>::table(pack_k, nullptr);
+constinit const Kernels kAvx2Kernels = F32Leaves<V256>::table(widen_e4m3, pack_k, nullptr);
 
 }  // namespace mc::attn

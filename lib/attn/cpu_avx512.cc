@@ -43,6 +43,6 @@ void score_rows(const ScoreArgs& args, int head_dim, const CentroidRows& centroi
 
 }  // namespace
 
-constinit const Kernels kAvx512Kernels = F32Leaves<V512>::table(pack_k, score_rows);
+constinit const Kernels kAvx512Kernels = F32Leaves<V512>::table(widen_e4m3, pack_k, score_rows);
 
 }  // namespace mc::attn

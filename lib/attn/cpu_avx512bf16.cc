@@ -274,6 +274,7 @@ void decode(const DecodeTileArgs& args) {
 }  // namespace
 
 constinit const Kernels kAvx512Bf16Kernels = {.element_bytes = 2,
+                                              .widen_e4m3 = widen_e4m3,
                                               .pack_q = pack_q,
                                               .pack_k = pack_k,
                                               .pack_v = pack_v,

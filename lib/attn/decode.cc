@@ -66,7 +66,9 @@ class Decode {
   void attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) const;
   int dense_spans(int64_t sequence, int64_t cut, const int32_t* everyone, Span* spans) const;
   int sparse_spans(int64_t sequence, int64_t cut, int kv_head, int32_t* rows, Span* spans) const;
-  void tile(const KvView& kv, int kv_head, const Span& span, const Span& next, DecodeTileArgs& leaf) const;
+  int runs_of(const KvView& kv, int kv_head, const Span& span, KvRows* runs) const;
+  void tile(const KvView& kv, int kv_head, const Span& span, const Span& next, uint16_t* widened,
+            DecodeTileArgs& leaf) const;
   void finish(int64_t sequence, int kv_head) const;
 
   const Kernels& kernels_;
@@ -141,7 +143,8 @@ Result<void> Decode::run(Parallel& parallel) {
   scratch_.workers.resize(std::max(scratch_.workers.size(), static_cast<size_t>(parallel.threads())));
   const size_t spans = static_cast<size_t>(spans_max_);
   const size_t bytes = group * (dim * 4 + 4) + dim * kStripKeys * 6 + kScratchFloats * 4 +
-                       spans * (sizeof(Span) + group * 4) + 12 * Arena::kAlign;
+                       spans * (sizeof(Span) + group * 4) + (shape_.e4m3 ? 4 * kDecodeTile * dim : 0) +
+                       12 * Arena::kAlign;
   for (Arena& arena : scratch_.workers) MC_CHECK(arena.reserve(bytes));
 
   const auto arena_of = [&](int worker) -> Arena& { return scratch_.workers[static_cast<size_t>(worker)]; };
@@ -253,24 +256,36 @@ void Decode::join(int64_t sequence, int kv_head) const {
   *list = static_cast<int32_t>(end - list - 1);
 }
 
-/// Computes one tile of `span` for its heads. Prefetches the first tile of `next` (which may be empty).
-void Decode::tile(const KvView& kv, int kv_head, const Span& span, const Span& next, DecodeTileArgs& leaf) const {
+/// The runs of the first tile of the span. Returns their number.
+int Decode::runs_of(const KvView& kv, int kv_head, const Span& span, KvRows* runs) const {
+  int count = 0;
+  const int64_t end = std::min(span.end, span.begin + kDecodeTile);
+  for (int64_t key = span.begin; key < end; key += kRun) runs[count++] = rows_at(args_.layout, kv, key, kv_head);
+  return count;
+}
+
+/// Computes one tile of `span` for its heads. Prefetches the first tile of `next` (which may be empty). Codes of E4M3
+/// are widened into `widened` first, which for all heads costs less than reading twice the bytes.
+void Decode::tile(const KvView& kv, int kv_head, const Span& span, const Span& next, uint16_t* widened,
+                  DecodeTileArgs& leaf) const {
+  KvRows now[kDecodeTile / kRun], later[kDecodeTile / kRun];
   const void* runs[4][kDecodeTile / kRun];
-  const auto fill = [&](const Span& s, const void** k_runs, const void** v_runs) {
-    int count = 0;
-    const int64_t end = std::min(s.end, s.begin + kDecodeTile);
-    for (int64_t key = s.begin; key < end; key += kRun, ++count) {
-      const std::byte* k = k_row(args_.layout, kv, key, kv_head);
-      k_runs[count] = k;
-      v_runs[count] = k + args_.layout.v_offset();
-    }
-    return count;
-  };
-  fill(span, runs[0], runs[1]);
+  const int count = runs_of(kv, kv_head, span, now), ahead = runs_of(kv, kv_head, next, later);
   leaf.keys = static_cast<int>(std::min<int64_t>(span.end - span.begin, kDecodeTile));
+  for (int i = 0; i < count; ++i) runs[0][i] = now[i].k, runs[1][i] = now[i].v;
+  for (int i = 0; i < ahead; ++i) runs[2][i] = later[i].k, runs[3][i] = later[i].v;
+  leaf.ahead_runs = shape_.e4m3 ? 0 : ahead;
+  for (int i = 0; i < count && shape_.e4m3; ++i) {
+    const int codes = std::min(kRun, leaf.keys - i * kRun) * shape_.head_dim;
+    for (int part = 0; part < 2; ++part, widened += kRun * shape_.head_dim) {
+      kernels_.widen_e4m3(static_cast<const uint8_t*>(runs[part][i]), codes,
+                          part == 0 ? now[i].scales.k : now[i].scales.v, i < ahead ? runs[2 + part][i] : nullptr,
+                          widened);
+      runs[part][i] = widened;
+    }
+  }
   leaf.k_runs = runs[0];
   leaf.v_runs = runs[1];
-  leaf.ahead_runs = fill(next, runs[2], runs[3]);
   leaf.k_ahead = runs[2];
   leaf.v_ahead = runs[3];
   leaf.rows = span.rows;
@@ -334,6 +349,7 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
                          .d = state.d,
                          .scale = shape_.scale,
                          .scratch = arena.take<float>(kScratchFloats)};
+  uint16_t* widened = shape_.e4m3 ? arena.take<uint16_t>(2 * kDecodeTile * shape_.head_dim) : nullptr;
   for (int head = 0; head < shape_.group; ++head) rows[head] = head;
   const int count =
       of(sequence).sparse ? sparse_spans(sequence, cut, kv_head, rows, spans) : dense_spans(sequence, cut, rows, spans);
@@ -342,7 +358,7 @@ void Decode::attend(int64_t sequence, int64_t cut, int kv_head, Arena& arena) co
       Span next = rest;
       next.begin += kDecodeTile;
       if (next.begin >= next.end) next = i + 1 < count ? spans[i + 1] : Span{};
-      tile(kv, kv_head, rest, next, leaf);
+      tile(kv, kv_head, rest, next, widened, leaf);
       rest.begin += kDecodeTile;
     }
 }

@@ -20,9 +20,9 @@ struct Variant {
   /// The CPU feature that is missing; empty: the variant runs.
   std::string (*lacking)();
   bool (*preferred)();  // `auto` takes the last entry that runs and is preferred
-  const Kernels* f32;   // leaves for f32 KV, and for bf16 KV whose head_dim the bf16 leaves exclude; null = ref
-  const Kernels* bf16;
-  uint32_t bf16_dims;  // the bf16 leaves need a head_dim that is a multiple of this
+  const Kernels* f32;   // leaves for f32 KV, and for other KV whose head_dim the bf16 leaves exclude; null = ref
+  const Kernels* bf16;  // for bf16 KV, and for fp8_e4m3 KV, which is widened to bf16
+  uint32_t bf16_dims;   // the bf16 leaves need a head_dim that is a multiple of this
 };
 
 namespace {
@@ -80,7 +80,7 @@ constexpr const Variant* kVariants[] = {
 };
 
 const Kernels* kernels_for(const Variant& variant, const ExtentLayout& layout) {
-  const bool bf16 = layout.dtype == Dtype::bf16 && layout.head_dim % variant.bf16_dims == 0;
+  const bool bf16 = layout.dtype != Dtype::f32 && layout.head_dim % variant.bf16_dims == 0;
   return bf16 ? variant.bf16 : variant.f32;
 }
 

@@ -90,6 +90,9 @@ struct CentroidRows {
 
 struct Kernels {
   size_t element_bytes;  // of packed q, K and V: 4 = f32, 2 = bf16
+  /// out[i] = the value of codes[i] (base/e4m3.h) times 2^exponent, as bf16, which is exact. Prefetches the `count`
+  /// bytes at `ahead`, unless it is null.
+  void (*widen_e4m3)(const uint8_t* codes, int count, int exponent, const void* ahead, uint16_t* out);
   /// Packs head_dim floats into one Q row. bf16_kv rounds them to bf16 for every packed type.
   void (*pack_q)(const float* q, int head_dim, int dim, bool bf16_kv, void* row);
   /// Packs `valid` rows of head_dim elements at `rows` into one K panel.

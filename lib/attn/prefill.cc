@@ -42,6 +42,7 @@ struct TaskMemory {
   std::byte* k_tile;
   std::byte* v_tile;
   float* leaf;
+  uint16_t* widened;  // [kRun][head_dim], of codes
   // Used by sparse rows only:
   int32_t* chosen;       // [rows][top_k - 1]
   int32_t* block_rows;   // rows of every block, grouped by block
@@ -85,6 +86,7 @@ class Prefill {
   void run_sparse(const Task& task, const TaskMemory& memory) const;
   void select(const Task& task, const TaskMemory& memory) const;
   void invert(const Task& task, const TaskMemory& memory) const;
+  const std::byte* widened(const std::byte* rows, int exponent, int count, const TaskMemory& memory) const;
   int pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& memory) const;
   void step(const TaskMemory& memory, int keys, int row_count, const int32_t* hidden = nullptr) const;
 
@@ -118,7 +120,7 @@ size_t Prefill::task_bytes(int64_t tokens) const {
   const size_t rows = static_cast<size_t>(tokens * shape_.group);
   const size_t dim = static_cast<size_t>(shape_.dim);
   size_t bytes = rows * dim * (kernels_.element_bytes + 4) + rows * 20 + kScratchFloats * 4;
-  bytes += 2 * kKeyTile * dim * kernels_.element_bytes;
+  bytes += 2 * kKeyTile * dim * kernels_.element_bytes + kRun * dim * 2;
   bytes += rows * static_cast<size_t>(2 * history_ + 1) * 4 + static_cast<size_t>(blocks_ + 2) * 8;
   bytes += kRowTile * static_cast<size_t>(strips_) * (kStripKeys + 1) * 4;
   return bytes + 16 * Arena::kAlign;
@@ -140,6 +142,7 @@ TaskMemory Prefill::take(Arena& arena, int64_t tokens, bool dense) const {
   memory.k_tile = arena.take<std::byte>(kKeyTile * dim * element);
   memory.v_tile = arena.take<std::byte>(kKeyTile * dim * element);
   memory.leaf = arena.take<float>(kScratchFloats);
+  memory.widened = arena.take<uint16_t>(kRun * dim);
   if (dense) return memory;
   memory.chosen = arena.take<int32_t>(rows * history_);
   memory.block_rows = arena.take<int32_t>(rows * (history_ + 1));
@@ -219,6 +222,14 @@ void Prefill::store(const Task& task, const TaskMemory& memory) const {
   }
 }
 
+/// The rows as the leaves pack them: where they are, or codes of E4M3 as bf16 in memory.widened.
+const std::byte* Prefill::widened(const std::byte* rows, int exponent, int count, const TaskMemory& memory) const {
+  if (!shape_.e4m3) return rows;
+  kernels_.widen_e4m3(reinterpret_cast<const uint8_t*>(rows), count * shape_.head_dim, exponent, nullptr,
+                      memory.widened);
+  return reinterpret_cast<const std::byte*>(memory.widened);
+}
+
 /// Packs keys [begin, begin + count), count <= kKeyTile. Returns the tile's padded key count.
 int Prefill::pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& memory) const {
   const int keys = static_cast<int>(round_up(static_cast<size_t>(count), kStripKeys));
@@ -226,11 +237,11 @@ int Prefill::pack(int kv_head, int64_t begin, int64_t count, const TaskMemory& m
   for (int key = 0; key < keys; key += kRun) {
     const int64_t at = begin + key;
     const int valid = static_cast<int>(std::clamp<int64_t>(std::min(begin + count, args_.kv.kv_len) - at, 0, kRun));
-    const std::byte* rows = valid > 0 ? k_row(args_.layout, args_.kv, at, kv_head) : nullptr;
-    kernels_.pack_k(shape_.bf16, rows, valid, shape_.head_dim, shape_.dim,
+    const KvRows rows = valid > 0 ? rows_at(args_.layout, args_.kv, at, kv_head) : KvRows{};
+    kernels_.pack_k(shape_.bf16, widened(rows.k, rows.scales.k, valid, memory), valid, shape_.head_dim, shape_.dim,
                     memory.k_tile + static_cast<size_t>(key / kRun) * panel_bytes);
-    rows = valid > 0 ? rows + args_.layout.v_offset() : nullptr;
-    kernels_.pack_v(shape_.bf16, rows, valid, shape_.head_dim, shape_.dim, key, keys, memory.v_tile);
+    kernels_.pack_v(shape_.bf16, widened(rows.v, rows.scales.v, valid, memory), valid, shape_.head_dim, shape_.dim, key,
+                    keys, memory.v_tile);
   }
   return keys;
 }

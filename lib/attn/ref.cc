@@ -24,9 +24,19 @@ namespace {
 
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
 
-double element(Dtype dtype, const std::byte* row, int i) {
-  return dtype == Dtype::f32 ? static_cast<double>(reinterpret_cast<const float*>(row)[i])
-                             : static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i]));
+/// Element i of a row whose page has a scale of 2^exponent, which means nothing but with fp8_e4m3.
+double element(Dtype dtype, const std::byte* row, int exponent, int i) {
+  switch (dtype) {
+    case Dtype::f32: return static_cast<double>(reinterpret_cast<const float*>(row)[i]);
+    case Dtype::f8_e4m3: return std::ldexp(static_cast<double>(e4m3_to_f32(static_cast<uint8_t>(row[i]))), exponent);
+    default: return static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i]));
+  }
+}
+
+/// The scales of the page that holds the token at `position`.
+ScaleExponents scales_at(const PrefillArgs& args, int64_t position, int kv_head) {
+  if (!args.layout.has_scales()) return {0, 0};
+  return scales_of(args.layout, head_record(args.layout, args.kv, position / args.layout.block_tokens, kv_head));
 }
 
 /// A query element as the kernels round it.
@@ -70,8 +80,9 @@ Row attend(const PrefillArgs& args, int64_t row, int32_t q_head, const std::vect
   std::vector<double> x;
   for (int64_t key : keys) {
     const std::byte* k = k_row(args.layout, args.kv, key, kv_head);
+    const int exponent = scales_at(args, key, kv_head).k;
     double dot = 0;
-    for (int i = 0; i < dim; ++i) dot += query(args.layout.dtype, q[i]) * element(args.layout.dtype, k, i);
+    for (int i = 0; i < dim; ++i) dot += query(args.layout.dtype, q[i]) * element(args.layout.dtype, k, exponent, i);
     x.push_back(dot * scale * std::numbers::log2e);
     result.m = std::max(result.m, x.back());
   }
@@ -79,8 +90,10 @@ Row attend(const PrefillArgs& args, int64_t row, int32_t q_head, const std::vect
   for (size_t n = 0; n < keys.size(); ++n) {
     const double weight = std::exp2(x[n] - result.m);
     const std::byte* v = v_row(args.layout, args.kv, keys[n], kv_head);
+    const int exponent = scales_at(args, keys[n], kv_head).v;
     result.d += weight;
-    for (int i = 0; i < dim; ++i) result.o[static_cast<size_t>(i)] += weight * element(args.layout.dtype, v, i);
+    for (int i = 0; i < dim; ++i)
+      result.o[static_cast<size_t>(i)] += weight * element(args.layout.dtype, v, exponent, i);
   }
   return result;
 }

@@ -23,7 +23,7 @@ struct AppendArgs {
   KvTarget target;       // pages of the sequence, this layer
   int64_t position = 0;  // position of the first new token
   int64_t tokens = 0;
-  const float* k = nullptr;  // [tokens, kv_heads, head_dim], after RoPE; rounded to layout.dtype
+  const float* k = nullptr;  // [tokens, kv_heads, head_dim], after RoPE; rounded to layout.dtype (base/extent.h)
   const float* v = nullptr;  // likewise
   int64_t k_stride = 0;      // floats from token to token; 0 = kv_heads * head_dim
   int64_t v_stride = 0;

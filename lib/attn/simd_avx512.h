@@ -100,6 +100,34 @@ struct V512 {
   }
 };
 
+/// The magnitudes of all codes in four registers of 32 words: two lookups of 64 and a choice between them.
+inline void widen_e4m3(const uint8_t* codes, int count, int exponent, const void* ahead, uint16_t* out) {
+  alignas(64) static constexpr struct Table {
+    uint16_t bits[128];
+    constexpr Table() : bits() {
+      for (int i = 0; i < 128; ++i) bits[i] = e4m3_bits(i);
+    }
+  } kTable;
+  prefetch_bytes(ahead, count);
+  const __m512i by = _mm512_set1_epi16(static_cast<int16_t>(exponent * 128));
+  __m512i table[4];
+  MC_UNROLL for (int i = 0; i < 4; ++i) {
+    const __m512i bits = _mm512_load_si512(kTable.bits + 32 * i);
+    const __mmask32 scaled = i == 0 ? ~1u : i == 3 ? ~0u >> 1 : ~0u;  // neither zero nor NaN
+    table[i] = _mm512_mask_add_epi16(bits, scaled, bits, by);
+  }
+  const __m512i sign = _mm512_set1_epi16(0x80), upper = _mm512_set1_epi16(0x40);
+  int i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i)));
+    const __m512i low = _mm512_permutex2var_epi16(table[0], code, table[1]);
+    const __m512i high = _mm512_permutex2var_epi16(table[2], code, table[3]);
+    const __m512i bits = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(code, upper), high);
+    _mm512_storeu_si512(out + i, _mm512_or_si512(bits, _mm512_slli_epi16(_mm512_and_si512(code, sign), 8)));
+  }
+  widen_e4m3_rest(codes, i, count, exponent, out);
+}
+
 /// rows[i] lane j  <->  rows[j] lane i, in three rounds of 16 shuffles and one of 128-bit lanes.
 MC_INLINE void transpose16(__m512i* rows) {
   __m512i a[16], b[16];

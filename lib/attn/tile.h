@@ -42,6 +42,28 @@ MC_INLINE uint16_t narrow(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/// The bf16 bits of the magnitude of a code of E4M3, at scale 1.
+constexpr uint16_t e4m3_bits(int magnitude) {
+  if (magnitude == 0) return 0;
+  if (magnitude == 0x7f) return 0x7fc0;
+  if (magnitude >= 8) return static_cast<uint16_t>((magnitude << 4) + (120 << 7));
+  const int top = magnitude >= 4 ? 2 : magnitude >= 2 ? 1 : 0;
+  return static_cast<uint16_t>(((127 - 9 + top) << 7) + ((magnitude << (7 - top)) & 0x7f));
+}
+
+/// The definition of widen_e4m3, for the codes that fill no vector.
+MC_INLINE void widen_e4m3_rest(const uint8_t* codes, int first, int count, int exponent, uint16_t* out) {
+  for (int i = first; i < count; ++i) {
+    const int magnitude = codes[i] & 0x7f, by = magnitude != 0 && magnitude != 0x7f ? exponent * 128 : 0;
+    out[i] = static_cast<uint16_t>((codes[i] & 0x80) << 8 | (e4m3_bits(magnitude) + by));
+  }
+}
+
+MC_INLINE void prefetch_bytes(const void* at, int count) {
+  if (at == nullptr) return;
+  for (int i = 0; i < count; i += 64) __builtin_prefetch(static_cast<const char*>(at) + i, 0, 2);
+}
+
 /// Online softmax of one row over s[0, visible): weights replace the scores, and zeros follow up to `limit` (a multiple
 /// of 16). Updates m and d. Returns the factor for the row's output so far.
 template <class V>

@@ -334,9 +334,11 @@ struct F32Leaves {
     decode_runs<false, false>(wide);
   }
 
-  /// The table of these leaves. Each file provides pack_k and score_rows, which transpose.
-  static constexpr Kernels table(decltype(Kernels::pack_k) pack_k, decltype(Kernels::score_rows) score_rows) {
+  /// The table of these leaves. Each file provides the others: pack_k and score_rows transpose.
+  static constexpr Kernels table(decltype(Kernels::widen_e4m3) widen_e4m3, decltype(Kernels::pack_k) pack_k,
+                                 decltype(Kernels::score_rows) score_rows) {
     return {.element_bytes = 4,
+            .widen_e4m3 = widen_e4m3,
             .pack_q = pack_q,
             .pack_k = pack_k,
             .pack_v = pack_v,

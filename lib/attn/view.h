@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/e4m3.h"
 #include "base/extent.h"
 
 namespace mc::attn {
@@ -46,6 +47,15 @@ inline const std::byte* k_row(const ExtentLayout& layout, const KvView& kv, int6
   const int64_t page = position / layout.block_tokens;
   return head_record(layout, kv, page, kv_head) +
          static_cast<size_t>(position - page * layout.block_tokens) * layout.row_bytes();
+}
+
+/// The scales of a record of fp8_e4m3: exponents of two, as base/e4m3.h has them.
+struct ScaleExponents {
+  int k, v;
+};
+inline ScaleExponents scales_of(const ExtentLayout& layout, const std::byte* record) {
+  const float* scales = reinterpret_cast<const float*>(record + layout.scale_offset());
+  return {e4m3_exponent_of(scales[0]), e4m3_exponent_of(scales[1])};
 }
 
 inline const std::byte* v_row(const ExtentLayout& layout, const KvView& kv, int64_t position, int kv_head) {

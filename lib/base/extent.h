@@ -4,9 +4,15 @@
 //
 //   extent = for each kv_head:
 //            | K [tokens, head_dim] | V [tokens, head_dim] | ksum f32 [head_dim] | kmean bf16 [head_dim] |
-//            every part starts on a 64-byte boundary; rows beyond the block's token count are zero
+//            of fp8_e4m3 then  | scale of K f32 | scale of V f32 |
+//            every part but the second scale starts on a 64-byte boundary; rows beyond the block's token count are zero
 //   page   = extents of layers 0 .. layers-1, one after the other, rounded up to 4 KiB;
 //            of a pipeline stage: of its own layers alone
+//
+// With fp8_e4m3 a value of K or V is its code times the scale (base/e4m3.h), which all rows of the page share. ksum and
+// kmean are made of these values. A page that is still open has codes under the scale of its rows so far. A row with a
+// larger scale shifts the codes of the rows before it, and the bytes are those of a page that got all rows at once. So
+// an open page needs no second copy of its rows in a wider type: it is attended to, sent and stored like a full one.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +48,7 @@ struct ExtentLayout {
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t block_tokens = 64;
-  Dtype dtype = Dtype::bf16;  // of K and V: f32 or bf16
+  Dtype dtype = Dtype::bf16;  // of K and V: f32, bf16 or f8_e4m3
   LayerRange stage;           // the layers a page holds, of a pipeline stage; empty: all
 
   bool operator==(const ExtentLayout&) const = default;
@@ -52,8 +58,10 @@ struct ExtentLayout {
   constexpr size_t v_offset() const { return round_up(block_tokens * row_bytes(), 64); }
   constexpr size_t ksum_offset() const { return 2 * v_offset(); }
   constexpr size_t kmean_offset() const { return ksum_offset() + round_up(head_dim * 4, 64); }
+  constexpr size_t scale_offset() const { return kmean_offset() + round_up(head_dim * 2, 64); }
+  constexpr bool has_scales() const { return dtype == Dtype::f8_e4m3; }
   /// Bytes of one KV head's record: distance between heads inside an extent.
-  constexpr size_t head_bytes() const { return kmean_offset() + round_up(head_dim * 2, 64); }
+  constexpr size_t head_bytes() const { return scale_offset() + (has_scales() ? 64 : 0); }
   constexpr size_t layer_bytes() const { return kv_heads * head_bytes(); }
   /// `layer` is one of held(), counted in the model.
   constexpr size_t layer_offset(uint32_t layer) const { return (layer - stage.first) * layer_bytes(); }

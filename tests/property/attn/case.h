@@ -125,9 +125,12 @@ class Bound {
  public:
   /// `variant` decides whether weights are bf16.
   Bound(const Case& c, const Rows& rows, std::string_view variant)
-      : dim_(c.layout.head_dim), bf16_(variant == "avx512bf16" && c.layout.dtype == Dtype::bf16), keys_(c.kv_len) {
+      : dim_(c.layout.head_dim), bf16_(variant == "avx512bf16" && c.layout.dtype != Dtype::f32), keys_(c.kv_len) {
     for (size_t row = 0; row < rows.k.size() / dim_; ++row) k_ = std::max(k_, norm(rows.k.data() + row * dim_));
     for (float v : rows.v) v_max_ = std::max(v_max_, std::abs(static_cast<double>(v)));
+    // A stored value may be larger than x by a 16th, and by a 512th of a scale that is at most 1 / 224 of the largest.
+    const double stored = c.layout.dtype == Dtype::f8_e4m3 ? 1.07 : 1;
+    k_ *= stored, v_max_ *= stored;
   }
   /// For a query row and its whole output.
   double operator()(const float* q) const {

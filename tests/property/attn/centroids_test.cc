@@ -76,7 +76,7 @@ struct Shape {
 TEST_CASE(
     "attn/centroids: a step's bits are those of the pages, as a sequence grows, moves, and is cut and rewritten") {
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3})
       for (const Shape& shape : {Shape{16, 16}, Shape{16, 64}, Shape{64, 64}}) {
         Rng rng(test::seed() + 31);
         const Mode mode = {ModeKind::moba, shape.moba_block, 3};
@@ -112,7 +112,7 @@ TEST_CASE(
 }
 
 TEST_CASE("attn/centroids: the index holds every whole block once it is gated, and each row is the page's") {
-  for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3})
     for (const Shape& shape : {Shape{16, 16}, Shape{16, 64}}) {
       Rng rng(test::seed() + 32);
       Sequence s(layout_of(3, 40, dtype, shape.block_tokens), {ModeKind::moba, shape.moba_block, 2},

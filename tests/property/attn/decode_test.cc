@@ -85,7 +85,7 @@ const std::vector<std::pair<int64_t, Mode>> kSequences = {{1, {}},
 
 TEST_CASE("attn/decode: every variant agrees with full attention of the reference") {
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3})
       for (uint32_t head_dim : {40u, 64u, 96u, 128u}) {
         Rng rng(test::seed() + 21);
         Batch batch(layout_of(2, head_dim, dtype), head_dim == 64 ? 14 : 4,
@@ -111,7 +111,7 @@ TEST_CASE("attn/decode: every variant agrees with full attention of the referenc
 TEST_CASE("attn/decode: a row attends to what prefill of the same row attends to, in every mode") {
   // Both choose blocks by the same leaves, so the choice is equal; the sums differ in order only.
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
       Rng rng(test::seed() + 22);
       // Pages that are moba_blocks, and blocks of several pages: centroids are read, or made of sums.
       Batch batch(layout_of(2, 64, dtype, dtype == Dtype::f32 ? 64 : 16), 8, kSequences, rng);
@@ -163,7 +163,7 @@ TEST_CASE("attn/decode: a context of more than 65536 tokens, in longer cuts, is 
 
 TEST_CASE("attn/decode: a window attends to what the reference attends to, and to all where it reaches the first key") {
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3})
       for (uint32_t block_tokens : {16u, 64u}) {
         Rng rng(test::seed() + 25);
         Batch batch(layout_of(2, 64, dtype, block_tokens), 4,
@@ -198,7 +198,7 @@ TEST_CASE("attn/decode: a window attends to what the reference attends to, and t
 
 TEST_CASE("attn/decode: neither the batch nor its order nor the threads change a row's bits") {
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
       Rng rng(test::seed() + 23);
       Batch batch(layout_of(2, 64, dtype), 6, kSequences, rng);
       Parallel one(1), three(3);
@@ -226,7 +226,7 @@ TEST_CASE("attn/decode: neither the batch nor its order nor the threads change a
 
 TEST_CASE("attn/decode: states of two halves of a sequence merge to the whole") {
   for (const std::string& name : fast_variants())
-    for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
       Rng rng(test::seed() + 24);
       const int64_t tokens = 1400, half = 640;
       Batch batch(layout_of(2, 64, dtype), 4, {{tokens, {}}}, rng);

@@ -1,6 +1,8 @@
 #include "attn/seal.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "property/attn/case.h"
@@ -17,6 +19,13 @@ std::vector<std::byte> bytes_of(Pages& pages, const ExtentLayout& layout, int64_
   return {at, at + layout.layer_bytes()};
 }
 
+/// K of a page of fp8_e4m3: its code times the scale.
+float stored_k(const ExtentLayout& layout, const std::byte* record, size_t row, size_t i) {
+  float scale;
+  std::memcpy(&scale, record + layout.scale_offset(), 4);
+  return e4m3_to_f32(static_cast<uint8_t>(record[row * layout.row_bytes() + i])) * scale;
+}
+
 /// The tree by its definition: halves of the list of pair sums.
 float tree(std::vector<float> values) {
   for (; values.size() > 1; values.resize(values.size() / 2))
@@ -27,12 +36,20 @@ float tree(std::vector<float> values) {
 }  // namespace
 
 TEST_CASE("attn/seal: bytes of full pages do not depend on how the tokens arrived") {
-  for (Dtype dtype : {Dtype::f32, Dtype::bf16})
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3})
     for (uint32_t block_tokens : {16u, 64u, 512u}) {
       Rng rng(test::seed());
       const ExtentLayout layout = layout_of(2, 40, dtype, block_tokens);
       const int64_t tokens = 2 * block_tokens;
-      const Rows rows = random_rows(layout, tokens, Data::normal, rng);
+      Rows rows = random_rows(layout, tokens, Data::normal, rng);
+      // Rows of very different sizes, so that a page of fp8_e4m3 takes a larger scale more than once.
+      for (int64_t t = 0; t < tokens; ++t) {
+        const int power = static_cast<int>(rng.below(24)) - 12;
+        for (size_t i = 0; i < 80; ++i) {
+          rows.k[static_cast<size_t>(t) * 80 + i] = std::ldexp(rows.k[static_cast<size_t>(t) * 80 + i], power);
+          rows.v[static_cast<size_t>(t) * 80 + i] = std::ldexp(rows.v[static_cast<size_t>(t) * 80 + i], -power);
+        }
+      }
       Pages at_once(layout, tokens, false, rng), one_by_one(layout, tokens, true, rng),
           chunks(layout, tokens, true, rng);
       Parallel pool(2);
@@ -47,7 +64,7 @@ TEST_CASE("attn/seal: bytes of full pages do not depend on how the tokens arrive
 }
 
 TEST_CASE("attn/seal: ksum is the pairwise tree over the stored keys and kmean its rounded mean") {
-  for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f8_e4m3}) {
     Rng rng(test::seed() + 1);
     const ExtentLayout layout = layout_of(1, 64, dtype);
     const Rows rows = random_rows(layout, 64, Data::normal, rng);
@@ -59,7 +76,9 @@ TEST_CASE("attn/seal: ksum is the pairwise tree over the stored keys and kmean i
       std::vector<float> column;
       for (size_t t = 0; t < 64; ++t) {
         const float k = rows.k[t * 64 + i];
-        column.push_back(dtype == Dtype::f32 ? k : bf16_to_f32(f32_to_bf16(k)));
+        column.push_back(dtype == Dtype::f32    ? k
+                         : dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(k))
+                                                : stored_k(layout, pages.layer(0), t, i));
       }
       CHECK(ksum[i] == tree(column));
       CHECK(kmean[i] == f32_to_bf16(tree(column) / 64));
@@ -67,27 +86,76 @@ TEST_CASE("attn/seal: ksum is the pairwise tree over the stored keys and kmean i
   }
 }
 
-TEST_CASE("attn/seal: a sealed partial tail has zero rows beyond its tokens and sums only what is there") {
-  Rng rng(test::seed() + 2);
-  const ExtentLayout layout = layout_of(2, 64, Dtype::bf16);
-  const Rows rows = random_rows(layout, 64, Data::normal, rng);
-  Pages pages(layout, 64, false, rng);
-  pages.append(rows, 0, 5);
-  seal(layout, pages.layer(0), 5);
-  for (uint32_t head = 0; head < 2; ++head) {
-    const std::byte* record = pages.layer(0) + head * layout.head_bytes();
-    for (size_t part : {layout.k_offset(), layout.v_offset()})
-      for (size_t i = 5 * layout.row_bytes(); i < 64 * layout.row_bytes(); ++i)
-        REQUIRE(record[part + i] == std::byte{});
-    std::vector<float> column(64, 0.0f);
-    for (size_t t = 0; t < 5; ++t) column[t] = bf16_to_f32(f32_to_bf16(rows.k[(t * 2 + head) * 64]));
-    CHECK(reinterpret_cast<const float*>(record + layout.ksum_offset())[0] == tree(column));
+TEST_CASE("attn/seal: a stored value of E4M3 is within a 16th of itself and a 512th of the scale") {
+  Rng rng(test::seed() + 5);
+  const ExtentLayout layout = layout_of(1, 64, Dtype::f8_e4m3);
+  for (const float size : {0.0f, 1e-40f, 1e-30f, 1.0f, 448.0f, 3e4f, 1e38f}) {
+    Rows rows = random_rows(layout, 64, Data::normal, rng);
+    float largest = 0;
+    for (float& k : rows.k) largest = std::max(largest, std::abs(k *= size * rng.uniform()));
+    Pages pages(layout, 64, false, rng);
+    pages.append(rows, 0, 64);
+    float scale;
+    std::memcpy(&scale, pages.layer(0) + layout.scale_offset(), 4);
+    INFO("size " << size << ", scale " << scale);
+    CHECK(scale == e4m3_scale(e4m3_exponent(largest)));
+    bool all_within = true;
+    for (size_t t = 0; t < 64; ++t)
+      for (size_t i = 0; i < 64; ++i) {
+        const double k = double{rows.k[t * 64 + i]}, stored = double{stored_k(layout, pages.layer(0), t, i)};
+        all_within = all_within && std::abs(stored - k) <= std::abs(k) / 16 + double{scale} / 512;
+      }
+    CHECK(all_within);
   }
-  // Growing on from the sealed tail gives the page that prefill would have made.
-  Pages whole(layout, 64, false, rng);
-  whole.append(rows, 0, 64);
-  pages.append(rows, 5, 64);
-  CHECK(bytes_of(pages, layout, 0) == bytes_of(whole, layout, 0));
+}
+
+TEST_CASE("attn/seal: a value that is not finite is stored as NaN, and the others keep their scale") {
+  Rng rng(test::seed() + 6);
+  const ExtentLayout layout = layout_of(1, 16, Dtype::f8_e4m3, 16);
+  Rows rows = random_rows(layout, 16, Data::normal, rng);
+  Pages sound(layout, 16, false, rng), broken(layout, 16, false, rng);
+  rows.k[16] = rows.k[33] = 0;
+  sound.append(rows, 0, 16);
+  rows.k[16] = std::numeric_limits<float>::infinity();
+  rows.k[33] = std::nanf("");
+  broken.append(rows, 0, 16);
+  size_t differing = 0;
+  for (size_t i = 0; i < 256; ++i) {
+    const float a = stored_k(layout, sound.layer(0), i / 16, i % 16),
+                b = stored_k(layout, broken.layer(0), i / 16, i % 16);
+    if (i == 16 || i == 33)
+      CHECK(std::isnan(b));
+    else
+      differing += a != b;
+  }
+  CHECK(differing == 0);
+}
+
+TEST_CASE("attn/seal: a sealed partial tail has zero rows beyond its tokens and sums only what is there") {
+  for (Dtype dtype : {Dtype::bf16, Dtype::f8_e4m3}) {
+    Rng rng(test::seed() + 2);
+    const ExtentLayout layout = layout_of(2, 64, dtype);
+    const Rows rows = random_rows(layout, 64, Data::normal, rng);
+    Pages pages(layout, 64, false, rng);
+    pages.append(rows, 0, 5);
+    seal(layout, pages.layer(0), 5);
+    for (uint32_t head = 0; head < 2; ++head) {
+      const std::byte* record = pages.layer(0) + head * layout.head_bytes();
+      for (size_t part : {layout.k_offset(), layout.v_offset()})
+        for (size_t i = 5 * layout.row_bytes(); i < 64 * layout.row_bytes(); ++i)
+          REQUIRE(record[part + i] == std::byte{});
+      std::vector<float> column(64, 0.0f);
+      for (size_t t = 0; t < 5; ++t)
+        column[t] = dtype == Dtype::bf16 ? bf16_to_f32(f32_to_bf16(rows.k[(t * 2 + head) * 64]))
+                                         : stored_k(layout, record, t, 0);
+      CHECK(reinterpret_cast<const float*>(record + layout.ksum_offset())[0] == tree(column));
+    }
+    // Growing on from the sealed tail gives the page that prefill would have made.
+    Pages whole(layout, 64, false, rng);
+    whole.append(rows, 0, 64);
+    pages.append(rows, 5, 64);
+    CHECK(bytes_of(pages, layout, 0) == bytes_of(whole, layout, 0));
+  }
 }
 
 TEST_CASE("attn/seal: an appended row keeps its neighbours, heads and strides apart") {
