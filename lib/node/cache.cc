@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "wire/block.h"
 
 namespace mc::node {
 namespace {
@@ -86,8 +87,8 @@ Result<ExtentLayout> Cache::layout_of(const wire::DemoteOffer& offer) const {
   layout.layers = ns.layers, layout.kv_heads = ns.kv_heads, layout.head_dim = ns.head_dim;
   layout.block_tokens = ns.block_tokens;
   const auto dtype = dtype_from(ns.kv_dtype);
-  const bool sane = dtype && ns.layout == ExtentLayout::kVersion && ns.layers - 1 < 4096 && ns.kv_heads - 1 < 4096 &&
-                    ns.head_dim - 1 < 4096 && ns.block_tokens - 1 < 65536;
+  const bool sane = dtype && wire::is_kv_dtype(*dtype) && ns.layout == ExtentLayout::kVersion && ns.layers - 1 < 4096 &&
+                    ns.kv_heads - 1 < 4096 && ns.head_dim - 1 < 4096 && ns.block_tokens - 1 < 65536;
   if (sane) layout.dtype = *dtype;
   if (!sane || layout.page_bytes() != offer.page_bytes || layout.layer_bytes() != offer.extent_bytes)
     return Error{Code::invalid,

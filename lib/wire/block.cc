@@ -37,8 +37,9 @@ Result<void> check_shape(const BlockHeader& h) {
   if (!within_range(h.layer_count, 1, kBlockLayersMax)) return bad("layer_count", h.layer_count, "must be 1..1024");
   if (h.first_layer > kBlockLayersMax - h.layer_count)
     return bad("first_layer", h.first_layer, "must leave all layers below 1024");
-  if (h.dtype != static_cast<uint8_t>(Dtype::f32) && h.dtype != static_cast<uint8_t>(Dtype::bf16))
-    return Error{Code::unsupported, "block: dtype is " + to_string(h.dtype) + ", only f32 (0) and bf16 (1) exist"};
+  if (!is_kv_dtype(static_cast<Dtype>(h.dtype)))
+    return Error{Code::unsupported,
+                 "block: dtype is " + to_string(h.dtype) + ", only f32 (0), bf16 (1) and fp8_e4m3 (3) exist"};
   if (h.extent_count != h.layer_count) return bad("extent_count", h.extent_count, "must equal layer_count");
   if (h.extent_bytes != h.extent_layout().layer_bytes() || h.extent_bytes > kExtentBytesMax)
     return bad("extent_bytes", h.extent_bytes,

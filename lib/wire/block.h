@@ -41,6 +41,11 @@ inline constexpr uint32_t kBlockTokensMin = 16;
 inline constexpr uint32_t kBlockTokensMax = 512;
 inline constexpr uint64_t kExtentBytesMax = uint64_t{1} << 30;
 
+/// The types that K and V of a block may have.
+constexpr bool is_kv_dtype(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::bf16 || dtype == Dtype::f8_e4m3;
+}
+
 struct BlockHeader {
   uint32_t magic = kBlockMagic;
   uint16_t version = kBlockVersion;

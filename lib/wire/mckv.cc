@@ -64,8 +64,9 @@ void KvPrologue::set_layout(const ExtentLayout& layout) {
 
 Result<ExtentLayout> KvPrologue::layout() const {
   const auto dtype = dtype_from(kv_dtype);
-  if (!dtype || (*dtype != Dtype::f32 && *dtype != Dtype::bf16))
-    return Error{Code::unsupported, "mckv: kv_dtype is \"" + kv_dtype.substr(0, 32) + "\", only f32 and bf16 exist"};
+  if (!dtype || !is_kv_dtype(*dtype))
+    return Error{Code::unsupported,
+                 "mckv: kv_dtype is \"" + kv_dtype.substr(0, 32) + "\", only f32, bf16 and fp8_e4m3 exist"};
   ExtentLayout layout{layers, kv_heads, head_dim, block_tokens, *dtype};
   BlockHeader probe = block_header_for(layout);
   probe.token_count = 1;  // a tail, so only the layout can be wrong

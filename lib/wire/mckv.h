@@ -42,7 +42,7 @@ struct KvPrologue {
   std::string kv_namespace;  // kv::Namespace::text()
   NamespaceId ns;
   uint32_t layers = 0, kv_heads = 0, head_dim = 0, block_tokens = 0;
-  std::string kv_dtype;          // "f32", "bf16"
+  std::string kv_dtype;          // "f32", "bf16", "fp8_e4m3"
   std::vector<uint32_t> ids;     // prompt; its KV is in the blocks
   uint32_t first_token = 0;      // drawn by prefill; its KV is not in the blocks
   std::string finish_reason;     // "" unless the first token ended the answer

@@ -17,7 +17,7 @@ ExtentLayout random_layout(Rng& rng) {
           .kv_heads = 1 + static_cast<uint32_t>(rng.below(3)),
           .head_dim = 1 + static_cast<uint32_t>(rng.below(20)),
           .block_tokens = 16u << rng.below(3),
-          .dtype = rng.chance(0.5) ? Dtype::f32 : Dtype::bf16};
+          .dtype = rng.chance(0.4) ? Dtype::f32 : rng.chance(0.5) ? Dtype::bf16 : Dtype::f8_e4m3};
 }
 
 Id128 random_id(Rng& rng) {

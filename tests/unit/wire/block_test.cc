@@ -95,7 +95,8 @@ TEST_CASE("wire/block: a sealed header that contradicts itself is refused by fie
   CHECK(error_after([](BlockHeader& h) { h.head_dim = 1 << 20; }).find("head_dim is 1048576") != std::string::npos);
   CHECK(error_after([](BlockHeader& h) { h.layer_count = 2000; }).find("layer_count is 2000") != std::string::npos);
   CHECK(error_after([](BlockHeader& h) { h.first_layer = 1022; }).find("first_layer is 1022") != std::string::npos);
-  CHECK(error_after([](BlockHeader& h) { h.dtype = 2; }) == "block: dtype is 2, only f32 (0) and bf16 (1) exist");
+  CHECK(error_after([](BlockHeader& h) { h.dtype = 2; }) ==
+        "block: dtype is 2, only f32 (0), bf16 (1) and fp8_e4m3 (3) exist");
   CHECK(error_after([](BlockHeader& h) { h.extent_count = 2; }) == "block: extent_count is 2, must equal layer_count");
   CHECK(error_after([](BlockHeader& h) { h.extent_bytes += 64; }).find("the layout gives") != std::string::npos);
   CHECK(error_after([](BlockHeader& h) { h.token_count = 0; }).find("token_count is 0") != std::string::npos);
@@ -119,6 +120,20 @@ TEST_CASE("wire/block: a layout that is not ours is refused with both values") {
   ours = kLayout;
   ours.dtype = Dtype::f32;
   CHECK(check_layout(sample(), ours).error().what == "block: kv dtype is bf16, here it is f32");
+  ours.dtype = Dtype::f8_e4m3;
+  CHECK(check_layout(sample(), ours).error().what == "block: kv dtype is bf16, here it is fp8_e4m3");
+}
+
+TEST_CASE("wire/block: a page of fp8_e4m3 has one byte a value and two scales for each KV head and layer") {
+  ExtentLayout layout = kLayout;
+  layout.dtype = Dtype::f8_e4m3;
+  CHECK(layout.head_bytes() == 2 * 64 * 64 + 64 * 4 + 64 * 2 + 64);
+  CHECK(layout.scale_offset() % 64 == 0);
+  BlockHeader header = block_header_for(layout);
+  header.token_count = 1;
+  const auto parsed = parse_block_header(encode_block_header(header, std::vector<uint32_t>(3)));
+  REQUIRE_OK(parsed);
+  CHECK(parsed->header.extent_layout() == layout);
 }
 
 TEST_CASE("wire/notify: the bytes are those of the golden file and survive a round trip") {

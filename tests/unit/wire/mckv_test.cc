@@ -137,7 +137,7 @@ TEST_CASE("wire/mckv: a prologue that contradicts itself is refused before anyth
   SampleMckv sample;
   sample.prologue.kv_dtype = "f64";
   CHECK(KvWriter::open(test::write_to(out), sample.prologue).error().what ==
-        "mckv: kv_dtype is \"f64\", only f32 and bf16 exist");
+        "mckv: kv_dtype is \"f64\", only f32, bf16 and fp8_e4m3 exist");
   sample.prologue.kv_dtype = "f32";
   sample.prologue.block_tokens = 17;
   CHECK(KvWriter::open(test::write_to(out), sample.prologue).error().what ==
