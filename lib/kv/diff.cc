@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/e4m3.h"
 #include "base/errors.h"
 #include "kv/inspect.h"
 
@@ -76,22 +77,37 @@ class Comparer {
  private:
   void head_record(uint32_t layer, uint32_t head, const wire::BlockHeader& header, uint32_t rows) {
     const size_t base = head * layout_.head_bytes();
+    const Scales k = scales(base, 0), v = scales(base, 1);
     Difference::Place place{.layer = layer, .kv_head = head};
     for (uint32_t row = 0; row < rows; ++row) {
       place.position = header.first_position + row;
       place.part = 'k';
-      values(place, base + layout_.k_offset() + row * layout_.row_bytes(), layout_.dtype);
+      values(place, base + layout_.k_offset() + row * layout_.row_bytes(), layout_.dtype, k);
       place.part = 'v';
-      values(place, base + layout_.v_offset() + row * layout_.row_bytes(), layout_.dtype);
+      values(place, base + layout_.v_offset() + row * layout_.row_bytes(), layout_.dtype, v);
     }
     if (rows != header.token_count) return;  // ksum and kmean over different rows may differ
     place.part = 's';
-    values(place, base + layout_.ksum_offset(), Dtype::f32);
+    values(place, base + layout_.ksum_offset(), Dtype::f32, {});
     place.part = 'm';
-    values(place, base + layout_.kmean_offset(), Dtype::bf16);
+    values(place, base + layout_.kmean_offset(), Dtype::bf16, {});
+  }
+
+  /// The factors of a head's codes on both sides, as exponents of two; 0 without codes.
+  struct Scales {
+    int left = 0, right = 0;
+  };
+  Scales scales(size_t base, size_t part) const {
+    if (!layout_.has_scales()) return {};
+    const size_t at = base + layout_.scale_offset() + part * sizeof(float);
+    float left, right;
+    std::memcpy(&left, left_.data() + at, 4);
+    std::memcpy(&right, right_.data() + at, 4);
+    return {e4m3_exponent_of(left), e4m3_exponent_of(right)};
   }
 
   static double value(const std::byte* at, Dtype dtype) {
+    if (dtype == Dtype::f8_e4m3) return e4m3_to_f32(static_cast<uint8_t>(*at));
     if (dtype == Dtype::f32) {
       float f;
       std::memcpy(&f, at, 4);
@@ -102,16 +118,18 @@ class Comparer {
     return bf16_to_f32(half);
   }
 
-  void values(Difference::Place place, size_t offset, Dtype dtype) {
+  void values(Difference::Place place, size_t offset, Dtype dtype, Scales scale) {
     const size_t width = dtype_bytes(dtype);
     out_.value_count += layout_.head_dim;
     for (uint32_t i = 0; i < layout_.head_dim; ++i) {
       const std::byte* a = left_.data() + offset + i * width;
       const std::byte* b = right_.data() + offset + i * width;
-      if (std::memcmp(a, b, width) == 0) continue;
+      const bool same_scale = scale.left == scale.right;
+      if (std::memcmp(a, b, width) == 0 && same_scale) continue;
       place.index = i;
-      place.left = value(a, dtype);
-      place.right = value(b, dtype);
+      place.left = std::ldexp(value(a, dtype), scale.left);
+      place.right = std::ldexp(value(b, dtype), scale.right);
+      if (!same_scale && place.left == place.right) continue;
       note(place);
     }
   }
