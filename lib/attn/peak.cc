@@ -113,7 +113,7 @@ MachinePeak measure_peak(Parallel& parallel, Duration budget) {
 }
 
 std::string_view bounding_rate(std::string_view variant, Dtype dtype) {
-  if (variant == "avx512bf16") return dtype == Dtype::bf16 ? "dot_avx512bf16" : "fma_avx512";
+  if (variant == "avx512bf16") return dtype != Dtype::f32 ? "dot_avx512bf16" : "fma_avx512";
   if (variant == "avx512") return "fma_avx512";
   if (variant == "avx2") return "fma_avx2";
   return "";

@@ -47,8 +47,11 @@ constexpr Flag kAttnVariants{.name = "kernels",
                              .help = "variants that take turns",
                              .choices = "auto",
                              .table = attention_kernels};
-constexpr Flag kAttnDtypes{
-    .name = "dtype", .kind = FlagKind::list, .value = "T,T", .fallback = "bf16", .help = "types of K and V: bf16, f32"};
+constexpr Flag kAttnDtypes{.name = "dtype",
+                           .kind = FlagKind::list,
+                           .value = "T,T",
+                           .fallback = "bf16",
+                           .help = "types of K and V: bf16, f32, fp8_e4m3"};
 constexpr Flag kHeadDims{
     .name = "head-dim", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "128", .help = "head dimensions"};
 constexpr Flag kChunk{.name = "chunk-tokens",
@@ -112,8 +115,8 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
       MC_TRY(counts, read_heads(heads));
       for (const std::string& name : args.list(kAttnDtypes)) {
         const auto dtype = dtype_from(name);
-        if (dtype != Dtype::bf16 && dtype != Dtype::f32)
-          return user_error(err::kBadValue, "K and V are bf16 or f32, not '" + name + "'", "--dtype");
+        if (dtype != Dtype::bf16 && dtype != Dtype::f32 && dtype != Dtype::f8_e4m3)
+          return user_error(err::kBadValue, "K and V are bf16, f32 or fp8_e4m3, not '" + name + "'", "--dtype");
         for (const uint64_t dim : args.sweep(kHeadDims)) {
           if (dim < 1 || dim > 512) return out_of_range(kHeadDims, dim, 1, 512);
           for (const uint64_t tokens : args.sweep(kAttnLengths)) {

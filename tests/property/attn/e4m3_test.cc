@@ -15,7 +15,7 @@ const Kernels& leaves_of(const std::string& variant) {
   return variant == "avx2" ? kAvx2Kernels : variant == "avx512" ? kAvx512Kernels : kAvx512Bf16Kernels;
 }
 
-/// What pages of fp8_e4m3 stand for, as rows of floats.
+/// The values of pages of fp8_e4m3, as rows of floats.
 Rows values_of(const ExtentLayout& layout, const KvView& kv) {
   const size_t dim = layout.head_dim, row = layout.kv_heads * dim;
   Rows out{std::vector<float>(static_cast<size_t>(kv.kv_len) * row), {}};
