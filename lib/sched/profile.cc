@@ -43,7 +43,7 @@ Profile::StepLine analytic_line(const Profile& p, double rows) {
   const double memory = r.memory_bytes_per_s * r.memory_efficiency;
   const double gemm = 2 * rows * (layers * r.layer_parameters() + r.vocab * r.hidden) / (r.flops * r.gemm_efficiency);
   const double base = std::max(r.weight_bytes(layers) / memory, gemm) + layers * r.layer_s + rows * r.row_s;
-  const double kv_bytes = layers * 2 * r.kv_heads * r.head_dim * r.element_bytes;
+  const double kv_bytes = layers * 2 * r.kv_heads * r.head_dim * r.kv_bytes();
   return {base, kv_bytes / memory};
 }
 
@@ -145,7 +145,7 @@ Result<void> Profile::complete_analytic() {
   const Roofline& r = roofline;
   const double layer_count = static_cast<double>(layers);
   if (kv_bytes_per_token == 0)
-    kv_bytes_per_token = static_cast<uint64_t>(layer_count * 2 * r.kv_heads * r.head_dim * r.element_bytes);
+    kv_bytes_per_token = static_cast<uint64_t>(layer_count * 2 * r.kv_heads * r.head_dim * r.kv_bytes());
   if (kv_bytes_per_token == 0) return invalid("roofline: a token's KV is less than a byte");
   if (activation_bytes_per_token == 0) activation_bytes_per_token = static_cast<uint64_t>(r.hidden * r.element_bytes);
   if (capacity.kv_tokens == 0) {

@@ -34,6 +34,7 @@ struct Roofline {
   double allreduce_bytes_per_s = 0;  // bandwidth of the two all-reduces a layer; 0 = one device, no all-reduce
   double hidden = 1024, intermediate = 4096, heads = 16, kv_heads = 8, head_dim = 64, vocab = 32000;
   double element_bytes = 2;
+  double kv_element_bytes = 0;  // of K and V, when they have a type of their own; 0: element_bytes
   double gemm_efficiency = 0.65, attention_efficiency = 0.69, memory_efficiency = 0.58;
   double fixed_s = 0;  // seconds for each prompt
   double layer_s = 0;  // seconds for each layer of a step: launches and the latency of all-reduces
@@ -41,6 +42,8 @@ struct Roofline {
 
   double layer_parameters() const;
   double weight_bytes(double layers) const;
+  /// Bytes of an element of K or V.
+  double kv_bytes() const { return kv_element_bytes > 0 ? kv_element_bytes : element_bytes; }
 };
 
 /// The paths of a node's bytes: [paths.*].

@@ -75,6 +75,7 @@ constexpr Number kNumbers[] = {
     MC_REAL("roofline", "head_dim", analytic, 1, 1e5, roofline.head_dim),
     MC_REAL("roofline", "vocab", analytic, 1, 1e9, roofline.vocab),
     MC_REAL("roofline", "element_bytes", analytic, 0.25, 8, roofline.element_bytes),
+    MC_REAL("roofline", "kv_element_bytes", analytic, 0, 8, roofline.kv_element_bytes),
     MC_REAL("roofline", "gemm_efficiency", analytic, 1e-4, 1, roofline.gemm_efficiency),
     MC_REAL("roofline", "attention_efficiency", analytic, 1e-4, 1, roofline.attention_efficiency),
     MC_REAL("roofline", "memory_efficiency", analytic, 1e-4, 1, roofline.memory_efficiency),

@@ -150,6 +150,19 @@ TEST_CASE("sched/profile: what is wrong is named with its line and key") {
             .find("must grow") != std::string::npos);
 }
 
+TEST_CASE("sched/profile: K and V of one byte halve the bytes of a token and the step time of each") {
+  const std::string text =
+      "kind = \"analytic\"\n[node]\nlayers = 4\n[roofline]\nkv_heads = 2\nhead_dim = 64\nmemory_bytes = 1e12\n";
+  const auto wide = parse_profile(text, "p.toml"), narrow = parse_profile(text + "kv_element_bytes = 1\n", "p.toml");
+  REQUIRE_OK(wide);
+  REQUIRE_OK(narrow);
+  CHECK(wide->kv_bytes_per_token == 4 * 2 * 2 * 64 * 2);
+  CHECK(narrow->kv_bytes_per_token == 4 * 2 * 2 * 64);
+  const auto kv_s = [](const Profile& p) { return p.step_s(1, 1e6) - p.step_s(1, 0); };
+  CHECK(kv_s(*wide) == doctest::Approx(2 * kv_s(*narrow)));
+  CHECK(narrow->capacity.kv_tokens > wide->capacity.kv_tokens);
+}
+
 TEST_CASE("sched/profile: layers that overlap hide the shorter of two activities but for one layer") {
   const Profile p = builtin("a800-llama3-70b");
   CHECK(p.overlapped_s(8, 0) == doctest::Approx(8));
