@@ -108,7 +108,6 @@ inline void widen_e4m3(const uint8_t* codes, int count, int exponent, const void
       for (int i = 0; i < 128; ++i) bits[i] = e4m3_bits(i);
     }
   } kTable;
-  prefetch_bytes(ahead, count);
   const __m512i by = _mm512_set1_epi16(static_cast<int16_t>(exponent * 128));
   __m512i table[4];
   MC_UNROLL for (int i = 0; i < 4; ++i) {
@@ -119,6 +118,8 @@ inline void widen_e4m3(const uint8_t* codes, int count, int exponent, const void
   const __m512i sign = _mm512_set1_epi16(0x80), upper = _mm512_set1_epi16(0x40);
   int i = 0;
   for (; i + 32 <= count; i += 32) {
+    // One line at a time: more at once would wait for the buffers of the lines under way.
+    if (ahead != nullptr && i % 64 == 0) __builtin_prefetch(static_cast<const char*>(ahead) + i, 0, 2);
     const __m512i code = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + i)));
     const __m512i low = _mm512_permutex2var_epi16(table[0], code, table[1]);
     const __m512i high = _mm512_permutex2var_epi16(table[2], code, table[3]);
