@@ -28,7 +28,11 @@ Result<void> check(const AttentionShape& shape) {
   const ExtentLayout& l = shape.layout;
   if (l.head_dim != 64 && l.head_dim != 128)
     return limit("the head dimension is " + std::to_string(l.head_dim) + ", kernels exist for 64 and 128");
-  if (l.dtype != Dtype::bf16) return limit("K and V are " + std::string(to_string(l.dtype)) + ", kernels read bf16");
+  if (l.dtype != Dtype::bf16 && !l.has_scales())
+    return limit("K and V are " + std::string(to_string(l.dtype)) + ", kernels read bf16 and fp8_e4m3");
+  const bool reads_codes = shape.kernel == AttentionKernel::automatic || shape.kernel == AttentionKernel::prefill ||
+                           shape.kernel == AttentionKernel::decode;
+  if (l.has_scales() && !reads_codes) return limit("K and V are fp8_e4m3, which prefill and decode of sm_80 read");
   if (l.block_tokens % kKeyTile != 0)
     return limit("a page holds " + std::to_string(l.block_tokens) + " tokens, kernels read 64 at a time");
   if (shape.q_heads <= 0 || shape.q_heads % static_cast<int32_t>(l.kv_heads) != 0)
@@ -63,6 +67,11 @@ std::string kernel_name(std::string_view base, const ExtentLayout& layout) {
   return std::string(base) + "_d" + std::to_string(layout.head_dim);
 }
 
+/// The kernel for pages of the layout's type.
+std::string reader_name(std::string_view base, const ExtentLayout& layout) {
+  return kernel_name(std::string(base) + (layout.has_scales() ? "_e4m3" : ""), layout);
+}
+
 /// Keys that the decode rows of a sequence read at most.
 int64_t keys_read(const SequenceRows& s, uint32_t heads) {
   if (s.mode.kind == attn::ModeKind::window) return std::min(s.kv_len, int64_t{s.mode.window} + s.tokens);
@@ -81,6 +90,7 @@ AttentionKernel choose(const Device& device, const AttentionShape& shape, const 
   if (shape.kernel != AttentionKernel::automatic) return shape.kernel;
   const uint32_t heads = static_cast<uint32_t>(shape.q_heads) / shape.layout.kv_heads;
   if (static_cast<uint32_t>(std::max(s.tokens, 1)) * heads <= kDecodeRowsMax) return AttentionKernel::decode;
+  if (shape.layout.has_scales()) return AttentionKernel::prefill;
   if (may_route) return choose_routed(shape.layout, shape.q_heads, s, shape.routed_bytes, is_hopper);
   return is_hopper ? AttentionKernel::hopper : AttentionKernel::prefill;
 }
@@ -206,6 +216,7 @@ Result<void> AttentionBatch::form_clusters() {
 /// idle. The bits of a row do not depend on it.
 bool AttentionBatch::suits_cluster(const Group& group) const {
   if (shape_.kernel != AttentionKernel::automatic || group.kernel != AttentionKernel::decode) return false;
+  if (shape_.layout.has_scales()) return false;  // clusters read bf16
   constexpr int64_t kKeysMost = kKeysOfSplit * kClusterCtas * 2;
   bool is_moba = false, is_short = true;
   for (size_t i = group.first; i < group.first + group.count; ++i) {
@@ -384,7 +395,7 @@ Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs&
   LaunchShape shape = tiles_of(hopper ? 128 : decode ? 16 : 64, group.longest, group.count);
   shape.grid[0] *= static_cast<uint32_t>(args.splits);
   if (hopper) return launch_hopper("attention_hopper", shape, args);
-  return device_->launch(kernel_name(decode ? "attention_decode" : "attention_prefill", shape_.layout), shape,
+  return device_->launch(reader_name(decode ? "attention_decode" : "attention_prefill", shape_.layout), shape,
                          bytes_of(args));
 }
 
@@ -461,7 +472,8 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .pool = {device_pointer<const unsigned char>(layer.pool), shape_.page_bytes, layout.head_bytes(),
                static_cast<uint32_t>(layout.v_offset()), static_cast<uint32_t>(layout.ksum_offset()),
                static_cast<uint32_t>(layout.kmean_offset()), static_cast<int32_t>(layout.block_tokens),
-               static_cast<int32_t>(layout.kv_heads)},
+               static_cast<int32_t>(layout.kv_heads),
+               layout.has_scales() ? static_cast<uint32_t>(layout.scale_offset()) : 0},
       .sequences = device_pointer<const Sequence>(base + at_.sequences),
       .q_heads = shape_.q_heads,
       .splits = splits_,

@@ -53,6 +53,18 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "prefill", "--tokens", "1,63,130", "--head-dim", "64", "--attention", PLANS)
         self.sound("--kernel", "prefill", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
 
+    def test_pages_of_fp8_give_the_references_results(self):
+        fp8 = ["--dtype", "fp8_e4m3"]
+        self.sound("--kernel", "prefill,decode,mixed", "--tokens", "1,64,200", "--head-dim", "64", "--attention", PLANS,
+                   *fp8)
+        self.sound("--kernel", "prefill,decode", "--tokens", "200", "--head-dim", "128", "--splits", "3",
+                   "--attention", "full,moba:block=128,top_k=2", "--block-tokens", "128", *fp8)
+
+    def test_kernels_of_hopper_refuse_pages_of_fp8(self):
+        code, _, err = gpu("--kernel", "hopper", "--tokens", "64", "--dtype", "fp8_e4m3")
+        self.assertEqual(code, 2, err)
+        self.assertIn("K and V are fp8_e4m3, which prefill and decode of sm_80 read", err)
+
     def test_prefill_of_hopper_equals_the_reference(self):
         self.sound("--kernel", "hopper", "--tokens", "1,64,130", "--head-dim", "64", "--attention", PLANS)
         self.sound("--kernel", "hopper", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)

@@ -79,6 +79,15 @@ constexpr Flag kGpuDims{.name = "head-dim",
                         .value = "N,N",
                         .fallback = "64,128",
                         .help = "head dimensions"};
+std::vector<std::string_view> gpu_dtypes() {
+  return {to_string(Dtype::bf16), to_string(Dtype::f8_e4m3)};
+}
+constexpr Flag kGpuDtypes{.name = "dtype",
+                          .kind = FlagKind::list,
+                          .value = "T,T",
+                          .fallback = "bf16",
+                          .help = "types of K and V; prefill and decode of sm_80 read fp8_e4m3",
+                          .table = gpu_dtypes};
 constexpr Flag kGpuSplits{.name = "splits",
                           .kind = FlagKind::sweep_counts,
                           .value = "N,N",
@@ -124,8 +133,9 @@ constexpr Flag kGpuBatch{.name = "batch",
 constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
 
 constexpr auto kGpuFlagTable = flags::join(
-    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuSplits, &kGpuSchedules, &kGpuChecks,
-                &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuBatch,
+    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits, &kGpuSchedules,
+                &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuProducts, &kGpuSpeed, &kGpuSteps,
+                &kGpuBatch,
                 &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
     flags::kEveryRun);
 
@@ -133,6 +143,14 @@ struct GpuPoint {
   GpuShape shape;
   std::string plan, kernel;
 };
+
+/// All pairs of the sweeps over splits and over types of K and V.
+std::vector<std::pair<uint64_t, Dtype>> splits_and_dtypes(const cli::Args& args) {
+  std::vector<std::pair<uint64_t, Dtype>> out;
+  for (const uint64_t splits : args.sweep(kGpuSplits))
+    for (const std::string& name : args.list(kGpuDtypes)) out.emplace_back(splits, *dtype_from(name));
+  return out;
+}
 
 Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
   std::vector<GpuPoint> points;
@@ -145,7 +163,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
     MC_ASSERT(kernel != std::end(kGpuKernelNames));  // --kernel has the table
     for (const auto& [name, mode] : plans)
       for (const uint64_t dim : args.sweep(kGpuDims))
-        for (const uint64_t splits : args.sweep(kGpuSplits))
+        for (const auto& [splits, dtype] : splits_and_dtypes(args))
           for (const uint64_t tokens : args.sweep(kGpuTokens)) {
             const uint64_t most = args.on(kGpuSpeed) ? uint64_t{1} << 20 : 65536;
             if (tokens < 1 || tokens > most) return out_of_range(kGpuTokens, tokens, 1, most);
@@ -155,7 +173,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
                             .kv_heads = 1 + static_cast<uint32_t>(rng.below(2)),
                             .head_dim = static_cast<uint32_t>(dim),
                             .block_tokens = block,
-                            .dtype = Dtype::bf16};
+                            .dtype = dtype};
             constexpr int32_t kGroups[] = {1, 2, 4, 7};
             shape.q_heads = static_cast<int32_t>(shape.layout.kv_heads) * kGroups[rng.below(4)];
             if (args.on(kGpuSpeed)) {
@@ -193,6 +211,7 @@ Json describe_gpu(const GpuPoint& point) {
   Json out = Json::object({{"type", "point"}, {"kernel", point.kernel}});
   out.set("attention", point.plan).set("tokens", s.tokens).set("q_heads", s.q_heads);
   out.set("kv_heads", s.layout.kv_heads).set("head_dim", s.layout.head_dim);
+  if (s.layout.has_scales()) out.set("dtype", to_string(s.layout.dtype));
   return std::move(out.set("splits", s.splits).set("values", static_cast<int>(s.values)).set("seed", s.seed));
 }
 
@@ -283,7 +302,7 @@ Result<std::unique_ptr<GpuCase>> open_mutant_case(gpu::AttentionKernel kernel, c
                                                   gpu::Device& device) {
   MC_TRY(plans, read_plans({std::string(run.attention)}, 64));
   GpuShape shape{.kernel = kernel, .tokens = run.tokens, .q_heads = 2, .mode = plans.front().second, .seed = 1};
-  shape.layout = {.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
+  shape.layout = {.layers = 1, .kv_heads = 1, .head_dim = 64, .block_tokens = 64, .dtype = run.dtype};
   shape.splits = run.splits;
   return GpuCase::open(shape, parallel, device);
 }
@@ -352,7 +371,7 @@ class MutantCases {
   MutantCases(const cli::Args& args, Parallel& parallel, Rows& rows) : args_(args), parallel_(parallel), rows_(rows) {}
 
   Result<MutantRuns> of(gpu::AttentionKernel kernel, const GpuRun& run) {
-    const std::tuple key(kernel, run.attention, run.splits, run.tokens);
+    const std::tuple key(kernel, run.attention, run.splits, run.tokens, run.dtype);
     auto found = cases_.find(key);
     if (found == cases_.end()) {
       MC_TRY(emulation, Emulation::open());
@@ -372,7 +391,7 @@ class MutantCases {
   const cli::Args& args_;
   Parallel& parallel_;
   Rows& rows_;
-  std::map<std::tuple<gpu::AttentionKernel, std::string_view, int, int>, Case> cases_;
+  std::map<std::tuple<gpu::AttentionKernel, std::string_view, int, int, Dtype>, Case> cases_;
 };
 
 /// One mutant of the table.
@@ -418,6 +437,8 @@ struct GpuSweep {
 constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::prefill, "attention_prefill_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
+    {gpu::AttentionKernel::decode, "attention_decode_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
     {gpu::AttentionKernel::cluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
     {gpu::AttentionKernel::routed, "moba_count", {.attention = "moba:block=64,top_k=2"}},

@@ -17,8 +17,11 @@ constexpr std::string_view kPrefillEntry = "attention_prefill_d64", kDecodeEntry
                            kGateEntry = "moba_gate_d64", kCentroidEntry = "moba_centroids",
                            kCombineEntry = "attention_combine", kRoutedEntry = "moba_routed_d64",
                            kMergeEntry = "moba_merge_d64", kWideEntry = "moba_wide_d64",
-                           kMergeHopperEntry = "moba_merge_hopper_d64";
+                           kMergeHopperEntry = "moba_merge_hopper_d64",
+                           kPrefillCodesEntry = "attention_prefill_e4m3_d64",
+                           kDecodeCodesEntry = "attention_decode_e4m3_d64";
 constexpr GpuRun kMoba{.attention = "moba:block=64,top_k=2"}, kMobaOfThree{.attention = "moba:block=64,top_k=3"};
+constexpr GpuRun kCodes{.dtype = Dtype::f8_e4m3};
 // More blocks than the first CTA scores: four warps, eight blocks each.
 constexpr GpuRun kClusterMoba{.attention = "moba:block=64,top_k=3", .tokens = 4200};
 

@@ -17,7 +17,8 @@ namespace mc::bench {
 struct GpuRun {
   std::string_view attention = "full";
   int splits = 1;
-  int tokens = 230;  // of the longest sequence: no multiple of a tile
+  int tokens = 230;           // of the longest sequence: no multiple of a tile
+  Dtype dtype = Dtype::bf16;  // of K and V
 };
 /// Lists of more than 64 rows, and blocks of more key tiles than a kernel has stages.
 constexpr GpuRun kLargeBlocks{.attention = "moba:block=192,top_k=2", .tokens = 500};

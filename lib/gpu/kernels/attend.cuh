@@ -8,8 +8,13 @@
 // heads of the group. MoBA rows choose different blocks: the CTA walks the union of its rows' blocks, and every row
 // masks the blocks that it did not choose (MoBA, arXiv:2502.13189, section 2.2). When the rows are routed, other CTAs
 // have attended to the chosen blocks (routed_sm80.cu): the CTA walks the rows' own keys and merges the states.
+//
+// Pages of fp8_e4m3 are copied as codes, into stages of half the size, and widened to one bf16 tile behind them before
+// the products: the same shared memory, and half of the bytes from device memory. The bits of a result are those that
+// bf16 pages of the same values give.
 #pragma once
 
+#include "base/e4m3.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/routing.cuh"
 #include "gpu/ptx/arithmetic.cuh"
@@ -149,6 +154,56 @@ MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_he
     const uint32_t to = stage + chunk_at<kDim>(row, chunk);
     ptx::cp_async_16(to, from, bytes);
     ptx::cp_async_16(to + SharedLayout<kDim, 0>::kTile, from + pool.v_offset, bytes);
+  }
+}
+
+/// The record of the KV head in the page that holds a key tile.
+MC_DEVICE const unsigned char* record_of(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile) {
+  const int32_t page = tile * kKeyTile / pool.block_tokens;
+  return pool.base + ptx::load(sequence.pages + page) * pool.page_bytes + kv_head * pool.head_bytes;
+}
+
+/// The scales of a key tile's page.
+struct TileScales {
+  float k = 0, v = 0;
+};
+
+/// Queues the copy of the codes of one key tile into a stage: K, then V, each [kKeyTile][kDim] bytes. Rows at and
+/// behind kv_len become zero. Returns the scales.
+template <int kDim>
+MC_DEVICE TileScales load_codes(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile,
+                                uint32_t stage) {
+  constexpr int kChunks = kDim / 16;
+  const int32_t key = tile * kKeyTile;
+  const unsigned char* record = record_of(pool, sequence, kv_head, tile);
+  const unsigned char* from = record + key % pool.block_tokens * kDim;
+  for (int i = ptx::tid_x(); i < kKeyTile * kChunks; i += kThreads) {
+    const uint32_t bytes = key + i / kChunks < sequence.kv_len ? 16 : 0;
+    ptx::cp_async_16(stage + i * 16, from + i * 16, bytes);
+    ptx::cp_async_16(stage + kKeyTile * kDim + i * 16, from + pool.v_offset + i * 16, bytes);
+  }
+  const float* scales = reinterpret_cast<const float*>(record + pool.scale_offset);
+  return {ptx::load(scales), ptx::load(scales + 1)};
+}
+
+/// The bf16 bits of two codes times a scale, the first in the low half: exact.
+MC_DEVICE uint32_t widen_codes(uint32_t low, uint32_t high, float scale) {
+  const float a = ptx::mul_rn(e4m3_to_f32(static_cast<uint8_t>(low)), scale);
+  const float b = ptx::mul_rn(e4m3_to_f32(static_cast<uint8_t>(high)), scale);
+  return ptx::to_bits(a) >> 16 | (ptx::to_bits(b) & 0xffff0000u);
+}
+
+/// Widens one matrix of a stage of codes into a tile of bf16.
+template <int kDim>
+MC_DEVICE void widen_matrix(uint32_t codes, float stored_scale, uint32_t tile) {
+  constexpr int kPairs = kDim / 2;  // of a row; neighbouring threads store in neighbouring banks
+  float scale = e4m3_scale(e4m3_exponent_of(stored_scale));
+  if (ptx::has_fault(Fault::codes_unscaled)) scale = 1;
+  for (int i = ptx::tid_x(); i < kKeyTile * kPairs; i += kThreads) {
+    const uint32_t pair = ptx::load_shared_u32(codes + i / 2 * 4) >> (i % 2 * 16);
+    const int row = i / kPairs, column = i % kPairs * 2;
+    ptx::store_shared_u32(tile + chunk_at<kDim>(row, column / 8) + column % 8 * 2,
+                          widen_codes(pair & 0xff, pair >> 8 & 0xff, scale));
   }
 }
 
@@ -465,9 +520,44 @@ MC_DEVICE Walk walk_of(const AttentionArgs& args, const Sequence& sequence, int 
   return walk;
 }
 
+/// Two stages of key tiles in shared memory. bf16 tiles are attended to where they are; codes of E4M3 are widened
+/// first.
+template <int kDim, bool kCodes>
+struct Stages {
+  static constexpr uint32_t kTile = SharedLayout<kDim, 0>::kTile, kStage = kCodes ? kTile : 2 * kTile;
+  uint32_t first;              // shared address of all
+  uint32_t now = 0, next = 0;  // bytes from there on
+  TileScales scales, next_scales;
+
+  MC_DEVICE explicit Stages(uint32_t at) : first(at), now(kCodes ? 2 * kTile : 0), next(now + kStage) {}
+
+  /// Queues the copy of a tile into the next stage.
+  MC_DEVICE void load(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile) {
+    if constexpr (kCodes)
+      next_scales = load_codes<kDim>(pool, sequence, kv_head, tile, first + next);
+    else
+      load_tile<kDim>(pool, sequence, kv_head, tile, first + next);
+  }
+  /// The next stage becomes the present one.
+  MC_DEVICE void turn() {
+    const uint32_t old = now;
+    now = next;
+    next = old;
+    scales = next_scales;
+  }
+  /// The shared address of K and V of the present stage, whose copy has ended for all threads.
+  MC_DEVICE uint32_t tiles() const {
+    if constexpr (!kCodes) return first + now;
+    widen_matrix<kDim>(first + now, scales.k, first);
+    widen_matrix<kDim>(first + now + kKeyTile * kDim, scales.v, first + kTile);
+    ptx::barrier_all();
+    return first;
+  }
+};
+
 /// grid: (row tiles of the longest sequence * args.splits, kv_heads, sequences). kMerges: the rows are routed, and
-/// there are no splits.
-template <int kDim, int kRowWarps, bool kMerges = false>
+/// there are no splits. kCodes: pages hold codes of E4M3.
+template <int kDim, int kRowWarps, bool kMerges = false, bool kCodes = false>
 MC_DEVICE void attend(const AttentionArgs& args) {
   constexpr int kRows = 16 * kRowWarps, kKeys = kKeyTile / (4 / kRowWarps);
   using Layout = SharedLayout<kDim, kRows>;
@@ -493,28 +583,29 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   int32_t tile;
   const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile, kRowWarps == 1);
   tile = walk.next(tile);
-  uint32_t stage = base + Layout::kStages, spare = stage + 2 * Layout::kTile;
-  if (tile < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, tile, stage);
+  Stages<kDim, kCodes> stages(base + Layout::kStages);
+  if (tile < walk.end) stages.load(args.pool, sequence, kv_head, tile);
   ptx::cp_async_commit();
   while (tile < walk.end) {
+    stages.turn();
     const int32_t next = walk.next(tile + 1);
-    if (next < walk.end) load_tile<kDim>(args.pool, sequence, kv_head, next, spare);
+    if (next < walk.end) stages.load(args.pool, sequence, kv_head, next);
     ptx::cp_async_commit();
     ptx::cp_async_wait<1>();
     ptx::barrier_all();
+    const uint32_t stage = stages.tiles();
     float s[kKeys / 8][4];
     scores<kDim, kKeys>(s, q, stage, key0);
     const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
     const bool member[2] = {!kMerges && rows[0].member(block), !kMerges && rows[1].member(block)};
     soften<kDim, kKeys>(s, acc, rows, member, tile * kKeyTile + key0, scale_of(args));
     weigh<kDim, kKeys>(acc, s, stage + Layout::kTile, key0);
-    ptx::barrier_all();
-    const uint32_t old = stage;
-    stage = spare;
-    spare = old;
+    // The barriers around a widened tile order its reads already.
+    if constexpr (!kCodes) ptx::barrier_all();
     tile = next;
   }
   if constexpr (kRowWarps == 1) {
+    if constexpr (kCodes) ptx::barrier_all();
     merge_warps<kDim>(acc, base + Layout::kStages);
     if (warp > 0) return;
   }

@@ -1,5 +1,6 @@
 // Arguments of the attention kernels, as the host fills them and the device reads them: plain structs passed by value.
-// Attention over a paged KV pool in the block format of base/extent.h: bf16 K and V, pages addressed by number.
+// Attention over a paged KV pool in the block format of base/extent.h: K and V in bf16 or fp8_e4m3, pages addressed by
+// number.
 //
 //   rows      a row is one query head of one token. Token r of a sequence has position q_begin + r and sees the keys
 //             that attn/visible.h names. Row order: token, then query head.
@@ -48,6 +49,7 @@ struct KvPool {
   uint64_t page_bytes = 0, head_bytes = 0;
   uint32_t v_offset = 0, ksum_offset = 0, kmean_offset = 0;
   int32_t block_tokens = 0, kv_heads = 0;
+  uint32_t scale_offset = 0;  // 0: K and V are bf16; else codes of E4M3 (base/e4m3.h), and their scales are there
 };
 
 /// One sequence of a batch.

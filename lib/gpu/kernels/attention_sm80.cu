@@ -17,6 +17,19 @@ MC_KERNEL(attention_decode_d128, (kThreads))(MC_PARAM(AttentionArgs) args) {
   attend<128, 1>(args);
 }
 
+MC_KERNEL(attention_prefill_e4m3_d64, (kThreads))(MC_PARAM(AttentionArgs) args) {
+  attend<64, 4, false, true>(args);
+}
+MC_KERNEL(attention_prefill_e4m3_d128, (kThreads))(MC_PARAM(AttentionArgs) args) {
+  attend<128, 4, false, true>(args);
+}
+MC_KERNEL(attention_decode_e4m3_d64, (kThreads))(MC_PARAM(AttentionArgs) args) {
+  attend<64, 1, false, true>(args);
+}
+MC_KERNEL(attention_decode_e4m3_d128, (kThreads))(MC_PARAM(AttentionArgs) args) {
+  attend<128, 1, false, true>(args);
+}
+
 /// Merges the splits of one row: one thread for each two elements of the head.
 /// grid: (tokens of the longest sequence * q_heads, sequences)
 MC_KERNEL(attention_combine, (kThreads))(MC_PARAM(AttentionArgs) args, int32_t head_dim) {

@@ -15,6 +15,10 @@ void attention_prefill_d64(const AttentionArgs& args);
 void attention_prefill_d128(const AttentionArgs& args);
 void attention_decode_d64(const AttentionArgs& args);
 void attention_decode_d128(const AttentionArgs& args);
+void attention_prefill_e4m3_d64(const AttentionArgs& args);
+void attention_prefill_e4m3_d128(const AttentionArgs& args);
+void attention_decode_e4m3_d64(const AttentionArgs& args);
+void attention_decode_e4m3_d128(const AttentionArgs& args);
 void attention_combine(const AttentionArgs& args, int32_t head_dim);
 void attention_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
@@ -80,6 +84,10 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("attention_prefill_d128", kThreads, attention_prefill_d128),
       emu::make_kernel("attention_decode_d64", kThreads, attention_decode_d64),
       emu::make_kernel("attention_decode_d128", kThreads, attention_decode_d128),
+      emu::make_kernel("attention_prefill_e4m3_d64", kThreads, attention_prefill_e4m3_d64),
+      emu::make_kernel("attention_prefill_e4m3_d128", kThreads, attention_prefill_e4m3_d128),
+      emu::make_kernel("attention_decode_e4m3_d64", kThreads, attention_decode_e4m3_d64),
+      emu::make_kernel("attention_decode_e4m3_d128", kThreads, attention_decode_e4m3_d128),
       emu::make_kernel("attention_combine", kThreads, attention_combine),
       emu::make_kernel("attention_hopper_d64", kHopperThreads, attention_hopper_d64),
       emu::make_kernel("attention_hopper_d128", kHopperThreads, attention_hopper_d128),

@@ -29,6 +29,7 @@ enum class Fault : uint8_t {
   part_of_neighbour,   // the part that is merged lies one place before the row's own
   part_not_rescaled,   // parts are added without regard to their maxima
   item_loses_row,      // the last row of an item is not stored
+  codes_unscaled,      // codes of E4M3 are taken for values
   state_cut,           // a cluster gives states away in bf16
 };
 
