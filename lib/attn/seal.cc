@@ -47,6 +47,10 @@ int row_exponent(const float* in, int dim) {
   return e4m3_exponent(largest);
 }
 
+void shift_codes(std::byte* codes, int64_t count, int by) {
+  for (int64_t i = 0; i < count && by > 0; ++i) codes[i] = std::byte{e4m3_shift(static_cast<uint8_t>(codes[i]), by)};
+}
+
 /// Rows of K or of V that go into one page as codes.
 struct CodedRows {
   const float* from;  // the first row
@@ -64,9 +68,7 @@ void store_codes(const CodedRows& rows, std::byte* codes, float* scale) {
     exponents[t] = row_exponent(rows.from + (t - rows.first) * rows.stride, rows.dim);
     page = std::max(page, exponents[t]);
   }
-  if (page > before)
-    for (int64_t i = 0; i < rows.first * rows.dim; ++i)
-      codes[i] = std::byte{e4m3_shift(static_cast<uint8_t>(codes[i]), page - before)};
+  shift_codes(codes, rows.first * rows.dim, page - before);
   for (int64_t t = rows.first; t < rows.end; ++t) {
     const float* in = rows.from + (t - rows.first) * rows.stride;
     for (int i = 0; i < rows.dim; ++i)
@@ -164,6 +166,25 @@ void append(const AppendArgs& args, Parallel* parallel) {
     parallel->for_each(count, one);
   else
     for (int64_t index = 0; index < count; ++index) one(index, 0);
+}
+
+void append_codes(const ExtentLayout& layout, std::byte* layer, int64_t row, const std::byte* codes) {
+  MC_ASSERT(layout.has_scales() && row < layout.block_tokens);
+  const size_t dim = layout.row_bytes(), heads = layout.kv_heads;
+  for (size_t i = 0; i < 2 * heads; ++i) {
+    std::byte* record = layer + i % heads * layout.head_bytes();
+    std::byte* part = record + (i < heads ? layout.k_offset() : layout.v_offset());
+    float* scale = reinterpret_cast<float*>(record + layout.scale_offset()) + i / heads;
+    float row_scale;
+    std::memcpy(&row_scale, codes + 2 * heads * dim + i * sizeof(float), sizeof(float));
+    const int own = e4m3_exponent_of(row_scale), before = row == 0 ? own : e4m3_exponent_of(*scale);
+    const int page = std::max(before, own);
+    std::byte* to = part + static_cast<size_t>(row) * dim;
+    shift_codes(part, row * static_cast<int64_t>(dim), page - before);
+    std::memcpy(to, codes + i * dim, dim);
+    shift_codes(to, static_cast<int64_t>(dim), page - own);
+    *scale = e4m3_scale(page);
+  }
 }
 
 void seal(const ExtentLayout& layout, std::byte* layer, int64_t tokens) {

@@ -33,6 +33,10 @@ struct AppendArgs {
 /// token until seal(). Runs on `parallel` if given. No reader may share the pages.
 void append(const AppendArgs& args, Parallel* parallel = nullptr);
 
+/// Appends row `row` of K and V of one layer of a page, which stays unsealed, from codes that another device has made
+/// under the scale of each head's row (base/e4m3.h): [2, kv_heads, head_dim], and their scales, f32 [2, kv_heads].
+void append_codes(const ExtentLayout& layout, std::byte* layer, int64_t row, const std::byte* codes);
+
 /// Seals one layer of one page of `tokens` tokens: zeroes the rows beyond and writes ksum, kmean. It is for partial
 /// tails before they travel, because append() seals full pages. layer = page + layer_offset.
 void seal(const ExtentLayout& layout, std::byte* layer, int64_t tokens);

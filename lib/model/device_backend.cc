@@ -26,6 +26,7 @@ namespace mc::model {
 namespace {
 
 constexpr gpu::RowPlace kNoPlace{-1, 0};
+constexpr gpu::PageRows kNoRows{.page = -1};
 
 /// The rows that the kernels of a step compute. Batches of similar size have one number of rows, so that their kernels
 /// are equal; the last rows are of no sequence.
@@ -69,6 +70,7 @@ struct PassState {
   size_t place = 0;      // of a step's results
   PassSums sums;
   std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
+  std::vector<gpu::PageRows> coded;   // of the written pages, when they hold codes
   std::vector<uint32_t> checksums;    // [layer][written page] of the pass that has ended; empty: none
   std::vector<float> last_state;      // x of the chunk's last row before the model's last layer, once that has run
   std::vector<int32_t> last_rows;     // of a mixed pass: the rows that go through the model's last layer
@@ -112,11 +114,6 @@ std::vector<gpu::RowPlace> row_places(std::span<const PassSequence> sequences, i
     for (int64_t p = s.q_begin; p < s.end(); ++p)
       places.push_back({s.pages[static_cast<size_t>(p / block)], static_cast<int32_t>(p % block)});
   return places;
-}
-
-/// K and V of one row of all heads.
-size_t kept_row_bytes(const ExtentLayout& layout) {
-  return size_t{2} * layout.kv_heads * layout.row_bytes();
 }
 
 class DeviceBackend final : public Backend {
@@ -180,7 +177,7 @@ class DeviceBackend final : public Backend {
   void add_chunk(const PrefillChunk& chunk, std::vector<int32_t>& tokens);
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages(LayerRange layers);
-  void use_page(PassSequence& sequence, int64_t page);
+  void use_page(PassSequence& sequence, int64_t page, int64_t first_row);
   Result<void> load_extents(uint32_t layer);
   Result<DrawCall> queue_draws(std::span<const DrawRow> draws);
   Result<void> draw_at_once(std::span<const DrawRow> draws, std::span<ops::Sampled> out);
@@ -308,6 +305,7 @@ Result<void> DeviceBackend::begin_rows(const std::vector<int32_t>& tokens, const
   inputs_.places = inputs_.add(places);
   inputs_.sealed = inputs_.add(pass_.sealed);
   inputs_.summed = inputs_.add(pass_.sums.pages);
+  inputs_.coded = inputs_.add(pass_.coded);
   inputs_.last = inputs_.add(pass_.last_rows);
   inputs_.cosine = inputs_.add(cosine);
   inputs_.sine = inputs_.add(sine);
@@ -325,10 +323,15 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
   pass_.layers = layers;
   written_.clear();
   pass_.sealed.clear();
+  pass_.coded.clear();
   pass_.sums = {};
   pages_.begin();
-  for (PassSequence& s : sequences_)
-    for (int64_t page = 0; page * options_.block_tokens < s.end(); ++page) use_page(s, page);
+  int64_t first_row = 0;
+  for (PassSequence& s : sequences_) {
+    for (int64_t page = 0; page * options_.block_tokens < s.end(); ++page) use_page(s, page, first_row);
+    first_row += s.tokens;
+  }
+  if (pass_.is_step && options_.graphs && layout_.has_scales()) pass_.coded.resize(pass_.rows, kNoRows);
   if (pass_.is_step && options_.graphs && !pass_.sums.pages.empty()) {  // one grid for any number of full pages
     pass_.sealed.resize(pass_.rows, kNoPlace);
     pass_.sums.pages.resize(pass_.rows, kNoPlace);
@@ -344,8 +347,8 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
   return load_extents(pass_.layers.first);
 }
 
-/// Numbers a page of a sequence, whose pages below are numbered.
-void DeviceBackend::use_page(PassSequence& s, int64_t page) {
+/// Numbers a page of a sequence, whose pages below are numbered. `first_row`: of the sequence in the pass.
+void DeviceBackend::use_page(PassSequence& s, int64_t page, int64_t first_row) {
   const int64_t block = options_.block_tokens;
   std::byte* const host = s.host_pages[page];
   const bool is_read = (page + 1) * block <= s.q_begin, is_fresh = page * block >= s.q_begin;
@@ -355,6 +358,13 @@ void DeviceBackend::use_page(PassSequence& s, int64_t page) {
   if (is_read) return;
   const int64_t tokens = std::min(s.end() - page * block, block);
   const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
+  if (layout_.has_scales()) {
+    const int64_t begin = std::max(page * block, s.q_begin);
+    pass_.coded.push_back({.page = place.page,
+                           .slot = static_cast<int32_t>(begin - page * block),
+                           .first = static_cast<int32_t>(first_row + begin - s.q_begin),
+                           .count = static_cast<int32_t>(page * block + tokens - begin)});
+  }
   // The rest of a page that a step begins is not read before a later step fills the page.
   written_.push_back({place, host, tokens == block || (is_fresh && !s.is_row)});
   if (written_.back().is_whole) pass_.sealed.push_back(place);
@@ -385,7 +395,8 @@ gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
           static_cast<uint32_t>(layout_.ksum_offset()),
           static_cast<uint32_t>(layout_.kmean_offset()),
           static_cast<int32_t>(layout_.block_tokens),
-          static_cast<int32_t>(layout_.kv_heads)};
+          static_cast<int32_t>(layout_.kv_heads),
+          layout_.has_scales() ? static_cast<uint32_t>(layout_.scale_offset()) : 0};
 }
 
 Result<void> DeviceBackend::before_attention(uint32_t layer) {
@@ -395,7 +406,9 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
                                           .cosine = inputs_.cosine,
                                           .sine = inputs_.sine,
                                           .kept = kept_at(layer),
-                                          .kept_rows = pass_.step_rows};
+                                          .kept_rows = pass_.step_rows,
+                                          .coded = inputs_.coded,
+                                          .coded_pages = pass_.coded.size()};
   MC_CHECK(layers_.rotate(layer, pool_of(layer), tables, pass_.rows));
   MC_CHECK(seal_pages(layer));
   MC_CHECK(sum_extents(layer));

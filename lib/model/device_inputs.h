@@ -14,9 +14,9 @@ namespace mc::model {
 
 class DeviceInputs {
  public:
-  static constexpr size_t kAlignment = 16, kTables = 7;
+  static constexpr size_t kAlignment = 16, kTables = 8;
   static size_t bytes_most(size_t rows, size_t head_dim) {
-    return rows * (2 * 4 + 3 * sizeof(gpu::RowPlace) + head_dim * 4) + kTables * kAlignment;
+    return rows * (2 * 4 + 3 * sizeof(gpu::RowPlace) + sizeof(gpu::PageRows) + head_dim * 4) + kTables * kAlignment;
   }
   /// `address`: where the tables will stand.
   explicit DeviceInputs(uint64_t address) : address_(address) {}
@@ -32,6 +32,7 @@ class DeviceInputs {
   uint64_t tokens = 0, cosine = 0, sine = 0;    // int32, f32
   uint64_t last = 0;                            // int32: the rows that go through the model's last layer
   uint64_t places = 0, sealed = 0, summed = 0;  // RowPlace
+  uint64_t coded = 0;                           // PageRows
 
  private:
   uint64_t address_;

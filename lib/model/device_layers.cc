@@ -137,7 +137,7 @@ Result<void> DeviceLayers::rotate(uint32_t layer, const gpu::KvPool& pool, const
   const ModelConfig& c = config();
   const DeviceLayer& w = weights_.layer(layer);
   const gpu::RotateArgs rotate{.pool = pool,
-                               .qkv = gpu::device_pointer<const float>(at_.qkv),
+                               .qkv = gpu::device_pointer<float>(at_.qkv),
                                .cosine = gpu::device_pointer<const float>(tables.cosine),
                                .sine = gpu::device_pointer<const float>(tables.sine),
                                .q_norm = gpu::device_pointer<const float>(w.q_norm),
@@ -150,9 +150,25 @@ Result<void> DeviceLayers::rotate(uint32_t layer, const gpu::KvPool& pool, const
                                .head_dim = static_cast<int32_t>(c.head_dim),
                                .epsilon = c.norm_epsilon};
   const uint32_t heads = c.heads + 2 * c.kv_heads;
-  return device_.launch("rotate_and_keep",
-                        {.grid = {static_cast<uint32_t>(rows), ceil_div(heads, gpu::kRowsPerCta), 1}},
-                        gpu::bytes_of(rotate));
+  MC_CHECK(device_.launch("rotate_and_keep",
+                          {.grid = {static_cast<uint32_t>(rows), ceil_div(heads, gpu::kRowsPerCta), 1}},
+                          gpu::bytes_of(rotate)));
+  return tables.coded_pages > 0 ? code_rows(pool, tables) : Result<void>{};
+}
+
+Result<void> DeviceLayers::code_rows(const gpu::KvPool& pool, const RotateTables& tables) {
+  const ModelConfig& c = config();
+  const gpu::CodeArgs args{.pool = pool,
+                           .qkv = gpu::device_pointer<const float>(at_.qkv),
+                           .pages = gpu::device_pointer<const gpu::PageRows>(tables.coded),
+                           .kept = gpu::device_pointer<unsigned char>(tables.kept),
+                           .kept_rows = static_cast<int32_t>(tables.kept_rows),
+                           .q_heads = static_cast<int32_t>(c.heads),
+                           .head_dim = static_cast<int32_t>(c.head_dim)};
+  return device_.launch(
+      "code_rows",
+      {.grid = {static_cast<uint32_t>(tables.coded_pages), c.kv_heads, 2}, .dynamic_shared = gpu::kCodeShared},
+      gpu::bytes_of(args));
 }
 
 Result<void> DeviceLayers::finish(uint32_t layer, uint64_t attended, uint64_t x, size_t rows) {

@@ -39,7 +39,7 @@ class DeviceLayers {
                                                               // [kLayersAtOnce, rows of a pass with chunks]
     uint64_t x = 0, qkv = 0, gate_up = 0, logits = 0;         // f32
     uint64_t normed = 0, q = 0, attended = 0, activated = 0;  // bf16
-    uint64_t kept = 0;                // bf16 [places of steps, layers, rows of a step, 2, kv_heads, head_dim]
+    uint64_t kept = 0;                // [places of steps, layers, rows of a step] rows of kept_row_bytes()
     uint64_t last_x = 0, last_q = 0;  // f32, bf16: rows of gather()
   };
   /// The tables of a pass that rotate() reads; addresses on the device.
@@ -47,6 +47,8 @@ class DeviceLayers {
     uint64_t places = 0, cosine = 0, sine = 0;
     uint64_t kept = 0;  // of the layer
     size_t kept_rows = 0;
+    uint64_t coded = 0;  // gpu::PageRows, when pages hold codes
+    size_t coded_pages = 0;
   };
 
   /// Most rows of a pass, and most rows whose logits are made at a time.
@@ -85,6 +87,7 @@ class DeviceLayers {
   static std::vector<PartSize> part_sizes(const ModelConfig& config, const RunnerOptions& options);
   const ModelConfig& config() const { return model_.config(); }
   size_t q_width() const { return size_t{config().heads} * config().head_dim; }
+  Result<void> code_rows(const gpu::KvPool& pool, const RotateTables& tables);
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
                         size_t inner, bool adds);

@@ -3,11 +3,19 @@
 #include <cstring>
 #include <utility>
 
+#include "attn/attn.h"
 #include "base/assert.h"
+#include "gpu/kernels/layer.h"
 
 namespace mc::model {
 
+size_t kept_row_bytes(const ExtentLayout& layout) {
+  if (layout.has_scales()) return gpu::kept_code_bytes(layout.kv_heads, layout.head_dim);
+  return size_t{2} * layout.kv_heads * layout.row_bytes();
+}
+
 void write_kept_row(const ExtentLayout& layout, std::byte* extent, size_t slot, const std::byte* kept) {
+  if (layout.has_scales()) return attn::append_codes(layout, extent, static_cast<int64_t>(slot), kept);
   const size_t head = layout.row_bytes();
   for (const size_t part : {layout.k_offset(), layout.v_offset()})
     for (size_t kv_head = 0; kv_head < layout.kv_heads; ++kv_head, kept += head)
@@ -19,7 +27,7 @@ Result<void> DeviceSteps::queue(Step step) {
   MC_ASSERT(step.rows.size() <= step.kept_rows && step.summed.size() <= step.sum_rows);
   Queued queued{.step = std::move(step), .place = next_place()};
   Step& of = queued.step;
-  const size_t row_bytes = size_t{2} * layout_.kv_heads * layout_.row_bytes();
+  const size_t row_bytes = kept_row_bytes(layout_);
   queued.kept.resize(layout_.layers * of.kept_rows * row_bytes);
   queued.sums.resize(layout_.layers * of.sum_rows);
   std::vector<DeviceCopies::Store> pieces = of.full_pages;
@@ -58,7 +66,7 @@ Result<void> DeviceSteps::finish(std::span<ops::Sampled> out) {
 
 /// Writes K and V of the rows into the caller's pages.
 void DeviceSteps::write_rows(const Queued& queued) const {
-  const size_t row_bytes = size_t{2} * layout_.kv_heads * layout_.row_bytes();
+  const size_t row_bytes = kept_row_bytes(layout_);
   for (uint32_t layer = 0; layer < layout_.layers; ++layer) {
     const std::byte* from = queued.kept.data() + layer * queued.step.kept_rows * row_bytes;
     for (const Row& row : queued.step.rows) {

@@ -20,7 +20,10 @@
 
 namespace mc::model {
 
-/// Writes K and V of a row into a layer's extent of its page. `kept`: [2, kv_heads, head_dim].
+/// K and V of one row of all heads as the device keeps them: [2, kv_heads, head_dim], with codes as
+/// gpu::CodeArgs::kept.
+size_t kept_row_bytes(const ExtentLayout& layout);
+/// Writes such a row into a layer's extent of its page.
 void write_kept_row(const ExtentLayout& layout, std::byte* extent, size_t slot, const std::byte* kept);
 
 class DeviceSteps {
@@ -36,7 +39,7 @@ class DeviceSteps {
     std::vector<size_t> summed;  // indexes of the rows whose pages have become full
     size_t kept_rows = 0;        // at least those of `rows`
     size_t sum_rows = 0;         // at least those of `summed`
-    uint64_t kept = 0;           // on the device: bf16 [layers, kept_rows, 2, kv_heads, head_dim]
+    uint64_t kept = 0;           // on the device: [layers, kept_rows, kept_row_bytes()]
     uint64_t sums = 0;           // on the device: u32 [layers, sum_rows]
     std::vector<DeviceCopies::Store> full_pages;
     DrawCall draws;  // without rows: the step draws nothing

@@ -43,6 +43,7 @@ void rms_norm(const NormArgs& args);
 void add_to_rows(const AddArgs& args);
 void silu_mul(const SiluArgs& args);
 void rotate_and_keep(const RotateArgs& args);
+void code_rows(const CodeArgs& args);
 void gather_rows(const GatherArgs& args);
 void seal_pages(const SealArgs& args);
 void checksum_extents(const ChecksumArgs& args);
@@ -112,6 +113,7 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("add_to_rows", kThreads, add_to_rows),
       emu::make_kernel("silu_mul", kThreads, silu_mul),
       emu::make_kernel("rotate_and_keep", kThreads, rotate_and_keep),
+      emu::make_kernel("code_rows", kThreads, code_rows),
       emu::make_kernel("gather_rows", kThreads, gather_rows),
       emu::make_kernel("seal_pages", kThreads, seal_pages),
       emu::make_kernel("checksum_extents", kThreads, checksum_extents),

@@ -64,10 +64,11 @@ struct RowPlace {
 };
 
 /// Normalises the heads of q and k if the model does, turns them by RoPE, and writes q for attention, and K and V into
-/// pages and, where it is asked for, side by side. Grid: (rows, (q_heads + 2 kv_heads) / kRowsPerCta, rounded up).
+/// pages and, where it is asked for, side by side. K and V of pages of codes stay in qkv for code_rows. Grid: (rows,
+/// (q_heads + 2 kv_heads) / kRowsPerCta, rounded up).
 struct RotateArgs {
   KvPool pool;
-  const float* qkv = nullptr;     // [rows, (q_heads + 2 kv_heads) head_dim]
+  float* qkv = nullptr;           // [rows, (q_heads + 2 kv_heads) head_dim]
   const float* cosine = nullptr;  // [rows, head_dim / 2]
   const float* sine = nullptr;
   const float* q_norm = nullptr;  // [head_dim], or null
@@ -79,6 +80,30 @@ struct RotateArgs {
   int32_t q_heads = 0, head_dim = 0;
   float epsilon = 0;
 };
+
+/// Rows of a pass, side by side in it, that become rows `slot`, `slot` + 1, ... of a page.
+struct PageRows {
+  int32_t page = 0, slot = 0;  // page -1: there are none
+  int32_t first = 0, count = 0;
+};
+
+/// Stores K and V of rows as codes of E4M3 under the scales of their pages, bit for bit as attn/seal.h does. A page's
+/// rows are those of one PageRows. Grid: (pages, kv_heads, 2): K, then V; kCodeShared bytes of shared memory.
+struct CodeArgs {
+  KvPool pool;
+  const float* qkv = nullptr;       // that rotate_and_keep has turned
+  const PageRows* pages = nullptr;  // [pages]
+  unsigned char* kept = nullptr;    // [kept_rows, kept_code_bytes()]
+  int32_t kept_rows = 0;            // the first rows, which are written to `kept` too
+  int32_t q_heads = 0, head_dim = 0;
+};
+constexpr int kPageRowsMax = 512;
+constexpr uint32_t kCodeShared =
+    (kPageRowsMax + kThreads / 32) * 4;  // exponents: of each row, the largest of each warp
+/// A kept row: codes [2, kv_heads, head_dim] under scales of their own, which follow as f32 [2, kv_heads].
+constexpr uint32_t kept_code_bytes(uint32_t kv_heads, uint32_t head_dim) {
+  return 2 * kv_heads * (head_dim + 4);
+}
 
 /// to[i] = from[rows[i]]. Grid: (rows of `to`).
 struct GatherArgs {

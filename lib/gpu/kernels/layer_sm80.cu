@@ -1,5 +1,6 @@
 // The kernels of a transformer layer that move little and multiply nothing: embedding, RMSNorm, bias, SiLU, RoPE with
 // the write of K and V, the choice of rows, and the seal of pages. A row's result depends on that row alone.
+#include "base/e4m3.h"
 #include "gpu/kernels/fed.cuh"
 #include "gpu/kernels/layer.h"
 #include "gpu/kernels/numbers.cuh"
@@ -64,7 +65,7 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
   const int heads = args.q_heads + 2 * kv_heads;
   if (head >= heads) return;
   const bool is_q = head < args.q_heads, is_v = head >= args.q_heads + kv_heads;
-  const float* from = args.qkv + (row * heads + head) * args.head_dim;
+  float* from = args.qkv + (row * heads + head) * args.head_dim;
   const float* norm = is_v ? nullptr : is_q ? args.q_norm : args.k_norm;
   float scale = 1;
   if (norm != nullptr) {
@@ -78,7 +79,7 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
   uint16_t *out = nullptr, *kept = nullptr;
   if (is_q) {
     out = args.q + (row * args.q_heads + head) * args.head_dim;
-  } else {
+  } else if (args.pool.scale_offset == 0) {
     const RowPlace place = ptx::load(args.places + row);
     if (place.page < 0) return;
     const int kv_head = (head - args.q_heads) % kv_heads;
@@ -99,12 +100,89 @@ MC_KERNEL(rotate_and_keep, (kThreads))(MC_PARAM(RotateArgs) args) {
       high = high * c + low * s;
       low = turned;
     }
+    if (out == nullptr) {  // for code_rows
+      ptx::store(from + i, low);
+      ptx::store(from + i + half, high);
+      continue;
+    }
     ptx::store(out + i, narrow(low));
     ptx::store(out + i + half, narrow(high));
     if (kept == nullptr) continue;
     ptx::store(kept + i, narrow(low));
     ptx::store(kept + i + half, narrow(high));
   }
+}
+
+namespace {
+
+/// The exponent of a row's scale, in all lanes of a warp.
+MC_DEVICE int row_exponent(const float* row, int head_dim) {
+  float largest = 0;
+  for (int i = ptx::tid_x() % 32; i < head_dim; i += 32) {
+    const float value = ptx::load(row + i);
+    if (e4m3_is_finite(value)) largest = ptx::max_f32(largest, value < 0 ? -value : value);
+  }
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) largest = ptx::max_f32(largest, ptx::shuffle_xor(largest, by));
+  return e4m3_exponent(largest);
+}
+
+/// Four codes, each shifted.
+MC_DEVICE uint32_t shift_codes(uint32_t codes, int by) {
+  uint32_t out = 0;
+#pragma unroll
+  for (int i = 0; i < 32; i += 8) out |= uint32_t{e4m3_shift(static_cast<uint8_t>(codes >> i), by)} << i;
+  return out;
+}
+
+}  // namespace
+
+/// The warps find the scales of the rows; then all threads store codes, four at a time.
+MC_KERNEL(code_rows, (kThreads))(MC_PARAM(CodeArgs) args) {
+  const KvPool& pool = args.pool;
+  const PageRows rows = ptx::load(args.pages + ptx::ctaid_x());
+  if (rows.page < 0) return;
+  const int tid = ptx::tid_x(), warp = tid / 32, words = args.head_dim / 4;
+  const int head = static_cast<int>(ptx::ctaid_z()) * pool.kv_heads + static_cast<int>(ptx::ctaid_y());
+  const int64_t width = int64_t{args.q_heads + 2 * pool.kv_heads} * args.head_dim;
+  const float* from = args.qkv + rows.first * width + (args.q_heads + head) * args.head_dim;
+  unsigned char* record =
+      const_cast<unsigned char*>(pool.base) + rows.page * pool.page_bytes + ptx::ctaid_y() * pool.head_bytes;
+  uint32_t* codes = reinterpret_cast<uint32_t*>(record + (ptx::ctaid_z() == 0 ? 0 : pool.v_offset));
+  float* scale = reinterpret_cast<float*>(record + pool.scale_offset) + ptx::ctaid_z();
+  const uint32_t exponents = ptx::dynamic_shared<128>(), tops = exponents + kPageRowsMax * 4;
+
+  int top = kE4m3ExponentMin;
+  for (int row = warp; row < rows.count; row += kThreads / 32) {
+    const int exponent = row_exponent(from + row * width, args.head_dim);
+    if (tid % 32 == 0) ptx::store_shared_u32(exponents + row * 4, static_cast<uint32_t>(exponent));
+    top = max(top, exponent);
+  }
+  if (tid % 32 == 0) ptx::store_shared_u32(tops + warp * 4, static_cast<uint32_t>(top));
+  const int before = rows.slot == 0 ? kE4m3ExponentMin : e4m3_exponent_of(ptx::load(scale));
+  ptx::barrier_all();
+  int page = before;
+  for (int other = 0; other < kThreads / 32; ++other)
+    page = max(page, static_cast<int>(ptx::load_shared_u32(tops + other * 4)));
+
+  if (page > before && !ptx::has_fault(Fault::codes_not_shifted))
+    for (int i = tid; i < rows.slot * words; i += kThreads)
+      ptx::store(codes + i, shift_codes(ptx::load(codes + i), page - before));
+  for (int i = tid; i < rows.count * words; i += kThreads) {
+    const int row = i / words, column = i % words * 4;
+    const int exponent = static_cast<int>(ptx::load_shared_u32(exponents + row * 4));
+    uint32_t own = 0;
+#pragma unroll
+    for (int v = 0; v < 4; ++v)
+      own |= uint32_t{e4m3_code(ptx::load(from + row * width + column + v), exponent)} << (8 * v);
+    ptx::store(codes + (rows.slot + row) * words + i % words, shift_codes(own, page - exponent));
+    if (rows.first + row >= args.kept_rows) continue;
+    unsigned char* kept = args.kept + int64_t{rows.first + row} * kept_code_bytes(pool.kv_heads, args.head_dim);
+    ptx::store(reinterpret_cast<uint32_t*>(kept + head * args.head_dim + column), own);
+    if (column == 0)
+      ptx::store(reinterpret_cast<float*>(kept + 2 * pool.kv_heads * args.head_dim) + head, e4m3_scale(exponent));
+  }
+  if (tid == 0) ptx::store(scale, e4m3_scale(page));
 }
 
 MC_KERNEL(gather_rows, (kThreads))(MC_PARAM(GatherArgs) args) {
@@ -126,6 +204,11 @@ MC_KERNEL(seal_pages, (kThreads))(MC_PARAM(SealArgs) args) {
       const_cast<unsigned char*>(pool.base) + page.page * pool.page_bytes + ptx::ctaid_y() * pool.head_bytes;
   uint16_t* k = reinterpret_cast<uint16_t*>(record);
   uint16_t* v = reinterpret_cast<uint16_t*>(record + pool.v_offset);
+  const bool has_codes = pool.scale_offset != 0;
+  const unsigned char* scales = record + pool.scale_offset;
+  const float scale = has_codes ? e4m3_scale(e4m3_exponent_of(ptx::load(reinterpret_cast<const float*>(scales)))) : 1;
+  // The rest of the 64 bytes behind the scales.
+  if (has_codes && i < 14) ptx::store(reinterpret_cast<uint32_t*>(record + pool.scale_offset + 8) + i, uint32_t{0});
   float level[kLevels];
 #pragma unroll
   for (int depth = 0; depth < kLevels; ++depth) level[depth] = 0;
@@ -134,7 +217,10 @@ MC_KERNEL(seal_pages, (kThreads))(MC_PARAM(SealArgs) args) {
     const int64_t at = int64_t{row} * args.head_dim + i;
     sum = 0;
     if (row < page.slot) {
-      sum = widen(ptx::load(k + at));
+      sum = has_codes ? ptx::mul_rn(e4m3_to_f32(ptx::load(record + at)), scale) : widen(ptx::load(k + at));
+    } else if (has_codes) {
+      ptx::store(record + at, static_cast<unsigned char>(0));
+      ptx::store(record + pool.v_offset + at, static_cast<unsigned char>(0));
     } else {
       ptx::store(k + at, uint16_t{0});
       ptx::store(v + at, uint16_t{0});

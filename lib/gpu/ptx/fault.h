@@ -30,6 +30,7 @@ enum class Fault : uint8_t {
   part_not_rescaled,   // parts are added without regard to their maxima
   item_loses_row,      // the last row of an item is not stored
   codes_unscaled,      // codes of E4M3 are taken for values
+  codes_not_shifted,   // a row with a larger scale leaves the codes before it as they are
   state_cut,           // a cluster gives states away in bf16
 };
 

@@ -336,6 +336,109 @@ TEST_CASE("gpu/layer: K and V are turned, placed and sealed as lib/attn writes t
   }
 }
 
+namespace {
+
+/// Rows of two heads of 64 in pages of 64 tokens, stored by code_rows in three passes: rows 0 to 2 of page 1, the rest
+/// of that page beside six rows of page 0, and one more row.
+class CodedPages {
+ public:
+  static constexpr int kHeads = 4, kRows = 71;
+  ExtentLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::f8_e4m3};
+
+  explicit CodedPages(Rng& rng) : qkv_(normal(rng, kRows * width())) {
+    // Rows of very different sizes, so that later rows need larger scales. A zero row has the smallest one.
+    for (size_t r = 0; r < kRows; ++r) {
+      const float size = r == 7 ? 0.0f : std::ldexp(1.0f, static_cast<int>(rng.below(20)) - 10);
+      for (size_t i = 0; i < width(); ++i) qkv_[r * width() + i] *= size;
+    }
+  }
+
+  size_t width() const { return (kHeads + 2 * layout.kv_heads) * layout.head_dim; }
+
+  /// The two pages, sealed on the device.
+  std::vector<unsigned char> on_device(Bench& bench) {
+    unsigned char* pool = bench.put(std::vector<unsigned char>(2 * layout.page_bytes(), 0xee));
+    CodeArgs args{.pool = {pool, layout.page_bytes(), layout.head_bytes(), static_cast<uint32_t>(layout.v_offset()),
+                           static_cast<uint32_t>(layout.ksum_offset()), static_cast<uint32_t>(layout.kmean_offset()),
+                           64, 2, static_cast<uint32_t>(layout.scale_offset())},
+                  .qkv = bench.put(qkv_),
+                  .kept = bench.put(std::vector<unsigned char>(kRows * kept_code_bytes(2, 64))),
+                  .kept_rows = kRows,
+                  .q_heads = kHeads,
+                  .head_dim = 64};
+    const std::vector<PageRows> passes[] = {
+        {{1, 0, 0, 3}}, {{1, 3, 3, 61}, {-1, 0, 0, 0}, {0, 0, 64, 6}}, {{0, 6, 70, 1}}};
+    for (const std::vector<PageRows>& pages : passes) {
+      args.pages = bench.put(pages);
+      bench.launch("code_rows", {.grid = {static_cast<uint32_t>(pages.size()), 2, 2}, .dynamic_shared = kCodeShared},
+                   args);
+    }
+    const std::vector<RowPlace> sealed = {{1, 64}, {0, 7}};
+    const SealArgs seal{.pool = args.pool, .pages = bench.put(sealed), .head_dim = 64};
+    bench.launch("seal_pages", {.grid = {2, 2, 1}}, seal);
+    kept_ = bench.get(args.kept, kRows * kept_code_bytes(2, 64));
+    return bench.get(pool, 2 * layout.page_bytes());
+  }
+
+  /// The pages that lib/attn makes of the rows.
+  std::vector<unsigned char> on_host() const {
+    std::vector<unsigned char> pages(2 * layout.page_bytes(), 0xee);
+    std::byte* at[] = {page(pages, 1), page(pages, 0)};
+    attn::append({.layout = layout,
+                  .target = {at, 0},
+                  .tokens = kRows,
+                  .k = qkv_.data() + kHeads * 64,
+                  .v = qkv_.data() + (kHeads + 2) * 64,
+                  .k_stride = static_cast<int64_t>(width()),
+                  .v_stride = static_cast<int64_t>(width())});
+    attn::seal(layout, at[1], 7);
+    return pages;
+  }
+
+  /// The pages that a host makes of what the device has kept of each row.
+  std::vector<unsigned char> of_kept() const {
+    std::vector<unsigned char> pages(2 * layout.page_bytes(), 0xee);
+    for (int64_t row = 0; row < kRows; ++row)
+      attn::append_codes(layout, page(pages, row < 64 ? 1 : 0), row % 64,
+                         reinterpret_cast<const std::byte*>(kept_.data()) + row * kept_code_bytes(2, 64));
+    attn::seal(layout, page(pages, 1), 64);
+    attn::seal(layout, page(pages, 0), 7);
+    return pages;
+  }
+
+ private:
+  std::byte* page(std::vector<unsigned char>& pages, size_t index) const {
+    return reinterpret_cast<std::byte*>(pages.data()) + index * layout.page_bytes();
+  }
+  std::vector<float> qkv_;
+  std::vector<unsigned char> kept_;
+};
+
+bool same_extents(const ExtentLayout& layout, const std::vector<unsigned char>& a,
+                  const std::vector<unsigned char>& b) {
+  for (size_t page = 0; page < 2; ++page) {
+    const auto at = static_cast<ptrdiff_t>(page * layout.page_bytes());
+    if (!std::equal(a.begin() + at, a.begin() + at + static_cast<ptrdiff_t>(layout.layer_bytes()), b.begin() + at))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("gpu/layer: codes of E4M3, their scales and the seal are those of lib/attn, bit for bit, in any passes") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  CodedPages coded(rng);
+  for (int policy = 0; policy < emu::kPolicies; ++policy) {
+    Bench bench({.seed = rng.next(), .policy = static_cast<emu::Policy>(policy)});
+    CHECK(same_extents(coded.layout, coded.on_device(bench), coded.on_host()));
+    CHECK(same_extents(coded.layout, coded.of_kept(), coded.on_host()));
+  }
+  Bench broken({.fault = static_cast<uint8_t>(Fault::codes_not_shifted)});
+  CHECK_FALSE(same_extents(coded.layout, coded.on_device(broken), coded.on_host()));
+}
+
 TEST_CASE("gpu/layer: rows are gathered from their places, and a kernel that takes the first ones is found") {
   constexpr int kWords = 130;
   Rng rng(test::seed());
