@@ -49,6 +49,7 @@ Result<model::ModelOptions> model_options(const cli::Args& args) {
   MC_ASSERT_LT(part.stage, part.stages);
   model::ModelOptions options{.dtype = args.text(flags::kDtype), .stage = part.stage, .stages = part.stages};
   if (args.has(flags::kWeightDtype)) options.weight_dtype = args.text(flags::kWeightDtype);
+  if (args.has(flags::kKvDtype)) options.kv_dtype = args.text(flags::kKvDtype);
   return options;
 }
 
@@ -76,12 +77,6 @@ Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::Device> d
   engine.block_tokens = static_cast<uint32_t>(args.count(flags::kBlockTokens));
   MC_ASSERT(engine.block_tokens > 0);  // the check of the flag
   engine.parallel = std::make_unique<Parallel>(thread_count(args));
-  const std::string& dtype = args.text(flags::kDtype);
-  if (args.has(flags::kKvDtype) && args.text(flags::kKvDtype) != "auto" && args.text(flags::kKvDtype) != dtype)
-    return user_error(err::kBadValue,
-                      "--kv-dtype " + args.text(flags::kKvDtype) + " differs from --dtype " + dtype +
-                          "; K and V have the compute type",
-                      "--kv-dtype", "leave --kv-dtype out, or give both flags one type");
   MC_TRY(options, model_options(args));
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));

@@ -86,6 +86,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
         }
         put({"--attention", args_.text(flags::kAttention)});
         put({"--dtype", args_.text(flags::kDtype), "--weight-dtype", args_.text(flags::kWeightDtype)});
+        put({"--kv-dtype", args_.text(flags::kKvDtype)});
         put({"--threads", args_.text(flags::kThreads)});
         put({"--device", args_.text(flags::kDevice), "--kernels", args_.text(flags::kKernels)});
         const int share = std::max(1, 80 / (shape_.prefill + shape_.decode));

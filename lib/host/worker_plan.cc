@@ -285,7 +285,7 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   if (device == nullptr) memory.scratch_bytes += model::Runner::workspace_bytes(plan.config, runner);
   memory.free_bytes = mem::available_bytes();
   memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
-  const ExtentLayout layout = model::kv_layout(plan.config, plan.dtype, runner.block_tokens, plan.layers);
+  const ExtentLayout layout = model::kv_layout(plan.config, plan.kv_dtype, runner.block_tokens, plan.layers);
   memory.page_bytes = layout.page_bytes();
   if (device != nullptr) {
     MC_TRY(on_device, device->memory());

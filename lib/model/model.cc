@@ -32,6 +32,15 @@ Result<Dtype> choose_dtype(const std::string& asked, const WeightFiles& files) {
   return Dtype::bf16;
 }
 
+Result<Dtype> choose_kv_dtype(const std::string& asked, Dtype dtype) {
+  if (asked == "auto" || asked.empty()) return dtype;
+  const auto kv = dtype_from(asked);
+  if (kv == dtype || kv == Dtype::f8_e4m3) return *kv;
+  const std::string own(to_string(dtype));
+  return user_error(err::kDtypeUnsupported, "K and V in '" + asked + "' beside the compute type " + own, "--kv-dtype",
+                    "use auto, " + own + " or fp8_e4m3, or change --dtype");
+}
+
 Result<WeightForm> read_form(const std::string& asked) {
   constexpr std::pair<std::string_view, WeightForm> kForms[] = {{"", WeightForm::as_stored},
                                                                 {"auto", WeightForm::as_stored},
@@ -134,6 +143,8 @@ Result<ModelPlan> plan_model(const std::string& directory, const ModelOptions& o
   MC_TRY(files, WeightFiles::open(directory));
   MC_TRY(dtype, choose_dtype(options.dtype, files));
   plan.dtype = dtype;
+  MC_TRY(kv_dtype, choose_kv_dtype(options.kv_dtype, dtype));
+  plan.kv_dtype = kv_dtype;
   MC_TRY(form, read_form(options.weight_dtype));
   plan.form = form;
   if (options.stages == 0 || options.stage >= options.stages)
@@ -173,6 +184,7 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.directory_ = directory;
   model.config_ = std::move(plan.config);
   model.dtype_ = plan.dtype;
+  model.kv_dtype_ = plan.kv_dtype;
   model.weight_dtype_ = plan.weight_dtype();
   model.is_quantised_ = plan.is_quantised();
   model.held_ = plan.layers;
@@ -281,24 +293,25 @@ Result<void> Model::load_layer(const WeightLoader& loader, uint32_t index) {
   return {};
 }
 
-ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens, LayerRange held) {
+ExtentLayout kv_layout(const ModelConfig& config, Dtype kv_dtype, uint32_t block_tokens, LayerRange held) {
   return {.layers = config.layers,
           .kv_heads = config.kv_heads,
           .head_dim = config.head_dim,
           .block_tokens = block_tokens,
-          .dtype = dtype,
+          .dtype = kv_dtype,
           .stage = held.count() < config.layers ? held : LayerRange{}};
 }
 
 ExtentLayout Model::kv_layout(uint32_t block_tokens) const {
-  return model::kv_layout(config_, dtype_, block_tokens, held_);
+  return model::kv_layout(config_, kv_dtype_, block_tokens, held_);
 }
 
 kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens, const std::string& salt) const {
   kv::Namespace space;
   space.weights = weights_digest_;
   space.config = config_.kv_digest();
-  space.dtype = space.kv_dtype = to_string(dtype_);
+  space.dtype = to_string(dtype_);
+  space.kv_dtype = to_string(kv_dtype_);
   space.weight_dtype = weight_dtype();
   if (is_quantised_) space.weight_dtype += " version " + std::to_string(ops::kQuantVersion);
   space.rope = config_.rope.text();

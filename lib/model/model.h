@@ -34,13 +34,16 @@ class Parallel;
 namespace mc::model {
 
 struct ModelOptions {
-  /// "f32", "bf16", or "auto": bf16 when all weights are stored in bf16, else f32 (bf16 cannot represent f16). Weights,
-  /// matrix inputs and KV have one dtype. Sums are always f32.
+  /// "f32", "bf16", or "auto": bf16 when all weights are stored in bf16, else f32 (bf16 cannot represent f16). Weights
+  /// and matrix inputs have one dtype. Sums are always f32.
   std::string dtype = "auto";
+  /// "auto": K and V have `dtype`. "fp8_e4m3": pages of half of bf16's bytes (base/extent.h), for every `dtype`. Other
+  /// types must be `dtype`.
+  std::string kv_dtype = "auto";
   /// "auto": matrices that are stored in fp8 stay fp8 (ops/fp8.h), quantised blocks of a GGUF file stay whole numbers
   /// of 4, 6 or 8 bits (ops/quant.h; Q8_0 in the mapped file), the others have `dtype`. "full": all have `dtype`.
-  /// "int8", "int4": all matrices become such whole numbers while loading. Inputs of whole numbers are f32. Routers and
-  /// KV always have `dtype`, norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF
+  /// "int8", "int4": all matrices become such whole numbers while loading. Inputs of whole numbers are f32. Routers
+  /// always have `dtype`, norms and biases f32. Embeddings have `dtype` too, but with "auto" the blocks of a GGUF
   /// file, and tied ones share the head's matrix and its form.
   std::string weight_dtype = "auto";
   /// The part of a pipeline to load: its layers, with the embeddings for the first stage and the head for the last.
@@ -51,6 +54,7 @@ struct ModelOptions {
 struct ModelPlan {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
+  Dtype kv_dtype = Dtype::bf16;
   WeightForm form = WeightForm::as_stored;
   bool fp8 = false;                              // some matrices stay fp8
   bool blocks = false;                           // some matrices stay quantised blocks
@@ -90,6 +94,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const std::string& directory() const { return directory_; }
   Dtype dtype() const { return dtype_; }
+  Dtype kv_dtype() const { return kv_dtype_; }
   /// See ModelPlan.
   std::string_view weight_dtype() const { return weight_dtype_; }
   /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
@@ -126,6 +131,7 @@ class Model {
   std::string directory_;
   ModelConfig config_;
   Dtype dtype_ = Dtype::bf16;
+  Dtype kv_dtype_ = Dtype::bf16;
   std::string_view weight_dtype_;
   bool is_quantised_ = false;
   LayerRange held_;
@@ -139,5 +145,5 @@ class Model {
 };
 
 /// `held`: the layers of a pipeline stage; empty: all.
-ExtentLayout kv_layout(const ModelConfig& config, Dtype dtype, uint32_t block_tokens, LayerRange held = {});
+ExtentLayout kv_layout(const ModelConfig& config, Dtype kv_dtype, uint32_t block_tokens, LayerRange held = {});
 }  // namespace mc::model

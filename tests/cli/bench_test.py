@@ -587,6 +587,12 @@ class Streams(Scratch):
         for dtype in ("bf16", "f32"):
             words = ["--prompt-ids", "20,21,22", "--dtype", dtype, "--kv-out", f"{self.dir}/{dtype}"]
             self.assertEqual(cluster.run("mc-prefill", "once", *words)[0], 0)
+        # Codes under two scales are compared as the values that they stand for.
+        for name, prompt in (("one", "20,21,22"), ("same", "20,21,22"), ("other", "20,21,23")):
+            words = ["--prompt-ids", prompt, "--kv-dtype", "fp8_e4m3", "--kv-out", f"{self.dir}/{name}"]
+            self.assertEqual(cluster.run("mc-prefill", "once", *words)[0], 0)
+        bench("diff-kv", f"{self.dir}/one", f"{self.dir}/same")
+        bench("diff-kv", f"{self.dir}/one", f"{self.dir}/other", expect=1)
         err = bench("diff-kv", f"{self.dir}/bf16", f"{self.dir}/f32", expect=1)[1]
         self.assertIn("error MC6003 kv-file-foreign: diff-kv: kv_dtype is bf16 in ", err)
         self.assertIn(f"{self.dir}/bf16 and f32 in {self.dir}/f32: nothing to compare", err)

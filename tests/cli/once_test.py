@@ -118,6 +118,24 @@ class Streams(Once):
             self.assertEqual(whole["output_ids"], split["output_ids"], plan)
             self.assertEqual(whole["text"], split["text"])
 
+    def test_a_stream_of_fp8_gives_the_tokens_of_one_process_in_half_of_the_bytes(self):
+        fp8 = ["--kv-dtype", "fp8_e4m3"]
+        for plan in ("full", "moba:block=64,top_k=2"):
+            flags = ["--prompt-ids", IDS, "--attention", plan, *fp8, *GREEDY]
+            whole = last_json(self.made("mc-prefill", "once", *flags, "-n", 20, "--json"))
+            stream = self.made("mc-prefill", "once", *flags, "--kv-out", "-")
+            split = last_json(
+                self.made("mc-decode", "once", "--kv-in", "-", "-n", 20, "--json", *fp8, *GREEDY, stdin=stream)
+            )
+            self.assertEqual(whole["output_ids"], split["output_ids"], plan)
+        found = last_json(self.made("mc-cache", "inspect", "--json", "-", stdin=stream))
+        self.assertEqual((found["kv_dtype"], found["sound"]), ("fp8_e4m3", True))
+        bf16 = self.made(
+            "mc-prefill", "once", "--prompt-ids", IDS, "--temperature", 0, "--dtype", "bf16", "--kv-out", "-"
+        )
+        half = last_json(self.made("mc-cache", "inspect", "--json", "-", stdin=bf16))["extent_bytes"]
+        self.assertLess(found["extent_bytes"], 0.53 * half)
+
     def test_a_real_pipe_works_in_bounded_memory(self):
         """Both programs at once, as a user types it."""
         line = (
@@ -479,6 +497,13 @@ class BadStreams(Once):
             stdin=self.stream,
             says=["dtype=f32", "dtype=bf16", "also compared and equal", "layers"],
         )
+        fp8 = ["mc-decode", "once", "--kv-in", "-", "--dtype", "f32", "--kv-dtype", "fp8_e4m3"]
+        out = self.refused("MC6003", 1, *fp8, stdin=self.stream, says=["kv_dtype=f32", "kv_dtype=fp8_e4m3"])
+        self.assertEqual(out, b"")
+
+    def test_another_type_of_kv_than_the_compute_type_is_refused_with_both_names(self):
+        words = ["mc-prefill", "once", "--prompt-ids", IDS, "--dtype", "f32", "--kv-dtype", "bf16"]
+        self.refused("MC3010", 1, *words, says=["'bf16'", "f32", "fp8_e4m3"])
 
     def test_another_model_is_foreign(self):
         path = self.path("other")

@@ -338,6 +338,7 @@ class Blocks(unittest.TestCase):
         for flags, field in (
             (["--dtype", "bf16"], "dtype"),
             (["--dtype", "f32", "--block-tokens", "32"], "block_tokens"),
+            (["--dtype", "f32", "--kv-dtype", "fp8_e4m3"], "kv_dtype"),
         ):
             code, foreign, err = run("mc-prefill", "once", *small, *flags)
             self.assertEqual(code, 0, err)

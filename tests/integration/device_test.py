@@ -51,6 +51,15 @@ class OnDevice(unittest.TestCase):
                     if transport == "shm":
                         self.check_what_is_shown(c)
 
+    def test_a_cluster_on_emu_with_pages_of_fp8_gives_the_cpus_tokens_cold_and_from_a_cached_prefix(self):
+        fp8 = ["--kv-dtype", "fp8_e4m3", "--attention", "full"]
+        with Cluster("1p1d", worker=[*EMU, *CHUNKS, *fp8]) as c:
+            for ids, reused in ((IDS[:70], 0), (IDS[:64] + [17, 23, 31], BLOCK)):
+                answer = c.complete(ids=ids, max_tokens=2)
+                self.assertEqual(token_ids(answer), oracle(ids, 2, *MODEL, "--threads", "1", *fp8, dtype="bf16"))
+                self.assertEqual(cached(answer), reused, answer["mc"])
+            c.wait_quiet()
+
     def check_what_is_shown(self, c):
         self.assertEqual([n["device"] for n in c.cluster()["nodes"]], ["emu", "emu"])
         code, out, err = c.verb("ps", "--wide")

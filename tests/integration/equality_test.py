@@ -66,6 +66,18 @@ class Equality(unittest.TestCase):
             )
             c.wait_quiet()
 
+    def test_fp8_pages_give_the_same_tokens_from_every_place_a_prefix_can_come_from(self):
+        flags = ["--kv-dtype", "fp8_e4m3", "--attention", "moba:block=64,top_k=3,full_last=1"]
+        with Cluster("2p2d1c", conductor=FETCH, worker=["--dtype", "f32", "--chunk-tokens", "512", *flags]) as c:
+            ids = Random(1).ids(1500)
+            cold = self.check(c, ids + [11, 12], 100, *flags, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            self.assertEqual(cached(cold), 0)
+            local = self.check(c, ids + [13, 14], 20, *flags, mc={"pin": {"prefill": "p0", "decode": "d0"}})
+            self.assertEqual(local["mc"]["cached_local_tokens"], reusable(ids))
+            remote = self.check(c, ids + [15, 16], 20, *flags, mc={"pin": {"prefill": "p1", "decode": "d1"}})
+            self.assertEqual(remote["mc"]["cached_remote_tokens"], reusable(ids), remote["mc"])
+            c.wait_quiet()
+
     def test_a_prefix_that_arrives_while_the_prompt_is_computed_gives_the_same_tokens(self):
         with Cluster(roles=["conductor"], conductor=FETCH) as c:
             c.start("p0", "--dtype", "f32")

@@ -192,15 +192,19 @@ class Roles(unittest.TestCase):
                 self.assertIn("MC1002", err)
                 self.assertIn("where: --bind", err)
 
-    def test_two_workers_of_other_block_sizes_are_refused_with_both_values(self):
-        with Cluster(roles=["conductor"]) as c:
-            c.start("p0", "--attention", "full")
-            c.wait_nodes()
-            other = c.start("d0", "--attention", "full", "--block-tokens", "128")
-            self.assertEqual(other.popen.wait(60), 3)
-            for word in ("MC2104", "block_tokens", "64", "128", "compared and equal"):
-                self.assertIn(word, other.tail())
-            del c.processes["d0"]
+    def test_two_workers_of_other_blocks_are_refused_with_both_values(self):
+        for flags, words in (
+            (["--block-tokens", "128"], ("block_tokens", "64", "128")),
+            (["--kv-dtype", "fp8_e4m3"], ("kv_dtype", "bf16", "fp8_e4m3")),
+        ):
+            with Cluster(roles=["conductor"]) as c:
+                c.start("p0", "--attention", "full")
+                c.wait_nodes()
+                other = c.start("d0", "--attention", "full", *flags)
+                self.assertEqual(other.popen.wait(60), 3)
+                for word in ("MC2104", "compared and equal", *words):
+                    self.assertIn(word, other.tail())
+                del c.processes["d0"]
 
     def test_a_worker_with_another_model_than_the_conductors_is_refused_by_name(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -61,8 +61,8 @@ constexpr Flag kSaveCost{
 
 constexpr auto kModelFlagTable = flags::join(
     flags::list(&kPrompts, &kTokens, &kDepths, &kRows, &kModelRepeats, &kSaveCost, &flags::kModel, &flags::kDtype,
-                &flags::kWeightDtype, &flags::kAttention, &flags::kChunkTokens, &flags::kBlockTokens, &flags::kThreads,
-                &flags::kKernels, &kFormat, &flags::kOutput, &flags::kQuiet),
+                &flags::kWeightDtype, &flags::kKvDtype, &flags::kAttention, &flags::kChunkTokens, &flags::kBlockTokens,
+                &flags::kThreads, &flags::kKernels, &kFormat, &flags::kOutput, &flags::kQuiet),
     flags::kEveryRun);
 
 constexpr uint64_t kModelTokensMax = 1 << 20;

@@ -51,8 +51,9 @@ constexpr Flag kFullLast{.name = "full-last",
 
 constexpr auto kRecallFlagTable =
     flags::join(flags::list(&kLengths, &kCount, &kMobaBlock, &kTopK, &kFullLast, &flags::kModel, &flags::kDtype,
-                            &flags::kWeightDtype, &flags::kAttention, &flags::kBlockTokens, &flags::kThreads,
-                            &flags::kKernels, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                            &flags::kWeightDtype, &flags::kKvDtype, &flags::kAttention, &flags::kBlockTokens,
+                            &flags::kThreads, &flags::kKernels, &flags::kSeed, &kFormat, &flags::kOutput,
+                            &flags::kQuiet),
                 flags::kEveryRun);
 
 struct Question {

@@ -19,8 +19,9 @@ namespace {
 
 // Flags of the nodes that --local starts; the --help of those programs explains them.
 constexpr Flag kAttention = by_name(flags::kAttention), kDtype = by_name(flags::kDtype),
-               kWeightDtype = by_name(flags::kWeightDtype), kThreads = by_name(flags::kThreads),
-               kDevice = by_name(flags::kDevice), kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
+               kWeightDtype = by_name(flags::kWeightDtype), kKvDtype = by_name(flags::kKvDtype),
+               kThreads = by_name(flags::kThreads), kDevice = by_name(flags::kDevice),
+               kKernels = by_name(flags::kKernels), kKvMem = by_name(flags::kKvMem),
                kChunkTokens = by_name(flags::kChunkTokens), kTransport = by_name(flags::kTransport),
                kLeaseBy = by_name(flags::kLeaseBy), kBlockTokens = by_name(flags::kBlockTokens),
                kDrainTimeout = by_name(flags::kDrainTimeout), kReadyFile = by_name(flags::kReadyFile);
@@ -67,6 +68,7 @@ constexpr const Flag* kFlags[] = {
     &kAttention,
     &kDtype,
     &kWeightDtype,
+    &kKvDtype,
     &kThreads,
     &kDevice,
     &kKernels,

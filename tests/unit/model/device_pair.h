@@ -24,10 +24,10 @@ struct DevicePair {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<model::Runner> gpu;
 
-  explicit DevicePair(const gpu::EmulatedHost& host = {}, bool graphs = true)
+  explicit DevicePair(const gpu::EmulatedHost& host = {}, bool graphs = true, const std::string& kv_dtype = "auto")
       : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
     const model::RunnerOptions options{.max_chunk_tokens = 128, .max_batch = 4, .graphs = graphs};
-    cpu = Loaded::open(shallow_model(), "bf16", 1, options);
+    cpu = Loaded::open(shallow_model(), model::ModelOptions{.dtype = "bf16", .kv_dtype = kv_dtype}, 1, options);
     auto opened = gpu::Device::open(driver, 0);
     REQUIRE_OK(opened);
     device = std::move(*opened);
