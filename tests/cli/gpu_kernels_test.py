@@ -125,7 +125,7 @@ class Instructions(unittest.TestCase):
         code, lines, err = gpu("--instructions")
         self.assertEqual(code, 0, err)
         rows = [line for line in lines if line.get("type") == "instruction"]
-        self.assertEqual(len(rows), 20)
+        self.assertEqual(len(rows), 21)
         for row in rows:
             self.assertEqual((row["runs"], row["differences"]), (4, 0), row)
 

@@ -61,6 +61,7 @@ constexpr Trial kTrials[] = {
     {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, true},
     {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, true},
     {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, true},
+    {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, true},
     {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, true},
     {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, true},
     {"mapa, barrier.cluster", "9.7.13.3", "trial_cluster", Words::any, Equal::bits, true, 2,

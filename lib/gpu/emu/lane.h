@@ -124,10 +124,10 @@ class Acc {
 };
 static_assert(sizeof(Acc) == 4);
 
-/// One form of wgmma.mma_async: m64nNk16, bf16 with f32 sums. A in shared memory is K-major.
+/// One form of wgmma.mma_async: m64nNk16, bf16 with f32 sums. `a_k_major` is for A in shared memory.
 struct ProductForm {
   uint32_t columns = 0;
-  bool b_k_major = true;
+  bool b_k_major = true, a_k_major = true;
 };
 void wgmma_fence(Acc* d, uint32_t registers, const Where& where);
 void wgmma_hold(uint32_t* a);

@@ -77,6 +77,7 @@ struct AsyncCopy {
 struct Fenced {
   const void* at = nullptr;
   std::vector<uint32_t> bits;
+  bool is_a = false;  // a fragment of A, not accumulators
 };
 
 /// Accumulators of wgmma that a warp may not touch: rows 16 w .. of the 64 that its warpgroup computes.

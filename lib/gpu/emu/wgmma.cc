@@ -60,7 +60,7 @@ std::vector<uint32_t> chunks_of(const Warp& w, const Product& product, bool a_in
       for (uint32_t k = 0; k < 16; k += step_k) out.push_back(element_at(tile, k_major, x, k));
   };
   add(tile_of(product.b), product.form.b_k_major, 0, product.form.columns);
-  if (!a_in_registers) add(tile_of(product.a), true, 16 * (w.number % 4), 16);
+  if (!a_in_registers) add(tile_of(product.a), product.form.a_k_major, 16 * (w.number % 4), 16);
   return out;
 }
 
@@ -175,7 +175,7 @@ void multiply_product(const Warp& w, const Product& product, std::vector<float>&
         a[row][k] = bf16_to_f32(static_cast<bf16_t>(k % 2 == 0 ? pair : pair >> 16));
       }
   } else {
-    read_tile(w.cta, tile_of(product.a), true, 16 * (w.number % 4), 16, true, &a[0][0]);
+    read_tile(w.cta, tile_of(product.a), product.form.a_k_major, 16 * (w.number % 4), 16, true, &a[0][0]);
   }
   if (!product.add) std::fill(values.begin(), values.end(), 0.f);
   float b[16 * 256];
@@ -231,8 +231,8 @@ Flow fence_products(Warp& w, uint32_t lanes, void* const* operands) {
   for_lanes(lanes, [&](uint32_t lane) {
     const auto& o = *static_cast<const FenceOperand*>(operands[lane]);
     std::vector<Fenced>& fenced = w.wgmma.fenced[lane];
-    std::erase_if(fenced, [&](const Fenced& f) { return f.at == o.d || f.bits.size() == 4; });
-    Fenced made{o.d, std::vector<uint32_t>(o.registers)};
+    std::erase_if(fenced, [&](const Fenced& f) { return f.at == o.d || f.is_a; });
+    Fenced made{.at = o.d, .bits = std::vector<uint32_t>(o.registers)};
     std::memcpy(made.bits.data(), static_cast<const void*>(o.d), size_t{o.registers} * 4);
     fenced.push_back(std::move(made));
     for (Fenced& held : w.wgmma.held[lane]) fenced.push_back(std::move(held));
@@ -268,7 +268,7 @@ void wgmma_fence(Acc* d, uint32_t registers, const Where& where) {
 }
 
 void wgmma_hold(uint32_t* a) {
-  running_warp().wgmma.held[running().number].push_back({a, {a, a + 4}});
+  running_warp().wgmma.held[running().number].push_back({.at = a, .bits = {a, a + 4}, .is_a = true});
 }
 
 void wgmma_commit(const Where& where) {

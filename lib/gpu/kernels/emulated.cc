@@ -1,4 +1,7 @@
 // The table of the kernels that the host compiler compiled.
+#include <utility>
+#include <vector>
+
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/decode.h"
 #include "gpu/kernels/draw.h"
@@ -74,13 +77,16 @@ void trial_load_box(const TrialArgs& args, const TensorMap& in_map, const Tensor
 void trial_store_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_stmatrix(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_shared(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_transposed(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_128(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_cluster(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 
-std::span<const emu::Kernel> emulated_kernels() {
-  static const emu::Kernel kKernels[] = {
+namespace {
+
+std::vector<emu::Kernel> serving_kernels() {
+  return {
       emu::make_kernel("attention_prefill_d64", kThreads, attention_prefill_d64),
       emu::make_kernel("attention_prefill_d128", kThreads, attention_prefill_d128),
       emu::make_kernel("attention_decode_d64", kThreads, attention_decode_d64),
@@ -128,6 +134,10 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("combine_experts", kThreads, combine_experts),
       emu::make_kernel("expert_product_64", kThreads, expert_product_64),
       emu::make_kernel("expert_product_16", kThreads, expert_product_16),
+  };
+}
+std::vector<emu::Kernel> trial_kernels() {
+  return {
       emu::make_kernel("trial_ldmatrix", kTrialThreads, trial_ldmatrix),
       emu::make_kernel("trial_mma", kTrialThreads, trial_mma),
       emu::make_kernel("trial_shuffle", kTrialThreads, trial_shuffle),
@@ -144,11 +154,22 @@ std::span<const emu::Kernel> emulated_kernels() {
       emu::make_kernel("trial_store_box", kTrialThreads, trial_store_box),
       emu::make_kernel("trial_stmatrix", kTrialThreads, trial_stmatrix),
       emu::make_kernel("trial_wgmma_shared", kTrialThreads, trial_wgmma_shared),
+      emu::make_kernel("trial_wgmma_transposed", kTrialThreads, trial_wgmma_transposed),
       emu::make_kernel("trial_wgmma_registers_64", kTrialThreads, trial_wgmma_registers_64),
       emu::make_kernel("trial_wgmma_registers_128", kTrialThreads, trial_wgmma_registers_128),
       emu::make_kernel("trial_cluster", kTrialThreads, trial_cluster, 2),
       emu::make_kernel("trial_multicast", kTrialThreads, trial_multicast, 2),
   };
+}
+
+}  // namespace
+
+std::span<const emu::Kernel> emulated_kernels() {
+  static const std::vector<emu::Kernel> kKernels = [] {
+    std::vector<emu::Kernel> all = serving_kernels();
+    for (emu::Kernel& trial : trial_kernels()) all.push_back(std::move(trial));
+    return all;
+  }();
   return kKernels;
 }
 

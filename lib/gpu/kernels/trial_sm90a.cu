@@ -143,6 +143,31 @@ MC_KERNEL(trial_wgmma_shared, (kTrialThreads, 1))
   put_all(args, d);
 }
 
+/// Words from `first` on: rows 0 to 63 of `in`, transposed, times the first kColumns of rows 64 to 127, transposed.
+template <int kColumns>
+MC_DEVICE void multiply_transposed(const TrialArgs& args, uint32_t base, int first) {
+  Acc d[kColumns / 2] = {};
+  ptx::wgmma_fence(d);
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    ptx::wgmma_ss<kColumns, 1>(d, ptx::descriptor(base + step * 2048, kBoxBytes),
+                               ptx::descriptor(base + kBoxBytes + step * 32, 16), step > 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(d);
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) put(args, first + i, ptx::to_bits(d[i]));
+}
+
+MC_KERNEL(trial_wgmma_transposed, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
+  const uint32_t base = load_rows(in_map);
+  multiply_transposed<8>(args, base, 0);
+  multiply_transposed<16>(args, base, 4);
+  multiply_transposed<24>(args, base, 12);
+  multiply_transposed<32>(args, base, 24);
+  multiply_transposed<48>(args, base, 40);
+}
+
 /// A fragment in registers times rows 0 to 63, and times those beside rows 64 to 127.
 MC_KERNEL(trial_wgmma_registers_64, (kTrialThreads, 1))
 (MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
