@@ -267,7 +267,8 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
     runs = done;
     const gpu::emu::Counters& counters = emulation.driver->gpu().counters();
     row.set("instructions", counters.instructions);
-    row.set("matrix_products", counters.matrix_products);
+    row.set("matrix_products", counters.matrix_products).set("multiply_adds", counters.multiply_adds);
+    row.set("copied_bytes", counters.async_bytes).set("stored_bytes", counters.stored_bytes);
     row.set("bank_conflicts", counters.bank_conflicts);
   } else {
     MC_TRY(made, GpuCase::open(point.shape, parallel, *device));

@@ -225,6 +225,8 @@ struct Counters {
   uint64_t instructions = 0;  // of lanes, through lib/gpu/ptx
   uint64_t switches = 0;      // of fibers
   uint64_t matrix_products = 0, async_bytes = 0, barriers = 0;
+  uint64_t multiply_adds = 0;  // of matrix products, padding included
+  uint64_t stored_bytes = 0;   // by ordinary stores to global memory
   uint64_t bank_conflicts = 0;  // extra wavefronts of accesses to shared memory
   void add(const Counters& other);
 };

@@ -117,6 +117,7 @@ void store_global(uint64_t to, const void* from, uint32_t bytes, const Where& wh
   if (!begin(Instruction::st_global, where)) return;
   check_aligned(to, bytes);
   std::memcpy(global_bytes(to, bytes, Access::write), from, bytes);
+  running_cta().grid.report.counters.stored_bytes += bytes;
 }
 
 void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where) {

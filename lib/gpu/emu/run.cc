@@ -200,7 +200,9 @@ void Counters::add(const Counters& other) {
   instructions += other.instructions;
   switches += other.switches;
   matrix_products += other.matrix_products;
+  multiply_adds += other.multiply_adds;
   async_bytes += other.async_bytes;
+  stored_bytes += other.stored_bytes;
   barriers += other.barriers;
   bank_conflicts += other.bank_conflicts;
 }

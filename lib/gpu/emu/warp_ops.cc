@@ -217,6 +217,7 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
     for (uint32_t r = 0; r < 4; ++r)
       operand<TileOperand>(operands, lane).d[r] = d[lane / 4 + 8 * (r >> 1)][2 * (lane % 4) + (r & 1)];
   ++w.cta.grid.report.counters.matrix_products;
+  w.cta.grid.report.counters.multiply_adds += 16 * 8 * 16;
   return Flow::next;
 }
 

@@ -212,6 +212,7 @@ void finish_product(Warp& w) {
   if (w.cta.grid.options.checks)
     for (const uint32_t chunk : product.reads) w.cta.shadow.end_read(w.agent, kAllLanes, chunk, 16);
   ++w.cta.grid.report.counters.matrix_products;
+  w.cta.grid.report.counters.multiply_adds += uint64_t{16} * 16 * sum.columns;
   if (--sum.open > 0) return;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     if (!is_poisoned(sum.d[lane], sum.columns / 2))
