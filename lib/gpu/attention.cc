@@ -86,7 +86,8 @@ AttentionKernel choose(const Device& device, const AttentionShape& shape, const 
   const bool is_hopper = device.capability() == 90;
   const bool may_route = s.mode.kind == attn::ModeKind::moba && !shape.is_rounded;
   if (shape.kernel == AttentionKernel::routed && !may_route) return AttentionKernel::prefill;
-  if (shape.kernel == AttentionKernel::wide && !may_route) return AttentionKernel::hopper;
+  if (shape.kernel > AttentionKernel::routed && !may_route) return AttentionKernel::hopper;
+  if (shape.kernel == AttentionKernel::stationary && s.mode.block > kStationaryBlockMax) return AttentionKernel::wide;
   if (shape.kernel != AttentionKernel::automatic) return shape.kernel;
   const uint32_t heads = static_cast<uint32_t>(shape.q_heads) / shape.layout.kv_heads;
   if (static_cast<uint32_t>(std::max(s.tokens, 1)) * heads <= kDecodeRowsMax) return AttentionKernel::decode;
@@ -249,11 +250,11 @@ void AttentionBatch::count_workspace() {
 }
 
 void AttentionBatch::plan_routed() {
-  routed_ = std::make_unique<RoutedPlan>(shape_.layout, shape_.q_heads, shape_.routed_bytes);
+  routed_ = std::make_unique<RoutedPlan>(shape_.layout, shape_.q_heads, shape_.routed_bytes, shape_.unites);
   for (Group& group : groups_) {
     if (!group.is_routed()) continue;
     group.first_wave = routed_->waves().size();
-    for (size_t i = group.first; i < group.first + group.count; ++i) routed_->add(i, sequences_[i].rows);
+    for (size_t i = group.first; i < group.first + group.count; ++i) routed_->add(i, sequences_[i].rows, group.kernel);
     routed_->close();
     group.waves = routed_->waves().size() - group.first_wave;
   }
@@ -399,11 +400,17 @@ Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs&
                          bytes_of(args));
 }
 
-/// A kernel that reads K and V by TMA.
+/// A kernel of two consuming warpgroups that share what a producer fetches.
 Result<void> AttentionBatch::launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args) {
+  shape.threads = kernel == "moba_merge_hopper" ? kMergeThreads : kHopperThreads;
+  shape.dynamic_shared = attention_shared(128, shape_.layout.head_dim) + kHopperBarrierBytes;
+  return launch_mapped(kernel, shape, args);
+}
+
+/// A kernel that reads K and V by TMA.
+Result<void> AttentionBatch::launch_mapped(std::string_view kernel, const LaunchShape& shape,
+                                           const AttentionArgs& args) {
   const ExtentLayout& layout = shape_.layout;
-  shape.threads = kHopperThreads;
-  shape.dynamic_shared = attention_shared(128, layout.head_dim) + kHopperBarrierBytes;
   const auto pool = reinterpret_cast<uint64_t>(args.pool.base);
   MC_TRY(k_map, encode_pool(pool + layout.k_offset()));
   MC_TRY(v_map, encode_pool(pool + layout.v_offset()));
@@ -415,9 +422,15 @@ Result<void> AttentionBatch::launch_hopper(std::string_view kernel, LaunchShape 
   return device_->launch(kernel_name(kernel, layout), shape, bytes_of(params));
 }
 
-/// Queues the index of a wave and the attention over its key blocks.
+/// Queues the choice of union tiles, the index of a wave, and the attention over its key blocks.
 Result<void> AttentionBatch::run_lists(const Group& group, const RoutedWave& wave, const AttentionArgs& args) {
   const uint32_t heads = shape_.layout.kv_heads, pieces = static_cast<uint32_t>(wave.count);
+  if (wave.union_tiles > 0) {
+    const LaunchShape unite{.grid = {static_cast<uint32_t>(wave.union_tiles), heads, pieces},
+                            .dynamic_shared = kUniteShared};
+    MC_CHECK(device_->launch("moba_unite", unite, bytes_of(args)));
+  }
+  if (group.kernel == AttentionKernel::united) return {};
   const auto windows = static_cast<uint32_t>((wave.blocks + kIndexBlocks - 1) / kIndexBlocks);
   LaunchShape tiles{.grid = {kIndexTiles * windows, heads, pieces}, .dynamic_shared = kCountShared};
   MC_CHECK(device_->launch("moba_count", tiles, bytes_of(args)));
@@ -425,10 +438,25 @@ Result<void> AttentionBatch::run_lists(const Group& group, const RoutedWave& wav
   MC_CHECK(device_->launch("moba_offsets", one, bytes_of(args)));
   tiles.dynamic_shared = kListsShared;
   MC_CHECK(device_->launch("moba_lists", tiles, bytes_of(args)));
-  LaunchShape items{.grid = {static_cast<uint32_t>(wave.items), heads, pieces}};
+  return run_items(group, wave, args);
+}
+
+/// The attention over key blocks, in the shape of the group.
+Result<void> AttentionBatch::run_items(const Group& group, const RoutedWave& wave, const AttentionArgs& args) {
+  const ExtentLayout& layout = shape_.layout;
+  LaunchShape items{.grid = {static_cast<uint32_t>(wave.items), layout.kv_heads, static_cast<uint32_t>(wave.count)}};
   if (group.kernel == AttentionKernel::wide) return launch_hopper("moba_wide", items, args);
-  items.dynamic_shared = routed_shared(shape_.layout.head_dim);
-  return device_->launch(kernel_name("moba_routed", shape_.layout), items, bytes_of(args));
+  if (group.kernel == AttentionKernel::stationary) {
+    items.threads = kHopperThreads;
+    items.dynamic_shared = stationary_shared(layout.head_dim, static_cast<uint32_t>(wave.block));
+    return launch_mapped("moba_stationary", items, args);
+  }
+  if (group.kernel == AttentionKernel::transposed) {
+    items.dynamic_shared = transposed_shared(layout.head_dim);
+    return launch_mapped("moba_transposed", items, args);
+  }
+  items.dynamic_shared = routed_shared(layout.head_dim);
+  return device_->launch(kernel_name("moba_routed", layout), items, bytes_of(args));
 }
 
 /// Queues the kernels of a wave of routed rows.
@@ -437,7 +465,7 @@ Result<void> AttentionBatch::run_wave(const Group& group, const RoutedWave& wave
   args.routing += wave.first;
   args.splits = 1;
   if (wave.items > 0) MC_CHECK(run_lists(group, wave, args));
-  if (group.kernel == AttentionKernel::wide)
+  if (group.kernel != AttentionKernel::routed)
     return launch_hopper("moba_merge_hopper", tiles_of(128, wave.longest, wave.count), args);
   return device_->launch(kernel_name("moba_merge", shape_.layout), tiles_of(64, wave.longest, wave.count),
                          bytes_of(args));

@@ -6,7 +6,9 @@
 //
 // MoBA prefill has two ways. The rows of a tile read the union of their blocks and mask what they did not choose; or
 // each block reads the rows that chose it (gpu/routed.h), which costs an index and a merge and skips what nobody chose.
-// The way follows from the length of a chunk too, so a prompt in other chunks may round in another way.
+// The way follows from the length of a chunk too, so a prompt in other chunks may round in another way. Within the
+// second way of a GPU of compute capability 9.0 nothing rounds in another way: the shapes of a list, and the device's
+// choice of tiles of rows that go by their union after all, give a row equal bits.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,12 @@ enum class AttentionKernel : uint8_t {
   cluster,    // the rows, choices and bits of decode in one launch: compute capability 9.0 alone
   hopper,     // prefill by TMA and wgmma: compute capability 9.0 alone
   routed,     // MoBA prefill by key blocks, 16 rows of a list at a time; prefill for other plans and rounded steps
-  wide,       // likewise by TMA and wgmma, 64 rows of a list at a time; hopper for other plans and rounded steps
+  // MoBA prefill by key blocks with TMA and wgmma, in the shapes of gpu/routed.h; hopper for other plans and rounded
+  // steps. All have equal bits.
+  wide,        // 128 rows of a list walk the keys of the block
+  stationary,  // up to 1,024 rows pass a block that stays in shared memory; wide for blocks of more than 256 keys
+  transposed,  // up to 64 rows, padded to a multiple of 8
+  united,      // no lists: every tile of 128 rows walks the union of its blocks
 };
 
 constexpr int32_t kSplitsMax = 64;
@@ -58,6 +65,7 @@ struct AttentionShape {
   /// takes one kernel whatever the lengths of its sequences.
   bool is_rounded = false;
   size_t routed_bytes = 0;  // of the index and parts of a wave; 0: kRoutedBytes (gpu/routed.h)
+  bool unites = true;       // false: lists alone, but for AttentionKernel::united, to compare their bits
 };
 
 /// One layer. Addresses are the device's; q and out are bf16 [tokens of all sequences, q_heads, head_dim].
@@ -123,7 +131,7 @@ class AttentionBatch {
     int32_t longest = 0;               // tokens of a sequence
     int32_t splits = 1;                // the most of a sequence
     size_t first_wave = 0, waves = 0;  // of the plan, when the rows are routed
-    bool is_routed() const { return kernel == AttentionKernel::routed || kernel == AttentionKernel::wide; }
+    bool is_routed() const { return kernel >= AttentionKernel::routed; }
   };
   uint32_t heads_of_group() const { return static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads; }
   void place_sequences(std::vector<SequenceRows> sequences);
@@ -145,6 +153,8 @@ class AttentionBatch {
   Result<void> run_group(const Group& group, AttentionArgs args);
   LaunchShape tiles_of(uint32_t rows, int32_t tokens, size_t sequences) const;
   Result<void> launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args);
+  Result<void> launch_mapped(std::string_view kernel, const LaunchShape& shape, const AttentionArgs& args);
+  Result<void> run_items(const Group& group, const RoutedWave& wave, const AttentionArgs& args);
   Result<void> run_lists(const Group& group, const RoutedWave& wave, const AttentionArgs& args);
   Result<void> run_wave(const Group& group, const RoutedWave& wave, AttentionArgs args);
   Result<EncodedMap> encode_pool(uint64_t address) const;

@@ -66,7 +66,7 @@ class Equality(unittest.TestCase):
         self.equal(*SHALLOW, "--prompt-ids", IDS, "-n", "2", "--attention", plan, "--chunk-tokens", "64")
 
     def test_a_greedy_answer_over_moba_by_key_blocks_is_the_cpu_s(self):
-        """Chunks of 128 tokens: the second one goes by the wide kernel, the third one by the routed one."""
+        """Chunks of 128 tokens: the second one takes shape S, the third one shape T, and both have union tiles."""
         shape = ["--layers", "2", "--hidden", "128", "--intermediate", "64", "--heads", "4", "--kv-heads", "1",
                  "--head-dim", "64", "--vocab", "264", "--tied"]
         with tempfile.TemporaryDirectory(prefix="mct-moba-") as folder:

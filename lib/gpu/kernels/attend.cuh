@@ -90,10 +90,12 @@ struct Walk {
 
   MC_DEVICE int32_t next(int32_t tile) const {
     if (tiles_of_block == 0) return tile;
-    int32_t block = tile / tiles_of_block;
-    while (tile < end && (ptx::load_shared_u32(needed + block / 32 * 4) >> (block % 32) & 1) == 0)
-      tile = ++block * tiles_of_block;
-    return tile < end ? tile : end;
+    for (int32_t block = tile / tiles_of_block; tile < end; tile = block * tiles_of_block) {
+      const uint32_t left = ptx::load_shared_u32(needed + block / 32 * 4) >> (block % 32);
+      if ((left & 1) != 0) return tile;
+      block = left != 0 ? block + ptx::lowest_bit(left) : (block / 32 + 1) * 32;
+    }
+    return end;
   }
 
   /// MoBA: needed tile number `rank`, which exists.
@@ -114,11 +116,11 @@ MC_DEVICE int32_t tiles_of_blocks(int32_t blocks, int32_t tiles_of_block, int32_
   return blocks * tiles_of_block - ((end + tiles_of_block - 1) / tiles_of_block * tiles_of_block - end);
 }
 
-/// Sets the bits of the MoBA blocks that any of the tile's rows needs. `bits` is zeroed here; the caller synchronises
-/// before it reads them.
+/// Sets the bits of the MoBA blocks that any of the tile's rows needs: those that it chose and, with `with_own`, those
+/// of its own keys. `bits` is zeroed here; the caller synchronises before it reads them.
 template <int kRows, int kCtaThreads = kThreads>
 MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
-                          uint32_t bits) {
+                          uint32_t bits, bool with_own = true) {
   const int32_t blocks = (static_cast<int32_t>(sequence.kv_len) + sequence.mode.block - 1) / sequence.mode.block;
   const int words = (blocks + 31) / 32;
   for (int i = ptx::tid_x(); i < words; i += kCtaThreads) ptx::store_shared_u32(bits + i * 4, 0);
@@ -127,7 +129,7 @@ MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, i
     const Row row = row_of(args, sequence, kv_head, first_row + i);
     if (row.index < 0 || row.end <= row.first) continue;
     const int32_t last = (row.end - 1) / sequence.mode.block;
-    for (int32_t block = row.first / sequence.mode.block; block <= last; ++block)
+    for (int32_t block = row.first / sequence.mode.block; with_own && block <= last; ++block)
       ptx::atomic_or_shared(bits + block / 32 * 4, 1u << (block % 32));
     for (int at = 0; at < row.left; ++at) {
       const int32_t block = ptx::load(row.chosen + at);
@@ -329,6 +331,12 @@ MC_DEVICE void store_row(const AttentionArgs& args, const Row& row, int split, i
   }
 }
 
+/// The sum over the four threads of a row.
+MC_DEVICE float sum_of_quad(float d) {
+  d += ptx::shuffle_xor(d, 1);
+  return d + ptx::shuffle_xor(d, 2);
+}
+
 /// Writes the states of 16 rows of an item, from row `first` of it on, at the rows' places.
 template <int kDim>
 MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& acc, int first, const Item& item) {
@@ -352,6 +360,24 @@ MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& a
   }
 }
 
+/// Merges a part into the state of a row. `pair_of(n)`: two elements of the part's o, from column 8 n on. No product is
+/// fused with a sum, so a row has equal bits wherever its parts come from.
+template <int kDim, class PairOf>
+MC_DEVICE void merge_part(float their_m, float their_d, const PairOf& pair_of, float& m, float& d,
+                          float (&o)[kDim / 8][2]) {
+  const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
+  float keep = ptx::exp2_approx(m - base), add = ptx::exp2_approx(their_m - base);
+  if (ptx::has_fault(Fault::part_not_rescaled)) keep = add = 1;
+  m = top;
+  d = ptx::add_rn(ptx::mul_rn(d, keep), ptx::mul_rn(their_d, add));
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+    const uint32_t pair = pair_of(n);
+    o[n][0] = ptx::add_rn(ptx::mul_rn(o[n][0], keep), ptx::mul_rn(ptx::from_bits(pair << 16), add));
+    o[n][1] = ptx::add_rn(ptx::mul_rn(o[n][1], keep), ptx::mul_rn(ptx::from_bits(pair & 0xffff0000u), add));
+  }
+}
+
 /// Merges the states of a row's chosen blocks, in the order of the blocks, into the state of its own keys.
 template <int kDim>
 MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, const Row& row, int kv_head, float& m,
@@ -362,19 +388,10 @@ MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, const 
     int32_t place = ptx::load(places + slot);
     if (ptx::has_fault(Fault::part_of_neighbour)) place = max(place - 1, 0);
     const int64_t at = int64_t{kv_head} * routing.entries + place;
-    const float their_m = ptx::load(routing.m + at);
-    const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
-    float keep = ptx::exp2_approx(m - base), add = ptx::exp2_approx(their_m - base);
-    if (ptx::has_fault(Fault::part_not_rescaled)) keep = add = 1;
-    m = top;
-    d = d * keep + ptx::load(routing.d + at) * add;
     const uint32_t* theirs = reinterpret_cast<const uint32_t*>(routing.o + at * kDim + column);
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      const uint32_t pair = ptx::load(theirs + n * 4);
-      o[n][0] = o[n][0] * keep + ptx::from_bits(pair << 16) * add;
-      o[n][1] = o[n][1] * keep + ptx::from_bits(pair & 0xffff0000u) * add;
-    }
+    merge_part<kDim>(
+        ptx::load(routing.m + at), ptx::load(routing.d + at), [&](int n) { return ptx::load(theirs + n * 4); }, m, d,
+        o);
   }
 }
 

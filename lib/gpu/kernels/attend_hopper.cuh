@@ -10,6 +10,7 @@
 
 #include "gpu/kernels/attend.cuh"
 #include "gpu/ptx/bulk.cuh"
+#include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/wgmma.cuh"
 
 namespace mc::gpu {
@@ -41,37 +42,53 @@ MC_DEVICE uint32_t swizzle(uint32_t address) {
   return address ^ (address >> 3 & 0x70);
 }
 
-/// One lane fetches every tile of the walk.
-template <int kDim>
-MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, const TensorMap& k_map,
-                       const TensorMap& v_map, const Walk& walk, int32_t tile, uint32_t base) {
-  using Layout = HopperLayout<kDim>;
+/// A place in the ring of stages. A producer begins with parity 1: of a fresh barrier the phase before the first counts
+/// as over.
+struct Ring {
   int stage = 0;
-  uint32_t parity = 1;  // of a fresh barrier the phase before the first counts as over
-  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1)) {
-    const uint32_t full = Layout::full(base, stage);
-    ptx::mbarrier_wait(Layout::empty(base, stage), parity);
-    ptx::mbarrier_arrive_expect(full, 2 * Layout::kTile);
-    const int32_t key = tile * kKeyTile, page = key / args.pool.block_tokens;
-    const int row = key - page * args.pool.block_tokens, head = ptx::ctaid_y();
-    const int number = ptx::load(sequence.pages + page);
-#pragma unroll
-    for (int column = 0; column < kDim / 64; ++column) {
-      const uint32_t at = column * Layout::kColumn;
-      ptx::load_box(Layout::k_tile(base, stage) + at, k_map, column * 64, row, head, number, full);
-      ptx::load_box(Layout::v_tile(base, stage) + at, v_map, column * 64, row, head, number, full);
-    }
+  uint32_t parity = 0;
+
+  MC_DEVICE void next() {
     stage = stage + 1 == kStages ? 0 : stage + 1;
     if (stage == 0) parity ^= 1;
   }
+};
+
+/// Queues the copies of K and V of one key tile, which `full` announces.
+template <int kDim>
+MC_DEVICE void fetch_tile(const AttentionArgs& args, const Sequence& sequence, const TensorMap& k_map,
+                          const TensorMap& v_map, int32_t tile, uint32_t k_tile, uint32_t full) {
+  using Layout = HopperLayout<kDim>;
+  ptx::mbarrier_arrive_expect(full, 2 * Layout::kTile);
+  const int32_t key = tile * kKeyTile, page = key / args.pool.block_tokens;
+  const int row = key - page * args.pool.block_tokens, head = ptx::ctaid_y();
+  const int number = ptx::load(sequence.pages + page);
+#pragma unroll
+  for (int column = 0; column < kDim / 64; ++column) {
+    const uint32_t at = k_tile + column * Layout::kColumn;
+    ptx::load_box(at, k_map, column * 64, row, head, number, full);
+    ptx::load_box(at + Layout::kTile, v_map, column * 64, row, head, number, full);
+  }
 }
 
-/// Copies the warpgroup's 64 query rows into its tile and makes them visible to wgmma. `index_of` gives the place of a
-/// row in q, -1 when there is no such row.
-template <int kDim, class IndexOf>
-MC_DEVICE void store_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t tile) {
+/// One lane fetches every tile of the walk.
+template <int kDim>
+MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, const TensorMap& k_map,
+                       const TensorMap& v_map, const Walk& walk, int32_t tile, uint32_t base, Ring& ring) {
+  using Layout = HopperLayout<kDim>;
+  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1), ring.next()) {
+    ptx::mbarrier_wait(Layout::empty(base, ring.stage), ring.parity);
+    fetch_tile<kDim>(args, sequence, k_map, v_map, tile, Layout::k_tile(base, ring.stage),
+                     Layout::full(base, ring.stage));
+  }
+}
+
+/// Queues the copies of the warpgroup's kRows query rows into its tile. `index_of` gives the place of a row in q, -1
+/// when there is no such row.
+template <int kDim, int kRows = 64, class IndexOf>
+MC_DEVICE void copy_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t tile) {
   constexpr int kChunks = kDim / 8;
-  for (int i = ptx::tid_x() % 128; i < 64 * kChunks; i += 128) {
+  for (int i = ptx::tid_x() % 128; i < kRows * kChunks; i += 128) {
     const int row = i / kChunks, chunk = i % kChunks;
     const int32_t index = index_of(row);
     const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
@@ -79,6 +96,10 @@ MC_DEVICE void store_queries(const AttentionArgs& args, const IndexOf& index_of,
     ptx::cp_async_16(swizzle(to), from, index < 0 ? 0 : 16);
   }
   ptx::cp_async_commit();
+}
+
+/// Makes the rows visible to wgmma, once the warpgroup has met.
+MC_DEVICE void show_queries() {
   ptx::cp_async_wait<0>();
   ptx::fence_async_shared();
 }
@@ -96,7 +117,14 @@ MC_DEVICE void score_tile(Acc (&s)[32], uint32_t q_tile, uint32_t k_tile) {
   ptx::wgmma_wait<0>(s);
 }
 
-/// Masks, scales and exponentiates; the state of attend.cuh over wgmma's accumulators, which hold rows g and g + 8.
+/// d * keep + sum, not fused.
+MC_DEVICE float rescaled_sum(float d, float keep, float sum) {
+  return ptx::add_rn(ptx::mul_rn(d, keep), sum);
+}
+
+/// Masks, scales and exponentiates; the state of attend.cuh over wgmma's accumulators, which hold rows g and g + 8. The
+/// order of the sums is that of transposed_sm90a.cu, so that both give equal bits: keys 8 apart, then neighbours, then
+/// groups of 16 keys.
 template <int kDim>
 MC_DEVICE void soften_tile(Acc (&s)[32], Acc (&o)[kDim / 2], float (&m)[2], float (&d)[2], const Row (&rows)[2],
                            const bool (&member)[2], int32_t key0, float scale_log2) {
@@ -110,23 +138,26 @@ MC_DEVICE void soften_tile(Acc (&s)[32], Acc (&o)[kDim / 2], float (&m)[2], floa
       for (int v = i; v < i + 2; ++v) {
         const int32_t key = key0 + 8 * (v / 4) + 2 * (ptx::tid_x() % 4) + (v & 1);
         const bool seen = row.index >= 0 && key < row.end && (key >= row.first || member[half]);
-        s[v] = seen ? s[v] * scale_log2 : kMinusInf;
+        s[v] = seen ? ptx::mul_rn(s[v], scale_log2) : kMinusInf;
         top = ptx::max_f32(top, s[v]);
       }
     top = ptx::max_f32(top, ptx::shuffle_xor(top, 1));
     top = ptx::max_f32(top, ptx::shuffle_xor(top, 2));
     const float base = top == kMinusInf ? 0 : top;
     const float keep = ptx::has_fault(Fault::sums_not_rescaled) ? 1 : ptx::exp2_approx(m[half] - base);
-    float sum = 0;
+    float sum[4];
 #pragma unroll
-    for (int i = 2 * half; i < 32; i += 4)
+    for (int i = 0; i < 4; ++i) {  // keys 16 i ..
+      const int at = 8 * i + 2 * half;
 #pragma unroll
-      for (int v = i; v < i + 2; ++v) {
-        s[v] = ptx::exp2_approx(s[v] - base);
-        sum += s[v];
+      for (int v = 0; v < 2; ++v) {
+        s[at + v] = ptx::exp2_approx(s[at + v] - base);
+        s[at + 4 + v] = ptx::exp2_approx(s[at + 4 + v] - base);
       }
+      sum[i] = (s[at] + s[at + 4]) + (s[at + 1] + s[at + 5]);
+    }
     m[half] = top;
-    d[half] = d[half] * keep + sum;
+    d[half] = rescaled_sum(d[half], keep, (sum[0] + sum[1]) + (sum[2] + sum[3]));
 #pragma unroll
     for (int i = 2 * half; i < kDim / 2; i += 4) {
       o[i] *= keep;
@@ -171,47 +202,103 @@ MC_DEVICE void zero_tail(uint32_t v_tile, int first) {
   ptx::barrier_sync<kTailBarrier, 128 * kGroups>();
 }
 
+/// The threads of a warpgroup meet.
+MC_DEVICE void meet_group(int group) {
+  if (group == 0)
+    ptx::barrier_sync<kQueryBarrier, 128>();
+  else
+    ptx::barrier_sync<kQueryBarrier + 1, 128>();
+}
+
 /// The warpgroup's queries are in its tile, for all of its threads.
 template <int kDim, class IndexOf>
 MC_DEVICE uint32_t load_tile_of_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t base) {
   const int group = ptx::tid_x() / 128;
   const uint32_t q_tile = base + group * HopperLayout<kDim>::kTile;
-  store_queries<kDim>(args, index_of, q_tile);
-  if (group == 0)
-    ptx::barrier_sync<kQueryBarrier, 128>();
-  else
-    ptx::barrier_sync<kQueryBarrier + 1, 128>();
+  copy_queries<kDim>(args, index_of, q_tile);
+  show_queries();
+  meet_group(group);
   return q_tile;
 }
+
+/// The state of two rows of a thread, in wgmma's accumulators.
+template <int kDim>
+struct HopperState {
+  Acc o[kDim / 2], s[32];
+  float m[2], d[2];
+
+  MC_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = 0;
+    m[0] = m[1] = kMinusInf;
+    d[0] = d[1] = 0;
+  }
+  MC_DEVICE void move_to(Accumulator<kDim>& acc) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) acc.o[i / 4][i % 4] = o[i];
+    acc.m[0] = m[0], acc.m[1] = m[1], acc.d[0] = d[0], acc.d[1] = d[1];
+  }
+};
 
 /// Attends to the tiles of the walk as the producer fetches them. kMembers: a row has blocks of its own in the union.
 template <int kDim, bool kMembers>
 MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, const Walk& walk, int32_t tile,
-                       Row (&rows)[2], uint32_t q_tile, uint32_t base, Accumulator<kDim>& acc) {
+                       Row (&rows)[2], uint32_t q_tile, uint32_t base, Ring& ring, Accumulator<kDim>& acc) {
   using Layout = HopperLayout<kDim>;
-  Acc o[kDim / 2], s[32] = {};
-  float m[2] = {kMinusInf, kMinusInf}, d[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) o[i] = 0;
-  int stage = 0;
-  uint32_t parity = 0;
-  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1)) {
-    ptx::mbarrier_wait(Layout::full(base, stage), parity);
+  HopperState<kDim> state;
+  state.clear();
+  for (tile = walk.next(tile); tile < walk.end; tile = walk.next(tile + 1), ring.next()) {
+    const uint32_t k_tile = Layout::k_tile(base, ring.stage), v_tile = Layout::v_tile(base, ring.stage);
+    ptx::mbarrier_wait(Layout::full(base, ring.stage), ring.parity);
     if ((tile + 1) * kKeyTile > sequence.kv_len)
-      zero_tail<kDim>(Layout::v_tile(base, stage), static_cast<int>(sequence.kv_len - tile * kKeyTile));
-    score_tile<kDim>(s, q_tile, Layout::k_tile(base, stage));
+      zero_tail<kDim>(v_tile, static_cast<int>(sequence.kv_len - tile * kKeyTile));
+    score_tile<kDim>(state.s, q_tile, k_tile);
     const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
     const bool member[2] = {kMembers && rows[0].member(block), kMembers && rows[1].member(block)};
-    soften_tile<kDim>(s, o, m, d, rows, member, tile * kKeyTile, scale_of(args));
-    weigh_tile<kDim>(o, s, Layout::v_tile(base, stage));
+    soften_tile<kDim>(state.s, state.o, state.m, state.d, rows, member, tile * kKeyTile, scale_of(args));
+    weigh_tile<kDim>(state.o, state.s, v_tile);
     ptx::warp_sync();
-    if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive(Layout::empty(base, stage));
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    if (stage == 0) parity ^= 1;
+    if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive(Layout::empty(base, ring.stage));
+  }
+  state.move_to(acc);
+}
+
+/// Attends to the blocks that the rows of a union tile chose, and merges the parts as moba_merge does: each from a
+/// fresh state, rounded to bf16, in the order of the blocks. So a row has the bits that lists give it. `acc` has the
+/// state of the own keys.
+template <int kDim>
+MC_DEVICE void attend_union(const AttentionArgs& args, const Sequence& sequence, const Walk& walk, Row (&rows)[2],
+                            uint32_t q_tile, uint32_t base, Ring& ring, const Accumulator<kDim>& acc) {
+  float o[2][kDim / 8][2], m[2] = {acc.m[0], acc.m[1]}, d[2] = {sum_of_quad(acc.d[0]), sum_of_quad(acc.d[1])};
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) o[i % 4 / 2][i / 4][i % 2] = acc.o[i / 4][i % 4];
+  Row all[2] = {{.end = INT32_MAX, .index = 0}, {.end = INT32_MAX, .index = 0}};
+  for (int32_t tile = walk.next(0); tile < walk.end;) {
+    const int32_t block = tile / walk.tiles_of_block, end = tile + walk.tiles_of_block;
+    Accumulator<kDim> part;
+    consume<kDim, false>(args, sequence, {.end = end}, tile, all, q_tile, base, ring, part);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float their_d = sum_of_quad(part.d[half]);
+      if (!rows[half].member(block)) continue;
+      merge_part<kDim>(
+          part.m[half], their_d, [&](int n) { return ptx::pack_bf16(part.o[n][2 * half], part.o[n][2 * half + 1]); },
+          m[half], d[half], o[half]);
+    }
+    tile = walk.next(end);
   }
 #pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) acc.o[i / 4][i % 4] = o[i];
-  acc.m[0] = m[0], acc.m[1] = m[1], acc.d[0] = d[0], acc.d[1] = d[1];
+  for (int half = 0; half < 2; ++half) store_row<kDim>(args, rows[half], 0, 1, m[half], d[half], o[half]);
+}
+
+/// The tiles of the blocks that the rows of a union tile chose.
+MC_DEVICE Walk walk_of_union(const Sequence& sequence, uint32_t bits) {
+  const int32_t tiles = sequence.mode.block / kKeyTile;
+  return {.end = static_cast<int32_t>(sequence.kv_len / sequence.mode.block) * tiles,
+          .tiles_of_block = tiles,
+          .needed = bits};
 }
 
 /// One thread makes the barriers of the stages, which `groups` warpgroups release. The caller synchronises.
@@ -226,10 +313,14 @@ MC_DEVICE void make_barriers(uint32_t base, int groups) {
   ptx::mbarrier_init_fence();
 }
 
-/// grid: (tiles of 128 rows of the longest sequence * args.splits, kv_heads, sequences). kMerges: as in attend().
+static_assert(kTileRows == kUnionRows);
+
+/// grid: (tiles of 128 rows of the longest sequence * args.splits, kv_heads, sequences). kMerges: as in attend(), but
+/// the rows of union tiles have no parts: their CTA attends to the blocks.
 template <int kDim, bool kMerges = false>
 MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map) {
   using Layout = HopperLayout<kDim>;
+  constexpr int kCtaThreads = kMerges ? kMergeThreads : kHopperThreads;
   static_assert(Layout::kBytes == attention_shared(kTileRows, kDim) + kHopperBarrierBytes);
   const uint32_t base = ptx::dynamic_shared<1024>(), bits = base + Layout::kUnion;
   const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
@@ -237,22 +328,30 @@ MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, 
             first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kTileRows;
   if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
   make_barriers<kDim>(base, kGroups);
-  if (!kMerges && sequence.mode.kind == mc::attn::ModeKind::moba)
-    mark_union<kTileRows, kHopperThreads>(args, sequence, kv_head, first_row, bits);
+  const bool unites = kMerges && is_union(args, sequence, ptx::load(args.routing + ptx::ctaid_z()), kv_head, first_row);
+  if (kMerges ? unites : sequence.mode.kind == mc::attn::ModeKind::moba)
+    mark_union<kTileRows, kCtaThreads>(args, sequence, kv_head, first_row, bits, !kMerges);
   ptx::barrier_all();
   int32_t tile;
   const Walk walk = walk_of<kMerges>(args, sequence, first_row, kTileRows, split, bits, tile);
   if (ptx::tid_x() >= 128 * kGroups) {
-    if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base);
+    if constexpr (kMerges) ptx::decrease_registers<40>();
+    if (ptx::tid_x() > 128 * kGroups) return;
+    Ring ring{.parity = 1};
+    produce<kDim>(args, sequence, k_map, v_map, walk, tile, base, ring);
+    if (unites) produce<kDim>(args, sequence, k_map, v_map, walk_of_union(sequence, bits), 0, base, ring);
     return;
   }
+  if constexpr (kMerges) ptx::increase_registers<232>();  // two states of a row: the own one and a part's
   const int first = first_row + 64 * (ptx::tid_x() / 128);
   const uint32_t q_tile = load_tile_of_queries<kDim>(
       args, [&](int row) { return row_of(args, sequence, kv_head, first + row).index; }, base);
   const int own = first + 16 * (ptx::tid_x() % 128 / 32) + ptx::tid_x() % 32 / 4;
   Row rows[2] = {row_of(args, sequence, kv_head, own), row_of(args, sequence, kv_head, own + 8)};
   Accumulator<kDim> acc;
-  consume<kDim, !kMerges>(args, sequence, walk, tile, rows, q_tile, base, acc);
+  Ring ring;
+  consume<kDim, !kMerges>(args, sequence, walk, tile, rows, q_tile, base, ring, acc);
+  if (unites) return attend_union<kDim>(args, sequence, walk_of_union(sequence, bits), rows, q_tile, base, ring, acc);
   finish<kDim, kMerges>(args, sequence, acc, rows, split);
 }
 

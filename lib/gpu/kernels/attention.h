@@ -19,13 +19,15 @@ namespace mc::gpu {
 constexpr int kKeyTile = 64;         // keys that a CTA reads at a time; a page holds a multiple of it
 constexpr int kThreads = 128;        // of a CTA, but for those of sm_90a
 constexpr int kHopperThreads = 288;  // two warpgroups and a warp
+constexpr int kMergeThreads = 384;   // of moba_merge_hopper: three warpgroups, which exchange registers
 constexpr int kHopperBarrierBytes = 64;
 constexpr int kChosenMax = 16;         // top_k - 1 at most
 constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
 
 constexpr int kIndexTiles = 16;     // parts of a sequence's rows that are counted side by side
 constexpr int kIndexBlocks = 2048;  // MoBA blocks that a CTA of the index counts at most
-constexpr int kItemRows = 128;      // rows of one list that a CTA attends for at most
+constexpr int kItemRows = 128;      // rows of one list that a CTA attends for at most, unless its shape has others
+constexpr int kUnionRows = 128;     // rows of a tile that may attend to the union of their blocks
 
 /// Dynamic shared memory of the kernels of the index: a count for each block; two sums for each warp; for each block
 /// the next place of its list and a bit for each of kThreads rows.
@@ -42,6 +44,24 @@ constexpr uint32_t attention_shared(uint32_t rows, uint32_t head_dim) {
 constexpr uint32_t routed_shared(uint32_t head_dim) {
   return (64 + 4 * kKeyTile) * head_dim * 2;
 }
+
+/// Shape S keeps a whole key block in shared memory, and its warpgroups have two tiles of 64 query rows each.
+constexpr int kStationaryBlockMax = 256, kStationaryItemRows = 1024;
+constexpr uint32_t stationary_shared(uint32_t head_dim, uint32_t block = kStationaryBlockMax) {
+  return (4 * 64 + 2 * block) * head_dim * 2 + kHopperBarrierBytes;
+}
+
+/// Shape T has 64 queries, two stages of K and V, the weights of a key tile, and what its warps exchange: the maxima of
+/// 16 keys and the sums of 4 for each query.
+constexpr int kTransposedItemRows = 64;
+constexpr int kSumsPitch = kTransposedItemRows + 8;  // floats; the 4 sums of a query lie in different banks
+constexpr uint32_t transposed_shared(uint32_t head_dim) {
+  return 5 * kKeyTile * head_dim * 2 + kTransposedItemRows * kKeyTile * 2 + 4 * kTransposedItemRows * 4 +
+         4 * 4 * kSumsPitch * 4 + kHopperBarrierBytes;
+}
+
+/// Dynamic shared memory of moba_unite: the union, and a count for each warp.
+constexpr uint32_t kUniteShared = kUnionBlocksMax / 8 + kThreads / 32 * 4;
 
 /// One layer of the pool. `base` is the layer's first extent in page 0.
 struct KvPool {
@@ -66,12 +86,15 @@ struct Sequence {
 /// The index of one sequence, and the states of its parts. A part is a row's attention over one chosen block; its place
 /// is that of the row in the list of the block. Each array has one range for a KV head.
 struct Routing {
-  int32_t blocks = 0;          // complete MoBA blocks of the sequence
-  int32_t tile_rows = 0;       // rows of each of kIndexTiles parts, a multiple of kThreads
-  int32_t entries = 0;         // places of a KV head
-  int32_t items = 0;           // items of a KV head at most
-  int32_t* counts = nullptr;   // [kv_heads, kIndexTiles, blocks] rows of a tile that chose a block; then those before
-  int32_t* offsets = nullptr;  // [kv_heads, blocks + 1] the first place of a block's list
+  int32_t blocks = 0;             // complete MoBA blocks of the sequence
+  int32_t tile_rows = 0;          // rows of each of kIndexTiles parts, a multiple of kThreads
+  int32_t entries = 0;            // places of a KV head
+  int32_t items = 0;              // items of a KV head at most
+  int32_t item_rows = kItemRows;  // of an item at most
+  int32_t union_blocks = -1;      // blocks that a tile of kUnionRows rows chose in all, up to which it is a union tile
+  int32_t* is_union = nullptr;  // [kv_heads, tiles] 1: a union tile; null: there are none. Lists have none of its rows
+  int32_t* counts = nullptr;    // [kv_heads, kIndexTiles, blocks] rows of a tile that chose a block; then those before
+  int32_t* offsets = nullptr;   // [kv_heads, blocks + 1] the first place of a block's list
   int32_t* item_first = nullptr;  // [kv_heads, blocks + 1] a block's first item
   int32_t* item_block = nullptr;  // [kv_heads, items]
   int32_t* list = nullptr;        // [kv_heads, entries] numbers of rows, ascending in each list

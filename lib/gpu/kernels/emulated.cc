@@ -25,6 +25,7 @@ void attention_decode_e4m3_d128(const AttentionArgs& args);
 void attention_combine(const AttentionArgs& args, int32_t head_dim);
 void attention_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void attention_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_unite(const AttentionArgs& args);
 void moba_count(const AttentionArgs& args);
 void moba_offsets(const AttentionArgs& args);
 void moba_lists(const AttentionArgs& args);
@@ -34,6 +35,10 @@ void moba_merge_d64(const AttentionArgs& args);
 void moba_merge_d128(const AttentionArgs& args);
 void moba_wide_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_wide_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_stationary_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_stationary_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_transposed_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
+void moba_transposed_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_merge_hopper_d64(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void moba_merge_hopper_d128(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map);
 void attention_cluster_d64(const AttentionArgs& args, int32_t keeps_selection);
@@ -98,6 +103,7 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("attention_combine", kThreads, attention_combine),
       emu::make_kernel("attention_hopper_d64", kHopperThreads, attention_hopper_d64),
       emu::make_kernel("attention_hopper_d128", kHopperThreads, attention_hopper_d128),
+      emu::make_kernel("moba_unite", kThreads, moba_unite),
       emu::make_kernel("moba_count", kThreads, moba_count),
       emu::make_kernel("moba_offsets", kThreads, moba_offsets),
       emu::make_kernel("moba_lists", kThreads, moba_lists),
@@ -107,8 +113,12 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("moba_merge_d128", kThreads, moba_merge_d128),
       emu::make_kernel("moba_wide_d64", kHopperThreads, moba_wide_d64),
       emu::make_kernel("moba_wide_d128", kHopperThreads, moba_wide_d128),
-      emu::make_kernel("moba_merge_hopper_d64", kHopperThreads, moba_merge_hopper_d64),
-      emu::make_kernel("moba_merge_hopper_d128", kHopperThreads, moba_merge_hopper_d128),
+      emu::make_kernel("moba_stationary_d64", kHopperThreads, moba_stationary_d64),
+      emu::make_kernel("moba_stationary_d128", kHopperThreads, moba_stationary_d128),
+      emu::make_kernel("moba_transposed_d64", kThreads, moba_transposed_d64),
+      emu::make_kernel("moba_transposed_d128", kThreads, moba_transposed_d128),
+      emu::make_kernel("moba_merge_hopper_d64", kMergeThreads, moba_merge_hopper_d64),
+      emu::make_kernel("moba_merge_hopper_d128", kMergeThreads, moba_merge_hopper_d128),
       emu::make_kernel("attention_cluster_d64", kThreads, attention_cluster_d64, kClusterCtas),
       emu::make_kernel("attention_cluster_d128", kThreads, attention_cluster_d128, kClusterCtas),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),

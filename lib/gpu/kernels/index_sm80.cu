@@ -1,6 +1,7 @@
 // The index of MoBA prefill: for each KV head and key block the ascending list of the rows that chose it, which is the
-// inverse of `selection`. A counting sort in three kernels:
+// inverse of `selection`, but for the rows of union tiles. A counting sort behind the choice of those tiles:
 //
+//   moba_unite    names the union tiles: tiles of rows that chose few blocks in all
 //   moba_count    counts, for each tile of rows, the rows that chose each block
 //   moba_offsets  sums over the tiles and then over the blocks: where each list begins, and its items
 //   moba_lists    each tile puts its rows in at its own places
@@ -14,6 +15,8 @@ namespace mc::gpu {
 
 namespace {
 
+static_assert(kUnionRows == kThreads, "threads of the index have the rows of one union tile at a time");
+
 /// The rows and blocks of a CTA of moba_count and moba_lists.
 struct IndexPart {
   Sequence sequence;
@@ -22,6 +25,9 @@ struct IndexPart {
   int32_t first_row = 0, end_row = 0;
   int32_t first_block = 0, blocks = 0;
 
+  MC_DEVICE bool is_union(const AttentionArgs& args, int32_t number) const {
+    return gpu::is_union(args, sequence, routing, kv_head, number);
+  }
   MC_DEVICE int32_t* counts() const {
     return of_head(routing.counts, kv_head, int64_t{kIndexTiles} * routing.blocks) + int64_t{tile} * routing.blocks +
            first_block;
@@ -56,6 +62,38 @@ MC_DEVICE int32_t sum_before(int32_t value, int32_t& all) {
 
 }  // namespace
 
+/// Decides which tiles of rows are union tiles: those whose rows chose few blocks in all. The lists have none of their
+/// rows, and the merge attends to the blocks itself.
+/// grid: (tiles of kUnionRows rows of the longest sequence, kv_heads, sequences)
+MC_KERNEL(moba_unite, (kThreads))(MC_PARAM(AttentionArgs) args) {
+  const uint32_t bits = ptx::dynamic_shared<16>(), counts = bits + kUnionBlocksMax / 8;
+  const Sequence sequence = ptx::load(args.sequences + ptx::ctaid_z());
+  const Routing routing = ptx::load(args.routing + ptx::ctaid_z());
+  const int kv_head = static_cast<int>(ptx::ctaid_y()), thread = static_cast<int>(ptx::tid_x());
+  const auto tile = static_cast<int32_t>(ptx::ctaid_x());
+  if (routing.is_union == nullptr || tile >= union_tiles_of(args, sequence)) return;
+  for (int i = thread; i < (routing.blocks + 31) / 32; i += kThreads) ptx::store_shared_u32(bits + i * 4, 0);
+  ptx::barrier_all();
+  const Row row = row_of(args, sequence, kv_head, tile * kUnionRows + thread);
+  int32_t count = 0;  // blocks that no thread before this one has marked; the sum does not depend on the order
+  for (int slot = 0; slot < row.left; ++slot) {
+    const int32_t block = ptx::load(row.chosen + slot);
+    if (block < 0) break;
+    const uint32_t bit = 1u << (block % 32);
+    if ((ptx::atomic_or_shared(bits + block / 32 * 4, bit) & bit) == 0) ++count;
+  }
+#pragma unroll
+  for (uint32_t by = 1; by < 32; by *= 2) count += ptx::shuffle_xor(count, by);
+  if (thread % 32 == 0) ptx::store_shared_u32(counts + thread / 32 * 4, static_cast<uint32_t>(count));
+  ptx::barrier_all();
+  if (thread != 0) return;
+  count = 0;
+  for (int warp = 0; warp < kThreads / 32; ++warp)
+    count += static_cast<int32_t>(ptx::load_shared_u32(counts + warp * 4));
+  ptx::store(of_head(routing.is_union, kv_head, union_tiles_of(args, sequence)) + tile,
+             count <= routing.union_blocks ? 1 : 0);
+}
+
 /// grid: (kIndexTiles * windows of kIndexBlocks blocks of the longest sequence, kv_heads, sequences)
 MC_KERNEL(moba_count, (kThreads))(MC_PARAM(AttentionArgs) args) {
   const uint32_t counts = ptx::dynamic_shared<16>();
@@ -65,6 +103,7 @@ MC_KERNEL(moba_count, (kThreads))(MC_PARAM(AttentionArgs) args) {
   for (int i = thread; i < part.blocks; i += kThreads) ptx::store_shared_u32(counts + i * 4, 0);
   ptx::barrier_all();
   for (int32_t number = part.first_row + thread; number < part.end_row; number += kThreads) {
+    if (part.is_union(args, number)) continue;
     const Row row = row_of(args, part.sequence, part.kv_head, number);
     for (int slot = 0; slot < row.left; ++slot) {
       const int32_t block = ptx::load(row.chosen + slot) - part.first_block;
@@ -97,7 +136,7 @@ MC_KERNEL(moba_offsets, (kThreads))(MC_PARAM(AttentionArgs) args) {
       rows += of_tile;
     }
     int32_t all_rows, all_items;
-    int32_t rows_before = sum_before(rows, all_rows), items_before = sum_before(items_of(rows), all_items);
+    int32_t rows_before = sum_before(rows, all_rows), items_before = sum_before(items_of(routing, rows), all_items);
     if (thread % 32 == 0) {
       ptx::store_shared_u32(sums + warp * 8, static_cast<uint32_t>(all_rows));
       ptx::store_shared_u32(sums + warp * 8 + 4, static_cast<uint32_t>(all_items));
@@ -116,7 +155,7 @@ MC_KERNEL(moba_offsets, (kThreads))(MC_PARAM(AttentionArgs) args) {
     ptx::store(offsets + block, rows_before);
     ptx::store(firsts + block, items_before);
     int32_t* items = of_head(routing.item_block, kv_head, routing.items);
-    for (int32_t i = 0; i < items_of(rows); ++i) ptx::store(items + items_before + i, block);
+    for (int32_t i = 0; i < items_of(routing, rows); ++i) ptx::store(items + items_before + i, block);
   }
   if (thread != 0) return;
   ptx::store(offsets + routing.blocks, place);
@@ -138,6 +177,7 @@ MC_KERNEL(moba_lists, (kThreads))(MC_PARAM(AttentionArgs) args) {
   int32_t* list = of_head(part.routing.list, part.kv_head, part.routing.entries);
   int32_t* places = of_head(part.routing.places, part.kv_head, int64_t{rows_of(args, part.sequence)} * chosen);
   for (int32_t first = part.first_row; first < part.end_row; first += kThreads) {
+    if (part.is_union(args, first)) continue;  // of all rows: a step has the rows of one tile
     ptx::barrier_all();
     const Row row = row_of(args, part.sequence, part.kv_head, first + thread);
     for (int slot = 0; slot < row.left; ++slot) {

@@ -24,7 +24,8 @@ MC_DEVICE void attend_item(const AttentionArgs& args, const TensorMap& k_map, co
   const int32_t tiles = sequence.mode.block / kKeyTile, tile = item.block * tiles;
   const Walk walk{.end = tile + tiles};
   if (group == kGroups) {
-    if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base);
+    Ring ring{.parity = 1};
+    if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base, ring);
     return;
   }
   if (group >= groups) return;
@@ -41,7 +42,8 @@ MC_DEVICE void attend_item(const AttentionArgs& args, const TensorMap& k_map, co
   Row rows[2] = {{.end = INT32_MAX, .index = own < item.count ? 0 : -1},
                  {.end = INT32_MAX, .index = own + 8 < item.count ? 0 : -1}};
   Accumulator<kDim> acc;
-  consume<kDim, false>(args, sequence, walk, tile, rows, q_tile, base, acc);
+  Ring ring;
+  consume<kDim, false>(args, sequence, walk, tile, rows, q_tile, base, ring, acc);
   store_parts<kDim>(args, acc, first, item);
 }
 
@@ -56,12 +58,13 @@ MC_KERNEL(moba_wide_d128, (kHopperThreads, 1))
   attend_item<128>(args, k_map, v_map);
 }
 
-/// The rows' own keys, and the merge of their parts. grid: as that of attention_hopper, without splits
-MC_KERNEL(moba_merge_hopper_d64, (kHopperThreads, 1))
+/// The rows' own keys, and the merge of their parts; the blocks of union tiles too. grid: as that of attention_hopper,
+/// without splits
+MC_KERNEL(moba_merge_hopper_d64, (kMergeThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<64, true>(args, k_map, v_map);
 }
-MC_KERNEL(moba_merge_hopper_d128, (kHopperThreads, 1))
+MC_KERNEL(moba_merge_hopper_d128, (kMergeThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<128, true>(args, k_map, v_map);
 }

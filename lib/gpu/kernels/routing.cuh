@@ -17,8 +17,19 @@ MC_DEVICE int32_t rows_of(const AttentionArgs& args, const Sequence& sequence) {
 }
 
 /// Items that the list of a block is cut into.
-MC_DEVICE int32_t items_of(int32_t rows) {
-  return (rows + kItemRows - 1) / kItemRows;
+MC_DEVICE int32_t items_of(const Routing& routing, int32_t rows) {
+  return (rows + routing.item_rows - 1) / routing.item_rows;
+}
+
+MC_DEVICE int32_t union_tiles_of(const AttentionArgs& args, const Sequence& sequence) {
+  return (rows_of(args, sequence) + kUnionRows - 1) / kUnionRows;
+}
+
+/// Whether row `number` of a KV head belongs to a union tile.
+MC_DEVICE bool is_union(const AttentionArgs& args, const Sequence& sequence, const Routing& routing, int kv_head,
+                        int number) {
+  if (routing.is_union == nullptr) return false;
+  return ptx::load(of_head(routing.is_union, kv_head, union_tiles_of(args, sequence)) + number / kUnionRows) != 0;
 }
 
 /// Rows of one list that a CTA attends for: places [first, first + count).
@@ -36,8 +47,8 @@ MC_DEVICE Item item_of(const AttentionArgs& args, int kv_head) {
   Item item;
   item.block = ptx::load(of_head(routing.item_block, kv_head, routing.items) + number);
   const int32_t* offsets = of_head(routing.offsets, kv_head, routing.blocks + 1) + item.block;
-  item.first = ptx::load(offsets) + (number - ptx::load(firsts + item.block)) * kItemRows;
-  item.count = min(ptx::load(offsets + 1) - item.first, kItemRows);
+  item.first = ptx::load(offsets) + (number - ptx::load(firsts + item.block)) * routing.item_rows;
+  item.count = min(ptx::load(offsets + 1) - item.first, routing.item_rows);
   item.list = of_head(routing.list, kv_head, routing.entries) + item.first;
   return item;
 }

@@ -300,7 +300,8 @@ TEST_CASE("gpu/attention: the rows of a rounded step take one kernel under a nam
   rows[1].mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
   rows[2].mode = {.kind = attn::ModeKind::window, .window = 70};
   for (const auto& [named, taken] : {std::pair(AttentionKernel::routed, AttentionKernel::prefill),
-                                     std::pair(AttentionKernel::wide, AttentionKernel::hopper)}) {
+                                     std::pair(AttentionKernel::wide, AttentionKernel::hopper),
+                                     std::pair(AttentionKernel::united, AttentionKernel::hopper)}) {
     AttentionShape shape = pool.shape();
     shape.is_rounded = true;
     shape.kernel = taken;
@@ -326,10 +327,11 @@ TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, howev
   const auto out = *DeviceBuffer::make(*pool.device, queries.size() * 2, "output");
   const auto selection = *DeviceBuffer::make(*pool.device, kTokens * kQHeads * kChosen * 4, "selection");
   REQUIRE_OK(pool.device->write(q.address(), std::as_bytes(std::span(queries))));
-  const auto run = [&](std::initializer_list<int32_t> ends, AttentionKernel kernel, size_t routed_bytes = 0) {
+  const auto run = [&](std::initializer_list<int32_t> ends, AttentionKernel kernel, size_t routed_bytes = 0,
+                       bool unites = true) {
     AttentionBatch batch(*pool.device);
     AttentionShape shape = pool.shape();
-    shape.kernel = kernel;
+    shape.kernel = kernel, shape.unites = unites;
     shape.routed_bytes = routed_bytes;
     int32_t begin = 0;
     for (const int32_t end : ends) {
@@ -356,13 +358,21 @@ TEST_CASE("gpu/attention: a row chooses the same MoBA blocks, bit for bit, howev
   CHECK(run({64, 192, kTokens}, AttentionKernel::prefill) == whole);
   CHECK(run({128, kTokens}, AttentionKernel::prefill) == whole);
   CHECK(run({64, kTokens}, AttentionKernel::hopper).first == whole.first);
-  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide}) {
-    const auto routed = run({kTokens}, kernel);
-    CHECK(routed.first == whole.first);
-    CHECK(run({64, 192, kTokens}, kernel) == routed);
-    CHECK(run({201, kTokens}, kernel) == routed);
-    CHECK(run({kTokens}, kernel, 1) == routed);  // pieces of 64 tokens
-  }
+  // Among so few blocks every tile of rows goes by its union, unless none may.
+  const auto lists = run({kTokens}, AttentionKernel::wide, 0, false);
+  CHECK(lists.first == whole.first);
+  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide, AttentionKernel::stationary,
+                                       AttentionKernel::transposed, AttentionKernel::united})
+    for (const bool unites : {false, true}) {
+      if (unites != (kernel == AttentionKernel::united) && kernel != AttentionKernel::wide) continue;
+      CAPTURE(static_cast<int>(kernel));
+      const auto routed = run({kTokens}, kernel, 0, unites);
+      CHECK(routed.first == whole.first);
+      if (kernel != AttentionKernel::routed) CHECK(routed.second == lists.second);
+      CHECK(run({64, 192, kTokens}, kernel, 0, unites) == routed);
+      CHECK(run({201, kTokens}, kernel, 0, unites) == routed);
+      CHECK(run({kTokens}, kernel, 1, unites) == routed);  // pieces of 64 tokens
+    }
 }
 
 TEST_CASE(
@@ -389,6 +399,7 @@ TEST_CASE(
   const auto run = [&](const std::vector<SequenceRows>& sequences, size_t first, AttentionKernel kernel, size_t bytes) {
     AttentionShape shape = pool.shape();
     shape.kernel = kernel, shape.routed_bytes = bytes;
+    shape.unites = kernel == AttentionKernel::united;
     REQUIRE_OK(batch.begin(shape, sequences));
     const uint64_t at = first * kWidth * 2;
     REQUIRE_OK(batch.attend({.pool = pool.pages.address(), .q = q.address() + at, .out = out.address() + at}));
@@ -398,7 +409,8 @@ TEST_CASE(
   };
   const std::vector<bf16_t> poison(queries.size(), 0xffff);
   const auto wipe = [&] { REQUIRE_OK(pool.device->write(out.address(), std::as_bytes(std::span(poison)))); };
-  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide}) {
+  for (const AttentionKernel kernel : {AttentionKernel::routed, AttentionKernel::wide, AttentionKernel::stationary,
+                                       AttentionKernel::transposed, AttentionKernel::united}) {
     wipe();
     size_t first = 0;
     std::vector<bf16_t> alone;
@@ -422,11 +434,14 @@ TEST_CASE("gpu/attention: MoBA rows are routed where that skips more than the in
                             .mode = {.kind = attn::ModeKind::moba, .block = block, .top_k = top_k}};
     return choose_routed(layout, 32, rows, kRoutedBytes, is_hopper);
   };
-  CHECK(kernel(131072, 8192, 128, 8) == AttentionKernel::routed);  // 60 rows of a list in a wave
-  CHECK(kernel(65536, 8192, 128, 8) == AttentionKernel::wide);
+  CHECK(kernel(131072, 8192, 128, 8) == AttentionKernel::transposed);  // 60 rows of a list in a wave
+  CHECK(kernel(65536, 8192, 128, 8) == AttentionKernel::stationary);
+  CHECK(kernel(65536, 8192, 256, 8) == AttentionKernel::stationary);
+  CHECK(kernel(65536, 8192, 320, 8) == AttentionKernel::wide);  // beyond shared memory
   CHECK(kernel(65536, 8192, 128, 8, false) == AttentionKernel::routed);
   CHECK(kernel(1 << 20, 8192, 4096, 12) == AttentionKernel::wide);
-  CHECK(kernel(1 << 20, 8192, 128, 8) == AttentionKernel::routed);  // 7 rows beside a union of 448 blocks
+  CHECK(kernel(1 << 20, 8192, 256, 8) == AttentionKernel::wide);        // 15 rows, of more products than a part costs
+  CHECK(kernel(1 << 20, 8192, 128, 8) == AttentionKernel::transposed);  // 7 rows beside a union of 448 blocks
   CHECK(kernel(131072, 8192, 512, 3) == AttentionKernel::wide);
   // 33 blocks or fewer beside 11 chosen ones: nearly all of them are read anyway.
   CHECK(kernel(33 * 4096, 8192, 4096, 12) == AttentionKernel::hopper);
@@ -443,13 +458,16 @@ TEST_CASE("gpu/attention: the workspace of routed rows stays within its bound, a
   for (int round = 0; round < 50; ++round) {
     const auto heads = static_cast<int32_t>(1 + rng.below(8));
     const size_t bytes = size_t{1} << (16 + rng.below(12));
+    constexpr AttentionKernel kKernels[] = {AttentionKernel::routed, AttentionKernel::wide, AttentionKernel::stationary,
+                                            AttentionKernel::transposed, AttentionKernel::united};
+    const AttentionKernel kernel = kKernels[rng.below(std::size(kKernels))];
     RoutedPlan plan(kLayout, heads, bytes);
     std::vector<int32_t> tokens;
     const attn::Mode mode{.kind = attn::ModeKind::moba, .block = 64, .top_k = 2 + static_cast<int32_t>(rng.below(16))};
     const uint64_t sequences = 1 + rng.below(4);
     for (uint64_t i = 0; i < sequences; ++i) {
       tokens.push_back(static_cast<int32_t>(1 + rng.below(3000)));
-      plan.add(i, {.kv_len = tokens.back(), .tokens = tokens.back(), .mode = mode});
+      plan.add(i, {.kv_len = tokens.back(), .tokens = tokens.back(), .mode = mode}, kernel);
     }
     std::vector<int32_t> ends(tokens.size());
     for (const RoutedWave& wave : plan.waves())
@@ -464,7 +482,7 @@ TEST_CASE("gpu/attention: the workspace of routed rows stays within its bound, a
     const size_t each = static_cast<size_t>(heads * (mode.top_k - 1)) * (2 * kLayout.head_dim + 17);
     const size_t blocks = tokens.size() * (3000 / 64 + 2);
     CHECK(plan.bytes() <=
-          std::max(bytes, kPieceTokensMin * each) + blocks * routed_page_bytes(kLayout) + tokens.size() * 9 * 256);
+          std::max(bytes, kPieceTokensMin * each) + blocks * routed_page_bytes(kLayout) + tokens.size() * 10 * 256);
   }
 }
 
@@ -483,7 +501,7 @@ TEST_CASE("gpu/attention: chunks and decode rows of one batch have the bits of b
   parts[3].mode = {.kind = attn::ModeKind::window, .window = 70};
   parts[4].tokens = 42, parts[4].q_begin = 128, parts[4].mode = parts[5].mode = parts[6].mode = moba;
   parts[6].tokens = 130, parts[6].q_begin = 570;
-  CHECK(choose_routed(kLayout, kQHeads, parts[6], kRoutedBytes, true) == AttentionKernel::routed);
+  CHECK(choose_routed(kLayout, kQHeads, parts[6], kRoutedBytes, true) == AttentionKernel::transposed);
   size_t tokens = 0;
   for (const SequenceRows& part : parts) tokens += static_cast<size_t>(part.tokens);
   std::vector<bf16_t> queries(tokens * kWidth);
@@ -559,10 +577,11 @@ TEST_CASE("gpu/attention: a KV head may have more query heads than a tile of dec
                                  .kv = {pages.data(), rows.kv_len},
                                  .out = expected.data()}));
   AttentionShape shape = pool.shape();
-  shape.q_heads = kHeads;
+  shape.q_heads = kHeads, shape.unites = false;
   for (const AttentionKernel kernel :
        {AttentionKernel::automatic, AttentionKernel::prefill, AttentionKernel::decode, AttentionKernel::cluster,
-        AttentionKernel::hopper, AttentionKernel::routed, AttentionKernel::wide}) {
+        AttentionKernel::hopper, AttentionKernel::routed, AttentionKernel::wide, AttentionKernel::stationary,
+        AttentionKernel::transposed, AttentionKernel::united}) {
     CAPTURE(static_cast<int>(kernel));
     std::vector<bf16_t> result(kFloats, 0xffff);
     REQUIRE_OK(pool.device->write(out.address(), std::as_bytes(std::span(result))));
