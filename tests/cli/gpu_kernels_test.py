@@ -83,9 +83,22 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "routed,wide", "--tokens", "400", "--head-dim", "128",
                    "--attention", "moba:block=64,top_k=3")
 
+    def test_the_shapes_of_key_blocks_equal_the_reference_and_have_the_bits_of_wide(self):
+        routed = "moba:block=64,top_k=3,moba:block=128,top_k=3,moba:block=192,top_k=2"
+        points = self.sound("--kernel", "stationary,transposed,united", "--tokens", "1,200,500", "--head-dim", "64",
+                            "--attention", routed)
+        points += self.sound("--kernel", "stationary,transposed,united", "--tokens", "400", "--head-dim", "128",
+                             "--attention", "moba:block=64,top_k=3,moba:block=128,top_k=2")
+        self.assertEqual({point["bits_of"] for point in points}, {"wide"})
+
+    def test_pages_of_128_tokens_in_each_shape_of_key_blocks(self):
+        self.sound("--kernel", "wide,stationary,transposed,united", "--tokens", "500", "--head-dim", "64",
+                   "--block-tokens", "128", "--attention", "moba:block=128,top_k=3")
+
     def test_a_plan_that_is_not_moba_takes_the_plain_kernels(self):
-        self.sound("--kernel", "routed,wide", "--tokens", "130", "--head-dim", "64", "--attention",
-                   "full,window:tokens=70")
+        points = self.sound("--kernel", "routed,wide,stationary,transposed,united", "--tokens", "130", "--head-dim",
+                            "64", "--attention", "full,window:tokens=70")
+        self.assertFalse(any("bits_of" in point for point in points))
 
     def test_pages_of_128_tokens(self):
         self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "300", "--head-dim", "64",
@@ -232,8 +245,8 @@ class Script(unittest.TestCase):
             head, *rows, total = done.stdout.splitlines()
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
-                             {"instruction", "decode", "cluster", "prefill", "hopper", "routed", "wide", "mixed",
-                              "experts", "product", "model", "step", "speed"})
+                             {"instruction", "decode", "cluster", "prefill", "hopper", "routed", "wide", "stationary",
+                              "transposed", "united", "mixed", "experts", "product", "model", "step", "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
@@ -243,6 +256,8 @@ class Script(unittest.TestCase):
             for kernel in ("decode", "cluster"):
                 self.assertEqual({p["splits"] for p in points if p["kernel"] == kernel}, {1, 3, 64})
             self.assertEqual({p["kernel"] for p in points if p.get("bits_of") == "decode"}, {"cluster"})
+            self.assertEqual({p["kernel"] for p in points if p.get("bits_of") == "wide"},
+                             {"stationary", "transposed", "united"})
             clusters = [line["figure"] for line in lines if line.get("step") == "cluster"]
             self.assertTrue(clusters)
             for figure in clusters:

@@ -33,10 +33,11 @@ namespace mc::bench {
 namespace {
 
 constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = {
-    {"prefill", gpu::AttentionKernel::prefill}, {"decode", gpu::AttentionKernel::decode},
-    {"cluster", gpu::AttentionKernel::cluster}, {"hopper", gpu::AttentionKernel::hopper},
-    {"routed", gpu::AttentionKernel::routed},   {"wide", gpu::AttentionKernel::wide},
-    {"mixed", gpu::AttentionKernel::automatic}};
+    {"prefill", gpu::AttentionKernel::prefill},       {"decode", gpu::AttentionKernel::decode},
+    {"cluster", gpu::AttentionKernel::cluster},       {"hopper", gpu::AttentionKernel::hopper},
+    {"routed", gpu::AttentionKernel::routed},         {"wide", gpu::AttentionKernel::wide},
+    {"stationary", gpu::AttentionKernel::stationary}, {"transposed", gpu::AttentionKernel::transposed},
+    {"united", gpu::AttentionKernel::united},         {"mixed", gpu::AttentionKernel::automatic}};
 std::vector<std::string_view> gpu_kernels() {
   std::vector<std::string_view> names;
   for (const auto& [name, kernel] : kGpuKernelNames) names.push_back(name);
@@ -46,10 +47,11 @@ constexpr Flag kGpuKernels{
     .name = "kernel",
     .kind = FlagKind::list,
     .value = "K,K",
-    .fallback = "prefill,decode,cluster,hopper,routed,wide",
+    .fallback = "prefill,decode,cluster,hopper,routed,wide,stationary,transposed,united",
     .help =
         "prefill and decode of sm_80; cluster: decode in one launch and hopper: prefill by TMA "
-        "and wgmma, both of sm_90a; routed and wide: prefill and hopper of MoBA by key blocks; "
+        "and wgmma, both of sm_90a; routed, on sm_80, and wide, stationary, transposed and united, "
+        "on sm_90a: MoBA prefill by key blocks; "
         "mixed: chunks of prompts beside decode rows, each with the kernel that its rows ask for",
     .table = gpu_kernels};
 Result<void> check_device(std::string_view value) {
@@ -277,7 +279,7 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
     row.set("ties", made->ties());
   }
   row.set("runs", runs.runs).set("error_share", runs.worst);
-  if (point.shape.has_decode_bits()) row.set("bits_of", "decode");
+  if (!point.shape.bits_of().empty()) row.set("bits_of", std::string(point.shape.bits_of()));
   if (runs.worst <= 1) return {};
   return Error{Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"};
 }
@@ -449,6 +451,10 @@ constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::routed, "moba_merge_d64", kLargeBlocks},
     {gpu::AttentionKernel::wide, "moba_wide_d64", kLargeBlocks},
     {gpu::AttentionKernel::wide, "moba_merge_hopper_d64", kLargeBlocks},
+    {gpu::AttentionKernel::stationary, "moba_stationary_d64", kLongList},
+    {gpu::AttentionKernel::transposed, "moba_transposed_d64", kLargeBlocks},
+    {gpu::AttentionKernel::united, "moba_unite", {.attention = "moba:block=64,top_k=3"}},
+    {gpu::AttentionKernel::united, "moba_merge_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
 };
 
 ExpertsOptions experts_options(const cli::Args& args) {

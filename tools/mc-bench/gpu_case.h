@@ -17,8 +17,12 @@ namespace mc::bench {
 enum class Values : uint8_t { normal, huge, equal_keys, zeros };
 
 struct GpuShape {
-  /// Whether the kernel promises the bits of decode.
-  bool has_decode_bits() const { return kernel == gpu::AttentionKernel::cluster; }
+  /// The kernel whose bits this one promises, or empty.
+  std::string_view bits_of() const {
+    if (kernel == gpu::AttentionKernel::cluster) return "decode";
+    const bool is_shape = kernel > gpu::AttentionKernel::wide && mode.kind == attn::ModeKind::moba;
+    return is_shape ? "wide" : "";
+  }
   bool decode() const { return kernel == gpu::AttentionKernel::decode || kernel == gpu::AttentionKernel::cluster; }
   bool mixed() const { return kernel == gpu::AttentionKernel::automatic; }  // decode rows and chunks by turns
   gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
@@ -38,8 +42,8 @@ class GpuCase {
   static Result<std::unique_ptr<GpuCase>> open(const GpuShape& shape, Parallel& parallel, gpu::Device& device);
 
   /// Runs the call on poisoned outputs. The largest error as a share of its bound; at most 1 is right. The error is
-  /// the device's, or Code::corrupt when the gate chose other blocks than the reference, or when a cluster has other
-  /// bits than decode.
+  /// the device's, or Code::corrupt when the gate chose other blocks than the reference, or when the kernel
+  /// has other bits than it promises.
   Result<double> run();
   /// Rows of the last run whose choice differs from the reference's by blocks of equal score, within rounding. Their
   /// output is not compared.
@@ -55,7 +59,7 @@ class GpuCase {
     std::vector<int32_t> chosen;
   };
   Result<Answer> compute(gpu::AttentionKernel kernel);
-  Result<void> compare_with_decode(const Answer& answer);
+  Result<void> compare_bits(const Answer& answer);
   /// The bound of one element's error. `q_norm`: the norm of its query.
   double bound(double q_norm, double out) const;
   Result<std::vector<bool>> tied_rows(const std::vector<int32_t>& chosen) const;
@@ -73,8 +77,8 @@ class GpuCase {
   std::vector<std::byte> pages_;
   std::vector<float> queries_, expected_;
   std::vector<int32_t> chosen_;
-  std::optional<Answer> decoded_;  // by the decode kernel; every run of it has these bits
-  double k_norm_ = 0, v_max_ = 0;  // of the whole case, for the bound
+  std::optional<Answer> promised_;  // by the kernel of bits_of(); every run of it has these bits
+  double k_norm_ = 0, v_max_ = 0;   // of the whole case, for the bound
   size_t ties_ = 0;
 };
 

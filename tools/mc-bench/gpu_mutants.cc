@@ -11,13 +11,16 @@ using gpu::emu::Instruction;
 using Edit = gpu::emu::Mutation::Edit;
 constexpr auto kPrefill = AttentionKernel::prefill, kDecode = AttentionKernel::decode,
                kCluster = AttentionKernel::cluster, kHopper = AttentionKernel::hopper,
-               kRouted = AttentionKernel::routed, kWide = AttentionKernel::wide;
+               kRouted = AttentionKernel::routed, kWide = AttentionKernel::wide,
+               kStationary = AttentionKernel::stationary, kTransposed = AttentionKernel::transposed,
+               kUnited = AttentionKernel::united;
 constexpr std::string_view kPrefillEntry = "attention_prefill_d64", kDecodeEntry = "attention_decode_d64",
                            kClusterEntry = "attention_cluster_d64", kHopperEntry = "attention_hopper_d64",
                            kGateEntry = "moba_gate_d64", kCentroidEntry = "moba_centroids",
                            kCombineEntry = "attention_combine", kRoutedEntry = "moba_routed_d64",
                            kMergeEntry = "moba_merge_d64", kWideEntry = "moba_wide_d64",
-                           kMergeHopperEntry = "moba_merge_hopper_d64",
+                           kMergeHopperEntry = "moba_merge_hopper_d64", kStationaryEntry = "moba_stationary_d64",
+                           kTransposedEntry = "moba_transposed_d64",
                            kPrefillCodesEntry = "attention_prefill_e4m3_d64",
                            kDecodeCodesEntry = "attention_decode_e4m3_d64";
 constexpr GpuRun kMoba{.attention = "moba:block=64,top_k=2"}, kMobaOfThree{.attention = "moba:block=64,top_k=3"};

@@ -23,6 +23,9 @@ struct GpuRun {
 /// Lists of more than 64 rows, and blocks of more key tiles than a kernel has stages.
 constexpr GpuRun kLargeBlocks{.attention = "moba:block=192,top_k=2", .tokens = 500};
 
+/// A list of several passes of both warpgroups over a block of two tiles.
+constexpr GpuRun kLongList{.attention = "moba:block=128,top_k=3", .tokens = 520};
+
 struct GpuMutant {
   std::string_view name;
   gpu::AttentionKernel kernel;
