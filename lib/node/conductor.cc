@@ -209,7 +209,7 @@ void Conductor::on_hello(const Received& event, const wire::Hello& hello, TimePo
   out.push_back(Send{event.from, event.instance,
                      wire::Welcome{name, static_cast<uint32_t>(options_.heartbeat / 1ms),
                                    static_cast<uint32_t>(options_.dead_after / 1ms), !options_.tenants.empty()}});
-  members_.broadcast(out);
+  members_.broadcast(now, out);
 }
 
 void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& out) {
@@ -230,7 +230,7 @@ void Conductor::lose(std::string name, std::string why, TimePoint now, Actions& 
     breakers_.forget(stage->leader);
   members_.remove(name, why);
   members_changed();  // wakes requests that waited for a prefix which the node was computing
-  members_.broadcast(out);
+  members_.broadcast(now, out);
   for (const auto& [id, stage] : orphans)
     if (Request* r = flights_.find(id))
       retry(*r, stage, {Reason::peer_lost, "node " + name + " was lost: " + why}, name, now, out);

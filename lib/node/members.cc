@@ -323,6 +323,7 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   node.instance = instance;
   node.hello = hello;
   node.since = node.heard = node.sync_asked = now;
+  node.is_back = std::ranges::any_of(lost_, [&](const Lost& lost) { return lost.instance == instance; });
   node.sync_open = true;  // the node sends a snapshot by itself
   node.ordinal = index_.add_node(name);
   by_instance_[instance] = &node;
@@ -368,18 +369,22 @@ std::vector<std::string> Members::silent(TimePoint now) {
   return out;
 }
 
-void Members::broadcast(Actions& out) {
+void Members::broadcast(TimePoint now, Actions& out) {
   ++peers_version_;
-  const wire::Peers all = peers();
+  const wire::Peers all = peers(now);
   out.push_back(SetPeers{all.peers});
   for (const auto& [name, node] : nodes_) out.push_back(Send{name, node.instance, all});
 }
 
-wire::Peers Members::peers() const {
+wire::Peers Members::peers(TimePoint now) const {
   wire::Peers out{peers_version_, {}};
-  for (const auto& [name, node] : nodes_)
-    out.peers.push_back(
-        {name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data, node.hello.cache_bytes});
+  for (const auto& [name, node] : nodes_) {
+    MC_ASSERT(now >= node.since);
+    const uint64_t member_ms =
+        node.is_back ? 0 : std::max<uint64_t>(1, static_cast<uint64_t>((now - node.since) / 1ms));
+    out.peers.push_back({name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data,
+                         node.hello.cache_bytes, member_ms});
+  }
   return out;
 }
 
@@ -399,7 +404,7 @@ bool Members::on_heartbeat(Node& node, const wire::Heartbeat& beat, TimePoint no
   } else if (node.draining != beat.load.draining && !beat.load.leaving) {
     out.push_back(Send{node.name, node.instance, wire::Drain{node.draining}});
   }
-  if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers()});
+  if (beat.peers_version != peers_version_) out.push_back(Send{node.name, node.instance, peers(now)});
   if (index_.seq(node.ordinal) < beat.event_seq || index_.needs_snapshot(node.ordinal)) ask_sync(node, now, out);
   return begins;
 }

@@ -42,6 +42,7 @@ class Members {
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
+    bool is_back = false;  // this instance was a member before
     uint64_t heartbeats = 0;
     bool draining = false;     // drain order; the node confirms it in its heartbeat
     bool drain_known = false;  // the drain state is known from the first heartbeat or from a drain order
@@ -134,7 +135,7 @@ class Members {
   std::vector<std::string> silent(TimePoint now);
   /// The earliest time at which a node can count as silent.
   TimePoint next_wakeup() const { return silence_at_; }
-  void broadcast(Actions& out);
+  void broadcast(TimePoint now, Actions& out);
 
   // ---- messages and orders ----
   /// True: the node has begun to drain. A heartbeat repairs the effect of every lost message: membership, drain state,
@@ -152,7 +153,7 @@ class Members {
   uint64_t snapshot_room(const Node& node) const;
   void changed();
   void ask_sync(Node& node, TimePoint now, Actions& out);
-  wire::Peers peers() const;
+  wire::Peers peers(TimePoint now) const;
   std::optional<Refusal> wrong_pin(const Submit& submit) const;
 
   MembersOptions options_;

@@ -212,12 +212,14 @@ struct Peer {
   std::string control_uri;
   Bytes data;
   uint64_t cache_bytes = 0;  // see Hello
+  /// Time since it joined, when the list was sent. 0: not known, or it was away and is back with its blocks.
+  uint64_t member_ms = 0;
 
   bool operator==(const Peer&) const = default;
   template <class V>
   void fields(V& v) {
     v("name", name), v("instance", instance), v("role", role), v("control_uri", control_uri), v("data", data);
-    v.later("cache_bytes", cache_bytes);
+    v.later("cache_bytes", cache_bytes), v.later("member_ms", member_ms);
   }
 };
 

@@ -1,0 +1,30 @@
+// The time since each member joined, in the conductor's lists (node/slow_start.h uses it).
+#include <algorithm>
+
+#include "conductor_bench.h"
+
+namespace conductor_test {
+
+TEST_CASE("node/member_age: nodes learn how long each other one is a member, and that one which was away is not new") {
+  Bench b;
+  start(b);
+  const auto told = [&](const Actions& out, const std::string& about) {
+    const auto lists = Bench::sent<wire::Peers>(out, "p0");
+    REQUIRE(lists.size() == 1);
+    const auto& peers = lists[0].peers;
+    const auto it = std::ranges::find(peers, about, &wire::Peer::name);
+    REQUIRE(it != peers.end());
+    return it->member_ms;
+  };
+  b.now += 10s;
+  b.give(HostStalled{10s});  // no member is silent
+  CHECK(told(b.hello(wire::Role::cache, "c0", 8), "c0") == 1);
+  b.now += 2s;
+  CHECK(told(b.hello(wire::Role::cache, "c1", 9), "c0") == 2000);
+  b.give(Received{"c0", instance(8), wire::Goodbye{"message lost"}});
+  CHECK(told(b.hello(wire::Role::cache, "c0", 8), "c0") == 0);
+  b.give(Received{"c0", instance(8), wire::Goodbye{"a new process"}});
+  CHECK(told(b.hello(wire::Role::cache, "c0", 10), "c0") == 1);
+}
+
+}  // namespace conductor_test
