@@ -16,7 +16,7 @@ constexpr uint32_t kLeavesLooked = 64;  // number of coldest leaves that are sea
 constexpr size_t kDemotionsInFlight = 2;
 constexpr Duration kDemoteEvery = 20ms;
 constexpr Duration kDemoteTtl = 5s, kDemoteTtlTotal = 40s;  // of an offer, and with all its renewals
-constexpr Duration kRefusedFor = 500ms;  // the chains of a full cache node go to the next one
+constexpr Duration kRefusedFor = 500ms;                     // the chains of a full cache node go to the next one
 
 /// Uniform in (0, 1) for each pair. A name, not an instance: a cache node that restarts gets its blocks back.
 double draw(const BlockHash& first, const std::string& name) {
@@ -27,8 +27,10 @@ double draw(const BlockHash& first, const std::string& name) {
 }
 }  // namespace
 
-// With scores w / -ln(u) a node of weight w wins with the probability w / sum of all weights.
-const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches) {
+// With scores w / -ln(u) a node of weight w (its capacity, in part at first) wins with the probability w / sum of all
+// weights.
+const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches,
+                            const SlowStart& starts, TimePoint now) {
   MC_ASSERT(!caches.empty());
   double sum = 0, announced = 0;
   for (const wire::Peer* cache : caches)
@@ -37,8 +39,8 @@ const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire
   const wire::Peer* best = nullptr;
   double best_score = -1;
   for (const wire::Peer* cache : caches) {
-    const double weight = cache->cache_bytes > 0 ? static_cast<double>(cache->cache_bytes) : mean;
-    const double score = weight / -std::log(draw(first, cache->name));
+    const double capacity = cache->cache_bytes > 0 ? static_cast<double>(cache->cache_bytes) : mean;
+    const double score = capacity * starts.part(cache->instance, now) / -std::log(draw(first, cache->name));
     if (score > best_score) best = cache, best_score = score;
   }
   return best;
@@ -101,7 +103,7 @@ const wire::Peer& Demoter::cache_of(const std::vector<kv::PageIndex>& chain,
   if (const auto known = demoted_.find(first); known != demoted_.end())
     for (const wire::Peer* cache : caches)
       if (cache->instance == known->second.cache) return *cache;
-  return *cache_for(first, willing(caches, now));
+  return *cache_for(first, willing(caches, now), starts_, now);
 }
 
 void Demoter::ask(const std::vector<kv::PageIndex>& chain, const wire::Peer& cache, uint64_t id, Actions& out) {

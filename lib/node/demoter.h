@@ -15,14 +15,17 @@
 #include "node/namespace_book.h"
 #include "node/node.h"
 #include "node/shelf.h"
+#include "node/slow_start.h"
 
 namespace mc::node {
 
 /// The cache node for a chain of blocks whose first one is `first`, by rendezvous hashing with weights: each cache node
 /// has a score for the hash, and the highest score wins. All nodes choose alike without a message. The shares of the
 /// cache nodes are proportional to their capacities. A cache node that joins or leaves moves only the blocks that it
-/// takes or had. A capacity of 0 (of an older version) counts as the mean of the others. `caches` is not empty.
-const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches);
+/// takes or had. A capacity of 0 (of an older version) counts as the mean of the others. `caches` is not empty. A node
+/// that has just joined takes a part of its share (node/slow_start.h).
+const wire::Peer* cache_for(const BlockHash& first, const std::vector<const wire::Peer*>& caches,
+                            const SlowStart& starts, TimePoint now);
 
 class Demoter {
  public:
@@ -32,6 +35,8 @@ class Demoter {
   Demoter(Shelf& shelf, double above, std::string kv_namespace, const NamespaceBook& names, bool lookups)
       : shelf_(shelf), above_(above), kv_namespace_(std::move(kv_namespace)), names_(names), lookups_(lookups) {}
 
+  /// A new list of the members came.
+  void on_peers(const wire::Peers& list, TimePoint now) { starts_.take(list, now); }
   /// Whether an offer may be due.
   bool due(TimePoint now) const;
   /// Offers the coldest chain to that of `caches` which keeps its first block, under the lease number `id`, or asks
@@ -88,6 +93,7 @@ class Demoter {
   const NamespaceBook& names_;
   std::map<uint64_t, Offer> offers_;
   bool lookups_;
+  SlowStart starts_;
   std::optional<Question> question_;         // under way
   std::vector<BlockHash> answered_;          // of the last answer: those of them that are not demoted are offered next
   std::map<BlockHash, Known> demoted_;       // blocks that a cache node holds, as far as this node has learnt

@@ -267,6 +267,7 @@ void Worker::on_peers(const wire::Peers& message, TimePoint now, Actions& out) {
   if (!gone) return;  // a newer list arrived before
   for (const auto& p : *gone) peer_gone(p, now, out);
   peers_.take(message);
+  if (demoter_) demoter_->on_peers(message, now);
   out.push_back(peers_.told());
   on_tick(now, out);  // continues work that waited for a peer to be listed
 }

@@ -1,5 +1,5 @@
 // The choice of the cache node for demoted blocks, on seeded clusters of 1 to 12 cache nodes with capacities of 1 to
-// 16: shares, and the moves when a node joins, leaves or grows.
+// 16: shares, and the moves when a node joins, leaves, grows or starts slowly.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -36,10 +36,11 @@ wire::Peer cache_of(Rng& rng, size_t number) {
   return out;
 }
 
-std::vector<std::string> choices(const std::vector<BlockHash>& blocks, const std::vector<wire::Peer>& caches) {
+std::vector<std::string> choices(const std::vector<BlockHash>& blocks, const std::vector<wire::Peer>& caches,
+                                 const SlowStart& starts = {}, TimePoint now = {}) {
   const auto list = pointers(caches);
   std::vector<std::string> out;
-  for (const BlockHash& block : blocks) out.push_back(cache_for(block, list)->name);
+  for (const BlockHash& block : blocks) out.push_back(cache_for(block, list, starts, now)->name);
   return out;
 }
 
@@ -107,4 +108,54 @@ TEST_CASE("node/cache_choice: a change of membership moves the blocks of the cha
     for (wire::Peer& cache : caches) cache.instance.bytes[0] = 9;
     CHECK(choices(blocks, caches) == grown);
   }
+}
+
+TEST_CASE(
+    "node/cache_choice: the share of a cache node that joins grows from a sixteenth to all of it") {
+  for (uint64_t i = 0; i < 20; ++i) {
+    Rng rng(2000 + test::seed() + i);
+    CAPTURE(i);
+    std::vector<wire::Peer> caches;
+    for (size_t n = 2 + rng.below(5); caches.size() < n;) {
+      caches.push_back(cache_of(rng, caches.size()));
+      caches.back().instance.bytes[0] = static_cast<uint8_t>(caches.size());
+      caches.back().member_ms = rng.chance(0.5) ? 0 : 60'000 + rng.below(100'000);
+    }
+    wire::Peer& fresh = caches.back();
+    fresh.member_ms = 1 + rng.below(3'000);
+    SlowStart starts;
+    const TimePoint listed = TimePoint{} + 1s;
+    starts.take({1, caches}, listed);
+    const auto blocks = blocks_of(rng);
+    const auto whole = choices(blocks, caches);
+    std::vector<std::string> before;
+    for (Duration since = 0s; since <= 60s; since += 3s) {
+      CAPTURE(since / 1s);
+      const auto now = choices(blocks, caches, starts, listed + since);
+      const double age = static_cast<double>((since + std::chrono::milliseconds(fresh.member_ms)) / 1ms) / 60'000;
+      const double weight = std::clamp(age, 1.0 / 16, 1.0) * static_cast<double>(fresh.cache_bytes);
+      const double others = total(caches) - static_cast<double>(fresh.cache_bytes);
+      CHECK(is_likely(static_cast<size_t>(std::ranges::count(now, fresh.name)), weight / (weight + others)));
+      // Chains move to the new node alone.
+      for (size_t b = 0; b < before.size(); ++b)
+        if (now[b] != before[b]) CHECK(now[b] == fresh.name);
+      before = now;
+    }
+    CHECK(before == whole);
+  }
+}
+
+TEST_CASE(
+    "node/cache_choice: cache nodes that joined at one time share the blocks by their capacities from the start") {
+  Rng rng(test::seed());
+  std::vector<wire::Peer> caches;
+  while (caches.size() < 4) {
+    caches.push_back(cache_of(rng, caches.size()));
+    caches.back().instance.bytes[0] = static_cast<uint8_t>(caches.size()), caches.back().member_ms = 5;
+  }
+  SlowStart starts;
+  starts.take({1, caches}, TimePoint{});
+  const auto blocks = blocks_of(rng);
+  for (const Duration since : {0s, 10s, 59s})
+    CHECK(choices(blocks, caches, starts, TimePoint{} + since) == choices(blocks, caches));
 }

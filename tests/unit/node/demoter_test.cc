@@ -1,6 +1,8 @@
 // The demoter that asks a cache node by lookups before it offers blocks. lender_test.cc has the offers themselves.
 #include "node/demoter.h"
 
+#include <cstdlib>
+
 #include "bench.h"
 
 namespace demoter_test {
@@ -125,6 +127,39 @@ TEST_CASE("node/demoter: blocks that were evicted or leased during the question 
   CHECK(d.offered() == std::vector<BlockHash>{d.hashes[1], d.hashes[2]});
   REQUIRE_OK(d.shelf.leases.release(*lease));
   d.demoter.drop(kCache);
+}
+
+TEST_CASE("node/demoter: a cache node that has just joined gets few chains, and its whole share after a minute") {
+  Demoting d(1);
+  wire::Peer fresh{"c1", instance(4), wire::Role::cache, "", {}};
+  fresh.member_ms = 1;
+  d.demoter.on_peers({1, {d.cache, fresh}}, d.now);
+  constexpr int kChains = 300;
+  const auto taken = [&](Duration age) {
+    int count = 0;
+    for (int i = 0; i < kChains; ++i) {
+      kv::EventLog log;
+      Shelf shelf(layout_of(2), 1, 1, kv::kLruTail, log);
+      shelf.slabs.push_back(0);
+      const auto page = shelf.pool.allocate(1);
+      REQUIRE_OK(page);
+      const auto hash = kv::chain(NamespaceId{}, std::vector<uint32_t>(64, static_cast<uint32_t>(i)), 64)[0];
+      shelf.pool.unpin(shelf.pool.publish((*page)[0], {hash, {}, {}, 0, {1, 2}}).page);
+      Demoter demoter(shelf, 0.2, "text", d.names, false);
+      demoter.on_peers({1, {d.cache, fresh}}, d.now);
+      Actions out;
+      demoter.offer({&d.cache, &fresh}, {}, 1, d.now + age, out);
+      const bool to_fresh = !sent<wire::DemoteOffer>(out, "c1").empty();
+      CHECK(to_fresh == sent<wire::DemoteOffer>(out, "c0").empty());
+      count += to_fresh;
+      demoter.drop(kCache), demoter.drop(fresh.instance);
+    }
+    return count;
+  };
+  // Both have the same capacity, so the parts are 1/17, 1/3 and 1/2 of the chains, within 5 standard deviations.
+  CHECK(std::abs(taken(0s) - kChains / 17) <= 21);
+  CHECK(std::abs(taken(30s) - kChains / 3) <= 41);
+  CHECK(std::abs(taken(60s) - kChains / 2) <= 44);
 }
 
 }  // namespace demoter_test

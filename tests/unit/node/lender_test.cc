@@ -353,7 +353,7 @@ TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and 
   Demoter demoter(source.shelf, 0.2, "text", names, false);
   const wire::Peer c0{"c0", instance(3), wire::Role::cache, "", {}}, c1{"c1", instance(4), wire::Role::cache, "", {}};
   const std::vector<const wire::Peer*> both{&c0, &c1};
-  const wire::Peer& first = *cache_for(source.hashes[0], both);
+  const wire::Peer& first = *cache_for(source.hashes[0], both, {}, {});
   const wire::Peer& second = &first == &c0 ? c1 : c0;
   TimePoint now{};
   Actions out;
