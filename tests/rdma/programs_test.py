@@ -7,33 +7,10 @@ here, after the machine has ended.
 """
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
 
 import cluster
-
-VM = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm"))
-
-# The machine is an emulator, which takes some 200 ns for one multiplication: a model of two layers as narrow as they
-# can be, and a cost profile so that nobody measures one.
-SHAPE = "--layers 2 --hidden 32 --intermediate 32 --heads 1 --kv-heads 1 --head-dim 32".split()
-COST = """
-[node]
-layers = 2
-kv_bytes_per_token = 256
-kv_capacity_tokens = 65536
-[paths.net]
-bytes_per_s = 50e6
-[prefill]
-fixed_s = 0.01
-s_per_token = 0.002
-[decode]
-fixed_s = 0.02
-s_per_row = 0.01
-"""
+import machine
 
 SERVE = r"""
 set -eu
@@ -115,32 +92,10 @@ def looks():
 
 
 def run_all():
-    """Runs everything in one machine. Returns what it printed: the rests of the lines by their first word."""
-    with tempfile.TemporaryDirectory() as folder:
-        model, cost, serve, look = (os.path.join(folder, name) for name in ("model", "cost", "serve.sh", "look.sh"))
-        code, _, err = cluster.run("mc-bench", "mkmodel", *SHAPE, "-o", model)
-        assert code == 0, err
-        for path, text in ((cost, COST), (serve, SERVE), (look, looks())):
-            with open(path, "w") as file:
-                file.write(text)
-        words = [VM, "--cpus", str(cluster.count(1, 2)), "--timeout", "1500", "--build", cluster.BUILD]
-        for path in (model, cost, serve, look):
-            words += ["--add", f"{path}:/mc/{os.path.basename(path)}"]
-        for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"):
-            words += ["--add", cluster.program(program)]
-        lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
-        line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; sh /mc/look.sh"
-        done = subprocess.run([*words, "--", line], capture_output=True, text=True)
-    if done.returncode == cluster.SKIP:
-        print(done.stderr, file=sys.stderr)
-        sys.exit(cluster.SKIP)
-    # The doctor's lines are long, and its checks show them: the log of a failed start must not fall out of the end.
-    served = done.stdout.partition("MC-DOCTOR")[0]
-    found = {"said": served[-6000:] + done.stderr[-3000:]}
-    for line in done.stdout.splitlines():
-        word, _, rest = line.partition(" ")
-        found.setdefault(word, []).append(rest)
-    return found
+    """Runs everything in one machine."""
+    lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
+    line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; sh /mc/look.sh"
+    return machine.run(line, {"serve.sh": SERVE, "look.sh": looks()})
 
 
 def setUpModule():
