@@ -1,0 +1,159 @@
+"""A cache node over rdma://, in the machine with soft-RoCE: a prefill node that fills up finds out by RDMA READs of the
+cache node's table what the cache node has, another one fetches a prefix from the cache node, and the cache node is
+killed while a third one reads from it. The checks are made here, after the machine has ended."""
+
+import json
+import unittest
+
+import cluster
+import machine
+
+# p0 and p1 have room for 17 blocks, and p2 reads so slowly that a prefix of 5 blocks takes it some seconds.
+SERVE = r"""
+set -eu
+export MCT_RUN_DIR=/tmp/run
+mkdir -m 700 /tmp/run
+NODE="--transport rdma --connect-timeout 30s --lease-by auto --lease-time 4s"
+WORKER="-m /mc/model --dtype f32 --cost /mc/cost --fetch-timeout 30s --rdma-devices rxe1 $NODE"
+SMALL="--kv-mem 640KiB"
+started=
+trap 'kill -KILL $started 2>/dev/null || true' EXIT # which frees the machine's devices
+begin() { # program and flags
+  "$@" >/dev/null 2>>/tmp/log &
+  started="$started $!"
+}
+ready() { # prefill nodes
+  mc-conductor wait --prefill $1 --decode 1 --cache $caches --timeout 300s >&2 || { cat /tmp/log; exit 1; }
+}
+ask() { # prompt, prefill node
+  wget -q -O - --post-data "{\"prompt\": [$1], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true,
+    \"return_token_ids\": true, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"$2\", \"decode\": \"d0\"}}}" \
+    http://127.0.0.1:8000/v1/completions
+}
+answer() { # word, prompt, prefill node. A starved machine misses heartbeats, so a client may have to ask again.
+  for try in 1 2 3 4 5; do
+    said=$(ask $2 $3) && echo "$1 $said" && return
+    ready $nodes
+  done
+  cat /tmp/log
+  return 1
+}
+metrics() { # port
+  wget -q -O - http://127.0.0.1:$1/metrics
+}
+metric() { # port, family, label: the sum of its samples
+  metrics $1 | awk -v family="$2{" -v label="$3" \
+    'index($0, family) == 1 && index($0, label) { sum += $NF } END { printf "%d\n", sum }'
+}
+until_above() { # value, port, family, label
+  for try in $(seq 600); do
+    [ "$(metric $2 $3 $4)" -le $1 ] || return 0
+    sleep 0.1
+  done
+  echo "within 600 looks $3 of port $2 with $4 did not exceed $1" >&2
+  cat /tmp/log
+  return 1
+}
+forget() { # nodes: their blocks
+  for node in $*; do mc-cache evict $node --all >&2; done
+}
+
+begin mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000
+begin mc-prefill $WORKER $SMALL --name p0 --http 127.0.0.1:8001
+p0=$!
+begin mc-decode $WORKER --kv-mem 16MiB --name d0 --http 127.0.0.1:8002
+begin mc-cache $NODE --rdma-devices rxe0 --name c0 --dram 16MiB --values 0B --http 127.0.0.1:8003
+c0=$!
+nodes=1
+caches=1
+ready 1
+for turn in 1 2; do # a block that is evicted before it is read is lost, and comes back in the second turn
+  for ids in $1; do answer MC-COLD-$turn $ids p0; done
+done
+until_above 4 8003 mc_kv_blocks 'state="cached"'
+metrics 8001 | sed -n 's/^mc_block_lookups_total/MC-P0 &/p'
+begin mc-prefill $WORKER $SMALL --name p1 --http 127.0.0.1:8004
+nodes=2
+ready 2
+kill -KILL $p0
+wait $p0 2>/dev/null || true
+forget d0
+nodes=1
+for ids in $1; do answer MC-FETCHED $ids p1; done
+for ids in $1; do answer MC-AGAIN $ids p1; done
+until_above 0 8004 mc_block_lookups_total 'event="read"'
+metrics 8004 | sed -n 's/^mc_block_lookups_total\|^mc_xfer_bytes_total/MC-P1 &/p'
+metrics 8003 | sed -n 's/^mc_block_lookups_total/MC-C0 &/p'
+begin mc-prefill $WORKER --kv-mem 16MiB --name p2 --http 127.0.0.1:8005 --rdma-pace 40KiB/s
+nodes=2
+ready 2
+forget d0 p1
+caches=0
+answer MC-LATE ${1%% *} p2 >/tmp/late &
+late=$!
+until_above 0 8003 mc_kv_blocks 'state="leased"'
+kill -KILL $c0
+metrics 8005 | sed -n 's/^mc_xfer_bytes_total/MC-P2 &/p'
+wait $late
+cat /tmp/late
+sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
+"""
+
+# The first prompt has five full blocks, each of the others two.
+LAYERS = 2  # of the model (machine.SHAPE)
+PROMPTS = [cluster.Random(30 + i).ids(332 if i == 0 else 140, vocab=2000) for i in range(7)]
+
+
+def setUpModule():
+    global FOUND
+    lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
+    FOUND = machine.run(f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"", {"serve.sh": SERVE})
+
+
+class CacheNode(unittest.TestCase):
+    def setUp(self):
+        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
+
+    def answers(self, word):
+        return [json.loads(text) for text in FOUND[word]]
+
+    def texts(self, word):
+        return [cluster.token_ids(answer) for answer in self.answers(word)]
+
+    def sample(self, word, *labels):
+        lines = [line for line in FOUND.get(word, []) if all(label in line for label in labels)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def test_every_text_is_that_of_the_cold_run_whatever_the_blocks_came_from(self):
+        cold = self.texts("MC-COLD-1")
+        self.assertEqual(len(cold), len(PROMPTS))
+        self.assertEqual([cluster.cached(answer) for answer in self.answers("MC-COLD-1")], [0] * len(PROMPTS))
+        for word in ("MC-COLD-2", "MC-FETCHED", "MC-AGAIN"):
+            self.assertEqual(self.texts(word), cold, word)
+        self.assertEqual(self.texts("MC-LATE"), cold[:1])
+
+    def test_a_prefix_whose_first_node_is_gone_is_read_from_the_cache_node(self):
+        # An attempt that a starved machine gave up has left its blocks at p1 for the next one.
+        found = [answer["mc"] for answer in self.answers("MC-FETCHED")]
+        fetched = [mc for mc in found if mc["cached_from"] in ({"c0": 320}, {"c0": 128}) and mc["fallback"] == ""]
+        self.assertTrue(fetched, found)
+        read = self.sample("MC-P1", "mc_xfer_bytes_total", 'transport="rdma"', 'direction="in"', 'peer_role="cache"')
+        self.assertGreaterEqual(read, 2 * LAYERS * 2 * 64 * 32 * 4)  # K and V of two blocks
+
+    def test_nodes_that_fill_up_read_the_table_of_the_cache_node(self):
+        for node in ("MC-P0", "MC-P1"):
+            self.assertGreater(self.sample(node, 'event="read"'), 0, FOUND[node])
+        # A starved machine may give up a read after 2 s, and the lookup is a call then.
+        calls = self.sample("MC-C0", 'event="served"')
+        reads = self.sample("MC-P0", 'event="read"') + self.sample("MC-P1", 'event="read"')
+        self.assertGreater(reads, calls, FOUND["MC-C0"])
+
+    def test_the_death_of_the_cache_node_in_the_middle_of_a_read_costs_a_computation_alone(self):
+        late = self.answers("MC-LATE")[0]["mc"]
+        self.assertNotEqual(late["fallback"], "", late)
+        self.assertLess(late["cached_remote_tokens"], 320, late)
+        self.assertTrue(all("rdma" in line for line in FOUND["MC-LOG"]), FOUND["MC-LOG"])
+
+
+if __name__ == "__main__":
+    unittest.main()
