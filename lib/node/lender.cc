@@ -17,7 +17,8 @@ constexpr Duration kTtlMin = 1ms;         // of a lease and of a renewal; in mes
 Result<Shelf*> BlockSource::open_shelf(const kv::Namespace&, const NamespaceId& ns, const ExtentLayout& layout) {
   Shelf* shelf = shelf_of(ns);
   if (!shelf || shelf->layout.stage.count() > 0)
-    return user_error(err::kKvFileForeign, "the node holds its blocks in parts, as a member of a pipeline");
+    return user_error(err::kKvFileForeign, "the node holds its blocks in parts, as a member of a pipeline", {},
+                      "import into a node outside the pipeline, or into a cache node");
   if (shelf->layout != layout)
     return user_error(err::kKvFileForeign, "the blocks have pages of " + std::to_string(layout.page_bytes()) +
                                                " bytes, this node's have " +

@@ -2,6 +2,9 @@
 """Prefill pipelines of two and three processes: the text of one process, reuse, and the death of a member."""
 
 import concurrent.futures
+import json
+import os
+import tempfile
 import threading
 import unittest
 
@@ -151,6 +154,38 @@ class Pipeline(unittest.TestCase):
                 self.assertEqual(token_ids(answer), oracle(ids, 6))
                 read += answer["mc"]["cached_remote_tokens"]
             self.assertGreater(read, 0)
+            c.wait_quiet()
+
+    def test_a_pipeline_keeps_no_disk_and_neither_gives_nor_takes_streams_of_blocks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(2):
+                flags = ["--pipeline", f"{number}/2", "--name", "p0", "--ssd", f"{folder}/kv:1GiB", *FLAGS]
+                code, _, err = run("mc-prefill", *flags, env=dict(os.environ, MCT_RUN_DIR=folder))
+                self.assertEqual(code, 2, err)
+                self.assertIn("a member of a pipeline has some of their layers", err)
+                self.assertIn("mc-cache --ssd", err)
+                self.assertFalse(os.path.exists(f"{folder}/kv"))
+        with Cluster() as c:
+            serving(c, 2)
+            ids = Random(11).ids(3 * 64 + 5)
+            first = token_ids(c.complete(ids=ids, max_tokens=6))
+            self.assertEqual(first, oracle(ids, 6))
+            code, out, err = run("mc-cache", "ls", "d0", "--json", env=c.env)
+            self.assertEqual(code, 0, err)
+            rows = [json.loads(line) for line in out.splitlines()]
+            last = next(row["id"] for row in rows if row.get("first_position") == 2 * 64)
+            code, stream, err = run("mc-cache", "export", "d0", "--prefix", last, env=c.env)
+            self.assertEqual(code, 0, err)
+            code, out, err = run("mc-cache", "export", "p0", "--prefix", last, env=c.env)
+            self.assertEqual((code, out), (1, b""), err)
+            self.assertIn("leads a pipeline", err)
+            self.assertIn("export from a node outside the pipeline", err)
+            for node in ("p0", "p0.1"):
+                code, _, err = run("mc-cache", "import", node, env=c.env, stdin=stream)
+                self.assertEqual(code, 1, err)
+                self.assertIn("holds its blocks in parts, as a member of a pipeline", err)
+                self.assertIn("import into a node outside the pipeline", err)
+            self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=6)), first)
             c.wait_quiet()
 
 

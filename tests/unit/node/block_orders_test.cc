@@ -434,7 +434,9 @@ TEST_CASE("node/orders: the leader of a pipeline evicts and pins, but gives and 
   const auto a = b.publish(1, 2);
   b.source.leads = true;
   CHECK(b.answer<Error>(b.give(ReadBlocks{a[1], 0, kPage})).mc == err::kNotFound);
-  CHECK(b.answer<Error>(b.give(writing(2, 1))).mc == err::kKvFileForeign);
+  const Error refused = b.answer<Error>(b.give(writing(2, 1)));
+  CHECK(refused.mc == err::kKvFileForeign);
+  CHECK(refused.next == "import into a node outside the pipeline, or into a cache node");
   CHECK(b.pin(a[1]).chain.blocks == 2);
   b.give(UnpinBlocks{a[1]});
   CHECK(b.evict({}).memory.blocks == 2);
