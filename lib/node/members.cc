@@ -323,7 +323,8 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   node.instance = instance;
   node.hello = hello;
   node.since = node.heard = node.sync_asked = now;
-  node.is_back = std::ranges::any_of(lost_, [&](const Lost& lost) { return lost.instance == instance; });
+  for (const Lost& lost : lost_)
+    if (lost.instance == instance) node.member_before = lost.member;
   node.sync_open = true;  // the node sends a snapshot by itself
   node.ordinal = index_.add_node(name);
   by_instance_[instance] = &node;
@@ -337,7 +338,9 @@ void Members::remove(const std::string& name, std::string why) {
   const auto at = nodes_.find(name);
   MC_ASSERT(at != nodes_.end());
   index_.remove_node(name);
-  lost_.push_back({at->second.instance, std::move(why)});
+  const Node& node = at->second;
+  // `heard` ends the time for which the node surely was a member.
+  lost_.push_back({node.instance, std::move(why), node.member_before + (node.heard - node.since)});
   if (lost_.size() > kLostMax) lost_.pop_front();
   by_instance_.erase(at->second.instance);
   nodes_.erase(at);
@@ -380,8 +383,8 @@ wire::Peers Members::peers(TimePoint now) const {
   wire::Peers out{peers_version_, {}};
   for (const auto& [name, node] : nodes_) {
     MC_ASSERT(now >= node.since);
-    const uint64_t member_ms =
-        node.is_back ? 0 : std::max<uint64_t>(1, static_cast<uint64_t>((now - node.since) / 1ms));
+    const Duration member = node.member_before + (now - node.since);
+    const uint64_t member_ms = std::max<uint64_t>(1, static_cast<uint64_t>(member / 1ms));
     out.peers.push_back({name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data,
                          node.hello.cache_bytes, member_ms});
   }

@@ -42,7 +42,7 @@ class Members {
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
-    bool is_back = false;  // this instance was a member before
+    Duration member_before{};  // how long this instance was a member before it was lost
     uint64_t heartbeats = 0;
     bool draining = false;     // drain order; the node confirms it in its heartbeat
     bool drain_known = false;  // the drain state is known from the first heartbeat or from a drain order
@@ -60,6 +60,7 @@ class Members {
   struct Lost {
     InstanceId instance;
     std::string why;
+    Duration member{};  // how long it was one
   };
   static constexpr size_t kLostMax = 256;
 
