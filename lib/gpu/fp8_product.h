@@ -49,7 +49,8 @@ class Fp8Matmul {
   /// Memory for products of at most so many rows, columns and inner elements. Code::unsupported when the device has not
   /// chosen cuBLASLt; MC7005. The device must outlive it.
   static Result<Fp8Matmul> open(Device& device, size_t rows, size_t columns, size_t inner);
-  /// Queues a product. Code::unsupported names what cuBLASLt or the device does not multiply; nothing is queued then.
+  /// Queues a product. Code::unsupported names what cuBLASLt or the device does not multiply; y is undefined
+  /// then.
   Result<void> queue(const Fp8Product& product);
 
  private:

@@ -202,25 +202,24 @@ class LibCublasLt final : public CublasLt {
 // A library that was loaded stays: unloading it would end threads and contexts of its own at an unknown time.
 Result<void> LibCublasLt::load() {
   if (!file_.empty()) return {};
-  void* library = nullptr;
-  std::string found, tried;
+  std::string tried, unfit;
   for (const std::string& file : files_) {
     tried += (tried.empty() ? "" : ", ") + file;
-    library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) continue;
-    found = file;
-    break;
+    LtFunctions functions{};
+    const char* missing = resolve_cublaslt(library, functions);
+    if (missing == nullptr && functions.version() >= kCublasLtVersionMin) {
+      f_ = functions;
+      file_ = file;
+      return {};
+    }
+    unfit = missing != nullptr ? file + " has no function " + missing
+                               : file + " is cuBLASLt " + cublaslt_version_text(functions.version()) + ", at least " +
+                                     cublaslt_version_text(kCublasLtVersionMin) + " is needed";
+    dlclose(library);
   }
-  if (library == nullptr) return Error{Code::unsupported, "no cuBLASLt was found: " + tried};
-  LtFunctions functions{};
-  if (const char* missing = resolve_cublaslt(library, functions); missing != nullptr)
-    return Error{Code::unsupported, found + " has no function " + missing};
-  if (functions.version() < kCublasLtVersionMin)
-    return Error{Code::unsupported, found + " is cuBLASLt " + cublaslt_version_text(functions.version()) +
-                                        ", at least " + cublaslt_version_text(kCublasLtVersionMin) + " is needed"};
-  f_ = functions;
-  file_ = found;
-  return {};
+  return Error{Code::unsupported, unfit.empty() ? "no cuBLASLt was found: " + tried : unfit};
 }
 
 // The proposals come in the order of their estimated times.

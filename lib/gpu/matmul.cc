@@ -116,8 +116,12 @@ Result<Matmul::Plan*> Matmul::plan_of(const LtCall& call, size_t rows) {
       .workspace_bytes = workspace_.bytes(), .splits_inner = is_tuned_, .alignment = kMatrixAlignment};
   const LtStatus status = library().propose(&plan.proposal, with_rows(p, asked), bounds);
   plan.is_usable = status == LtStatus::ok;
-  if (status != LtStatus::ok && status != LtStatus::not_supported)
-    MC_CHECK(device_->check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic"));
+  if (status != LtStatus::ok && status != LtStatus::not_supported) {
+    plans_.erase(found);  // the next product asks again
+    auto checked = device_->check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
+    MC_ASSERT(!checked);
+    return checked.error();
+  }
   return &plan;
 }
 
@@ -130,7 +134,9 @@ Result<bool> Matmul::takes(Plan& plan, const LtProblem& problem) {
   if (plan.checked[rows] == kUnknown) {
     uint64_t workspace = 0;
     const LtStatus status = library().check(&workspace, problem, plan.proposal.algorithm);
-    if (status == LtStatus::rule_broken) MC_CHECK(device_->check_cublaslt(status, "cublasLtMatmulAlgoCheck"));
+    const bool refuses =
+        status == LtStatus::not_supported || status == LtStatus::invalid_value || status == LtStatus::arch_mismatch;
+    if (!refuses) MC_CHECK(device_->check_cublaslt(status, "cublasLtMatmulAlgoCheck"));
     plan.checked[rows] = status == LtStatus::ok && workspace <= workspace_.bytes() ? kTaken : kRefused;
   }
   return plan.checked[rows] == kTaken;
