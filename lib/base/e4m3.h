@@ -14,8 +14,8 @@
 // page that was written at once. They depend on its rows alone, never on how the rows arrived.
 //
 // The stored value differs from x by at most |x| / 16 + scale / 512. The scale is at most 1 / 224 of the largest value
-// of the page, unless that is below 2^-107. NaN and infinities are stored as NaN, because a finite value in their place
-// would hide a broken model.
+// of the page, unless that is below 2^-107. A value beyond 448 * 2^119 becomes that number. NaN and infinities are
+// stored as NaN, because a finite value in their place would hide a broken model.
 #pragma once
 
 #include <cstdint>

@@ -129,7 +129,8 @@ class Comparer {
       place.index = i;
       place.left = std::ldexp(value(a, dtype), scale.left);
       place.right = std::ldexp(value(b, dtype), scale.right);
-      if (!same_scale && place.left == place.right) continue;
+      const bool both_nan = std::isnan(place.left) && std::isnan(place.right);
+      if (!same_scale && (both_nan || place.left == place.right)) continue;
       note(place);
     }
   }
@@ -166,7 +167,7 @@ Result<void> same_layout(const Side& a, const Side& b) {
                         "diff-kv: " + std::string(field.name) + " is " + field.left + " in " + a.name() + " and " +
                             field.right + " in " + b.name() + ": nothing to compare",
                         "field " + std::string(field.name),
-                        "make both streams from one model with the same --dtype and --block-tokens");
+                        "make both streams from one model with the same --dtype, --kv-dtype and --block-tokens");
   return {};
 }
 

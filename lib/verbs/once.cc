@@ -269,7 +269,7 @@ Result<void> write_npy(const std::string& path, std::span<const float> values, s
 }
 
 constexpr const char* kForeignNext =
-    "use the -m, --dtype and --block-tokens it was written with; mc-cache inspect prints them";
+    "use the -m, --dtype, --kv-dtype and --block-tokens it was written with; mc-cache inspect prints them";
 
 Error layout_error(const kv::Namespace& ours, const kv::Namespace& theirs) {
   const auto differences = kv::differences(ours, theirs);
