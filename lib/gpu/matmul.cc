@@ -59,8 +59,8 @@ std::string matmul_text(const Device& device) {
   const Matmul* matmul = device.matmul();
   if (matmul == nullptr) return "own: " + device.matmul_reason();
   const Matmul::Report& report = matmul->report();
-  return report.library + (report.workspace_bytes > 0 ? ", workspace " + human_bytes(report.workspace_bytes)
-                                                      : ", without a workspace, for which the device has no memory");
+  return report.name + (report.workspace_bytes > 0 ? ", workspace " + human_bytes(report.workspace_bytes)
+                                                   : ", without a workspace, for which the device has no memory");
 }
 
 size_t Matmul::workspace_most(int capability) {
@@ -85,7 +85,7 @@ Result<Matmul> Matmul::open(Device& device, bool is_tuned) {
   if (const LtStatus status = library.create(); status != LtStatus::ok)
     return Error{Code::unsupported, library.file() + ": cublasLtCreate: " + std::string(name_of(status))};
   Matmul out(device, is_tuned);
-  out.report_.library = "cuBLASLt " + cublaslt_version_text(library.version());
+  out.report_.name = "cuBLASLt " + cublaslt_version_text(library.version());
   auto workspace = DeviceBuffer::make(device, workspace_most(device.capability()), "workspace of cuBLASLt");
   if (!workspace && workspace.error().code != Code::no_space) return std::move(workspace).error();
   if (workspace) out.workspace_ = *std::move(workspace);

@@ -70,7 +70,7 @@ class Matmul {
   Result<bool> queue(LtCall call, size_t rows);
 
   struct Report {
-    std::string library;         // "cuBLASLt 13.1.0"
+    std::string name;            // "cuBLASLt 13.1.0"
     size_t workspace_bytes = 0;  // 0: the device had no memory for one
     uint64_t asked = 0;          // times that the heuristic was asked
     uint64_t queued = 0;         // products
