@@ -145,12 +145,10 @@ Error Client::Loop::no_connection() const {
 
 void Client::Loop::arm_timer() {
   const TimePoint next = tasks.empty() ? kNever : tasks.begin()->first;
-  if (next == timer_at) return;
+  // A timer that is due earlier sets itself again when it fires. So a call that ends before its deadline, as most do,
+  // costs no system call here.
+  if (next >= timer_at) return;
   timer_at = next;
-  if (next == kNever) {
-    timer.cancel();
-    return;
-  }
   timer.expires_at(next);
   timer.async_wait([this](error_code stopped) {
     if (stopped) return;
