@@ -65,6 +65,7 @@ struct Request {
   AnswerTokens answer;
   Attempt attempt;
   uint32_t failures = 0;
+  bool met_damage = false;             // bytes that an attempt read or reused failed their checksum
   bool reuse_nothing = false;          // see wire::RequestSpec
   bool may_inline = true;              // false: a decode node that was to compute the prompt itself did not
   bool was_refused = false;            // by a decode node, for the bound of TBT; a second refusal rejects it

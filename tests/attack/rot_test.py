@@ -139,8 +139,10 @@ class RotInPipelines(unittest.TestCase):
                 self.assertEqual(cached(answer), 0)
                 self.assertEqual(answer["mc"]["miss_reason"], "checksum", answer["mc"])
                 c.wait_quiet()
-                self.assertEqual(c.metric("p0", "mc_checksum_failures_total"), before + 6)
-                self.assertEqual(cached(c.complete(ids=ids, max_tokens=2)), 384)  # it was made again
+                # On a busy host the decode node may read the bad blocks in every attempt before the stage has checked
+                # its own. The last attempt reuses none then, and they leave the cache after the answer.
+                until(lambda: c.metric("p0", "mc_checksum_failures_total") == before + 6, 60, "six failed checksums")
+                until(lambda: cached(c.complete(ids=ids, max_tokens=2)) == 384, 60, "the blocks were made again")
 
 
 if __name__ == "__main__":

@@ -79,20 +79,29 @@ TEST_CASE("node/conductor: cached tokens count once for each request, however ma
 }
 
 TEST_CASE("node/conductor: the last attempt of a request whose blocks were damaged reuses none") {
-  for (const std::string code : {"corrupt", "io"}) {
-    CAPTURE(code);
+  struct Case {
+    std::string stage, first, later;  // where attempts fail; why the first does, and why the others do
+    bool reuses;
+  };
+  for (const Case& c : {Case{"prefill", "corrupt", "corrupt", false}, Case{"transfer", "corrupt", "corrupt", false},
+                        Case{"transfer", "corrupt", "io", false}, Case{"prefill", "io", "io", true},
+                        Case{"transfer", "io", "io", true}}) {
+    CAPTURE(c.stage);
+    CAPTURE(c.later);
     Bench b;
     start(b);
     auto starts = Bench::sent<wire::PrefillStart>(b.submit("r"), "p0");
     for (uint32_t attempt = 1; attempt < Bench::options().attempts_max; ++attempt) {
       REQUIRE(starts.size() == 1);
       CHECK_FALSE(starts[0].spec.reuse_nothing);
-      starts = Bench::sent<wire::PrefillStart>(
-          b.give(Received{"p0", instance(1), wire::Failed{"r", attempt, "prefill", code, "", true}}), "p0");
+      const wire::Failed failed{"r", attempt, c.stage, attempt == 1 ? c.first : c.later, "", true};
+      const Received event = c.stage == "prefill" ? Received{"p0", instance(1), failed}  // the decode node reads
+                                                  : Received{"d0", instance(2), failed};
+      starts = Bench::sent<wire::PrefillStart>(b.give(event), "p0");
     }
     REQUIRE(starts.size() == 1);
     CHECK(starts[0].spec.attempt == Bench::options().attempts_max);
-    CHECK(starts[0].spec.reuse_nothing == (code == "corrupt"));
+    CHECK(starts[0].spec.reuse_nothing == !c.reuses);
     CHECK_FALSE(starts[0].spec.no_cache);  // the client may have wanted them, and the blocks are kept
   }
 }
