@@ -554,7 +554,7 @@ void Conductor::on_failed(const Received& event, const wire::Failed& message, Ti
     return flights_.reject(*r, RequestStage::accept,
                            {Reason::predicted_slo_miss, miss.text() + " on " + a.decode, miss}, now, out);
   }
-  r->met_damage |= failure.cause == Reason::corrupt;
+  if (failure.cause == Reason::corrupt) r->damage = Damage::met;
   Refusal why{reason_of(failure), message.message};
   if (failure.retryable && failure.cause != Reason::too_long)
     return retry(*r, failure.stage, std::move(why), avoid, now, out);
@@ -590,7 +590,7 @@ void Conductor::retry(Request& r, RequestStage stage, Refusal why, const NodeId&
   r.answer.restart();
   if (++r.failures >= options_.attempts_max) return flights_.fail(r, stage, std::move(why), now, out);
   // Every node may have a damaged copy of the prefix, of which an attempt finds one. The last attempt computes it all.
-  if (r.met_damage && r.failures + 1 == options_.attempts_max) r.reuse_nothing = true;
+  if (r.damage == Damage::met && r.failures + 1 == options_.attempts_max) r.damage = Damage::avoided;
   ++flights_.stats().retried;
   out.push_back(
       RequestRetried{r.submit.req, {r.attempt.prefill, r.attempt.decode, stage, why.reason}, std::move(why.message)});

@@ -51,7 +51,7 @@ wire::RequestSpec Request::spec(double tbt_slo_s, TimePoint now) const {
   out.deadline_ms = static_cast<uint64_t>(std::max<int64_t>(1, (deadline - now) / 1ms));
   out.tbt_slo_ms = 1e3 * tbt_slo_s;
   out.no_cache = submit.no_cache;
-  out.reuse_nothing = reuse_nothing;
+  out.reuse_nothing = damage == Damage::avoided;
   if (answer.empty()) out.prompt_logprobs = submit.prompt_logprobs;  // otherwise the client has received them
   return out;
 }

@@ -51,6 +51,13 @@ struct Attempt {
   bool is_inlined() const { return number > 0 && prefill_instance == decode_instance; }
 };
 
+/// Whether bytes of cached blocks failed their checksum in an attempt of a request.
+enum class Damage : uint8_t {
+  none,
+  met,      // in an attempt that has failed
+  avoided,  // this attempt reuses nothing, see wire::RequestSpec
+};
+
 struct Request {
   Submit submit;
   uint32_t tenant = 0;
@@ -65,8 +72,7 @@ struct Request {
   AnswerTokens answer;
   Attempt attempt;
   uint32_t failures = 0;
-  bool met_damage = false;             // bytes that an attempt read or reused failed their checksum
-  bool reuse_nothing = false;          // see wire::RequestSpec
+  Damage damage = Damage::none;
   bool may_inline = true;              // false: a decode node that was to compute the prompt itself did not
   bool was_refused = false;            // by a decode node, for the bound of TBT; a second refusal rejects it
   NodeId avoid;                        // node of the last failure
@@ -76,7 +82,7 @@ struct Request {
   bool is_placed() const { return attempt.booking.placed; }
   /// Number of tokens of the prompt and the answer so far.
   uint32_t tokens() const { return static_cast<uint32_t>(submit.ids.size() + answer.size()); }
-  bool may_reuse() const { return submit.may_reuse() && !reuse_nothing; }
+  bool may_reuse() const { return submit.may_reuse() && damage != Damage::avoided; }
   RequestStage stage() const;
   sched::Part pair() const { return {attempt.prefill, attempt.decode}; }
   /// The description of the request for the nodes of the next attempt. Its deadline is counted from `now`.
