@@ -6,6 +6,7 @@
 // once. The memory is free when the last pin is gone.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/assert.h"
 #include "xfer/xfer.h"
 
 namespace mc::xfer {
@@ -41,6 +43,24 @@ Denial judge(const BufferInfo* buffer, Op op, uint64_t offset, uint64_t length, 
 bool reachable(const BufferInfo& buffer, const InstanceId& peer);
 
 class Access {
+ private:
+  /// The mutex protects the entry, except for the two atomics and for what never changes: its id and its memory. A pin
+  /// without the mutex counts itself first and looks at `revoked` then. Revoking sets `revoked` first, and remove()
+  /// looks at the pins then. In the one order of these four operations the pin is refused, or remove() waits for it.
+  struct Entry {
+    BufferInfo info;
+    std::span<std::byte> memory;
+    int fd = -1;
+    std::atomic<uint64_t> pins{0};
+    std::atomic<bool> revoked{false};  // refuses pins
+    bool hidden = false;               // not offered yet
+
+    bool holds(std::span<const std::byte> part) const {
+      return part.data() >= memory.data() &&
+             inside(static_cast<uint64_t>(part.data() - memory.data()), part.size(), memory.size());
+    }
+  };
+
  public:
   /// `fd` is the memfd of a shared buffer, else -1. It is borrowed until the buffer is unregistered.
   /// `hidden`: range and name are taken, but the buffer cannot be used before show().
@@ -67,6 +87,31 @@ class Access {
   /// requests.size().
   size_t pin_local(std::span<const Request> requests, std::vector<BufferId>& pins);
 
+  /// A buffer that one thread pins again and again. Pinning it takes no lock as long as it is live. The object may
+  /// outlive the buffer.
+  struct Known {
+    std::shared_ptr<Entry> entry;  // shared with the table, because unregistering removes it there
+    BufferId buffer() const { return BufferId{entry->info.id}; }
+  };
+  /// Pins the live buffer that contains the memory. `known` is the buffer of an earlier call and becomes the pinned
+  /// one. False: no live buffer contains the memory.
+  bool pin(std::span<const std::byte> memory, Known& known) {
+    if (known.entry && known.entry->holds(memory)) {
+      known.entry->pins.fetch_add(1);  // sequentially consistent, with the next line: see Entry
+      if (!known.entry->revoked.load()) return true;
+      unpin(known);
+    }
+    return find_and_pin(memory, known);
+  }
+  /// Removes the pin of pin().
+  void unpin(const Known& known) {
+    // sequentially consistent, both: remove() has seen the pin gone, or this thread sees that the buffer is revoked
+    const uint64_t before = known.entry->pins.fetch_sub(1);
+    MC_ASSERT(before > 0);
+    if (before == 1 && known.entry->revoked.load()) [[unlikely]]
+      tell_unpinned();
+  }
+
   struct Shared {
     BufferInfo info;
     int fd = -1;
@@ -82,18 +127,14 @@ class Access {
   uint64_t pin_count() const;
 
  private:
-  struct Entry {
-    BufferInfo info;
-    std::span<std::byte> memory;
-    int fd = -1;
-    uint64_t pins = 0;
-    bool revoked = false;  // refuses pins
-    bool hidden = false;   // not offered yet
-  };
+  using Entries = std::map<uint32_t, std::shared_ptr<Entry>>;  // shared with Known
+  bool find_and_pin(std::span<const std::byte> memory, Known& known);
+  void tell_unpinned();
   void unpin_locked(uint32_t id);
+  Entries::iterator find_locked(std::span<const std::byte> memory);
   mutable std::mutex mutex_;
   std::condition_variable unpinned_;
-  std::map<uint32_t, Entry> entries_;
+  Entries entries_;
   uint32_t last_id_ = 0;
   uint32_t version_ = 1;
 };

@@ -2,6 +2,9 @@
 #include "xfer/access.h"
 
 #include <array>
+#include <atomic>
+#include <thread>
+#include <vector>
 
 #include "test.h"
 
@@ -13,6 +16,11 @@ using namespace mc::xfer;
 namespace {
 
 constexpr uint64_t kLength = 4096;
+constexpr Duration kLong = 60s;  // only a hang reaches it
+
+TimePoint now() {
+  return SystemClock::instance().now();
+}
 
 InstanceId instance(uint8_t number) {
   InstanceId id{};
@@ -81,6 +89,36 @@ TEST_CASE("xfer/access: a grant says what the rule says and pins what it allows"
   access.revoke(*id);
   CHECK(access.grant(Op::read, key, 0, 1, {}).code == Code::not_found);
   CHECK(access.grant(Op::read, key + 1, 0, 1, {}).code == Code::invalid);
+}
+
+TEST_CASE("xfer/access: no pin holds a buffer that is unregistered, whoever pins it meanwhile") {
+  constexpr size_t kBytes = 4096;
+  std::vector<std::byte> memory(kBytes);
+  Access access;
+  std::atomic<bool> there{false}, stop{false};
+  std::atomic<uint64_t> pinned{0}, wrong{0};
+  std::thread user([&] {
+    Access::Known known;
+    while (!stop) {
+      if (!access.pin(std::span(memory).subspan(64, 64), known)) continue;
+      if (!there) ++wrong;
+      ++pinned;
+      access.unpin(known);
+    }
+  });
+  const TimePoint end = now() + kLong;
+  for (int round = 0; round < 200; ++round) {
+    there = true;
+    auto id = access.add(memory, {.name = "memory"}, -1);
+    REQUIRE_OK(id);
+    const uint64_t before = pinned;
+    while (pinned < before + 10 && now() < end) std::this_thread::yield();
+    REQUIRE(access.remove(*id, now() + kLong, [&] { there = false; }).has_value());
+    CHECK(access.pin_count() == 0);
+  }
+  stop = true;
+  user.join();
+  CHECK(wrong == 0);
 }
 
 }  // namespace access_test
