@@ -22,13 +22,22 @@ std::unique_ptr<OpenBatch> BatchTable::make() {
   return spare != nullptr ? std::unique_ptr<OpenBatch>(spare) : std::make_unique<OpenBatch>();
 }
 
-BatchId BatchTable::reserve() {
+bool BatchTable::enter() {
   if (open_.fetch_add(1, std::memory_order_relaxed) >= most_) {  // a count alone: the mutex publishes the batches
     open_.fetch_sub(1, std::memory_order_relaxed);
-    return BatchId::none;
+    return false;
   }
   tally_.add(Count::batches_open);
-  return BatchId{last_.fetch_add(1, std::memory_order_relaxed) + 1};
+  return true;
+}
+
+void BatchTable::leave() {
+  open_.fetch_sub(1, std::memory_order_relaxed);  // a count alone
+  tally_.sub(Count::batches_open);
+}
+
+BatchId BatchTable::reserve() {
+  return enter() ? BatchId{last_.fetch_add(1, std::memory_order_relaxed) + 1} : BatchId::none;
 }
 
 void BatchTable::keep(std::unique_ptr<OpenBatch> batch) {
@@ -110,8 +119,7 @@ Result<void> BatchTable::close(BatchId id, TimePoint deadline) {
     if (spare_.compare_exchange_strong(none, closed.get(), std::memory_order_release, std::memory_order_relaxed))
       (void)closed.release();
   }
-  open_.fetch_sub(1, std::memory_order_relaxed);
-  tally_.sub(Count::batches_open);
+  leave();
   return {};
 }
 

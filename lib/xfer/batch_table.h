@@ -27,6 +27,10 @@ class BatchTable {
   std::unique_ptr<OpenBatch> make();
   /// Reserves the number of a batch for keep(). BatchId::none: `most` batches are open.
   BatchId reserve();
+  /// Counts a batch as open. False: `most` batches are.
+  bool enter();
+  /// A batch that enter() counted is closed, or was never open.
+  void leave();
   /// Stores a batch whose id was reserved. From now on callers may use the id.
   void keep(std::unique_ptr<OpenBatch> batch);
   /// Stores a batch that is done and released already. Returns its event.

@@ -25,7 +25,7 @@ void CommandQueue::push(Command command) {
 
 bool CommandQueue::take(std::vector<Command>& out) {
   out.clear();
-  if (!any_.load(std::memory_order_relaxed)) return false;  // a hint
+  if (!any_hint()) return false;
   std::lock_guard lock(mutex_);
   any_.store(false, std::memory_order_relaxed);  // a hint
   out.swap(commands_);

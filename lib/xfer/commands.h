@@ -34,6 +34,8 @@ class CommandQueue {
 
   /// Adds a command. Wakes the engine's thread if it sleeps.
   void push(Command command);
+  /// Whether commands wait: a hint, read without the mutex.
+  bool any_hint() const { return any_.load(std::memory_order_relaxed); }
   /// Replaces `out` by the waiting commands. False: there are none. A command that another thread is pushing right now
   /// may be missed; that push wakes the engine's thread if it sleeps.
   bool take(std::vector<Command>& out);

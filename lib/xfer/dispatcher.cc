@@ -13,10 +13,6 @@ bool is_final(Code code) {
   return code == Code::invalid || code == Code::not_found || code == Code::unsupported || code == Code::cancelled;
 }
 
-Count count_of(TransferClass which) {
-  return which == TransferClass::urgent ? Count::urgent_bytes : Count::bulk_bytes;
-}
-
 }  // namespace
 
 bool Dispatcher::pump(Peer& peer) {
@@ -108,7 +104,7 @@ void Dispatcher::finished(uint32_t index, uint32_t crc) {
   state.done += slice.bytes;
   MC_ASSERT_LE(state.done, state.cut);
   MC_ASSERT_LE(state.cut, total);
-  parts_.tally.add(count_of(request.transfer_class), slice.bytes);
+  parts_.tally.add(bytes_of(request.transfer_class), slice.bytes);
   result.bytes = state.done;
   const bool checked = request.op == Op::read && request.crc32c.has_value();
   if (checked) state.crc ^= crc32c_shift(crc, total - slice.at - slice.bytes);
@@ -157,65 +153,6 @@ void Dispatcher::endpoint_died(EndpointId id, Code code, const std::string& text
     else if (slice.state == SliceRecord::State::posted)
       failed(i, is_final(code) ? Code::peer_lost : code, text, false);
   }
-}
-
-bool Dispatcher::post_alone(OpenBatch& batch) {
-  const Request& request = batch.requests[0];
-  const uint64_t bytes = request.local.size();
-  if (batch.requests.size() != 1 || bytes == 0 || bytes > parts_.options.slice_bytes_min) return false;
-  if (request.immediate || !parts_.reports.empty()) return false;
-  Peer* peer = parts_.peers.find(request.peer);
-  if (peer == nullptr || peer->gone || !peer->descriptor) return false;
-  const BufferInfo* buffer = peer->descriptor->find(request.buffer);
-  if (judge(buffer, request.op, request.offset, bytes, parts_.services.instance) != Denial::none) return false;
-  size_t route = 0;
-  while (route < peer->routes.size() &&
-         (peer->routes[route].up.empty() || !parts_.transports.entry(route).covers(*buffer)))
-    ++route;
-  if (route == peer->routes.size() || !peer->routes[route].queue.idle()) return false;  // requests that wait go first
-  const Lanes::Lane lane = parts_.lanes.emptiest(peer->routes[route].up);
-  if (lane.state == nullptr) return false;
-  const uint32_t index = parts_.slices.make(batch, 0, 0, static_cast<uint32_t>(bytes));
-  const Slice slice = slice_of(index, peer->descriptor->version);
-  if (parts_.transports[route].post(lane.endpoint, lane.index, {&slice, 1}, parts_.reports) == 0) {
-    parts_.slices.release(index);
-    return false;
-  }
-  parts_.slices.posted(index, lane.endpoint, lane.index);
-  Lanes::enter(*lane.state, bytes);
-  batch.states[0].cut = bytes;
-  alone_ = {.index = index, .slice = slice.id, .route = route};
-  parts_.tally.add(Count::batches_submitted);
-  parts_.tally.add(Count::slices_posted);
-  parts_.tally.add(parts_.transports.row(route), Flow::slices, 1);
-  return true;
-}
-
-TimePoint Dispatcher::look_alone() {
-  return parts_.transports[alone_.route].look(parts_.reports);
-}
-
-bool Dispatcher::finish_alone(OpenBatch& batch) {
-  Reports& reports = parts_.reports;
-  if (reports.done.size() != 1 || !reports.events.empty() || reports.room) return false;
-  const SliceDone& done = reports.done[0];
-  const Request& request = batch.requests[0];
-  if (done.slice != alone_.slice || done.code != Code::ok) return false;
-  if (request.op == Op::read && request.crc32c && done.crc32c != *request.crc32c) return false;
-  RequestResult& result = batch.results[0];
-  result.bytes = batch.states[0].done = request.local.size();
-  result.crc32c = done.crc32c;
-  reports.done.clear();
-  parts_.lanes.leave(parts_.slices[alone_.index]);
-  parts_.tally.add(count_of(request.transfer_class), result.bytes);
-  parts_.slices.release(alone_.index);
-  MC_ASSERT(batch.slices == 0 && batch.quarantined == 0);
-  batch.states[0].finished = true;
-  batch.unfinished = 0;
-  parts_.access.unpin(batch.pins);
-  batch.pins.clear();
-  if (auto event = parts_.batches.report(batch, true)) parts_.events.push(std::move(*event));
-  return true;
 }
 
 }  // namespace mc::xfer

@@ -20,15 +20,6 @@ class Dispatcher {
   /// Ends or retries every slice of an endpoint that is lost (contract of EndpointEvent::Kind::lost).
   void endpoint_died(EndpointId endpoint, Code code, const std::string& text);
 
-  /// Posts a batch of one small request at once, without queue and timer. The peer must be up with nothing waiting for
-  /// it. False: a condition fails, and nothing was done.
-  bool post_alone(OpenBatch& batch);
-  /// Polls the transport of the batch that was posted alone. See Transport::look().
-  TimePoint look_alone();
-  /// Ends the batch of post_alone() when its slice is done without an error and nothing else has happened. False: the
-  /// batch must be handled like any other.
-  bool finish_alone(OpenBatch& batch);
-
  private:
   static constexpr size_t kPostMax = 256;                       // slices offered to a lane in one call
   static constexpr uint64_t kPostBytesMax = uint64_t{1} << 20;  // bytes before the next lane gets its turn
@@ -44,11 +35,6 @@ class Dispatcher {
   Router& router_;
   std::vector<uint32_t> offered_;  // slices that offer() offered to the lane
   std::vector<Slice> offers_;      // scratch memory of offer()
-  struct Alone {
-    uint32_t index = 0;
-    uint64_t slice = 0;
-    size_t route = 0;
-  } alone_;  // state of the latest post_alone()
 };
 
 }  // namespace mc::xfer

@@ -49,16 +49,10 @@ Result<std::string> resolve(const std::string& scheme, const std::string& uri) {
   return scheme + "://" + place.text();
 }
 
-Result<void> check_requests(std::span<const Request> requests, TimePoint deadline) {
-  if (requests.empty() || requests.size() > kBatchRequestsMax)
-    return Error{Code::invalid, "xfer: a batch has 1 to " + std::to_string(kBatchRequestsMax) + " requests, not " +
-                                    std::to_string(requests.size())};
-  if (deadline == kNever) return Error{Code::invalid, "xfer: a batch needs a deadline"};
-  for (size_t i = 0; i < requests.size(); ++i)
-    if (requests[i].immediate && (requests[i].op != Op::write || requests[i].local.empty()))
-      return Error{Code::invalid, "xfer: request " + std::to_string(i) +
-                                      ": an immediate travels with a write of at least one byte; notify() needs none"};
-  return {};
+/// Whether SmallPath may take the batch.
+bool is_small(std::span<const Request> requests, const Options& options) {
+  return requests.size() == 1 && !requests[0].local.empty() && requests[0].local.size() <= options.slice_bytes_min &&
+         !requests[0].immediate;
 }
 
 }  // namespace
@@ -161,55 +155,28 @@ std::string Engine::transport(PeerId peer) const {
 }
 
 Result<BatchId> Engine::submit(std::span<const Request> requests, TimePoint deadline, uint64_t cookie) {
-  MC_CHECK(check_requests(requests, deadline));
-  auto batch = core_->batches.make();
-  batch->cookie = cookie;
-  batch->deadline = deadline;
-  batch->requests.assign(requests.begin(), requests.end());
-  batch->states.resize(requests.size());
-  batch->results.resize(requests.size());
-  batch->unfinished = requests.size();
-  batch->pins.reserve(requests.size());
-  if (const size_t i = core_->access.pin_local(requests, batch->pins); i < requests.size())
-    return Error{Code::invalid, "xfer: request " + std::to_string(i) + ": its " +
-                                    std::to_string(requests[i].local.size()) +
-                                    " local bytes are not inside one registered buffer"};
-  const BatchId id = core_->batches.reserve();
-  if (id == BatchId::none) {
-    core_->access.unpin(batch->pins);
-    return Error{Code::busy,
-                 "xfer: " + std::to_string(core_->options.batches_max) + " batches are open (batches_max): close some"};
-  }
-  batch->id = id;
-  OpenBatch& open = *batch;
-  std::vector<PeerDirectory::Place> places;
-  const auto row = core_->places_of(open, places);
-  if (!row) {
-    core_->batches.keep(std::move(batch));
-    core_->turns.submit(open);
-    return id;
-  }
-  copy_locally(open, places, *row, core_->tally);
-  core_->access.unpin(open.pins);
-  open.pins.clear();
-  core_->events.push(core_->batches.keep_done(std::move(batch)));
-  return id;
+  if (is_small(requests, core_->options) && deadline != kNever)
+    if (const BatchId id = core_->turns.submit_small(requests[0], deadline, cookie); id != BatchId::none) return id;
+  return core_->submit(requests, deadline, cookie);
 }
 
 std::span<const RequestResult> Engine::results(BatchId batch) const {
+  if (SmallTable::is_small(batch))
+    if (const auto results = core_->small.results(batch); !results.empty()) return results;
   return core_->batches.results(batch);
 }
 
 void Engine::cancel(BatchId batch) {
+  if (SmallTable::is_small(batch)) core_->turns.join_small();
   if (core_->batches.cancel(batch)) core_->commands.push({.kind = Command::Kind::cancel, .batch_id = batch});
 }
 
 Result<void> Engine::close(BatchId batch) {
-  return core_->batches.close(batch, TimePoint{});
+  return core_->close(batch, TimePoint{});
 }
 
 Result<void> Engine::close(BatchId batch, TimePoint deadline) {
-  return core_->batches.close(batch, deadline);
+  return core_->close(batch, deadline);
 }
 
 Code Engine::notify(PeerId peer, std::span<const std::byte> bytes) {

@@ -21,6 +21,8 @@ class EventQueue {
 
   /// Adds an event. Signals the descriptor only while a thread watches it, because the system call is the largest cost.
   void push(Event&& event);
+  /// Adds the batch_done of a small batch that went well, and nothing but its id and cookie.
+  void push_done(BatchId batch, uint64_t cookie);
   /// Appends up to `max` events to `out` and returns their number. Waits for one until the deadline. `made_room`: the
   /// queue was full and no longer is.
   size_t poll(std::vector<Event>& out, TimePoint deadline, size_t max, bool& made_room);
@@ -31,12 +33,21 @@ class EventQueue {
   bool full_hint() const { return size_hint() >= most_; }
 
  private:
+  struct Done {
+    BatchId batch = BatchId::none;
+    uint64_t cookie = 0;
+    uint64_t after = 0;  // number of events that were pushed before it
+  };
   size_t take(std::vector<Event>& out, size_t max, bool drained, bool& made_room);
+  bool pushed();
+  size_t size() const { return events_.size() + done_.size(); }
 
   const size_t most_;
   EventFd fd_;
   std::mutex mutex_;
   Fifo<Event> events_;
+  Fifo<Done> done_;         // small batches; an Event is ten times as large
+  uint64_t taken_ = 0;      // number of `events_` that were taken
   bool watched_ = false;    // the descriptor was given out
   bool polled_ = false;     // a poll() sleeps on the descriptor
   bool signalled_ = false;  // the descriptor is readable

@@ -43,6 +43,7 @@ Lanes::Lane Lanes::emptiest(std::span<const EndpointId> endpoints) {
       LaneState& lane = endpoint.lanes[i];
       if (lane.full_round == round_ || lane.passed == pass_) continue;
       if (best.state == nullptr || lane.bytes < best.state->bytes) best = {&lane, id, static_cast<int>(i)};
+      if (lane.bytes == 0) return best;
     }
   }
   return best;
@@ -51,9 +52,12 @@ Lanes::Lane Lanes::emptiest(std::span<const EndpointId> endpoints) {
 void Lanes::leave(const SliceRecord& slice) {
   EndpointState* endpoint = find(slice.endpoint);
   if (endpoint == nullptr) return;
-  LaneState& lane = endpoint->lanes[static_cast<size_t>(slice.lane)];
-  MC_ASSERT_LE(slice.bytes, lane.bytes);
-  lane.bytes -= slice.bytes;
+  leave(endpoint->lanes[static_cast<size_t>(slice.lane)], slice.bytes);
+}
+
+void Lanes::leave(LaneState& lane, uint64_t bytes) {
+  MC_ASSERT_LE(bytes, lane.bytes);
+  lane.bytes -= bytes;
   room();
 }
 

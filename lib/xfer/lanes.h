@@ -41,6 +41,10 @@ class Lanes {
   };
   /// The lane with the fewest bytes in flight among those that may have room and were not passed.
   Lane emptiest(std::span<const EndpointId> endpoints);
+  /// Whether nothing is in flight on the lane, and it may have room and was not passed.
+  bool idle(const LaneState& lane) const {
+    return lane.bytes == 0 && lane.full_round != round_ && lane.passed != pass_;
+  }
   /// Begins a new pass over the lanes of a route, in which no lane counts as passed.
   void new_pass() { ++pass_; }
   void pass(LaneState& lane) const { lane.passed = pass_; }
@@ -51,6 +55,7 @@ class Lanes {
   static void enter(LaneState& lane, uint64_t bytes) { lane.bytes += bytes; }
   /// The slice is no longer in flight on its lane.
   void leave(const SliceRecord& slice);
+  void leave(LaneState& lane, uint64_t bytes);
 
  private:
   std::map<EndpointId, EndpointState> endpoints_;

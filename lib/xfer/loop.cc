@@ -13,28 +13,16 @@ void EngineLoop::submit(OpenBatch& batch) {
   for (uint32_t i = 0; i < batch.requests.size(); ++i) router_.assign(batch, i);
 }
 
-// Nothing is queued and no timer is set. A slice that has completed by then is reported without a round (always with
-// soft-RoCE, whose post carries the bytes). A batch that is not done joins the others, with its deadline, before
-// another thread has the turn. Its deadline is not checked before that, which saves a reading of the clock.
-//
-// Code that runs beside the verbs costs twice: its own time, and the cache lines that it evicts. A dozen allocations
-// between two posts made each post a tenth slower in the emulated machine.
-EngineLoop::Begun EngineLoop::begin(OpenBatch& batch, TimePoint& until) {
-  if (!dispatcher_.post_alone(batch)) return Begun::no;
-  until = dispatcher_.look_alone();
-  if (dispatcher_.finish_alone(batch)) return until == TimePoint::min() ? Begun::yes : Begun::over;
-  running_.add(batch);
-  return Begun::yes;
-}
-
 bool EngineLoop::take_commands() {
   if (!commands_.take(taken_)) return false;
+  (void)small_.join();
   for (Command& command : taken_) handle(command);
   taken_.clear();
   return true;
 }
 
 void EngineLoop::handle(Command& command) {
+  small_.forget();
   switch (command.kind) {
     case Command::Kind::submit: return submit(*command.batch);
     case Command::Kind::cancel: return running_.cancel(command.batch_id);
@@ -55,6 +43,7 @@ void EngineLoop::handle(Command& command) {
 }
 
 void EngineLoop::ready(std::span<const Poller::Ready> ready) {
+  (void)small_.join();
   if (!ready.empty()) parts_.lanes.room();
   for (const auto& [token, events] : ready) {
     if (token == Poller::kWakeToken)
@@ -65,6 +54,7 @@ void EngineLoop::ready(std::span<const Poller::Ready> ready) {
 }
 
 TimePoint EngineLoop::round(TimePoint& now) {
+  (void)small_.join();
   handle_reports();
   bool more = false;
   turns_.assign(parts_.peers.busy().begin(), parts_.peers.busy().end());
@@ -104,6 +94,7 @@ bool EngineLoop::handle_reports() {
 }
 
 void EngineLoop::handle(EndpointEvent& event) {
+  small_.forget();
   const auto peer_of = [&](Count count, Event&& told) {
     const EndpointState* endpoint = parts_.lanes.find(event.endpoint);
     if (endpoint == nullptr) return;
@@ -133,6 +124,7 @@ void EngineLoop::pause_if_full() {
 }
 
 bool EngineLoop::doze() {
+  (void)small_.join();
   parts_.transports.doze(parts_.reports);
   return parts_.reports.empty();
 }

@@ -12,30 +12,27 @@
 #include "xfer/commands.h"
 #include "xfer/peering.h"
 #include "xfer/poller.h"
+#include "xfer/small_path.h"
 
 namespace mc::xfer {
 
 class EngineLoop {
  public:
-  EngineLoop(Options& options, Services& services, TransportSet& transports, BatchTable& batches,
+  EngineLoop(Options& options, Services& services, TransportSet& transports, BatchTable& batches, SmallTable& small,
              PeerDirectory& directory, EventQueue& events, CommandQueue& commands)
       : options_(options),
         commands_(commands),
         parts_(options, services, transports, batches, directory, events),
         running_(parts_),
+        small_(parts_, running_, small),
         router_(parts_, running_),
         dispatcher_(parts_, running_, router_),
         peering_(parts_, running_, router_, dispatcher_) {}
 
   /// Takes a batch in, like the command `submit`.
   void submit(OpenBatch& batch);
-  /// Posts a batch of one small request at once, if no other work must go first.
-  enum class Begun : uint8_t {
-    no,   // nothing was done; submit() must follow
-    yes,  // the batch is posted or done, and round() must run now
-    over  // the batch is done and perhaps closed already; round() must run at `until`
-  };
-  Begun begin(OpenBatch& batch, TimePoint& until);
+  /// The way of small batches. A batch that flies there joins the others in the next call of any other method.
+  SmallPath& small() { return small_; }
   /// True when there were commands.
   bool take_commands();
   void ready(std::span<const Poller::Ready> ready);
@@ -56,6 +53,7 @@ class EngineLoop {
   CommandQueue& commands_;
   LoopParts parts_;
   RunningBatches running_;
+  SmallPath small_;
   Router router_;
   Dispatcher dispatcher_;
   Peering peering_;

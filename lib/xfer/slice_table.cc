@@ -1,14 +1,14 @@
 #include "xfer/slice_table.h"
 
+#include <utility>
+
 #include "base/assert.h"
 
 namespace mc::xfer {
 
 using State = SliceRecord::State;
 
-uint32_t SliceTable::make(OpenBatch& batch, uint32_t request, uint64_t at, uint32_t bytes) {
-  MC_ASSERT_LT(request, batch.requests.size());
-  MC_ASSERT_LE(at + bytes, batch.requests[request].local.size());
+uint32_t SliceTable::take_index() {
   if (free_.empty()) {
     slices_.emplace_back();
     free_.push_back(static_cast<uint32_t>(slices_.size() - 1));
@@ -16,6 +16,26 @@ uint32_t SliceTable::make(OpenBatch& batch, uint32_t request, uint64_t at, uint3
   const uint32_t index = free_.back();
   free_.pop_back();
   MC_ASSERT(slices_[index].state == State::free);
+  return index;
+}
+
+void SliceTable::adopt(OpenBatch& batch, uint64_t number, EndpointId endpoint, int lane) {
+  MC_ASSERT(lent_ != kNoIndex && id(lent_) == number);
+  MC_ASSERT_EQ(batch.requests.size(), size_t{1});
+  const uint32_t index = std::exchange(lent_, kNoIndex);
+  slices_[index] = {.state = State::waiting,
+                    .generation = slices_[index].generation,
+                    .batch = &batch,
+                    .bytes = static_cast<uint32_t>(batch.requests[0].local.size())};
+  ++batch.slices;
+  ++batch.states[0].slices;
+  posted(index, endpoint, lane);
+}
+
+uint32_t SliceTable::make(OpenBatch& batch, uint32_t request, uint64_t at, uint32_t bytes) {
+  MC_ASSERT_LT(request, batch.requests.size());
+  MC_ASSERT_LE(at + bytes, batch.requests[request].local.size());
+  const uint32_t index = take_index();
   const uint32_t generation = slices_[index].generation + 1;
   slices_[index] = {
       .state = State::waiting, .generation = generation, .batch = &batch, .request = request, .at = at, .bytes = bytes};

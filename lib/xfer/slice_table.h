@@ -45,21 +45,34 @@ class SliceTable {
   void quarantine(uint32_t index);
   /// Ends the slice.
   void release(uint32_t index);
+  /// A number for the slice of a small batch, which is not in the table. It ends that of the previous call, except
+  /// after adopt().
+  uint64_t lend() {
+    if (lent_ == kNoIndex) [[unlikely]]
+      lent_ = take_index();
+    return static_cast<uint64_t>(++slices_[lent_].generation) << 32 | lent_;
+  }
+  /// Adds the slice with the number of lend() to the table. It carries the only request of the batch and is posted.
+  void adopt(OpenBatch& batch, uint64_t id, EndpointId endpoint, int lane);
 
   SliceRecord& operator[](uint32_t index) { return slices_[index]; }
   const SliceRecord& operator[](uint32_t index) const { return slices_[index]; }
   /// One more than the largest index.
   uint32_t size() const { return static_cast<uint32_t>(slices_.size()); }
   /// Number of existing slices.
-  size_t count() const { return slices_.size() - free_.size(); }
+  size_t count() const { return slices_.size() - free_.size() - (lent_ == kNoIndex ? 0 : 1); }
   uint64_t id(uint32_t index) const { return static_cast<uint64_t>(slices_[index].generation) << 32 | index; }
   /// The slice with that number if a transport has it, else null.
   SliceRecord* find(uint64_t id, uint32_t& index);
 
  private:
+  static constexpr uint32_t kNoIndex = UINT32_MAX;
+  uint32_t take_index();
+
   Tally& tally_;
   std::vector<SliceRecord> slices_;
   std::vector<uint32_t> free_;
+  uint32_t lent_ = kNoIndex;  // index of the numbers of lend()
 };
 
 }  // namespace mc::xfer

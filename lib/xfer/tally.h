@@ -46,6 +46,10 @@ enum class Count : uint8_t {
   rdma_wakes,
   count_
 };
+/// The count of the bytes of a class.
+constexpr Count bytes_of(TransferClass which) {
+  return which == TransferClass::urgent ? Count::urgent_bytes : Count::bulk_bytes;
+}
 enum class Flow : uint8_t { read_bytes, written_bytes, served_bytes, landed_bytes, slices, count_ };
 
 class Tally {

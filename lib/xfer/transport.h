@@ -135,6 +135,24 @@ class Transport {
   /// Takes slices from the front while the lane has room, and returns their number. There is room again after the next
   /// SliceDone of that endpoint, or after Reports::room.
   virtual size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) = 0;
+  /// Posts one small slice without an immediate, on a lane for which nothing waits. False: nothing was done.
+  virtual bool post_alone(EndpointId endpoint, int lane, const Slice& slice, Reports& out) {
+    return post(endpoint, lane, {&slice, 1}, out) == 1;
+  }
+  /// True: the slice of post_alone() is done without an error, and no SliceDone follows. `crc32c`: see SliceDone.
+  /// `next`: see look(). Between post_alone() and keep_alone() the engine calls this method alone.
+  virtual bool end_alone(uint64_t slice, uint32_t& crc32c, TimePoint& next, Reports& out) {
+    next = look(out);
+    if (out.done.size() != 1 || !out.events.empty() || out.room) return false;
+    const SliceDone& done = out.done[0];
+    if (done.slice != slice || done.code != Code::ok) return false;
+    crc32c = done.crc32c;
+    out.done.clear();
+    return true;
+  }
+  /// From now on the slice of post_alone() is like any other. end_alone() may still follow, and then reports of all
+  /// slices.
+  virtual void keep_alone() {}
   /// Upper bound of a slice for that lane. A slow lane must not hold a large slice at the end of a batch.
   virtual uint64_t slice_bytes(EndpointId, int) const { return UINT64_MAX; }
   /// Number of slices with an immediate that the lane may be offered now. Others wait without blocking the queue.

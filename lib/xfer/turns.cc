@@ -92,6 +92,11 @@ void LoopTurns::wake_for(TimePoint until) {
 bool LoopTurns::drive(TimePoint& now) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, false)) return false;
+  if (loop_.small().flying()) {  // it ends within microseconds, which a round would not wait for
+    loop_.small().look();
+    now = SystemClock::instance().now();
+    return true;
+  }
   driven_ = true;
   nap_until_ = now + kNap;
   loop_.take_commands();
@@ -105,18 +110,39 @@ bool LoopTurns::drive(OpenBatch& batch) {
   std::unique_lock turn(turn_, std::defer_lock);
   if (!try_turn(turn, true)) return false;
   loop_.take_commands();
-  TimePoint now{}, until{};
-  const EngineLoop::Begun begun = loop_.begin(batch, until);
-  if (begun == EngineLoop::Begun::over) {  // the batch may be closed already, and its memory freed
-    wake_for(until);
-    return true;
-  }
-  if (begun == EngineLoop::Begun::no) loop_.submit(batch);
-  until = loop_.round(now);
-  for (int again = 0; again < 3 && until <= now; ++again) until = loop_.round(now);  // often the batch is done already
+  loop_.submit(batch);
+  finish_turn();
+  return true;
+}
+
+/// Rounds after a batch was submitted, which is often done by then.
+void LoopTurns::finish_turn() {
+  TimePoint now{};
+  TimePoint until = loop_.round(now);
+  for (int again = 0; again < 3 && until <= now; ++again) until = loop_.round(now);
   // Wakes the engine's thread for the rest of the work, unless the caller is about to poll.
   wake_for(driven_ && until <= now ? now + kNap : until);
-  return true;
+}
+
+BatchId LoopTurns::submit_small(const Request& request, TimePoint deadline, uint64_t cookie) {
+  if (spin_ <= Duration{}) return BatchId::none;
+  std::unique_lock turn(turn_, std::defer_lock);
+  // the flag is a hint; see try_turn()
+  if ((turn_wanted_.load(std::memory_order_relaxed) || !turn.try_lock()) && !try_turn(turn, true)) return BatchId::none;
+  if (commands_.any_hint()) loop_.take_commands();
+  const SmallPath::Begun begun = loop_.small().begin(request, deadline, cookie);
+  if (begun.id == BatchId::none) return BatchId::none;
+  // A batch that flies is left to a caller that polls, and after a nap to the engine's thread.
+  if (begun.until == TimePoint::min() || (loop_.small().flying() && !driven_))
+    finish_turn();
+  else
+    wake_for(begun.until);
+  return begun.id;
+}
+
+void LoopTurns::join_small() {
+  std::lock_guard turn(turn_);
+  if (loop_.small().join()) commands_.wake();  // for its deadline
 }
 
 void LoopTurns::submit(OpenBatch& batch) {

@@ -32,6 +32,11 @@ class LoopTurns {
   void start();
   /// Closes every connection and joins the thread.
   void stop();
+  /// With `spin`, submits a small request (SmallPath::begin) in a turn of this thread. BatchId::none: the request needs
+  /// a batch.
+  BatchId submit_small(const Request& request, TimePoint deadline, uint64_t cookie);
+  /// Makes an ordinary batch of a small one that flies.
+  void join_small();
   /// Gives a kept batch to the loop, in a turn of this thread or as a command.
   void submit(OpenBatch& batch);
   /// Polls until there is an event, at most for `spin`. Without `spin` it returns at once.
@@ -47,6 +52,7 @@ class LoopTurns {
   TimePoint nap(TimePoint now, TimePoint idle_since, TimePoint until);
   bool drive(TimePoint& now);
   bool drive(OpenBatch& batch);
+  void finish_turn();
   void wake_for(TimePoint until);
 
   EngineLoop& loop_;
