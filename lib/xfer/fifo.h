@@ -22,10 +22,12 @@ class Fifo {
   const T& operator[](size_t index) const { return slots_[(head_ + index) & (slots_.size() - 1)]; }
   T& front() { return slots_[head_]; }
 
-  void push_back(T&& value) {
+  /// Adds an element, which has the value of an earlier one that was dropped, or none.
+  T& emplace_back() {
     if (count_ == slots_.size()) grow();
-    (*this)[count_++] = std::move(value);
+    return (*this)[count_++];
   }
+  void push_back(T&& value) { emplace_back() = std::move(value); }
   void push_back(const T& value) { push_back(T(value)); }
   void pop_front() {
     MC_ASSERT(count_ > 0);

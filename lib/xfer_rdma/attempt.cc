@@ -104,11 +104,11 @@ void RdmaAttempt::poll(Polled& out) {
   for (;;) {
     const int count = ::ibv_poll_cq(queue_.get(), static_cast<int>(done.size()), done.data());
     if (count <= 0) return;
-    for (int i = 0; i < count; ++i) completed(done[static_cast<size_t>(i)], out);
+    for (int i = 0; i < count; ++i) handle(done[static_cast<size_t>(i)], out);
   }
 }
 
-void RdmaAttempt::completed(const ibv_wc& done, Polled& out) {
+void RdmaAttempt::handle(const ibv_wc& done, Polled& out) {
   const size_t index = RdmaLane::lane_of(done.wr_id);
   MC_ASSERT_LT(index, lanes_.size());
   WorkStatus status = work_status(done.status);

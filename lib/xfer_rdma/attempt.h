@@ -74,6 +74,14 @@ class RdmaAttempt {
     size_t failed_lane = 0;
   };
   void poll(Polled& out);
+  /// Takes one completion. False: there is none. `slice`: that of the only request on the lane, which has succeeded;
+  /// see PostedWork::complete_only(). Null: `done` is another completion, which handle() must handle.
+  bool take_one(size_t lane, const Slice*& slice, ibv_wc& done) {
+    if (::ibv_poll_cq(queue_.get(), 1, &done) <= 0) return false;
+    slice = done.status == IBV_WC_SUCCESS ? lanes_[lane]->complete_only(done.wr_id) : nullptr;
+    return true;
+  }
+  void handle(const ibv_wc& done, Polled& out);
   /// Requests an event for the next completion. poll() must follow. After the event, call disarmed().
   void arm();
   void disarmed() { armed_ = false; }
@@ -91,8 +99,6 @@ class RdmaAttempt {
   uint16_t mtu() const { return mtu_; }
 
  private:
-  void completed(const ibv_wc& done, Polled& out);
-
   // Destroyed in reverse order: lanes before the queue and the memory they use, all before their device.
   std::shared_ptr<RdmaDevice> device_;  // shared: a failed device is destroyed with the last of these attempts
 

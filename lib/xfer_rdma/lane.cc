@@ -13,8 +13,6 @@
 namespace mc::xfer {
 namespace {
 
-constexpr uint64_t kSequenceMask = (uint64_t{1} << 56) - 1;
-
 Error modify_error(const char* to, int error) {
   return errno_error(std::string("rdma: move a queue pair to ") + to, error);
 }
@@ -188,31 +186,31 @@ size_t RdmaLane::ring(size_t count, uint64_t burst, int& error) {
   return count;
 }
 
-/// Posts an item without a plan. False: the item needs a plan.
-bool RdmaLane::post_alone(const PlanItem& item, Posted& result) {
-  RdmaWork work;
-  LocalPiece piece;
-  if (item.slice.immediate || !plan_one(item, work, piece)) return false;
+int RdmaLane::post_slice(const Slice& slice, const SingleWork& work) {
   ibv_send_wr request{};
-  request.opcode = work.op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  if (work.op == Op::write && work.bytes <= inline_max_) request.send_flags = IBV_SEND_INLINE;
+  request.opcode = slice.op == Op::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  if (slice.op == Op::write && work.local.bytes <= inline_max_) request.send_flags = IBV_SEND_INLINE;
   request.wr.rdma.remote_addr = work.remote;
   request.wr.rdma.rkey = work.key;
-  result.error = post_one(request, piece);
-  if (result.error != 0) return true;
-  result.taken = 1;
+  if (const int error = post_one(request, work.local); error != 0) return error;
   unsignalled_ = 0;
   unsignalled_bytes_ = 0;
-  MC_ASSERT_EQ(work.bytes, item.slice.local.size());
-  work_.carry(item.slice, work_.posted());
-  return true;
+  MC_ASSERT_EQ(uint64_t{work.local.bytes}, slice.local.size());
+  work_.carry(slice, work_.posted());
+  return 0;
 }
 
 RdmaLane::Posted RdmaLane::post(std::span<const PlanItem> items, bool shallow, uint64_t burst) {
   const auto used = static_cast<size_t>(work_.outstanding());
   if (used >= kDepth || items.empty()) return {};
   Posted result;
-  if (items.size() == 1 && post_alone(items[0], result)) return result;
+  SingleWork single;
+  const PlanItem& first = items[0];
+  if (items.size() == 1 && !first.slice.immediate && plan_one(first.slice, first.local, first.remote, single)) {
+    result.error = post_slice(first.slice, single);
+    result.taken = result.error == 0 ? 1 : 0;
+    return result;
+  }
   const size_t free = kDepth - used;
   plan_works(items, {.works = free, .gather = gather_max_, .bytes = std::min(burst, kGatherBytesMax)}, plan_);
   const size_t count = plan_.works.size();

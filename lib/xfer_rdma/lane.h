@@ -63,6 +63,8 @@ class RdmaLane {
     int error = 0;
   };
   Posted post(std::span<const PlanItem> items, bool shallow, uint64_t burst);
+  /// Posts a slice without an immediate as one signalled request. Returns an errno, 0 = posted.
+  int post_slice(const Slice& slice, const SingleWork& work);
   /// Posts a signalled request without a slice. Returns an errno, 0 = posted.
   int post_probe(Op op, const LocalPiece& local, uint64_t remote, uint32_t key);
   /// Number of WRITEs with an immediate posted so far: the ordinal of the latest.
@@ -72,6 +74,10 @@ class RdmaLane {
 
   /// Retires the requests that a completion ends. Appends slices that succeeded to `ok`.
   void complete(uint64_t wr_id, WorkStatus status, std::vector<Slice>& ok);
+  /// Retires the request of a completion that succeeded; see PostedWork::complete_only().
+  const Slice* complete_only(uint64_t wr_id) {
+    return wr_id >> 56 == index_ ? work_.complete_only(wr_id & kSequenceMask) : nullptr;
+  }
   /// Moves the queue pair to the error state, in which every posted request completes.
   void fail();
   bool drained() const { return work_.drained(); }
@@ -83,8 +89,8 @@ class RdmaLane {
   std::vector<Failed> take_failed() { return work_.take_failed(); }
 
  private:
+  static constexpr uint64_t kSequenceMask = (uint64_t{1} << 56) - 1;
   int post_one(ibv_send_wr& request, const LocalPiece& local);
-  bool post_alone(const PlanItem& item, Posted& result);
   bool signal_next(bool last, uint64_t bytes, uint64_t bytes_most);
   void link(size_t count, bool shallow);
   size_t ring(size_t count, uint64_t burst, int& error);

@@ -137,6 +137,7 @@ Result<void> RdmaMemory::add(uint32_t buffer, std::span<std::byte> memory, Acces
     }
     std::lock_guard lock(mutex_);
     if (devices == devices_) {
+      version_.fetch_add(1, std::memory_order_release);  // pairs with local()
       entry->on = std::move(fresh);
       entries_.emplace(reinterpret_cast<uint64_t>(memory.data()), std::move(entry));
       return {};
@@ -152,6 +153,7 @@ void RdmaMemory::remove(uint32_t buffer) {
   std::unique_lock lock(mutex_);
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if (at->second->buffer != buffer) continue;
+    version_.fetch_add(1, std::memory_order_release);  // pairs with local()
     gone = std::move(at->second);
     entries_.erase(at);
     break;
@@ -162,6 +164,7 @@ void RdmaMemory::remove(uint32_t buffer) {
 void RdmaMemory::lose(size_t device) {
   std::vector<Registration> gone;  // freed after the lock
   std::lock_guard lock(mutex_);
+  version_.fetch_add(1, std::memory_order_release);  // pairs with local()
   devices_[device].reset();
   for (auto& [address, entry] : entries_) gone.push_back(std::exchange(entry->on[device], {}));
 }
@@ -185,6 +188,7 @@ Result<void> RdmaMemory::restore(size_t device, const std::shared_ptr<RdmaDevice
     auto enrolled = enroll(*entry, {again}, fresh);
     if (enrolled) {
       std::lock_guard lock(mutex_);
+      version_.fetch_add(1, std::memory_order_release);  // pairs with local()
       std::swap(entry->on[device], fresh[0]);
     }
     fresh.clear();  // no registration may be left here, because remove() gives the memory back at once
@@ -203,8 +207,20 @@ Result<void> RdmaMemory::restore(size_t device, const std::shared_ptr<RdmaDevice
 }
 
 Code RdmaMemory::local(size_t device, std::span<const std::byte> memory, KeyRange& out) {
-  const auto address = reinterpret_cast<uint64_t>(memory.data());
   std::lock_guard lock(mutex_);
+  return local_locked(device, memory, out);
+}
+
+Code RdmaMemory::find(size_t device, std::span<const std::byte> memory, Known& known) {
+  std::lock_guard lock(mutex_);
+  known = {.version = version_.load(std::memory_order_relaxed), .device = device};  // the mutex orders it
+  const Code code = local_locked(device, memory, known.keys);
+  if (code != Code::ok) known = {};
+  return code;
+}
+
+Code RdmaMemory::local_locked(size_t device, std::span<const std::byte> memory, KeyRange& out) const {
+  const auto address = reinterpret_cast<uint64_t>(memory.data());
   auto at = entries_.upper_bound(address);
   if (at == entries_.begin()) return Code::invalid;
   const Entry& entry = *(--at)->second;

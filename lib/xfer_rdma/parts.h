@@ -33,8 +33,10 @@ struct RdmaParts {
     return nics;
   }
   size_t device_of(size_t port) const {
-    const auto at = std::find(hardware.devices.begin(), hardware.devices.end(), hardware.ports[port].device);
-    return static_cast<size_t>(at - hardware.devices.begin());
+    const auto& device = hardware.ports[port].device;
+    size_t index = 0;
+    while (index < hardware.devices.size() && hardware.devices[index] != device) ++index;
+    return index;
   }
   RdmaPort& port_of(const RdmaRail& rail) { return hardware.ports[rail.local]; }
   std::string name_of(const RdmaEndpoint& endpoint, const RdmaRail& rail) const {

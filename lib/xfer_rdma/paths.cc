@@ -369,11 +369,12 @@ void RdmaPaths::tick(RdmaEndpoint& endpoint, RdmaRail& rail, TimePoint at, Repor
   if (machine.due() > at) parts_.due(machine.due());
 }
 
-void RdmaPaths::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
+void RdmaPaths::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out, const ibv_wc* first) {
   polled_.ok.clear();
   polled_.completions = 0;
   polled_.failure = WorkStatus::ok;
   polled_.messages.clear();
+  if (first != nullptr) rail.attempt.handle(*first, polled_);
   rail.attempt.poll(polled_);
   if (!polled_.messages.empty()) endpoint.messages.take(rail, polled_.messages, out);
   uint64_t moved = 0;
@@ -409,8 +410,7 @@ void RdmaPaths::serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out) {
 void RdmaPaths::report(const Slice& slice, Reports& out) {
   SliceDone done{.slice = slice.id};
   if (slice.checksum) done.crc32c = crc32c(slice.local);
-  parts_.services.tally->add(parts_.row(), slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes,
-                             slice.local.size());
+  count(slice);
   out.done.push_back(std::move(done));
 }
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 
+#include "xfer/tally.h"
 #include "xfer_rdma/parts.h"
 
 namespace mc::xfer {
@@ -38,7 +39,13 @@ class RdmaPaths {
   void tick(RdmaEndpoint& endpoint, TimePoint at, Reports& out);
 
   /// Takes the completions of a path and handles them.
-  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out);
+  /// `first`: a completion that was taken already; null: none.
+  void serve(RdmaEndpoint& endpoint, RdmaRail& rail, Reports& out, const ibv_wc* first = nullptr);
+  /// Counts the bytes of a slice that is done.
+  void count(const Slice& slice) {
+    parts_.services.tally->add(parts_.row(), slice.op == Op::read ? Flow::read_bytes : Flow::written_bytes,
+                               slice.local.size());
+  }
   /// Serves every path whose device raised an event.
   void on_events(RdmaDevice& device, Reports& out);
   /// Serves paths that raise no event. With `arm`, serves those that raised none until now. True: one of them failed or

@@ -77,24 +77,16 @@ bool place_item(WorkPlan& plan, const PlanLimits& limits, const PlanItem& item) 
 
 }  // namespace
 
-bool plan_one(const PlanItem& item, RdmaWork& work, LocalPiece& piece) {
-  const auto local = reinterpret_cast<uint64_t>(item.slice.local.data());
-  const uint64_t remote = item.remote.base + item.slice.offset;
-  const uint64_t bytes = item.slice.local.size();
-  MC_ASSERT(inside(local - item.local.base, bytes, item.local.length));
-  MC_ASSERT(inside(item.slice.offset, bytes, item.remote.length));
-  const Reachable from = reach(item.local, local);
-  const Reachable to = reach(item.remote, remote);
-  if (bytes > from.bytes || bytes > to.bytes) return false;
-  piece = {local, static_cast<uint32_t>(bytes), from.key};
-  work = {.op = item.slice.op,
-          .remote = remote,
-          .key = to.key,
-          .bytes = bytes,
-          .piece_count = 1,
-          .slices_ended = 1,
-          .immediate = item.slice.immediate};
-  return true;
+bool plan_one(const Slice& slice, const KeyRange& local, const KeyRange& remote, SingleWork& work) {
+  const auto address = reinterpret_cast<uint64_t>(slice.local.data());
+  const uint64_t bytes = slice.local.size();
+  MC_ASSERT(inside(address - local.base, bytes, local.length));
+  MC_ASSERT(inside(slice.offset, bytes, remote.length));
+  work.local.address = address;
+  work.local.bytes = static_cast<uint32_t>(bytes);
+  work.remote = remote.base + slice.offset;
+  return single_key(local, address - local.base, bytes, work.local.key) &&
+         single_key(remote, slice.offset, bytes, work.key);
 }
 
 void WorkPlan::clear() {

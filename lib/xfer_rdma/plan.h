@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/assert.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
@@ -23,6 +24,15 @@ struct KeyRange {
   uint64_t chunk_bytes = 0;
   std::span<const uint32_t> keys;
 };
+
+/// The key of [offset, offset + bytes) of the range, which contains it. False: chunks end inside it, so it has several.
+inline bool single_key(const KeyRange& range, uint64_t offset, uint64_t bytes, uint32_t& key) {
+  const uint64_t chunk = offset / range.chunk_bytes;
+  if (bytes > range.chunk_bytes - offset % range.chunk_bytes) return false;
+  MC_ASSERT_LT(chunk, range.keys.size());
+  key = range.keys[chunk];
+  return true;
+}
 
 struct PlanItem {
   Slice slice;
@@ -60,8 +70,14 @@ struct WorkPlan {
   void clear();
 };
 
-/// The request for an item that needs only one, with its one piece. False: chunks end inside it, so it needs several.
-bool plan_one(const PlanItem& item, RdmaWork& work, LocalPiece& piece);
+/// The request of a slice that needs only one.
+struct SingleWork {
+  LocalPiece local;
+  uint64_t remote = 0;
+  uint32_t key = 0;
+};
+/// False: chunks end inside the slice, so it needs several requests. `local` and `remote`: see PlanItem.
+bool plan_one(const Slice& slice, const KeyRange& local, const KeyRange& remote, SingleWork& work);
 /// Fills `plan` with as many items as fit. An item that needs more local pieces than `gather` is split into more
 /// requests.
 void plan_works(std::span<const PlanItem> items, const PlanLimits& limits, WorkPlan& plan);

@@ -40,11 +40,12 @@ void RdmaPool::released(EndpointId endpoint) {
   }
 }
 
-void RdmaPool::used(EndpointId endpoint, TimePoint now) {
+bool RdmaPool::used(EndpointId endpoint, TimePoint now) {
   Holder* holder = find(endpoint);
-  if (holder == nullptr) return;
+  if (holder == nullptr) return false;
   holder->used = now;
   holder->visited = true;
+  return true;
 }
 
 bool RdmaPool::refused(EndpointId endpoint, TimePoint now) {

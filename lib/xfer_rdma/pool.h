@@ -46,7 +46,8 @@ class RdmaPool {
   bool want(EndpointId endpoint, size_t pairs, TimePoint now);
   /// The endpoint no longer holds or awaits pairs, for any reason.
   void released(EndpointId endpoint);
-  void used(EndpointId endpoint, TimePoint now);
+  /// False: the endpoint holds no pairs.
+  bool used(EndpointId endpoint, TimePoint now);
   /// Answer to `ask`: the connection is in use. False: too late, it must rest.
   bool refused(EndpointId endpoint, TimePoint now);
   /// The next steps; empty when there are none. Each step is returned once.

@@ -25,19 +25,26 @@ size_t PostedWork::room(std::span<const Slice> slices, uint64_t window) const {
   return count;
 }
 
-void PostedWork::add(const Pending& pending) {
-  MC_ASSERT_LT(retired_, pending.last);
-  MC_ASSERT(pending_.empty() || pending_[pending_.size() - 1].last <= pending.last);
-  bytes_ += pending.slice.local.size();
-  pending_.push_back(pending);
+PostedWork::Pending& PostedWork::add(const Slice& slice, uint64_t last) {
+  MC_ASSERT_LT(retired_, last);
+  MC_ASSERT(pending_.empty() || pending_[pending_.size() - 1].last <= last);
+  bytes_ += slice.local.size();
+  Pending& pending = pending_.emplace_back();
+  pending.slice = slice;
+  pending.last = last;
+  return pending;
 }
 
 void PostedWork::carry(const Slice& slice, uint64_t last) {
-  add({slice, last, false, slice.immediate ? ++immediates_ : uint64_t{0}});
+  Pending& pending = add(slice, last);
+  pending.partial = false;
+  pending.immediate = slice.immediate ? ++immediates_ : 0;
 }
 
 void PostedWork::carry_part(const Slice& slice, uint64_t last) {
-  add({slice, last, true, 0});
+  Pending& pending = add(slice, last);
+  pending.partial = true;
+  pending.immediate = 0;
 }
 
 void PostedWork::complete(uint64_t sequence, WorkStatus status, std::vector<Slice>& ok) {

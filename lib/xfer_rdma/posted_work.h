@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/assert.h"
 #include "xfer/fifo.h"
 #include "xfer/transport.h"
 #include "xfer_rdma/path.h"
@@ -54,6 +55,18 @@ class PostedWork {
   // ---- ending ----
   /// The request completed, and all before it. Appends slices that succeeded to `ok`.
   void complete(uint64_t sequence, WorkStatus status, std::vector<Slice>& ok);
+  /// The request succeeded: returns its slice, valid until the next one is posted. Null, and nothing is done: the
+  /// request is not the only one that is posted, or carries no whole slice.
+  const Slice* complete_only(uint64_t sequence) {
+    if (sequence != posted_ || retired_ + 1 != posted_ || pending_.size() != 1) return nullptr;
+    const Pending& pending = pending_.front();
+    MC_ASSERT_EQ(pending.last, sequence);
+    if (pending.partial) return nullptr;
+    retired_ = posted_;
+    bytes_ = 0;
+    pending_.drop_front();
+    return &pending.slice;
+  }
   /// The slices that did not succeed, once the work is drained or the queue pair is gone: those whose request failed,
   /// those behind them, and those never retired.
   std::vector<Failed> take_failed();
@@ -65,7 +78,7 @@ class PostedWork {
     bool partial = false;    // a part of the slice could not be posted
     uint64_t immediate = 0;  // ordinal; 0 = none, or not posted
   };
-  void add(const Pending& pending);
+  Pending& add(const Slice& slice, uint64_t last);
 
   uint64_t posted_ = 0, retired_ = 0;  // sequence numbers
   uint64_t immediates_ = 0;

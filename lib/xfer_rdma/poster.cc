@@ -72,7 +72,7 @@ uint64_t RdmaPoster::window(const RdmaEndpoint& endpoint, const RdmaRail& rail) 
 
 /// Whether another path with room is nearer to the slice's memory and would finish it as early.
 bool RdmaPoster::yields(const RdmaEndpoint& endpoint, const RdmaRail& rail, const Slice& slice) {
-  if (!placed_ || endpoint.rails.size() == 1) return false;
+  if (!places(endpoint)) return false;
   const MemoryPlace memory = parts_.memory.place(slice.local);
   const auto load_of = [&](const RdmaRail& each) {
     return PathLoad{.bytes = each.attempt.bytes(),

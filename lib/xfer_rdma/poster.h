@@ -15,6 +15,8 @@ class RdmaPoster {
   /// See Transport::post(). `failed`: the path has failed, and frames may wait to be sent.
   size_t post(RdmaEndpoint& endpoint, int lane, std::span<const Slice> slices, Reports& out, bool& failed);
   bool cancel(RdmaEndpoint& endpoint, int lane, uint64_t slice);
+  /// Whether the choice of a path depends on the place of the slice's memory.
+  bool places(const RdmaEndpoint& endpoint) const { return placed_ && endpoint.rails.size() > 1; }
   /// Called when the ports are known. Distances count where they differ.
   void opened();
 

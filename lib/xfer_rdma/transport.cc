@@ -255,6 +255,21 @@ size_t RdmaTransport::post(EndpointId id, int lane, std::span<const Slice> slice
   return taken;
 }
 
+bool RdmaTransport::post_alone(EndpointId id, int lane, const Slice& slice, Reports& out) {
+  RdmaEndpoint* endpoint = parts_.find(id);
+  if (endpoint != nullptr && !poster_.places(*endpoint) && small_.post(*endpoint, lane, slice)) return true;
+  return Transport::post_alone(id, lane, slice, out);
+}
+
+bool RdmaTransport::end_alone(uint64_t id, uint32_t& crc, TimePoint& next, Reports& out) {
+  if (!small_.has(id)) return Transport::end_alone(id, crc, next, out);
+  bool changed = false;
+  const bool done = small_.end(crc, changed, out);
+  if (changed) sweep(out);
+  next = parts_.due_at;
+  return done;
+}
+
 uint64_t RdmaTransport::slice_bytes(EndpointId id, int lane) const {
   size_t index = 0;
   const RdmaEndpoint* endpoint = parts_.find(id);

@@ -6,6 +6,7 @@
 //     RdmaFrames   handling of frames: handshake, ports, keys, descriptors
 //      RdmaResting connections without queue pairs, because there are too many
 //      RdmaPoster  slices onto lanes
+//      RdmaSmall   the short way of one small slice
 //       RdmaPaths  paths: planned, begun, answered, verified, served, failed, drained
 //        RdmaParts state that all of them share; RdmaEndpoint, RdmaRail, RdmaAttempt, RdmaMessages
 //
@@ -24,6 +25,7 @@
 
 #include "xfer/listener.h"
 #include "xfer_rdma/poster.h"
+#include "xfer_rdma/small.h"
 #include "xfer_rdma/watch.h"
 
 namespace mc::xfer {
@@ -35,6 +37,7 @@ class RdmaTransport final : public Transport {
         listener_(services, index),
         paths_(parts_),
         poster_(parts_, paths_),
+        small_(parts_, paths_),
         resting_(parts_, paths_),
         frames_(parts_, paths_, resting_),
         watch_(parts_, paths_, frames_) {}
@@ -44,6 +47,9 @@ class RdmaTransport final : public Transport {
   EndpointId connect(const Dial& dial, Reports& out) override;
   int lanes(EndpointId endpoint) const override;
   size_t post(EndpointId endpoint, int lane, std::span<const Slice> slices, Reports& out) override;
+  bool post_alone(EndpointId endpoint, int lane, const Slice& slice, Reports& out) override;
+  bool end_alone(uint64_t slice, uint32_t& crc32c, TimePoint& next, Reports& out) override;
+  void keep_alone() override { small_.keep(); }
   uint64_t slice_bytes(EndpointId endpoint, int lane) const override;
   size_t immediates_ahead(EndpointId endpoint, int lane) const override;
   bool cancel(EndpointId endpoint, int lane, uint64_t slice) override;
@@ -80,6 +86,7 @@ class RdmaTransport final : public Transport {
   Listener listener_;
   RdmaPaths paths_;
   RdmaPoster poster_;
+  RdmaSmall small_;
   RdmaResting resting_;
   RdmaFrames frames_;
   RdmaWatch watch_;

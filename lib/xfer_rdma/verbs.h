@@ -4,6 +4,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -100,6 +101,22 @@ class RdmaMemory {
   Result<void> restore(size_t device, const std::shared_ptr<RdmaDevice>& again);
   /// The registration on that device that contains the range. Code::invalid: none.
   Code local(size_t device, std::span<const std::byte> memory, KeyRange& out);
+  /// A registration that was found before. One thread uses it.
+  struct Known {
+    uint64_t version = 0;
+    size_t device = 0;
+    KeyRange keys;
+  };
+  /// The same, without lock and search while `known` contains the range and no registration has changed. Otherwise
+  /// `known` becomes what is found.
+  Code local(size_t device, std::span<const std::byte> memory, Known& known) {
+    const uint64_t offset = reinterpret_cast<uint64_t>(memory.data()) - known.keys.base;
+    // acquire: pairs with the changes. The keys are those of this moment, as if the mutex had been held.
+    if (known.version == version_.load(std::memory_order_acquire) && known.device == device &&
+        memory.size() <= known.keys.length && offset <= known.keys.length - memory.size())
+      return Code::ok;
+    return find(device, memory, known);
+  }
   /// The place of the buffer that contains that memory, by its first page.
   MemoryPlace place(std::span<const std::byte> memory);
   /// The keys by which a peer reaches the buffer. `devices` = the device of each port sent to the peer; a lost device
@@ -127,7 +144,12 @@ class RdmaMemory {
   static Result<void> enroll(const Entry& entry, const Devices& devices, std::vector<Registration>& out);
   std::shared_ptr<Entry> next_to_restore(size_t device, const std::shared_ptr<RdmaDevice>& again);
 
+  Code find(size_t device, std::span<const std::byte> memory, Known& known);
+  Code local_locked(size_t device, std::span<const std::byte> memory, KeyRange& out) const;
+
   GpuPath gpu_path_ = GpuPath::none;
+  // Number of changes of the registrations, plus one. Changed under the mutex, before the registrations.
+  std::atomic<uint64_t> version_{1};
   std::mutex mutex_;
   std::condition_variable restored_;
   Devices devices_;                                     // null: lost

@@ -50,6 +50,36 @@ TEST_CASE("xfer/rdma posted: a completion retires its request and all before it"
   CHECK(work.take_failed().empty());
 }
 
+TEST_CASE("xfer/rdma posted: a request that is the only one is retired alone, with its slice, and no other one is") {
+  PostedWork work;
+  std::vector<Slice> ok;
+  CHECK(work.complete_only(0) == nullptr);
+  work.carry(slice(1, 64), 1);
+  work.post(1);
+  CHECK(work.complete_only(2) == nullptr);
+  const Slice* done = work.complete_only(1);
+  REQUIRE(done != nullptr);
+  CHECK(done->id == 1);
+  CHECK(work.drained());
+  CHECK(work.bytes() == 0);
+  CHECK(work.slices() == 0);
+  work.carry(slice(2, 64), 2);
+  work.carry(slice(3, 64), 3);
+  work.post(2);
+  CHECK(work.complete_only(3) == nullptr);
+  work.complete(3, WorkStatus::ok, ok);
+  CHECK(ids(ok) == Ids{2, 3});
+  work.post(1);  // carries no slice
+  CHECK(work.complete_only(4) == nullptr);
+  work.complete(4, WorkStatus::ok, ok);
+  work.carry_part(slice(5, 64), 5);
+  work.post(1);
+  CHECK(work.complete_only(5) == nullptr);
+  work.complete(5, WorkStatus::ok, ok);
+  CHECK(ids(ok) == Ids{2, 3});
+  CHECK(work.take_failed().size() == 1);
+}
+
 TEST_CASE("xfer/rdma posted: what lies before a failed request succeeded, and what lies behind it is flushed") {
   PostedWork work;
   for (uint64_t id = 1; id <= 4; ++id) work.carry(slice(id, 10), id);
