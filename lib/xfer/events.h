@@ -8,6 +8,7 @@
 
 #include "base/fd.h"
 #include "xfer/fifo.h"
+#include "xfer/word_mutex.h"
 #include "xfer/xfer.h"
 
 namespace mc::xfer {
@@ -44,7 +45,7 @@ class EventQueue {
 
   const size_t most_;
   EventFd fd_;
-  std::mutex mutex_;
+  WordMutex mutex_;
   Fifo<Event> events_;
   Fifo<Done> done_;         // small batches; an Event is ten times as large
   uint64_t taken_ = 0;      // number of `events_` that were taken

@@ -18,7 +18,7 @@ void LoopTurns::stop() {
   thread_.join();
 }
 
-std::unique_lock<std::mutex> LoopTurns::take_turn() {
+std::unique_lock<WordMutex> LoopTurns::take_turn() {
   turn_wanted_.store(true, std::memory_order_relaxed);  // a hint
   std::unique_lock turn(turn_);
   turn_wanted_.store(false, std::memory_order_relaxed);  // a hint
@@ -28,7 +28,7 @@ std::unique_lock<std::mutex> LoopTurns::take_turn() {
 /// `wait`: tries for kTurnWait, because the engine's thread is probably about to end its turn. If the engine's thread
 /// got the batch instead, it would still be busy when the caller submits the next one. Every batch would then change
 /// threads.
-bool LoopTurns::try_turn(std::unique_lock<std::mutex>& turn, bool wait) {
+bool LoopTurns::try_turn(std::unique_lock<WordMutex>& turn, bool wait) {
   // turn_wanted_ is a hint; the sockets need a turn too
   const auto take = [&] { return !turn_wanted_.load(std::memory_order_relaxed) && turn.try_lock(); };
   if (take()) return true;

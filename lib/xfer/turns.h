@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "xfer/loop.h"
+#include "xfer/word_mutex.h"
 
 namespace mc::xfer {
 
@@ -47,8 +48,8 @@ class LoopTurns {
   static constexpr Duration kTurnWait = 50us;  // longest time that submit() polls for the turn
 
   void run();
-  std::unique_lock<std::mutex> take_turn();
-  bool try_turn(std::unique_lock<std::mutex>& turn, bool wait);
+  std::unique_lock<WordMutex> take_turn();
+  bool try_turn(std::unique_lock<WordMutex>& turn, bool wait);
   TimePoint nap(TimePoint now, TimePoint idle_since, TimePoint until);
   bool drive(TimePoint& now);
   bool drive(OpenBatch& batch);
@@ -61,7 +62,7 @@ class LoopTurns {
   Poller& poller_;
   const Duration spin_;
   std::thread thread_;
-  std::mutex turn_;
+  WordMutex turn_;
   std::atomic<bool> turn_wanted_{false};  // set by the engine's thread, so that polling callers leave it the turn
   std::atomic<uint64_t> polls_{0};        // number of times that a caller waited for an event
   // protected by turn_

@@ -1,6 +1,7 @@
 // Small batches (small_path.h): over a transport whose completions the test holds back, and beside engines that use the
 // ordinary way.
 #include <atomic>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "xfer/small_table.h"
 #include "xfer/tally.h"
 #include "xfer/transport.h"
+#include "xfer/word_mutex.h"
 
 namespace small_test {
 
@@ -566,6 +568,29 @@ TEST_CASE("xfer/events: the end of a small batch keeps its place among the other
     CHECK((out[i].kind == Event::Kind::batch_done || out[i].kind == Event::Kind::notify));
     CHECK((out[i].batch == BatchId{1}) == (out[i].kind == Event::Kind::batch_done));
   }
+}
+
+TEST_CASE("xfer/word_mutex: one thread at a time holds it, and those that sleep get their turn") {
+  constexpr int kThreads = 4, kTurns = 20'000;
+  WordMutex mutex;
+  uint64_t count = 0;  // not atomic: the mutex protects it
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < kTurns; ++i) {
+        std::unique_lock lock(mutex, std::defer_lock);
+        if (i % 3 != 0 || !lock.try_lock()) lock.lock();
+        ++count;
+        if (i % 1000 == 0) std::this_thread::yield();  // others meet the lock
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(count == uint64_t{kThreads} * kTurns);
+  REQUIRE(mutex.try_lock());
+  CHECK_FALSE(mutex.try_lock());
+  mutex.unlock();
+  CHECK(mutex.try_lock());
+  mutex.unlock();
 }
 
 }  // namespace small_test
