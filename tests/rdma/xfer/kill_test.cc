@@ -3,6 +3,7 @@
 // be reused. The child is this program again (unit/xfer/child.h); both share the machine's devices.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/hash.h"
@@ -117,6 +118,47 @@ TEST_CASE("rdma/xfer: killing the holder in mid-transfer ends every batch, and t
     reader.seen.clear();
   }
   CHECK(interrupted > 0);
+}
+
+TEST_CASE("rdma/xfer: killing the holder ends small reads of a caller that polls, and the NIC touches nothing after") {
+  Rng rng(mc::test::seed() + 12);
+  Options options = quick_to_dial(reader_options());
+  options.spin = 20ms;
+  Node reader("reader", "rdma", options);
+  auto expected = mem::HostBuffer::allocate(kArena), local = mem::HostBuffer::allocate(kArena);
+  fill(expected->bytes(), kSeed);
+  REQUIRE_OK(reader->register_buffer(local->bytes(), {"local"}));
+  for (int round = 0; round < count(2, 40); ++round) {
+    CAPTURE(round);
+    Child holder("child: holder", "rdma");
+    auto peer = reader->connect(unhex(holder.hear()), in(kLong));
+    REQUIRE_OK(peer);
+    reader.wait(Event::Kind::peer_up);
+    const uint32_t kv = reader->descriptor(*peer)->find("kv")->id;
+    std::thread killer;
+    size_t right = 0;
+    for (Code code = Code::ok; code == Code::ok;) {
+      if (right == 20)
+        killer = std::thread([&, wait = rng.below(20)] {
+          yield(std::chrono::milliseconds(wait));
+          holder.kill();
+        });
+      const uint64_t offset = rng.below(kArena - 64);
+      const Request request{.peer = *peer, .local = local->bytes().first(64), .buffer = kv, .offset = offset};
+      std::string text;
+      code = reader.run({&request, 1}, nullptr, &text);
+      if (code == Code::ok && ++right > 0) REQUIRE(equal(request.local, expected->bytes().subspan(offset, 64)));
+      if (code != Code::ok) CHECK_MESSAGE(code == Code::peer_lost, text);
+    }
+    REQUIRE(killer.joinable());
+    killer.join();
+    std::memset(local->data(), 0x3C, local->size());
+    reader->disconnect(*peer);
+    yield(50ms);
+    CHECK(all(local->bytes(), std::byte{0x3C}));
+    check_nothing_held(reader);
+    reader.seen.clear();
+  }
 }
 
 TEST_CASE("rdma/xfer: killing a reader in mid-transfer gives the holder its memory and every queue pair back") {
