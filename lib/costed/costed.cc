@@ -127,7 +127,7 @@ Result<void> Costed::check_inputs(const node::RunChunk& run) {
     tags_.push_back(Standin::extend(tags_.empty() ? before : tags_.back(), token));
   const uint32_t first_layer = options_.layout.held().first;
   const auto is_of = [&](uint64_t row, uint64_t tag) { return row == Standin::activation(tag, first_layer); };
-  if (first_layer > 0 && !std::ranges::equal(activations(run.slot_in, tags_.size()), tags_, is_of))
+  if (first_layer > 0 && !std::ranges::equal(activations(run.slots.in, tags_.size()), tags_, is_of))
     return {Code::corrupt, "the activations of positions " + std::to_string(run.start) + ".." +
                                std::to_string(run.start + run.tokens.size()) +
                                " are of other tokens or layers than the chunk"};
@@ -271,7 +271,7 @@ void Costed::finish_chunk(node::ChunkDone& done) {
   }
   const LayerRange held = options_.layout.held();
   if (held.end < options_.layout.layers && !run.tokens.empty()) {  // the next stage computes from them
-    const auto out = activations(run.slot_out, tags_.size());
+    const auto out = activations(run.slots.out, tags_.size());
     std::ranges::transform(tags_, out.begin(), [&](uint64_t tag) { return Standin::activation(tag, held.end); });
     done.activations_crc = crc32c(std::as_bytes(out));
   }

@@ -265,8 +265,8 @@ Result<void> ModelCompute::prepare(Chunk& chunk) {
   pass.pages = chunk.pages.data();
   pass.plan = &chunk.plan;
   pass.first_layer = run.first_layer, pass.end_layer = run.end_layer;
-  if (run.first_layer > 0) pass.activations_in = activations(run.slot_in, run.tokens.size());
-  if (hands_on) pass.activations_out = activations(run.slot_out, run.tokens.size());
+  if (run.first_layer > 0) pass.activations_in = activations(run.slots.in, run.tokens.size());
+  if (hands_on) pass.activations_out = activations(run.slots.out, run.tokens.size());
   if (run.sample) {
     chunk.logits.resize(model_.config().vocab);
     if (run.sampling.embed) chunk.hidden.resize(model_.config().hidden);

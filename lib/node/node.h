@@ -121,7 +121,7 @@ struct ChunkDone {
   std::string what;
   SampledToken sampled;                              // valid when the chunk asked for a sample
   std::vector<wire::PromptLogprob> prompt_logprobs;  // one for each target of the run
-  uint32_t activations_crc = 0;                      // CRC32C of slot_out, when end_layer was not the model's last
+  uint32_t activations_crc = 0;                      // CRC32C of slots.out, when end_layer was not the model's last
   std::vector<uint32_t> rotten;  // blocks that do not match RunChunk::prefix_crcs; code is corrupt then
   Duration elapsed{};
 };
@@ -355,7 +355,9 @@ struct RunChunk {
   // A pipeline stage computes layers [first_layer, end_layer), 0 = to the model's last. It reads and writes activations
   // in slots after the pages of the KV buffer.
   uint32_t first_layer = 0, end_layer = 0;
-  uint32_t slot_in = 0, slot_out = 0;
+  struct Slots {
+    uint32_t in = 0, out = 0;
+  } slots;
   /// CRC32C that the first pages must have before they are used, [block][layer] of this node's layers. Present in the
   /// first chunk of a request that reuses cached blocks. A mismatch is reported in ChunkDone, and nothing is computed.
   std::vector<uint32_t> prefix_crcs;

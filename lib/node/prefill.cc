@@ -503,7 +503,7 @@ void Prefill::run_chunk(Request& r, Actions& out) {
   run.run = r.work.run = number;
   if (slot) {
     run.end_layer = pipeline_.own_layers().end;
-    run.slot_out = *slot;
+    run.slots.out = *slot;
   } else {
     run.sample = r.is_last_chunk();
     run.targets = r.targets();

@@ -301,7 +301,7 @@ void Stage::start_compute(Run& run, Actions& out) {
   chunk.prompt_logprobs = asked.prompt_logprobs;
   if (is_last()) chunk.targets = asked.targets;
   chunk.first_layer = layers_.first, chunk.end_layer = layers_.end;
-  chunk.slot_in = run.slot_in, chunk.slot_out = run.slot_out;
+  chunk.slots = {run.slot_in, run.slot_out};
   run.phase = Phase::computing;
   out.push_back(std::move(chunk));
 }

@@ -199,11 +199,11 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
     for (uint32_t l = layers.first; l < layers.end; ++l) claim_page(process, run.run, run.pages[b], l);
   auto activations = std::make_shared<Activations>();
   if (layers.first > 0)
-    *activations = process.slots[activation_slots(options_).offset(run.slot_in)];
+    *activations = process.slots[activation_slots(options_).offset(run.slots.in)];
   else
     activations->rows.assign(run.tokens.begin(), run.tokens.end());
   activations->rows.resize(run.tokens.size());  // without checksums a slot may hold those of another chunk
-  if (layers.end < layout.layers) claim(process, activation_slots(options_).offset(run.slot_out), run.run);
+  if (layers.end < layout.layers) claim(process, activation_slots(options_).offset(run.slots.out), run.run);
   const uint32_t count = layers.end - layers.first;
   const Duration total = chunk_time(process.place, run, layers);
   const auto live = [this, name = process.name, instance = process.instance]() -> Process* {
@@ -302,7 +302,7 @@ void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRang
     if (run.sample) done.sampled.token = tag_token(activations.pages);
     if (layers.end < (*process.worker->shelves()[0]).layout.layers) {
       done.activations_crc = activations.crc();
-      process.slots[activation_slots(options_).offset(run.slot_out)] = std::move(activations);
+      process.slots[activation_slots(options_).offset(run.slots.out)] = std::move(activations);
     }
   }
   deliver_(process.name, process.instance, std::move(done));

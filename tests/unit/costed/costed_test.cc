@@ -68,7 +68,7 @@ struct Node {
     run.tokens.assign(own.begin(), own.end());
     for (uint32_t page = 1; page * kBlock < start + own.size() + kBlock; ++page) run.pages.push_back(page);
     run.sample = start + own.size() == tokens.size() && options.layout.held().end == options.layout.layers;
-    run.slot_in = 1, run.slot_out = 2;
+    run.slots = {1, 2};
     return run;
   }
   /// The checksums that the blocks of these pages have, as prefix_crcs.
