@@ -7,6 +7,22 @@
 #include "node/stopping.h"
 
 namespace mc::node {
+namespace {
+
+/// Whether a peer is the request's prefill node, or a stage of its pipeline.
+bool sends_for(const DecodeRequest& r, const Peers& peers, const NodeId& node, const InstanceId& instance) {
+  if (instance == r.prefill_instance) return true;
+  const wire::Peer* member = peers.find(node);
+  return member && member->instance == instance && member->role == wire::Role::stage && is_stage_of(node, r.prefill);
+}
+
+/// An empty message for the tokens of a step. It reuses the memory of an older message.
+wire::Tokens& fresh(std::shared_ptr<wire::Tokens>& tokens) {
+  if (!tokens || tokens.use_count() > 1) tokens = std::make_shared<wire::Tokens>();
+  return *tokens;
+}
+
+}  // namespace
 
 Decode::Decode(WorkerOptions worker, DecodeOptions options)
     : Worker(std::move(worker)),
@@ -330,7 +346,7 @@ void Decode::role_check() const {
 void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
   const wire::ExtentsReady& ready = event.ready;
   Request* r = find(ready.req, ready.attempt);
-  if (!r || !sends_for(*r, event.from, event.instance) || r->phase != Phase::receiving) return;
+  if (!r || !sends_for(*r, peers(), event.from, event.instance) || r->phase != Phase::receiving) return;
   if (!r->arrivals.names_ours(ready))
     return fail(*r, {RequestStage::transfer, Reason::corrupt, true},
                 "prefill node " + event.from + " announced layer " + std::to_string(ready.layer) + ", blocks " +
@@ -339,12 +355,6 @@ void Decode::on_ready(const Notified& event, TimePoint now, Actions& out) {
                 out);
   if (r->arrivals.expects(ready)) holders_.begin_waiting(*r, now, out);
   start_read(*r, {ready, event.from, event.instance}, now, out);
-}
-
-bool Decode::sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const {
-  if (instance == r.prefill_instance) return true;
-  const wire::Peer* member = peers().find(node);
-  return member && member->instance == instance && member->role == wire::Role::stage && is_stage_of(node, r.prefill);
 }
 
 void Decode::start_read(Request& r, const Arrivals::Reading& reading, TimePoint now, Actions& out) {
@@ -521,7 +531,7 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
     return batch_.clear_finished();
   }
   ++stats_.steps;
-  wire::Tokens& tokens = fresh_tokens();
+  wire::Tokens& tokens = fresh(tokens_);
   tokens.step_ms = batch_.was_alone() ? to_ms(done.elapsed) : 0;
   tokens.batch = static_cast<uint32_t>(rows.size());
   tokens.kv_tokens = 0;
@@ -557,12 +567,6 @@ void Decode::on_step(const StepDone& done, TimePoint, Actions& out) {
   }
   finished_.clear();
   batch_.clear_finished();
-}
-
-/// An empty message for the tokens of a step. It reuses the memory of an older message.
-wire::Tokens& Decode::fresh_tokens() {
-  if (!tokens_ || tokens_.use_count() > 1) tokens_ = std::make_shared<wire::Tokens>();
-  return *tokens_;
 }
 
 // The prompt of an inlined request is computed: its first token goes to the client, and it decodes from the next step

@@ -79,7 +79,6 @@ class Decode final : public Worker {
   bool accept(const RequestPtr& r, TimePoint now, Actions& out);
   Request* find(const RequestId& req, uint32_t attempt);
   void on_ready(const Notified& event, TimePoint now, Actions& out);
-  bool sends_for(const Request& r, const NodeId& node, const InstanceId& instance) const;
   void start_read(Request& r, const Arrivals::Reading& reading, TimePoint now, Actions& out);
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
   void take_from_holders(TimePoint now, Actions& out);
@@ -95,7 +94,6 @@ class Decode final : public Worker {
   void fail(Request& r, Failure failure, std::string message, Actions& out);
   void end(Request& r, Actions& out);
   void settle(Request& r, Actions& out);
-  wire::Tokens& fresh_tokens();
   uint64_t batch_tokens() const;
 
   DecodeOptions decode_;
