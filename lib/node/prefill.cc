@@ -224,16 +224,8 @@ void Prefill::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) 
 }
 
 void Prefill::fill_load(wire::Load& load) const {
-  double queue_s = 0;
-  const auto estimate = [&](const Request& r) {
-    const uint32_t bt = options_.layout.block_tokens;
-    const uint32_t reused =
-        r.work.next > 0 ? r.work.next : std::min(disk().match(shelf_->pool, r.reusable_hashes()) * bt, r.tokens() - 1);
-    return options_.cost.prefill(static_cast<double>(r.tokens()), reused);
-  };
-  for (const auto& r : requests_.queue()) queue_s += estimate(*r);
-  for (const auto& r : computing_) queue_s += estimate(*r);
-  load.queue_s = queue_s;
+  for (const auto& r : requests_.queue()) load.queue_s += predicted_s(*r, disk(), *shelf_, options_.cost);
+  for (const auto& r : computing_) load.queue_s += predicted_s(*r, disk(), *shelf_, options_.cost);
   load.running = static_cast<uint32_t>(computing_.size());
   load.waiting = static_cast<uint32_t>(requests_.queue().size());
   load.hit_tokens = stats_.local_tokens + stats_.remote_tokens;
@@ -288,11 +280,6 @@ void Prefill::pump(TimePoint now, Actions& out) {
 
 // Other short prompts join the pass of the run that has just begun.
 void Prefill::share_pass(TimePoint now, Actions& out) {
-  const auto last_run = [&] {
-    const auto found = std::find_if(out.rbegin(), out.rend(),
-                                    [](const Action& action) { return std::holds_alternative<RunChunk>(action); });
-    return std::distance(out.begin(), found.base()) - 1;
-  };
   const PassRoom::Limits limits{pipeline_.leads() ? 0 : prefill_.pass_tokens, options_.context_tokens,
                                 options_.layout.block_tokens};
   const auto waiting = requests_.queue();
@@ -301,9 +288,9 @@ void Prefill::share_pass(TimePoint now, Actions& out) {
     if (!room.is_shared()) break;
     if (!requests_.is_ready(*r, shelf_->pool, fetches_)) continue;
     if (!room.takes(*r, shelf_->pool.match(r->reusable_hashes()))) continue;
-    const auto before = last_run();
+    const size_t before = last_run(out);
     if (!start_compute(*r, now, out)) break;
-    std::get<RunChunk>(out[static_cast<size_t>(before)]).is_followed = true;
+    std::get<RunChunk>(out[before]).is_followed = true;
     requests_.leave_queue(*r);
     computing_.push_back(r);
   }

@@ -34,4 +34,11 @@ void share_time(std::span<const PassRoom::Ptr> computing) {
   for (const auto& r : computing) r->work.share = (r->work.end - r->work.next) / tokens;
 }
 
+size_t last_run(const Actions& actions) {
+  size_t at = actions.size();
+  while (at > 0 && !std::holds_alternative<RunChunk>(actions[at - 1])) --at;
+  MC_ASSERT_LT(0u, at);
+  return at - 1;
+}
+
 }  // namespace mc::node

@@ -38,4 +38,7 @@ class PassRoom {
 /// Divides the time of a pass among its requests by their tokens.
 void share_time(std::span<const PassRoom::Ptr> computing);
 
+/// The index of the last RunChunk among the actions, which have one.
+size_t last_run(const Actions& actions);
+
 }  // namespace mc::node

@@ -119,6 +119,12 @@ RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches) {
   return RequestStage::queue;
 }
 
+double predicted_s(const PrefillRequest& r, const DiskTier& disk, const Shelf& shelf, const sched::Cost& cost) {
+  const uint32_t cached = disk.match(shelf.pool, r.reusable_hashes()) * shelf.layout.block_tokens;
+  const uint32_t reused = r.work.next > 0 ? r.work.next : std::min(cached, r.tokens() - 1);
+  return cost.prefill(static_cast<double>(r.tokens()), reused);
+}
+
 bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
                     uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now) {
   const auto coming = fetches.arriving(r.spec.req, now);

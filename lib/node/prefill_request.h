@@ -109,6 +109,9 @@ RequestStage stage_of(const PrefillRequest& r, const PrefixFetches& fetches);
 bool hides_the_rest(const PrefillRequest& r, const PrefixFetches& fetches, const sched::Cost& cost,
                     uint32_t block_tokens, uint32_t chunk_tokens, TimePoint now);
 
+/// Predicted seconds of computing the prompt behind what is cached of it now, or computed.
+double predicted_s(const PrefillRequest& r, const DiskTier& disk, const Shelf& shelf, const sched::Cost& cost);
+
 /// The token ids of a full block of the prompt.
 std::vector<uint32_t> block_ids(const PrefillRequest& request, uint32_t block, uint32_t block_tokens);
 
