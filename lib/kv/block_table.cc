@@ -135,6 +135,7 @@ void BlockTable::write(uint64_t bucket, BlockBucket changed) {
 }
 
 void BlockTable::apply(const BlockEvent& event) {
+  if (event.tier == Tier::device) return;  // a copy, which readers of the table cannot read
   const HeldIn tier = event.tier == Tier::disk ? HeldIn::disk : HeldIn::memory;
   const bool is_stored = event.kind == BlockEvent::Kind::stored;
   for (const uint64_t at : wire::buckets_of(event.hash, buckets())) {

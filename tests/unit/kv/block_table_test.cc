@@ -42,7 +42,9 @@ TEST_CASE("kv/block_table: a block is in the tiers where events put it") {
   CHECK(t.table.find(a) == HeldIn::both);
   t.apply(kRemoved, Tier::host, a);
   CHECK(t.table.find(a) == HeldIn::disk);
-  t.apply(kStored, Tier::device, b);
+  t.apply(kStored, Tier::host, b);
+  t.apply(kStored, Tier::device, a);  // a copy, which readers of the table cannot read
+  t.apply(kRemoved, Tier::device, b);
   CHECK(t.table.find(std::vector<BlockHash>{b, a}) == std::vector<HeldIn>{HeldIn::memory, HeldIn::disk});
   t.apply(kRemoved, Tier::disk, b);  // was not there
   t.apply(kRemoved, Tier::disk, a);
