@@ -163,7 +163,7 @@ void Conductor::on_received(const Received& event, TimePoint now, Actions& out) 
   }
   node->heard = now;
   if (const auto* beat = std::get_if<wire::Heartbeat>(&event.message)) {
-    board_.reads_disk(node->slot(), beat->load.disk_block_s);
+    board_.loads(node->slot(), {beat->load.disk_block_s, beat->load.device_block_s});
     if (members_.on_heartbeat(*node, *beat, now, out)) {
       members_.show_on(board_);
       members_changed_ = true;

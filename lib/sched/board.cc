@@ -8,6 +8,7 @@ namespace mc::sched {
 namespace {
 
 constexpr double kDiskBlockMax = 60;      // seconds; a disk may report anything
+constexpr double kDeviceBlockMax = 1;     // seconds; likewise, of a copy to a device
 constexpr Duration kTransferAgeMax = 1s;  // learnt rates fade slowly, so views may be so old
 
 /// The rate of reads into a node from nodes that it has not read from; 0 = nothing is learnt of any.
@@ -56,6 +57,7 @@ void Board::set_members(std::span<const BoardMember> members, uint32_t block_tok
       PrefillView view;
       view.name = member.name, view.holder = node.holder;
       s.prefill.push_back(std::move(view));
+      s.devices.emplace_back();
       prefills_.push_back({member.slot, !member.draining, node.since, kIdle});
       ready_prefills_ += !member.draining;
     }
@@ -124,6 +126,8 @@ void Board::show_costs(int slot) {
   if (node.prefill >= 0) {
     PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
     view.cost = cost, view.measured = costs_.has_prefilled(slot);
+    view.has_device = node.block_s.device > 0;
+    snapshot_.devices[static_cast<size_t>(node.prefill)].block_s = node.block_s.device;
   }
   if (node.decode >= 0) {
     DecodeView& view = snapshot_.decode[static_cast<size_t>(node.decode)];
@@ -148,14 +152,15 @@ void Board::read(int source, int reader, double bytes, double seconds, TimePoint
   show_costs(reader);
 }
 
-void Board::reads_disk(int slot, double block_s) {
+void Board::loads(int slot, BlockSeconds block) {
   Node& node = at(slot);
-  if (node.disk_block_s == block_s || !(block_s >= 0)) return;
-  node.disk_block_s = std::min(block_s, kDiskBlockMax);
-  snapshot_.holders[static_cast<size_t>(node.holder)].disk_block_s = node.disk_block_s;
+  if (!(block.disk >= 0) || !(block.device >= 0)) return;
+  node.block_s = {std::min(block.disk, kDiskBlockMax), std::min(block.device, kDeviceBlockMax)};
+  snapshot_.holders[static_cast<size_t>(node.holder)].disk_block_s = node.block_s.disk;
   if (node.prefill < 0) return;
   PrefillView& view = snapshot_.prefill[static_cast<size_t>(node.prefill)];
-  view.load_s = disk_blocks_of(snapshot_, view) * node.disk_block_s;
+  view.load_s = disk_blocks_of(snapshot_, view) * node.block_s.disk;
+  show_costs(slot);
 }
 
 void Board::answered(uint32_t tokens, double seconds) {
@@ -315,11 +320,12 @@ void Board::look_at_blocks(const Ask& ask) {
     holder.readable_blocks = node.readable ? m.resident : 0;
     holder.pending_blocks = node.readable ? (prefill ? m.expected : m.resident) : 0;
     holder.pending_s = 0;
-    holder.disk_blocks = m.on_disk, holder.disk_block_s = node.disk_block_s;
+    holder.disk_blocks = m.on_disk, holder.disk_block_s = node.block_s.disk;
     if (!prefill) return;
     PrefillView& view = s.prefill[static_cast<size_t>(node.prefill)];
     view.resident_blocks = m.expected;
-    view.load_s = m.on_disk * node.disk_block_s;
+    view.load_s = m.on_disk * node.block_s.disk;
+    s.devices[static_cast<size_t>(node.prefill)].blocks = m.on_device;
     if (m.expected > m.resident) holder.pending_s = view.queue_s;
   });
   matches_.assign(ask.matches.begin(), ask.matches.end());

@@ -96,8 +96,12 @@ class Board {
   /// A read from one node into another has ended. Other transfers that leave the source are counted now.
   void read(int source, int reader, double bytes, double seconds, TimePoint now);
   const TransferCosts& transfers() const { return transfers_; }
-  /// Seconds in which the node reads one block from its disk; 0 = the node has no disk, or nothing on it.
-  void reads_disk(int slot, double block_s);
+  /// Seconds of moving one block up a tier of a node.
+  struct BlockSeconds {
+    double disk = 0;    // from its disk into memory; 0 = the node has no disk, or nothing on it
+    double device = 0;  // from the host's memory into its device's; 0 = it computes without a copy
+  };
+  void loads(int slot, BlockSeconds block);
   void answered(uint32_t tokens, double seconds);
 
   // ---- looking ----
@@ -150,7 +154,7 @@ class Board {
     NodeId name;
     std::string model;
     TimePoint since{}, busy_until = kIdle;
-    double disk_block_s = 0;
+    BlockSeconds block_s;
     double read_bytes_per_s = 0;  // learnt rate of reads from other nodes that the node has not read from; 0 = none
     double queued_s = 0;          // seconds of prefill of the queued requests
     uint32_t unfinished = 0, rows = 0, arrived_rows = 0, transfers = 0;

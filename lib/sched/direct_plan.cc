@@ -47,7 +47,7 @@ std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c,
   planner.leave_out(through);
   planner.count(fetch.parts);
 
-  const double begins_s = c.ttft_s - c.prefill_s;
+  const double begins_s = c.ttft_s - compute_seconds(c.prefill_s, c.to_device_s);
   const bool hides_delay = c.queue_s >= c.load_s + 2 * c.fetch_s;
   const uint32_t leaving = through < 0 ? 0 : snapshot.holders[static_cast<size_t>(through)].transfers_leaving;
   std::vector<DirectRun> out;

@@ -42,7 +42,9 @@ void add_candidates(const Snapshot& snapshot, std::vector<Candidate>& out) {
     c.queue_s = node.queue_s;
     if (node.resident_blocks != blocks) work = work_left(snapshot, blocks = node.resident_blocks);
     c.prefill_s = node.cost.prefill(work);
-    c.ttft_s = std::max(c.queue_s, c.load_s) + c.prefill_s;  // the disk is read while the request queues
+    c.to_device_s = to_device_seconds(snapshot, c.node, node.resident_blocks);
+    // The disk is read while the request queues.
+    c.ttft_s = std::max(c.queue_s, c.load_s) + compute_seconds(c.prefill_s, c.to_device_s);
   }
   out.resize(count);
 }
@@ -70,7 +72,8 @@ void predict(const Snapshot& snapshot, Candidate& c) {
   }
   c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));
   // The load from disk, the wait for the source and the fetch follow each other and overlap the queue.
-  c.ttft_s = std::max(c.queue_s, c.load_s + c.wait_s + c.fetch_s) + c.prefill_s;
+  c.to_device_s = to_device_seconds(snapshot, c.node, blocks);
+  c.ttft_s = std::max(c.queue_s, c.load_s + c.wait_s + c.fetch_s) + compute_seconds(c.prefill_s, c.to_device_s);
 }
 
 namespace {

@@ -33,10 +33,17 @@ struct alignas(64) PrefillView {
   uint32_t resident_blocks = 0;  // leading run that is readable here, or will be when the queue has ended
   bool accepting = true;         // false: draining, or pinned elsewhere by the request
   bool measured = true;          // false: the node has computed no prompt yet, and its cost is an assumption
+  bool has_device = false;       // true: it copies cached blocks to a device (Snapshot::devices)
   uint32_t unfinished = 0;       // requests that are placed here and have no first token yet
   int holder = -1;               // index of the node in Snapshot::holders; -1 = look it up by name
 };
 static_assert(offsetof(PrefillView, cost) + offsetof(Cost, prefill_s) == 64 && sizeof(PrefillView) == 128);
+
+/// The tier in the memory of a prefill node's device.
+struct DeviceView {
+  uint32_t blocks = 0;  // part of PrefillView::resident_blocks that is on the device
+  double block_s = 0;   // seconds of copying one block from the host to the device
+};
 
 /// A node of any role whose blocks other nodes may read. Its name is in Snapshot::holder_names.
 struct HolderView {
@@ -118,6 +125,7 @@ struct Snapshot {
   uint32_t block_tokens = 64;
   uint64_t block_bytes = 0;  // bytes of one page on the wire
   std::vector<PrefillView> prefill;
+  std::vector<DeviceView> devices;  // index as in `prefill`; of nodes with PrefillView::has_device alone
   std::vector<HolderView> holders;
   std::vector<std::string> holder_names;  // index as in `holders`
   std::vector<DecodeView> decode;
@@ -145,8 +153,9 @@ struct Candidate {
   // this holder lacks, it is the first of several (sched/fetch_plan.h).
   int holder = -1;
   uint32_t fetch_blocks = 0;
-  double wait_s = 0;  // seconds until the holder has computed the fetched blocks
-  double load_s = 0;  // seconds of reading the local blocks that are on disk
+  double wait_s = 0;       // seconds until the holder has computed the fetched blocks
+  double load_s = 0;       // seconds of reading the local blocks that are on disk
+  double to_device_s = 0;  // seconds of copying cached blocks to the device, beside the computing
   double queue_s = 0, fetch_s = 0, prefill_s = 0, ttft_s = 0;
   double handicap_s = 0;  // slow start: seconds added to the queue of a new node
   double rank_s() const { return ttft_s + handicap_s; }
@@ -253,6 +262,20 @@ inline uint32_t disk_blocks_of(const Snapshot& snapshot, const PrefillView& node
 /// move, each round would wait for the round before.
 constexpr bool rarely(bool condition) {
   return __builtin_expect_with_probability(condition, 0, 0.999) != 0;
+}
+/// Number of the prefill node's first `blocks` blocks that are on its device.
+inline uint32_t device_blocks_of(const Snapshot& snapshot, uint32_t node, uint32_t blocks) {
+  return snapshot.prefill[node].has_device ? std::min(blocks, snapshot.devices[node].blocks) : 0;
+}
+/// Seconds in which the prefill node copies to its device what the device lacks of the first `blocks` blocks.
+inline double to_device_seconds(const Snapshot& snapshot, uint32_t node, uint32_t blocks) {
+  if (!rarely(snapshot.prefill[node].has_device)) return 0;
+  return snapshot.devices[node].block_s * (blocks - device_blocks_of(snapshot, node, blocks));
+}
+/// Seconds from the start of the run to its first token. The blocks that are not on the device are copied to it layer
+/// by layer, each layer while the one before is computed (Mooncake 5.2).
+inline double compute_seconds(double prefill_s, double to_device_s) {
+  return std::max(prefill_s, to_device_s);
 }
 /// Fills the times of a candidate that fetches `fetch_blocks` more blocks from `holder` (-1 = none).
 void predict(const Snapshot& snapshot, Candidate& candidate);

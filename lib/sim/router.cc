@@ -66,8 +66,8 @@ void Router::show_members(TimePoint now) {
   if (caches_.has_ssd())
     for (const sched::BoardMember& member : members)
       if (member.prefill)
-        board_.reads_disk(static_cast<int>(member.slot),
-                          options_.profile->paths.ssd_read.seconds(static_cast<double>(block_bytes)));
+        board_.loads(static_cast<int>(member.slot),
+                     {.disk = options_.profile->paths.ssd_read.seconds(static_cast<double>(block_bytes))});
   inflight_at_.reset();
   line_.room_changed();
   bound_held(now);

@@ -165,6 +165,13 @@ struct Load {
   double disk_block_s = 0;       // smoothed seconds of bringing one block from disk into memory
   bool disk_lost = false;        // the disk failed, and the node goes on without it
   uint64_t disk_hit_tokens = 0;  // part of hit_tokens that came from disk, since start
+  // The tier in the memory of this node's device. Pages 0: the node has none.
+  uint64_t device_pages = 0;
+  uint64_t device_pages_held = 0;      // pages that requests use
+  uint64_t device_blocks = 0;          // blocks on the device that another request can use
+  double device_block_s = 0;           // smoothed seconds of copying one block from the host to the device
+  uint64_t device_loaded_blocks = 0;   // copied from the host, since start
+  uint64_t device_evicted_blocks = 0;  // since start
 
   bool operator==(const Load&) const = default;
   template <class V>
@@ -177,6 +184,9 @@ struct Load {
     v.later("disk_capacity_bytes", disk_capacity_bytes), v.later("disk_bytes", disk_bytes);
     v.later("disk_blocks", disk_blocks), v.later("disk_block_s", disk_block_s), v.later("disk_lost", disk_lost);
     v.later("disk_hit_tokens", disk_hit_tokens);
+    v.later("device_pages", device_pages), v.later("device_pages_held", device_pages_held);
+    v.later("device_blocks", device_blocks), v.later("device_block_s", device_block_s);
+    v.later("device_loaded_blocks", device_loaded_blocks), v.later("device_evicted_blocks", device_evicted_blocks);
   }
 };
 

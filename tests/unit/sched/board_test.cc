@@ -209,8 +209,8 @@ TEST_CASE("sched/board: the snapshot shows who holds blocks of this request and 
 TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, which the node's reports change") {
   Board board;
   board.set_members(two_and_two(), 64, 4096);
-  board.reads_disk(2, 0.25);
-  board.reads_disk(3, 0.5);
+  board.loads(2, {.disk = 0.25});
+  board.loads(3, {.disk = 0.5});
   const std::vector<kv::NodeMatch> matches = {{.node = 2, .resident = 6, .expected = 6, .on_disk = 4},
                                               {.node = 3, .resident = 8, .expected = 8, .on_disk = 2}};
   Board::Ask ask;
@@ -218,7 +218,7 @@ TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, w
   Snapshot& s = board.look(ask, kStart);
   CHECK(s.prefill[0].load_s == doctest::Approx(1));
   CHECK(s.holders[3].disk_blocks == 2);
-  board.reads_disk(2, 0.125);
+  board.loads(2, {.disk = 0.125});
   CHECK(board.look(ask, kStart).prefill[0].load_s == doctest::Approx(0.5));
   Candidate c;
   c.node = 0, c.local_blocks = 6, c.load_s = s.prefill[0].load_s;
@@ -231,8 +231,39 @@ TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, w
   s.prefill[0].queue_s = 10;
   predict(s, queued);
   CHECK(queued.ttft_s == doctest::Approx(10 + 64 * 1e-3));  // the disk is read while the request waits
-  board.reads_disk(2, -1);
+  board.loads(2, {.disk = -1});
   CHECK(board.look(ask, kStart).prefill[0].load_s == doctest::Approx(0.5));  // no time: ignored
+}
+
+TEST_CASE("sched/board: cached blocks that are not on a node's device cost their copies where computing is shorter") {
+  Board board;
+  board.set_members(two_and_two(), 64, 4096);
+  const std::vector<kv::NodeMatch> matches = {{.node = 2, .resident = 8, .expected = 8, .on_device = 2},
+                                              {.node = 3, .resident = 8, .expected = 8}};
+  Board::Ask ask;
+  ask.tokens = 64 * 9, ask.matches = matches;
+  Snapshot& s = board.look(ask, kStart);
+  Candidate c;
+  c.node = 0, c.local_blocks = 8;
+  predict(s, c);
+  const double computed_s = c.prefill_s;
+  CHECK(c.to_device_s == 0);  // the node has no such tier
+  CHECK(c.ttft_s == doctest::Approx(computed_s));
+  board.loads(2, {.device = computed_s / 12});
+  predict(s, c);
+  CHECK(c.to_device_s == doctest::Approx(computed_s / 2));  // of the six blocks that are not there
+  CHECK(c.ttft_s == doctest::Approx(computed_s));           // beside the computing
+  board.loads(2, {.device = computed_s / 2});
+  board.loads(3, {.device = computed_s / 8});
+  predict(s, c);
+  CHECK(c.ttft_s == doctest::Approx(3 * computed_s));
+  Options options;
+  Rng rng(1);
+  const Placement placement = place(board.look(ask, kStart), *find_policy("kv-centric"), options, rng);
+  REQUIRE(placement.candidate >= 0);
+  CHECK(placement.candidates[static_cast<size_t>(placement.candidate)].node == 1);  // it copies eight in less time
+  board.loads(2, {.device = -1});
+  CHECK(board.look(ask, kStart).devices[0].block_s == doctest::Approx(computed_s / 2));  // no time: ignored
 }
 
 TEST_CASE("sched/board: reads change the cost of their own pair of nodes, and two slow sources that of all others") {
