@@ -7,7 +7,7 @@
 
 namespace mc::node {
 
-Batch::Batch(Limits limits, Shelf& shelf) : limits_(limits), shelf_(shelf) {
+Batch::Batch(Limits limits, Shelf& shelf, DeviceTier& device) : limits_(limits), shelf_(shelf), device_(device) {
   MC_ASSERT(limits.steps_max > 0 && limits.steps_max <= kStepsMax);
   buffers_.reserve(kStepsMax);
 }
@@ -20,11 +20,23 @@ void Batch::join(const RequestPtr& r) {
   const uint32_t bt = shelf_.layout.block_tokens;
   r->answer.reserve(end - r->prompt_tokens());
   r->pages.reserve(std::min<uint64_t>(kv::blocks_for(end, bt), limits_.page_count));
+  if (device_.exists()) r->device.pages.reserve(std::min<uint64_t>(kv::blocks_for(end, bt), limits_.page_count));
   r->chain.reserve(end);
   const auto at = std::upper_bound(running_.begin(), running_.end(), r,
                                    [](const auto& a, const auto& b) { return a->order < b->order; });
   MC_ASSERT(at == running_.begin() || (*std::prev(at))->order < r->order);
   running_.insert(at, r);
+}
+
+uint32_t Batch::capacity_pages() const {
+  return device_.exists() ? std::min(limits_.page_count, device_.pool().counts().total) : limits_.page_count;
+}
+
+bool Batch::take_page(DecodeRequest& r) {
+  if (!r.pages.allocate(shelf_.pool, 1)) return false;
+  if (device_.grow(r.device)) return true;
+  r.pages.release_from(shelf_.pool, r.pages.size() - 1);
+  return false;
 }
 
 // book() ends a request at the same lengths.
@@ -49,13 +61,19 @@ void Batch::announce(DecodeRequest& r, Actions& out) const {
   r.told_pages = r.position / shelf_.layout.block_tokens + 1;
   const auto pages = r.pages.all().first(r.told_pages);
   join.pages.assign(pages.begin(), pages.end());
+  if (device_.exists()) {
+    MC_ASSERT_EQ(r.device.load, 0u);
+    const auto on_device = r.device.pages.all().first(r.told_pages);
+    join.device_pages.assign(on_device.begin(), on_device.end());
+  }
   join.attention = r.spec.decode_attention;
   join.sampling = r.spec.sampling;
   join.prompt_tokens = r.prompt_tokens();
   if (r.spec.sampling.needs_history()) join.history = r.spec.ids;
   join.banned = r.spec.stopping.stop_ids;
   join.min_tokens = r.spec.stopping.min_tokens;
-  join.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, shelf_.layout.layers});
+  if (!device_.exists())  // else they were checked on their way to the device
+    join.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, shelf_.layout.layers});
   out.push_back(std::move(join));
 }
 
@@ -78,7 +96,10 @@ void Batch::start(uint64_t run, Actions& out, bool beside_chunk) {
     row.joined = row.position == r->spec.ids.size();
     const uint32_t block = row.position / shelf_.layout.block_tokens;
     MC_ASSERT_LE(block, r->told_pages);
-    if (block == r->told_pages) row.page = r->pages[r->told_pages++];
+    if (block == r->told_pages) {
+      row.page = r->pages[r->told_pages++];
+      if (device_.exists()) row.device_page = r->device.pages[block];
+    }
     ++r->in_steps;
     buffer->in.push_back(row);
   }
@@ -130,6 +151,7 @@ bool Batch::book(DecodeRequest& r, const StepRow& row, bool publish, wire::Token
     r.pages.publish(shelf_.pool, block,
                     {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * bt,
                      row.sealed_crcs, r.block_ids(block, bt)});
+    device_.publish(r.device, block, hashes, r.spec.ns);
   }
   const uint32_t index = static_cast<uint32_t>(r.answer.size());
   r.answer.push_back(row.sampled.token);

@@ -31,7 +31,7 @@ class Batch {
     uint32_t steps_max = 1;  // under way, at most kStepsMax
   };
   static constexpr uint32_t kStepsMax = 2;
-  Batch(Limits limits, Shelf& shelf);
+  Batch(Limits limits, Shelf& shelf, DeviceTier& device);
 
   const std::vector<RequestPtr>& running() const { return running_; }
   /// Adds a request whose KV is on this node. Its next rows allocate nothing.
@@ -41,6 +41,11 @@ class Batch {
   bool computing() const { return under_way_ > 0; }
   bool may_start() const { return under_way_ < limits_.steps_max; }
   bool full() const { return rows_.size() >= limits_.rows_max; }
+  /// Pages that the sequence of one request can have.
+  uint32_t capacity_pages() const;
+  /// Takes a page of the host for one more block and, where the device is a tier, one of the device. False: there is
+  /// none now.
+  bool take_page(DecodeRequest& r);
   bool has_rows() const { return !rows_.empty(); }
   /// Position of the token of the request's next row.
   uint32_t next_position(const DecodeRequest& r) const { return r.position + r.in_steps; }
@@ -76,6 +81,7 @@ class Batch {
 
   Limits limits_;
   Shelf& shelf_;
+  DeviceTier& device_;
   std::vector<RequestPtr> running_;
   std::vector<RequestPtr> rows_;      // rows of the step that is prepared
   std::vector<RequestPtr> finished_;  // rows of the step that was taken back last

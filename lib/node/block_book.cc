@@ -13,9 +13,15 @@ bool is_in_memory(std::span<Shelf* const> shelves, const BlockHash& hash) {
   return std::any_of(shelves.begin(), shelves.end(),
                      [&](const Shelf* shelf) { return shelf->pool.find(hash) != kv::kNoPage; });
 }
+
+/// The fastest tier of a block that is in the host's memory.
+kv::Tier tier_in_memory(const DeviceTier& device, const BlockHash& hash) {
+  return device.holds(hash) ? kv::Tier::device : kv::Tier::host;
+}
 }  // namespace
 
-wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTier& disk, TimePoint now) {
+wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTier& disk, const DeviceTier& device,
+                                  TimePoint now) {
   wire::BlockEvents message;
   const auto events = log_.drain(kEventsPerMessage);
   if (!events.empty()) message.first_seq = events.front().seq;
@@ -24,11 +30,12 @@ wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTie
     const bool in_memory = is_in_memory(shelves, e.hash), stored = in_memory || disk.has(e.hash);
     if (stored)
       memory_.stored(e.hash);
-    else if (e.kind == kv::BlockEvent::Kind::removed)
+    else if (e.kind == kv::BlockEvent::Kind::removed && e.tier != kv::Tier::device)
       remember(e, now);
-    const bool evicted = !stored && e.kind == kv::BlockEvent::Kind::removed && e.reason == kv::Removal::evicted;
-    message.events.push_back(
-        {stored, {e.hash, e.parent, stored && !in_memory ? kv::Tier::disk : kv::Tier::host}, evicted});
+    const bool evicted = !stored && e.kind == kv::BlockEvent::Kind::removed && e.reason == kv::Removal::evicted &&
+                         e.tier != kv::Tier::device;
+    const kv::Tier tier = in_memory ? tier_in_memory(device, e.hash) : stored ? kv::Tier::disk : kv::Tier::host;
+    message.events.push_back({stored, {e.hash, e.parent, tier}, evicted});
   }
   return message;
 }
@@ -40,11 +47,12 @@ void BlockBook::remember(const kv::BlockEvent& event, TimePoint now) {
   if (event.reason == kv::Removal::corrupt) memory_.rotten(event.hash);
 }
 
-std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves, const DiskTier& disk) const {
+std::vector<wire::BlockSnapshot> BlockBook::snapshot(std::span<Shelf* const> shelves, const DiskTier& disk,
+                                                     const DeviceTier& device) const {
   MC_ASSERT(!has_news());
   std::vector<wire::BlockRef> blocks;
   for (const Shelf* shelf : shelves)
-    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent, kv::Tier::host});
+    for (const auto& b : shelf->pool.snapshot()) blocks.push_back({b.hash, b.parent, tier_in_memory(device, b.hash)});
   for (const auto& b : disk.blocks().snapshot())
     if (!is_in_memory(shelves, b.hash)) blocks.push_back({b.hash, b.parent, kv::Tier::disk});
   const size_t parts = std::max<size_t>(1, (blocks.size() + kBlocksPerSnapshot - 1) / kBlocksPerSnapshot);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "node/block_memory.h"
+#include "node/device_tier.h"
 #include "node/disk_tier.h"
 #include "node/namespace_book.h"
 #include "node/shelf.h"
@@ -29,10 +30,12 @@ class BlockBook {
   bool has_news() const { return log_.size() > 0; }
   /// Events since the last call, oldest first, at most one message full. The conductor's index has one entry for each
   /// block and node, so an event of one tier is reported as the block's state on the whole node now.
-  wire::BlockEvents take(std::span<Shelf* const> shelves, const DiskTier& disk, TimePoint now);
+  wire::BlockEvents take(std::span<Shelf* const> shelves, const DiskTier& disk, const DeviceTier& device,
+                         TimePoint now);
   /// All blocks of the shelves and of the disk in messages of bounded size, as of the newest event. All events must
   /// have been taken.
-  std::vector<wire::BlockSnapshot> snapshot(std::span<Shelf* const> shelves, const DiskTier& disk) const;
+  std::vector<wire::BlockSnapshot> snapshot(std::span<Shelf* const> shelves, const DiskTier& disk,
+                                            const DeviceTier& device) const;
   /// Removes blocks from the pool whose bytes fail their checksum. `rotten` has indexes into `hashes` and `pages`.
   void drop_rotten(kv::Pool& pool, std::span<const BlockHash> hashes, std::span<const kv::PageIndex> pages,
                    std::span<const uint32_t> rotten);

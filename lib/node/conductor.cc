@@ -24,7 +24,8 @@ std::vector<Considered> considered(const sched::Snapshot& snapshot, const sched:
     const sched::PrefillView& node = snapshot.prefill[c.node];
     out.push_back({node.name, from, c.local_blocks, c.fetch_blocks, c.queue_s, c.fetch_s, c.prefill_s, c.ttft_s,
                    sched::disk_blocks_of(snapshot, node), c.load_s, node.measured, fetch_parts(snapshot, c),
-                   sched::is_fetch_measured(snapshot, c)});
+                   sched::is_fetch_measured(snapshot, c), false,
+                   sched::device_blocks_of(snapshot, c.node, c.local_blocks), c.to_device_s});
   }
   if (!placement.inlined) return out;
   const sched::InlineCandidate& c = *placement.inlined;

@@ -28,7 +28,7 @@ Decode::Decode(WorkerOptions worker, DecodeOptions options)
     : Worker(std::move(worker)),
       decode_(options),
       unlisted_(peers(), decode_.peer_wait),
-      batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_),
+      batch_({decode_.batch_max, options_.context_tokens, options_.page_count, decode_.steps_max}, *shelf_, device_),
       holders_(options_.layout, reads_, numbers_, peers(), decode_.fetch_timeout),
       inlined_(*shelf_, decode_.inline_tokens) {
   MC_ASSERT(decode_.batch_max > 0);
@@ -111,7 +111,7 @@ void Decode::take(const RequestPtr& r, TimePoint now, Actions& out) {
   // The first answer token needs a row as well, so a prompt that fills the pool exactly does not fit.
   if (spec.ids.empty() || spec.resumed > spec.ids.size() ||
       !fits_context(spec.ids.size(), spec.resumed, spec.stopping.max_tokens, options_.context_tokens) ||
-      kv::blocks_for(spec.ids.size() + 1, options_.layout.block_tokens) > options_.page_count)
+      kv::blocks_for(spec.ids.size() + 1, options_.layout.block_tokens) > batch_.capacity_pages())
     return refuse(*r, Reason::too_long, static_cast<double>(spec.ids.size()), options_.context_tokens, out);
   if (r->inlined && (inlined_.tokens_max() == 0 || spec.prompt_logprobs >= 0))
     return refuse(*r, Reason::unsupported, 0, 0, out);
@@ -179,10 +179,15 @@ bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
     return false;
   }
   MC_ASSERT_EQ(r->pages.size(), here + need);
+  if (r->inlined && !device_.take(r->device, hashes.first(here), r->pages.size(), reserve)) {
+    r->pages.release(shelf_->pool);
+    return false;
+  }
   r->have_blocks = here;
   stats_.local_blocks += here;
   if (r->inlined) {
     r->phase = Phase::computing;
+    if (device_.exists()) device_.load(r->device, r->pages.all(), here, r->prompt_crcs(shelf_->pool, here), out);
     inlined_.add(r);
     return true;
   }
@@ -210,6 +215,8 @@ void Decode::on_event(const Event& event, TimePoint now, Actions& out) {
     return inlined_.on_layer(*layer);
   } else if (const auto* chunk = std::get_if<ChunkDone>(&event)) {
     on_chunk(*chunk, now, out);
+  } else if (const auto* loaded = std::get_if<PagesLoaded>(&event)) {
+    on_loaded(*loaded, out);
   }
   take_from_holders(now, out);
   admit(now, out);
@@ -237,9 +244,9 @@ void Decode::on_tick(TimePoint now, Actions& out) {
          out);
   }
   for (const auto& r : late) {
-    const RequestStage stage = r->phase == Phase::running ? RequestStage::decode
-                               : r->inlined               ? RequestStage::prefill
-                                                          : RequestStage::transfer;
+    const RequestStage stage = r->has_kv()  ? RequestStage::decode
+                               : r->inlined ? RequestStage::prefill
+                                            : RequestStage::transfer;
     fail(*r, {stage, Reason::timeout, false}, "deadline passed", out);
   }
   admit(now, out);
@@ -263,7 +270,7 @@ void Decode::drop_all(TimePoint, Actions& out) {
 void Decode::on_peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
   const auto all = requests_;
   for (const auto& [id, r] : all) {
-    if (r->inlined || r->phase == Phase::running || r->phase == Phase::ended) continue;
+    if (r->inlined || r->has_kv() || r->phase == Phase::ended) continue;
     // With a lost stage of the pipeline, the KV that was not read from it is lost too.
     const bool stage =
         r->phase == Phase::receiving && peer.role == wire::Role::stage && is_stage_of(peer.name, r->prefill);
@@ -289,7 +296,7 @@ void Decode::fail(Request& r, Failure failure, std::string message, Actions& out
   if (r.phase == Phase::ended) return;
   last_error_.note(message);
   ++stats_.failed;
-  if (r.phase != Phase::running && !r.inlined)
+  if (!r.has_kv() && !r.inlined)
     send(r.prefill, r.prefill_instance, wire::Cancel{r.spec.req, r.spec.attempt, "failed"}, out);
   to_conductor(report_of(r.spec.req, r.spec.attempt, failure, std::move(message)), out);
   end(r, out);
@@ -305,6 +312,7 @@ void Decode::end(Request& r, Actions& out) {
   holders_.end(r, out);
   requests_.erase(r.spec.req);
   std::erase(waiting_, keep);
+  std::erase(loading_, keep);
   batch_.remove(keep);
   ended_.push_back(keep);
   settle(r, out);
@@ -317,12 +325,15 @@ void Decode::settle(Request& r, Actions& out) {
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
   if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
   r.pages.release(shelf_->pool);
+  device_.release(r.device);
   const size_t left = std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
   MC_ASSERT_EQ(left, 1u);
 }
 
 void Decode::role_check() const {
   uint64_t pins = 0;
+  std::vector<const DevicePages*> on_device;
+  for (const auto& r : loading_) MC_ASSERT(r->phase == Phase::loading && device_.exists());
   for (const auto& r : batch_.running()) MC_ASSERT(r->phase == Phase::running && r->arrivals.missing() == 0);
   for (const auto& r : waiting_) MC_ASSERT(r->pages.empty());
   for (const auto& r : ended_) MC_ASSERT(r->phase == Phase::ended && r->in_use());
@@ -330,10 +341,12 @@ void Decode::role_check() const {
   inlined_.check();
   auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
+    on_device.push_back(&r.device);
     for (const auto& [read, reading] : r.arrivals.reads()) MC_ASSERT(by_read_.contains(read));
   };
   for (const auto& [id, r] : requests_) count(*r);
   for (const auto& r : ended_) count(*r);
+  device_.check(on_device);
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
@@ -417,11 +430,55 @@ void Decode::try_join(Request& r, Actions& out) {
   MC_ASSERT(!r.arrivals.reading() && r.from_holders.parts == 0 && r.position == 0);
   if (!r.sources.empty()) to_conductor(r.kv_report(options_.layout.block_tokens), out);
   send(r.prefill, r.prefill_instance, wire::KvDone{r.spec.req, r.spec.attempt}, out);
-  r.phase = Phase::running;
+  r.phase = Phase::loading;
   r.position = static_cast<uint32_t>(r.spec.ids.size());
   MC_ASSERT_EQ(r.chain.token_count(), r.spec.ids.size());
   publish_prompt(r);
-  batch_.join(requests_.at(r.spec.req));
+  loading_.push_back(requests_.at(r.spec.req));
+  seat(out);
+}
+
+// Gives pages of the device to the requests whose KV is here, in the order in which it came, and copies their blocks
+// there. A request whose blocks are all on the device joins the batch.
+void Decode::seat(Actions& out) {
+  if (loading_.empty()) return;  // as in nearly every step, which must not allocate memory
+  const auto waiting = loading_;
+  bool is_full = false;  // a request waits for room, and later ones wait behind it
+  for (const RequestPtr& r : waiting) {
+    if (r->device.load != 0) continue;
+    const uint32_t blocks = kv::blocks_for(r->spec.ids.size(), options_.layout.block_tokens);
+    if (device_.exists() && r->device.pages.empty()) {
+      const bool reuses = !r->spec.no_cache && !r->spec.reuse_nothing;
+      const auto cached = reuses ? r->chain.hashes() : std::span<const BlockHash>();
+      // One page for each request there stays in reserve, as in accept().
+      const auto loading = std::ranges::count_if(loading_, [](const auto& l) { return !l->device.pages.empty(); });
+      const auto reserve = static_cast<uint32_t>(batch_.running().size()) + static_cast<uint32_t>(loading);
+      is_full = is_full || !device_.take(r->device, cached, r->pages.size(), reserve);
+      if (is_full) continue;
+      device_.load(r->device, r->pages.all(), blocks, r->prompt_crcs(shelf_->pool, blocks), out);
+      if (r->device.load != 0) continue;
+    }
+    std::erase(loading_, r);
+    r->phase = Phase::running;
+    batch_.join(r);
+  }
+}
+
+void Decode::on_loaded(const PagesLoaded& done, Actions& out) {
+  const auto has_load = [&](const RequestPtr& other) { return other->device.load == done.load; };
+  RequestPtr r;
+  for (const auto& [id, other] : requests_)
+    if (has_load(other)) r = other;
+  for (const RequestPtr& other : ended_)
+    if (has_load(other)) r = other;
+  MC_ASSERT(r != nullptr);
+  const auto names = r->spec.no_cache ? std::span<const BlockHash>() : r->chain.hashes();
+  const auto rotten = device_.ended(r->device, done, names, r->spec.ns);
+  blocks_.drop_rotten(shelf_->pool, r->chain.hashes(), r->pages.all(), rotten);
+  stats_.checksum_failures += done.rotten.size();
+  if (r->phase == Phase::ended) return settle(*r, out);
+  // A failed load is the node's trouble, whatever the code: another node may serve the request.
+  if (done.code != Code::ok) fail(*r, {RequestStage::decode, reason_of(done.code), true}, done.what, out);
 }
 
 // Publishes the prompt's full blocks, so that other nodes can read them here. A block that another request has
@@ -434,6 +491,8 @@ void Decode::publish_prompt(Request& r) {
         shelf_->pool, block,
         {hashes[block], block == 0 ? BlockHash{} : hashes[block - 1], r.spec.ns, block * options_.layout.block_tokens,
          r.crcs(block), r.block_ids(block, options_.layout.block_tokens)});
+  for (uint32_t block = 0; block < hashes.size(); ++block)  // of an inlined prompt, which is computed on the device
+    device_.publish(r.device, block, hashes, r.spec.ns);
   shelf_->pool.touch(hashes);
 }
 
@@ -441,6 +500,7 @@ void Decode::publish_prompt(Request& r) {
 
 // The next chunk of a prompt goes to the compute together with the next step, so that they can be one pass.
 void Decode::step(TimePoint now, Actions& out) {
+  seat(out);
   while (batch_.may_start()) {
     const bool has_chunk = inlined_.has_next();
     size_t chunk = 0;
@@ -480,32 +540,38 @@ bool Decode::prepare_step(Actions& out) {
 // preempted for the second row of `r` under way, because `r` may end with the first one. The second row then waits for
 // the end of that step.
 bool Decode::give_page(const RequestPtr& r, Actions& out) {
-  if (r->in_steps > 0) return r->pages.allocate(shelf_->pool, 1).has_value();
+  if (r->in_steps > 0) return batch_.take_page(*r);
   for (;;) {
-    if (r->pages.allocate(shelf_->pool, 1)) return true;
+    if (batch_.take_page(*r)) return true;
+    // Only requests that hold pages of the kind that is short can give one up.
+    const bool on_device = shelf_->pool.available() > 0;
+    const auto holds = [&](const Request& other) {
+      return on_device ? !other.device.pages.empty() : other.phase != Phase::waiting;
+    };
     Request* last = nullptr;
     for (const auto& [id, other] : requests_)
-      if (other->phase != Phase::waiting && (!last || other->order > last->order)) last = other.get();
-    const bool alone = std::none_of(requests_.begin(), requests_.end(), [&](const auto& other) {
-      return other.second != r && other.second->phase != Phase::waiting;
-    });
-    if (alone && r->pages.size() >= options_.page_count) {
+      if (holds(*other) && (!last || other->order > last->order)) last = other.get();
+    const bool alone = std::none_of(requests_.begin(), requests_.end(),
+                                    [&](const auto& other) { return other.second != r && holds(*other.second); });
+    if (alone && r->pages.size() >= batch_.capacity_pages()) {
       fail(*r, {RequestStage::decode, Reason::no_space, false},
            "a context of " + std::to_string(r->position + 1) + " tokens needs more than the " +
-               std::to_string(options_.page_count) + " pages of this node; raise --kv-mem",
+               std::to_string(batch_.capacity_pages()) + " pages of this node; raise " +
+               (batch_.capacity_pages() < options_.page_count ? "--device-mem" : "--kv-mem"),
            out);
       return false;
     }
     // No other request can be preempted. Leases or reads of ended requests hold the pages and end without help.
     if (alone) return false;
     // Pages of an ended request come free with the run that still uses them.
-    if (std::ranges::any_of(ended_, [](const RequestPtr& ended) { return ended->in_run(); })) return false;
+    if (std::ranges::any_of(ended_, [](const RequestPtr& ended) { return ended->in_run() || ended->device.load != 0; }))
+      return false;
     MC_ASSERT(last != nullptr);
     preempt(*last, out);
     if (last == r.get()) return false;
     if (r->phase == Phase::ended) return false;
     // A read in flight may still hold the victim's pages. The row then waits for one step.
-    if (shelf_->pool.available() == 0) return false;
+    if (shelf_->pool.available() == 0 || device_.available() == 0) return false;
   }
 }
 

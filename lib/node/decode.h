@@ -2,7 +2,7 @@
 // KV comes from the prefill node. Blocks that the prefill node does not compute may come straight from nodes that hold
 // them (node/holder_reads.h). Blocks that a holder does not bring are read from the prefill node.
 //
-//   offer --room, promise holds--> receiving --all extents + KvComplete--> running --stop | length--> ended
+//   offer --room, promise holds--> receiving --all extents + KvComplete--> loading --> running --stop | length--> ended
 //     |  waiting (no pages yet)        |                                      |  preempted (pages ran out)
 //     '-- KvRefuse                     '-- Failed (transfer)                  '-- Cancel, deadline, lost conductor
 //
@@ -10,6 +10,10 @@
 // can (node/inline_prefills.h).
 //
 //   PrefillStart --room, promise holds--> computing --first token to the conductor--> running
+//
+// Where the node's device has memory of its own (node/device_tier.h), a request whose KV is here takes pages of it, and
+// its blocks are copied there beside the steps of the others. It joins the batch when they are there (Mooncake, section
+// 3). Without such a tier it joins at once.
 //
 // Back-pressure: offers wait in order until pages are free, and the prefill node spends no work before its offer is
 // accepted. When a running request needs a page and none is left, the newest request gives up its pages. The conductor
@@ -83,6 +87,8 @@ class Decode final : public Worker {
   void on_read(Request& r, const ReadDone& done, TimePoint now, Actions& out);
   void take_from_holders(TimePoint now, Actions& out);
   void try_join(Request& r, Actions& out);
+  void seat(Actions& out);
+  void on_loaded(const PagesLoaded& done, Actions& out);
   void publish_prompt(Request& r);
   void step(TimePoint now, Actions& out);
   bool prepare_step(Actions& out);
@@ -100,6 +106,7 @@ class Decode final : public Worker {
   UnlistedOffers unlisted_;
   std::map<RequestId, RequestPtr> requests_;  // newest attempt of each request
   std::deque<RequestPtr> waiting_;            // for pages, in order of arrival
+  std::deque<RequestPtr> loading_;            // for pages of the device, or for their blocks there
   Batch batch_;
   HolderReads holders_;
   InlinePrefills inlined_;

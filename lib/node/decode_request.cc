@@ -16,6 +16,15 @@ std::vector<uint32_t> DecodeRequest::block_ids(uint32_t block, uint32_t block_to
   return out;
 }
 
+std::vector<uint32_t> DecodeRequest::prompt_crcs(const kv::Pool& pool, uint32_t blocks) const {
+  std::vector<uint32_t> out;
+  for (uint32_t block = 0; block < blocks; ++block) {
+    const auto sums = block < have_blocks ? pool.meta(pages[block]).layer_crcs : crcs(block);
+    out.insert(out.end(), sums.begin(), sums.end());
+  }
+  return out;
+}
+
 RunChunk DecodeRequest::chunk(uint32_t block_tokens) const {
   MC_ASSERT(inlined && spec.prompt_logprobs < 0);
   RunChunk chunk;
@@ -24,6 +33,8 @@ RunChunk DecodeRequest::chunk(uint32_t block_tokens) const {
   chunk.tokens.assign(spec.ids.begin() + chunk.start, spec.ids.end());
   const auto held = pages.all().first(kv::blocks_for(spec.ids.size(), block_tokens));
   chunk.pages.assign(held.begin(), held.end());
+  const auto on_device = device.pages.all().first(device.pages.empty() ? 0 : held.size());
+  chunk.device_pages.assign(on_device.begin(), on_device.end());
   chunk.attention = spec.prefill_attention;
   chunk.sample = true;
   chunk.sampling = spec.sampling;

@@ -7,6 +7,7 @@
 
 #include "kv/kv.h"
 #include "node/arrivals.h"
+#include "node/device_tier.h"
 #include "node/held_pages.h"
 #include "node/node.h"
 
@@ -32,7 +33,7 @@ struct InlineWork {
 };
 
 struct DecodeRequest {
-  enum class Phase : uint8_t { waiting, receiving, computing, running, ended };
+  enum class Phase : uint8_t { waiting, receiving, loading, computing, running, ended };
 
   wire::RequestSpec spec;
   uint64_t order = 0;           // order of arrival at this node
@@ -43,6 +44,7 @@ struct DecodeRequest {
 
   kv::Chain chain;  // names of the prompt's blocks, and of those of the answer whose KV exists
   HeldPages pages;
+  DevicePages device;        // where the device is a tier, from the phase `loading` or `computing` on
   uint32_t have_blocks = 0;  // blocks of the prompt that were cached here when the offer was accepted
 
   std::vector<wire::Source> sources;  // holders that the offer named
@@ -61,8 +63,12 @@ struct DecodeRequest {
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(spec.ids.size()) - spec.resumed; }
   /// The chunk of an inlined request: its prompt behind the cached blocks.
   RunChunk chunk(uint32_t block_tokens) const;
+  /// Whether all KV of the prompt is here, so that no other node is needed any more.
+  bool has_kv() const { return phase == Phase::loading || phase == Phase::running; }
   /// Checksums of a full block of the prompt that was not cached here, one a layer.
   std::vector<uint32_t> crcs(uint32_t block) const { return inlined ? inlined->crcs.at(block) : arrivals.crcs(block); }
+  /// Checksums of the first blocks of the prompt, whose KV is in pages of the host, [block][layer].
+  std::vector<uint32_t> prompt_crcs(const kv::Pool& pool, uint32_t blocks) const;
   /// The token ids of a full block of the sequence.
   std::vector<uint32_t> block_ids(uint32_t block, uint32_t block_tokens) const;
   /// Whether blocks of the answer may be reused: only where a prefill would compute equal bytes.
@@ -70,7 +76,7 @@ struct DecodeRequest {
   /// Whether a step or a chunk under way uses the pages.
   bool in_run() const { return in_steps > 0 || (inlined && inlined->run != 0); }
   /// Whether a run uses the pages, or a read may still write into them.
-  bool in_use() const { return in_run() || arrivals.reading() || from_holders.reading > 0; }
+  bool in_use() const { return in_run() || arrivals.reading() || from_holders.reading > 0 || device.load != 0; }
   /// All KV was announced complete, but extents are missing and none is being read: a notify was lost.
   bool stalls() const {
     return phase == Phase::receiving && complete && !arrivals.reading() && from_holders.parts == 0;

@@ -52,7 +52,8 @@ void InlinePrefills::start(uint64_t run, const BlockMemory& memory, const NodeId
   work.crcs.assign(kv::blocks_for(r.spec.ids.size(), layout.block_tokens), std::vector<uint32_t>(layout.layers));
   RunChunk chunk = r.chunk(layout.block_tokens);
   chunk.run = run;
-  chunk.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, layout.layers});
+  if (chunk.device_pages.empty())  // else the prefix was checked on its way to the device
+    chunk.prefix_crcs = shelf_.prefix_crcs(r.pages.all(), r.have_blocks, {0, layout.layers});
   out.push_back(std::move(chunk));
 }
 

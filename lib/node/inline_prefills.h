@@ -42,7 +42,7 @@ class InlinePrefills {
   /// The request has its pages. It waits for its turn.
   void add(const RequestPtr& r);
   /// Whether start() has a chunk to start.
-  bool has_next() const { return !computing_ && !queue_.empty(); }
+  bool has_next() const { return !computing_ && !queue_.empty() && queue_.front()->device.load == 0; }
   /// Appends the chunk of the next prompt as run number `run`. The blocks before it are counted as they are now.
   void start(uint64_t run, const BlockMemory& memory, const NodeId& self, TimePoint now, Actions& out);
   /// The step that was appended last shares the pass of the chunk that start() has appended in `out` at `chunk`.

@@ -7,6 +7,7 @@
 //   KV       ReadDone, LookedUp, Touched     ->   Read, CancelRead, Lookup, Touch
 //   compute  LayerDone, ChunkDone, StepDone  ->   RunChunk, PrefixLayers, CancelRun, JoinBatch, RunStep, CollectSteps,
 //                                                 LeaveBatch
+//   device   PagesLoaded                    ->   LoadPages
 //   disk     DiskFound, DiskWritten,         ->   DiskWrite, DiskLoad, DiskDrop
 //            DiskLoaded, DiskEvicted,
 //            DiskUpkeepFailed
@@ -17,9 +18,15 @@
 //   log                                           BreakerChanged (conductor only)
 //
 // Promises of the host: every Read, RunChunk and RunStep is answered exactly once by ReadDone, ChunkDone or StepDone,
-// also after a cancel, every DiskWrite and DiskLoad by DiskWritten or DiskLoaded, and every Lookup by LookedUp. Until
-// then the role must not free
-// the pages that the action names. Messages of one peer instance arrive in order or not at all.
+// also after a cancel, every LoadPages by PagesLoaded, every DiskWrite and DiskLoad by DiskWritten or DiskLoaded, and
+// every Lookup by LookedUp. Until then the role must not free the pages that the action names. Messages of one peer
+// instance arrive in order or not at all.
+//
+// A node may have a device with memory of its own (node/device_tier.h). Runs then compute on pages of the device, which
+// the role numbers, gives to blocks and takes away. LoadPages brings blocks from the host to the device, layer by
+// layer: a run may follow at once, and each of its layers waits for that layer alone (Mooncake, "Layer-wise Prefill").
+// A run stores what it writes in the host's pages too, layer by layer: LayerDone and StepDone report bytes of the host.
+// So the device never has the only copy, and a block leaves the device without an action.
 #pragma once
 
 #include <cstdint>
@@ -131,10 +138,11 @@ struct RunRow {
   static constexpr uint32_t kNoPage = 0xffffffff;
   static constexpr uint32_t kFed = 0xffffffff;
   uint64_t sequence = 0;
-  uint32_t token = 0;       // kFed: the token that the sequence's row before this one draws; it may be under way
-  uint32_t position = 0;    // position of the token: one more than in the sequence's step before
-  uint32_t page = kNoPage;  // page of `position`, when the compute does not have it yet
-  bool joined = false;      // the sequence's first step on this node
+  uint32_t token = 0;              // kFed: the token that the sequence's row before this one draws; it may be under way
+  uint32_t position = 0;           // position of the token: one more than in the sequence's step before
+  uint32_t page = kNoPage;         // page of `position`, when the compute does not have it yet
+  uint32_t device_page = kNoPage;  // likewise, where the device is a tier of the node
+  bool joined = false;             // the sequence's first step on this node
 };
 
 struct StepRow {
@@ -157,6 +165,17 @@ struct StepDone {
   std::string what;
   std::shared_ptr<StepRows> rows;  // the rows of the RunStep; `out` is valid when code is ok
   Duration elapsed{};
+};
+
+/// The end of a LoadPages. ok: the blocks are on the device, and their bytes match their checksums. After any other
+/// code the device's pages have no meaning. A run that uses one of these pages ends after this event, unless it is
+/// cancelled.
+struct PagesLoaded {
+  uint64_t load = 0;
+  Code code = Code::ok;
+  std::string what;
+  std::vector<uint32_t> rotten;  // indexes of pages that do not match their checksums; code is corrupt then
+  Duration busy{};               // time of the copies alone, without that of runs between them
 };
 
 /// A KV block on this node's disk.
@@ -249,7 +268,7 @@ struct ClientCancel {
 
 using EventVariant = std::variant<Received, Notified, PeerLost, ReadDone, LayerDone, ChunkDone, StepDone, Tick,
                                   HostStalled, Submit, ClientCancel, HostError, DiskFound, DiskWritten, DiskLoaded,
-                                  DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp, Touched, DataLink>;
+                                  DiskEvicted, DiskUpkeepFailed, BlockOrder, LookedUp, Touched, DataLink, PagesLoaded>;
 using Event = OneOf<EventVariant>;
 
 // ---- actions ---------------------------------------------------------------------------------
@@ -336,13 +355,22 @@ struct DiskDrop {
   std::vector<BlockHash> hashes;
 };
 
+/// Copies blocks from pages of the host to pages of the device. Runs that use these pages may follow at once.
+struct LoadPages {
+  uint64_t load = 0;
+  std::vector<uint32_t> pages;         // of the host
+  std::vector<uint32_t> device_pages;  // one for each
+  std::vector<uint32_t> crcs;          // CRC32C that the extents must have, [page][layer]
+};
+
 /// Computes tokens [start, start + tokens.size()) of one sequence whose KV is in `pages`.
 struct RunChunk {
   uint64_t run = 0;
   uint32_t start = 0;
-  uint32_t reused = 0;           // tokens at the front of the sequence whose KV was reused
-  std::vector<uint32_t> tokens;  // empty: only prefix_crcs are checked
-  std::vector<uint32_t> pages;   // pages of the sequence up to the end of the chunk
+  uint32_t reused = 0;                 // tokens at the front of the sequence whose KV was reused
+  std::vector<uint32_t> tokens;        // empty: only prefix_crcs are checked
+  std::vector<uint32_t> pages;         // pages of the sequence up to the end of the chunk
+  std::vector<uint32_t> device_pages;  // one for each; empty where the device is not a tier of the node
   std::string attention;
   bool sample = false;  // this is the last chunk: draw the next token
   wire::Sampling sampling;
@@ -383,9 +411,10 @@ struct CancelRun {
 /// with a row of the sequence.
 struct JoinBatch {
   uint64_t sequence = 0;
-  uint32_t position = 0;        // position of the first step; `pages` hold the KV of the tokens before it
-  uint32_t tokens_max = 0;      // upper bound on the sequence's tokens
-  std::vector<uint32_t> pages;  // pages up to the one of `position`; they never move
+  uint32_t position = 0;               // position of the first step; `pages` hold the KV of the tokens before it
+  uint32_t tokens_max = 0;             // upper bound on the sequence's tokens
+  std::vector<uint32_t> pages;         // pages up to the one of `position`; they never move
+  std::vector<uint32_t> device_pages;  // as in RunChunk; they are loaded
   std::string attention;
   wire::Sampling sampling;
   uint32_t prompt_tokens = 0;     // index of the answer's first token in the sequence
@@ -436,6 +465,8 @@ struct Considered {
   std::vector<FetchSource> sources;
   bool fetch_measured = true;  // false: the cost of reads from `fetch_from` into the node was not known
   bool inlined = false;        // a decode node that would compute the prompt itself
+  uint32_t device_blocks = 0;  // part of local_blocks that was on the node's device
+  double to_device_s = 0;      // seconds of copying the other cached blocks to it, beside the computing
 };
 
 struct FailedAttempt {
@@ -497,9 +528,10 @@ struct RequestRetried {
   std::string message;
 };
 
-using ActionVariant = std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers,
-                                   CancelRun, JoinBatch, RunStep, CollectSteps, LeaveBatch, Reply, BreakerChanged,
-                                   RequestRetried, DiskWrite, DiskLoad, DiskDrop, OrderAnswer, Lookup, Touch>;
+using ActionVariant =
+    std::variant<Send, SendNotify, SendTokens, SetPeers, Read, CancelRead, RunChunk, PrefixLayers, CancelRun, JoinBatch,
+                 RunStep, CollectSteps, LeaveBatch, Reply, BreakerChanged, RequestRetried, DiskWrite, DiskLoad,
+                 DiskDrop, OrderAnswer, Lookup, Touch, LoadPages>;
 using Action = OneOf<ActionVariant>;
 using Actions = std::vector<Action>;
 

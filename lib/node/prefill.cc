@@ -19,6 +19,7 @@ Prefill::Prefill(WorkerOptions worker, PrefillOptions options)
       copies_(*shelf_, reads_) {
   MC_ASSERT(shelf_);
   MC_ASSERT(!pipeline_.leads() || disk().state() == DiskTier::State::none);
+  MC_ASSERT(!device_.exists() || (!pipeline_.leads() && prefill_.by_layer_bytes == UINT64_MAX));
   if (pipeline_.leads()) shelf_->keep_lost_parts();
   MC_ASSERT(prefill_.chunk_tokens > 0 && prefill_.chunk_tokens % options_.layout.block_tokens == 0);
 }
@@ -125,6 +126,10 @@ void Prefill::check_start(Request& r, Actions& out) {
     return refuse(Reason::no_space, false,
                   "prompt needs " + std::to_string(blocks) + " pages, the pool has " +
                       std::to_string(options_.page_count) + "; raise --kv-mem");
+  if (!device_.fits(blocks))
+    return refuse(Reason::no_space, false,
+                  "prompt needs " + std::to_string(blocks) + " pages on the device, which has " +
+                      std::to_string(options_.device_pages) + "; raise --device-mem");
   if (draining_) return refuse(Reason::draining, true, "node " + name() + " is draining");
   // The members of a pipeline come from the conductor alone, and operators do not wait for one.
   if (const auto missing = r.alone ? pipeline_.missing() : std::nullopt)
@@ -171,6 +176,15 @@ void Prefill::on_event(const Event& event, TimePoint now, Actions& out) {
   } else if (const auto* read = std::get_if<ReadDone>(&event)) {
     if (!fetches_.on_read(*read, now, out)) (void)copies_.on_read(*read, now, out);
     for (const RequestPtr& r : RequestPtrs(computing_)) settle(*r);  // one may have waited for the read
+  } else if (const auto* loaded = std::get_if<PagesLoaded>(&event)) {
+    const RequestPtr r = requests_.of_load(loaded->load);
+    const auto rotten = device_.ended(r->device, *loaded, r->reusable_hashes(), r->spec.ns);
+    blocks_.drop_rotten(shelf_->pool, r->hashes, r->pages.all(), rotten);
+    stats_.checksum_failures += rotten.size();
+    // A failed load is the node's trouble, whatever the code: another node may serve the request.
+    if (loaded->code != Code::ok) fail(*r, {RequestStage::prefill, reason_of(loaded->code), true}, loaded->what, out);
+    settle(*r);
+    if (r->phase == Phase::handing_over) device_.release(r->device);
   } else if (std::holds_alternative<DiskLoaded>(event)) {
     fetches_.on_disk(now, out);
   }
@@ -338,7 +352,8 @@ void Prefill::end(Request& r, Actions& out) {
 
 // The host writes into the pages until it reports the end of the run. The pages are released only then.
 void Prefill::settle(Request& r) {
-  if (r.phase != Phase::ended || r.work.run != 0 || fetches_.is_lent(r.loan)) return;
+  if (r.phase != Phase::ended || r.work.run != 0 || fetches_.is_lent(r.loan) || r.device.load != 0) return;
+  device_.release(r.device);
   // Later stages write their chunks into these pages before any later run, so the release does not wait for them.
   for (const auto& [run, chunk] : r.work.flow.all()) flowing_.erase(run);
   r.work.flow.clear();
@@ -351,8 +366,10 @@ void Prefill::settle(Request& r) {
 
 void Prefill::role_check() const {
   uint64_t pins = 0;
+  std::vector<const DevicePages*> on_device;
   const auto count = [&](const Request& r) {
     pins += r.pages.pinned_count();
+    on_device.push_back(&r.device);
     MC_ASSERT_LE(r.prefix.remote, r.prefix.blocks);
     for (const auto& [run, chunk] : r.work.flow.all()) MC_ASSERT(flowing_.contains(run));
   };
@@ -361,6 +378,7 @@ void Prefill::role_check() const {
   uint64_t pool_pins = 0;
   for (kv::PageIndex page = 0; page < options_.page_count; ++page) pool_pins += shelf_->pool.pins(page);
   MC_ASSERT_EQ(pins + disk().pins(shelf_->pool), pool_pins);
+  device_.check(on_device);
   requests_.check();
   MC_ASSERT(slots_.is_sound(computing_.empty() ? 0 : computing_.front()->work.run));
   fetches_.check();
@@ -385,10 +403,13 @@ bool Prefill::take_pages(Request& r) {
   if (early) lent = fetches_.lend(r.spec.req, r.loan = numbers_.next());
   const auto give_back = [&] {
     if (early) fetches_.take_back(r.spec.req), r.loan = 0;
+    device_.release(r.device);
     return false;
   };
+  const uint32_t blocks = kv::blocks_for(r.tokens(), options_.layout.block_tokens);
+  if (!device_.take(r.device, r.reusable_hashes().first(here), blocks)) return give_back();
   const uint32_t shared = r.pages.size();
-  const uint32_t own = kv::blocks_for(r.tokens(), options_.layout.block_tokens) - shared;
+  const uint32_t own = blocks - shared;
   if (shelf_->make_room) shelf_->make_room(own);
   if (!r.pages.allocate(shelf_->pool, own)) return give_back();
   r.prefix.blocks = shared;
@@ -424,6 +445,9 @@ bool Prefill::start_compute(Request& r, TimePoint now, Actions& out) {
         send(member->name, member->instance, r.stage_announce(shelf_->pool, pipeline_.layers_of(stage)), out);
     handover::announce_prefix(r, *shelf_, pipeline_.own_layers(), out);
   }
+  if (device_.exists())
+    device_.load(r.device, r.pages.all(), r.prefix.blocks,
+                 shelf_->prefix_crcs(r.pages.all(), r.prefix.blocks, {0, options_.layout.layers}), out);
   run_chunk(r, out);
   return true;
 }
@@ -496,7 +520,9 @@ void Prefill::run_chunk(Request& r, Actions& out) {
     run.targets = r.targets();
   }
   const uint32_t here = r.arriving ? r.arriving->here : r.prefix.blocks;  // what arrives is checked on its way
-  if (r.work.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), here, pipeline_.own_layers());
+  // A load checks its blocks. The others are checked in the host's pages, where the decode node reads them.
+  const uint32_t checked = r.device.pages.empty() ? here : r.device.first;
+  if (r.work.chunks == 0) run.prefix_crcs = shelf_->prefix_crcs(r.pages.all(), checked, pipeline_.own_layers());
   if (r.arriving) run.layers_here = r.arriving->layers;
   ++r.work.chunks;
   requests_.begin_run(r);
@@ -532,9 +558,11 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   MC_ASSERT_LE(end_block, r.crcs.size());
   const uint32_t bt = options_.layout.block_tokens;
   for (uint32_t block = first_block; shelf_->lost && block < end_block; ++block) shelf_->lost->forget(r.hashes[block]);
-  for (uint32_t block = first_block; block < end_block; ++block)
+  for (uint32_t block = first_block; block < end_block; ++block) {
     r.pages.publish(shelf_->pool, block,
                     {r.hashes[block], r.parent(block), r.spec.ns, block * bt, r.crcs[block], block_ids(r, block, bt)});
+    device_.publish(r.device, block, r.hashes, r.spec.ns);
+  }
   if (first_block == 0 && end_block > 0)
     blocks_.memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
   shelf_->pool.touch(std::span(r.hashes).first(end_block));
@@ -551,6 +579,7 @@ void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now
   std::erase_if(computing_, [&](const RequestPtr& other) { return other.get() == &r; });
   r.phase = Phase::handing_over;
   r.times.computed_at = now;
+  if (r.device.load == 0) device_.release(r.device);
   if (finish != Finish::none) {  // the request ends with its first token and needs no decode node
     handover::cancel(r, "finished", out);
     ++stats_.finished;

@@ -19,6 +19,10 @@
 // Each layer is announced to the decode node as soon as it is sealed, so the transfer overlaps the compute (Mooncake,
 // "Layer-wise Prefill"). The request's pages stay leased to the decode node until its KvDone or the deadline.
 //
+// Where the node's device has memory of its own (node/device_tier.h), a request takes pages of it when it begins to
+// compute, and gives them back with its first token: the decode node reads the host's pages. The blocks of the prefix
+// that the device lacks are copied layer by layer beside the first chunk.
+//
 // Operators may ask this node alone, without a conductor (kOperators as the sender). Such a request passes through the
 // same states without a decode node (node/handover.h). It ends with its first token. The loss of a conductor does not
 // end it, except in a pipeline, whose later stages cancel all their work then.

@@ -45,6 +45,8 @@ Chunk chunk_of(const PrefillRequest& r, uint32_t block_tokens) {
 
 RunChunk PrefillRequest::chunk(uint32_t block_tokens) const {
   RunChunk chunk = chunk_of<RunChunk>(*this, block_tokens);
+  const auto on_device = device.pages.all().first(device.pages.empty() ? 0 : chunk.pages.size());
+  chunk.device_pages.assign(on_device.begin(), on_device.end());
   chunk.reused = prefix.blocks * block_tokens;
   return chunk;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "node/device_tier.h"
 #include "node/held_pages.h"
 #include "node/node.h"
 #include "node/pipeline.h"
@@ -70,6 +71,7 @@ struct PrefillRequest {
   std::vector<BlockHash> hashes;  // names of the full blocks of spec.ids
   uint32_t reusable = 0;          // number of leading blocks that may come from a cache
   HeldPages pages;
+  DevicePages device;  // while the request computes, where the device is a tier
   CachedPrefix prefix;
   std::optional<ArrivingPrefix> arriving;
   uint64_t loan = 0;  // number of the pages lent by the fetch (PrefixFetches::lend); 0 = none were lent

@@ -118,6 +118,14 @@ void PrefillRequests::begin_run(PrefillRequest& r) {
   MC_ASSERT(fresh);
 }
 
+PrefillRequests::Ptr PrefillRequests::of_load(uint64_t load) const {
+  for (const auto& [id, r] : requests_)
+    if (r->device.load == load) return r;
+  const auto found = std::ranges::find_if(ended_, [&](const Ptr& r) { return r->device.load == load; });
+  MC_ASSERT(found != ended_.end());
+  return *found;
+}
+
 PrefillRequest* PrefillRequests::of_run(uint64_t run) const {
   const auto it = by_run_.find(run);
   return it != by_run_.end() ? it->second.get() : nullptr;
@@ -148,7 +156,7 @@ void PrefillRequests::check() const {
     MC_ASSERT(find(r->spec.req) == r.get());
   }
   for (const auto& r : ended_) {
-    MC_ASSERT(r->phase == Phase::ended && (r->work.run != 0 || r->loan != 0));
+    MC_ASSERT(r->phase == Phase::ended && (r->work.run != 0 || r->loan != 0 || r->device.load != 0));
     if (r->work.run == 0) continue;
     MC_ASSERT(of_run(r->work.run) == r.get());
     ++runs;

@@ -67,6 +67,8 @@ class PrefillRequests {
   void begin_run(PrefillRequest& r);
   /// The request of a run that has not ended; null = none.
   PrefillRequest* of_run(uint64_t run) const;
+  /// The request of a LoadPages that has not ended, which may have ended itself.
+  Ptr of_load(uint64_t load) const;
   /// Takes a run that has ended out of the books; null = it is unknown.
   Ptr end_run(uint64_t run);
 

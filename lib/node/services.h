@@ -18,7 +18,7 @@
 namespace mc::node {
 
 /// Work that a machine's loop gives to a compute, in order.
-using ComputeWork = std::variant<RunChunk, JoinBatch, RunStep, CollectSteps, LeaveBatch>;
+using ComputeWork = std::variant<RunChunk, JoinBatch, RunStep, CollectSteps, LeaveBatch, LoadPages>;
 
 /// Carries out the runs of one machine. submit() and cancel() are the loop's; events come back by next().
 class Compute {

@@ -50,6 +50,7 @@ uint64_t memory_of(const WorkerOptions& options) {
 Worker::Worker(WorkerOptions options)
     : options_(std::move(options)),
       disk_(options_.disk, blocks_.log(), numbers_),
+      device_(options_.device_pages, options_.layout, *options_.eviction, blocks_.log(), numbers_),
       peers_(options_.instance),
       reads_(*this, numbers_, peers_),
       registration_(options_.name, options_.hello_retry, options_.seed),
@@ -148,8 +149,8 @@ bool Worker::idle() const {
     const size_t leases = shelf->leases.size() - orders_.pins().count(*shelf);
     if (counts.owned - shelf->spare_pages() + counts.draining + counts.pinned > 0 || leases > 0) return false;
   }
-  return disk_.idle() && reads_.idle() && lender_.idle() && orders_.idle() && (!demoter_ || demoter_->idle()) &&
-         role_idle();
+  return disk_.idle() && device_.idle() && reads_.idle() && lender_.idle() && orders_.idle() &&
+         (!demoter_ || demoter_->idle()) && role_idle();
 }
 
 wire::Load Worker::load() const {
@@ -166,6 +167,7 @@ wire::Load Worker::load() const {
   load.leaving = leaving_;
   load.last_error = last_error_.text();
   disk_.fill_load(load);
+  device_.fill_load(load);
   fill_load(load);
   return load;
 }
@@ -286,9 +288,9 @@ void Worker::peer_gone(const wire::Peer& peer, TimePoint now, Actions& out) {
 
 void Worker::flush_events(TimePoint now, Actions& out) {
   while (blocks_.has_news()) {
-    wire::BlockEvents message = blocks_.take(shelves_, disk_, now);
+    wire::BlockEvents message = blocks_.take(shelves_, disk_, device_, now);
     for (const auto& e : message.events) {
-      if (e.stored && e.block.tier == kv::Tier::host) continue;
+      if (e.stored && e.block.tier != kv::Tier::disk) continue;
       disk_.left_memory(e.block.hash);
       if (demoter_) demoter_->removed(e.block.hash);
     }
@@ -298,10 +300,11 @@ void Worker::flush_events(TimePoint now, Actions& out) {
 
 void Worker::send_snapshot(TimePoint now, Actions& out) {
   flush_events(now, out);
-  for (auto& part : blocks_.snapshot(shelves_, disk_)) to_conductor(std::move(part), out);
+  for (auto& part : blocks_.snapshot(shelves_, disk_, device_)) to_conductor(std::move(part), out);
 }
 
 void Worker::tend_blocks(TimePoint now, Actions& out) {
+  device_.tend();
   for (Shelf* shelf : shelves_)
     for (const auto& lease : shelf->leases.expire(now)) {
       lender_.expired(*shelf, lease.id, now);

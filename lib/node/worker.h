@@ -19,6 +19,7 @@
 #include "node/block_orders.h"
 #include "node/block_reads.h"
 #include "node/demoter.h"
+#include "node/device_tier.h"
 #include "node/disk_tier.h"
 #include "node/last_error.h"
 #include "node/lender.h"
@@ -47,6 +48,7 @@ struct WorkerOptions {
   ExtentLayout layout;
   uint32_t page_count = 0;
   uint64_t memory_bytes = 0;  // for blocks; 0 = that of the pages
+  uint32_t device_pages = 0;  // in the memory of the device; 0 = runs use the pages of the host, or copies of their own
   uint32_t context_tokens = 0;
   uint32_t stages = 1;         // stages of the pipeline that a prefill node leads or belongs to
   uint32_t inline_tokens = 0;  // see wire::Hello; a decode node sets it
@@ -126,6 +128,7 @@ class Worker : public Machine, protected BlockSource {
   Numbers numbers_;
   BlockBook blocks_;
   DiskTier disk_;
+  DeviceTier device_;
   std::unique_ptr<Shelf> shelf_;  // null in a cache node
   Peers peers_;
   BlockReads reads_;

@@ -15,11 +15,13 @@ using Phase = DecodeRequest::Phase;
 struct BatchBench {
   kv::EventLog log;
   Shelf shelf{layout_of(2), 16, 16, kv::kLruTail, log};
+  Numbers numbers;
+  DeviceTier device{0, layout_of(2), kv::kLruTail, log, numbers};
   Batch batch;
   uint64_t orders = 0, runs = 0;
 
   explicit BatchBench(uint32_t steps_max = 1)
-      : batch({.rows_max = 3, .context_tokens = 4096, .page_count = 16, .steps_max = steps_max}, shelf) {
+      : batch({.rows_max = 3, .context_tokens = 4096, .page_count = 16, .steps_max = steps_max}, shelf, device) {
     shelf.slabs.push_back(0);
   }
   /// A running request of `tokens` prompt tokens with pages up to the first answer token.

@@ -41,8 +41,9 @@ inline constexpr double kNeverDemote = 2;
 /// p0 (1), d0 (2), c0 (3) and p1 (4) are peers of every machine; the machine itself is number 50.
 template <class Role, class Options>
 struct Bench {
-  Bench(wire::Role role, uint32_t pages, Options options, uint32_t layers = 2, uint64_t disk_bytes = 0)
-      : machine(worker_options(role, pages, layers, disk_bytes), options) {
+  Bench(wire::Role role, uint32_t pages, Options options, uint32_t layers = 2, uint64_t disk_bytes = 0,
+        uint32_t device_pages = 0)
+      : machine(worker_options(role, pages, layers, disk_bytes, device_pages), options) {
     give(Tick{});
     give(Received{NodeId(kConductor), instance(kConductorNumber), wire::Welcome{"me", 200, 1000}});
     wire::Peers peers{1, {}};
@@ -54,12 +55,14 @@ struct Bench {
     REQUIRE(machine.registration().is_member());
   }
 
-  static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers, uint64_t disk_bytes) {
+  static WorkerOptions worker_options(wire::Role role, uint32_t pages, uint32_t layers, uint64_t disk_bytes,
+                                      uint32_t device_pages = 0) {
     WorkerOptions o;
     o.role = role;
     o.name = "me";
     o.instance = instance(50);
     o.page_count = pages;
+    o.device_pages = device_pages;
     o.context_tokens = 4096;
     if (pages > 0) o.layout = layout_of(layers), o.kv = namespace_of(o.layout), o.model = "m";
     o.demote_above = kNeverDemote;
