@@ -76,8 +76,9 @@ std::unique_ptr<node::Worker> make_prefill(const WorldOptions& options, const Pl
     o.role = wire::Role::prefill;
     const bool scaled = options.profile != nullptr && options.by_layer_bytes != UINT64_MAX;
     const double scale = scaled ? byte_scale(*options.profile, o.layout) : 1;
-    const auto by_layer_bytes =
-        scaled ? static_cast<uint64_t>(static_cast<double>(options.by_layer_bytes) / scale) : options.by_layer_bytes;
+    const auto by_layer_bytes = o.device_pages > 0 ? UINT64_MAX
+                                : scaled ? static_cast<uint64_t>(static_cast<double>(options.by_layer_bytes) / scale)
+                                         : options.by_layer_bytes;
     return std::make_unique<node::Prefill>(o, node::PrefillOptions{.chunk_tokens = options.chunk_tokens,
                                                                    .pass_tokens = options.pass_tokens,
                                                                    .by_layer_bytes = by_layer_bytes,
@@ -122,6 +123,7 @@ std::unique_ptr<node::Worker> make_worker(const WorldOptions& options, const Pla
   // A member of a pipeline has no disk: its pages hold a part of the layers.
   const bool in_pipeline = place.kind == Place::Kind::prefill && stages_of(options, place.index) > 1;
   if (!in_pipeline) o.disk.capacity_bytes = disk_blocks_of(options, place) * o.layout.page_bytes();
+  if (!in_pipeline && place.kind != Place::Kind::cache) o.device_pages = options.device_pages;
   if (place.kind == Place::Kind::prefill) return make_prefill(options, place, std::move(o));
   if (place.kind == Place::Kind::decode) {
     o.role = wire::Role::decode;

@@ -17,7 +17,25 @@ namespace mc::sim {
 /// A run whose compute waits for layers of its prefix.
 struct ArrivingRun {
   uint32_t layers_here = 0;
+  std::set<uint64_t> loads;     // LoadPages under way that bring pages of the run to the device
   std::function<void()> go_on;  // set while it waits: tries the next layer again
+};
+
+/// A LoadPages under way.
+struct DeviceLoad {
+  node::LoadPages load;
+  TimePoint began{};
+  Duration layer_time{};
+  uint32_t layers = 0;  // that are on the device
+  bool fails = false;   // with the last layer
+};
+
+/// The memory of a node's device: what its pages hold, and what uses them.
+struct DeviceMemory {
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> tags;  // (page, layer) -> tag
+  std::map<uint64_t, DeviceLoad> loads;
+  std::map<uint32_t, uint32_t> users;  // page -> runs under way and sequences of the batch that read it
+  TimePoint busy_until{};              // its copies
 };
 
 struct Process {
@@ -33,10 +51,11 @@ struct Process {
   std::map<uint64_t, uint64_t> claims;        // extent offset -> the read or run writing it
   std::map<uint64_t, node::JoinBatch> batch;  // sequences that joined and have not left, with the pages added since
   std::map<uint64_t, std::optional<uint32_t>>
-      drawn;                                  // the last token of each that had a row; none: it was not computed
-  std::deque<node::RunStep> steps;            // the first one is being computed
-  std::set<uint64_t> cancelled;               // reads and runs
-  std::map<uint64_t, ArrivingRun> arriving;   // runs that began before their prefix was here
+      drawn;                                 // the last token of each that had a row; none: it was not computed
+  std::deque<node::RunStep> steps;           // the first one is being computed
+  std::set<uint64_t> cancelled;              // reads and runs
+  std::map<uint64_t, ArrivingRun> arriving;  // runs that began before their prefix was here
+  DeviceMemory device;
   TimePoint sends_until{}, receives_until{};  // its links, with a profile
 
   bool runs(const InstanceId& which) const { return machine != nullptr && instance == which; }
@@ -50,6 +69,7 @@ using Processes = std::map<std::string, std::unique_ptr<Process>>;
 inline constexpr Duration kChunkBase = 300us, kTokenCost = 20us;  // 64 tokens: 1.6 ms
 inline constexpr Duration kStepBase = 500us, kRowCost = 50us;
 inline constexpr double kReadBytesPerSecond = 2e9;
+inline constexpr double kLoadBytesPerSecond = 4e9;  // from the host to a device
 
 /// A page stands for this many times its own bytes.
 double byte_scale(const sched::Profile& profile, const ExtentLayout& layout);

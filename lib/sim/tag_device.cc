@@ -118,17 +118,136 @@ void TagDevice::finish_read(const std::string& name, const InstanceId& instance,
   deliver_(name, instance, node::ReadDone{read.read, fate, "simulated"});
 }
 
+// ---- pages of a device ------------------------------------------------------------------------
+
+void TagDevice::use(Process& process, const std::vector<uint32_t>& device_pages) {
+  for (const uint32_t page : device_pages) ++process.device.users[page];
+}
+
+void TagDevice::let_go(Process& process, const std::vector<uint32_t>& device_pages) {
+  for (const uint32_t page : device_pages)
+    if (--process.device.users.at(page) == 0) process.device.users.erase(page);
+}
+
+uint64_t& TagDevice::extent(Process& process, const std::vector<uint32_t>& pages,
+                            const std::vector<uint32_t>& device_pages, uint32_t block, uint32_t layer) const {
+  if (!device_pages.empty()) return process.device.tags[{device_pages.at(block), layer}];
+  return process.memory[process.worker->local_offset(0, pages.at(block)) +
+                        (*process.worker->shelves()[0]).layout.layer_offset(layer)];
+}
+
+void TagDevice::store(Process& process, uint32_t page, uint32_t layer, uint64_t tag) const {
+  process.memory[process.worker->local_offset(0, page) + (*process.worker->shelves()[0]).layout.layer_offset(layer)] =
+      tag;
+}
+
+std::set<uint64_t> TagDevice::loads_of(const Process& process, const node::RunChunk& run) const {
+  std::set<uint64_t> out;
+  for (const auto& [number, at] : process.device.loads)
+    for (const uint32_t page : at.load.device_pages)
+      if (std::ranges::find(run.device_pages, page) != run.device_pages.end()) out.insert(number);
+  return out;
+}
+
+// The copies of one node go one after the other, each layer by layer.
+void TagDevice::perform_load(Process& process, const node::LoadPages& load) {
+  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
+  MC_ASSERT(!load.pages.empty() && load.pages.size() == load.device_pages.size());
+  MC_ASSERT_EQ(load.crcs.size(), load.pages.size() * layout.layers);
+  for (const uint32_t page : load.device_pages) {
+    bool is_taken = process.device.users.contains(page);
+    for (const auto& [number, other] : process.device.loads)
+      is_taken |= std::ranges::find(other.load.device_pages, page) != other.load.device_pages.end();
+    if (is_taken)
+      findings_.add(agenda_.now(), process.name + ": page " + std::to_string(page) + " of the device is in two hands");
+  }
+  const sched::Profile* p = options_.profile;
+  const double bytes = static_cast<double>(load.pages.size() * layout.layers * layout.layer_bytes());
+  const double seconds =
+      p == nullptr ? bytes / kLoadBytesPerSecond : p->paths.load.seconds(bytes * byte_scale(*p, layout));
+  DeviceLoad at{.load = load, .began = std::max(agenda_.now(), process.device.busy_until)};
+  at.layer_time = from_seconds(seconds / layout.layers);
+  at.fails = rng_.chance(options_.faults.fail_load);
+  process.device.busy_until = at.began + at.layer_time * layout.layers;
+  const TimePoint first = at.began + at.layer_time;
+  process.device.loads.emplace(load.load, std::move(at));
+  agenda_.at(first, [this, name = process.name, instance = process.instance, number = load.load] {
+    next_load_layer(name, instance, number);
+  });
+}
+
+/// Copies one layer. False: an extent does not match its checksum.
+bool TagDevice::load_layer(Process& process, const DeviceLoad& at) const {
+  const uint32_t layers = (*process.worker->shelves()[0]).layout.layers;
+  bool sound = true;
+  for (size_t i = 0; i < at.load.pages.size(); ++i) {
+    const uint64_t tag = extent(process, {at.load.pages[i]}, {}, 0, at.layers);
+    process.device.tags[{at.load.device_pages[i], at.layers}] = tag;
+    sound &= static_cast<uint32_t>(tag) == at.load.crcs[i * layers + at.layers];
+  }
+  return sound || !options_.verify_checksums;
+}
+
+void TagDevice::next_load_layer(const std::string& name, const InstanceId& instance, uint64_t load) {
+  Process& process = *processes_.at(name);
+  if (!process.runs(instance)) return;
+  DeviceLoad& at = process.device.loads.at(load);
+  const bool sound = load_layer(process, at);
+  ++at.layers;
+  const bool is_last = at.layers == (*process.worker->shelves()[0]).layout.layers;
+  if (is_last || !sound) {
+    at.fails |= !sound;
+    const DeviceLoad ended = std::move(at);
+    process.device.loads.erase(load);
+    return end_load(process, ended);
+  }
+  for (auto& [run, waiting] : process.arriving) {
+    if (!waiting.loads.contains(load)) continue;
+    uint32_t here = UINT32_MAX;
+    for (const uint64_t other : waiting.loads) here = std::min(here, process.device.loads.at(other).layers);
+    prefix_here(process, {run, here});
+  }
+  agenda_.at(agenda_.now() + at.layer_time, [this, name, instance, load] { next_load_layer(name, instance, load); });
+}
+
+void TagDevice::end_load(Process& process, const DeviceLoad& ended) {
+  node::PagesLoaded done{.load = ended.load.load, .busy = agenda_.now() - ended.began};
+  if (ended.fails) {
+    const uint32_t layers = (*process.worker->shelves()[0]).layout.layers;
+    for (uint32_t i = 0; options_.verify_checksums && i < ended.load.pages.size(); ++i)
+      for (uint32_t layer = 0; layer < layers; ++layer)
+        if (static_cast<uint32_t>(extent(process, ended.load.pages, {}, i, layer)) !=
+            ended.load.crcs[i * layers + layer]) {
+          done.rotten.push_back(i);
+          break;
+        }
+    done.code = done.rotten.empty() ? Code::io : Code::corrupt;
+    done.what = "simulated";
+    for (const uint32_t page : ended.load.device_pages)  // no run may read what is there now
+      for (uint32_t layer = 0; layer < layers; ++layer) process.device.tags[{page, layer}] = ~uint64_t{0};
+  }
+  deliver_(process.name, process.instance, done);
+  const auto runs = process.arriving;
+  for (const auto& [run, waiting] : runs) {
+    if (!waiting.loads.contains(ended.load.load)) continue;
+    const auto found = process.arriving.find(run);
+    if (found == process.arriving.end()) continue;
+    found->second.loads.erase(ended.load.load);
+    if (ended.fails)
+      cancel_run(process, run);
+    else if (found->second.loads.empty())
+      prefix_here(process, {run, UINT32_MAX});
+  }
+}
+
 // ---- runs ------------------------------------------------------------------------------------
 
 // Layer by layer, so that a pipeline's stages do it one after the other.
-uint64_t TagDevice::fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
-                               uint64_t sum) const {
-  const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
+uint64_t TagDevice::fold_pages(Process& process, const std::vector<uint32_t>& pages,
+                               const std::vector<uint32_t>& device_pages, LayerRange layers, uint64_t sum) const {
   for (uint32_t l = layers.first; l < layers.end; ++l)
-    for (uint32_t page : pages) {
-      const auto it = process.memory.find(process.worker->local_offset(0, page) + layout.layer_offset(l));
-      sum = tag_fold(sum, it == process.memory.end() ? 0 : it->second);
-    }
+    for (uint32_t block = 0; block < pages.size(); ++block)
+      sum = tag_fold(sum, extent(process, pages, device_pages, block, l));
   return sum;
 }
 
@@ -172,7 +291,9 @@ Duration TagDevice::chunk_time(const Place& place, const node::RunChunk& run, La
     return (kChunkBase + kTokenCost * static_cast<int64_t>(run.tokens.size())) * layers.count() / options_.layers;
   const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
   double seconds = p->chunk_s + p->chunk_compute_s(begin, end);
-  if (run.start == run.reused) seconds += p->fixed_s() + p->reused_s_per_token * run.reused;
+  if (run.start == run.reused) seconds += p->fixed_s();
+  // The copies of a prefix to the device, which the tier there does for itself.
+  if (run.start == run.reused && run.device_pages.empty()) seconds += p->reused_s_per_token * run.reused;
   const uint32_t stages = place.kind == Place::Kind::prefill ? stages_of(options_, place.index) : 1;
   return from_seconds(seconds * sched::stage_share(p->layers, place.stage, stages));
 }
@@ -197,6 +318,11 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
   }
   for (uint32_t b = first; b < run.pages.size(); ++b)
     for (uint32_t l = layers.first; l < layers.end; ++l) claim_page(process, run.run, run.pages[b], l);
+  // The prefix of a run may be under the copies of other runs, never the pages that it writes.
+  for (uint32_t b = first; !run.device_pages.empty() && b < run.pages.size(); ++b)
+    if (process.device.users.contains(run.device_pages.at(b)))
+      findings_.add(agenda_.now(), process.name + ": a run writes a page of the device that another one reads");
+  use(process, run.device_pages);
   auto activations = std::make_shared<Activations>();
   if (layers.first > 0)
     *activations = process.slots[activation_slots(options_).offset(run.slots.in)];
@@ -210,9 +336,12 @@ void TagDevice::perform_chunk(Process& process, const node::RunChunk& run) {
     Process* p = processes_.at(name).get();
     return p->runs(instance) ? p : nullptr;
   };
-  if (run.layers_here < layout.layers) {
+  const std::set<uint64_t> loads = loads_of(process, run);
+  if (run.layers_here < layout.layers || !loads.empty()) {
+    uint32_t here = run.layers_here;
+    for (const uint64_t load : loads) here = std::min(here, process.device.loads.at(load).layers);
     const Duration each = total / (count + (options_.profile ? 0 : 1));
-    process.arriving[run.run] = {run.layers_here, {}};
+    process.arriving[run.run] = {here, loads, {}};
     next_layer(
         std::make_shared<LayeredRun>(LayeredRun{process.name, process.instance, run, layers, std::move(*activations),
                                                 each, total - each * count, agenda_.now(), layers.first}));
@@ -272,18 +401,19 @@ void TagDevice::cancel_run(Process& process, uint64_t run) {
 void TagDevice::compute_layer(Process& process, const node::RunChunk& run, uint32_t layer, Activations& activations) {
   const ExtentLayout& layout = (*process.worker->shelves()[0]).layout;
   const uint32_t bt = layout.block_tokens, first = run.start / bt;
-  const auto offset = [&](uint32_t block) {
-    return process.worker->local_offset(0, run.pages[block]) + layout.layer_offset(layer);
+  const auto tag_of = [&](uint32_t block) -> uint64_t& {
+    return extent(process, run.pages, run.device_pages, block, layer);
   };
   node::LayerDone done{run.run, layer, first, {}};
   for (uint32_t b = first; b < run.pages.size(); ++b) {
-    uint64_t tag = tag_begin(b == 0 ? 0 : process.memory[offset(b - 1)], layer);
+    uint64_t tag = tag_begin(b == 0 ? 0 : tag_of(b - 1), layer);
     const size_t end = std::min<size_t>(run.tokens.size(), (b - first + 1) * size_t{bt});
     for (size_t t = (b - first) * size_t{bt}; t < end; ++t) {
       uint64_t& row = activations.rows[t];
       tag = tag_extend(tag, row), row = next_row(row, tag);
     }
-    process.memory[offset(b)] = tag;
+    tag_of(b) = tag;
+    store(process, run.pages[b], layer, tag);
     done.crcs.push_back(static_cast<uint32_t>(tag));
   }
   deliver_(process.name, process.instance, std::move(done));
@@ -292,13 +422,14 @@ void TagDevice::compute_layer(Process& process, const node::RunChunk& run, uint3
 void TagDevice::end_chunk(Process& process, const node::RunChunk& run, LayerRange layers, Activations activations,
                           Duration took) {
   release_claims(process, run.run);
+  let_go(process, run.device_pages);
   node::ChunkDone done;
   done.run = run.run;
   done.elapsed = took;
   if (process.cancelled.erase(run.run) > 0) {
     done.code = Code::cancelled;
   } else {
-    activations.pages = fold_pages(process, run.pages, layers, activations.pages);
+    activations.pages = fold_pages(process, run.pages, run.device_pages, layers, activations.pages);
     if (run.sample) done.sampled.token = tag_token(activations.pages);
     if (layers.end < (*process.worker->shelves()[0]).layout.layers) {
       done.activations_crc = activations.crc();
@@ -320,6 +451,8 @@ void TagDevice::leave(Process& process, uint64_t sequence) {
       if (row.sequence == sequence)
         findings_.add(agenda_.now(), process.name + ": a sequence left with a row under way");
   process.drawn.erase(sequence);
+  if (const auto found = process.batch.find(sequence); found != process.batch.end())
+    let_go(process, found->second.device_pages);
   if (process.batch.erase(sequence) == 0)
     findings_.add(agenda_.now(), process.name + ": a sequence left that had not joined");
 }
@@ -332,6 +465,13 @@ void TagDevice::begin_step(Process& process) {
     auto& sequence = process.batch.at(row.sequence);
     if (const auto drawn = process.drawn.find(row.sequence); drawn != process.drawn.end() && !drawn->second) continue;
     if (row.page != node::RunRow::kNoPage) sequence.pages.push_back(row.page);
+    if (row.device_page != node::RunRow::kNoPage) {
+      if (process.device.users.contains(row.device_page))
+        findings_.add(agenda_.now(), process.name + ": a step writes a page of the device that another run reads");
+      sequence.device_pages.push_back(row.device_page);
+      use(process, {row.device_page});
+    }
+    MC_ASSERT(sequence.device_pages.empty() || sequence.device_pages.size() == sequence.pages.size());
     MC_ASSERT_EQ(row.position, sequence.position);
     MC_ASSERT_EQ(sequence.pages.size(), row.position / layout.block_tokens + 1);
     for (uint32_t l = 0; l < layout.layers; ++l) claim_page(process, run.run, sequence.pages.back(), l);
@@ -370,21 +510,20 @@ node::StepRow TagDevice::compute_row(Process& process, const node::RunRow& row) 
   if (auto unsound = checked_row(process, row)) return *std::move(unsound);
   node::StepRow out;
   check_owned(process, 0, sequence.pages.back(), " was given away under a step");
-  const auto offset = [&](uint32_t page, uint32_t layer) {
-    return process.worker->local_offset(0, page) + layout.layer_offset(layer);
+  const auto tag_of = [&](size_t block, uint32_t layer) -> uint64_t& {
+    return extent(process, sequence.pages, sequence.device_pages, static_cast<uint32_t>(block), layer);
   };
+  const size_t count = sequence.pages.size();
   uint64_t token_row = row.token == node::RunRow::kFed ? *process.drawn.at(row.sequence) : row.token;
   for (uint32_t l = 0; l < layout.layers; ++l) {
-    uint64_t& tag = process.memory[offset(sequence.pages.back(), l)];
-    if (row.position % bt == 0) {
-      const size_t count = sequence.pages.size();
-      tag = tag_begin(count == 1 ? 0 : process.memory[offset(sequence.pages[count - 2], l)], l);
-    }
+    uint64_t& tag = tag_of(count - 1, l);
+    if (row.position % bt == 0) tag = tag_begin(count == 1 ? 0 : tag_of(count - 2, l), l);
     tag = tag_extend(tag, token_row), token_row = next_row(token_row, tag);
+    store(process, sequence.pages.back(), l, tag);
     if ((row.position + 1) % bt == 0) out.sealed_crcs.push_back(static_cast<uint32_t>(tag));
   }
   ++sequence.position;
-  out.sampled.token = tag_token(fold_pages(process, sequence.pages, {0, layout.layers}, 0));
+  out.sampled.token = tag_token(fold_pages(process, sequence.pages, sequence.device_pages, {0, layout.layers}, 0));
   process.drawn[row.sequence] = out.sampled.token;
   return out;
 }

@@ -42,6 +42,9 @@ class TagDevice {
   void prefix_here(Process& process, const node::PrefixLayers& here);
   void cancel_run(Process& process, uint64_t run);
   void perform_step(Process& process, const node::RunStep& run);
+  void perform_load(Process& process, const node::LoadPages& load);
+  /// A sequence of the batch reads these pages of the device.
+  void use(Process& process, const std::vector<uint32_t>& device_pages);
   /// No step has a row of the sequence any more.
   void leave(Process& process, uint64_t sequence);
 
@@ -58,13 +61,25 @@ class TagDevice {
                   bool flipped);
   void finish_read(const std::string& name, const InstanceId& instance, const node::Read& read, Code fate);
 
+  // ---- pages of a device ----
+  void let_go(Process& process, const std::vector<uint32_t>& device_pages);
+  void next_load_layer(const std::string& name, const InstanceId& instance, uint64_t load);
+  bool load_layer(Process& process, const DeviceLoad& at) const;
+  void end_load(Process& process, const DeviceLoad& ended);
+  /// The loads that bring pages of the run.
+  std::set<uint64_t> loads_of(const Process& process, const node::RunChunk& run) const;
+  /// The extent of a block that a run reads: on the device, where that is a tier.
+  uint64_t& extent(Process& process, const std::vector<uint32_t>& pages, const std::vector<uint32_t>& device_pages,
+                   uint32_t block, uint32_t layer) const;
+  void store(Process& process, uint32_t page, uint32_t layer, uint64_t tag) const;
+
   // ---- runs ----
   Duration chunk_time(const Place& place, const node::RunChunk& run, LayerRange layers) const;
   void begin_step(Process& process);
   node::StepRow compute_row(Process& process, const node::RunRow& row);
   std::optional<node::StepRow> checked_row(Process& process, const node::RunRow& row);
-  uint64_t fold_pages(const Process& process, const std::vector<uint32_t>& pages, LayerRange layers,
-                      uint64_t sum) const;
+  uint64_t fold_pages(Process& process, const std::vector<uint32_t>& pages, const std::vector<uint32_t>& device_pages,
+                      LayerRange layers, uint64_t sum) const;
   void rot(Process& process);
   std::vector<uint32_t> rotten(const Process& process, const std::vector<uint32_t>& pages,
                                const std::vector<uint32_t>& crcs, LayerRange layers) const;

@@ -108,8 +108,11 @@ void World::perform(Process& process, node::Actions actions) {
       parts_->device.prefix_here(process, *here);
     } else if (auto* join = std::get_if<node::JoinBatch>(&action)) {
       const uint64_t sequence = join->sequence;
+      parts_->device.use(process, join->device_pages);
       if (!process.batch.emplace(sequence, std::move(*join)).second)
         parts_->findings.add(now(), process.name + ": a sequence joined twice");
+    } else if (auto* load_pages = std::get_if<node::LoadPages>(&action)) {
+      parts_->device.perform_load(process, *load_pages);
     } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
       parts_->device.leave(process, leave->sequence);
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {
@@ -202,6 +205,7 @@ void World::crash(const std::string& name) {
   process.steps.clear();
   process.slots.clear();
   process.claims.clear();
+  process.device = {};
   if (process.place.kind == Place::Kind::conductor) parts_->clients.lose_all(now());  // connections close with it
   if (!options_.faults.tell_peers_of_crash) return;
   for (const auto& [other, p] : parts_->processes) {

@@ -30,6 +30,7 @@ struct Faults {
   double reorder = 0;       // share that overtakes or is overtaken on its own connection
   double corrupt_read = 0;  // share of reads in which one extent's bytes flip
   double fail_read = 0;     // share that ends with an error
+  double fail_load = 0;     // share of copies to a device that fail
   double rot = 0;           // share of runs before which a cached extent of the node changes in memory
   double disk_error = 0;    // share of disk operations that fail
   double disk_rot = 0;      // share of disk reads in which a byte flips
@@ -74,7 +75,8 @@ struct WorldOptions {
   uint32_t disk_blocks = 0;        // on the disk of each prefill and decode node; 0 = nodes without disks
   uint32_t cache_disk_blocks = 0;  // on the disk of each cache node
   const kv::Eviction* eviction = &kv::kLruTail;
-  uint32_t decode_pages = 0;             // of decode nodes; 0 = page_count
+  uint32_t decode_pages = 0;  // of decode nodes; 0 = page_count
+  uint32_t device_pages = 0;  // in the memory of each prefill and decode node's device; 0 = runs use the host's pages
   uint64_t by_layer_bytes = UINT64_MAX;  // node::PrefillOptions::by_layer_bytes
   sched::PrefixFrom prefix_from = sched::PrefixFrom::prefill;
   Duration lease_time = 30s;      // node::WorkerOptions::lease_ttl_max
