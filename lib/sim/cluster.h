@@ -72,6 +72,7 @@ struct ClusterOptions {
   double hold_lead_s = 0.3;                  // queue of a node below which it is given held requests
   uint32_t pipeline = 1;                     // prefill nodes to a group
   uint64_t dram_blocks = 0, ssd_blocks = 0;  // of each prefill or coupled node, 512 tokens each
+  uint64_t device_blocks = 0;                // on each node's device, as a tier over the others; 0: none. Machines only
   bool layer_wise = true;                    // KV leaves while it is computed
   uint64_t by_layer_bytes = UINT64_MAX;      // node::PrefillOptions::by_layer_bytes; not in a pipeline
   CoupledWay coupled_way = CoupledWay::chunked;

@@ -34,6 +34,12 @@ Result<void> check(const ClusterOptions& o) {
     return no("--cache-blocks " + std::to_string(o.dram_blocks) +
               " is less than a context: a live node computes in its " + "cache, and needs at least " +
               std::to_string((prompt_pages(o) + o.pipeline - 1) / o.pipeline));
+  if (o.device_blocks > 0 && o.pipeline > 1) return no("a member of a live pipeline has no tier on its device");
+  if (o.device_blocks >= UINT32_MAX) return no("a device has a size");
+  if (o.device_blocks > 0 && o.device_blocks < prompt_pages(o))
+    return no("--device-blocks " + std::to_string(o.device_blocks) +
+              " is less than a context: a live node computes on its device, and needs at least " +
+              std::to_string(prompt_pages(o)));
   return {};
 }
 
@@ -47,6 +53,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.block_tokens = kTraceBlockTokens;
   w.page_count = static_cast<uint32_t>(o.dram_blocks * o.pipeline);
   w.disk_blocks = static_cast<uint32_t>(o.ssd_blocks);
+  w.device_pages = static_cast<uint32_t>(o.device_blocks);
   w.decode_pages = static_cast<uint32_t>(std::max(p.capacity.kv_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);
   w.context_tokens = static_cast<uint32_t>(p.context_tokens);

@@ -81,3 +81,33 @@ TEST_CASE("sim/machines: a pipeline reuses blocks, and is refused with more stag
   b.options.ssd_blocks = 0, b.options.shape.prefill = b.options.pipeline = 5;
   CHECK(run_machines(b.trace, TraceBlocks(b.trace), b.options).error().what.starts_with("4 layers stand for all"));
 }
+
+TEST_CASE(
+    "sim/machines: a prefix comes to the device layer by layer beside the computing, which hides all but a layer") {
+  // The first prompt leaves 100 blocks in DRAM; the second one takes the device's pages; the third one has them again.
+  const auto third = [](double load_bytes_per_s, uint64_t device_blocks) {
+    sim_test::Bench b("1p1d");
+    b.options.device_blocks = device_blocks;
+    b.profile.context_tokens = 131'072;
+    b.profile.paths.load = {.bytes_per_s = load_bytes_per_s, .latency_s = 0};
+    b.profile.reused_s_per_token = 0;
+    b.add(1, 100, 1), b.add(100, 0, 255), b.add(300, 100, 4);  // the last one is a single chunk
+    b.options.profile = &b.profile;
+    const auto run = run_machines(b.trace, TraceBlocks(b.trace), b.options);
+    REQUIRE_OK(run);
+    CHECK(run->requests[2].dram_tokens == 100 * 512);
+    return run->requests[2].ttft_s;
+  };
+  const double bytes = 100.0 * 512 * 327'680;
+  const double fast_s = third(1e18, 260);
+  CHECK(third(1e18, 1000) == doctest::Approx(fast_s).epsilon(0.001));
+  // The copies take half of the time of computing: only the first layer's quarter of them is not hidden.
+  const double half_s = third(bytes / (0.5 * fast_s), 260);
+  CHECK(half_s > fast_s * 1.05);
+  CHECK(half_s < fast_s * 1.25);
+  // The copies take three times as long as computing: the last layer is computed behind them.
+  const double slow_s = third(bytes / (3 * fast_s), 260);
+  CHECK(slow_s > 3 * fast_s);
+  CHECK(slow_s < 3.5 * fast_s);
+  CHECK(third(bytes / (3 * fast_s), 1000) < 1.05 * fast_s);  // the device has room for all
+}
