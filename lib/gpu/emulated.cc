@@ -273,6 +273,10 @@ Status EmulatedDriver::submit(Handle stream, emu::StreamWork work) {
 
 Status EmulatedDriver::copy_in(uint64_t to, const void* from, size_t bytes, Handle stream) {
   if (gpu_.memory_.find(to, bytes) == nullptr) return Status::invalid_value;
+  if (gpu_.copies_left_ && (*gpu_.copies_left_)-- == 0) {
+    gpu_.copies_left_.reset();
+    return Status::invalid_value;
+  }
   return submit(stream, emu::CopyIn{to, static_cast<const std::byte*>(from), bytes});
 }
 

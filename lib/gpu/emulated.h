@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ class EmulatedGpu {
   void set_options(const emu::Options& options);
   /// The kernel that a mutation or a fault of the options is for; the others run without. Empty: all have it.
   void set_mutated(std::string_view kernel) { mutated_ = kernel; }
+  /// For tests: the driver refuses one copy to the GPU, which works on: the one that comes after so many others.
+  void refuse_copy(uint64_t after) { copies_left_ = after; }
   const emu::Counters& counters() const { return counters_; }
   /// Copies, fills and launches that have begun.
   uint64_t operations() const { return queues_.begun(); }
@@ -63,6 +66,7 @@ class EmulatedGpu {
 
   emu::Options options_;
   std::string mutated_;
+  std::optional<uint64_t> copies_left_;  // until the one that is refused
   emu::DeviceMemory memory_;
   emu::StreamQueues queues_;
   emu::Counters counters_;
