@@ -17,6 +17,8 @@
 
 namespace mc::model {
 
+class DeviceLoads;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -81,6 +83,8 @@ class Backend {
   virtual Result<void> collect_step(std::span<ops::Sampled> /*out*/) {
     return Error{Code::unsupported, "the backend draws no tokens"};
   }
+  /// The copies of blocks to pages that the caller numbers; null without RunnerOptions::device_pages.
+  virtual DeviceLoads* loads() { return nullptr; }
   /// Steps whose kernels were queued as a graph that was made before.
   virtual uint64_t replayed_steps() const { return 0; }
   /// Graphs of steps for which the device had no memory. The kernels of the step were queued one by one.

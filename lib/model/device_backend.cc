@@ -18,6 +18,7 @@
 #include "model/device_draws.h"
 #include "model/device_inputs.h"
 #include "model/device_layers.h"
+#include "model/device_loads.h"
 #include "model/device_pages.h"
 #include "model/device_steps.h"
 #include "ops/rope.h"
@@ -56,7 +57,8 @@ struct PassSequence {
   int64_t q_begin = 0;
   int32_t tokens = 0;
   std::byte* const* host_pages = nullptr;
-  std::vector<int32_t> pages;  // numbers on the device
+  const int32_t* given = nullptr;  // the caller's numbers of the pages on the device
+  std::vector<int32_t> pages;      // numbers on the device
   const attn::Plan* plan = nullptr;
   int64_t end() const { return q_begin + tokens; }
 };
@@ -116,6 +118,32 @@ std::vector<gpu::RowPlace> row_places(std::span<const PassSequence> sequences, i
   return places;
 }
 
+/// Begins the part of a pass that waits for loads: that of the pages below its chunks. The pages of a step's rows are
+/// there.
+Result<void> begin_loads(DeviceLoads& loads, std::span<const PassSequence> sequences, int64_t block) {
+  std::vector<int32_t> read;
+  for (const PassSequence& s : sequences) {
+    const auto below = static_cast<size_t>(s.q_begin / block);
+    MC_ASSERT_LE(below, s.pages.size());
+    for (size_t page = below; page < s.pages.size(); ++page) loads.overwrite(s.pages[page]);
+    if (!s.is_row) read.insert(read.end(), s.pages.begin(), s.pages.begin() + static_cast<std::ptrdiff_t>(below));
+  }
+  return loads.begin_pass(read);
+}
+
+void add_rows(std::span<const DecodeRow> rows, std::vector<PassSequence>& sequences, std::vector<int32_t>& tokens) {
+  for (const DecodeRow& row : rows) {
+    sequences.push_back({.is_row = true,
+                         .sequence = row.sequence,
+                         .q_begin = row.position,
+                         .tokens = 1,
+                         .host_pages = row.pages,
+                         .given = row.device_pages,
+                         .plan = row.plan});
+    tokens.push_back(row.fed >= 0 ? ~row.fed : static_cast<int32_t>(row.token));
+  }
+}
+
 class DeviceBackend final : public Backend {
  public:
   DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels)
@@ -129,6 +157,7 @@ class DeviceBackend final : public Backend {
         attention_(device),
         pages_(device, layout_.page_bytes()),
         copies_(device),
+        loads_(device, layout_),
         steps_(copies_, layout_),
         draws_(device),
         graphs_(device) {}
@@ -156,6 +185,7 @@ class DeviceBackend final : public Backend {
   Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
+  DeviceLoads* loads() override { return options_.device_pages > 0 ? &loads_ : nullptr; }
   uint64_t replayed_steps() const override { return graphs_.counts().replayed; }
   uint64_t refused_graphs() const override { return graphs_.counts().refused; }
   bool draws(const DrawRow& row) const override { return draws_.draws(row); }
@@ -173,7 +203,6 @@ class DeviceBackend final : public Backend {
     return layers_.at().kept + (first + layer * pass_.step_rows) * kept_row_bytes(layout_);
   }
 
-  void add_rows(std::span<const DecodeRow> rows, std::vector<int32_t>& tokens);
   void add_chunk(const PrefillChunk& chunk, std::vector<int32_t>& tokens);
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages(LayerRange layers);
@@ -199,6 +228,7 @@ class DeviceBackend final : public Backend {
   DeviceAttention attention_;
   DevicePages pages_;
   DeviceCopies copies_;
+  DeviceLoads loads_;  // to pages that the caller numbers
   DeviceSteps steps_;
   DeviceDraws draws_;
   gpu::LaunchGraphs graphs_;  // of steps
@@ -216,27 +246,20 @@ Result<void> DeviceBackend::prepare() {
   MC_CHECK(check_served(model_, device_, options_));
   MC_CHECK(layers_.prepare());
   MC_CHECK(copies_.prepare());
+  if (options_.device_pages > 0) {
+    MC_CHECK(pages_.reserve(options_.device_pages));
+    MC_CHECK(loads_.prepare(pages_.address()));
+  }
   return draws_.prepare(config().vocab, DeviceLayers::logit_rows_most(options_));
 }
 
 // ---- the beginning of a pass ----
 
-void DeviceBackend::add_rows(std::span<const DecodeRow> rows, std::vector<int32_t>& tokens) {
-  for (const DecodeRow& row : rows) {
-    sequences_.push_back({.is_row = true,
-                          .sequence = row.sequence,
-                          .q_begin = row.position,
-                          .tokens = 1,
-                          .host_pages = row.pages,
-                          .plan = row.plan});
-    tokens.push_back(row.fed >= 0 ? ~row.fed : static_cast<int32_t>(row.token));
-  }
-}
-
 void DeviceBackend::add_chunk(const PrefillChunk& chunk, std::vector<int32_t>& tokens) {
   sequences_.push_back({.q_begin = chunk.start,
                         .tokens = static_cast<int32_t>(chunk.tokens.size()),
                         .host_pages = chunk.pages,
+                        .given = chunk.device_pages.empty() ? nullptr : chunk.device_pages.data(),
                         .plan = chunk.plan});
   if (chunk.first_layer == 0) tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
 }
@@ -257,7 +280,7 @@ Result<void> DeviceBackend::begin(std::span<const DecodeRow> rows) {
   std::vector<int32_t> tokens;
   graphs_.drop();
   sequences_.clear();
-  add_rows(rows, tokens);
+  add_rows(rows, sequences_, tokens);
   const size_t all = options_.graphs ? padded_rows(rows.size(), options_.max_batch) : rows.size();
   pass_.is_step = true;
   pass_.rows = pass_.step_rows = all;
@@ -277,7 +300,7 @@ Result<void> DeviceBackend::begin(const MixedPass& pass) {
   std::vector<int32_t> tokens;
   graphs_.drop();
   sequences_.clear();
-  add_rows(pass.rows, tokens);
+  add_rows(pass.rows, sequences_, tokens);
   for (const PrefillChunk* chunk : pass.chunks) add_chunk(*chunk, tokens);
   pass_ = {.rows = tokens.size(), .step_rows = pass.rows.size(), .place = steps_.next_place()};
   for (size_t row = 0; row < pass.rows.size(); ++row) pass_.last_rows.push_back(static_cast<int32_t>(row));
@@ -341,6 +364,7 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
     rows.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages});
   if (pass_.is_step) rows.resize(pass_.rows);
   attention_.begin(attention_shape(), std::move(rows));
+  if (options_.device_pages > 0) MC_CHECK(begin_loads(loads_, sequences_, options_.block_tokens));
   MC_CHECK(pages_.make_room());
   if (pages_.has_moved()) MC_CHECK(steps_.store_all());  // the host's pages are copied in anew
   MC_CHECK(copies_.begin(steps_.queued() > 0));
@@ -353,8 +377,11 @@ void DeviceBackend::use_page(PassSequence& s, int64_t page, int64_t first_row) {
   std::byte* const host = s.host_pages[page];
   const bool is_read = (page + 1) * block <= s.q_begin, is_fresh = page * block >= s.q_begin;
   const PageUse use = is_read ? PageUse::read : is_fresh ? PageUse::fresh : PageUse::append;
-  s.pages.push_back(s.sequence == 0 ? pages_.take(host, use)
-                                    : pages_.keep(s.sequence, static_cast<size_t>(page), host, use));
+  MC_ASSERT((s.given != nullptr) == (options_.device_pages > 0));
+  s.pages.push_back(s.given != nullptr ? s.given[page]
+                    : s.sequence == 0  ? pages_.take(host, use)
+                                       : pages_.keep(s.sequence, static_cast<size_t>(page), host, use));
+  MC_ASSERT(options_.device_pages == 0 || static_cast<uint32_t>(s.pages.back()) < options_.device_pages);
   if (is_read) return;
   const int64_t tokens = std::min(s.end() - page * block, block);
   const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
@@ -375,6 +402,7 @@ void DeviceBackend::use_page(PassSequence& s, int64_t page, int64_t first_row) {
 
 /// Queues the copies of a layer's extents of the missing pages. A page is there when all layers are.
 Result<void> DeviceBackend::load_extents(uint32_t layer) {
+  if (options_.device_pages > 0) return layer < pass_.layers.end ? loads_.advance(layer) : Result<void>{};
   if (layer >= pass_.layers.end) return {};
   const size_t offset = layout_.layer_offset(layer);
   std::vector<DeviceCopies::Load> pieces;
@@ -400,7 +428,7 @@ gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
 }
 
 Result<void> DeviceBackend::before_attention(uint32_t layer) {
-  MC_CHECK(copies_.await_load(layer));
+  MC_CHECK(options_.device_pages > 0 ? loads_.await(layer) : copies_.await_load(layer));
   MC_CHECK(layers_.project(layer, pass_.rows));
   const DeviceLayers::RotateTables tables{.places = inputs_.places,
                                           .cosine = inputs_.cosine,

@@ -6,6 +6,9 @@
 // the device, layer by layer and a layer ahead of the kernels, and copies back each layer's extents that it wrote while
 // the next layer computes (device_copies.h). Pages of a sequence that decodes stay on the device until
 // Runner::forget(). The room for pages grows to the largest pass.
+//
+// With RunnerOptions::device_pages the caller numbers a fixed number of pages of the device instead, says for each row
+// which ones it has, and copies blocks there (device_loads.h). The device then keeps them from pass to pass.
 #pragma once
 
 #include <memory>

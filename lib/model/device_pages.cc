@@ -25,6 +25,14 @@ void DevicePages::free_slot(int32_t number) {
   free_.insert(number);
 }
 
+Result<void> DevicePages::reserve(uint32_t pages) {
+  MC_ASSERT(slots_.empty() && room_ == 0);
+  MC_TRY(pool, gpu::DeviceBuffer::make(device_, pages * page_bytes_, "KV pages"));
+  pool_ = std::move(pool);
+  room_ = pages;
+  return {};
+}
+
 void DevicePages::begin() {
   for (const int32_t number : taken_) free_slot(number);
   taken_.clear();

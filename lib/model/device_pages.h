@@ -35,6 +35,8 @@ class DevicePages {
   /// The device must outlive the pages. Nothing is allocated before a pass needs room.
   DevicePages(gpu::Device& device, size_t page_bytes) : device_(device), page_bytes_(page_bytes) {}
 
+  /// Makes room for so many pages, which the caller numbers. take(), keep() and forget() are not used then.
+  Result<void> reserve(uint32_t pages);
   /// Begins a pass. Pages that no sequence keeps are free again.
   void begin();
   /// The number of a page for this pass. Pages that the pass only reads are numbered once, and have the number of a

@@ -8,10 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attn/attn.h"
+#include "base/clock.h"
+#include "base/result.h"
 #include "ops/sample.h"
 #include "wire/sampling.h"
 
@@ -22,7 +26,24 @@ struct RunnerOptions {
   uint32_t max_chunk_tokens = 4096;  // longest chunk of prefill()
   uint32_t max_batch = 64;           // most rows of decode()
   bool graphs = true;                // a device takes decode steps that it meets again as one graph
-  std::string kernels = "auto";      // variant for both lib/ops and lib/attn
+  /// Pages of the device, which the caller numbers from 0 on: it says which block is in which page, and copies blocks
+  /// there (model/device_loads.h). 0: the device copies the pages of each pass by itself.
+  uint32_t device_pages = 0;
+  std::string kernels = "auto";  // variant for both lib/ops and lib/attn
+};
+
+/// Blocks that a device copies from pages of the host to its own.
+struct PageLoad {
+  uint64_t load = 0;                   // the caller's number
+  std::vector<const std::byte*> from;  // pages of the host, which stay until the load ends
+  std::vector<int32_t> to;             // pages of the device
+  std::vector<uint32_t> crcs;          // CRC32C of the extents, [block][layer]
+};
+struct LoadEnd {
+  uint64_t load = 0;
+  std::optional<Error> error;
+  std::vector<uint32_t> rotten;  // blocks that do not match their checksums
+  Duration busy{};               // time of the copies alone
 };
 
 /// Bytes of a device's memory beside weights and KV pages: of any pass, and for each page.
@@ -54,6 +75,9 @@ struct PrefillChunk {
   /// Called before the pages below `start` are read in a layer: on the CPU before the attention of the layer, while a
   /// device reads them before it is called. False stops the chunk: Code::cancelled.
   std::function<bool(uint32_t layer)> before_prefix;
+  /// One for each of `pages`, with RunnerOptions::device_pages; else empty. The pages below `start` are loaded, or
+  /// under a load that has begun.
+  std::span<const int32_t> device_pages;
 };
 
 /// The draw of a row's next token, as arguments of ops::Sampler::sample().
@@ -79,6 +103,8 @@ struct DecodeRow {
   uint64_t sequence = 0;
   /// In Runner::queue_step(): a row of the step that was queued before, whose drawn token takes the place of `token`.
   int32_t fed = -1;
+  /// One for each of `pages`, with RunnerOptions::device_pages. They are loaded.
+  const int32_t* device_pages = nullptr;
 };
 
 /// Chunks of several sequences and the rows of a step in one pass. The chunks are those of whole models whose rows are

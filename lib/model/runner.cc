@@ -32,6 +32,9 @@ std::span<const uint32_t> Runner::checksums(uint32_t layer) const {
   const auto all = backend_->checksums(layer);
   return sums_ == SIZE_MAX || all.empty() ? all : all.subspan(first_sum_, sums_);
 }
+DeviceLoads* Runner::loads() {
+  return backend_->loads();
+}
 uint64_t Runner::replayed_steps() const {
   return backend_->replayed_steps();
 }

@@ -29,6 +29,7 @@ class Device;
 namespace mc::model {
 
 class Backend;
+class DeviceLoads;
 
 class Runner {
  public:
@@ -80,6 +81,9 @@ class Runner {
   /// CRC32C of the extents of `layer` that the last pass wrote (Backend::checksums); in PrefillChunk::on_layer those of
   /// the chunk alone. Empty: the caller sums the pages.
   std::span<const uint32_t> checksums(uint32_t layer) const;
+
+  /// The copies of blocks to pages of the device that the caller numbers; null without RunnerOptions::device_pages.
+  DeviceLoads* loads();
 
   /// Steps that a device took as a graph which it had before (RunnerOptions::graphs).
   uint64_t replayed_steps() const;
