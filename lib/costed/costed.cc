@@ -63,6 +63,7 @@ void Costed::arm() {
 }
 
 void Costed::submit(node::ComputeWork work) {
+  if (auto* load = std::get_if<node::LoadPages>(&work)) return begin_load(std::move(*load));
   queue_.push_back(std::move(work));
   start_next();
 }
@@ -94,7 +95,9 @@ double Costed::chunk_seconds(const node::RunChunk& run) const {
   const sched::Profile& p = options_.profile;
   const double begin = run.start, end = begin + static_cast<double>(run.tokens.size());
   double seconds = p.chunk_s + p.chunk_compute_s(begin, end);
-  if (run.start == run.reused) seconds += p.fixed_s() + p.reused_s_per_token * run.reused;
+  if (run.start == run.reused) seconds += p.fixed_s();
+  // The copies of a prefix to the device, which the tier there does for itself.
+  if (run.start == run.reused && run.device_pages.empty()) seconds += p.reused_s_per_token * run.reused;
   return seconds * options_.share;
 }
 
@@ -157,11 +160,56 @@ void Costed::begin_chunk(node::RunChunk run) {
   }
   const LayerRange held = options_.layout.held();
   layer_time_ = from_seconds(seconds / held.count());
-  for (uint32_t n = 0; !run.tokens.empty() && !failed_ && n < held.count(); ++n)
-    at(began_ + from_seconds(seconds * (n + 1) / held.count()), ChunkLayer{held.first + n});
-  done.elapsed = from_seconds(seconds);
+  const Duration whole = from_seconds(seconds);
+  Duration late{};  // a layer is computed when that of the prefix is on the device (Mooncake 5.2)
+  for (uint32_t n = 0; !run.tokens.empty() && !failed_ && n < held.count(); ++n) {
+    late = std::max(late, on_device_at(run, n + 1) - (began_ + whole * n / held.count()));
+    at(began_ + late + whole * (n + 1) / held.count(), ChunkLayer{held.first + n});
+  }
+  done.elapsed = whole + late;
   current_ = std::move(run);
   at(failed_ ? began_ : began_ + done.elapsed, std::move(done));
+}
+
+void Costed::begin_load(node::LoadPages load) {
+  const ExtentLayout& layout = options_.layout;
+  MC_ASSERT(!load.pages.empty() && load.crcs.size() == load.pages.size() * layout.layers);
+  const sched::Profile& p = options_.profile;
+  const double bytes = static_cast<double>(load.pages.size() * layout.block_tokens * p.kv_bytes_per_token);
+  Load at{.asked = std::move(load), .began = std::max(now(), loads_end_)};
+  at.layer_time = from_seconds(p.paths.load.seconds(bytes) / layout.layers);
+  loads_end_ = at.began + at.layer_time * layout.layers;
+  node::PagesLoaded done;
+  done.load = at.asked.load;
+  done.busy = loads_end_ - at.began;
+  loads_.emplace(done.load, std::move(at));
+  this->at(loads_end_, std::move(done));
+}
+
+void Costed::finish_load(node::PagesLoaded& done) {
+  const Load load = std::move(loads_.extract(done.load).mapped());
+  const ExtentLayout& layout = options_.layout;
+  for (uint32_t i = 0; i < load.asked.pages.size(); ++i)
+    for (uint32_t layer = 0; layer < layout.layers; ++layer) {
+      const std::byte* extent = page(load.asked.pages[i]) + layout.layer_offset(layer);
+      if (crc32c({extent, layout.layer_bytes()}) == load.asked.crcs[size_t{i} * layout.layers + layer]) continue;
+      done.rotten.push_back(i);
+      break;
+    }
+  if (done.rotten.empty()) return;
+  done.code = Code::corrupt;
+  done.what = std::to_string(done.rotten.size()) + " cached blocks changed in memory";
+}
+
+TimePoint Costed::on_device_at(const node::RunChunk& run, uint32_t count) const {
+  TimePoint at{};
+  for (const auto& [number, load] : loads_) {
+    const auto uses = [&](uint32_t page) {
+      return std::ranges::find(run.device_pages, page) != run.device_pages.end();
+    };
+    if (std::ranges::any_of(load.asked.device_pages, uses)) at = std::max(at, load.began + load.layer_time * count);
+  }
+  return at;
 }
 
 void Costed::begin_step(node::RunStep run) {
@@ -233,6 +281,10 @@ std::optional<node::Event> Costed::next() {
   due_.erase(due_.begin());
   arm();
   if (const auto* layer = std::get_if<ChunkLayer>(&due)) return finish_layer(layer->layer);
+  if (auto* loaded = std::get_if<node::PagesLoaded>(&due)) {
+    finish_load(*loaded);
+    return std::move(*loaded);
+  }
   node::Event event;
   if (auto* chunk = std::get_if<node::ChunkDone>(&due)) {
     finish_chunk(*chunk);

@@ -50,7 +50,12 @@ class Costed final : public node::Compute {
   struct ChunkLayer {  // of the chunk under way
     uint32_t layer;
   };
-  using Due = std::variant<ChunkLayer, node::ChunkDone, node::StepDone>;
+  using Due = std::variant<ChunkLayer, node::ChunkDone, node::StepDone, node::PagesLoaded>;
+  struct Load {  // of blocks to the device, under way
+    node::LoadPages asked;
+    TimePoint began{};
+    Duration layer_time{};
+  };
   struct Sequence {  // of the batch, from JoinBatch to LeaveBatch
     std::vector<std::byte*> pages;
     uint32_t position = 0;
@@ -58,6 +63,11 @@ class Costed final : public node::Compute {
 
   Costed(CostedOptions options, Fd timer);
   void begin_chunk(node::RunChunk run);
+  /// Copies to the device go one after the other, beside the runs.
+  void begin_load(node::LoadPages load);
+  void finish_load(node::PagesLoaded& done);
+  /// When the first `count` layers of the chunk's prefix are on the device.
+  TimePoint on_device_at(const node::RunChunk& run, uint32_t count) const;
   double chunk_seconds(const node::RunChunk& run) const;
   /// Cached blocks whose bytes are not those that were sealed (node::RunChunk::prefix_crcs).
   std::vector<uint32_t> rotten(const node::RunChunk& run) const;
@@ -84,6 +94,8 @@ class Costed final : public node::Compute {
   std::multimap<TimePoint, Due> due_;
   std::vector<node::ComputeWork> queue_;  // a chunk waits for earlier checks of cached blocks alone
   std::set<uint64_t> cancelled_;          // chunks in the queue
+  std::map<uint64_t, Load> loads_;
+  TimePoint loads_end_{};  // of all loads
   std::variant<std::monostate, node::RunChunk, node::RunStep> current_;
   TimePoint began_{};
   uint32_t layers_here_ = UINT32_MAX;  // of the prefix of the chunk under way

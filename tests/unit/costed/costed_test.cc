@@ -92,6 +92,8 @@ struct Node {
         REQUIRE(::poll(&wait, 1, 60'000) == 1);
       } else if (auto* layer = std::get_if<node::LayerDone>(&*event)) {
         layers.push_back(std::move(*layer));
+      } else if (auto* load = std::get_if<node::PagesLoaded>(&*event)) {
+        loaded.push_back(std::move(*load));
       } else {
         return std::get<node::ChunkDone>(*std::move(event));
       }
@@ -102,6 +104,7 @@ struct Node {
   std::vector<uint64_t> memory;
   std::unique_ptr<Costed> costed;
   std::vector<node::LayerDone> layers;
+  std::vector<node::PagesLoaded> loaded;
   uint64_t runs = 0;
 };
 
@@ -285,6 +288,35 @@ TEST_CASE("costed: a chunk that is cancelled ends before its time, also when it 
     CHECK(done.code == Code::cancelled);
     CHECK(node.layers.empty());
   }
+}
+
+TEST_CASE("costed: a run ends behind the copies of its prefix to the device, which find blocks that have changed") {
+  sched::Profile profile = quick();
+  profile.kv_bytes_per_token = 1000;
+  profile.paths.load = {.bytes_per_s = 320'000, .latency_s = 0};  // 0.1 s for two blocks
+  Node node(profile);
+  const auto tokens = tokens_of(2 * kBlock + 5);
+  REQUIRE(node.compute(node.chunk(tokens, 0)).code == Code::ok);
+  node::LoadPages load{71, {1, 2}, {5, 6}, {}};
+  for (size_t block = 0; block < 2; ++block)
+    for (const node::LayerDone& layer : node.layers) load.crcs.push_back(layer.crcs.at(block));
+  node::RunChunk run = node.chunk(tokens, 2 * kBlock, 2 * kBlock);
+  run.device_pages = {5, 6, 7};
+  node.costed->submit(load);
+  const node::ChunkDone done = node.compute(run);
+  REQUIRE_MESSAGE(done.code == Code::ok, done.what);
+  CHECK(done.sampled.token == answer_to(tokens));
+  REQUIRE(node.loaded.size() == 1);
+  CHECK(node.loaded[0].load == 71);
+  CHECK(node.loaded[0].code == Code::ok);
+  CHECK(to_seconds(node.loaded[0].busy) == doctest::Approx(0.1));
+  *node.extent(2, 3) ^= std::byte{1};
+  node.costed->submit(load);
+  run.run = 72, run.device_pages = {3, 4, 7};  // of no load
+  node.loaded.clear();
+  while (node.loaded.empty()) (void)node.compute(run), run.run += 1;
+  CHECK(node.loaded[0].code == Code::corrupt);
+  CHECK(node.loaded[0].rotten == std::vector<uint32_t>{1});
 }
 
 }  // namespace costed_test
