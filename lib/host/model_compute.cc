@@ -122,11 +122,6 @@ std::vector<uint32_t> ModelCompute::layer_crcs(const node::RunChunk& run, uint32
   return crcs;
 }
 
-uint32_t ModelCompute::row_crc(size_t row, const std::byte* page, uint32_t layer) const {
-  if (const auto made = runner_.checksums(layer); !made.empty()) return made[row];
-  return crc32c({page + layout_.layer_offset(layer), layout_.layer_bytes()});
-}
-
 // One pass over the bytes at the speed of memory, by all threads; computing what they hold again would take hundreds of
 // times as long.
 std::vector<uint32_t> ModelCompute::rotten(std::span<const uint32_t> pages, std::span<const uint32_t> crcs,
@@ -503,9 +498,12 @@ Result<void> ModelCompute::note_results(Step& step) {
     sequence.drawn = out.sampled.token;
     const size_t end = size_t{row.position} + 1;
     if (sequence.told.history.size() > end) sequence.told.history[end] = sequence.drawn;  // the next row is prepared
-    if (end % layout_.block_tokens == 0)
-      for (uint32_t layer = 0; layer < layout_.layers; ++layer)
-        out.sealed_crcs.push_back(row_crc(n, sequence.pages[row.position / layout_.block_tokens], layer));
+    const std::byte* page = sequence.pages[row.position / layout_.block_tokens];
+    for (uint32_t layer = 0; end % layout_.block_tokens == 0 && layer < layout_.layers; ++layer) {
+      const auto made = runner_.checksums(layer);
+      out.sealed_crcs.push_back(made.empty() ? crc32c({page + layout_.layer_offset(layer), layout_.layer_bytes()})
+                                             : made[n]);
+    }
   }
   return {};
 }

@@ -134,7 +134,6 @@ class ModelCompute final : public node::Compute {
   void report(Step& step, const Result<void>& ended);
   /// Checksums of a layer: made by the device, or of the bytes of the pages.
   std::vector<uint32_t> layer_crcs(const node::RunChunk& run, uint32_t layer) const;
-  uint32_t row_crc(size_t row, const std::byte* page, uint32_t layer) const;
   /// The addresses of the chunk's pages. Rows after its end are zeroed, because the last page may have held another
   /// block before.
   std::vector<std::byte*> pages_of(const node::RunChunk& run) const;
