@@ -55,6 +55,8 @@ Json candidates_json(const node::Conductor::Explanation& e) {
     row.set("slow_start_ms", c.handicap_s * 1e3);
     row.set("disk_blocks", sched::disk_blocks_of(e.snapshot, e.snapshot.prefill[c.node]));
     row.set("load_ms", c.load_s * 1e3);
+    row.set("device_blocks", sched::device_blocks_of(e.snapshot, c.node, c.local_blocks));
+    row.set("to_device_ms", c.to_device_s * 1e3);
     row.set("unmeasured", !e.snapshot.prefill[c.node].measured);
     row.set("fetch_unmeasured", !sched::is_fetch_measured(e.snapshot, c));
     const bool is_best = static_cast<int>(i) == p.candidate && !p.is_inlined;
@@ -68,6 +70,7 @@ Json candidates_json(const node::Conductor::Explanation& e) {
   row.set("sources", Json::array()).set("fetch_blocks", 0).set("wait_ms", 0.0).set("queue_ms", c.queue_s * 1e3);
   row.set("fetch_ms", 0.0).set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
   row.set("slow_start_ms", 0.0).set("disk_blocks", 0).set("load_ms", 0.0).set("unmeasured", !c.measured);
+  row.set("device_blocks", 0).set("to_device_ms", 0.0);
   row.set("fetch_unmeasured", false).set("inlined", true).set("gap_ms", c.gap_s * 1e3);
   row.set("verdict", p.is_inlined ? "winner" : p.candidate < 0 ? "rejected" : "slower");
   out.push(std::move(row));
@@ -96,6 +99,10 @@ Json cluster_json(const node::Conductor& conductor, const std::string& model, co
     node.set("disk_capacity_bytes", load.disk_capacity_bytes).set("disk_bytes", load.disk_bytes);
     node.set("disk_blocks", load.disk_blocks).set("disk_block_ms", load.disk_block_s * 1e3);
     node.set("disk_lost", load.disk_lost).set("disk_hit_tokens", load.disk_hit_tokens);
+    node.set("device_pages", load.device_pages).set("device_pages_held", load.device_pages_held);
+    node.set("device_blocks", load.device_blocks).set("device_block_ms", load.device_block_s * 1e3);
+    node.set("device_loaded_blocks", load.device_loaded_blocks);
+    node.set("device_evicted_blocks", load.device_evicted_blocks);
     node.set("heartbeats", n.heartbeats)
         .set("prefill_error", n.prefill_error)
         .set("step_error", n.step_error)

@@ -23,6 +23,7 @@ Json considered_json(const node::RequestSummary& summary) {
     row.set("fetch_blocks", c.fetch_blocks).set("queue_ms", c.queue_s * 1e3).set("fetch_ms", c.fetch_s * 1e3);
     row.set("prefill_ms", c.prefill_s * 1e3).set("ttft_ms", c.ttft_s * 1e3);
     row.set("disk_blocks", c.disk_blocks).set("load_ms", c.load_s * 1e3).set("unmeasured", !c.measured);
+    row.set("device_blocks", c.device_blocks).set("to_device_ms", c.to_device_s * 1e3);
     row.set("fetch_unmeasured", !c.fetch_measured);
     row.set("sources", sources_json(c.sources)).set("inlined", c.inlined);
     out.push(std::move(row));

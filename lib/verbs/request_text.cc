@@ -48,12 +48,16 @@ std::string read_text(const Json& sources) {
 std::string candidates_table(const Json& candidates, const Json& reusable) {
   const auto rows = candidates.items();
   const bool disks = std::any_of(rows.begin(), rows.end(), [](const Json& c) { return c["disk_blocks"].as_int() > 0; });
+  const bool copies =
+      std::any_of(rows.begin(), rows.end(), [](const Json& c) { return c["to_device_ms"].as_double() > 0; });
   const bool verdicts = std::any_of(rows.begin(), rows.end(), [](const Json& c) { return c.has("verdict"); });
   std::vector<std::string> head = {"NODE", "MATCH"};
   if (disks) head.insert(head.end(), {"ON SSD"});
   head.insert(head.end(), {"FETCH", "QUEUE ms"});
   if (disks) head.insert(head.end(), {"LOAD ms"});
-  head.insert(head.end(), {"FETCH ms", "PREFILL ms", "TTFT ms"});
+  head.insert(head.end(), {"FETCH ms"});
+  if (copies) head.insert(head.end(), {"TO GPU ms"});
+  head.insert(head.end(), {"PREFILL ms", "TTFT ms"});
   if (verdicts) head.insert(head.end(), {"VERDICT"});
   Table table(head);
   if (verdicts) table.left({"VERDICT"});
@@ -65,8 +69,9 @@ std::string candidates_table(const Json& candidates, const Json& reusable) {
     row.insert(row.end(), {fetch_text(c), ms(c["queue_ms"])});
     if (disks) row.push_back(ms(c["load_ms"]));
     const bool is_guess = c["unmeasured"].as_bool(), is_fetch_guess = c["fetch_unmeasured"].as_bool();
-    row.insert(row.end(), {ms(c["fetch_ms"]) + (is_fetch_guess ? "+" : ""), ms(c["prefill_ms"]),
-                           ms(c["ttft_ms"]) + (is_guess ? "*" : "")});
+    row.push_back(ms(c["fetch_ms"]) + (is_fetch_guess ? "+" : ""));
+    if (copies) row.push_back(ms(c["to_device_ms"]));
+    row.insert(row.end(), {ms(c["prefill_ms"]), ms(c["ttft_ms"]) + (is_guess ? "*" : "")});
     if (verdicts) row.push_back(text_of(c["verdict"]));
     table.add(std::move(row));
   }
