@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/assert.h"
+#include "base/hash.h"
+#include "kv/kv.h"
+#include "model/device_loads.h"
 #include "model/generate.h"
 
 namespace mc::host {
@@ -16,8 +20,39 @@ Result<attn::Plan> full_plan(const model::Runner& runner) {
                        static_cast<int32_t>(runner.options().block_tokens));
 }
 
+constexpr int64_t kSteps = 8;
+
 int64_t longest_prompt(const model::Runner& runner) {
-  return std::min<int64_t>(256, runner.model().config().max_positions - 8);
+  const model::RunnerOptions& options = runner.options();
+  const int64_t on_device = int64_t{options.device_pages} * options.block_tokens - kSteps;
+  const int64_t most = options.device_pages == 0 ? 256 : std::min<int64_t>(256, on_device);
+  return std::min<int64_t>(most, runner.model().config().max_positions - kSteps);
+}
+
+/// The pages of the device for a sequence of so many tokens, where the caller numbers them.
+std::vector<int32_t> device_pages(const model::Runner& runner, int64_t tokens) {
+  if (runner.options().device_pages == 0) return {};
+  std::vector<int32_t> out(kv::blocks_for(static_cast<size_t>(tokens), runner.options().block_tokens));
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+/// Copies a sequence's pages to the device, where the caller numbers its pages.
+Result<void> load_pages(model::Runner& runner, model::LocalPages& pages, std::span<const int32_t> on_device) {
+  if (on_device.empty()) return {};
+  const ExtentLayout& layout = runner.layout();
+  model::PageLoad load;
+  load.to.assign(on_device.begin(), on_device.end());
+  for (size_t i = 0; i < on_device.size(); ++i) {
+    const std::byte* page = pages.pages()[i];
+    load.from.push_back(page);
+    for (uint32_t layer = 0; layer < layout.layers; ++layer)
+      load.crcs.push_back(crc32c({page + layout.layer_offset(layer), layout.layer_bytes()}));
+  }
+  runner.loads()->add(std::move(load));
+  auto loaded = runner.loads()->finish(on_device);
+  while (runner.loads()->take_ended()) continue;
+  return loaded;
 }
 
 /// The two best times of one length. When a second pass is within 5 % of the best one, the best time is taken as the
@@ -40,11 +75,13 @@ Result<void> pass(model::Runner& runner, std::span<const uint32_t> tokens, model
                   const attn::Plan& plan, std::span<float> activations) {
   const auto& config = runner.model().config();
   const LayerRange held = runner.model().held();
+  const auto on_device = device_pages(runner, static_cast<int64_t>(tokens.size()));
   for (size_t start = 0; start < tokens.size(); start += runner.options().max_chunk_tokens) {
     model::PrefillChunk chunk;
     chunk.tokens = tokens.subspan(start, std::min<size_t>(tokens.size() - start, runner.options().max_chunk_tokens));
     chunk.start = static_cast<int64_t>(start);
     chunk.pages = pages.pages();
+    chunk.device_pages = on_device;
     chunk.plan = &plan;
     chunk.first_layer = held.first, chunk.end_layer = held.end;
     const size_t stream = chunk.tokens.size() * config.hidden;
@@ -103,14 +140,16 @@ Result<void> measure_decode(model::Runner& runner, Duration budget, sched::Cost&
   MC_ASSERT(runner.model().whole());
   const Clock& clock = SystemClock::instance();
   const TimePoint end = clock.now() + budget;
-  constexpr int kSteps = 8;
   const int64_t context = longest_prompt(runner);
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(), context + kSteps));
   MC_TRY(plan, full_plan(runner));
   std::vector<float> logits(runner.model().config().vocab);
+  const auto on_device = device_pages(runner, context + kSteps);
+  MC_CHECK(load_pages(runner, pages, on_device));
   Best best;
   for (int i = 0; i < kSteps && (i == 0 || clock.now() <= end); ++i) {
-    const model::DecodeRow row{3, context + i, pages.pages(), &plan};
+    model::DecodeRow row{3, context + i, pages.pages(), &plan};
+    if (!on_device.empty()) row.device_pages = on_device.data();
     const TimePoint began = clock.now();
     MC_CHECK(runner.decode({&row, 1}, logits));
     best.add(to_seconds(clock.now() - began));
