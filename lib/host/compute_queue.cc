@@ -78,6 +78,11 @@ std::optional<node::ComputeWork> ComputeQueue::take() {
   return work;
 }
 
+bool ComputeQueue::is_empty() const {
+  const std::lock_guard lock(mutex_);
+  return work_.empty() && !stopping_;
+}
+
 bool ComputeQueue::is_cancelled(uint64_t run) const {
   std::lock_guard lock(mutex_);
   return cancelled_.contains(run);

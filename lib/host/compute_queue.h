@@ -44,6 +44,8 @@ class ComputeQueue {
   /// is followed (node::RunChunk::is_followed).
   std::optional<node::ComputeWork> take();
   bool is_cancelled(uint64_t run) const;
+  /// Whether take() would wait.
+  bool is_empty() const;
   /// Waits until the first `layers` layers of the prefix of the run under way are here. False: it is cancelled.
   bool await_prefix(uint64_t run, uint32_t layers);
   void post(node::Event event);

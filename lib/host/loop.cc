@@ -252,6 +252,8 @@ void Loop::perform(node::Actions actions) {
       compute().submit(std::move(*join));
     } else if (auto* leave = std::get_if<node::LeaveBatch>(&action)) {
       compute().submit(*leave);
+    } else if (auto* load = std::get_if<node::LoadPages>(&action)) {
+      compute().submit(std::move(*load));
     } else if (std::holds_alternative<node::CollectSteps>(action)) {
       compute().submit(node::CollectSteps{});
     } else if (auto* step = std::get_if<node::RunStep>(&action)) {

@@ -52,6 +52,7 @@ ModelCompute::ModelCompute(model::Runner runner, Parallel& parallel, EventFd wak
       constraints_(Constraints::open(model_.directory(), model_.config().vocab)),
       options_(options),
       layout_(runner_.layout()),
+      loads_(runner_.loads(), [this](uint32_t index) { return page(index); }),
       queue_(std::move(wake)) {
   logits_.resize(size_t{runner_.options().max_batch} * model_.config().vocab);
   thread_ = std::thread([this] { loop(); });
@@ -77,14 +78,24 @@ std::optional<Error> ModelCompute::lost() const {
 }
 
 void ModelCompute::finish(node::Event done) {
+  loads_.report(queue_);
   queue_.finish(std::move(done));
+  note_failure();
+}
+
+/// Reports that the device has failed. The events of the work that it failed come first.
+void ModelCompute::note_failure() {
   if (options_.device == nullptr || !options_.device->failure() || failure_) return;
   failure_ = options_.device->failure();
   queue_.post(node::HostError{failure_->what});
 }
 
 void ModelCompute::loop() {
-  while (auto work = queue_.take()) {
+  for (;;) {
+    loads_.copy_until_work(queue_);
+    note_failure();
+    auto work = queue_.take();
+    if (!work) break;
     if (auto* chunk = std::get_if<node::RunChunk>(&*work))
       run_chunks(std::move(*chunk));
     else if (auto* step = std::get_if<node::RunStep>(&*work))
@@ -93,6 +104,8 @@ void ModelCompute::loop() {
       collect();
     else if (auto* joins = std::get_if<node::JoinBatch>(&*work))
       join(std::move(*joins));
+    else if (const auto* load = std::get_if<node::LoadPages>(&*work))
+      loads_.begin(*load);
     else
       leave(std::get<node::LeaveBatch>(*work));
   }
@@ -172,14 +185,22 @@ void ModelCompute::run_chunks(node::RunChunk first) {
       join(std::move(*joins));
     else if (const auto* leaves = std::get_if<node::LeaveBatch>(&*next))
       leave(*leaves);
+    else if (const auto* load = std::get_if<node::LoadPages>(&*next))
+      loads_.begin(*load);
     else
       followed_by = std::move(std::get<node::RunStep>(*next));
   }
   collect();
   std::vector<Chunk*> sound;
   for (Chunk& chunk : chunks) {
-    const auto prepared = prepare(chunk);
-    if (prepared && !chunk.run.tokens.empty())
+    auto prepared = prepare(chunk);
+    const bool is_computed = !chunk.run.tokens.empty();
+    // A pass of several runs does not wait layer by layer, so that a copy that fails fails one run.
+    if (prepared && is_computed && (chunks.size() > 1 || followed_by)) {
+      const size_t below = std::min<size_t>(chunk.run.start / layout_.block_tokens, chunk.device_pages.size());
+      prepared = loads_.finish(std::span(chunk.device_pages).first(below));
+    }
+    if (prepared && is_computed)
       sound.push_back(&chunk);
     else
       report(chunk, prepared);
@@ -254,10 +275,13 @@ Result<void> ModelCompute::prepare(Chunk& chunk) {
   MC_TRY(chosen, plan(run.attention));
   chunk.plan = std::move(chosen);
   chunk.pages = pages_of(run);
+  MC_ASSERT_EQ(run.device_pages.size(), loads_.exist() ? run.pages.size() : 0);
+  chunk.device_pages.assign(run.device_pages.begin(), run.device_pages.end());
   const bool hands_on = run.end_layer != 0 && run.end_layer < layout_.layers;
   model::PrefillChunk& pass = chunk.pass;
   pass.tokens = run.tokens, pass.start = run.start;
   pass.pages = chunk.pages.data();
+  pass.device_pages = chunk.device_pages;
   pass.plan = &chunk.plan;
   pass.first_layer = run.first_layer, pass.end_layer = run.end_layer;
   if (run.first_layer > 0) pass.activations_in = activations(run.slots.in, run.tokens.size());
@@ -337,6 +361,9 @@ void ModelCompute::join(node::JoinBatch joins) {
     MC_ASSERT_LT(index, options_.page_count);
     sequence.pages.push_back(page(index));
   }
+  MC_ASSERT_EQ(sequence.told.device_pages.size(), loads_.exist() ? sequence.pages.size() : 0);
+  if (loads_.exist()) sequence.device_pages.reserve(sequence.pages.capacity());
+  sequence.device_pages.assign(sequence.told.device_pages.begin(), sequence.told.device_pages.end());
   if (sequence.told.sampling.needs_history()) sequence.told.history.reserve(sequence.told.tokens_max + size_t{1});
 }
 
@@ -414,8 +441,8 @@ Result<void> ModelCompute::prepare(Step& step) {
     const uint32_t token = is_fed ? sequence.drawn : row.token;
     const int32_t fed = is_fed ? sequence.queued_row : -1;
     step.computed.push_back(i);
-    step.rows.push_back(
-        {token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids, name_of(row.sequence), fed});
+    step.rows.push_back({token, row.position, sequence.pages.data(), &*sequence.plan, &sequence.centroids,
+                         name_of(row.sequence), fed, loads_.exist() ? sequence.device_pages.data() : nullptr});
     ++sequence.told.position;
     if (sequence.told.sampling.needs_history()) sequence.told.history.push_back(token);
     step.draws.push_back(draw_of(sequence.told));
@@ -445,6 +472,7 @@ Result<bool> ModelCompute::prepare_row(const node::RunRow& row, node::StepRow& o
   if (row.page != node::RunRow::kNoPage) {
     MC_ASSERT_LT(row.page, options_.page_count);
     sequence.pages.push_back(page(row.page));
+    if (loads_.exist()) sequence.device_pages.push_back(static_cast<int32_t>(row.device_page));
   }
   MC_ASSERT_EQ(sequence.pages.size(), row.position / layout_.block_tokens + 1);
   if (row.position % layout_.block_tokens == 0)  // a fresh page: unused rows are zero

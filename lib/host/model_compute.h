@@ -28,6 +28,7 @@
 #include "gpu/gpu.h"
 #include "host/compute_queue.h"
 #include "host/constraints.h"
+#include "host/page_loads.h"
 #include "host/refused_graphs.h"
 #include "model/model.h"
 #include "model/runner.h"
@@ -66,6 +67,7 @@ class ModelCompute final : public node::Compute {
     Sequence(node::JoinBatch join, const ExtentLayout& layout);
     node::JoinBatch told;           // its `history` and `position` grow with the steps; `pages` are moved to `pages`
     std::vector<std::byte*> pages;  // their addresses, up to that of the newest token
+    std::vector<int32_t> device_pages;  // their numbers on the device, where that is a tier of the node
     Result<attn::Plan> plan;
     attn::CentroidIndex centroids;
     std::unique_ptr<Constraint> constraint;  // once its first token is drawn, if the sampling has a grammar
@@ -80,6 +82,7 @@ class ModelCompute final : public node::Compute {
     TimePoint began{};
     node::ChunkDone done;
     std::vector<std::byte*> pages;
+    std::vector<int32_t> device_pages;
     attn::Plan plan;
     std::vector<float> logits, hidden;  // of the last token
     std::optional<Error> unscored;      // why the prompt's log-probabilities are not computed
@@ -99,6 +102,7 @@ class ModelCompute final : public node::Compute {
   void loop();
   /// The run of `done` has ended. When the device has failed, a HostError follows the run that it failed.
   void finish(node::Event done);
+  void note_failure();
   /// Takes the runs that follow the chunk, and computes all of them.
   void run_chunks(node::RunChunk first);
   void compute(std::span<Chunk* const> chunks, Step* step);
@@ -163,6 +167,7 @@ class ModelCompute final : public node::Compute {
   Constraints constraints_;
   ComputeOptions options_;
   ExtentLayout layout_;
+  PageLoads loads_;
   std::vector<float> logits_;
   std::unordered_map<uint64_t, Sequence> batch_;  // by number
   std::array<Step, model::Runner::kStepsQueued> steps_;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/parallel.h"
 #include "gpu/emulated.h"
 #include "gpu/gpu.h"
@@ -33,6 +34,7 @@ struct DecodeNodeOptions {
   uint32_t steps_max = 1;
   uint32_t pages = 64;
   uint32_t inline_tokens = 0;
+  uint32_t device_pages = 0;  // of the tier in the GPU's memory; 0: there is none
 };
 
 struct DecodeNode {
@@ -63,15 +65,19 @@ struct DecodeNode {
         attn::resolve(asked, std::nullopt, static_cast<int32_t>(model.config().layers), kTokensPerBlock).value();
     options.kv = model.kv_namespace(plan, kTokensPerBlock);
     options.page_count = o.pages;
+    options.device_pages = o.device_pages;
     options.context_tokens = model.config().max_positions;
     options.demote_above = 2;
     pool = mem::HostBuffer::allocate(o.pages * options.layout.page_bytes(), {}).value();
     std::fill_n(pool.data(), pool.size(), std::byte{0});
     if (o.driver) device = gpu::Device::open(o.driver, 0).value();
     const uint32_t chunk_tokens = (o.inline_tokens + 8 + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock;
-    auto runner = model::Runner::open(
-        model, parallel, {.block_tokens = kTokensPerBlock, .max_chunk_tokens = chunk_tokens, .max_batch = 8},
-        device.get());
+    auto runner = model::Runner::open(model, parallel,
+                                      {.block_tokens = kTokensPerBlock,
+                                       .max_chunk_tokens = chunk_tokens,
+                                       .max_batch = 8,
+                                       .device_pages = o.device_pages},
+                                      device.get());
     const ComputeOptions computes{.pool = pool.data(), .page_count = o.pages, .device = device.get()};
     compute = ModelCompute::open(*std::move(runner), parallel, computes).value();
     machine = std::make_unique<node::Decode>(
@@ -94,6 +100,7 @@ struct DecodeNode {
         compute->submit(std::move(*chunk));
       }
       if (const auto* cancel = std::get_if<node::CancelRun>(&action)) compute->cancel(cancel->run);
+      if (auto* load = std::get_if<node::LoadPages>(&action)) compute->submit(std::move(*load));
       if (const auto* send = std::get_if<node::Send>(&action)) note(send->message);
       if (auto* join = std::get_if<node::JoinBatch>(&action)) compute->submit(std::move(*join));
       if (auto* step = std::get_if<node::RunStep>(&action)) compute->submit(std::move(*step));
@@ -130,8 +137,10 @@ struct DecodeNode {
     spec.no_cache = true;
     give(node::Received{"p0", instance_of(1), wire::KvOffer{spec}});
     const size_t blocks = kv::blocks_for(prompt, kTokensPerBlock);
+    const std::vector<std::byte> extent(options.layout.layer_bytes());
+    const wire::ReadyExtent zeros{.crc = crc32c(extent)};
     for (uint32_t layer = 0; layer < options.layout.layers; ++layer) {
-      give(node::Notified{"p0", instance_of(1), {req, 1, layer, 0, std::vector<wire::ReadyExtent>(blocks)}});
+      give(node::Notified{"p0", instance_of(1), {req, 1, layer, 0, std::vector<wire::ReadyExtent>(blocks, zeros)}});
       for (const auto& read : std::exchange(reads, {})) give(node::ReadDone{read.read, Code::ok, ""});
     }
     give(node::Received{"p0", instance_of(1), wire::KvComplete{req, 1, prompt, 7}});
@@ -147,7 +156,8 @@ struct DecodeNode {
   }
   /// One step to its end.
   void step() {
-    const node::Event event = next();
+    node::Event event = next();
+    for (; std::holds_alternative<node::PagesLoaded>(event); event = next()) give(event);
     const auto* done = std::get_if<node::StepDone>(&event);
     REQUIRE(done != nullptr);
     failed_steps += done->code == Code::ok ? 0 : 1;
