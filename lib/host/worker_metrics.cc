@@ -60,9 +60,20 @@ void WorkerMetrics::update() {
   for (const wire::Role role : {wire::Role::prefill, wire::Role::decode, wire::Role::cache})
     metrics_.gauge(metric::kPeers, {wire::to_string(role), "ready"}).set(static_cast<double>(peers[role]));
   update_work();
+  if (load.device_pages > 0) update_device(load);
   if (load.disk_capacity_bytes > 0) update_disk(load);
   update_transfers();
   update_leases();
+}
+
+void WorkerMetrics::update_device(const wire::Load& load) {
+  MC_ASSERT_LE(load.device_pages_held, load.device_pages);
+  metrics_.gauge(metric::kKvBlocks, {"device", "used"}).set(static_cast<double>(load.device_pages_held));
+  metrics_.gauge(metric::kKvBlocks, {"device", "cached"}).set(static_cast<double>(load.device_blocks));
+  metrics_.gauge(metric::kKvBlocks, {"device", "free"})
+      .set(static_cast<double>(load.device_pages - load.device_pages_held));
+  count(metric::kKvEvictions, {"device", "evicted"}, load.device_evicted_blocks);
+  count(metric::kDeviceLoaded, {}, load.device_loaded_blocks);
 }
 
 void WorkerMetrics::update_disk(const wire::Load& load) {

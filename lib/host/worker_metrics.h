@@ -23,6 +23,7 @@ class WorkerMetrics {
 
  private:
   void update_work();
+  void update_device(const wire::Load& load);
   void update_disk(const wire::Load& load);
   void update_transfers();
   void update_leases();

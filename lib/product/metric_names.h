@@ -124,6 +124,8 @@ inline constexpr MetricFamily kKvMiss{"mc_kv_miss_total", MetricKind::counter, "
                                       "Prompt blocks that had to be computed, by reason."};
 inline constexpr MetricFamily kKvEvictions{"mc_kv_evictions_total", MetricKind::counter, "tier,reason",
                                            "KV blocks evicted."};
+inline constexpr MetricFamily kDeviceLoaded{"mc_device_loaded_blocks_total", MetricKind::counter, "",
+                                            "KV blocks copied from the host's memory to the device's."};
 inline constexpr MetricFamily kSsdBytes{"mc_ssd_bytes", MetricKind::gauge, "state",
                                         "Bytes of the tier on this node's disk, by state (used, capacity)."};
 inline constexpr MetricFamily kSsdMoved{"mc_ssd_moved_bytes_total", MetricKind::counter, "direction",
@@ -294,6 +296,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kKvBlockHits,
                                                &kKvMiss,
                                                &kKvEvictions,
+                                               &kDeviceLoaded,
                                                &kSsdBytes,
                                                &kSsdMoved,
                                                &kSsdFailures,
