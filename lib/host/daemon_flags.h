@@ -75,7 +75,7 @@ Result<void> check_transfer_faults(std::string_view value);
 inline constexpr Flag kTransferFaults{.name = "transfer-faults",
                                       .value = "F=P,F=P",
                                       .fallback = "none",
-                                      .help = "break transfers on purpose: delay=0.1:5ms,fail=0.01,corrupt=0.01",
+                                      .help = "break some transfers: delay=0.1:5ms,fail=0.01,corrupt=0.01",
                                       .choices = "none",
                                       .check = check_transfer_faults};
 /// Set by mc-conductor --local for its children; not shown in manual pages' examples.
