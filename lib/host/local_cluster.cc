@@ -91,6 +91,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
         put({"--device", args_.text(flags::kDevice), "--kernels", args_.text(flags::kKernels)});
         const int share = std::max(1, 80 / (shape_.prefill + shape_.decode));
         put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
+        put({"--device-mem", std::to_string(share) + "%"});  // nodes may share a GPU
         if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
       }
       out.push_back(std::move(c));

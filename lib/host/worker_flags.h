@@ -15,9 +15,9 @@ inline constexpr auto kDataPlaneFlags = flags::join(
     kTransferFlags);
 
 /// Flags of the roles that run a model.
-inline constexpr auto kModelFlags =
-    flags::list(&flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens, &flags::kKvMem,
-                &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention, &flags::kFetchTimeout);
+inline constexpr auto kModelFlags = flags::list(
+    &flags::kDtype, &flags::kWeightDtype, &flags::kKvDtype, &flags::kBlockTokens, &flags::kKvMem, &flags::kDeviceMem,
+    &flags::kAttention, &flags::kPrefillAttention, &flags::kDecodeAttention, &flags::kFetchTimeout);
 
 /// Flags of every worker, listed behind its own.
 inline constexpr auto kWorkerFlags =

@@ -29,6 +29,8 @@ namespace {
 constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
 // A driver hands out memory by 2 MiB, and the parts of the weights are aligned to 256 bytes.
 constexpr uint64_t kDeviceRounding = uint64_t{8} << 20;
+// The emulator takes up to nine bytes of the host for each byte of its GPU.
+constexpr uint64_t kEmulatedShareMax = uint64_t{64} << 20;
 constexpr uint64_t kSlowLoadBytes = uint64_t{256} << 20;  // loading takes seconds
 
 InstanceId random_instance() {
@@ -40,6 +42,22 @@ InstanceId random_instance() {
 
 uint64_t wanted_bytes(const ByteSize& size) {
   return size.of(mem::available_bytes());
+}
+
+/// A costed node has a tier on its device when it is asked for one. Its pages stand for blocks of the profile's size.
+Result<void> plan_costed_device(const ByteSize& asked, const sched::Profile& profile, node::WorkerOptions& options) {
+  if (options.stages > 1 || (asked.percent == 0 && asked.bytes == 0)) return {};
+  const uint64_t block_bytes = profile.kv_bytes_per_token * options.layout.block_tokens;
+  const uint64_t batch = profile.capacity.kv_tokens / options.layout.block_tokens;
+  const uint64_t pages = asked.percent > 0 ? asked.of(batch) : asked.bytes / block_bytes;
+  if (pages < kPagesMin)
+    return user_error(err::kDeviceMemory,
+                      "--device-mem holds " + std::to_string(pages) + " blocks of " + format_bytes(block_bytes) +
+                          "; a node needs " + std::to_string(kPagesMin),
+                      "--device-mem", "give --device-mem at least " + format_bytes(kPagesMin * block_bytes));
+  options.device_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, options.page_count));
+  options.context_tokens = std::min(options.context_tokens, (options.device_pages - 1) * options.layout.block_tokens);
+  return {};
 }
 
 /// The default is not a choice, also where --print-config wrote it into a file.
@@ -254,6 +272,7 @@ model::RunnerOptions WorkerPlan::runner_options() const {
   if (const uint32_t tokens = inline_tokens(); tokens > 0)
     out.max_chunk_tokens = (tokens + out.max_batch + block_tokens - 1) / block_tokens * block_tokens;
   if (args_.has(flags::kChunkTokens)) out.max_chunk_tokens = static_cast<uint32_t>(args_.count(flags::kChunkTokens));
+  out.device_pages = options.device_pages;
   return out;
 }
 
@@ -336,7 +355,12 @@ Result<void> WorkerPlan::plan_model() {
   options.page_count = static_cast<uint32_t>(std::min<uint64_t>(pages, 1u << 24));
   arena_bytes_ = options.page_count * page_bytes;
   uint64_t context_pages = options.page_count - 1;
-  if (engine_->device) context_pages = std::min(context_pages, device_.pages());
+  if (has_device_tier()) {
+    MC_CHECK(plan_device_pages(device_.pages()));
+    context_pages = std::min<uint64_t>(context_pages, options.device_pages - 1);
+  } else if (engine_->device) {
+    context_pages = std::min(context_pages, device_.pages());
+  }
   options.context_tokens =
       static_cast<uint32_t>(std::min<uint64_t>(model.config().max_positions, context_pages * engine_->block_tokens));
   if (options.stages > 1) add_slots(model.config().hidden * sizeof(float), args_.count(flags::kChunkTokens));
@@ -358,10 +382,37 @@ uint64_t WorkerPlan::pages_wanted() const {
       std::max<uint64_t>(batch, 4) * (engine_->model->config().max_positions / engine_->block_tokens + 1);
   uint64_t pages = wanted_bytes(args_.size(flags::kKvMem)) / widest_layout().page_bytes();
   if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
-  // All pages of a batch are on the device during a step, and during a chunk those of the prompts that share its pass,
-  // which together have at most a context.
-  if (engine_->device && role_ == wire::Role::decode) pages = std::min(pages, device_.pages());
+  // Without a tier on the device, all pages of a batch are there during a step, and during a chunk those of the prompts
+  // that share its pass, which together have at most a context.
+  if (engine_->device && role_ == wire::Role::decode && !has_device_tier()) pages = std::min(pages, device_.pages());
   return pages;
+}
+
+/// Whether the machine says which blocks are on the device. The members of a pipeline copy the pages of each pass.
+bool WorkerPlan::has_device_tier() const {
+  const ByteSize asked = args_.size(flags::kDeviceMem);
+  return engine_->device && options.stages == 1 && (asked.percent > 0 || asked.bytes > 0);
+}
+
+/// Pages of the device: those that --device-mem asks for, of those that fit, and no more than the host has.
+Result<void> WorkerPlan::plan_device_pages(uint64_t fit) {
+  const ByteSize asked = args_.size(flags::kDeviceMem);
+  uint64_t wanted = asked.percent > 0 ? asked.of(fit) : asked.bytes / options.layout.page_bytes();
+  if (asked.percent > 0 && options.device == "emu")
+    wanted = std::min(wanted, std::max(kPagesMin, kEmulatedShareMax / options.layout.page_bytes()));
+  const std::string least = format_bytes(kPagesMin * options.layout.page_bytes());
+  if (wanted < kPagesMin)
+    return user_error(err::kDeviceMemory,
+                      "--device-mem holds " + std::to_string(wanted) + " pages of " +
+                          format_bytes(options.layout.page_bytes()) + "; a node needs " + std::to_string(kPagesMin),
+                      "--device-mem", "give --device-mem at least " + least);
+  if (wanted > fit)
+    return user_error(err::kDeviceMemory,
+                      "--device-mem holds " + std::to_string(wanted) + " pages of KV, and " + std::to_string(fit) +
+                          " fit beside the weights on " + options.device,
+                      "--device-mem", "give --device-mem at most " + format_bytes(fit * options.layout.page_bytes()));
+  options.device_pages = static_cast<uint32_t>(std::min<uint64_t>(wanted, options.page_count));
+  return {};
 }
 
 // Room as the profile has it, in stand-in pages; memory is taken only as they are written.
@@ -401,6 +452,7 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   arena_bytes_ = uint64_t{options.page_count} * options.layout.page_bytes();
   options.context_tokens = static_cast<uint32_t>(
       std::min<uint64_t>(profile.context_tokens, uint64_t{options.page_count - 1} * block_tokens_));
+  if (args_.given(flags::kDeviceMem)) MC_CHECK(plan_costed_device(args_.size(flags::kDeviceMem), profile, options));
   options.cost = sched::pipeline_cost(profile.cost, options.stages);
   // A page stands for more bytes than it has; peers reckon with those it has.
   const double held = static_cast<double>(options.layout.held().count()) / options.layout.layers;
@@ -442,7 +494,7 @@ uint64_t WorkerPlan::by_layer_bytes() const {
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
-  prefill_.by_layer_bytes = by_layer_bytes();
+  prefill_.by_layer_bytes = options.device_pages > 0 ? UINT64_MAX : by_layer_bytes();
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   decode_.inline_tokens = inline_tokens();
   costed_->layout = options.layout;

@@ -72,6 +72,8 @@ class WorkerPlan {
   Result<uint64_t> check_model_fits(gpu::Device* device);
   ExtentLayout widest_layout() const;
   uint64_t pages_wanted() const;
+  bool has_device_tier() const;
+  Result<void> plan_device_pages(uint64_t fit);
   /// --inline-tokens; 0 for other roles than decode.
   uint32_t inline_tokens() const;
   model::RunnerOptions runner_options() const;

@@ -167,12 +167,13 @@ class WorkerProcess {
                          {"http", plan_.options.http}});
     const DevicePlan& device = plan_.device();
     if (device.device.empty()) return;
+    const uint64_t pages = plan_.options.device_pages > 0 ? plan_.options.device_pages : device.pages();
     log_info("memory of the device", {{"device", device.device},
                                       {"free_bytes", device.free_bytes},
                                       {"total_bytes", device.total_bytes},
                                       {"weights_bytes", device.weight_bytes},
                                       {"scratch_bytes", device.scratch_bytes},
-                                      {"kv_tokens", device.pages() * plan_.options.layout.block_tokens},
+                                      {"kv_tokens", pages * plan_.options.layout.block_tokens},
                                       {"kv_on_host_bytes", plan_.arena_bytes()}});
   }
 

@@ -65,6 +65,46 @@ class Costed(unittest.TestCase):
             for name in ("p0", "p1", "d0", "d1"):
                 self.assertEqual(c.metric(name, "mc_checksum_failures_total"), 0)
 
+    def test_a_costed_node_with_a_device_loads_what_left_it_and_explain_counts_the_copies(self):
+        with open(self.profile, "a") as file:
+            file.write("[paths.load]\nbytes_per_s = 1e7\n")
+        block_ms = 64 * 4096 / 1e7 * 1e3
+        with Cluster(roles=["conductor"]) as c:
+            c.start("p0", "--runner", f"costed:{self.profile}", "--device-mem", "2MiB")  # of eight blocks
+            c.start("d0", "--runner", f"costed:{self.profile}")
+            c.wait_nodes()
+            random = Random(11)
+            prompts = [random.ids(256) for _ in range(2)]
+            for number in (0, 1, 0):
+                ids = prompts[number] + random.ids(40)
+                self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=5)), standin_answer(ids, 5))
+            node = until(lambda: c.node("p0") if c.node("p0")["device_loaded_blocks"] > 0 else None, 60, "a load")
+            self.assertEqual(node["device_pages"], 8)
+            self.assertAlmostEqual(node["device_block_ms"], block_ms, delta=0.1)
+            until(lambda: c.metric("p0", "mc_device_loaded_blocks_total") > 0, 60, "the load in the metrics")
+            ids = prompts[1] + random.ids(40)
+            body = json.dumps({"prompt": ids, "max_tokens": 5}).encode()
+
+            def candidate():
+                code, out, err = c.verb("explain", "-f", "-", "--json", stdin=body)
+                self.assertEqual(code, 0, err)
+                (row,) = json.loads(out)["candidates"]
+                return row if row["to_device_ms"] > 0 else None
+
+            row = until(candidate, 60, "the cost of copies")
+            self.assertEqual(row["match_blocks"], 4)
+            self.assertLess(row["device_blocks"], 4)
+            self.assertAlmostEqual(row["to_device_ms"], (4 - row["device_blocks"]) * block_ms, delta=0.5)
+            self.assertGreaterEqual(row["ttft_ms"], row["to_device_ms"])
+            self.assertIn("TO GPU ms", c.verb("explain", "-f", "-", stdin=body)[1].decode())
+            self.assertEqual(token_ids(c.complete(ids=ids, max_tokens=5)), standin_answer(ids, 5))
+            self.assertIn("TO GPU ms", c.verb("why", "--last")[1].decode())
+            c.wait_quiet()
+            code, _, err = run("mc-prefill", "--runner", f"costed:{self.profile}", "--device-mem", "300KiB", "--check",
+                               "--http", "127.0.0.1:0")
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, r"error MC7005 .*--device-mem holds 1 blocks of .*; a node needs 4")
+
     def start_pipeline(self, c, leader, stages, only=None):
         for number in range(stages) if only is None else [only]:
             words = ["mc-prefill", "--name", leader, "--pipeline", f"{number}/{stages}", "--http", "127.0.0.1:0"]

@@ -19,6 +19,7 @@ CPU = [*MODEL, "--dtype", "bf16", "--threads", "1"]
 EMU = [*CPU, "--device", "emu"]
 CHUNKS = ["--chunk-tokens", "64"]
 LAYERS = 3  # of the shallow model
+FOUR_PAGES = ["--device-mem", "410KiB"]  # of the shallow model
 # Nodes that start with a profile measure nothing. Where a node dies at a numbered operation, no other ones come before.
 PROFILED = ["--cost", "a800-llama3-70b"]
 
@@ -58,6 +59,25 @@ class OnDevice(unittest.TestCase):
                 answer = c.complete(ids=ids, max_tokens=2)
                 self.assertEqual(token_ids(answer), oracle(ids, 2, *MODEL, "--threads", "1", *fp8, dtype="bf16"))
                 self.assertEqual(cached(answer), reused, answer["mc"])
+            c.wait_quiet()
+
+    def test_a_device_with_room_for_one_prompt_gives_the_cpus_tokens_from_blocks_that_it_loads_again(self):
+        with Cluster(conductor=MODEL, roles=["conductor"]) as c:
+            c.start("p0", *EMU, *CHUNKS, *PROFILED, *FOUR_PAGES)
+            c.start("d0", *EMU, *PROFILED, *FOUR_PAGES)
+            c.wait_nodes()
+            prompts = {"full": IDS, MOBA: [9, *IDS[1:]]}  # of three pages
+            for turn in range(2):
+                for attention, ids in prompts.items():
+                    answer = self.check(c, ids, 2, attention, mc={"attention": attention})
+                    self.assertEqual(cached(answer), turn * 2 * BLOCK, answer["mc"])
+            node = until(lambda: c.node("p0") if c.node("p0")["device_loaded_blocks"] >= 2 else None, 60, "a load")
+            self.assertEqual(node["device_pages"], 4)
+            self.assertGreater(node["device_evicted_blocks"], 0)
+            self.assertGreater(node["device_block_ms"], 0)
+            answer = c.complete(ids=IDS + IDS[:60], max_tokens=2, expect=400)  # of four pages, and one for the answer
+            self.assertIn("192", answer["error"]["message"])
+            self.check(c, IDS[:20], 2, "auto")
             c.wait_quiet()
 
     def check_what_is_shown(self, c):
@@ -129,7 +149,7 @@ class OnDevice(unittest.TestCase):
         tokens = cluster.count(9, 12)  # enough for a status report while a node computes
         with Cluster(conductor=MODEL, roles=["conductor"]) as c, concurrent.futures.ThreadPoolExecutor(1) as pool:
             for name in ("p0", "d0"):
-                c.start(name, *EMU, *PROFILED)
+                c.start(name, *EMU, *PROFILED, *FOUR_PAGES)
             c.wait_nodes()
             for name in ("p0", "d0"):
                 before = c.cluster()["totals"]["retried"]
@@ -138,7 +158,7 @@ class OnDevice(unittest.TestCase):
                     answer = pool.submit(c.complete, ids=ids, max_tokens=tokens)
                     until(lambda: answer.done() or c.node(name)["running"] > 0, 60, f"{name} computes")
                     c.processes[name].kill()
-                    c.start(name, *EMU, *PROFILED)
+                    c.start(name, *EMU, *PROFILED, *FOUR_PAGES)
                     given = answer.result()
                     self.assertEqual(token_ids(given), tokens_on_cpu(ids, tokens, "auto"), given["mc"])
                     if c.cluster()["totals"]["retried"] > before:
@@ -170,16 +190,17 @@ class OnDevice(unittest.TestCase):
                 members = lambda: {n["id"] for n in c.cluster()["nodes"]}
                 until(lambda: members() == left, 60, lambda: f"{members()} are {left}")
 
-    def test_a_decode_node_has_no_more_pages_than_its_device_can_hold(self):
+    def test_without_a_tier_a_decode_node_has_no_more_pages_than_its_device_can_hold(self):
         pages = {}
-        for device in ("cpu", "emu:memory=43"):
-            flags = ["--dtype", "bf16", *PROFILED, "--device", device, "--check", "--http", "127.0.0.1:0"]
+        for device in (["cpu"], ["emu:memory=43"], ["emu:memory=43", "--device-mem", "0"]):
+            flags = ["--dtype", "bf16", *PROFILED, "--check", "--http", "127.0.0.1:0", "--device", *device]
             code, _, err = cluster.run("mc-decode", *flags)
             self.assertEqual(code, 0, err)
-            pages[device] = int(re.search(r"check passed kv_bytes=(\d+)", err)[1]) / 204800
+            pages[device[-1]] = int(re.search(r"check passed kv_bytes=(\d+)", err)[1]) / 204800
         self.assertGreater(pages["cpu"], 1000)
-        self.assertGreater(pages["emu:memory=43"], 50)
-        self.assertLess(pages["emu:memory=43"], 80)
+        self.assertEqual(pages["emu:memory=43"], pages["cpu"])
+        self.assertGreater(pages["0"], 50)
+        self.assertLess(pages["0"], 80)
 
 
 class BadInput(unittest.TestCase):
@@ -196,6 +217,21 @@ class BadInput(unittest.TestCase):
         need = r"needs 10 MiB for weights, 22 MiB of scratch and 1 MiB for KV, together 32 MiB; 28 of 28 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
         self.assertRegex(err, r"next: +weights of at most 5 MiB fit; use a smaller model, --chunk-tokens")
+
+    def test_a_tier_that_does_not_fit_on_the_device_is_refused_with_what_fits(self):
+        pages = r"--device-mem holds \d+ pages of KV, and \d+ fit beside the weights on emu"
+        cases = (
+            ("1GiB", pages, r"give --device-mem at most \d+"),
+            ("1KiB", r"--device-mem holds 0 pages of .*; a node needs 4", r"give --device-mem at least \d+"),
+        )
+        for tool in ("mc-prefill", "mc-decode"):
+            for size, said, advice in cases:
+                with self.subTest(tool=tool, size=size):
+                    flags = ["--dtype", "bf16", "--device", "emu:memory=64", "--device-mem", size, *PROFILED]
+                    code, _, err = cluster.run(tool, *flags, "--check", "--http", "127.0.0.1:0")
+                    self.assertEqual(code, 1, err)
+                    self.assertRegex(err, rf"error MC7005 .*{said}")
+                    self.assertRegex(err, rf"next: +{advice}")
 
     def test_a_node_plans_the_memory_of_moba_where_the_rows_that_it_computes_have_it(self):
         cases = (
