@@ -51,7 +51,7 @@ struct Side {
   /// No peer was lost so far; else the check says why one was.
   void check_no_loss() {
     std::string why;
-    (void)node->poll(node.seen, TimePoint::min());
+    (void)node->poll(node.seen, TimePoint{});
     for (const Event& event : node.seen)
       if (event.kind == Event::Kind::peer_lost) why += event.text + "; ";
     CHECK_MESSAGE(node->counters().peers_lost == 0, why);
