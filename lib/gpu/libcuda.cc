@@ -1,6 +1,5 @@
 // The host's CUDA driver, which is found when a device is opened: libcuda.so.1 is loaded at run time. The declarations
-// are those of the driver API 13.0 that are used here; its functions and numbers are a stable binary interface. This
-// file has not run on a GPU yet.
+// are those of the driver API 13.0 that are used here; its functions and numbers are a stable binary interface.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@ constexpr int kAttributeMajor = 75, kAttributeMinor = 76, kAttributeShared = 97,
 constexpr int kFunctionShared = 8;                      // attribute of a function: dynamic shared memory
 constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;  // options of the compilation of a text
 constexpr int kBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;  // of a tensor map
+constexpr size_t kMapAlignment = 64;
 constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
 
 /// CUlaunchConfig.
@@ -68,6 +68,7 @@ struct Functions {
   int (*unload)(Handle);
   int (*function)(Handle*, Handle, const char*);
   int (*function_set)(Handle, int, int);
+  int (*parameter)(Handle, size_t, size_t*, size_t*);
   int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**);
   int (*clusters)(int*, Handle, const LaunchConfig*);
   int (*encode)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
@@ -117,6 +118,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.unload, "cuModuleUnload");
   find(f.function, "cuModuleGetFunction");
   find(f.function_set, "cuFuncSetAttribute");
+  find(f.parameter, "cuFuncGetParamInfo");
   find(f.launch, "cuLaunchKernel");
   find(f.clusters, "cuOccupancyMaxActiveClusters");
   find(f.encode, "cuTensorMapEncodeTiled");
@@ -149,6 +151,32 @@ struct SharedLimits {
     const Status set = status_of(driver.function_set(function, kFunctionShared, static_cast<int>(wanted)));
     if (set == Status::ok) bytes[function] = wanted;
     return set;
+  }
+};
+
+/// Where the parameters of functions are in the bytes of a launch: as the members of a structure. The kernel itself
+/// finds a tensor map at a multiple of 64 in its constant bank, whose parameters begin somewhere else, so a launch hands
+/// over each parameter by its address. The driver knows sizes alone; each is aligned to the power of two that divides
+/// its size, to 64 at most.
+struct Parameters {
+  struct Places {
+    std::vector<size_t> begins;  // one a parameter
+    size_t bytes = 0;
+  };
+  std::unordered_map<Handle, Places> places;  // by function
+
+  /// The addresses of the parameters in `params`; invalid_value: the kernel takes others.
+  Status find(const Functions& f, Handle function, std::span<std::byte> params, std::vector<void*>& out) {
+    const auto [at, is_new] = places.try_emplace(function);
+    auto& [begins, bytes] = at->second;
+    size_t offset = 0, size = 0;
+    while (is_new && f.parameter(function, begins.size(), &offset, &size) == 0) {
+      begins.push_back(round_up(bytes, std::min(size & -size, kMapAlignment)));
+      bytes = begins.back() + size;
+    }
+    if (bytes != params.size()) return Status::invalid_value;
+    for (const size_t begin : begins) out.push_back(params.data() + begin);
+    return Status::ok;
   }
 };
 
@@ -230,6 +258,7 @@ class LibCuda final : public Driver {
   int capability_ = 0;
   std::vector<Loaded> loaded_;
   SharedLimits shared_;
+  Parameters parameters_;
   std::string refused_;  // what the driver said of the text that it refused last
 };
 
@@ -267,6 +296,7 @@ void LibCuda::release(int device) {
   for (const Loaded& loaded : loaded_) f_.unload(loaded.module);
   loaded_.clear();
   shared_.bytes.clear();
+  parameters_.places.clear();
   f_.release(device);
 }
 
@@ -331,11 +361,11 @@ Status LibCuda::clusters_at_once(int* out, Handle function, const LaunchShape& s
 
 Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<const std::byte> params, Handle stream) {
   if (const Status set = shared_.allow(f_, function, shape.dynamic_shared); set != Status::ok) return set;
-  size_t size = params.size();
   std::vector<std::byte> copy(params.begin(), params.end());
-  void* extra[] = {reinterpret_cast<void*>(1), copy.data(), reinterpret_cast<void*>(2), &size, nullptr};
+  std::vector<void*> pointers;
+  if (const Status found = parameters_.find(f_, function, copy, pointers); found != Status::ok) return found;
   return status_of(f_.launch(function, shape.grid[0], shape.grid[1], shape.grid[2], shape.threads, 1, 1,
-                             shape.dynamic_shared, stream, nullptr, extra));
+                             shape.dynamic_shared, stream, pointers.data(), nullptr));
 }
 
 Status LibCuda::encode(EncodedMap* out, const TensorBox& box) {
