@@ -402,8 +402,8 @@ Result<void> AttentionBatch::run_kernel(const Group& group, const AttentionArgs&
 
 /// A kernel of two consuming warpgroups that share what a producer fetches.
 Result<void> AttentionBatch::launch_hopper(std::string_view kernel, LaunchShape shape, const AttentionArgs& args) {
-  shape.threads = kernel == "moba_merge_hopper" ? kMergeThreads : kHopperThreads;
-  shape.dynamic_shared = attention_shared(128, shape_.layout.head_dim) + kHopperBarrierBytes;
+  shape.threads = kHopperThreads;
+  shape.dynamic_shared = hopper_shared(shape_.layout.head_dim);
   return launch_mapped(kernel, shape, args);
 }
 
@@ -447,7 +447,7 @@ Result<void> AttentionBatch::run_items(const Group& group, const RoutedWave& wav
   LaunchShape items{.grid = {static_cast<uint32_t>(wave.items), layout.kv_heads, static_cast<uint32_t>(wave.count)}};
   if (group.kernel == AttentionKernel::wide) return launch_hopper("moba_wide", items, args);
   if (group.kernel == AttentionKernel::stationary) {
-    items.threads = kHopperThreads;
+    items.threads = kStationaryThreads;
     items.dynamic_shared = stationary_shared(layout.head_dim, static_cast<uint32_t>(wave.block));
     return launch_mapped("moba_stationary", items, args);
   }

@@ -155,7 +155,7 @@ struct SharedLimits {
 };
 
 /// Where the parameters of functions are in the bytes of a launch: as the members of a structure. The kernel itself
-/// finds a tensor map at a multiple of 64 in its constant bank, whose parameters begin somewhere else, so a launch hands
+/// finds a tensor map at a multiple of 64 in its constant bank, whose parameters begin elsewhere, so a launch hands
 /// over each parameter by its address. The driver knows sizes alone; each is aligned to the power of two that divides
 /// its size, to 64 at most.
 struct Parameters {

@@ -443,7 +443,7 @@ constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::prefill, "attention_prefill_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
     {gpu::AttentionKernel::decode, "attention_decode_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
     {gpu::AttentionKernel::cluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
+    {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3", .tokens = 460}},
     {gpu::AttentionKernel::routed, "moba_count", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::routed, "moba_offsets", {.attention = "moba:block=64,top_k=2", .tokens = 8300}},
     {gpu::AttentionKernel::routed, "moba_lists", {.attention = "moba:block=64,top_k=2"}},

@@ -21,10 +21,12 @@ struct GpuRun {
   Dtype dtype = Dtype::bf16;  // of K and V
 };
 /// Lists of more than 64 rows, and blocks of more key tiles than a kernel has stages.
-constexpr GpuRun kLargeBlocks{.attention = "moba:block=192,top_k=2", .tokens = 500};
+constexpr GpuRun kLargeBlocks{.attention = "moba:block=320,top_k=2", .tokens = 800};
+/// More key tiles than a kernel has stages.
+constexpr GpuRun kRing{.tokens = 460};
 
-/// A list of several passes of both warpgroups over a block of two tiles.
-constexpr GpuRun kLongList{.attention = "moba:block=128,top_k=3", .tokens = 520};
+/// A list of several passes of both warpgroups over a block of four tiles, some of which raise no maximum.
+constexpr GpuRun kLongList{.attention = "moba:block=256,top_k=3", .tokens = 1100};
 
 struct GpuMutant {
   std::string_view name;

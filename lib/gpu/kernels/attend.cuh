@@ -378,20 +378,54 @@ MC_DEVICE void merge_part(float their_m, float their_d, const PairOf& pair_of, f
   }
 }
 
-/// Merges the states of a row's chosen blocks, in the order of the blocks, into the state of its own keys.
+/// A thread's share of the state of one chosen block of a row.
 template <int kDim>
-MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, const Row& row, int kv_head, float& m,
-                           float& d, float (&o)[kDim / 8][2]) {
-  const int column = 2 * (ptx::tid_x() % 4);
-  for (int slot = 0; slot < row.left; ++slot) {
-    if (ptx::has_fault(Fault::part_lost) && slot + 1 == row.left) break;
-    int32_t place = ptx::load(places + slot);
+struct Part {
+  uint32_t pairs[kDim / 8];
+  float m = kMinusInf, d = 0;
+
+  MC_DEVICE void load(const Routing& routing, int kv_head, int32_t place) {
     if (ptx::has_fault(Fault::part_of_neighbour)) place = max(place - 1, 0);
     const int64_t at = int64_t{kv_head} * routing.entries + place;
-    const uint32_t* theirs = reinterpret_cast<const uint32_t*>(routing.o + at * kDim + column);
-    merge_part<kDim>(
-        ptx::load(routing.m + at), ptx::load(routing.d + at), [&](int n) { return ptx::load(theirs + n * 4); }, m, d,
-        o);
+    const uint32_t* from = reinterpret_cast<const uint32_t*>(routing.o + at * kDim + 2 * (ptx::tid_x() % 4));
+    m = ptx::load(routing.m + at);
+    d = ptx::load(routing.d + at);
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) pairs[n] = ptx::load(from + n * 4);
+  }
+};
+
+/// Merges the states of the chosen blocks of a thread's two rows, in the order of the blocks, into those of their own
+/// keys. A part is on its way while the one before it is merged.
+template <int kDim>
+MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, int chosen, const Row (&rows)[2], int kv_head,
+                           float (&m)[2], float (&d)[2], float (&o)[2][kDim / 8][2]) {
+  Part<kDim> parts[2], next[2];
+  int32_t place[2] = {};
+  const int lost = ptx::has_fault(Fault::part_lost) ? 1 : 0;
+  const int left[2] = {max(rows[0].left - lost, 0), max(rows[1].left - lost, 0)};
+  const auto load_place = [&](int half, int slot) {
+    if (slot < left[half]) place[half] = ptx::load(places + int64_t{rows[half].number} * chosen + slot);
+  };
+  const auto load_part = [&](int half, int slot) {
+    if (slot < left[half]) next[half].load(routing, kv_head, place[half]);
+    load_place(half, slot + 1);
+  };
+  load_place(0, 0);
+  load_place(1, 0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) load_part(half, 0);
+  for (int slot = 0; slot < max(left[0], left[1]); ++slot) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      parts[half] = next[half];
+      load_part(half, slot + 1);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (slot < left[half])
+        merge_part<kDim>(
+            parts[half].m, parts[half].d, [&](int n) { return parts[half].pairs[n]; }, m[half], d[half], o[half]);
   }
 }
 
@@ -454,30 +488,19 @@ MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
 template <int kDim, bool kMerges>
 MC_DEVICE void finish(const AttentionArgs& args, const Sequence& sequence, const Accumulator<kDim>& acc,
                       const Row (&rows)[2], int split) {
-  const int kv_head = static_cast<int>(ptx::ctaid_y());
-  Routing routing;
-  const int32_t* places = nullptr;
+  float m[2] = {acc.m[0], acc.m[1]}, d[2] = {sum_of_quad(acc.d[0]), sum_of_quad(acc.d[1])};
+  float o[2][kDim / 8][2];
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) o[i % 4 / 2][i / 4][i % 2] = acc.o[i / 4][i % 4];
   if constexpr (kMerges) {
-    routing = ptx::load(args.routing + ptx::ctaid_z());
-    places = of_head(routing.places, kv_head, int64_t{rows_of(args, sequence)} * (sequence.mode.top_k - 1));
+    const int kv_head = static_cast<int>(ptx::ctaid_y()), chosen = sequence.mode.top_k - 1;
+    const Routing routing = ptx::load(args.routing + ptx::ctaid_z());
+    const int32_t* places = of_head(routing.places, kv_head, int64_t{rows_of(args, sequence)} * chosen);
+    merge_parts<kDim>(routing, places, chosen, rows, kv_head, m, d, o);
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float m = acc.m[half], d = acc.d[half];
-    d += ptx::shuffle_xor(d, 1);
-    d += ptx::shuffle_xor(d, 2);
-    float o[kDim / 8][2];
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      o[n][0] = acc.o[n][2 * half];
-      o[n][1] = acc.o[n][2 * half + 1];
-    }
-    if constexpr (kMerges) {
-      const int32_t* own = places + int64_t{rows[half].number} * (sequence.mode.top_k - 1);
-      merge_parts<kDim>(routing, own, rows[half], kv_head, m, d, o);
-    }
-    store_row<kDim>(args, rows[half], split, kMerges ? 1 : sequence.splits, m, d, o);
-  }
+  for (int half = 0; half < 2; ++half)
+    store_row<kDim>(args, rows[half], split, kMerges ? 1 : sequence.splits, m[half], d[half], o[half]);
 }
 
 /// Copies the query tile into shared memory and from there into fragments; rows that do not exist are zero.

@@ -18,8 +18,8 @@ namespace mc::gpu {
 
 constexpr int kKeyTile = 64;         // keys that a CTA reads at a time; a page holds a multiple of it
 constexpr int kThreads = 128;        // of a CTA, but for those of sm_90a
-constexpr int kHopperThreads = 288;  // two warpgroups and a warp
-constexpr int kMergeThreads = 384;   // of moba_merge_hopper: three warpgroups, which exchange registers
+constexpr int kHopperThreads = 384;  // of attend_hopper.cuh: three warpgroups, which exchange registers
+constexpr int kStationaryThreads = 288;  // two warpgroups and a warp
 constexpr int kHopperBarrierBytes = 64;
 constexpr int kChosenMax = 16;         // top_k - 1 at most
 constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
@@ -35,9 +35,15 @@ constexpr uint32_t kCountShared = kIndexBlocks * 4, kOffsetsShared = kThreads / 
 constexpr uint32_t kListsShared = kIndexBlocks * (4 + kThreads / 8);
 
 /// Dynamic shared memory of an attention kernel with tiles of `rows` rows: the queries, two stages of K and V, and the
-/// union. The kernels of sm_90a have kHopperBarrierBytes more.
+/// union.
 constexpr uint32_t attention_shared(uint32_t rows, uint32_t head_dim) {
   return (rows + 4 * kKeyTile) * head_dim * 2 + kUnionBlocksMax / 8;
+}
+
+/// Likewise of the kernels of attend_hopper.cuh: 128 rows, kHopperStages stages, and their barriers.
+constexpr int kHopperStages = 4;
+constexpr uint32_t hopper_shared(uint32_t head_dim) {
+  return (128 + 2 * kHopperStages * kKeyTile) * head_dim * 2 + kUnionBlocksMax / 8 + kHopperBarrierBytes;
 }
 
 /// Dynamic shared memory of moba_routed: the queries of 64 rows and two stages of K and V.

@@ -84,6 +84,7 @@ void trial_stmatrix(const TrialArgs& args, const TensorMap& in_map, const Tensor
 void trial_wgmma_shared(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_transposed(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_registers_k(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_128(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_cluster(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
@@ -113,12 +114,12 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("moba_merge_d128", kThreads, moba_merge_d128),
       emu::make_kernel("moba_wide_d64", kHopperThreads, moba_wide_d64),
       emu::make_kernel("moba_wide_d128", kHopperThreads, moba_wide_d128),
-      emu::make_kernel("moba_stationary_d64", kHopperThreads, moba_stationary_d64),
-      emu::make_kernel("moba_stationary_d128", kHopperThreads, moba_stationary_d128),
+      emu::make_kernel("moba_stationary_d64", kStationaryThreads, moba_stationary_d64),
+      emu::make_kernel("moba_stationary_d128", kStationaryThreads, moba_stationary_d128),
       emu::make_kernel("moba_transposed_d64", kThreads, moba_transposed_d64),
       emu::make_kernel("moba_transposed_d128", kThreads, moba_transposed_d128),
-      emu::make_kernel("moba_merge_hopper_d64", kMergeThreads, moba_merge_hopper_d64),
-      emu::make_kernel("moba_merge_hopper_d128", kMergeThreads, moba_merge_hopper_d128),
+      emu::make_kernel("moba_merge_hopper_d64", kHopperThreads, moba_merge_hopper_d64),
+      emu::make_kernel("moba_merge_hopper_d128", kHopperThreads, moba_merge_hopper_d128),
       emu::make_kernel("attention_cluster_d64", kThreads, attention_cluster_d64, kClusterCtas),
       emu::make_kernel("attention_cluster_d128", kThreads, attention_cluster_d128, kClusterCtas),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
@@ -166,6 +167,7 @@ std::vector<emu::Kernel> trial_kernels() {
       emu::make_kernel("trial_wgmma_shared", kTrialThreads, trial_wgmma_shared),
       emu::make_kernel("trial_wgmma_transposed", kTrialThreads, trial_wgmma_transposed),
       emu::make_kernel("trial_wgmma_registers_64", kTrialThreads, trial_wgmma_registers_64),
+      emu::make_kernel("trial_wgmma_registers_k", kTrialThreads, trial_wgmma_registers_k),
       emu::make_kernel("trial_wgmma_registers_128", kTrialThreads, trial_wgmma_registers_128),
       emu::make_kernel("trial_cluster", kTrialThreads, trial_cluster, 2),
       emu::make_kernel("trial_multicast", kTrialThreads, trial_multicast, 2),

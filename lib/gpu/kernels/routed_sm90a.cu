@@ -24,13 +24,15 @@ MC_DEVICE void attend_item(const AttentionArgs& args, const TensorMap& k_map, co
   const int32_t tiles = sequence.mode.block / kKeyTile, tile = item.block * tiles;
   const Walk walk{.end = tile + tiles};
   if (group == kGroups) {
+    ptx::decrease_registers<40>();
     Ring ring{.parity = 1};
     if (ptx::tid_x() == 128 * kGroups) produce<kDim>(args, sequence, k_map, v_map, walk, tile, base, ring);
     return;
   }
+  ptx::increase_registers<232>();
   if (group >= groups) return;
   const int32_t* list = item.list;
-  const uint32_t q_tile = load_tile_of_queries<kDim>(
+  HeldQueries<kDim> queries = hold_queries<kDim>(
       args,
       [&](int row) {
         const int at = 64 * group + row;
@@ -43,7 +45,7 @@ MC_DEVICE void attend_item(const AttentionArgs& args, const TensorMap& k_map, co
                  {.end = INT32_MAX, .index = own + 8 < item.count ? 0 : -1}};
   Accumulator<kDim> acc;
   Ring ring;
-  consume<kDim, false>(args, sequence, walk, tile, rows, q_tile, base, ring, acc);
+  consume<kDim, Masks::none>(args, sequence, walk, tile, rows, queries, base, ring, acc);
   store_parts<kDim>(args, acc, first, item);
 }
 
@@ -60,11 +62,11 @@ MC_KERNEL(moba_wide_d128, (kHopperThreads, 1))
 
 /// The rows' own keys, and the merge of their parts; the blocks of union tiles too. grid: as that of attention_hopper,
 /// without splits
-MC_KERNEL(moba_merge_hopper_d64, (kMergeThreads, 1))
+MC_KERNEL(moba_merge_hopper_d64, (kHopperThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<64, true>(args, k_map, v_map);
 }
-MC_KERNEL(moba_merge_hopper_d128, (kMergeThreads, 1))
+MC_KERNEL(moba_merge_hopper_d128, (kHopperThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_hopper<128, true>(args, k_map, v_map);
 }

@@ -64,17 +64,17 @@ MC_DEVICE void attend_list(const AttentionArgs& args, const TensorMap& k_map, co
     meet_group(group);
     // The warpgroup has met behind its last products with the other tile.
     if (first + kStep < item.count) gather(first + kStep, turn ^ 1);
-    const int own = first + warp_row + static_cast<int>(ptx::tid_x() % 32 / 4);
-    const Row rows[2] = {{.end = INT32_MAX, .index = own < item.count ? 0 : -1},
-                         {.end = INT32_MAX, .index = own + 8 < item.count ? 0 : -1}};
+    SharedQueries queries{at.q_tile(group, turn)};
+    const auto see_all = [](Acc(&)[32]) {};
     HopperState<kDim> state;
     state.clear();
-    for (int tile = 0; tile < tiles; ++tile) {
+    ptx::mbarrier_wait(at.full(0), 0);
+    state.begin(queries, at.k_tile(0), scale_of(args), see_all);
+    for (int tile = 1; tile < tiles; ++tile) {
       ptx::mbarrier_wait(at.full(tile), 0);
-      score_tile<kDim>(state.s, at.q_tile(group, turn), at.k_tile(tile));
-      soften_tile<kDim>(state.s, state.o, state.m, state.d, rows, {}, 0, scale_of(args));
-      weigh_tile<kDim>(state.o, state.s, at.k_tile(tile) + Layout::kTile);
+      state.next(queries, at.k_tile(tile), at.k_tile(tile - 1) + Layout::kTile, scale_of(args), see_all, [] {});
     }
+    state.end(at.k_tile(tiles - 1) + Layout::kTile);
     Accumulator<kDim> acc;
     state.move_to(acc);
     store_parts<kDim>(args, acc, first + warp_row, item);
@@ -83,11 +83,11 @@ MC_DEVICE void attend_list(const AttentionArgs& args, const TensorMap& k_map, co
 
 }  // namespace
 
-MC_KERNEL(moba_stationary_d64, (kHopperThreads, 1))
+MC_KERNEL(moba_stationary_d64, (kStationaryThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_list<64>(args, k_map, v_map);
 }
-MC_KERNEL(moba_stationary_d128, (kHopperThreads, 1))
+MC_KERNEL(moba_stationary_d128, (kStationaryThreads, 1))
 (MC_PARAM(AttentionArgs) args, MC_PARAM(TensorMap) k_map, MC_PARAM(TensorMap) v_map) {
   attend_list<128>(args, k_map, v_map);
 }

@@ -14,6 +14,8 @@ namespace mc::gpu {
 
 namespace {
 
+constexpr int kStages = 2;
+
 /// Shared memory: the queries, later the output; two stages of K and V; P; the maxima and sums of warps; the mbarriers.
 template <int kDim>
 struct TransposedLayout {
@@ -72,9 +74,9 @@ MC_DEVICE void store_transposed(const Acc (&s)[kColumns / 2], uint32_t tile) {
   }
 }
 
-/// S^T = K Q^T, scaled.
+/// S^T = K Q^T.
 template <int kDim, int kColumns>
-MC_DEVICE void score_columns(Acc (&s)[kColumns / 2], uint32_t q_tile, uint32_t k_tile, float scale_log2) {
+MC_DEVICE void score_columns(Acc (&s)[kColumns / 2], uint32_t q_tile, uint32_t k_tile) {
   ptx::wgmma_fence(s);
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
@@ -83,27 +85,25 @@ MC_DEVICE void score_columns(Acc (&s)[kColumns / 2], uint32_t q_tile, uint32_t k
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>(s);
-#pragma unroll
-  for (int i = 0; i < kColumns / 2; ++i) s[i] = ptx::mul_rn(s[i], scale_log2);
 }
 
-/// Writes the warp's maxima. The CTA meets before soften_columns() reads those of all warps.
+/// Writes the warp's maxima, scaled. The CTA meets before soften_columns() reads those of all warps.
 template <int kDim, int kColumns>
-MC_DEVICE void share_maxima(const Acc (&s)[kColumns / 2], const TransposedLayout<kDim>& layout) {
+MC_DEVICE void share_maxima(const Acc (&s)[kColumns / 2], const TransposedLayout<kDim>& layout, float scale_log2) {
   const Lane at;
 #pragma unroll
   for (int i = 0; i < kColumns / 4; ++i) {
     float top = ptx::max_f32(s[Lane::at(i)], s[Lane::at(i) + 2]);
 #pragma unroll
     for (uint32_t by = 4; by < 32; by *= 2) top = ptx::max_f32(top, ptx::shuffle_xor(top, by));
-    if (at.lane < 4) ptx::store_shared_f32(layout.maximum(at.warp, at.query(i)), top);
+    if (at.lane < 4) ptx::store_shared_f32(layout.maximum(at.warp, at.query(i)), ptx::mul_rn(top, scale_log2));
   }
 }
 
 /// Turns scores into weights and writes them, and the warp's sums, to shared memory.
 template <int kDim, int kColumns>
 MC_DEVICE void soften_columns(Acc (&s)[kColumns / 2], ColumnState<kColumns>& state,
-                              const TransposedLayout<kDim>& layout) {
+                              const TransposedLayout<kDim>& layout, float scale_log2) {
   const Lane at;
 #pragma unroll
   for (int i = 0; i < kColumns / 4; ++i) {
@@ -114,8 +114,8 @@ MC_DEVICE void soften_columns(Acc (&s)[kColumns / 2], ColumnState<kColumns>& sta
     const float base = top == kMinusInf ? 0 : top;
     state.keep[i] = ptx::has_fault(Fault::sums_not_rescaled) ? 1 : ptx::exp2_approx(state.m[i] - base);
     state.m[i] = top;
-    s[Lane::at(i)] = ptx::exp2_approx(s[Lane::at(i)] - base);
-    s[Lane::at(i) + 2] = ptx::exp2_approx(s[Lane::at(i) + 2] - base);
+    s[Lane::at(i)] = weight_of(s[Lane::at(i)], scale_log2, base);
+    s[Lane::at(i) + 2] = weight_of(s[Lane::at(i) + 2], scale_log2, base);
     float sum = s[Lane::at(i)] + s[Lane::at(i) + 2];
     sum += ptx::shuffle_xor(sum, 4);
     if (at.lane / 4 % 2 == 0) ptx::store_shared_f32(layout.sum(at.warp, at.lane / 8, query), sum);
@@ -218,12 +218,12 @@ MC_DEVICE void attend_columns(const AttentionArgs& args, const Sequence& sequenc
   for (int32_t tile = 0; tile < tiles; ++tile) {
     const int stage = tile % kStages;
     ptx::mbarrier_wait(layout.full(stage), static_cast<uint32_t>(tile / kStages % 2));
-    score_columns<kDim, kColumns>(s, layout.base, layout.k_tile(stage), scale_of(args));
-    share_maxima<kDim, kColumns>(s, layout);
+    score_columns<kDim, kColumns>(s, layout.base, layout.k_tile(stage));
+    share_maxima<kDim, kColumns>(s, layout, scale_of(args));
     ptx::barrier_all();
     // All warps have waited for their products with the tile before, whose stage is free.
     if (tile > 0) fetch(tile + 1);
-    soften_columns<kDim, kColumns>(s, state, layout);
+    soften_columns<kDim, kColumns>(s, state, layout, scale_of(args));
     ptx::barrier_all();
     add_sums<kDim, kColumns>(state, layout);
     weigh_columns<kDim, kColumns>(o, state, layout.v_tile(stage), layout.weights());

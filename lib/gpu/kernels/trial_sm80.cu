@@ -62,6 +62,7 @@ MC_KERNEL(trial_numbers, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   put_float(args, 2, ptx::div_rn(x, y));
   put_float(args, 3, ptx::mul_rn(x, y));
   put_float(args, 4, ptx::sqrt_rn(ptx::from_bits(word(args, 0) & 0x7fffffffu)));
+  put_float(args, 5, ptx::fma_rn(x, y, ptx::from_bits(word(args, 2))));
 }
 MC_KERNEL(trial_pack, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   put(args, 0, ptx::pack_bf16(ptx::from_bits(word(args, 0)), ptx::from_bits(word(args, 1))));

@@ -182,6 +182,21 @@ MC_KERNEL(trial_wgmma_registers_64, (kTrialThreads, 1))
   ptx::wgmma_wait<0>(d);
   put_all(args, d);
 }
+/// A fragment in registers times rows 64 to 127, transposed.
+MC_KERNEL(trial_wgmma_registers_k, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
+  const uint32_t base = load_rows(in_map);
+  uint32_t a[4] = {word(args, 0), word(args, 1), word(args, 2), word(args, 3)};
+  Acc d[32] = {};
+  ptx::wgmma_hold(a);
+  ptx::wgmma_fence(d);
+#pragma unroll
+  for (int step = 0; step < 4; ++step)
+    ptx::wgmma_64x64_rs_k(d, a, ptx::descriptor(base + kBoxBytes + step * 32, 16), step > 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(d);
+  put_all(args, d);
+}
 MC_KERNEL(trial_wgmma_registers_128, (kTrialThreads, 1))
 (MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
   const uint32_t base = load_rows(in_map);

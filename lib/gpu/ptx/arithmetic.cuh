@@ -65,6 +65,14 @@ MC_DEVICE float mul_rn(float a, float b) {
   return a * b;
 #endif
 }
+/// a b + c, rounded once (9.7.3.6, fma).
+MC_DEVICE float fma_rn(float a, float b, float c) {
+#ifdef __CUDACC__
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
 /// The square root, rounded to nearest (9.7.3.13, sqrt).
 MC_DEVICE float sqrt_rn(float a) {
 #ifdef __CUDACC__

@@ -29,13 +29,14 @@ MC_DEVICE void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes MC_AND_WH
   emu::mbarrier_arrive_expect(barrier, bytes, where);
 #endif
 }
-/// Waits until the phase of this parity is over.
+/// Waits until the phase of this parity is over. The thread sleeps for up to 10 ms at a time: a warp that polls takes
+/// issue slots from those that compute.
 MC_DEVICE void mbarrier_wait(uint32_t barrier, uint32_t parity MC_AND_WHERE) {
 #ifdef __CUDACC__
   asm volatile(
-      "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @done bra over; bra again; "
-      "over: }" ::"r"(barrier),
-      "r"(parity)
+      "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2; @done bra over; bra "
+      "again; over: }" ::"r"(barrier),
+      "r"(parity), "r"(10'000'000)
       : "memory");
 #else
   emu::mbarrier_wait(barrier, parity, where);

@@ -91,6 +91,14 @@ MC_DEVICE void wgmma_64x64_rs(float (&d)[32], const uint32_t (&a)[4], uint64_t b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
       : "memory");
 }
+/// d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b K-major in shared memory.
+MC_DEVICE void wgmma_64x64_rs_k(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MC_LIST32
+               "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"
+               : MC_F16(d, 0), MC_F16(d, 16)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add))
+               : "memory");
+}
 MC_DEVICE void wgmma_64x128_rs(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
@@ -147,6 +155,9 @@ inline void wgmma_64x64_ss(Acc (&d)[32], uint64_t a, uint64_t b, bool add MC_AND
 }
 inline void wgmma_64x64_rs(Acc (&d)[32], const uint32_t (&a)[4], uint64_t b MC_AND_WHERE) {
   emu::wgmma({.columns = 64, .b_k_major = false}, d, a, 0, b, true, where);
+}
+inline void wgmma_64x64_rs_k(Acc (&d)[32], const uint32_t (&a)[4], uint64_t b, bool add MC_AND_WHERE) {
+  emu::wgmma({.columns = 64, .b_k_major = true}, d, a, 0, b, add, where);
 }
 inline void wgmma_64x128_rs(Acc (&d)[64], const uint32_t (&a)[4], uint64_t b MC_AND_WHERE) {
   emu::wgmma({.columns = 128, .b_k_major = false}, d, a, 0, b, true, where);

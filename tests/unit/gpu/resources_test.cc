@@ -57,7 +57,7 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("moba_routed" + d).shared == routed_shared(dim));
     CHECK(table.at("moba_merge" + d).shared == attention_shared(64, dim));
     for (const char* kernel : {"attention_hopper", "moba_wide", "moba_merge_hopper"})
-      CHECK(table.at(kernel + d).shared == attention_shared(128, dim) + kHopperBarrierBytes);
+      CHECK(table.at(kernel + d).shared == hopper_shared(dim));
     CHECK(table.at("moba_stationary" + d).shared == stationary_shared(dim));
     CHECK(table.at("moba_transposed" + d).shared == transposed_shared(dim));
     CHECK(table.at("attention_cluster" + d).shared == cluster_shared(dim));
