@@ -337,7 +337,30 @@ MC_DEVICE float sum_of_quad(float d) {
   return d + ptx::shuffle_xor(d, 2);
 }
 
-/// Writes the states of 16 rows of an item, from row `first` of it on, at the rows' places.
+/// 8 elements of a part's o, as one access.
+struct alignas(16) PartWords {
+  uint32_t v[4];
+};
+
+/// Transposes the 4 x 4 words of a quad: thread q gives word j to thread j and gets word q of thread j as its word j.
+MC_DEVICE void transpose_quad(uint32_t (&v)[4]) {
+#pragma unroll
+  for (uint32_t by = 1; by < 4; by *= 2) {
+    const bool is_high = (ptx::tid_x() & by) != 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      if ((i & by) != 0) continue;
+      const uint32_t theirs = ptx::shuffle_xor(is_high ? v[i] : v[i + by], by);
+      if (is_high)
+        v[i] = theirs;
+      else
+        v[i + by] = theirs;
+    }
+  }
+}
+
+/// Writes the states of 16 rows of an item, from row `first` of it on, at the rows' places. The quad of a row writes 16
+/// bytes a thread.
 template <int kDim>
 MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& acc, int first, const Item& item) {
   const Routing routing = ptx::load(args.routing + ptx::ctaid_z());
@@ -348,13 +371,19 @@ MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& a
     d += ptx::shuffle_xor(d, 1);
     d += ptx::shuffle_xor(d, 2);
     const int row = first + lane / 4 + 8 * half;
-    if (row >= item.count || (ptx::has_fault(Fault::item_loses_row) && row + 1 == item.count)) continue;
+    const bool is_row = row < item.count && !(ptx::has_fault(Fault::item_loses_row) && row + 1 == item.count);
     const int64_t at = int64_t{ptx::ctaid_y()} * routing.entries + item.first + row;
-    uint32_t* out = reinterpret_cast<uint32_t*>(routing.o + at * kDim + column);
+    PartWords* out = reinterpret_cast<PartWords*>(routing.o + at * kDim);
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
-      ptx::store(out + n * 4, ptx::pack_bf16(acc.o[n][2 * half], acc.o[n][2 * half + 1]));
-    if (column != 0) continue;
+    for (int i = 0; i < kDim / 32; ++i) {
+      PartWords words;
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        words.v[n] = ptx::pack_bf16(acc.o[4 * i + n][2 * half], acc.o[4 * i + n][2 * half + 1]);
+      transpose_quad(words.v);
+      if (is_row) ptx::store(out + 4 * i + lane % 4, words);
+    }
+    if (!is_row || column != 0) continue;
     ptx::store(routing.m + at, acc.m[half]);
     ptx::store(routing.d + at, d);
   }
@@ -381,18 +410,25 @@ MC_DEVICE void merge_part(float their_m, float their_d, const PairOf& pair_of, f
 /// A thread's share of the state of one chosen block of a row.
 template <int kDim>
 struct Part {
-  uint32_t pairs[kDim / 8];
+  PartWords words[kDim / 32];
   float m = kMinusInf, d = 0;
 
   MC_DEVICE void load(const Routing& routing, int kv_head, int32_t place) {
     if (ptx::has_fault(Fault::part_of_neighbour)) place = max(place - 1, 0);
     const int64_t at = int64_t{kv_head} * routing.entries + place;
-    const uint32_t* from = reinterpret_cast<const uint32_t*>(routing.o + at * kDim + 2 * (ptx::tid_x() % 4));
+    const PartWords* from = reinterpret_cast<const PartWords*>(routing.o + at * kDim) + ptx::tid_x() % 4;
     m = ptx::load(routing.m + at);
     d = ptx::load(routing.d + at);
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) pairs[n] = ptx::load(from + n * 4);
+    for (int i = 0; i < kDim / 32; ++i) words[i] = ptx::load(from + 4 * i);
   }
+  /// The quad's threads have the row's elements as wgmma does. All lanes of the warp take part.
+  MC_DEVICE void deal() {
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) transpose_quad(words[i].v);
+  }
+  /// Two elements from column 8 n on.
+  MC_DEVICE uint32_t pair(int n) const { return words[n / 4].v[n % 4]; }
 };
 
 /// Merges the states of the chosen blocks of a thread's two rows, in the order of the blocks, into those of their own
@@ -400,7 +436,7 @@ struct Part {
 template <int kDim>
 MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, int chosen, const Row (&rows)[2], int kv_head,
                            float (&m)[2], float (&d)[2], float (&o)[2][kDim / 8][2]) {
-  Part<kDim> parts[2], next[2];
+  Part<kDim> parts[2], next[2] = {};
   int32_t place[2] = {};
   const int lost = ptx::has_fault(Fault::part_lost) ? 1 : 0;
   const int left[2] = {max(rows[0].left - lost, 0), max(rows[1].left - lost, 0)};
@@ -415,17 +451,22 @@ MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, int ch
   load_place(1, 0);
 #pragma unroll
   for (int half = 0; half < 2; ++half) load_part(half, 0);
-  for (int slot = 0; slot < max(left[0], left[1]); ++slot) {
+  int most = max(left[0], left[1]);  // of the warp: its lanes exchange words
+#pragma unroll
+  for (uint32_t by = 4; by < 32; by *= 2) most = max(most, ptx::shuffle_xor(most, by));
+  for (int slot = 0; slot < most; ++slot) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       parts[half] = next[half];
       load_part(half, slot + 1);
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
+      parts[half].deal();
       if (slot < left[half])
         merge_part<kDim>(
-            parts[half].m, parts[half].d, [&](int n) { return parts[half].pairs[n]; }, m[half], d[half], o[half]);
+            parts[half].m, parts[half].d, [&](int n) { return parts[half].pair(n); }, m[half], d[half], o[half]);
+    }
   }
 }
 

@@ -87,15 +87,19 @@ MC_DEVICE void produce(const AttentionArgs& args, const Sequence& sequence, cons
 }
 
 /// Queues the copies of the warpgroup's kRows query rows into its tile. `index_of` gives the place of a row in q, -1
-/// when there is no such row.
+/// when there is no such row. It may divide and load, so one lane asks for a row on behalf of its warp.
 template <int kDim, int kRows = 64, class IndexOf>
 MC_DEVICE void copy_queries(const AttentionArgs& args, const IndexOf& index_of, uint32_t tile) {
-  constexpr int kChunks = kDim / 8;
-  for (int i = ptx::tid_x() % 128; i < kRows * kChunks; i += 128) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const int32_t index = index_of(row);
+  constexpr int kChunks = kDim / 8, kOfWarp = kRows / 4;
+  const int lane = ptx::tid_x() % 32, first = kOfWarp * static_cast<int>(ptx::tid_x() % 128 / 32);
+  const int32_t asked = index_of(first + lane % kOfWarp);
+#pragma unroll
+  for (int i = 0; i < (kOfWarp * kChunks + 31) / 32; ++i) {
+    const int row = (32 * i + lane) / kChunks, chunk = lane % kChunks;
+    const int32_t index = ptx::shuffle_from(asked, row);
+    if (row >= kOfWarp) continue;
     const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);
-    const uint32_t to = tile + (chunk / 8) * HopperLayout<kDim>::kColumn + row * 128 + chunk % 8 * 16;
+    const uint32_t to = tile + (chunk / 8) * HopperLayout<kDim>::kColumn + (first + row) * 128 + chunk % 8 * 16;
     ptx::cp_async_16(swizzle(to), from, index < 0 ? 0 : 16);
   }
   ptx::cp_async_commit();

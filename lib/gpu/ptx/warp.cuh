@@ -58,6 +58,18 @@ MC_DEVICE T shuffle_xor(T value, uint32_t by MC_AND_WHERE) {
 #endif
 }
 
+/// The value of lane `lane` (shfl.sync.idx).
+template <class T>
+MC_DEVICE T shuffle_from(T value, uint32_t lane MC_AND_WHERE) {
+#ifdef __CUDACC__
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
+#else
+  static_assert(sizeof(T) % 4 == 0);
+  emu::shuffle(emu::Shuffle::idx, &value, sizeof(T), lane, 0xffffffffu, where);
+  return value;
+#endif
+}
+
 /// A bit of every lane's value, 9.7.13.9 (vote.ballot).
 MC_DEVICE uint32_t ballot(bool value MC_AND_WHERE) {
 #ifdef __CUDACC__
