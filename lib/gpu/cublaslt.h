@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -103,6 +104,8 @@ struct LtCall {
   float alpha = 1, beta = 0;
 };
 
+constexpr int kLtProposals = 8;
+
 class CublasLt {
  public:
   virtual ~CublasLt() = default;
@@ -120,8 +123,9 @@ class CublasLt {
   /// For the device that is current on the thread, as all calls from here on.
   virtual LtStatus create() = 0;
   virtual void destroy() = 0;
-  /// The fastest algorithm for a problem by the library's estimate. LtStatus::not_supported: there is none.
-  virtual LtStatus propose(LtProposal* out, const LtProblem& problem, const LtPreference& preference) = 0;
+  /// Up to kLtProposals algorithms for a problem, the fastest first by the library's estimate.
+  /// LtStatus::not_supported: there is none.
+  virtual LtStatus propose(std::vector<LtProposal>* out, const LtProblem& problem, const LtPreference& preference) = 0;
   /// Whether an algorithm solves a problem, and the workspace that it needs.
   virtual LtStatus check(uint64_t* workspace_bytes, const LtProblem& problem, const LtAlgorithm& algorithm) = 0;
   /// Queues a product on a stream of the device; in a capture it becomes a part of the graph.

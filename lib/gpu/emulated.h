@@ -39,6 +39,8 @@ struct EmulatedHost {
   size_t cublaslt_version = 130100;
   LtStatus cublaslt_create = LtStatus::ok;  // the answer of cublasLtCreate
   bool cublaslt_proposes = true;            // its heuristic knows an algorithm for every product
+  size_t cublaslt_proposals = 8;            // of its heuristic at most; the first alone has other bits for few rows
+  bool cublaslt_steady = true;              // the parts that an algorithm sums do not depend on the rows
   uint64_t cublaslt_rows_max = UINT64_MAX;  // columns of D that its algorithms take at most
 };
 

@@ -25,7 +25,8 @@ struct EmulatedAlgorithm {
   uint64_t splits = 1;     // parts of the inner dimension
   uint64_t alignment = 0;  // of all matrices
   uint64_t kind = 0;       // kind_of() the problem
-  uint64_t reserved[3] = {};
+  uint64_t columns = 0;    // of D in the problem that the heuristic was asked about
+  uint64_t reserved[2] = {};
 };
 static_assert(sizeof(EmulatedAlgorithm) == sizeof(LtAlgorithm));
 
@@ -276,10 +277,11 @@ float activate(LtEpilogue epilogue, float value) {
 /// One product in plain C++.
 class PlainProduct {
  public:
-  PlainProduct(emu::DeviceMemory& memory, const LtCall& call) : memory_(memory), call_(call) {
+  PlainProduct(emu::DeviceMemory& memory, const LtCall& call, bool is_steady) : memory_(memory), call_(call) {
     const LtProblem& p = call.problem;
     size_ = size_of(p);
     algorithm_ = read_algorithm(call.algorithm);
+    if (!is_steady && size_.n > 64) algorithm_.tile /= 2;
     a_scale_ = scales_of(memory, scales_of_a(p));
     b_scale_ = scales_of(memory, scales_of_b(p));
   }
@@ -389,8 +391,11 @@ LtStatus EmulatedCublasLt::refuse(const std::string& text) {
   return LtStatus::rule_broken;
 }
 
-/// A tile for each number of columns of D, as a library chooses by the size of a problem.
-LtStatus EmulatedCublasLt::propose(LtProposal* out, const LtProblem& problem, const LtPreference& preference) {
+/// Tiles for each number of columns of D, as a library chooses by the size of a problem. The last one has the bits of
+/// products of many columns.
+LtStatus EmulatedCublasLt::propose(std::vector<LtProposal>* out, const LtProblem& problem,
+                                   const LtPreference& preference) {
+  out->clear();
   ++proposals_;
   if (!is_created_) return LtStatus::not_initialized;
   if (const std::string text = lt_objection(problem, driver_.host_.capability); !text.empty())
@@ -399,16 +404,16 @@ LtStatus EmulatedCublasLt::propose(LtProposal* out, const LtProblem& problem, co
   const ProductSize size = size_of(problem);
   const bool has_blocks =
       problem.operation.b_scale_mode == LtScale::vector_128 || problem.operation.a_scale_mode == LtScale::vector_128;
-  EmulatedAlgorithm made{.tile = has_blocks      ? 128u
-                                 : size.n <= 16  ? 32u
-                                 : size.n <= 256 ? 64u
-                                                 : 128u,
-                         .alignment = preference.alignment,
-                         .kind = kind_of(problem)};
-  if (preference.splits_inner && size.n <= 16 && size.k >= 4 * made.tile) made.splits = 2;
-  if (workspace_of(made, problem) > preference.workspace_bytes) made.splits = 1;
-  *out = {std::bit_cast<LtAlgorithm>(made), workspace_of(made, problem), 1, static_cast<int32_t>(made.tile),
-          static_cast<int32_t>(made.splits)};
+  const uint64_t most = std::min<uint64_t>(driver_.host_.cublaslt_proposals, kLtProposals);
+  for (uint64_t tile = has_blocks || size.n > 256 ? 128u : size.n > 16 ? 64u : 32u; tile <= 128; tile *= 2) {
+    EmulatedAlgorithm made{
+        .tile = tile, .alignment = preference.alignment, .kind = kind_of(problem), .columns = size.n};
+    if (preference.splits_inner && size.n <= 16 && size.k >= 4 * made.tile) made.splits = 2;
+    if (workspace_of(made, problem) > preference.workspace_bytes) made.splits = 1;
+    if (out->size() < most)
+      out->push_back({std::bit_cast<LtAlgorithm>(made), workspace_of(made, problem), static_cast<int32_t>(size.n),
+                      static_cast<int32_t>(made.tile), static_cast<int32_t>(made.splits)});
+  }
   return LtStatus::ok;
 }
 
@@ -460,9 +465,11 @@ LtStatus EmulatedCublasLt::multiply(const LtCall& asked, Handle stream) {
   if (!is_created_) return LtStatus::not_initialized;
   if (const std::string text = objection(call); !text.empty()) return refuse("cublasLtMatmul: " + text);
   const uint64_t workspace = workspace_of(read_algorithm(call.algorithm), call.problem);
-  const Status status =
-      driver_.submit(stream, emu::LibraryCall{"cublasLtMatmul", ranges_of(call, workspace),
-                                              [call](emu::DeviceMemory& memory) { PlainProduct(memory, call).run(); }});
+  const Status status = driver_.submit(
+      stream, emu::LibraryCall{"cublasLtMatmul", ranges_of(call, workspace),
+                               [call, is_steady = driver_.host_.cublaslt_steady](emu::DeviceMemory& memory) {
+                                 PlainProduct(memory, call, is_steady).run();
+                               }});
   if (status == Status::ok) return LtStatus::ok;
   return status == Status::rule_broken ? LtStatus::rule_broken : LtStatus::execution_failed;
 }

@@ -4,11 +4,13 @@
 // something else in silence. A product is queued on its stream as a kernel is, and the host computes it with f32 sums.
 //
 // An algorithm is a tile: the number of inner elements that are summed before they are added to the result. Another
-// tile gives other bits, so that a caller who takes another algorithm for another number of rows is seen.
+// tile gives other bits, so that a caller who takes another algorithm for another number of rows is seen. For few rows
+// the heuristic proposes smaller tiles first, and behind them one that has the bits of the algorithm for many rows.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "gpu/cublaslt.h"
 #include "gpu/driver.h"
@@ -32,7 +34,7 @@ class EmulatedCublasLt final : public CublasLt {
   bool is_default() const override { return false; }
   LtStatus create() override;
   void destroy() override { is_created_ = false; }
-  LtStatus propose(LtProposal* out, const LtProblem& problem, const LtPreference& preference) override;
+  LtStatus propose(std::vector<LtProposal>* out, const LtProblem& problem, const LtPreference& preference) override;
   LtStatus check(uint64_t* workspace_bytes, const LtProblem& problem, const LtAlgorithm& algorithm) override;
   LtStatus multiply(const LtCall& call, Handle stream) override;
 

@@ -31,9 +31,10 @@ enum : int {
   kLtAlgorithmId = 0,
   kLtAlgorithmTile = 1,
   kLtAlgorithmSplits = 2,
+  kLtAlgorithmReduction = 3,
   kLtOrder = 1,
 };
-constexpr uint32_t kLtReduceNone = 0, kLtReduceComputeType = 2;  // sums of parts in f32, in a step of their own
+constexpr int32_t kLtReduceNone = 0, kLtReduceComputeType = 2;  // sums of parts in f32, in a step of their own
 
 /// cublasLtMatmulHeuristicResult_t.
 struct LtResult {
@@ -188,7 +189,7 @@ class LibCublasLt final : public CublasLt {
   void destroy() override {
     if (handle_ != nullptr) f_.destroy(std::exchange(handle_, nullptr));
   }
-  LtStatus propose(LtProposal* out, const LtProblem& problem, const LtPreference& preference) override;
+  LtStatus propose(std::vector<LtProposal>* out, const LtProblem& problem, const LtPreference& preference) override;
   LtStatus check(uint64_t* workspace_bytes, const LtProblem& problem, const LtAlgorithm& algorithm) override;
   LtStatus multiply(const LtCall& call, void* stream) override;
 
@@ -223,27 +224,28 @@ Result<void> LibCublasLt::load() {
 }
 
 // The proposals come in the order of their estimated times.
-LtStatus LibCublasLt::propose(LtProposal* out, const LtProblem& problem, const LtPreference& preference) {
-  constexpr int kProposals = 8;
+LtStatus LibCublasLt::propose(std::vector<LtProposal>* out, const LtProblem& problem,
+                              const LtPreference& preference) {
+  out->clear();
   const LtDescriptors made(f_, problem);
   const LtDescriptor bounds = preference_of(f_, preference);
   if (const int status = made.status() != 0 ? made.status() : bounds.status(); status != 0)
     return static_cast<LtStatus>(status);
-  LtResult results[kProposals];
+  LtResult results[kLtProposals];
   int count = 0;
   const int status = f_.heuristic(handle_, made.operation.get(), made.a.get(), made.b.get(), made.c.get(), made.d.get(),
-                                  bounds.get(), kProposals, results, &count);
+                                  bounds.get(), kLtProposals, results, &count);
   if (status != 0) return static_cast<LtStatus>(status);
-  for (int i = 0; i < std::min(count, kProposals); ++i) {
+  for (int i = 0; i < std::min(count, kLtProposals); ++i) {
     const LtResult& result = results[i];
     const int32_t splits = config_of(f_, result.algorithm, kLtAlgorithmSplits, 1);
     if (result.state != 0 || result.workspace_bytes > preference.workspace_bytes) continue;
-    if (splits > 1 && !preference.splits_inner) continue;
-    *out = {result.algorithm, result.workspace_bytes, config_of(f_, result.algorithm, kLtAlgorithmId, -1),
-            config_of(f_, result.algorithm, kLtAlgorithmTile, -1), splits};
-    return LtStatus::ok;
+    const bool reduces = config_of(f_, result.algorithm, kLtAlgorithmReduction, kLtReduceNone) != kLtReduceNone;
+    if ((splits > 1 || reduces) && !preference.splits_inner) continue;
+    out->push_back({result.algorithm, result.workspace_bytes, config_of(f_, result.algorithm, kLtAlgorithmId, -1),
+                    config_of(f_, result.algorithm, kLtAlgorithmTile, -1), splits});
   }
-  return LtStatus::not_supported;
+  return out->empty() ? LtStatus::not_supported : LtStatus::ok;
 }
 
 LtStatus LibCublasLt::check(uint64_t* workspace_bytes, const LtProblem& problem, const LtAlgorithm& algorithm) {

@@ -1,17 +1,24 @@
 // Matrix products y = x w^T of a device, and what computes them. It is decided once, when the device is opened:
 //
 //   own              the kernels of kernels/gemm_sm80.cu; on every device
-//   cublaslt         cuBLASLt, with one algorithm for each matrix, which sums the inner dimension in one piece
+//   cublaslt         cuBLASLt, with an algorithm for each power of two of rows whose bits agree
 //   cublaslt-tuned   cuBLASLt, with an algorithm for each power of two of rows, which may sum in parts
 //   auto             cublaslt on a GPU whose host has it; else own, and on the emulator own
 //
 // Bits. Own kernels give a row the same bits whatever rows lie beside it: prompts that share a pass, and chunks of any
 // size, get what they would get alone. cuBLASLt documents that a call gives the same bits in every run on one kind of
-// GPU and one version. It promises nothing about rows of products of different size: its heuristic may take another
-// algorithm for another number of rows. So `cublaslt` asks the heuristic about one size, and uses that algorithm for
-// all others. The price is speed where an algorithm of their own is faster: a step of few rows, above all, has the
-// large tiles of a chunk, and no parts that would keep more multiprocessors busy. `cublaslt-tuned` has the speed, and a
-// row's bits change with the number of rows.
+// GPU and one version. It promises nothing about rows of products of different size: its heuristic takes another
+// algorithm for another number of rows. Algorithms that sum the inner dimension in one piece often have equal bits all
+// the same. So `cublaslt` takes only these, and compares them on the device when a matrix is first multiplied:
+//
+//   1. The algorithm for a chunk must give a row the same bits alone and among 256 rows, or the next proposal is tried.
+//   2. For fewer rows, the first proposal is taken that gives the first and the last row of random data the bits which
+//      the algorithm for a chunk gives them. The comparison runs at both ends of the power of two.
+//   3. Where no proposal agrees, or rows cannot be compared, the algorithm for a chunk serves all rows. It is taken
+//      uncompared where the device has no memory, and where the library refuses 256 rows.
+//
+// A comparison costs some products and waits for the device. `cublaslt-tuned` compares nothing: it may add parts of the
+// inner dimension, which keeps more multiprocessors busy, and a row's bits change with the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +64,8 @@ class Matmul {
   /// Workspace at most: what cuBLAS recommends for compute capability 9.0, and for others.
   static size_t workspace_most(int capability);
 
-  /// Loads the library and takes a workspace, or none where the device has no memory for it. Code::unsupported: the
-  /// reason that cuBLASLt cannot be used. The device must outlive it.
+  /// Loads the library and takes a workspace and memory to compare algorithms, or none where the device has no memory
+  /// for them. Code::unsupported: the reason that cuBLASLt cannot be used. The device must outlive it.
   static Result<Matmul> open(Device& device, bool is_tuned);
   Matmul(Matmul&& other) noexcept;
   Matmul& operator=(Matmul&&) = delete;
@@ -75,6 +82,9 @@ class Matmul {
     uint64_t asked = 0;          // times that the heuristic was asked
     uint64_t queued = 0;         // products
     uint64_t refused = 0;        // products that were left to the own kernels
+    uint64_t agreed = 0;         // numbers of rows of a matrix that have an algorithm of their own
+    uint64_t shared = 0;         // those that share the algorithm for a chunk
+    LtProposal last;             // of the last product
   };
   const Report& report() const { return report_; }
 
@@ -86,17 +96,29 @@ class Matmul {
     LtProposal proposal;
     std::vector<uint8_t> checked;  // by rows: kUnknown, kTaken, kRefused
   };
+  using Proposals = std::vector<LtProposal>;
   Matmul(Device& device, bool is_tuned) : device_(&device), is_tuned_(is_tuned) {}
   /// With the device current on this thread.
   CublasLt& library();
-  size_t bucket(size_t rows) const;
+  size_t bucket(const LtProblem& problem, size_t rows) const;
   Result<Plan*> plan_of(const LtCall& call, size_t rows);
+  Result<Plan> chunk_plan(const LtCall& call, const Proposals& proposals);
+  Result<Plan> few_plan(const LtCall& call, size_t rows, const Proposals& proposals);
+  Result<bool> allows(const LtProblem& problem, const LtProposal& proposal);
   Result<bool> takes(Plan& plan, const LtProblem& problem);
+
+  /// The most rows of a matrix that can be compared.
+  size_t rows_compared(const LtProblem& problem) const;
+  using Bits = std::vector<uint32_t>;
+  Result<Bits> bits(LtCall call, const LtProposal& proposal, size_t rows, size_t last);
+  Result<bool> agree(const LtCall& call, const LtProposal& one, size_t rows, const LtProposal& other, size_t fewer);
 
   Device* device_;
   bool is_open_ = true;
   bool is_tuned_;
   DeviceBuffer workspace_;
+  DeviceBuffer rows_, sums_;  // operands and results of products that are compared
+  bool has_rows_ = false;
   std::map<Key, Plan> plans_;
   Report report_;
 };

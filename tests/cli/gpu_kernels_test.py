@@ -130,6 +130,11 @@ class Products(unittest.TestCase):
             self.assertNotIn("seconds", point)  # the emulator has no speed
             if point["body"] != "cublaslt-tuned":
                 self.assertIsNot(point.get("same_bits"), False, point)
+        # The emulated library gives an algorithm the rows of the product for which it was proposed. The tile of 128
+        # inner elements is that of the algorithm for a chunk; it proposes smaller ones first, whose bits differ.
+        few = {p["rows"]: p["algorithm"] for p in points if (p["body"], p["dtype"]) == ("cublaslt", "bf16")}
+        self.assertEqual(few, {1: 4, 5: 8, 63: 64, 64: 64, 70: 128})
+        self.assertEqual({p["tile"] for p in points if p["body"] == "cublaslt"}, {128})
         self.assertIn("cuBLASLt 13.1.0", lines[-1]["cublaslt"])
 
 

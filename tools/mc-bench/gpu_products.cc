@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/rng.h"
 #include "gpu/fp8_product.h"
+#include "gpu/matmul.h"
 #include "gpu/mlp.h"
 #include "gpu_speed.h"
 #include "print.h"
@@ -235,6 +236,10 @@ Result<Json> BodyRuns::run(size_t rows) {
   row.set("same_bits", first_ == answer.first);
   if (first_ != answer.first && body_.promises_bits)
     row.set("failure", "the first row has other bits among " + std::to_string(rows) + " rows");
+  if (const gpu::Matmul* matmul = device_.matmul(); matmul != nullptr) {
+    const gpu::LtProposal& last = matmul->report().last;
+    row.set("algorithm", last.id).set("tile", last.tile).set("parts", last.splits);
+  }
   if (!options_.is_timed) return row;
   MC_TRY(seconds, median_seconds(device_, [&] { return made_.queue(body_, rows); }));
   const double flops = made_.flops(rows) / seconds, peak = options_.peak * (body_.dtype == "fp8" ? 2 : 1);

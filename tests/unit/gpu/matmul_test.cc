@@ -121,9 +121,9 @@ TEST_CASE("gpu/matmul: products of odd shapes with a bias and an addition are wi
 }
 
 TEST_CASE("gpu/matmul: a row has the same bits whatever rows lie beside it, and in tuned products it does not") {
-  const auto bits = [](MatmulChoice choice, size_t rows) {
+  const auto bits = [](MatmulChoice choice, size_t rows, size_t proposals = 8) {
     const Case one(test::seed(), rows, 24, 1024);
-    Bench bench(choice);
+    Bench bench(choice, {.cublaslt_proposals = proposals});
     auto got = one.run(bench);
     REQUIRE_OK(got);
     got->resize(24);  // the first row
@@ -131,21 +131,81 @@ TEST_CASE("gpu/matmul: a row has the same bits whatever rows lie beside it, and 
   };
   const auto want = bits(MatmulChoice::cublaslt, 1);
   for (const size_t rows : {2, 16, 17, 63, 64, 65, 300, 513}) CHECK(bits(MatmulChoice::cublaslt, rows) == want);
+  for (const size_t rows : {1, 64, 513}) CHECK(bits(MatmulChoice::cublaslt, rows, 1) == want);
   // The negative control: an algorithm for each size gives a row other bits, which the emulated library shows.
   CHECK(bits(MatmulChoice::tuned, 1) != bits(MatmulChoice::tuned, 64));
   CHECK(bits(MatmulChoice::tuned, 64) != bits(MatmulChoice::tuned, 513));
 }
 
-TEST_CASE("gpu/matmul: the heuristic is asked once for each matrix, whatever the rows") {
+TEST_CASE("gpu/matmul: a number of rows has the first algorithm that agrees with the one for a chunk, or that one") {
+  const auto ran = [](const EmulatedHost& host, size_t rows) {
+    Bench bench(MatmulChoice::cublaslt, host);
+    REQUIRE_OK(Case(9, rows, 16, 1024).run(bench));
+    return bench.report();
+  };
+  // The emulated library proposes smaller tiles first, whose bits differ. Proposals have the rows that it was asked
+  // about as their number.
+  for (const auto& [rows, asked] : {std::pair<size_t, int>{1, 4}, {4, 4}, {5, 8}, {17, 32}, {129, 256}}) {
+    const Matmul::Report own = ran({}, rows);
+    CHECK(own.last.id == asked);
+    CHECK(own.last.tile == 128);
+    CHECK(std::pair(own.agreed, own.shared) == std::pair<uint64_t, uint64_t>{1, 0});
+    const Matmul::Report shared = ran({.cublaslt_proposals = 1}, rows);
+    CHECK(shared.last.id == 512);
+    CHECK(std::pair(shared.agreed, shared.shared) == std::pair<uint64_t, uint64_t>{0, 1});
+    CHECK(shared.queued == 1);
+  }
+  const Matmul::Report chunk = ran({}, 300);
+  CHECK(chunk.last.id == 512);
+  CHECK(std::pair(chunk.agreed, chunk.shared) == std::pair<uint64_t, uint64_t>{0, 0});
+}
+
+TEST_CASE("gpu/matmul: a library whose bits depend on the rows is not used where rows can be compared") {
+  const Case one(10, 3, 16, 1024);
+  const auto queued = [&one](const EmulatedHost& host) {
+    Bench bench(MatmulChoice::cublaslt, host);
+    const auto got = one.run(bench);
+    REQUIRE_OK(got);
+    CHECK(one.worst_share(*got, false, false) <= 1);
+    return bench.report().queued;
+  };
+  CHECK(queued({}) == 1);
+  CHECK(queued({.cublaslt_steady = false}) == 0);
+  // The negative control: without memory to compare, the library is taken at its word.
+  CHECK(queued({.memory_bytes = size_t{16} << 20, .cublaslt_steady = false}) == 1);
+}
+
+TEST_CASE("gpu/matmul: the first of noted launches compares algorithms, and gives the bits of a product that ran") {
+  const Case one(11, 3, 16, 64);
+  Bench bench(MatmulChoice::cublaslt);
+  const Product product = one.put(bench, true, true);
+  Device::Launches launches;
+  bench.device->note_launches(&launches);
+  REQUIRE_OK(queue_product(*bench.device, product));
+  bench.device->note_launches(nullptr);
+  const auto before = bench.get(product.y, one.y.size());
+  REQUIRE_OK(before);
+  CHECK(*before == one.y);
+  CHECK(bench.report().agreed == 1);
+  REQUIRE_OK(bench.device->launch_noted(launches));
+  const auto got = bench.get(product.y, one.y.size());
+  REQUIRE_OK(got);
+  Bench other(MatmulChoice::cublaslt);
+  const auto want = one.run(other, true, true);
+  REQUIRE_OK(want);
+  CHECK(*got == *want);
+}
+
+TEST_CASE("gpu/matmul: the heuristic is asked once for each matrix and power of two of rows") {
   Bench bench(MatmulChoice::cublaslt);
   for (int turn = 0; turn < 3; ++turn)
     for (const size_t rows : {1, 5, 63, 64, 70}) REQUIRE_OK(Case(1, rows, 16, 64).run(bench));
-  CHECK(bench.report().asked == 1);
-  CHECK(static_cast<EmulatedCublasLt&>(bench.driver->cublaslt()).proposals() == 1);
+  CHECK(bench.report().asked == 5);  // about 512 rows, 4, 8, 64 and 128
+  CHECK(static_cast<EmulatedCublasLt&>(bench.driver->cublaslt()).proposals() == 5);
   REQUIRE_OK(Case(1, 3, 16, 64).run(bench, true));         // y += is a product of its own
   REQUIRE_OK(Case(1, 3, 16, 64).run(bench, false, true));  // as is a bias
   REQUIRE_OK(Case(1, 3, 24, 64).run(bench));
-  CHECK(bench.report().asked == 4);
+  CHECK(bench.report().asked == 11);
   CHECK(bench.report().queued == 18);
   CHECK(bench.report().refused == 0);
 }
@@ -271,8 +331,14 @@ TEST_CASE("gpu/matmul: an operand that was never written stops the run, and C of
 }
 
 TEST_CASE("gpu/matmul: a GPU that fails in a product is named with the driver's error") {
-  Bench bench(MatmulChoice::cublaslt, {.fault = Status::ecc_uncorrectable, .fault_after = 3});
-  const Product product = Case(8, 3, 16, 64).put(bench, false, false);  // three copies
+  const Case one(8, 3, 16, 64);
+  Bench sound(MatmulChoice::cublaslt);
+  const Product first = one.put(sound, false, false);
+  REQUIRE_OK(queue_product(*sound.device, first));
+  REQUIRE_OK(sound.device->finish());
+  const uint64_t before = sound.driver->gpu().operations() - 1;  // copies, and products that are compared
+  Bench bench(MatmulChoice::cublaslt, {.fault = Status::ecc_uncorrectable, .fault_after = before});
+  const Product product = one.put(bench, false, false);
   const auto queued = queue_product(*bench.device, product);
   REQUIRE_FALSE(queued.has_value());
   CHECK(queued.error().mc == err::kDeviceFailed);
