@@ -2,11 +2,13 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/rng.h"
 
 namespace mc::model {
 namespace {
 
-constexpr size_t kRowsAtOnce = 256;  // of a matrix, converted and copied together
+constexpr size_t kRowsAtOnce = 256;             // of a matrix, converted and copied together
+constexpr size_t kRandomWeights = 8 * 262'139;  // after which they repeat; 8 times a prime, so that rows differ
 
 size_t aligned(size_t bytes) {
   return round_up(bytes, gpu::Arena::kAlignment);
@@ -64,6 +66,7 @@ bool has_table(const Model& model) {
 
 Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device) {
   const ModelConfig& config = model.config();
+  if (!model.has_weights()) return random(config, device);
   size_t bytes = aligned(model.final_norm().size() * 4) + matrix_bytes(model.head());
   if (has_table(model)) bytes += aligned(size_t{config.vocab} * config.hidden * 2);
   for (const Layer& layer : model.layers()) bytes += layer_bytes(layer);
@@ -191,6 +194,67 @@ Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const floa
   MC_TRY(part, arena_.take(from.size_bytes(), name));
   MC_CHECK(device.write(part.address, std::as_bytes(from)));
   return part.address;
+}
+
+// ---- random weights ----
+
+Result<DeviceWeights> DeviceWeights::random(const ModelConfig& c, gpu::Device& device) {
+  const size_t q = size_t{c.heads} * c.head_dim, kv = size_t{c.kv_heads} * c.head_dim,
+               table = aligned(c.vocab * size_t{c.hidden} * 2);
+  const size_t layer = aligned((q + 2 * kv) * c.hidden * 2) + aligned(q * c.hidden * 2) +
+                       aligned(size_t{2} * c.intermediate * c.hidden * 2) +
+                       aligned(size_t{c.intermediate} * c.hidden * 2);
+  DeviceWeights out;
+  const size_t bytes = c.layers * layer + (c.tied_embeddings ? 1 : 2) * table + aligned(c.hidden * 4);
+  MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, bytes, "random weights"));
+  out.arena_ = std::move(arena);
+  MC_CHECK(out.place_random(c));
+  MC_ASSERT_EQ(out.arena_.used(), bytes);
+  MC_CHECK(out.fill_random(device));
+  const std::vector<float> ones(c.hidden, 1);
+  MC_CHECK(device.write(out.final_norm_, std::as_bytes(std::span(ones))));
+  return out;
+}
+
+/// Norms of ones are one vector.
+Result<void> DeviceWeights::place_random(const ModelConfig& c) {
+  const size_t q = size_t{c.heads} * c.head_dim, kv = size_t{c.kv_heads} * c.head_dim;
+  const auto take = [this](uint64_t& to, size_t rows, size_t columns, const char* what) -> Result<void> {
+    MC_TRY(part, arena_.take(rows * columns * 2, what));
+    to = part.address;
+    return {};
+  };
+  layers_.resize(c.layers);
+  MC_CHECK(take(head_, c.vocab, c.hidden, "head"));
+  embeddings_ = head_;
+  if (!c.tied_embeddings) MC_CHECK(take(embeddings_, c.vocab, c.hidden, "embeddings"));
+  for (DeviceLayer& layer : layers_) {
+    MC_CHECK(take(layer.qkv, q + 2 * kv, c.hidden, "q, k and v"));
+    MC_CHECK(take(layer.output, c.hidden, q, "output"));
+    MC_CHECK(take(layer.gate_up, size_t{2} * c.intermediate, c.hidden, "gate and up"));
+    MC_CHECK(take(layer.down, c.hidden, c.intermediate, "down"));
+  }
+  MC_CHECK(take(final_norm_, 2, c.hidden, "norms"));
+  for (DeviceLayer& layer : layers_) layer.input_norm = layer.post_norm = final_norm_;
+  return {};
+}
+
+/// Numbers of equal distribution between -0.035 and 0.035, whose deviation is the 0.02 with which Llama was begun. The
+/// device repeats them, because 16 GB of them take the host too long.
+Result<void> DeviceWeights::fill_random(gpu::Device& device) {
+  Rng rng = Rng(0).fork("weights");
+  const size_t all = arena_.used();
+  std::vector<bf16_t> some(std::min(kRandomWeights, all / 2));
+  for (bf16_t& weight : some) weight = f32_to_bf16(0.07f * (static_cast<float>(rng.next() >> 40) * 0x1p-24f - 0.5f));
+  const uint64_t begin = arena_.parts().front().address;
+  size_t have = some.size() * 2;
+  MC_CHECK(device.write(begin, std::as_bytes(std::span(some))));
+  MC_TRY(stream, gpu::Stream::make(device));
+  for (size_t more; have < all; have += more) {
+    more = std::min(have, all - have);
+    MC_CHECK(stream.copy_within(begin + have, begin, more));
+  }
+  return stream.finish();
 }
 
 }  // namespace mc::model

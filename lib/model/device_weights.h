@@ -23,6 +23,7 @@ struct DeviceLayer {
 class DeviceWeights {
  public:
   /// Copies all loaded layers. MC7005 when they do not fit; MC7002 names a matrix that is not bf16.
+  /// Random weights when the model has none.
   static Result<DeviceWeights> load(const Model& model, gpu::Device& device);
 
   const DeviceLayer& layer(uint32_t index) const { return layers_[index]; }
@@ -45,6 +46,9 @@ class DeviceWeights {
   Result<uint64_t> vector(gpu::Device& device, std::span<const float> from, const std::string& name);
   Result<void> load_layer(gpu::Device& device, const Layer& from, DeviceLayer& to, const std::string& name);
   Result<void> load_ends(gpu::Device& device, const Model& model);
+  static Result<DeviceWeights> random(const ModelConfig& config, gpu::Device& device);
+  Result<void> place_random(const ModelConfig& config);
+  Result<void> fill_random(gpu::Device& device);
 
   gpu::Arena arena_;
   std::vector<DeviceLayer> layers_;

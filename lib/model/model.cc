@@ -201,6 +201,24 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   return model;
 }
 
+Model Model::without_weights(const ModelConfig& c) {
+  MC_ASSERT(c.mixture.experts == 0 && !c.bias.qkv && !c.bias.output && !c.bias.mlp && !c.qk_norm);
+  Model model;
+  model.config_ = c;
+  model.dtype_ = model.kv_dtype_ = Dtype::bf16;
+  model.weight_dtype_ = to_string(Dtype::bf16);
+  model.has_weights_ = false;
+  model.held_ = {0, c.layers};
+  const uint64_t attention = c.hidden * (2 * q_width(c) + 2 * kv_width(c));
+  const uint64_t layer = attention + 3 * uint64_t{c.hidden} * c.intermediate + 2 * c.hidden;
+  const uint64_t table = uint64_t{c.vocab} * c.hidden;
+  model.parameters_ = c.layers * layer + c.hidden + (c.tied_embeddings ? 1 : 2) * table;
+  model.weight_bytes_ = model.parameters_ * dtype_bytes(Dtype::bf16);
+  model.embedding_bytes_ = c.tied_embeddings ? 0 : table * dtype_bytes(Dtype::bf16);
+  model.final_norm_.assign(c.hidden, 1);
+  return model;
+}
+
 Result<void> Model::load(const WeightLoader& loader) {
   const ModelConfig& c = config_;
   layers_.resize(c.layers);

@@ -90,6 +90,9 @@ class Model {
   /// Checks everything, including memory, before it allocates. Errors carry an MC number: 3001 incomplete, 3002
   /// corrupt, 3003 to 3006 and 3010 unsupported, 5003 not enough memory.
   static Result<Model> open(const std::string& directory, const ModelOptions& options, Parallel& parallel);
+  /// A dense model in bf16 that has a shape alone, for measurements. A device gives it random weights; the CPU does not
+  /// serve it.
+  static Model without_weights(const ModelConfig& config);
 
   const ModelConfig& config() const { return config_; }
   const std::string& directory() const { return directory_; }
@@ -105,6 +108,7 @@ class Model {
   /// The loaded layers: all, or those of a pipeline stage.
   LayerRange held() const { return held_; }
   bool whole() const { return held_.count() == config_.layers; }
+  bool has_weights() const { return has_weights_; }
   /// Number of parameters of the whole model.
   uint64_t parameters() const { return parameters_; }
 
@@ -133,7 +137,7 @@ class Model {
   Dtype dtype_ = Dtype::bf16;
   Dtype kv_dtype_ = Dtype::bf16;
   std::string_view weight_dtype_;
-  bool is_quantised_ = false;
+  bool is_quantised_ = false, has_weights_ = true;
   LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0, embedding_bytes_ = 0;

@@ -87,6 +87,8 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
                       "a batch of " + std::to_string(options.max_batch) + " rows and chunks of " +
                           std::to_string(options.max_chunk_tokens) + " tokens",
                       {}, "use 1 to " + std::to_string(kBatchRowsMax) + " rows and at least one token");
+  if (!model.has_weights() && device == nullptr)
+    return Error{Code::unsupported, "a model without weights runs on a device, which makes random ones"};
   MC_TRY(host_kernels, kernels_of_host(options.kernels, device));
   MC_TRY(kernels, ops::kernels_named(host_kernels));
   MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, options, *kernels)

@@ -131,6 +131,40 @@ TEST_CASE("model/device: a layer is announced when its bytes are in the pages, a
   CHECK(layers.size() == pair.config().layers);
 }
 
+TEST_CASE("model/device: a model without weights has random ones on a device, and no CPU runs it") {
+  model::ModelConfig config;
+  config.hidden = 128, config.intermediate = 192, config.layers = 2;
+  config.heads = 2, config.kv_heads = 1, config.head_dim = 64;
+  config.vocab = 1100, config.max_positions = 256;
+  for (const bool is_tied : {false, true}) {
+    config.tied_embeddings = is_tied;
+    const model::Model model = model::Model::without_weights(config);
+    CHECK_FALSE(model.has_weights());
+    // q, k, v and output; gate, up and down; two norms; then embeddings, the head and the last norm.
+    const uint64_t layer = 128 * (128 + 64 + 64 + 128) + 3 * 128 * 192 + 2 * 128;
+    CHECK(model.parameters() == 2 * layer + (is_tied ? 1 : 2) * 1100 * 128 + 128);
+    CHECK(model.weight_bytes() == 2 * model.parameters());
+    Parallel parallel(1);
+    const auto on_cpu = model::Runner::open(model, parallel, {});
+    REQUIRE_FALSE(on_cpu.has_value());
+    CHECK(on_cpu.error().code == Code::unsupported);
+    auto device = gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(), 0);
+    REQUIRE_OK(device);
+    auto runner = model::Runner::open(model, parallel, {.max_chunk_tokens = 64, .max_batch = 4}, device->get());
+    REQUIRE_OK(runner);
+    auto pages = model::LocalPages::allocate(runner->layout(), 64);
+    REQUIRE_OK(pages);
+    attn::Plan plan;
+    plan.layers = 2;
+    const auto logits = test::prefill(*runner, *pages, test::some_tokens(40), plan);
+    REQUIRE_OK(logits);
+    const auto [low, high] = std::minmax_element(logits->begin(), logits->end());
+    CHECK(std::isfinite(*low));
+    CHECK(std::isfinite(*high));
+    CHECK(*high - *low > 0.1f);  // rows of the head differ
+  }
+}
+
 TEST_CASE("model/device: the planned weights and workspace are what the device lends") {
   Pair pair;
   const auto memory = pair.device->memory();
