@@ -21,6 +21,7 @@
 #include "gpu_mutants.h"
 #include "gpu_products.h"
 #include "gpu_speed.h"
+#include "gpu_model.h"
 #include "gpu_steps.h"
 #include "gpu_trials.h"
 #include "host/engine.h"
@@ -127,6 +128,12 @@ constexpr Flag kGpuSpeed{.name = "speed",
 constexpr Flag kGpuSteps{.name = "steps",
                          .kind = FlagKind::boolean,
                          .help = "time decode steps of mc-tiny: one by one, queued ahead, and as graphs"};
+constexpr Flag kGpuShape{.name = "shape",
+                         .kind = FlagKind::choice,
+                         .value = "S",
+                         .fallback = "mc-tiny",
+                         .help = "--steps: mc-tiny, or a Llama of this shape with random weights",
+                         .table = shape_names};
 constexpr Flag kGpuBatch{.name = "batch",
                          .kind = FlagKind::sweep_counts,
                          .value = "N,N",
@@ -137,8 +144,8 @@ constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads an
 constexpr auto kGpuFlagTable = flags::join(
     flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits, &kGpuSchedules,
                 &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuProducts, &kGpuSpeed, &kGpuSteps,
-                &kGpuBatch,
-                &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                &kGpuShape, &kGpuBatch, &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput,
+                &flags::kQuiet),
     flags::kEveryRun);
 
 struct GpuPoint {
@@ -593,14 +600,38 @@ Result<int> run_trials(const cli::Args& args) {
   return 0;
 }
 
+Result<int> run_model(const cli::Args& args, std::span<const uint64_t> batches) {
+  MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", model_speed_table()));
+  MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
+  MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
+  MC_CHECK(device->load_kernels());
+  MC_CHECK(device->choose_matmul(gpu::MatmulChoice::automatic));
+  ModelSpeedOptions options{.shape = args.text(kGpuShape),
+                            .batches = batches,
+                            .is_timed = choice.kind == gpu::DeviceKind::cuda,
+                            .matrix_peak = matrix_peak(*device)};
+  if (options.is_timed) {
+    MC_TRY(rate, copy_rate(*device));
+    options.copy_rate = rate;
+  }
+  rows->fact("matrix_products", gpu::matmul_text(*device));
+  rows->fact("copy_bytes_per_second", options.copy_rate);
+  rows->fact("matrix_peak", options.matrix_peak);
+  const auto done = time_model(*device, options, *rows);
+  MC_CHECK(rows->finish());
+  MC_CHECK(done);
+  return 0;
+}
+
 Result<int> run_steps(const cli::Args& args) {
+  const std::vector<uint64_t> batches = args.sweep(kGpuBatch);
+  for (const uint64_t batch : batches)
+    if (batch < 1 || batch > 1024) return out_of_range(kGpuBatch, batch, 1, 1024);
+  if (args.text(kGpuShape) != "mc-tiny") return run_model(args, batches);
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", steps_table()));
   MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
   MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
   MC_CHECK(device->load_kernels());
-  const std::vector<uint64_t> batches = args.sweep(kGpuBatch);
-  for (const uint64_t batch : batches)
-    if (batch < 1 || batch > 1024) return out_of_range(kGpuBatch, batch, 1, 1024);
   const bool is_timed = choice.kind == gpu::DeviceKind::cuda;
   const auto done = time_steps(*device, {.batches = batches, .steps = is_timed ? 200 : 3, .is_timed = is_timed}, *rows);
   MC_CHECK(rows->finish());

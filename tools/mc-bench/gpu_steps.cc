@@ -14,13 +14,6 @@
 namespace mc::bench {
 namespace {
 
-struct Way {
-  std::string_view name;
-  int queued;  // steps that the device has at most
-  bool graphs;
-};
-constexpr Way kWays[] = {{"one by one", 1, false}, {"ahead", 2, false}, {"ahead, as graphs", 2, true}};
-
 /// Sequences that decode side by side from their first token on.
 class Batch {
  public:
@@ -36,8 +29,8 @@ class Batch {
   }
 
   /// Takes the steps. The tokens of the last one are in tokens().
-  Result<void> run(int steps, int queued) {
-    int under_way = 0;
+  Result<void> run(int steps, size_t queued) {
+    size_t under_way = 0;
     for (int step = 0; step < steps; ++step) {
       MC_CHECK(queue(step, under_way > 0));
       ++under_way;
@@ -82,7 +75,7 @@ struct Ran {
   double seconds = 0;  // of a step
 };
 
-Result<Ran> run_way(model::Runner& runner, size_t rows, int steps, int queued) {
+Result<Ran> run_way(model::Runner& runner, size_t rows, int steps, size_t queued) {
   constexpr int kWarmUp = 1;
   MC_TRY(warm, Batch::open(runner, rows, kWarmUp));
   MC_CHECK(warm.run(kWarmUp, 1));
@@ -95,7 +88,7 @@ Result<Ran> run_way(model::Runner& runner, size_t rows, int steps, int queued) {
   return Ran{batch.tokens(), seconds};
 }
 
-Json describe_steps(uint64_t batch, const Way& way, int steps) {
+Json describe_steps(uint64_t batch, const StepWay& way, int steps) {
   Json out = Json::object({{"type", "steps"}, {"model", "mc-tiny"}});
   return std::move(out.set("batch", batch).set("way", std::string(way.name)).set("steps", steps));
 }
@@ -116,10 +109,10 @@ Result<void> time_steps(gpu::Device& device, const StepsOptions& options, Rows& 
   MC_TRY(directory, model::find_model("mc-tiny"));
   MC_TRY(loaded, model::Model::open(directory, {.dtype = "bf16"}, parallel));
   for (const uint64_t batch : options.batches)
-    for (const Way& way : kWays) rows.expect(steps_cells(describe_steps(batch, way, options.steps)));
+    for (const StepWay& way : kStepWays) rows.expect(steps_cells(describe_steps(batch, way, options.steps)));
   for (const uint64_t batch : options.batches) {
     std::vector<uint32_t> expected;
-    for (const Way& way : kWays) {
+    for (const StepWay& way : kStepWays) {
       const model::RunnerOptions limits{
           .max_chunk_tokens = 64, .max_batch = static_cast<uint32_t>(batch), .graphs = way.graphs};
       MC_TRY(runner, model::Runner::open(loaded, parallel, limits, &device));

@@ -3,12 +3,22 @@
 // same tokens.
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <string_view>
 
 #include "gpu/gpu.h"
 #include "rows.h"
 
 namespace mc::bench {
+
+/// A way to queue decode steps.
+struct StepWay {
+  std::string_view name;
+  size_t queued;  // steps that the device has at most
+  bool graphs;
+};
+inline constexpr StepWay kStepWays[] = {{"one by one", 1, false}, {"ahead", 2, false}, {"ahead, as graphs", 2, true}};
 
 struct StepsOptions {
   std::span<const uint64_t> batches;
