@@ -251,7 +251,8 @@ class Script(unittest.TestCase):
             self.assertTrue(head.startswith("step "), head)
             self.assertEqual({row.split()[0] for row in rows},
                              {"instruction", "decode", "cluster", "prefill", "hopper", "routed", "wide", "stationary",
-                              "transposed", "united", "mixed", "experts", "product", "model", "step", "speed"})
+                              "transposed", "united", "mixed", "experts", "product", "model", "step", "llama",
+                              "speed"})
             self.assertRegex(total, f"^{len(rows)} rows, 0 failed, ")
             with open(os.path.join(out, "gpu-check.json"), encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
@@ -274,6 +275,12 @@ class Script(unittest.TestCase):
             self.assertEqual([(line["batch"], line["way"]) for line in steps],
                              [(2, "one by one"), (2, "ahead"), (2, "ahead, as graphs")])
             self.assertNotIn("seconds", steps[0])  # the emulator has no speed
+            llama = [line for line in lines if line["type"] == "model"]
+            self.assertEqual([(line["phase"], line["way"], line["batch"], line["tokens"]) for line in llama],
+                             [("prefill", "chunks of 64", 1, 128), ("hand-over", "chunks of 64", 1, 128),
+                              ("load", "at once", 1, 128), ("decode", "one by one", 2, 64), ("decode", "ahead", 2, 64),
+                              ("decode", "ahead, as graphs", 2, 64)])
+            self.assertGreater(llama[-1]["replayed"], 0)
 
     def script(self, name):
         loader = importlib.machinery.SourceFileLoader(name, os.path.join(os.path.dirname(self.SCRIPT), name))
