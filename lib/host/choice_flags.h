@@ -33,7 +33,7 @@ inline constexpr Flag kKernels{.name = "kernels",
                                .kind = FlagKind::choice,
                                .value = "V",
                                .fallback = "auto",
-                               .help = "force one variant",
+                               .help = "force one variant; on a GPU: what multiplies matrices",
                                .choices = "auto",
                                .table = kernel_names};
 
