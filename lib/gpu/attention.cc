@@ -58,6 +58,12 @@ size_t round_count(size_t count) {
   return count <= kExact ? count : round_up(count, std::bit_floor(count) / kExact);
 }
 
+/// Whether no row of a MoBA sequence chooses: each of them sees every key before it.
+bool is_dense(const SequenceRows& s) {
+  return s.mode.kind == attn::ModeKind::moba &&
+         s.q_begin + s.tokens <= attn::moba_dense_below(s.mode.block, s.mode.top_k);
+}
+
 /// Complete MoBA blocks of a sequence, each with a centroid.
 int64_t blocks_of(const SequenceRows& s) {
   return s.mode.kind == attn::ModeKind::moba ? s.kv_len / s.mode.block : 0;
@@ -166,7 +172,9 @@ void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {
     if (s.mode.kind == attn::ModeKind::moba) chosen_ = std::max(chosen_, s.mode.top_k - 1);
     for (const int32_t page : s.pages) pages_ = std::max(pages_, static_cast<uint64_t>(page) + 1);
     const int32_t first = std::exchange(total_, total_ + s.tokens);
-    sequences_.push_back({std::move(s), first});
+    const bool dense = is_dense(s);
+    if (dense) s.mode = {};
+    sequences_.push_back({std::move(s), first, dense});
   }
 }
 
@@ -492,6 +500,16 @@ Result<void> AttentionBatch::run_cluster(const Group& group, const AttentionArgs
                          bytes_of(params).first(sizeof(AttentionArgs) + 4));
 }
 
+/// Writes -1 for the rows that take no gate because none of their sequence chooses.
+Result<void> AttentionBatch::clear_selection(uint64_t selection) {
+  const size_t each = rows_of(1) * static_cast<size_t>(chosen_) * sizeof(int32_t);  // of a token
+  for (const Placed& s : sequences_)
+    if (s.is_dense && s.rows.tokens > 0 && each > 0)
+      MC_CHECK(device_->fill(selection + static_cast<size_t>(s.first) * each, 0xff,
+                             static_cast<size_t>(s.rows.tokens) * each));
+  return {};
+}
+
 Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
   if (total_ == 0) return {};
   const ExtentLayout& layout = shape_.layout;
@@ -516,6 +534,7 @@ Result<void> AttentionBatch::attend(const AttentionLayer& layer) {
       .split_m = device_pointer<float>(base + at_.split_m),
       .split_d = device_pointer<float>(base + at_.split_d),
       .routing = device_pointer<const Routing>(base + at_.routing)};
+  if (layer.selection != 0) MC_CHECK(clear_selection(layer.selection));
   if (has_gate_) MC_CHECK(run_gate(args));
   for (const Group& group : groups_)
     if (group.longest > 0) MC_CHECK(run_group(group, args));

@@ -9,6 +9,8 @@
 // The way follows from the length of a chunk too, so a prompt in other chunks may round in another way. Within the
 // second way of a GPU of compute capability 9.0 nothing rounds in another way: the shapes of a list, and the device's
 // choice of tiles of rows that go by their union after all, give a row equal bits.
+//
+// A MoBA sequence none of whose rows chooses is a sequence of full attention: it has no gate and no centroids.
 #pragma once
 
 #include <cstdint>
@@ -123,6 +125,7 @@ class AttentionBatch {
   struct Placed {
     SequenceRows rows;
     int32_t first = 0;
+    bool is_dense = false;  // a MoBA sequence none of whose rows chooses: its mode has become full
   };
   /// Sequences that stand side by side in the table on the device and take one kernel.
   struct Group {
@@ -147,6 +150,7 @@ class AttentionBatch {
   Sequence sequence_of(const Placed& placed, size_t pages, size_t centroids) const;
   Result<void> copy_tables();
   size_t rows_of(int32_t tokens) const { return static_cast<size_t>(tokens) * static_cast<size_t>(shape_.q_heads); }
+  Result<void> clear_selection(uint64_t selection);
   Result<void> run_gate(const AttentionArgs& args);
   Result<void> run_kernel(const Group& group, const AttentionArgs& args);
   Result<void> run_cluster(const Group& group, const AttentionArgs& args);

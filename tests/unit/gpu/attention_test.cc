@@ -142,6 +142,32 @@ TEST_CASE("gpu/attention: a cluster has the choice and the bits of decode and it
       }
 }
 
+TEST_CASE("gpu/attention: a MoBA sequence none of whose rows chooses has the launches and bits of full attention") {
+  constexpr int32_t kChosen = 3, kTokens = 20;
+  constexpr attn::Mode kMode{.kind = attn::ModeKind::moba, .block = 64, .top_k = kChosen + 1};
+  SequenceRows dense = row_at(256), full = row_at(256), chooses = row_at(257);
+  for (SequenceRows* rows : {&dense, &full, &chooses}) rows->tokens = kTokens / 2, rows->q_begin -= kTokens / 2 - 1;
+  dense.mode = chooses.mode = kMode;
+  Pool pool(12);
+  const auto selection = *DeviceBuffer::make(*pool.device, size_t{kTokens} * kQHeads * kChosen * 4, "selection");
+  std::vector<int32_t> chosen(size_t{kTokens} * kQHeads * kChosen, -77);
+  REQUIRE_OK(pool.device->write(selection.address(), std::as_bytes(std::span(chosen))));
+  AttentionShape shape = pool.shape();
+  shape.kernel = AttentionKernel::automatic;
+  CHECK(pool.launches(shape, {chooses}) > pool.launches(shape, {full}));
+  CHECK(pool.launches(shape, {dense}) == pool.launches(shape, {full}));
+  const auto last = pool.result(kTokens / 2 - 1);
+  AttentionBatch batch(*pool.device);
+  AttentionLayer layer = pool.layer();
+  layer.selection = selection.address();
+  REQUIRE_OK(batch.begin(shape, {dense, chooses}));
+  REQUIRE_OK(batch.attend(layer));
+  CHECK(pool.result(kTokens / 2 - 1) == last);
+  REQUIRE_OK(pool.device->read(selection.address(), std::as_writable_bytes(std::span(chosen))));
+  CHECK(std::ranges::count(chosen, -77) == 0);
+  CHECK(std::ranges::count_if(chosen, [](int32_t block) { return block >= 0; }) == kQHeads * kChosen);
+}
+
 TEST_CASE("gpu/attention: few decode rows take one launch where many take several, with equal bits") {
   const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
   SequenceRows chooses = row_at(300), whole = row_at(540);
