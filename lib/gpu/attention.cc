@@ -126,15 +126,15 @@ int32_t splits_of(const SequenceRows& sequence) {
 }
 
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
-                                 bool has_moba) {
+                                 bool has_moba, size_t device_bytes) {
   constexpr size_t kParts = 9;  // of an AttentionBatch, each aligned
   const size_t most = std::max<size_t>(sequences, kDecodeRowsMax), heads = static_cast<size_t>(q_heads);
   AttentionMemory out{.fixed = most * sizeof(Sequence) + kParts * Arena::kAlignment +
                                kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float),
                       .page = sizeof(int32_t) * 5 / 4};  // its number, and what round_count() adds
   if (!has_moba) return out;
-  out.fixed +=
-      std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) + routed_bytes_most(layout, q_heads, rows, most);
+  out.fixed += std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
+               routed_bytes_most(layout, q_heads, rows, most, routed_bytes_of(device_bytes));
   out.page += size_t{2} * layout.kv_heads * layout.head_dim * 5 / 4 + routed_page_bytes(layout);  // bf16 centroids
   return out;
 }
@@ -150,8 +150,8 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
   MC_CHECK(check(shape));
   for (const SequenceRows& s : sequences) MC_CHECK(check(shape, s));
   shape_ = shape;
-  if (shape_.routed_bytes == 0) shape_.routed_bytes = kRoutedBytes;
   place_sequences(std::move(sequences));
+  if (shape_.routed_bytes == 0) MC_CHECK(size_waves());
   form_groups();
   if (total_ == 0) return {};
   MC_CHECK(form_clusters());
@@ -161,6 +161,17 @@ Result<void> AttentionBatch::begin(const AttentionShape& shape, std::vector<Sequ
   at_ = place();
   MC_CHECK(reserve(at_.end));
   return copy_tables();
+}
+
+/// The bytes of a wave follow from the memory of the device, which the driver is asked for once.
+Result<void> AttentionBatch::size_waves() {
+  const auto is_moba = [](const Placed& s) { return s.rows.mode.kind == attn::ModeKind::moba; };
+  if (wave_bytes_ == 0 && std::ranges::any_of(sequences_, is_moba)) {
+    MC_TRY(memory, device_->memory());
+    wave_bytes_ = routed_bytes_of(memory.total);
+  }
+  shape_.routed_bytes = wave_bytes_;
+  return {};
 }
 
 void AttentionBatch::place_sequences(std::vector<SequenceRows> sequences) {

@@ -66,7 +66,7 @@ struct AttentionShape {
   /// (gpu/launch_graphs.h). Sequences without rows then count as one row, and MoBA rows are never routed, for a step
   /// takes one kernel whatever the lengths of its sequences.
   bool is_rounded = false;
-  size_t routed_bytes = 0;  // of the index and parts of a wave; 0: kRoutedBytes (gpu/routed.h)
+  size_t routed_bytes = 0;  // of the index and parts of a wave; 0: by the device's memory (gpu/routed.h)
   bool unites = true;       // false: lists alone, but for AttentionKernel::united, to compare their bits
 };
 
@@ -88,9 +88,10 @@ struct AttentionMemory {
 constexpr int32_t kDecodeRowsMax = 16;
 /// The memory for passes of at most `rows` tokens, whose sequences are at most the larger of `sequences` and
 /// kDecodeRowsMax. So are the tokens before the first sequence that takes another kernel than decode. Centroids, the
-/// selection, the index and the parts of routed rows are counted with `has_moba` alone.
+/// selection, the index and the parts of routed rows are counted with `has_moba` alone. `device_bytes`: the device's
+/// whole memory, by which waves of routed rows are large or small.
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
-                                 bool has_moba);
+                                 bool has_moba, size_t device_bytes);
 
 /// Why no kernel computes this mode over the first `kv_len` tokens of a sequence: Code::invalid names the limit.
 Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int64_t kv_len);
@@ -137,6 +138,7 @@ class AttentionBatch {
     bool is_routed() const { return kernel >= AttentionKernel::routed; }
   };
   uint32_t heads_of_group() const { return static_cast<uint32_t>(shape_.q_heads) / shape_.layout.kv_heads; }
+  Result<void> size_waves();
   void place_sequences(std::vector<SequenceRows> sequences);
   void form_groups();
   Result<void> form_clusters();
@@ -178,6 +180,7 @@ class AttentionBatch {
   bool has_gate_ = false;  // one of them is MoBA's
   int64_t blocks_ = 0;     // complete MoBA blocks of the longest one
   uint64_t pages_ = 0;     // of the pool, as far as the batch reads it
+  size_t wave_bytes_ = 0;  // of routed rows on this device; 0: not asked for yet
 };
 
 }  // namespace mc::gpu

@@ -176,9 +176,9 @@ size_t RoutedPlan::place(const Piece& piece, uint64_t address, Routing& out) con
   return address - begin;
 }
 
-size_t routed_bytes_most(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences) {
+size_t routed_bytes_most(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences, size_t bytes) {
   const size_t each = token_bytes(layout, q_heads, kChosenMax);
-  const size_t tokens = std::min(rows * each, std::max(kRoutedBytes, kPieceTokensMin * each));
+  const size_t tokens = std::min(rows * each, std::max(bytes, kPieceTokensMin * each));
   const size_t tables = (sequences + rows / kPieceTokensMin) * (sizeof(Sequence) + sizeof(Routing));
   return tokens + tables + sequences * (kArrays * Arena::kAlignment + size_t{layout.kv_heads} * 2 * sizeof(int32_t));
 }

@@ -27,8 +27,13 @@
 namespace mc::gpu {
 
 /// Bytes of the index and parts of a wave, unless AttentionShape names others. At 32 heads of 128 elements and 7 chosen
-/// blocks it holds 2,194 tokens, whose lists have 64 rows up to 122,000 tokens of context in blocks of 128.
+/// blocks they hold 2,194 tokens, whose lists have 64 rows up to 122,000 tokens of context in blocks of 128.
 constexpr size_t kRoutedBytes = size_t{128} << 20;
+/// Likewise, on a device with at least kLargeDevice bytes of memory: K and V are read for 8 times as many rows.
+constexpr size_t kRoutedBytesLarge = size_t{1} << 30, kLargeDevice = size_t{16} << 30;
+constexpr size_t routed_bytes_of(size_t device_bytes) {
+  return device_bytes >= kLargeDevice ? kRoutedBytesLarge : kRoutedBytes;
+}
 /// Tokens of a piece at least, where the sequence has so many: the workspace grows beyond its bound for them.
 constexpr int32_t kPieceTokensMin = 64;
 
@@ -84,9 +89,9 @@ class RoutedPlan {
   size_t placed_ = 0;  // of its pieces
 };
 
-/// The workspace of a pass of at most `rows` tokens and `sequences` sequences, beside routed_page_bytes() for each
-/// page.
-size_t routed_bytes_most(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences);
+/// The workspace of a pass of at most `rows` tokens and `sequences` sequences in waves of `bytes` bytes, beside
+/// routed_page_bytes() for each page.
+size_t routed_bytes_most(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences, size_t bytes);
 size_t routed_page_bytes(const ExtentLayout& layout);
 
 }  // namespace mc::gpu

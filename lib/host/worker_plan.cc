@@ -309,7 +309,8 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   if (device != nullptr) {
     MC_TRY(on_device, device->memory());
     MC_TRY(plans, row_plans(plan.config));
-    const model::DeviceScratch scratch = model::Runner::device_scratch(plan.config, layout, runner, plans);
+    const model::DeviceScratch scratch =
+        model::Runner::device_scratch(plan.config, layout, runner, plans, on_device.total);
     device_ = {.device = std::string(device->name()),
                .weight_bytes = plan.weight_bytes,
                .scratch_bytes = scratch.fixed + kDeviceRounding,

@@ -25,14 +25,15 @@ std::vector<bool> batches_of(std::span<const attn::Plan> plans) {
 }  // namespace
 
 gpu::AttentionMemory DeviceAttention::memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
-                                             std::span<const attn::Plan> plans) {
+                                             std::span<const attn::Plan> plans, size_t device_bytes) {
   constexpr size_t kBatchesMin = 2;
   std::vector<bool> batches = batches_of(plans);
   const bool has_moba = std::ranges::find(batches, true) != batches.end();
   if (batches.size() < kBatchesMin) batches.resize(kBatchesMin, false);
-  gpu::AttentionMemory out = gpu::attention_memory(layout, q_heads, 1, 1, has_moba);  // attend_last_row()
+  // The first one is that of attend_last_row().
+  gpu::AttentionMemory out = gpu::attention_memory(layout, q_heads, 1, 1, has_moba, device_bytes);
   for (const bool with_moba : batches) {
-    const gpu::AttentionMemory one = gpu::attention_memory(layout, q_heads, rows, sequences, with_moba);
+    const gpu::AttentionMemory one = gpu::attention_memory(layout, q_heads, rows, sequences, with_moba, device_bytes);
     out.fixed += one.fixed, out.page += one.page;
   }
   return out;

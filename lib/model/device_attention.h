@@ -20,9 +20,9 @@ class DeviceAttention {
 
   /// Device memory of all batches of a pass whose rows have these plans. Layers have at most two modes where the
   /// requests of a step agree. A request that names another plan may take more: what MoBA needs is not held back for
-  /// requests that name MoBA where no plan does.
+  /// requests that name MoBA where no plan does. `device_bytes`: the device's whole memory.
   static gpu::AttentionMemory memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
-                                     std::span<const attn::Plan> plans);
+                                     std::span<const attn::Plan> plans, size_t device_bytes);
 
   /// `rows`: the sequences of the pass; their modes and splits are not read.
   void begin(const gpu::AttentionShape& shape, std::vector<gpu::SequenceRows> rows);

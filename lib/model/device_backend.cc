@@ -669,9 +669,9 @@ size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& op
 }
 
 DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options,
-                             std::span<const attn::Plan> plans) {
-  const gpu::AttentionMemory attention = DeviceAttention::memory(layout, static_cast<int32_t>(config.heads),
-                                                                 options.max_chunk_tokens, options.max_batch, plans);
+                             std::span<const attn::Plan> plans, size_t device_bytes) {
+  const gpu::AttentionMemory attention = DeviceAttention::memory(
+      layout, static_cast<int32_t>(config.heads), options.max_chunk_tokens, options.max_batch, plans, device_bytes);
   return {device_workspace_bytes(config, options) + attention.fixed, attention.page};
 }
 

@@ -28,9 +28,9 @@ namespace mc::model {
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels);
 
-/// `layout`: of the KV pages; `plans`: of the rows.
+/// `layout`: of the KV pages; `plans`: of the rows; `device_bytes`: the device's whole memory.
 DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout, const RunnerOptions& options,
-                             std::span<const attn::Plan> plans);
+                             std::span<const attn::Plan> plans, size_t device_bytes);
 /// Bytes of the activations on the device, a part of it.
 size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
 

@@ -63,8 +63,9 @@ size_t Runner::device_workspace_bytes(const ModelConfig& config, const RunnerOpt
 }
 
 DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayout& layout,
-                                     const RunnerOptions& options, std::span<const attn::Plan> plans) {
-  return model::device_scratch(config, layout, options, plans);
+                                     const RunnerOptions& options, std::span<const attn::Plan> plans,
+                                     size_t device_bytes) {
+  return model::device_scratch(config, layout, options, plans, device_bytes);
 }
 
 /// The variant of the CPU's kernels. A name of what multiplies on a GPU names none (gpu/matmul.h).

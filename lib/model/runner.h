@@ -98,9 +98,11 @@ class Runner {
   static size_t workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
   /// Device memory of a GPU's workspace, which is allocated when a runner is opened.
   static size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
-  /// The workspace, and what passes of rows with these plans allocate beside it. `layout`: of the KV pages.
+  /// The workspace, and what passes of rows with these plans allocate beside it. `layout`: of the KV pages;
+  /// `device_bytes`: the device's whole memory.
   static DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout,
-                                      const RunnerOptions& options, std::span<const attn::Plan> plans);
+                                      const RunnerOptions& options, std::span<const attn::Plan> plans,
+                                      size_t device_bytes);
 
  private:
   Runner(const Model& model, const RunnerOptions& options, const ops::Kernels& kernels,

@@ -18,10 +18,10 @@
 #include "gpu/matmul.h"
 #include "gpu_case.h"
 #include "gpu_experts.h"
+#include "gpu_model.h"
 #include "gpu_mutants.h"
 #include "gpu_products.h"
 #include "gpu_speed.h"
-#include "gpu_model.h"
 #include "gpu_steps.h"
 #include "gpu_trials.h"
 #include "host/engine.h"
@@ -96,6 +96,11 @@ constexpr Flag kGpuSplits{.name = "splits",
                           .value = "N,N",
                           .fallback = "1",
                           .help = "CTAs that share the keys of a row tile, 1 to 64; 0, with --speed: by the length"};
+constexpr Flag kGpuWave{.name = "wave",
+                        .kind = FlagKind::bytes,
+                        .value = "SIZE",
+                        .fallback = "0",
+                        .help = "bytes of a wave of MoBA prefill by key blocks; 0: by the device's memory"};
 constexpr Flag kGpuSchedules{.name = "schedules",
                              .kind = FlagKind::count,
                              .value = "N",
@@ -141,12 +146,12 @@ constexpr Flag kGpuBatch{.name = "batch",
                          .help = "--speed, --steps: sequences of a batch"};
 constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
 
-constexpr auto kGpuFlagTable = flags::join(
-    flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits, &kGpuSchedules,
-                &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts, &kGpuProducts, &kGpuSpeed, &kGpuSteps,
-                &kGpuShape, &kGpuBatch, &kGpuHeads, &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput,
-                &flags::kQuiet),
-    flags::kEveryRun);
+constexpr auto kGpuFlagTable =
+    flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits,
+                            &kGpuWave, &kGpuSchedules, &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts,
+                            &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuShape, &kGpuBatch, &kGpuHeads,
+                            &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
+                flags::kEveryRun);
 
 struct GpuPoint {
   GpuShape shape;
@@ -191,6 +196,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
               shape.layout.kv_heads = heads.second;
             }
             shape.splits = static_cast<int32_t>(splits);
+            shape.wave = args.bytes(kGpuWave);
             shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
             shape.seed = rng.next();
             shape.exact_choice = args.text(kGpuDevice).starts_with("emu");

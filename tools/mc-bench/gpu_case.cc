@@ -44,8 +44,11 @@ Result<void> GpuCase::fill(Parallel& parallel) {
   Rng rng(shape_.seed);
   const ExtentLayout& layout = shape_.layout;
   const auto block = static_cast<int64_t>(layout.block_tokens);
-  attention_ = {
-      .layout = layout, .page_bytes = layout.page_bytes(), .q_heads = shape_.q_heads, .kernel = shape_.kernel};
+  attention_ = {.layout = layout,
+                .page_bytes = layout.page_bytes(),
+                .q_heads = shape_.q_heads,
+                .kernel = shape_.kernel,
+                .routed_bytes = shape_.wave};
   int64_t page_count = 0;
   for (int i = 0; i < (shape_.mixed() ? 5 : shape_.decode() ? 3 : 2); ++i) {
     const bool is_row = shape_.decode() || (shape_.mixed() && i % 2 == 0);

@@ -31,6 +31,7 @@ struct GpuShape {
   int32_t q_heads = 0;
   attn::Mode mode;
   int32_t splits = 1;
+  size_t wave = 0;  // bytes of MoBA prefill by key blocks; 0: by the device's memory
   Values values = Values::normal;
   bool exact_choice = true;  // of MoBA blocks; false: blocks of equal score, within rounding, may stand for each other
   uint64_t seed = 0;

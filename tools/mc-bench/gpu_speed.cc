@@ -110,9 +110,12 @@ Result<void> GpuSpeed::fill(Parallel& parallel) {
                          .mode = shape_.mode,
                          .splits = shape_.splits});
   }
-  MC_CHECK(batch_.begin(
-      {.layout = layout, .page_bytes = layout.page_bytes(), .q_heads = shape_.q_heads, .kernel = shape_.kernel},
-      std::move(sequences)));
+  MC_CHECK(batch_.begin({.layout = layout,
+                         .page_bytes = layout.page_bytes(),
+                         .q_heads = shape_.q_heads,
+                         .kernel = shape_.kernel,
+                         .routed_bytes = shape_.wave},
+                        std::move(sequences)));
   layer_ = {.pool = pool_.address(), .q = q_.address(), .out = out_.address()};
   return {};
 }

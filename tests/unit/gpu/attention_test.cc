@@ -663,8 +663,9 @@ TEST_CASE("gpu/attention: a batch takes no more memory than was planned for its 
     shape.is_rounded = is_step && rng.below(2) == 0;
     const bool has_moba =
         std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.mode.kind == attn::ModeKind::moba; });
-    const AttentionMemory planned = attention_memory(shape.layout, shape.q_heads, rows, sequences.size(), has_moba);
     const auto before = pool.device->memory();
+    const AttentionMemory planned =
+        attention_memory(shape.layout, shape.q_heads, rows, sequences.size(), has_moba, before->total);
     AttentionBatch batch(*pool.device);
     REQUIRE_OK(batch.begin(shape, sequences));
     const auto after = pool.device->memory();

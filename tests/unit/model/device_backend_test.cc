@@ -178,16 +178,17 @@ TEST_CASE("model/device: the planned weights and workspace are what the device l
 }
 
 TEST_CASE("model/device: memory for MoBA by key blocks is planned for the batches of MoBA plans alone") {
-  constexpr size_t kRouted = gpu::kRoutedBytes;
   Pair pair;
   ModelConfig config = pair.config();
   config.heads = 32;
   const auto layers = static_cast<int32_t>(config.layers);
   const RunnerOptions options{.max_chunk_tokens = 4096, .max_batch = 4};
   const ExtentLayout layout = pair.gpu->layout();
+  size_t device_bytes = gpu::kLargeDevice - 1;
   const auto scratch = [&](const std::vector<attn::Plan>& plans) {
-    return Runner::device_scratch(config, layout, options, plans);
+    return Runner::device_scratch(config, layout, options, plans, device_bytes);
   };
+  constexpr size_t kRouted = gpu::kRoutedBytes;
   const attn::Mode moba{.kind = attn::ModeKind::moba, .block = 64, .top_k = 3};
   const attn::Plan full{{}, 0, layers}, most{moba, 1, layers}, all{moba, 0, layers}, none{moba, layers, layers};
   const attn::Plan slides{{.kind = attn::ModeKind::window, .window = 64}, 1, layers};
@@ -201,6 +202,11 @@ TEST_CASE("model/device: memory for MoBA by key blocks is planned for the batche
   CHECK(scratch({full, most}).fixed == one.fixed);
   CHECK(scratch({none}).fixed == without.fixed);
   CHECK(scratch({slides}).fixed == without.fixed);
+  // On a large device the largest wave has all tokens of a chunk, with 16 chosen blocks.
+  device_bytes = gpu::kLargeDevice;
+  CHECK(scratch({full}).fixed == without.fixed);
+  CHECK(scratch({most}).fixed > one.fixed + kRouted);
+  CHECK(scratch({most}).fixed < without.fixed + gpu::kRoutedBytesLarge + kRouted);
   CHECK(without.page < 32);
   CHECK(one.page > 2 * size_t{layout.kv_heads} * layout.head_dim);
 }
