@@ -451,11 +451,13 @@ Result<void> AttentionBatch::run_lists(const Group& group, const RoutedWave& wav
   }
   if (group.kernel == AttentionKernel::united) return {};
   const auto windows = static_cast<uint32_t>((wave.blocks + kIndexBlocks - 1) / kIndexBlocks);
-  LaunchShape tiles{.grid = {kIndexTiles * windows, heads, pieces}, .dynamic_shared = kCountShared};
+  LaunchShape tiles{.grid = {kIndexTiles * windows, heads, pieces},
+                    .threads = kIndexThreads,
+                    .dynamic_shared = count_shared(wave.blocks)};
   MC_CHECK(device_->launch("moba_count", tiles, bytes_of(args)));
-  const LaunchShape one{.grid = {1, heads, pieces}, .dynamic_shared = kOffsetsShared};
+  const LaunchShape one{.grid = {1, heads, pieces}, .threads = kOffsetsThreads, .dynamic_shared = kOffsetsShared};
   MC_CHECK(device_->launch("moba_offsets", one, bytes_of(args)));
-  tiles.dynamic_shared = kListsShared;
+  tiles.dynamic_shared = lists_shared(wave.blocks);
   MC_CHECK(device_->launch("moba_lists", tiles, bytes_of(args)));
   return run_items(group, wave, args);
 }

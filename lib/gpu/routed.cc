@@ -148,9 +148,9 @@ size_t RoutedPlan::place(const Piece& piece, uint64_t address, Routing& out) con
   const attn::Mode& mode = piece.rows.mode;
   const auto heads = static_cast<size_t>(layout_.kv_heads);
   const int32_t rows = piece.tokens * (q_heads_ / static_cast<int32_t>(layout_.kv_heads));
-  constexpr int32_t kStep = kIndexTiles * kThreads;
+  constexpr int32_t kStep = kIndexTiles * kIndexThreads;
   out.blocks = static_cast<int32_t>(piece.rows.kv_len / mode.block);
-  out.tile_rows = (rows + kStep - 1) / kStep * kThreads;
+  out.tile_rows = (rows + kStep - 1) / kStep * kIndexThreads;
   out.entries = out.blocks > 0 ? rows * chosen_of(mode) : 0;
   // Each list has at most one item that is not full.
   out.item_rows = item_rows_of(piece.kernel);

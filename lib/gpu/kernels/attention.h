@@ -24,15 +24,22 @@ constexpr int kHopperBarrierBytes = 64;
 constexpr int kChosenMax = 16;         // top_k - 1 at most
 constexpr int kUnionBlocksMax = 8192;  // MoBA blocks of a sequence at most: bits of a union in shared memory
 
-constexpr int kIndexTiles = 16;     // parts of a sequence's rows that are counted side by side
+constexpr int kIndexTiles = 64;     // parts of a sequence's rows that are counted side by side
 constexpr int kIndexBlocks = 2048;  // MoBA blocks that a CTA of the index counts at most
-constexpr int kItemRows = 128;      // rows of one list that a CTA attends for at most, unless its shape has others
-constexpr int kUnionRows = 128;     // rows of a tile that may attend to the union of their blocks
+constexpr int kIndexThreads = 256;  // of moba_count and moba_lists: rows of a step
+constexpr int kOffsetsThreads = 1024;
+constexpr int kItemRows = 128;   // rows of one list that a CTA attends for at most, unless its shape has others
+constexpr int kUnionRows = 128;  // rows of a tile that may attend to the union of their blocks
 
-/// Dynamic shared memory of the kernels of the index: a count for each block; two sums for each warp; for each block
-/// the next place of its list and a bit for each of kThreads rows.
-constexpr uint32_t kCountShared = kIndexBlocks * 4, kOffsetsShared = kThreads / 32 * 8;
-constexpr uint32_t kListsShared = kIndexBlocks * (4 + kThreads / 8);
+/// Dynamic shared memory of the kernels of the index: a count for each block; two sums for each warp, of two turns; for
+/// each block the next place of its list and a bit for each of kIndexThreads rows. `blocks`: of a sequence at most.
+constexpr uint32_t kOffsetsShared = 2 * kOffsetsThreads / 32 * 8;
+constexpr uint32_t count_shared(int32_t blocks = kIndexBlocks) {
+  return static_cast<uint32_t>(blocks < kIndexBlocks ? blocks : kIndexBlocks) * 4;
+}
+constexpr uint32_t lists_shared(int32_t blocks = kIndexBlocks) {
+  return static_cast<uint32_t>(blocks < kIndexBlocks ? blocks : kIndexBlocks) * (4 + kIndexThreads / 8);
+}
 
 /// Dynamic shared memory of an attention kernel with tiles of `rows` rows: the queries, two stages of K and V, and the
 /// union.
@@ -93,7 +100,7 @@ struct Sequence {
 /// is that of the row in the list of the block. Each array has one range for a KV head.
 struct Routing {
   int32_t blocks = 0;             // complete MoBA blocks of the sequence
-  int32_t tile_rows = 0;          // rows of each of kIndexTiles parts, a multiple of kThreads
+  int32_t tile_rows = 0;          // rows of each of kIndexTiles parts, a multiple of kIndexThreads
   int32_t entries = 0;            // places of a KV head
   int32_t items = 0;              // items of a KV head at most
   int32_t item_rows = kItemRows;  // of an item at most

@@ -91,6 +91,12 @@ void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const Tenso
 
 namespace {
 
+/// A kernel that reads words whose places its input decides: up to all lanes of a warp meet in one bank.
+emu::Kernel scattered(emu::Kernel kernel) {
+  kernel.conflicts_max = 31;
+  return kernel;
+}
+
 std::vector<emu::Kernel> serving_kernels() {
   return {
       emu::make_kernel("attention_prefill_d64", kThreads, attention_prefill_d64),
@@ -105,9 +111,9 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("attention_hopper_d64", kHopperThreads, attention_hopper_d64),
       emu::make_kernel("attention_hopper_d128", kHopperThreads, attention_hopper_d128),
       emu::make_kernel("moba_unite", kThreads, moba_unite),
-      emu::make_kernel("moba_count", kThreads, moba_count),
-      emu::make_kernel("moba_offsets", kThreads, moba_offsets),
-      emu::make_kernel("moba_lists", kThreads, moba_lists),
+      emu::make_kernel("moba_count", kIndexThreads, moba_count),
+      emu::make_kernel("moba_offsets", kOffsetsThreads, moba_offsets),
+      scattered(emu::make_kernel("moba_lists", kIndexThreads, moba_lists)),
       emu::make_kernel("moba_routed_d64", kThreads, moba_routed_d64),
       emu::make_kernel("moba_routed_d128", kThreads, moba_routed_d128),
       emu::make_kernel("moba_merge_d64", kThreads, moba_merge_d64),

@@ -26,6 +26,8 @@ struct IndexCase {
   int32_t q_heads() const { return kv_heads * group; }
   int32_t rows() const { return tokens * group; }
   int32_t chosen() const { return top_k - 1; }
+  int32_t tile_steps = 1;  // steps of kIndexThreads rows that a tile takes
+  int32_t tile_rows() const { return tile_steps * kIndexThreads; }
   int32_t blocks() const { return static_cast<int32_t>(kv_len() / block); }
 };
 
@@ -74,7 +76,7 @@ std::optional<Index> make_index(IndexBench& bench, const IndexCase& c, const std
   const auto entries = static_cast<size_t>(c.rows() * c.chosen());
   const size_t items = entries / kItemRows + std::min(entries, blocks);
   Routing routing{.blocks = c.blocks(),
-                  .tile_rows = (c.rows() + kIndexTiles * kThreads - 1) / (kIndexTiles * kThreads) * kThreads,
+                  .tile_rows = c.tile_rows(),
                   .entries = static_cast<int32_t>(entries),
                   .items = static_cast<int32_t>(items)};
   routing.counts = make(heads * kIndexTiles * blocks);
@@ -101,12 +103,14 @@ std::optional<Index> make_index(IndexBench& bench, const IndexCase& c, const std
   const auto windows = static_cast<uint32_t>(std::max(1, (c.blocks() + kIndexBlocks - 1) / kIndexBlocks));
   const uint32_t tiles = kIndexTiles * windows, kv_heads = static_cast<uint32_t>(c.kv_heads);
   bool ran = true;
-  const auto launch = [&](std::string_view kernel, uint32_t ctas, uint32_t shared) {
-    ran = ran && device.launch(kernel, {.grid = {ctas, kv_heads, 1}, .dynamic_shared = shared}, bytes_of(args));
+  const auto launch = [&](std::string_view kernel, uint32_t ctas, uint32_t threads, uint32_t shared) {
+    const LaunchShape shape{.grid = {ctas, kv_heads, 1}, .threads = threads, .dynamic_shared = shared};
+    ran = ran && device.launch(kernel, shape, bytes_of(args));
   };
-  launch("moba_count", tiles, kCountShared);
-  launch("moba_offsets", 1, kOffsetsShared);
-  launch("moba_lists", tiles, kListsShared);
+  REQUIRE(c.rows() <= kIndexTiles * c.tile_rows());
+  launch("moba_count", tiles, kIndexThreads, count_shared(c.blocks()));
+  launch("moba_offsets", 1, kOffsetsThreads, kOffsetsShared);
+  launch("moba_lists", tiles, kIndexThreads, lists_shared(c.blocks()));
   if (!ran || !device.finish()) return std::nullopt;
   Index out;
   const auto read = [&](const int32_t* from, size_t words) {
@@ -168,10 +172,10 @@ TEST_CASE("gpu/index: the lists are the inverse of the selection, ascending, und
       {.q_begin = 129, .tokens = 1},                                            // dense rows alone
       {.q_begin = 1000, .tokens = 1},                                           // fewer rows than a tile
       {.kv_heads = 2, .group = 7, .top_k = 17, .q_begin = 2000, .tokens = 40},  // the most blocks that a row chooses
-      {.group = 1, .tokens = 700, .choice = IndexChoice::first_ones},           // one list has nearly all rows
+      {.group = 1, .tokens = 700, .choice = IndexChoice::first_ones, .tile_steps = 2},  // one list has nearly all rows
       {.group = 4, .block = 128, .q_begin = 3000, .tokens = 150, .choice = IndexChoice::last_ones},
-      {.group = 4, .top_k = 2, .q_begin = 512, .tokens = 1100},                // several rounds of rows in a tile
-      {.block = 1, .top_k = 3, .q_begin = 2 * kIndexBlocks - 3, .tokens = 7},  // three windows of blocks
+      {.group = 4, .top_k = 2, .q_begin = 512, .tokens = 1100, .tile_steps = 3},  // several steps of a tile
+      {.block = 1, .top_k = 3, .q_begin = 2 * kIndexBlocks - 3, .tokens = 7},     // three windows of blocks
   };
   for (const IndexCase& c : cases) {
     CAPTURE(c.tokens);

@@ -63,9 +63,9 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("attention_cluster" + d).shared == cluster_shared(dim));
   }
   CHECK(table.at("moba_unite").shared == kUniteShared);
-  CHECK(table.at("moba_count").shared == kCountShared);
+  CHECK(table.at("moba_count").shared == count_shared());
   CHECK(table.at("moba_offsets").shared == kOffsetsShared);
-  CHECK(table.at("moba_lists").shared == kListsShared);
+  CHECK(table.at("moba_lists").shared == lists_shared());
   CHECK(table.at("product_64").shared == product_shared(64));
   CHECK(table.at("product_16").shared == product_shared(16));
   CHECK(table.at("expert_product_64").shared == product_shared(64));
