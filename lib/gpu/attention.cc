@@ -11,6 +11,7 @@
 #include "base/extent.h"
 #include "gpu/arena.h"
 #include "gpu/kernels/decode.h"
+#include "gpu/kernels/gate.h"
 #include "gpu/routed.h"
 
 namespace mc::gpu {
@@ -127,7 +128,7 @@ int32_t splits_of(const SequenceRows& sequence) {
 
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
                                  bool has_moba, size_t device_bytes) {
-  constexpr size_t kParts = 9;  // of an AttentionBatch, each aligned
+  constexpr size_t kParts = 10;  // of an AttentionBatch, each aligned
   const size_t most = std::max<size_t>(sequences, kDecodeRowsMax), heads = static_cast<size_t>(q_heads);
   AttentionMemory out{.fixed = most * sizeof(Sequence) + kParts * Arena::kAlignment +
                                kSplitsMax * most * heads * (layout.head_dim + 2) * sizeof(float),
@@ -135,7 +136,8 @@ AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, si
   if (!has_moba) return out;
   out.fixed += std::max(rows, sequences) * heads * kChosenMax * sizeof(int32_t) +
                routed_bytes_most(layout, q_heads, rows, most, routed_bytes_of(device_bytes));
-  out.page += size_t{2} * layout.kv_heads * layout.head_dim * 5 / 4 + routed_page_bytes(layout);  // bf16 centroids
+  const size_t of_block = 2 * layout.head_dim + kScoreRows * sizeof(float);  // the centroid, and scores of decode rows
+  out.page += layout.kv_heads * of_block * 5 / 4 + routed_page_bytes(layout);
   return out;
 }
 
@@ -249,9 +251,16 @@ bool AttentionBatch::suits_cluster(const Group& group) const {
          ctas <= static_cast<size_t>(device_->facts().processors);
 }
 
+/// Whether decode rows have the gate by scores: CTAs share the blocks where a tile of rows would have one warp.
+bool AttentionBatch::takes_scores(const Group& group) const {
+  return group.kernel == AttentionKernel::decode && group.first == gated_ &&
+         static_cast<uint32_t>(group.longest) * heads_of_group() <= kScoreRows;
+}
+
 /// Splits, centroids and a selection have memory on the device unless clusters keep them.
 void AttentionBatch::count_workspace() {
-  splits_ = 1, split_tokens_ = 0, gated_ = 0, blocks_ = 0, has_gate_ = false;
+  splits_ = 1, split_tokens_ = 0, gated_ = 0, blocks_ = 0, scored_ = 0;
+  has_gate_ = has_centroids_ = false;
   for (const Group& group : groups_) {
     if (group.kernel == AttentionKernel::cluster) {
       MC_ASSERT_EQ(group.first, gated_);
@@ -259,11 +268,16 @@ void AttentionBatch::count_workspace() {
       continue;
     }
     splits_ = std::max(splits_, group.splits);
+    const bool by_scores = takes_scores(group);
+    if (by_scores) scored_ = group.count;
     for (size_t i = group.first; i < group.first + group.count; ++i) {
       const Placed& s = sequences_[i];
       if (s.rows.splits > 1) split_tokens_ = std::max(split_tokens_, s.first + s.rows.tokens);
       blocks_ = std::max(blocks_, blocks_of(s.rows));
-      has_gate_ = has_gate_ || (chosen_ > 0 && s.rows.mode.kind == attn::ModeKind::moba);
+      const bool chooses = chosen_ > 0 && s.rows.mode.kind == attn::ModeKind::moba;
+      const bool of_pages = s.rows.mode.block == static_cast<int32_t>(shape_.layout.block_tokens);
+      has_gate_ = has_gate_ || chooses;
+      has_centroids_ = has_centroids_ || (chooses && !(by_scores && of_pages));
     }
   }
 }
@@ -290,12 +304,13 @@ void AttentionBatch::round_up_sizes() {
 }
 
 AttentionBatch::Parts AttentionBatch::place() const {
-  size_t pages = 0, blocks = 0;
+  size_t pages = 0, blocks = 0, scored = 0;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     pages += sequences_[i].rows.pages.size();
     if (i >= gated_) blocks += static_cast<size_t>(blocks_of(sequences_[i].rows));
+    if (i < gated_ + scored_) scored = blocks;
   }
-  if (shape_.is_rounded) pages = round_count(pages), blocks = round_count(blocks);
+  if (shape_.is_rounded) pages = round_count(pages), blocks = round_count(blocks), scored = round_count(scored);
   const size_t dim = shape_.layout.head_dim;
   const size_t states = splits_ > 1 ? static_cast<size_t>(splits_) * rows_of(split_tokens_) : 0;
   Parts out;
@@ -305,6 +320,7 @@ AttentionBatch::Parts AttentionBatch::place() const {
   out.sequences = take((sequences_.size() + routed_->pieces().size()) * sizeof(Sequence));
   out.routing = take(routed_->pieces().size() * sizeof(Routing));
   out.centroids = take(shape_.layout.kv_heads * blocks * dim * 2);
+  out.scores = take(has_gate_ ? shape_.layout.kv_heads * scored * kScoreRows * sizeof(float) : 0);
   out.selection = take(has_gate_ ? rows_of(total_) * static_cast<size_t>(chosen_) * sizeof(int32_t) : 0);
   out.split_o = take(states * dim * sizeof(float));
   out.split_m = take(states * sizeof(float));
@@ -377,21 +393,44 @@ Result<void> AttentionBatch::copy_tables() {
 Result<void> AttentionBatch::run_gate(const AttentionArgs& args) {
   const ExtentLayout& layout = shape_.layout;
   const auto sequences = static_cast<uint32_t>(sequences_.size() - gated_);
-  if (blocks_ > 0) {
+  if (has_centroids_ && blocks_ > 0) {
     const CentroidArgs centroids{
         .pool = args.pool, .sequences = args.sequences + gated_, .head_dim = static_cast<int32_t>(layout.head_dim)};
-    MC_CHECK(device_->launch("moba_centroids", {.grid = {static_cast<uint32_t>(blocks_), layout.kv_heads, sequences}},
-                             bytes_of(centroids)));
+    const auto groups = static_cast<uint32_t>((blocks_ + kCentroidBlocks - 1) / kCentroidBlocks);
+    MC_CHECK(device_->launch("moba_centroids", {.grid = {groups, layout.kv_heads, sequences}}, bytes_of(centroids)));
   }
-  const GateArgs gate{.pool = args.pool,
-                      .sequences = args.sequences + gated_,
-                      .q_heads = shape_.q_heads,
-                      .chosen = args.chosen,
-                      .q = args.q,
-                      .selection = const_cast<int32_t*>(args.selection)};
-  const uint32_t row_tiles = (static_cast<uint32_t>(longest_) * heads_of_group() + 63) / 64;
-  return device_->launch(kernel_name("moba_gate", layout), {.grid = {row_tiles, layout.kv_heads, sequences}},
-                         bytes_of(gate));
+  GateArgs gate{.pool = args.pool,
+                .sequences = args.sequences + gated_,
+                .q_heads = shape_.q_heads,
+                .chosen = args.chosen,
+                .q = args.q,
+                .selection = const_cast<int32_t*>(args.selection)};
+  if (scored_ > 0) MC_CHECK(run_decode_gate(gate));
+  gate.sequences += scored_;
+  const auto others = sequences - static_cast<uint32_t>(scored_);
+  if (others == 0) return {};
+  const uint32_t row_tiles = (static_cast<uint32_t>(longest_) * heads_of_group() + kGateRows - 1) / kGateRows;
+  const LaunchShape tiles{.grid = {row_tiles, layout.kv_heads, others}, .dynamic_shared = gate_shared(layout.head_dim)};
+  return device_->launch(kernel_name("moba_gate", layout), tiles, bytes_of(gate));
+}
+
+/// The scores of decode rows, and the choice by them.
+Result<void> AttentionBatch::run_decode_gate(const GateArgs& gate) {
+  const ExtentLayout& layout = shape_.layout;
+  const auto sequences = static_cast<uint32_t>(scored_);
+  const ScoreArgs args{.gate = gate,
+                       .centroids = device_pointer<const uint16_t>(memory_.address() + at_.centroids),
+                       .scores = device_pointer<float>(memory_.address() + at_.scores)};
+  const auto tiles = static_cast<uint32_t>((blocks_ + kScoreBlocks - 1) / kScoreBlocks);
+  const LaunchShape scores{.grid = {tiles, layout.kv_heads, sequences},
+                           .dynamic_shared = scores_shared(layout.head_dim)};
+  if (tiles > 0) MC_CHECK(device_->launch(kernel_name("moba_scores", layout), scores, bytes_of(args)));
+  const auto longest =
+      std::ranges::max_element(groups_, {}, [&](const Group& g) { return takes_scores(g) ? g.longest : 0; })->longest;
+  const LaunchShape rows{.grid = {static_cast<uint32_t>(longest) * heads_of_group(), layout.kv_heads, sequences},
+                         .threads = kChooseThreads,
+                         .dynamic_shared = kChooseShared};
+  return device_->launch(kernel_name("moba_choose", layout), rows, bytes_of(args));
 }
 
 /// Keys or values of all pages: {head_dim, tokens of a page, kv_heads, pages}; a box is 64 columns of 64 tokens.

@@ -119,8 +119,8 @@ class AttentionBatch {
  private:
   /// The batch's memory on the device, in bytes from its start.
   struct Parts {
-    size_t pages = 0, sequences = 0, routing = 0, centroids = 0, selection = 0, split_o = 0, split_m = 0, split_d = 0,
-           routed = 0, end = 0;
+    size_t pages = 0, sequences = 0, routing = 0, centroids = 0, scores = 0, selection = 0, split_o = 0, split_m = 0,
+           split_d = 0, routed = 0, end = 0;
   };
   /// A sequence, and its first token's index in q and out.
   struct Placed {
@@ -154,6 +154,8 @@ class AttentionBatch {
   size_t rows_of(int32_t tokens) const { return static_cast<size_t>(tokens) * static_cast<size_t>(shape_.q_heads); }
   Result<void> clear_selection(uint64_t selection);
   Result<void> run_gate(const AttentionArgs& args);
+  Result<void> run_decode_gate(const GateArgs& gate);
+  bool takes_scores(const Group& group) const;
   Result<void> run_kernel(const Group& group, const AttentionArgs& args);
   Result<void> run_cluster(const Group& group, const AttentionArgs& args);
   Result<void> run_group(const Group& group, AttentionArgs args);
@@ -177,10 +179,12 @@ class AttentionBatch {
   int32_t splits_ = 1, chosen_ = 0;  // the most of a sequence
   // Sequences from this one on need the gate's kernels, centroids and selection. A cluster has those of its own.
   size_t gated_ = 0;
-  bool has_gate_ = false;  // one of them is MoBA's
-  int64_t blocks_ = 0;     // complete MoBA blocks of the longest one
-  uint64_t pages_ = 0;     // of the pool, as far as the batch reads it
-  size_t wave_bytes_ = 0;  // of routed rows on this device; 0: not asked for yet
+  bool has_gate_ = false;       // one of them is MoBA's
+  bool has_centroids_ = false;  // and needs centroids other than the means of pages
+  size_t scored_ = 0;           // the first ones are decode rows, which have the gate by scores
+  int64_t blocks_ = 0;          // complete MoBA blocks of the longest one
+  uint64_t pages_ = 0;          // of the pool, as far as the batch reads it
+  size_t wave_bytes_ = 0;       // of routed rows on this device; 0: not asked for yet
 };
 
 }  // namespace mc::gpu

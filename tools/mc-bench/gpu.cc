@@ -453,6 +453,9 @@ struct GpuSweep {
 constexpr GpuSweep kSweeps[] = {
     {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
     {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::prefill, "moba_gate_d64", {.attention = "moba:block=64,top_k=3", .tokens = 4400}},
+    {gpu::AttentionKernel::decode, "moba_scores_d64", {.attention = "moba:block=64,top_k=2"}},
+    {gpu::AttentionKernel::decode, "moba_choose_d64", {.attention = "moba:block=64,top_k=3"}},
     {gpu::AttentionKernel::prefill, "attention_prefill_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
     {gpu::AttentionKernel::decode, "attention_decode_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
     {gpu::AttentionKernel::cluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},

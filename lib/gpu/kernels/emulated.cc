@@ -6,6 +6,7 @@
 #include "gpu/kernels/decode.h"
 #include "gpu/kernels/draw.h"
 #include "gpu/kernels/experts.h"
+#include "gpu/kernels/gate.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
 #include "gpu/kernels/quantise.h"
@@ -46,6 +47,10 @@ void attention_cluster_d128(const AttentionArgs& args, int32_t keeps_selection);
 void moba_centroids(const CentroidArgs& args);
 void moba_gate_d64(const GateArgs& args);
 void moba_gate_d128(const GateArgs& args);
+void moba_scores_d64(const ScoreArgs& args);
+void moba_scores_d128(const ScoreArgs& args);
+void moba_choose_d64(const ScoreArgs& args);
+void moba_choose_d128(const ScoreArgs& args);
 void embed_rows(const EmbedArgs& args);
 void rms_norm(const NormArgs& args);
 void add_to_rows(const AddArgs& args);
@@ -91,9 +96,9 @@ void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const Tenso
 
 namespace {
 
-/// A kernel that reads words whose places its input decides: up to all lanes of a warp meet in one bank.
-emu::Kernel scattered(emu::Kernel kernel) {
-  kernel.conflicts_max = 31;
+/// A kernel that reads words whose places its input decides: so many lanes of a warp meet in one bank.
+emu::Kernel scattered(emu::Kernel kernel, uint32_t lanes) {
+  kernel.conflicts_max = lanes - 1;
   return kernel;
 }
 
@@ -113,7 +118,7 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("moba_unite", kThreads, moba_unite),
       emu::make_kernel("moba_count", kIndexThreads, moba_count),
       emu::make_kernel("moba_offsets", kOffsetsThreads, moba_offsets),
-      scattered(emu::make_kernel("moba_lists", kIndexThreads, moba_lists)),
+      scattered(emu::make_kernel("moba_lists", kIndexThreads, moba_lists), 32),
       emu::make_kernel("moba_routed_d64", kThreads, moba_routed_d64),
       emu::make_kernel("moba_routed_d128", kThreads, moba_routed_d128),
       emu::make_kernel("moba_merge_d64", kThreads, moba_merge_d64),
@@ -129,8 +134,12 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("attention_cluster_d64", kThreads, attention_cluster_d64, kClusterCtas),
       emu::make_kernel("attention_cluster_d128", kThreads, attention_cluster_d128, kClusterCtas),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
-      emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
-      emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),
+      scattered(emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64), 4),
+      scattered(emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128), 4),
+      emu::make_kernel("moba_scores_d64", kThreads, moba_scores_d64),
+      emu::make_kernel("moba_scores_d128", kThreads, moba_scores_d128),
+      emu::make_kernel("moba_choose_d64", kChooseThreads, moba_choose_d64),
+      emu::make_kernel("moba_choose_d128", kChooseThreads, moba_choose_d128),
       emu::make_kernel("embed_rows", kThreads, embed_rows),
       emu::make_kernel("rms_norm", kThreads, rms_norm),
       emu::make_kernel("add_to_rows", kThreads, add_to_rows),

@@ -8,6 +8,7 @@
 #include "gpu/kernels/decode.h"
 #include "gpu/kernels/draw.h"
 #include "gpu/kernels/experts.h"
+#include "gpu/kernels/gate.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/kernels/layer.h"
 #include "test.h"
@@ -60,6 +61,9 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
       CHECK(table.at(kernel + d).shared == hopper_shared(dim));
     CHECK(table.at("moba_stationary" + d).shared == stationary_shared(dim));
     CHECK(table.at("moba_transposed" + d).shared == transposed_shared(dim));
+    CHECK(table.at("moba_gate" + d).shared == gate_shared(dim));
+    CHECK(table.at("moba_scores" + d).shared == scores_shared(dim));
+    CHECK(table.at("moba_choose" + d).shared == kChooseShared);
     CHECK(table.at("attention_cluster" + d).shared == cluster_shared(dim));
   }
   CHECK(table.at("moba_unite").shared == kUniteShared);

@@ -105,14 +105,14 @@ class WorkBench {
   DeviceBuffer pool_, q_, out_, selection_;
 };
 
-/// Products of the gate: a warp of 16 rows scores 8 blocks at a time.
+/// Products of the gate: a warp of 32 rows scores 16 blocks at a time, and all of them twice.
 int64_t work_of_gate(const WorkCase& c) {
   int64_t out = 0;
-  for (int32_t first = 0; first < c.rows(); first += 16) {
-    const int64_t last = c.q_begin() + std::min(first + 15, c.rows() - 1) / kWorkGroup;
+  for (int32_t first = 0; first < c.rows(); first += 32) {
+    const int64_t last = c.q_begin() + std::min(first + 31, c.rows() - 1) / kWorkGroup;
     const bool chooses = last >= attn::moba_dense_below(c.mode.block, c.mode.top_k);
     const int64_t candidates = chooses ? last / c.mode.block : 0;
-    out += (candidates + 7) / 8 * 8 * 16 * 64;
+    out += 2 * ((candidates + 15) / 16 * 16 * 32 * 64);
   }
   return out;
 }
