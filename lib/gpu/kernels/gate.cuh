@@ -15,24 +15,26 @@ struct Choice {
   int32_t block;
 };
 
-/// The best blocks of one row among those that a thread has seen, best first.
-struct Best {
-  float score[kChosenMax];
-  int32_t block[kChosenMax];
+/// The best `kLength` blocks of one row among those that a thread has seen, best first.
+template <int kLength>
+struct BestOf {
+  float score[kLength];
+  int32_t block[kLength];
 
   MC_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < kChosenMax; ++i) {
+    for (int i = 0; i < kLength; ++i) {
       score[i] = kMinusInf;
       block[i] = kNone;
     }
   }
   MC_DEVICE void offer(float s, int32_t b) {
+    if (s < score[kLength - 1]) return;  // most scores: one comparison
     if (!(s == s)) s = kMinusInf;
-    if (!mc::attn::chosen_before(s, b, score[kChosenMax - 1], block[kChosenMax - 1])) return;
 #pragma unroll
-    for (int i = 0; i < kChosenMax; ++i) {
-      if (!mc::attn::chosen_before(s, b, score[i], block[i])) continue;
+    for (int i = 0; i < kLength; ++i) {
+      // chosen_before() of numbers: the list has no NaN.
+      if (!(s > score[i] || (s == score[i] && b > block[i]))) continue;
       const float old_score = score[i];
       const int32_t old_block = block[i];
       score[i] = s;
@@ -58,21 +60,22 @@ struct Best {
  private:
   MC_DEVICE void drop_first() {
 #pragma unroll
-    for (int i = 0; i + 1 < kChosenMax; ++i) {
+    for (int i = 0; i + 1 < kLength; ++i) {
       score[i] = score[i + 1];
       block[i] = block[i + 1];
     }
-    score[kChosenMax - 1] = kMinusInf;
-    block[kChosenMax - 1] = kNone;
+    score[kLength - 1] = kMinusInf;
+    block[kLength - 1] = kNone;
   }
 };
+using Best = BestOf<kChosenMax>;
 
 /// Offers the blocks first .. first + 7, first + stride .. of one KV head to the rows g and g + 8 (g = lane / 4) of a
 /// warp, up to each row's candidates. `centroids(b, block)` fills in the thread's part of a centroid, the B fragment of
 /// each product.
-template <int kDim, class Centroids>
-MC_DEVICE void offer_blocks(Best (&best)[2], const uint32_t (&q)[kDim / 16][4], const int64_t (&candidates)[2],
-                            int64_t first, int64_t stride, const Centroids& centroids) {
+template <int kDim, int kLength, class Centroids>
+MC_DEVICE void offer_blocks(BestOf<kLength> (&best)[2], const uint32_t (&q)[kDim / 16][4],
+                            const int64_t (&candidates)[2], int64_t first, int64_t stride, const Centroids& centroids) {
   const int lane = ptx::tid_x() % 32;
   int64_t most = max(candidates[0], candidates[1]);
 #pragma unroll
