@@ -531,16 +531,12 @@ MC_DEVICE Choice best_of_warp(Choice best) {
   return best;
 }
 
-/// Finds the best block of a row, then the next one, and so on, and writes them in ascending order.
-template <int kDim>
-MC_DEVICE void choose_row(const ScoreArgs& args) {
-  constexpr int kEach = kUnionBlocksMax / kChooseThreads, kWarps = kChooseThreads / 32;
-  const HeadRows rows = head_rows(args.gate);
-  const auto number = static_cast<int32_t>(ptx::ctaid_x());
-  const int thread = static_cast<int>(ptx::tid_x()), lane = thread % 32, count = rows.sequence.mode.top_k - 1;
-  if (number >= rows.count() || count <= 0) return;
-  const int32_t candidates = rows.candidates(number);
-  const float* scores = scores_of(args, rows, kDim, number);
+/// Finds the best block of a row, then the next one, and so on, and writes them in ascending order. A thread has the
+/// scores of up to kEach blocks.
+template <int kEach>
+MC_DEVICE void choose_in_order(const float* scores, int32_t candidates, int count, int32_t* out) {
+  constexpr int kWarps = kChooseThreads / 32;
+  const int thread = static_cast<int>(ptx::tid_x()), lane = thread % 32;
   float score[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -584,7 +580,23 @@ MC_DEVICE void choose_row(const ScoreArgs& args) {
     const auto other = static_cast<int32_t>(ptx::load_shared_u32(list + turn * 4));
     if (mine != kNone && other != kNone && other < mine) ++at;
   }
-  ptx::store(args.gate.selection + rows.index(number) * args.gate.chosen + at, mine);
+  ptx::store(out + at, mine);
+}
+
+template <int kDim>
+MC_DEVICE void choose_row(const ScoreArgs& args) {
+  constexpr int kFew = 4;
+  const HeadRows rows = head_rows(args.gate);
+  const auto number = static_cast<int32_t>(ptx::ctaid_x());
+  const int count = rows.sequence.mode.top_k - 1;
+  if (number >= rows.count() || count <= 0) return;
+  const int32_t candidates = rows.candidates(number);
+  const float* scores = scores_of(args, rows, kDim, number);
+  int32_t* out = args.gate.selection + rows.index(number) * args.gate.chosen;
+  if (candidates <= kFew * kChooseThreads)
+    choose_in_order<kFew>(scores, candidates, count, out);
+  else
+    choose_in_order<kUnionBlocksMax / kChooseThreads>(scores, candidates, count, out);
 }
 
 }  // namespace

@@ -1,0 +1,105 @@
+// The gates of MoBA rows on the emulated device, over more blocks than `mc-bench gpu` has.
+#include <cmath>
+#include <vector>
+
+#include "attn/attn.h"
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "gpu/attention.h"
+#include "gpu/emulated.h"
+#include "test.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr ExtentLayout kGateLayout{
+    .layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
+constexpr int32_t kGateHeads = 6, kGateChosen = 7;
+constexpr int32_t kGateBlocks = 1100;  // a thread of moba_choose has more than four of them
+constexpr size_t kGateWords = size_t{kGateHeads} * kGateChosen;
+
+/// A row of a sequence whose pages repeat after `pages`, so that blocks tie.
+struct GateBench {
+  std::shared_ptr<EmulatedDriver> driver = std::make_shared<EmulatedDriver>();
+  std::unique_ptr<Device> device = *Device::open(driver, 0);
+  std::vector<std::byte> host;
+  std::vector<bf16_t> query;
+  DeviceBuffer pool, q, out, selection;
+  SequenceRows rows{.q_begin = kGateBlocks * 64 + 5,
+                    .kv_len = kGateBlocks * 64 + 6,
+                    .tokens = 1,
+                    .mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = kGateChosen + 1}};
+
+  GateBench(int32_t pages, Rng& rng, bool has_nan) {
+    Parallel parallel(1);
+    host.resize(static_cast<size_t>(pages) * kGateLayout.page_bytes());
+    std::vector<std::byte*> at;
+    for (int32_t i = 0; i < pages; ++i) at.push_back(&host[static_cast<size_t>(i) * kGateLayout.page_bytes()]);
+    std::vector<float> k(static_cast<size_t>(pages) * 64 * 2 * 64), v(k.size(), 1.0F);
+    for (float& x : k) x = static_cast<float>(rng.normal());
+    attn::append({.layout = kGateLayout, .target = {at.data(), 0}, .tokens = pages * 64, .k = k.data(), .v = v.data()},
+                 &parallel);
+    for (int32_t i = 0; i <= kGateBlocks; ++i)
+      rows.pages.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(pages))));
+    for (int32_t i = 0; i < kGateHeads * 64; ++i) query.push_back(f32_to_bf16(static_cast<float>(rng.normal())));
+    if (has_nan) query[70] = f32_to_bf16(std::nanf(""));  // of the second head
+    pool = *DeviceBuffer::make(*device, host.size(), "pool");
+    q = *DeviceBuffer::make(*device, query.size() * 2, "query");
+    out = *DeviceBuffer::make(*device, query.size() * 2, "output");
+    selection = *DeviceBuffer::make(*device, kGateWords * 4, "selection");
+    REQUIRE_OK(device->write(pool.address(), host));
+    REQUIRE_OK(device->write(q.address(), std::as_bytes(std::span(query))));
+  }
+
+  std::vector<int32_t> choose(AttentionKernel kernel) {
+    std::vector<int32_t> chosen(kGateWords, -77);
+    REQUIRE_OK(device->write(selection.address(), std::as_bytes(std::span(chosen))));
+    AttentionBatch batch(*device);
+    REQUIRE_OK(batch.begin(
+        {.layout = kGateLayout, .page_bytes = kGateLayout.page_bytes(), .q_heads = kGateHeads, .kernel = kernel},
+        {rows}));
+    REQUIRE_OK(batch.attend(
+        {.pool = pool.address(), .q = q.address(), .out = out.address(), .selection = selection.address()}));
+    REQUIRE_OK(device->read(selection.address(), std::as_writable_bytes(std::span(chosen))));
+    return chosen;
+  }
+
+  std::vector<int32_t> reference() const {
+    Parallel parallel(1);
+    auto made = attn::Attention::open(parallel, "ref");
+    REQUIRE_OK(made);
+    std::vector<const std::byte*> pages;
+    for (const int32_t page : rows.pages) pages.push_back(&host[static_cast<size_t>(page) * kGateLayout.page_bytes()]);
+    std::vector<float> floats, result(query.size());
+    for (const bf16_t x : query) floats.push_back(bf16_to_f32(x));
+    std::vector<int32_t> chosen(kGateWords, -1);
+    REQUIRE_OK(made->prefill({.layout = kGateLayout,
+                              .mode = rows.mode,
+                              .q_heads = kGateHeads,
+                              .rows = 1,
+                              .q_begin = rows.q_begin,
+                              .q = floats.data(),
+                              .kv = {pages.data(), rows.kv_len},
+                              .out = result.data(),
+                              .selection_out = chosen.data()}));
+    return chosen;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gpu/gate: the gates choose as the reference among 1,100 blocks, also when blocks tie or scores are NaN") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  for (const bool has_nan : {false, true})
+    for (const int32_t pages : {200, 40, 1}) {
+      CAPTURE(pages);
+      CAPTURE(has_nan);
+      GateBench bench(pages, rng, has_nan);
+      const std::vector<int32_t> right = bench.reference();
+      for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster, AttentionKernel::prefill})
+        CHECK(bench.choose(kernel) == right);
+    }
+}
+
+}  // namespace mc::gpu
