@@ -113,13 +113,18 @@ MC_DEVICE HeadRows head_rows(const GateArgs& args) {
 template <int kDim, int kRows>
 MC_DEVICE void copy_queries(const GateArgs& args, const HeadRows& rows, int32_t first, uint32_t tile) {
   constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;
-  const int thread = static_cast<int>(ptx::tid_x()), chunk = thread % kChunks;
+  const int thread = static_cast<int>(ptx::tid_x()), chunk = thread % kChunks, row0 = thread / kChunks;
+  // Two divisions for all rows of the thread, which lie kStep apart.
+  int32_t token = (first + row0) / rows.group, head = (first + row0) % rows.group;
 #pragma unroll
-  for (int row = thread / kChunks; row < kRows; row += kStep) {
-    const int32_t number = first + row;
-    const bool is_row = number < rows.count();
-    const uint16_t* from = args.q + (is_row ? rows.index(number) * kDim + chunk * 8 : 0);
-    ptx::cp_async_16(tile + chunk_at<kDim>(row, chunk), from, is_row ? 16 : 0);
+  for (int i = 0; i < kRows / kStep; ++i) {
+    const bool is_row = token < rows.sequence.tokens;
+    const int64_t index =
+        (int64_t{rows.sequence.first_token} + token) * rows.q_heads + rows.kv_head * rows.group + head;
+    const uint16_t* from = args.q + (is_row ? index * kDim + chunk * 8 : 0);
+    ptx::cp_async_16(tile + chunk_at<kDim>(row0 + i * kStep, chunk), from, is_row ? 16 : 0);
+    head += kStep;
+    while (head >= rows.group) head -= rows.group, ++token;
   }
 }
 
