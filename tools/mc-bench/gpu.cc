@@ -591,10 +591,6 @@ Result<int> measure_speed(const cli::Args& args) {
   return 0;
 }
 
-}  // namespace
-
-namespace {
-
 /// The device of --device; null: the emulator.
 Result<std::unique_ptr<gpu::Device>> open_gpu(const cli::Args& args) {
   MC_TRY(choice, gpu::parse_device(args.text(kGpuDevice)));
