@@ -17,7 +17,7 @@
 namespace mc::gpu {
 namespace {
 
-static_assert(kClusterSplitsMax == kSplitsMax);
+static_assert(kClusterSplitsMax == kSplitsMax && kCombineSplitsMax == kSplitsMax);
 static_assert(kClusterRows == kDecodeRowsMax);
 constexpr int64_t kKeysOfSplit = 512;
 
@@ -608,7 +608,8 @@ Result<void> AttentionBatch::run_group(const Group& group, AttentionArgs args) {
   } combine{args, static_cast<int32_t>(shape_.layout.head_dim)};
   return device_->launch(
       "attention_combine",
-      {.grid = {static_cast<uint32_t>(group.longest * shape_.q_heads), static_cast<uint32_t>(group.count), 1}},
+      {.grid = {static_cast<uint32_t>(group.longest * shape_.q_heads), static_cast<uint32_t>(group.count), 1},
+       .dynamic_shared = kCombineShared},
       bytes_of(combine).first(sizeof(AttentionArgs) + 4));
 }
 

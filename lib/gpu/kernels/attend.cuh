@@ -470,22 +470,24 @@ MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, int ch
   }
 }
 
-/// Two elements of a row's output as its splits are merged one after another.
-struct Merged {
-  float m = kMinusInf, d = 0, low = 0, high = 0;
+/// The weight of a split of a row: `top` is the largest maximum of its splits.
+MC_DEVICE float split_weight(float m, float top) {
+  return ptx::exp2_approx(m - (top == kMinusInf ? 0 : top));
+}
 
-  MC_DEVICE void add(float their_m, float their_d, float their_low, float their_high) {
-    const float top = ptx::max_f32(m, their_m), base = top == kMinusInf ? 0 : top;
-    const float keep = ptx::exp2_approx(m - base), share = ptx::exp2_approx(their_m - base);
-    m = top;
-    d = d * keep + their_d * share;
-    low = low * keep + their_low * share;
-    high = high * keep + their_high * share;
+/// Elements of a row's output: the weighted sums of its splits, in their order. No product is fused with a sum, so a
+/// row has equal bits in every kernel that merges.
+template <int kColumns>
+struct Merged {
+  float d = 0, o[kColumns] = {};
+
+  /// `their_d` is weighed already.
+  MC_DEVICE void add(float weight, float their_d, const float (&their_o)[kColumns]) {
+    d = ptx::add_rn(d, their_d);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) o[i] = ptx::add_rn(o[i], ptx::mul_rn(their_o[i], weight));
   }
-  MC_DEVICE void store(uint16_t* out) const {
-    const float inverse = d > 0 ? 1 / d : 0;
-    ptx::store(reinterpret_cast<uint32_t*>(out), ptx::pack_bf16(low * inverse, high * inverse));
-  }
+  MC_DEVICE float inverse() const { return d > 0 ? 1 / d : 0; }
 };
 
 /// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.

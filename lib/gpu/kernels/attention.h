@@ -31,6 +31,10 @@ constexpr int kOffsetsThreads = 1024;
 constexpr int kItemRows = 128;   // rows of one list that a CTA attends for at most, unless its shape has others
 constexpr int kUnionRows = 128;  // rows of a tile that may attend to the union of their blocks
 
+/// Splits that attention_combine merges at most, and its dynamic shared memory: two numbers for each.
+constexpr int kCombineSplitsMax = 64;
+constexpr uint32_t kCombineShared = kCombineSplitsMax * 8;
+
 /// Dynamic shared memory of the kernels of the index: a count for each block; two sums for each warp, of two turns; for
 /// each block the next place of its list and a bit for each of kIndexThreads rows. `blocks`: of a sequence at most.
 constexpr uint32_t kOffsetsShared = 2 * kOffsetsThreads / 32 * 8;

@@ -320,16 +320,25 @@ MC_DEVICE void merge_columns(const AttentionArgs& args, const Task& task, int32_
   using Layout = ClusterLayout<kDim>;
   const int row = ptx::tid_x() % kRows, pair = ptx::tid_x() / kRows;
   if (row >= task.rows || pair >= Layout::kSlice / 2) return;
-  Merged merged;
-  uint32_t state = base + Layout::kStates;
-  for (int32_t split = 0; split < splits; ++split, state += Layout::kState) {
-    const uint32_t behind = state + (Layout::kSlice * kRows + row) * 4;
-    merged.add(ptx::load_shared_f32(behind), ptx::load_shared_f32(behind + kRows * 4),
-               ptx::load_shared_f32(state + Layout::element(pair, 0, row)),
-               ptx::load_shared_f32(state + Layout::element(pair, 1, row)));
+  float top = kMinusInf;
+  const uint32_t maxima = base + Layout::kStates + (Layout::kSlice * kRows + row) * 4;
+#pragma unroll 8
+  for (int32_t split = 0; split < splits; ++split)
+    top = ptx::max_f32(top, ptx::load_shared_f32(maxima + split * Layout::kState));
+  Merged<2> merged;
+#pragma unroll 4
+  for (int32_t split = 0; split < splits; ++split) {
+    const uint32_t state = base + Layout::kStates + split * Layout::kState;
+    const float weight = split_weight(ptx::load_shared_f32(maxima + split * Layout::kState), top);
+    const float d = ptx::load_shared_f32(maxima + split * Layout::kState + kRows * 4);
+    merged.add(weight, ptx::mul_rn(d, weight),
+               {ptx::load_shared_f32(state + Layout::element(pair, 0, row)),
+                ptx::load_shared_f32(state + Layout::element(pair, 1, row))});
   }
   const int64_t index = row_of(args, task.sequence, task.kv_head, task.first_row + row).index;
-  merged.store(args.out + index * kDim + ptx::cluster_rank() * Layout::kSlice + 2 * pair);
+  uint16_t* out = args.out + index * kDim + ptx::cluster_rank() * Layout::kSlice + 2 * pair;
+  const float inverse = merged.inverse();
+  ptx::store(reinterpret_cast<uint32_t*>(out), ptx::pack_bf16(merged.o[0] * inverse, merged.o[1] * inverse));
 }
 
 // ---- attention ----

@@ -66,6 +66,7 @@ TEST_CASE("gpu/resources: the shared memory of the table is that of the launches
     CHECK(table.at("moba_choose" + d).shared == kChooseShared);
     CHECK(table.at("attention_cluster" + d).shared == cluster_shared(dim));
   }
+  CHECK(table.at("attention_combine").shared == kCombineShared);
   CHECK(table.at("moba_unite").shared == kUniteShared);
   CHECK(table.at("moba_count").shared == count_shared());
   CHECK(table.at("moba_offsets").shared == kOffsetsShared);
