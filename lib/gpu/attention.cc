@@ -21,6 +21,11 @@ static_assert(kClusterSplitsMax == kSplitsMax && kCombineSplitsMax == kSplitsMax
 static_assert(kClusterRows == kDecodeRowsMax);
 constexpr int64_t kKeysOfSplit = 512;
 
+// A chip runs about 400 CTAs of the decode kernel at the same time (132 multiprocessors, three on each). The splits of
+// a long sequence fill that in whole waves for 8, 16 and 32 KV heads: a few CTAs more run alone in a wave of their own.
+constexpr int64_t kSplitsOfWave = 48;
+constexpr uint32_t kHeadsOfManySplits = 6;  // up to which kSplitsMax splits of each fit into one wave
+
 Error limit(const std::string& text, Code code = Code::unsupported) {
   return {code, "attention on a GPU: " + text};
 }
@@ -120,10 +125,11 @@ Result<void> check_mode(const ExtentLayout& layout, const attn::Mode& mode, int6
   return {};
 }
 
-int32_t splits_of(const SequenceRows& sequence) {
+int32_t splits_of(const SequenceRows& sequence, uint32_t kv_heads) {
+  const int64_t most = kv_heads <= kHeadsOfManySplits ? kSplitsMax : kSplitsOfWave;
   const bool is_window = sequence.mode.kind == attn::ModeKind::window;
   const int64_t keys = is_window ? std::min<int64_t>(sequence.mode.window, sequence.kv_len) : sequence.kv_len;
-  return static_cast<int32_t>(std::clamp<int64_t>((keys + kKeysOfSplit - 1) / kKeysOfSplit, 1, kSplitsMax));
+  return static_cast<int32_t>(std::clamp<int64_t>((keys + kKeysOfSplit - 1) / kKeysOfSplit, 1, most));
 }
 
 AttentionMemory attention_memory(const ExtentLayout& layout, int32_t q_heads, size_t rows, size_t sequences,
@@ -206,7 +212,7 @@ void AttentionBatch::form_groups() {
     if (groups_.empty() || groups_.back().kernel != kernel) groups_.push_back({.kernel = kernel, .first = i});
     Group& group = groups_.back();
     const bool decodes = kernel == AttentionKernel::decode || kernel == AttentionKernel::cluster;
-    if (s.rows.splits == 0) s.rows.splits = decodes ? splits_of(s.rows) : 1;
+    if (s.rows.splits == 0) s.rows.splits = decodes ? splits_of(s.rows, shape_.layout.kv_heads) : 1;
     if (group.is_routed()) s.rows.splits = 1;  // the key blocks are what CTAs share
     ++group.count;
     group.longest = std::max(group.longest, s.rows.tokens);

@@ -51,9 +51,9 @@ enum class AttentionKernel : uint8_t {
 };
 
 constexpr int32_t kSplitsMax = 64;
-/// CTAs that share the keys of a decode row: one for each 512 keys. The number follows from the sequence alone, so a
-/// row's result has equal bits in every batch.
-int32_t splits_of(const SequenceRows& sequence);
+/// CTAs that share the keys of a decode row: one for each 512 keys, up to a wave of CTAs over all KV heads. The number
+/// follows from the sequence and the model alone, so a row's result has equal bits in every batch.
+int32_t splits_of(const SequenceRows& sequence, uint32_t kv_heads);
 
 /// The properties that all layers of a batch share.
 struct AttentionShape {

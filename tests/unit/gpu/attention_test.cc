@@ -86,11 +86,12 @@ SequenceRows row_at(int64_t kv_len) {
 }  // namespace
 
 TEST_CASE("gpu/attention: the splits of a decode row follow from its keys alone") {
-  CHECK(splits_of(row_at(1)) == 1);
-  CHECK(splits_of(row_at(512)) == 1);
-  CHECK(splits_of(row_at(513)) == 2);
-  CHECK(splits_of({.kv_len = 1'000'000}) == kSplitsMax);
-  CHECK(splits_of({.kv_len = 1'000'000, .mode = {.kind = attn::ModeKind::window, .window = 600}}) == 2);
+  CHECK(splits_of(row_at(1), 8) == 1);
+  CHECK(splits_of(row_at(512), 8) == 1);
+  CHECK(splits_of(row_at(513), 8) == 2);
+  CHECK(splits_of({.kv_len = 1'000'000}, 6) == kSplitsMax);
+  for (const uint32_t heads : {7u, 8u, 16u, 32u}) CHECK(splits_of({.kv_len = 1'000'000}, heads) == 48);
+  CHECK(splits_of({.kv_len = 1'000'000, .mode = {.kind = attn::ModeKind::window, .window = 600}}, 8) == 2);
 }
 
 TEST_CASE("gpu/attention: a decode row has equal bits alone and beside a longer sequence") {
