@@ -544,6 +544,7 @@ LaunchShape AttentionBatch::cluster_shape(const Group& group) const {
   const auto splits = static_cast<uint32_t>(group.splits);
   return {.grid = {(rows + kClusterRows - 1) / kClusterRows * kClusterCtas, layout.kv_heads,
                    static_cast<uint32_t>(group.count)},
+          .threads = kClusterThreads,
           .dynamic_shared = cluster_shared(layout.head_dim, shape_.is_rounded ? std::bit_ceil(splits) : splits)};
 }
 

@@ -25,8 +25,8 @@ constexpr std::string_view kPrefillEntry = "attention_prefill_d64", kDecodeEntry
                            kDecodeCodesEntry = "attention_decode_e4m3_d64";
 constexpr GpuRun kMoba{.attention = "moba:block=64,top_k=2"}, kMobaOfThree{.attention = "moba:block=64,top_k=3"};
 constexpr GpuRun kCodes{.dtype = Dtype::f8_e4m3};
-// More blocks than the first CTA scores: four warps, eight blocks each.
-constexpr GpuRun kClusterMoba{.attention = "moba:block=64,top_k=3", .tokens = 4200};
+// More blocks than the first CTA scores: eight warps, eight blocks each.
+constexpr GpuRun kClusterMoba{.attention = "moba:block=64,top_k=3", .tokens = 6000};
 
 constexpr GpuMutant kMutants[] = {
 #include "gpu_mutants.inc"

@@ -487,11 +487,16 @@ struct Merged {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) o[i] = ptx::add_rn(o[i], ptx::mul_rn(their_o[i], weight));
   }
-  MC_DEVICE float inverse() const { return d > 0 ? 1 / d : 0; }
+  MC_DEVICE float inverse() const {
+    return d > 0 ? 1 / d : 0;
+  }
 };
 
-/// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result.
-template <int kDim>
+constexpr int kAttendingBarrier = 1;
+
+/// Merges the states of the four warps of a decode CTA through shared memory; warp 0 keeps the result. kHasOthers: the
+/// CTA has other warps as well.
+template <int kDim, bool kHasOthers = false>
 MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
   const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
   constexpr int kFloats = kDim / 2 + 4;  // of one thread's accumulator
@@ -506,7 +511,10 @@ MC_DEVICE void merge_warps(Accumulator<kDim>& acc, uint32_t scratch) {
     }
   }
   static_assert(kFloats * kThreads * 4 <= 4 * kKeyTile * kDim * 2, "the stages hold the states");
-  ptx::barrier_all();
+  if constexpr (kHasOthers)
+    ptx::barrier_sync<kAttendingBarrier, kThreads>();
+  else
+    ptx::barrier_all();
   if (warp > 0) return;
   for (int other = 1; other < 4; ++other) {
     const uint32_t theirs = scratch + (other * 32 + lane) * 4;
@@ -547,11 +555,11 @@ MC_DEVICE void finish(const AttentionArgs& args, const Sequence& sequence, const
 }
 
 /// Copies the query tile into shared memory and from there into fragments; rows that do not exist are zero.
-template <int kDim, int kRows>
+template <int kDim, int kRows, int kCtaThreads = kThreads>
 MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
                             uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
   constexpr int kChunks = kDim / 8;
-  for (int i = ptx::tid_x(); i < kRows * kChunks; i += kThreads) {
+  for (int i = ptx::tid_x(); i < kRows * kChunks; i += kCtaThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     const int32_t index = row_of(args, sequence, kv_head, first_row + row).index;
     const uint16_t* from = args.q + (index < 0 ? 0 : int64_t{index} * kDim + chunk * 8);

@@ -33,7 +33,7 @@ MC_KERNEL(attention_decode_e4m3_d128, (kThreads))(MC_PARAM(AttentionArgs) args) 
 namespace {
 
 constexpr uint32_t kSums = kCombineSplitsMax * 4;  // behind the weights of a row's splits, in shared memory
-constexpr int kPartsAhead = 32;  // loads of a thread on their way at the same time
+constexpr int kPartsAhead = 32;                    // loads of a thread on their way at the same time
 
 /// Stores the weight of every split of a row in shared memory, and the splits' weighted sums. Warp 0 does it.
 MC_DEVICE void weigh_splits(const AttentionArgs& args, int splits, int64_t row, int64_t rows, uint32_t weights) {

@@ -4,7 +4,7 @@
 //   gate     each warp of the cluster scores some of the MoBA blocks and publishes its best of each row;
 //            every CTA reads the lists of all and has the choice                        cluster barrier
 //   attend   the CTAs take the splits of the sequence by turns; a split's state goes by columns to the CTAs that merge
-//            it, while the next split's tiles are on their way
+//            it, while the next split's tiles are on their way. Half of the warps wait for the end
 //   merge    each CTA merges its columns of all splits and writes them                 cluster barrier
 //
 // Splits, tiles, masks and sums are those of attend.cuh and attention_combine, in their order, and scores are those of
@@ -17,8 +17,9 @@
 namespace mc::gpu {
 namespace {
 
-constexpr int kWarps = kThreads / 32, kRows = kClusterRows;
-static_assert(kClusterCtas * kWarps == 32, "a lane reads the list of each warp of the cluster");
+constexpr int kGateWarps = kClusterThreads / 32, kRows = kClusterRows;
+constexpr int kLanesOfCta = 32 / kClusterCtas;  // that read the lists of a CTA's warps
+static_assert(kLanesOfCta * 2 == kGateWarps, "a lane reads the lists of two warps of the cluster");
 
 template <int kDim>
 struct ClusterLayout {
@@ -28,11 +29,11 @@ struct ClusterLayout {
   static constexpr uint32_t kStage0 = kRows * kDim * 2;
   static constexpr uint32_t kScratch = kStage0 + kClusterStages * 2 * kTile;
   static constexpr uint32_t kScores = kScratch + (kDim / 2 + 4) * kThreads * 4;  // [warp][place][row], with kLists
-  static constexpr uint32_t kLists = kScores + kWarps * kChosenMax * kRows * 4;
-  static constexpr uint32_t kChosen = kLists + kWarps * kChosenMax * kRows * 4;  // [row][place], ascending
-  static constexpr uint32_t kBits = kChosen + kRows * kClusterPlaces * 4;        // of the union
-  static constexpr uint32_t kBlocks = kBits + kUnionBlocksMax / 8;               // of the union, ascending
-  static constexpr uint32_t kMembers = kBlocks + kClusterBlocksMax * 4;          // the rows that chose each
+  static constexpr uint32_t kLists = kScores + kGateWarps * kChosenMax * kRows * 4;
+  static constexpr uint32_t kChosen = kLists + kGateWarps * kChosenMax * kRows * 4;  // [row][place], ascending
+  static constexpr uint32_t kBits = kChosen + kRows * kClusterPlaces * 4;            // of the union
+  static constexpr uint32_t kBlocks = kBits + kUnionBlocksMax / 8;                   // of the union, ascending
+  static constexpr uint32_t kMembers = kBlocks + kClusterBlocksMax * 4;              // the rows that chose each
   static constexpr uint32_t kStates = kMembers + kClusterBlocksMax * 4;
   static constexpr uint32_t kBytes = kStates + kClusterSplitsMax * kState;
   static_assert(kBytes == cluster_shared(kDim));
@@ -45,14 +46,15 @@ struct ClusterLayout {
 /// The cluster's rows of one sequence and KV head.
 struct Task {
   Sequence sequence;
-  int kv_head = 0, first_row = 0, rows = 0;
-  bool is_moba = false, chooses = false;  // chooses: some row, and so the last one
+  int kv_head = 0, first_row = 0, rows = 0, group = 1;  // group: query heads of the KV head
+  bool is_moba = false, chooses = false;                // chooses: some row, and so the last one
 };
 
 MC_DEVICE Task task_of(const AttentionArgs& args) {
   Task task;
   task.sequence = ptx::load(args.sequences + ptx::ctaid_z());
   const int group = args.q_heads / args.pool.kv_heads;
+  task.group = group;
   task.kv_head = ptx::ctaid_y();
   task.first_row = static_cast<int>(ptx::ctaid_x() / kClusterCtas) * kRows;
   task.rows = min(kRows, task.sequence.tokens * group - task.first_row);
@@ -65,43 +67,103 @@ MC_DEVICE Task task_of(const AttentionArgs& args) {
 
 // ---- gate ----
 
-/// A thread's part of the centroid of a complete block, from the sums that its pages carry: moba_centroids in
-/// gate_sm80.cu.
+/// The centroids of a warp's blocks, eight at a time, from the sums that their pages carry: moba_centroids in
+/// gate_sm80.cu. A unit is what one page of each of the eight blocks carries; some units are on their way to the warp's
+/// slots, which lie where the stages are later.
 template <int kDim>
-struct PageCentroids {
-  const KvPool& pool;
-  const Task& task;
-
-  struct alignas(8) Pair {
-    float low, high;
-  };
-  MC_DEVICE const unsigned char* record(int64_t page) const {
-    const int64_t number = ptx::load(task.sequence.pages + page);
-    return pool.base + number * pool.page_bytes + task.kv_head * pool.head_bytes;
+class CentroidRing {
+ public:
+  MC_DEVICE CentroidRing(const KvPool& pool, const Task& task, int64_t first, int64_t stride, uint32_t base)
+      : pool_(pool), task_(task), ahead_(first), stride_(stride), pages_(task.sequence.mode.block / pool.block_tokens) {
+    const int32_t group_last = static_cast<int32_t>((task.first_row + task.rows - 1) / task.group);
+    most_ = (task.sequence.q_begin + group_last) / task.sequence.mode.block;
+    slots_ = base + ClusterLayout<kDim>::kStage0 + ptx::tid_x() / 32 * (kSlots * kSlot);
+    load_number();
+    for (int slot = 0; slot + 1 < kSlots; ++slot) load_ahead(slot);
   }
-  MC_DEVICE void operator()(uint32_t (&b)[kDim / 16][2], int64_t block) const {
-    const int column = ptx::tid_x() % 4, pages = task.sequence.mode.block / pool.block_tokens;
-    if (pages == 1) {
-      const auto* mean = reinterpret_cast<const uint32_t*>(record(block) + pool.kmean_offset);
+
+  /// The thread's part of the next eight centroids.
+  MC_DEVICE void take(uint32_t (&b)[kDim / 16][2]) {
+    const int row = ptx::tid_x() % 32 / 4, quad = ptx::tid_x() % 4;
+    if (pages_ == 1) {
+      const uint32_t unit = turn();
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) b[i / 2][i % 2] = ptx::load(mean + i * 4 + column);
+      for (int i = 0; i < kDim / 8; ++i)
+        b[i / 2][i % 2] = ptx::load_shared_u32(unit + chunk_at<kDim>(row, i) + quad * 4);
       return;
     }
-    Pair sums[kDim / 8];
-    for (int page = 0; page < pages; ++page) {
-      const auto* one = reinterpret_cast<const Pair*>(record(block * pages + page) + pool.ksum_offset);
+    float low[kDim / 8], high[kDim / 8];
+    for (int page = 0; page < pages_; ++page) {
+      // Rows in pairs share banks: odd ones read the second element of a pair first.
+      const uint32_t unit = turn(), odd = row % 2;
 #pragma unroll
       for (int i = 0; i < kDim / 8; ++i) {
-        const Pair pair = ptx::load(one + i * 4 + column);
-        sums[i].low = page == 0 ? pair.low : ptx::add_rn(sums[i].low, pair.low);
-        sums[i].high = page == 0 ? pair.high : ptx::add_rn(sums[i].high, pair.high);
+        const uint32_t at = unit + chunk_at<2 * kDim>(row, 2 * i + quad / 2) + quad % 2 * 8;
+        const float one = ptx::load_shared_f32(at + odd * 4), other = ptx::load_shared_f32(at + 4 - odd * 4);
+        low[i] = page == 0 ? (odd ? other : one) : ptx::add_rn(low[i], odd ? other : one);
+        high[i] = page == 0 ? (odd ? one : other) : ptx::add_rn(high[i], odd ? one : other);
       }
     }
-    const auto tokens = static_cast<float>(task.sequence.mode.block);
+    const int32_t tokens = task_.sequence.mode.block;
+    const auto divisor = static_cast<float>(tokens), share = 1 / divisor;
+    const bool is_exact = (tokens & (tokens - 1)) == 0;  // a product with the share has the bits of the quotient
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i)
-      b[i / 2][i % 2] = ptx::pack_bf16(ptx::div_rn(sums[i].low, tokens), ptx::div_rn(sums[i].high, tokens));
+      b[i / 2][i % 2] = is_exact ? ptx::pack_bf16(ptx::mul_rn(low[i], share), ptx::mul_rn(high[i], share))
+                                 : ptx::pack_bf16(ptx::div_rn(low[i], divisor), ptx::div_rn(high[i], divisor));
   }
+
+ private:
+  static constexpr int kSlots = 4;
+  static constexpr uint32_t kSlot = 8 * kDim * 4;
+  static_assert(kGateWarps * kSlots * kSlot <= ClusterLayout<kDim>::kScores - ClusterLayout<kDim>::kStage0);
+
+  /// The shared address of the next unit. All lanes are done with the one before, whose slot the next load fills.
+  MC_DEVICE uint32_t turn() {
+    ptx::cp_async_wait<kSlots - 2>();
+    ptx::warp_sync();
+    load_ahead((slot_ + kSlots - 1) % kSlots);
+    const uint32_t unit = slots_ + slot_ * kSlot;
+    slot_ = (slot_ + 1) % kSlots;
+    return unit;
+  }
+  /// The number of the page of the lane's row in the unit ahead.
+  MC_DEVICE void load_number() {
+    if (ahead_ >= most_) return;
+    const int64_t block = min(ahead_ + ptx::tid_x() % 8, most_ - 1);
+    number_ = ptx::load(task_.sequence.pages + block * pages_ + page_ahead_);
+  }
+  /// Queues the copy of a unit; neighbouring lanes have neighbouring rows, which lie in different banks.
+  MC_DEVICE void load_ahead(int slot) {
+    const int row = ptx::tid_x() % 8, first = ptx::tid_x() % 32 / 8;
+    const uint32_t to = slots_ + slot * kSlot;
+    if (ahead_ < most_) {
+      const unsigned char* record = pool_.base + number_ * pool_.page_bytes + task_.kv_head * pool_.head_bytes;
+      if (pages_ == 1) {
+#pragma unroll
+        for (int i = 0; i < kDim / 32; ++i)
+          ptx::cp_async_16(to + chunk_at<kDim>(row, first + 4 * i), record + pool_.kmean_offset + (first + 4 * i) * 16,
+                           16);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kDim / 16; ++i)
+          ptx::cp_async_16(to + chunk_at<2 * kDim>(row, first + 4 * i),
+                           record + pool_.ksum_offset + (first + 4 * i) * 16, 16);
+      }
+    }
+    ptx::cp_async_commit();
+    if (++page_ahead_ == pages_) {
+      page_ahead_ = 0;
+      ahead_ += stride_;
+    }
+    load_number();
+  }
+
+  const KvPool& pool_;
+  const Task& task_;
+  int64_t ahead_, stride_, most_;  // blocks
+  int32_t pages_, page_ahead_ = 0, number_ = 0, slot_ = 0;
+  uint32_t slots_;
 };
 
 /// Scores the warp's share of the blocks and publishes its best of each row, best first.
@@ -120,8 +182,10 @@ MC_DEVICE void publish_lists(const AttentionArgs& args, const Task& task, const 
     candidates[half] = chooses ? position / mode.block : 0;
     best[half].clear();
   }
-  const auto number = static_cast<int64_t>(ptx::cluster_rank() * kWarps + warp);
-  offer_blocks<kDim>(best, q, candidates, number * 8, 8 * 32, PageCentroids<kDim>{args.pool, task});
+  constexpr int64_t kStride = 8 * kGateWarps * kClusterCtas;
+  const int64_t first = static_cast<int64_t>(ptx::cluster_rank() * kGateWarps + warp) * 8;
+  CentroidRing<kDim> ring(args.pool, task, first, kStride, base);
+  offer_blocks<kDim>(best, q, candidates, first, kStride, [&](auto& b, int64_t) { ring.take(b); });
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     for (int place = 0; place < mode.top_k - 1; ++place) {
@@ -139,16 +203,25 @@ template <int kDim>
 MC_DEVICE void choose_blocks(const AttentionArgs& args, const Task& task, uint32_t base, bool keeps_selection) {
   using Layout = ClusterLayout<kDim>;
   const int lane = ptx::tid_x() % 32, count = task.sequence.mode.top_k - 1;
-  const uint32_t peer = ptx::map_to_rank(base, lane / kWarps);
-  for (int row = static_cast<int>(ptx::tid_x() / 32); row < task.rows; row += kWarps) {
+  const uint32_t peer = ptx::map_to_rank(base, lane / kLanesOfCta);
+  for (int row = static_cast<int>(ptx::tid_x() / 32); row < task.rows; row += kGateWarps) {
     Best best;
     best.clear();
+    const auto published = [&](int warp, int place) {
+      const uint32_t at = peer + ((warp * kChosenMax + place) * kRows + row) * 4;
+      return Choice{ptx::from_bits(ptx::load_cluster_u32(at + Layout::kScores)),
+                    static_cast<int32_t>(ptx::load_cluster_u32(at + Layout::kLists))};
+    };
 #pragma unroll
     for (int place = 0; place < kChosenMax; ++place) {
       if (place >= count) continue;
-      const uint32_t at = ((lane % kWarps * kChosenMax + place) * kRows + row) * 4;
-      best.score[place] = ptx::from_bits(ptx::load_cluster_u32(peer + Layout::kScores + at));
-      best.block[place] = static_cast<int32_t>(ptx::load_cluster_u32(peer + Layout::kLists + at));
+      const Choice choice = published(lane % kLanesOfCta, place);
+      best.score[place] = choice.score;
+      best.block[place] = choice.block;
+    }
+    for (int place = 0; place < count; ++place) {
+      const Choice choice = published(lane % kLanesOfCta + kLanesOfCta, place);
+      if (choice.block != kNone) best.offer(choice.score, choice.block);
     }
     int32_t winners[kChosenMax], mine = kNone;
 #pragma unroll
@@ -229,7 +302,7 @@ MC_DEVICE int32_t list_union(const AttentionArgs& args, const Task& task, uint32
       mark(block);
     }
   }
-  ptx::barrier_all();
+  ptx::barrier_sync<kAttendingBarrier, kThreads>();
   int32_t total = thread + 1;
   for (int32_t wanted = thread; wanted < total; wanted += kThreads) {  // a block of the union for each thread
     int32_t found = kNone;
@@ -251,7 +324,7 @@ MC_DEVICE int32_t list_union(const AttentionArgs& args, const Task& task, uint32
     ptx::store_shared_u32(base + Layout::kBlocks + wanted * 4, static_cast<uint32_t>(found));
     ptx::store_shared_u32(base + Layout::kMembers + wanted * 4, members);
   }
-  ptx::barrier_all();
+  ptx::barrier_sync<kAttendingBarrier, kThreads>();
   return total;
 }
 
@@ -365,7 +438,8 @@ MC_DEVICE void attend_splits(const AttentionArgs& args, const Task& task, const 
   acc.clear();
   for (int stage = 0; now.is_real(tiles); stage = (stage + 1) % kClusterStages, now.advance(tiles)) {
     ptx::cp_async_wait<kClusterStages - 2>();
-    ptx::barrier_all();  // the tile is here, and all are done with the one before, whose stage the next load fills
+    // The tile is here, and all are done with the one before, whose stage the next load fills.
+    ptx::barrier_sync<kAttendingBarrier, kThreads>();
     load(ahead, (stage + kClusterStages - 1) % kClusterStages);
     ahead.advance(tiles);
     const int32_t tile = tiles.tile(now.number);
@@ -378,7 +452,7 @@ MC_DEVICE void attend_splits(const AttentionArgs& args, const Task& task, const 
     soften<kDim, 16>(s, acc, rows, member, tile * kKeyTile + 16 * warp, scale_of(args));
     weigh<kDim, 16>(acc, s, stage_at(stage) + Layout::kTile, 16 * warp);
     if (!now.ends_split()) continue;
-    merge_warps<kDim>(acc, base + Layout::kScratch);
+    merge_warps<kDim, true>(acc, base + Layout::kScratch);
     if (warp == 0) push_state<kDim>(acc, rows, now.split, base);
     acc.clear();
   }
@@ -390,16 +464,22 @@ MC_DEVICE void decode_cluster(const AttentionArgs& args, bool keeps_selection) {
   const uint32_t base = ptx::dynamic_shared<128>();
   const Task task = task_of(args);
   if (task.rows <= 0) return;  // likewise in all CTAs of the cluster
-  for (int i = ptx::tid_x(); task.is_moba && i < kUnionBlocksMax / 32; i += kThreads)
+  for (int i = ptx::tid_x(); task.is_moba && i < kUnionBlocksMax / 32; i += kClusterThreads)
     ptx::store_shared_u32(base + Layout::kBits + i * 4, 0);
   uint32_t q[kDim / 16][4];
-  load_queries<kDim, kRows>(args, task.sequence, task.kv_head, task.first_row, base, 0, q);
+  load_queries<kDim, kRows, kClusterThreads>(args, task.sequence, task.kv_head, task.first_row, base, 0, q);
   if (task.chooses) publish_lists<kDim>(args, task, q, base);
   ptx::cluster_arrive();
   if (task.chooses) {
     ptx::cluster_wait();
     choose_blocks<kDim>(args, task, base, keeps_selection && ptx::cluster_rank() == 0);
     ptx::barrier_all();
+  }
+  if (ptx::tid_x() >= kThreads) {  // whole warps
+    if (!task.chooses) ptx::cluster_wait();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    return;
   }
   const Tiles tiles = tiles_of<kDim>(args, task, base);
   attend_splits<kDim>(args, task, tiles, q, base);
@@ -411,11 +491,11 @@ MC_DEVICE void decode_cluster(const AttentionArgs& args, bool keeps_selection) {
 }  // namespace
 
 /// grid: (kClusterCtas * tiles of kClusterRows rows of the longest sequence, kv_heads, sequences)
-MC_CLUSTER_KERNEL(attention_cluster_d64, (kThreads, 1), kClusterCtas)
+MC_CLUSTER_KERNEL(attention_cluster_d64, (kClusterThreads, 1), kClusterCtas)
 (MC_PARAM(AttentionArgs) args, int32_t keeps_selection) {
   decode_cluster<64>(args, keeps_selection != 0);
 }
-MC_CLUSTER_KERNEL(attention_cluster_d128, (kThreads, 1), kClusterCtas)
+MC_CLUSTER_KERNEL(attention_cluster_d128, (kClusterThreads, 1), kClusterCtas)
 (MC_PARAM(AttentionArgs) args, int32_t keeps_selection) {
   decode_cluster<128>(args, keeps_selection != 0);
 }

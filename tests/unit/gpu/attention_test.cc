@@ -238,7 +238,7 @@ TEST_CASE("gpu/attention: clusters take no more decode rows than the GPU has roo
     CHECK(named.has_value() == (room > 0));
     if (named) continue;
     CHECK(named.error().code == Code::unsupported);
-    CHECK(named.error().what.find("no room for a cluster of 8 CTAs with 123072 bytes") != std::string::npos);
+    CHECK(named.error().what.find("no room for a cluster of 8 CTAs with 131264 bytes") != std::string::npos);
   }
 }
 
