@@ -82,6 +82,36 @@ MC_DEVICE float scale_of(const AttentionArgs& args) {
   return ptx::has_fault(Fault::scale_forgotten) ? 1 : args.scale_log2;
 }
 
+constexpr int kUnionWords = 8;  // of a union that are read at the same time; mark_union() zeroes a multiple of them
+
+/// Block number `rank`, in ascending order, of a union in shared memory, of which the first `end` blocks are looked at;
+/// -1: there are fewer. `wanted`: how many blocks are to be counted at most; then, how many were.
+MC_DEVICE int32_t nth_block(uint32_t bits, int32_t end, int32_t rank, int32_t& wanted) {
+  int32_t total = 0, place = -1, before = 0;
+  uint32_t word = 0;
+  for (int32_t first = 0; first * 32 < end && total < wanted; first += kUnionWords) {
+    uint32_t words[kUnionWords];
+    int32_t here = 0;
+#pragma unroll
+    for (int i = 0; i < kUnionWords; ++i) words[i] = ptx::load_shared_u32(bits + (first + i) * 4);
+#pragma unroll
+    for (int i = 0; i < kUnionWords; ++i) {
+      const int32_t left = rank - total - here, count = ptx::popcount(words[i]);
+      if (left >= 0 && left < count) {
+        word = words[i];
+        place = first + i;
+        before = left;
+      }
+      here += count;
+    }
+    total += here;
+  }
+  wanted = total;
+  if (place < 0) return -1;
+  for (; before > 0; --before) word &= word - 1;
+  return place * 32 + ptx::lowest_bit(word);
+}
+
 /// The key tiles that the rows of a CTA need, in ascending order.
 struct Walk {
   int32_t end = 0;         // tile behind the last
@@ -100,13 +130,8 @@ struct Walk {
 
   /// MoBA: needed tile number `rank`, which exists.
   MC_DEVICE int32_t nth(int32_t rank) const {
-    uint32_t word = needed;
-    uint32_t blocks = ptx::load_shared_u32(word);
-    for (; rank >= ptx::popcount(blocks) * tiles_of_block; blocks = ptx::load_shared_u32(word += 4))
-      rank -= ptx::popcount(blocks) * tiles_of_block;
-    for (int before = rank / tiles_of_block; before > 0; --before) blocks &= blocks - 1;
-    const auto first = static_cast<int32_t>((word - needed) * 8) + ptx::lowest_bit(blocks);
-    return first * tiles_of_block + rank % tiles_of_block;
+    int32_t blocks = rank / tiles_of_block + 1;
+    return nth_block(needed, kUnionBlocksMax, rank / tiles_of_block, blocks) * tiles_of_block + rank % tiles_of_block;
   }
 };
 
@@ -123,7 +148,9 @@ MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, i
                           uint32_t bits, bool with_own = true) {
   const int32_t blocks = (static_cast<int32_t>(sequence.kv_len) + sequence.mode.block - 1) / sequence.mode.block;
   const int words = (blocks + 31) / 32;
-  for (int i = ptx::tid_x(); i < words; i += kCtaThreads) ptx::store_shared_u32(bits + i * 4, 0);
+  constexpr int kMultiple = kUnionWords;
+  for (int i = ptx::tid_x(); i < (words + kMultiple - 1) / kMultiple * kMultiple; i += kCtaThreads)
+    ptx::store_shared_u32(bits + i * 4, 0);
   ptx::barrier_all();
   for (int i = ptx::tid_x(); i < kRows; i += kCtaThreads) {
     const Row row = row_of(args, sequence, kv_head, first_row + i);
@@ -554,10 +581,10 @@ MC_DEVICE void finish(const AttentionArgs& args, const Sequence& sequence, const
     store_row<kDim>(args, rows[half], split, kMerges ? 1 : sequence.splits, m[half], d[half], o[half]);
 }
 
-/// Copies the query tile into shared memory and from there into fragments; rows that do not exist are zero.
+/// Queues the copy of the query tile into shared memory; rows that do not exist are zero.
 template <int kDim, int kRows, int kCtaThreads = kThreads>
-MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
-                            uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
+MC_DEVICE void queue_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
+                             uint32_t tile) {
   constexpr int kChunks = kDim / 8;
   for (int i = ptx::tid_x(); i < kRows * kChunks; i += kCtaThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
@@ -566,7 +593,12 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
     ptx::cp_async_16(tile + chunk_at<kDim>(row, chunk), from, index < 0 ? 0 : 16);
   }
   ptx::cp_async_commit();
-  ptx::cp_async_wait<0>();
+}
+
+/// Waits for the query tile, behind which kGroups groups of copies were queued, and loads its fragments.
+template <int kDim, int kGroups>
+MC_DEVICE void take_queries(uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
+  ptx::cp_async_wait<kGroups>();
   ptx::barrier_all();
   const int lane = ptx::tid_x() % 32;
 #pragma unroll
@@ -574,11 +606,18 @@ MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence,
     ptx::ldmatrix_x4(q[step], tile + chunk_at<kDim>(warp_row + lane % 16, 2 * step + lane / 16));
 }
 
+template <int kDim, int kRows, int kCtaThreads = kThreads>
+MC_DEVICE void load_queries(const AttentionArgs& args, const Sequence& sequence, int kv_head, int first_row,
+                            uint32_t tile, int warp_row, uint32_t (&q)[kDim / 16][4]) {
+  queue_queries<kDim, kRows, kCtaThreads>(args, sequence, kv_head, first_row, tile);
+  take_queries<kDim, 0>(tile, warp_row, q);
+}
+
 /// Splits of one sequence have equal numbers of needed tiles instead of equal ranges of keys.
 MC_DEVICE void share_union(Walk& walk, int split, int splits, int32_t& first) {
   const int32_t blocks = (walk.end + walk.tiles_of_block - 1) / walk.tiles_of_block;
-  int32_t count = 0;
-  for (int32_t at = 0; at < blocks; at += 32) count += ptx::popcount(ptx::load_shared_u32(walk.needed + at / 8));
+  int32_t count = kUnionBlocksMax;
+  nth_block(walk.needed, blocks, -1, count);
   const int32_t tiles = tiles_of_blocks(count, walk.tiles_of_block, walk.end);
   const int32_t each = (tiles + splits - 1) / splits, begin = split * each, end = min(begin + each, tiles);
   const int repeated = ptx::has_fault(Fault::splits_overlap) && split > 0 ? 1 : 0;
@@ -659,17 +698,16 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   const int kv_head = ptx::ctaid_y(), split = ptx::ctaid_x() % args.splits;
   const int first_row = static_cast<int>(ptx::ctaid_x() / args.splits) * kRows;
   if (split >= sequence.splits || first_row >= sequence.tokens * (args.q_heads / args.pool.kv_heads)) return;
-  if (!kMerges && sequence.mode.kind == attn::ModeKind::moba)
+  queue_queries<kDim, kRows>(args, sequence, kv_head, first_row, base);
+  if (!kMerges && sequence.mode.kind == attn::ModeKind::moba) {
     mark_union<kRows>(args, sequence, kv_head, first_row, bits);
+    ptx::barrier_all();
+  }
 
   const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
   const int warp_row = kRowWarps == 1 ? 0 : 16 * warp, key0 = kRowWarps == 1 ? kKeys * warp : 0;
   Row rows[2] = {row_of(args, sequence, kv_head, first_row + warp_row + lane / 4),
                  row_of(args, sequence, kv_head, first_row + warp_row + lane / 4 + 8)};
-  uint32_t q[kDim / 16][4];
-  load_queries<kDim, kRows>(args, sequence, kv_head, first_row, base, warp_row, q);
-  Accumulator<kDim> acc;
-  acc.clear();
 
   int32_t tile;
   const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile, kRowWarps == 1);
@@ -677,6 +715,10 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   Stages<kDim, kCodes> stages(base + Layout::kStages);
   if (tile < walk.end) stages.load(args.pool, sequence, kv_head, tile);
   ptx::cp_async_commit();
+  uint32_t q[kDim / 16][4];
+  take_queries<kDim, 1>(base, warp_row, q);
+  Accumulator<kDim> acc;
+  acc.clear();
   while (tile < walk.end) {
     stages.turn();
     const int32_t next = walk.next(tile + 1);

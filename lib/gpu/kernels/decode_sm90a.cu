@@ -305,17 +305,8 @@ MC_DEVICE int32_t list_union(const AttentionArgs& args, const Task& task, uint32
   ptx::barrier_sync<kAttendingBarrier, kThreads>();
   int32_t total = thread + 1;
   for (int32_t wanted = thread; wanted < total; wanted += kThreads) {  // a block of the union for each thread
-    int32_t found = kNone;
-    total = 0;
-    for (int32_t word = 0; word < words; ++word) {
-      uint32_t bits = ptx::load_shared_u32(base + Layout::kBits + word * 4);
-      const int32_t here = ptx::popcount(bits);
-      if (wanted >= total && wanted < total + here) {
-        for (int32_t before = wanted - total; before > 0; --before) bits &= bits - 1;
-        found = word * 32 + ptx::lowest_bit(bits);
-      }
-      total += here;
-    }
+    total = kUnionBlocksMax;
+    const int32_t found = nth_block(base + Layout::kBits, words * 32, wanted, total);
     if (found == kNone) break;
     uint32_t members = 0;
     for (int row = 0; row < task.rows; ++row)
