@@ -14,30 +14,14 @@
 // bf16 pages of the same values give.
 #pragma once
 
-#include "base/e4m3.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/routing.cuh"
+#include "gpu/kernels/tiles.cuh"
 #include "gpu/ptx/arithmetic.cuh"
 #include "gpu/ptx/memory.cuh"
 #include "gpu/ptx/warp.cuh"
 
 namespace mc::gpu {
-
-/// Byte offset of 16-byte chunk `chunk` of row `row` in a tile of rows of kDim bf16. The chunks of 8 rows are permuted
-/// so that the 8 rows that ldmatrix reads together lie in different banks.
-template <int kDim>
-MC_DEVICE uint32_t chunk_at(int row, int chunk) {
-  return static_cast<uint32_t>(row * kDim * 2 + ((chunk ^ (row & 7)) << 4));
-}
-
-/// Shared memory of a CTA: the query tile, two stages of K and V, and the union of the rows' MoBA blocks.
-template <int kDim, int kRows>
-struct SharedLayout {
-  static constexpr uint32_t kTile = kKeyTile * kDim * 2;
-  static constexpr uint32_t kStages = kRows * kDim * 2;
-  static constexpr uint32_t kUnion = kStages + 4 * kTile;
-  static constexpr uint32_t kBytes = kUnion + kUnionBlocksMax / 8;
-};
 
 /// One row as a thread sees it: its place in q and out, the keys that it sees, and its position in its selection.
 struct Row {
@@ -164,75 +148,6 @@ MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, i
       if (ptx::has_fault(Fault::union_misses_block) && at + 1 == row.left) break;
       ptx::atomic_or_shared(bits + block / 32 * 4, 1u << (block % 32));
     }
-  }
-}
-
-/// Queues the copy of K and V of one key tile into a stage; rows at and behind kv_len become zero.
-template <int kDim>
-MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile, uint32_t stage) {
-  constexpr int kChunks = kDim / 8;
-  const int32_t key = tile * kKeyTile;
-  const int32_t page = key / pool.block_tokens;
-  const unsigned char* record =
-      pool.base + ptx::load(sequence.pages + page) * pool.page_bytes + kv_head * pool.head_bytes;
-  record += (key - page * pool.block_tokens) * (kDim * 2);
-  for (int i = ptx::tid_x(); i < kKeyTile * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const uint32_t bytes = key + row < sequence.kv_len ? 16 : 0;
-    const unsigned char* from = record + row * (kDim * 2) + chunk * 16;
-    const uint32_t to = stage + chunk_at<kDim>(row, chunk);
-    ptx::cp_async_16(to, from, bytes);
-    ptx::cp_async_16(to + SharedLayout<kDim, 0>::kTile, from + pool.v_offset, bytes);
-  }
-}
-
-/// The record of the KV head in the page that holds a key tile.
-MC_DEVICE const unsigned char* record_of(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile) {
-  const int32_t page = tile * kKeyTile / pool.block_tokens;
-  return pool.base + ptx::load(sequence.pages + page) * pool.page_bytes + kv_head * pool.head_bytes;
-}
-
-/// The scales of a key tile's page.
-struct TileScales {
-  float k = 0, v = 0;
-};
-
-/// Queues the copy of the codes of one key tile into a stage: K, then V, each [kKeyTile][kDim] bytes. Rows at and
-/// behind kv_len become zero. Returns the scales.
-template <int kDim>
-MC_DEVICE TileScales load_codes(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile,
-                                uint32_t stage) {
-  constexpr int kChunks = kDim / 16;
-  const int32_t key = tile * kKeyTile;
-  const unsigned char* record = record_of(pool, sequence, kv_head, tile);
-  const unsigned char* from = record + key % pool.block_tokens * kDim;
-  for (int i = ptx::tid_x(); i < kKeyTile * kChunks; i += kThreads) {
-    const uint32_t bytes = key + i / kChunks < sequence.kv_len ? 16 : 0;
-    ptx::cp_async_16(stage + i * 16, from + i * 16, bytes);
-    ptx::cp_async_16(stage + kKeyTile * kDim + i * 16, from + pool.v_offset + i * 16, bytes);
-  }
-  const float* scales = reinterpret_cast<const float*>(record + pool.scale_offset);
-  return {ptx::load(scales), ptx::load(scales + 1)};
-}
-
-/// The bf16 bits of two codes times a scale, the first in the low half: exact.
-MC_DEVICE uint32_t widen_codes(uint32_t low, uint32_t high, float scale) {
-  const float a = ptx::mul_rn(e4m3_to_f32(static_cast<uint8_t>(low)), scale);
-  const float b = ptx::mul_rn(e4m3_to_f32(static_cast<uint8_t>(high)), scale);
-  return ptx::to_bits(a) >> 16 | (ptx::to_bits(b) & 0xffff0000u);
-}
-
-/// Widens one matrix of a stage of codes into a tile of bf16.
-template <int kDim>
-MC_DEVICE void widen_matrix(uint32_t codes, float stored_scale, uint32_t tile) {
-  constexpr int kPairs = kDim / 2;  // of a row; neighbouring threads store in neighbouring banks
-  float scale = e4m3_scale(e4m3_exponent_of(stored_scale));
-  if (ptx::has_fault(Fault::codes_unscaled)) scale = 1;
-  for (int i = ptx::tid_x(); i < kKeyTile * kPairs; i += kThreads) {
-    const uint32_t pair = ptx::load_shared_u32(codes + i / 2 * 4) >> (i % 2 * 16);
-    const int row = i / kPairs, column = i % kPairs * 2;
-    ptx::store_shared_u32(tile + chunk_at<kDim>(row, column / 8) + column % 8 * 2,
-                          widen_codes(pair & 0xff, pair >> 8 & 0xff, scale));
   }
 }
 
@@ -455,7 +370,9 @@ struct Part {
     for (int i = 0; i < kDim / 32; ++i) transpose_quad(words[i].v);
   }
   /// Two elements from column 8 n on.
-  MC_DEVICE uint32_t pair(int n) const { return words[n / 4].v[n % 4]; }
+  MC_DEVICE uint32_t pair(int n) const {
+    return words[n / 4].v[n % 4];
+  }
 };
 
 /// Merges the states of the chosen blocks of a thread's two rows, in the order of the blocks, into those of their own
@@ -496,28 +413,6 @@ MC_DEVICE void merge_parts(const Routing& routing, const int32_t* places, int ch
     }
   }
 }
-
-/// The weight of a split of a row: `top` is the largest maximum of its splits.
-MC_DEVICE float split_weight(float m, float top) {
-  return ptx::exp2_approx(m - (top == kMinusInf ? 0 : top));
-}
-
-/// Elements of a row's output: the weighted sums of its splits, in their order. No product is fused with a sum, so a
-/// row has equal bits in every kernel that merges.
-template <int kColumns>
-struct Merged {
-  float d = 0, o[kColumns] = {};
-
-  /// `their_d` is weighed already.
-  MC_DEVICE void add(float weight, float their_d, const float (&their_o)[kColumns]) {
-    d = ptx::add_rn(d, their_d);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) o[i] = ptx::add_rn(o[i], ptx::mul_rn(their_o[i], weight));
-  }
-  MC_DEVICE float inverse() const {
-    return d > 0 ? 1 / d : 0;
-  }
-};
 
 constexpr int kAttendingBarrier = 1;
 
@@ -657,16 +552,21 @@ struct Stages {
   static constexpr uint32_t kTile = SharedLayout<kDim, 0>::kTile, kStage = kCodes ? kTile : 2 * kTile;
   uint32_t first;              // shared address of all
   uint32_t now = 0, next = 0;  // bytes from there on
+  int32_t number = 0;          // of the page of the announced tile
   TileScales scales, next_scales;
 
   MC_DEVICE explicit Stages(uint32_t at) : first(at), now(kCodes ? 2 * kTile : 0), next(now + kStage) {}
 
-  /// Queues the copy of a tile into the next stage.
+  /// Fetches the page number of the tile that is loaded next.
+  MC_DEVICE void announce(const KvPool& pool, const Sequence& sequence, int32_t tile) {
+    number = ptx::load(sequence.pages + page_of(pool, tile));
+  }
+  /// Queues the copy of the announced tile into the next stage.
   MC_DEVICE void load(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile) {
     if constexpr (kCodes)
-      next_scales = load_codes<kDim>(pool, sequence, kv_head, tile, first + next);
+      next_scales = load_codes<kDim>(pool, sequence, kv_head, tile, number, first + next);
     else
-      load_tile<kDim>(pool, sequence, kv_head, tile, first + next);
+      load_tile<kDim>(pool, sequence, kv_head, tile, number, first + next);
   }
   /// The next stage becomes the present one.
   MC_DEVICE void turn() {
@@ -713,17 +613,23 @@ MC_DEVICE void attend(const AttentionArgs& args) {
   const Walk walk = walk_of<kMerges>(args, sequence, first_row, kRows, split, bits, tile, kRowWarps == 1);
   tile = walk.next(tile);
   Stages<kDim, kCodes> stages(base + Layout::kStages);
-  if (tile < walk.end) stages.load(args.pool, sequence, kv_head, tile);
+  if (tile < walk.end) {
+    stages.announce(args.pool, sequence, tile);
+    stages.load(args.pool, sequence, kv_head, tile);
+  }
   ptx::cp_async_commit();
+  int32_t next = walk.next(tile + 1);
+  if (next < walk.end) stages.announce(args.pool, sequence, next);
   uint32_t q[kDim / 16][4];
   take_queries<kDim, 1>(base, warp_row, q);
   Accumulator<kDim> acc;
   acc.clear();
   while (tile < walk.end) {
     stages.turn();
-    const int32_t next = walk.next(tile + 1);
     if (next < walk.end) stages.load(args.pool, sequence, kv_head, next);
     ptx::cp_async_commit();
+    const int32_t after = walk.next(next + 1);
+    if (after < walk.end) stages.announce(args.pool, sequence, after);
     ptx::cp_async_wait<1>();
     ptx::barrier_all();
     const uint32_t stage = stages.tiles();
@@ -736,6 +642,7 @@ MC_DEVICE void attend(const AttentionArgs& args) {
     // The barriers around a widened tile order its reads already.
     if constexpr (!kCodes) ptx::barrier_all();
     tile = next;
+    next = after;
   }
   if constexpr (kRowWarps == 1) {
     if constexpr (kCodes) ptx::barrier_all();

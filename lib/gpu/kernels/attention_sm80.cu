@@ -1,6 +1,7 @@
 // The portable attention kernels (attend.cuh): prefill and decode for head dimensions 64 and 128, and the merge of
 // splits. PTX for sm_80, which the driver of every later chip compiles.
 #include "gpu/kernels/attend.cuh"
+#include "gpu/kernels/merged.cuh"
 
 namespace mc::gpu {
 

@@ -12,6 +12,7 @@
 #include "gpu/kernels/attend.cuh"
 #include "gpu/kernels/decode.h"
 #include "gpu/kernels/gate.cuh"
+#include "gpu/kernels/merged.cuh"
 #include "gpu/ptx/cluster.cuh"
 
 namespace mc::gpu {
@@ -416,14 +417,21 @@ MC_DEVICE void attend_splits(const AttentionArgs& args, const Task& task, const 
   const Row rows[2] = {row_of(args, task.sequence, task.kv_head, task.first_row + lane / 4),
                        row_of(args, task.sequence, task.kv_head, task.first_row + lane / 4 + 8)};
   const auto stage_at = [&](int stage) { return base + Layout::kStage0 + stage * 2 * Layout::kTile; };
-  const auto load = [&](const Step& step, int stage) {
-    if (step.is_real(tiles))
-      load_tile<kDim>(args.pool, task.sequence, task.kv_head, tiles.tile(step.number), stage_at(stage));
-    ptx::cp_async_commit();
-  };
   const auto rank = static_cast<int32_t>(ptx::cluster_rank());
   Step now(tiles, rank), ahead(tiles, rank);
-  for (int stage = 0; stage + 1 < kClusterStages; ++stage, ahead.advance(tiles)) load(ahead, stage);
+  int32_t number = 0;  // of the page of the tile ahead
+  const auto announce = [&] {
+    if (ahead.is_real(tiles)) number = ptx::load(task.sequence.pages + page_of(args.pool, tiles.tile(ahead.number)));
+  };
+  const auto load = [&](int stage) {
+    if (ahead.is_real(tiles))
+      load_tile<kDim>(args.pool, task.sequence, task.kv_head, tiles.tile(ahead.number), number, stage_at(stage));
+    ptx::cp_async_commit();
+    ahead.advance(tiles);
+    announce();
+  };
+  announce();
+  for (int stage = 0; stage + 1 < kClusterStages; ++stage) load(stage);
   if (!task.chooses) ptx::cluster_wait();  // the others have started
   Accumulator<kDim> acc;
   acc.clear();
@@ -431,8 +439,7 @@ MC_DEVICE void attend_splits(const AttentionArgs& args, const Task& task, const 
     ptx::cp_async_wait<kClusterStages - 2>();
     // The tile is here, and all are done with the one before, whose stage the next load fills.
     ptx::barrier_sync<kAttendingBarrier, kThreads>();
-    load(ahead, (stage + kClusterStages - 1) % kClusterStages);
-    ahead.advance(tiles);
+    load((stage + kClusterStages - 1) % kClusterStages);
     const int32_t tile = tiles.tile(now.number);
     uint32_t members = 0;
     if (task.chooses) members = ptx::load_shared_u32(base + Layout::kMembers + tiles.entry(now.number) * 4);
