@@ -1,5 +1,5 @@
 // The runtime: Device, its memory, streams, events and graphs, on the calls of gpu/driver.h. A status of the driver
-// becomes an error here and nowhere else. On `cuda:N` this file has not run yet.
+// becomes an error here and nowhere else.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>

@@ -1,5 +1,5 @@
 // A GPU's forward pass (backend.h), on the runtime and kernels of lib/gpu. On the emulator it checks the whole GPU path
-// on any machine; it has not run on a GPU yet.
+// on any machine; on a GPU, decode steps of mc-tiny alone have run.
 //
 // Served: dense models and mixtures of up to 512 experts, in bf16 with heads of 64 or 128 and pages of a multiple of 64
 // tokens, whole or a pipeline stage. The caller's pages stay in host memory: a pass copies the pages below its rows to
