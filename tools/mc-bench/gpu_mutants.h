@@ -21,7 +21,7 @@ struct GpuRun {
   Dtype dtype = Dtype::bf16;  // of K and V
 };
 /// Lists of more than 64 rows, and blocks of more key tiles than a kernel has stages.
-constexpr GpuRun kLargeBlocks{.attention = "moba:block=320,top_k=2", .tokens = 800};
+constexpr GpuRun kLargeBlocks{.attention = "moba:block=320,top_k=2", .tokens = 950};
 /// More key tiles than a kernel has stages.
 constexpr GpuRun kRing{.tokens = 460};
 
