@@ -41,6 +41,7 @@ struct EmulatedHost {
   bool cublaslt_proposes = true;            // its heuristic knows an algorithm for every product
   size_t cublaslt_proposals = 8;            // of its heuristic at most; the first alone has other bits for few rows
   bool cublaslt_steady = true;              // the parts that an algorithm sums do not depend on the rows
+  bool cublaslt_even = true;                // the last rows of a product are summed as the others
   uint64_t cublaslt_rows_max = UINT64_MAX;  // columns of D that its algorithms take at most
 };
 

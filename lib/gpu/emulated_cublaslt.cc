@@ -277,7 +277,9 @@ float activate(LtEpilogue epilogue, float value) {
 /// One product in plain C++.
 class PlainProduct {
  public:
-  PlainProduct(emu::DeviceMemory& memory, const LtCall& call, bool is_steady) : memory_(memory), call_(call) {
+  /// `is_even`: the last rows, which do not fill a tile of 64, are summed as the others.
+  PlainProduct(emu::DeviceMemory& memory, const LtCall& call, bool is_steady, bool is_even)
+      : memory_(memory), call_(call), is_even_(is_even) {
     const LtProblem& p = call.problem;
     size_ = size_of(p);
     algorithm_ = read_algorithm(call.algorithm);
@@ -298,6 +300,7 @@ class PlainProduct {
 
   emu::DeviceMemory& memory_;
   const LtCall& call_;
+  bool is_even_;
   ProductSize size_;
   EmulatedAlgorithm algorithm_;
   std::vector<float> a_scale_, b_scale_;
@@ -307,12 +310,13 @@ class PlainProduct {
 float PlainProduct::sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const {
   const ScaleView of_a = scales_of_a(call_.problem), of_b = scales_of_b(call_.problem);
   const uint64_t part = round_to((size_.k + algorithm_.splits - 1) / algorithm_.splits, algorithm_.tile);
+  const uint64_t step = is_even_ || column < size_.n / 64 * 64 ? algorithm_.tile : algorithm_.tile / 2;
   float total = 0;
   for (uint64_t first = 0; first < size_.k; first += part) {
     float split = 0;
-    for (uint64_t tile = first; tile < std::min(first + part, size_.k); tile += algorithm_.tile) {
+    for (uint64_t tile = first; tile < std::min(first + part, size_.k); tile += step) {
       float value = 0;
-      for (uint64_t i = tile; i < std::min({tile + algorithm_.tile, first + part, size_.k}); ++i) value += a[i] * b[i];
+      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i) value += a[i] * b[i];
       if (!a_scale_.empty()) value *= a_scale_[of_a.index(row, tile)];
       if (!b_scale_.empty()) value *= b_scale_[of_b.index(column, tile)];
       split += value;
@@ -467,8 +471,8 @@ LtStatus EmulatedCublasLt::multiply(const LtCall& asked, Handle stream) {
   const uint64_t workspace = workspace_of(read_algorithm(call.algorithm), call.problem);
   const Status status = driver_.submit(
       stream, emu::LibraryCall{"cublasLtMatmul", ranges_of(call, workspace),
-                               [call, is_steady = driver_.host_.cublaslt_steady](emu::DeviceMemory& memory) {
-                                 PlainProduct(memory, call, is_steady).run();
+                               [call, host = driver_.host_](emu::DeviceMemory& memory) {
+                                 PlainProduct(memory, call, host.cublaslt_steady, host.cublaslt_even).run();
                                }});
   if (status == Status::ok) return LtStatus::ok;
   return status == Status::rule_broken ? LtStatus::rule_broken : LtStatus::execution_failed;

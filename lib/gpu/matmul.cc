@@ -19,10 +19,10 @@ constexpr uint8_t kUnknown = 0, kTaken = 1, kRefused = 2;
 constexpr size_t kChunkRows = 512;         // of the product that the heuristic is asked about for a chunk of a prompt
 constexpr size_t kFewestRows = 4;          // that it is asked about: scales of blocks need multiples of 4
 constexpr size_t kTunedMost = 8192;        // rows: larger products share an algorithm
-constexpr size_t kComparedMost = 256;      // rows of a product whose bits are compared
+constexpr size_t kComparedMost = 512;      // rows of a product whose bits are compared
 constexpr uint32_t kMatrixAlignment = 16;  // of every matrix: rows of 8 bf16 elements have no more
-constexpr size_t kRowsBytes = 8 * kMiB;    // 256 rows of 16,384 elements
-constexpr size_t kSumsBytes = 32 * kMiB;   // 256 rows of 32,768 columns
+constexpr size_t kRowsBytes = 16 * kMiB;   // 512 rows of 16,384 elements
+constexpr size_t kSumsBytes = 64 * kMiB;   // 512 rows of 32,768 columns
 constexpr uint8_t kSumsBegin = 0x3d;       // bytes of a result to which a product is added: 0.046
 
 LtProblem problem_of(const Product& p) {
@@ -117,8 +117,8 @@ Result<Matmul> Matmul::open(Device& device, bool is_tuned) {
   };
   MC_CHECK(take(out.workspace_, workspace_most(device.capability()), "workspace of cuBLASLt"));
   if (!is_tuned) {
-    MC_CHECK(take(out.rows_, kRowsBytes, "rows to compare algorithms"));
     MC_CHECK(take(out.sums_, kSumsBytes, "sums to compare algorithms"));
+    if (out.sums_.bytes() > 0) MC_CHECK(take(out.rows_, kRowsBytes, "rows to compare algorithms"));
   }
   out.report_.workspace_bytes = out.workspace_.bytes();
   return out;
@@ -156,8 +156,9 @@ Result<Matmul::Plan*> Matmul::plan_of(const LtCall& call, size_t rows) {
   return &plans_.emplace(key, std::move(plan)).first->second;
 }
 
-/// The first algorithm that gives a row the same bits alone and among others. Where there is no room for others, or the
-/// library refuses them, the first one is taken.
+/// The first algorithm that gives a row the same bits alone and among others, and likewise the last row of half of
+/// them, whose tile is not full. Where there is no room for others, or the library refuses them, the first one is
+/// taken.
 Result<Matmul::Plan> Matmul::chunk_plan(const LtCall& call, const Proposals& proposals) {
   const size_t most = rows_compared(call.problem);
   for (const LtProposal& proposal : proposals) {
@@ -165,8 +166,10 @@ Result<Matmul::Plan> Matmul::chunk_plan(const LtCall& call, const Proposals& pro
     if (most <= 1) return plan;
     MC_TRY(allowed, allows(with_rows(call.problem, most), proposal));
     if (!allowed) return plan;
-    MC_TRY(agrees, agree(call, proposal, most, proposal, 1));
-    if (agrees) return plan;
+    MC_TRY(agrees_alone, agree(call, proposal, most, proposal, 1));
+    if (!agrees_alone) continue;
+    MC_TRY(agrees_last, agree(call, proposal, most, proposal, most / 2 + 1));
+    if (agrees_last) return plan;
   }
   return Plan{};
 }
@@ -185,7 +188,7 @@ Result<Matmul::Plan> Matmul::few_plan(const LtCall& call, size_t rows, const Pro
       ++report_.agreed;
       return Plan{.is_usable = true, .proposal = proposal, .checked = {}};
     }
-  ++report_.shared;
+  report_.shared += chunk->is_usable ? 1 : 0;
   return Plan{.is_usable = chunk->is_usable, .proposal = chunk->proposal, .checked = {}};
 }
 

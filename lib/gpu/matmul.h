@@ -9,13 +9,16 @@
 // size, get what they would get alone. cuBLASLt documents that a call gives the same bits in every run on one kind of
 // GPU and one version. It promises nothing about rows of products of different size: its heuristic takes another
 // algorithm for another number of rows. Algorithms that sum the inner dimension in one piece often have equal bits all
-// the same. So `cublaslt` takes only these, and compares them on the device when a matrix is first multiplied:
+// the same. So `cublaslt` takes only these, and compares them on the device when a matrix of a shape is first
+// multiplied:
 //
-//   1. The algorithm for a chunk must give a row the same bits alone and among 256 rows, or the next proposal is tried.
+//   1. The algorithm for a chunk must give the first row the same bits alone and among 512 rows, and the last row of
+//      257 the same as among 512, or the next proposal is tried. Where no proposal does, the own kernels multiply.
 //   2. For fewer rows, the first proposal is taken that gives the first and the last row of random data the bits which
 //      the algorithm for a chunk gives them. The comparison runs at both ends of the power of two.
 //   3. Where no proposal agrees, or rows cannot be compared, the algorithm for a chunk serves all rows. It is taken
-//      uncompared where the device has no memory, and where the library refuses 256 rows.
+//      uncompared where the device has no memory, and where the library refuses so many rows. It also serves rows that
+//      the library refuses for their own algorithm; what it refuses too, the own kernels multiply.
 //
 // A comparison costs some products and waits for the device. `cublaslt-tuned` compares nothing: it may add parts of the
 // inner dimension, which keeps more multiprocessors busy, and a row's bits change with the number of rows.

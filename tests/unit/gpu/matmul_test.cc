@@ -171,6 +171,7 @@ TEST_CASE("gpu/matmul: a library whose bits depend on the rows is not used where
   };
   CHECK(queued({}) == 1);
   CHECK(queued({.cublaslt_steady = false}) == 0);
+  CHECK(queued({.cublaslt_even = false}) == 0);
   // The negative control: without memory to compare, the library is taken at its word.
   CHECK(queued({.memory_bytes = size_t{16} << 20, .cublaslt_steady = false}) == 1);
 }
