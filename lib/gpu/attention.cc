@@ -259,7 +259,10 @@ bool AttentionBatch::suits_cluster(const Group& group) const {
 
 /// Whether decode rows have the gate by scores: CTAs share the blocks where a tile of rows would have one warp.
 bool AttentionBatch::takes_scores(const Group& group) const {
-  return group.kernel == AttentionKernel::decode && group.first == gated_ &&
+  const auto first = sequences_.begin() + static_cast<std::ptrdiff_t>(group.first);
+  const bool chooses = std::any_of(first, first + static_cast<std::ptrdiff_t>(group.count),
+                                   [](const Placed& s) { return s.rows.mode.kind == attn::ModeKind::moba; });
+  return chooses && group.longest > 0 && group.kernel == AttentionKernel::decode && group.first == gated_ &&
          static_cast<uint32_t>(group.longest) * heads_of_group() <= kScoreRows;
 }
 
@@ -340,8 +343,10 @@ Result<void> AttentionBatch::reserve(size_t bytes) {
   if (bytes <= memory_.bytes()) return {};
   const size_t before = memory_.bytes();
   memory_ = DeviceBuffer();  // first the old one goes: the two need not fit together
-  // Half as much again as before spares the next growth, where there is room for it.
-  for (const size_t size : {std::max(bytes, before + before / 2), bytes}) {
+  // Half as much again as before spares the next growth, where there is room for it; but the waves of MoBA prefill are
+  // large, and the memory plan counts what a pass needs.
+  constexpr size_t kSpareMost = 64 * kMiB;
+  for (const size_t size : {std::clamp(before + before / 2, bytes, bytes + kSpareMost), bytes}) {
     auto made = DeviceBuffer::make(*device_, size, "attention of the pass");
     if (!made && size > bytes && made.error().code == Code::no_space) continue;
     if (!made) return std::move(made).error();

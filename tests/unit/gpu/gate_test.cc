@@ -16,21 +16,23 @@ constexpr ExtentLayout kGateLayout{
     .layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 64, .dtype = Dtype::bf16};
 constexpr int32_t kGateHeads = 6, kGateChosen = 7;
 constexpr int32_t kGateBlocks = 1100;  // a thread of moba_choose has more than four of them
-constexpr size_t kGateWords = size_t{kGateHeads} * kGateChosen;
 
-/// A row of a sequence whose pages repeat after `pages`, so that blocks tie.
+/// The last `tokens` tokens of a sequence of kv_len, whose pages repeat after `pages`, so that blocks tie.
 struct GateBench {
   std::shared_ptr<EmulatedDriver> driver = std::make_shared<EmulatedDriver>();
   std::unique_ptr<Device> device = *Device::open(driver, 0);
   std::vector<std::byte> host;
   std::vector<bf16_t> query;
   DeviceBuffer pool, q, out, selection;
-  SequenceRows rows{.q_begin = kGateBlocks * 64 + 5,
-                    .kv_len = kGateBlocks * 64 + 6,
-                    .tokens = 1,
-                    .mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = kGateChosen + 1}};
+  SequenceRows rows;
 
-  GateBench(int32_t pages, Rng& rng, bool has_nan) {
+  size_t words() const { return static_cast<size_t>(rows.tokens) * kGateHeads * kGateChosen; }
+
+  GateBench(int64_t kv_len, int32_t tokens, int32_t pages, Rng& rng, bool has_nan)
+      : rows{.q_begin = kv_len - tokens,
+             .kv_len = kv_len,
+             .tokens = tokens,
+             .mode = {.kind = attn::ModeKind::moba, .block = 64, .top_k = kGateChosen + 1}} {
     Parallel parallel(1);
     host.resize(static_cast<size_t>(pages) * kGateLayout.page_bytes());
     std::vector<std::byte*> at;
@@ -39,20 +41,21 @@ struct GateBench {
     for (float& x : k) x = static_cast<float>(rng.normal());
     attn::append({.layout = kGateLayout, .target = {at.data(), 0}, .tokens = pages * 64, .k = k.data(), .v = v.data()},
                  &parallel);
-    for (int32_t i = 0; i <= kGateBlocks; ++i)
+    for (int64_t i = 0; i <= kv_len / 64; ++i)
       rows.pages.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(pages))));
-    for (int32_t i = 0; i < kGateHeads * 64; ++i) query.push_back(f32_to_bf16(static_cast<float>(rng.normal())));
+    for (int32_t i = 0; i < tokens * kGateHeads * 64; ++i)
+      query.push_back(f32_to_bf16(static_cast<float>(rng.normal())));
     if (has_nan) query[70] = f32_to_bf16(std::nanf(""));  // of the second head
     pool = *DeviceBuffer::make(*device, host.size(), "pool");
     q = *DeviceBuffer::make(*device, query.size() * 2, "query");
     out = *DeviceBuffer::make(*device, query.size() * 2, "output");
-    selection = *DeviceBuffer::make(*device, kGateWords * 4, "selection");
+    selection = *DeviceBuffer::make(*device, words() * 4, "selection");
     REQUIRE_OK(device->write(pool.address(), host));
     REQUIRE_OK(device->write(q.address(), std::as_bytes(std::span(query))));
   }
 
   std::vector<int32_t> choose(AttentionKernel kernel) {
-    std::vector<int32_t> chosen(kGateWords, -77);
+    std::vector<int32_t> chosen(words(), -77);
     REQUIRE_OK(device->write(selection.address(), std::as_bytes(std::span(chosen))));
     AttentionBatch batch(*device);
     REQUIRE_OK(batch.begin(
@@ -72,11 +75,11 @@ struct GateBench {
     for (const int32_t page : rows.pages) pages.push_back(&host[static_cast<size_t>(page) * kGateLayout.page_bytes()]);
     std::vector<float> floats, result(query.size());
     for (const bf16_t x : query) floats.push_back(bf16_to_f32(x));
-    std::vector<int32_t> chosen(kGateWords, -1);
+    std::vector<int32_t> chosen(words(), -1);
     REQUIRE_OK(made->prefill({.layout = kGateLayout,
                               .mode = rows.mode,
                               .q_heads = kGateHeads,
-                              .rows = 1,
+                              .rows = rows.tokens,
                               .q_begin = rows.q_begin,
                               .q = floats.data(),
                               .kv = {pages.data(), rows.kv_len},
@@ -95,11 +98,41 @@ TEST_CASE("gpu/gate: the gates choose as the reference among 1,100 blocks, also 
     for (const int32_t pages : {200, 40, 1}) {
       CAPTURE(pages);
       CAPTURE(has_nan);
-      GateBench bench(pages, rng, has_nan);
+      GateBench bench(kGateBlocks * 64 + 6, 1, pages, rng, has_nan);
       const std::vector<int32_t> right = bench.reference();
       for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster, AttentionKernel::prefill})
         CHECK(bench.choose(kernel) == right);
     }
+}
+
+TEST_CASE("gpu/gate: a chunk chooses as the reference, rows that choose nothing, ties and NaN beside others") {
+  Rng rng(test::seed());
+  CAPTURE(test::seed());
+  // Rows of three heads a group, more than those of all warps of a CTA. The first chunk begins where rows choose
+  // nothing yet, and crosses the ends of blocks.
+  for (const int64_t kv_len : {570, 12'000})
+    for (const int32_t pages : {150, 20, 1}) {
+      CAPTURE(kv_len);
+      CAPTURE(pages);
+      GateBench bench(kv_len, 100, pages, rng, pages == 20);
+      CHECK(bench.choose(AttentionKernel::prefill) == bench.reference());
+    }
+}
+
+TEST_CASE("gpu/gate: a decode sequence without rows beside a chunk that chooses costs no gate of its own") {
+  Rng rng(test::seed());
+  GateBench bench(1'000, 40, 16, rng, false);
+  SequenceRows empty{.q_begin = 64, .kv_len = 64, .tokens = 0, .pages = {0}, .mode = {}};
+  AttentionBatch batch(*bench.device);
+  REQUIRE_OK(batch.begin(
+      {.layout = kGateLayout, .page_bytes = kGateLayout.page_bytes(), .q_heads = kGateHeads}, {empty, bench.rows}));
+  REQUIRE_OK(batch.attend({.pool = bench.pool.address(),
+                         .q = bench.q.address(),
+                         .out = bench.out.address(),
+                         .selection = bench.selection.address()}));
+  std::vector<int32_t> chosen(bench.words());
+  REQUIRE_OK(bench.device->read(bench.selection.address(), std::as_writable_bytes(std::span(chosen))));
+  CHECK(chosen == bench.reference());
 }
 
 }  // namespace mc::gpu
