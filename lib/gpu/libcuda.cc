@@ -170,7 +170,10 @@ struct Parameters {
     const auto [at, is_new] = places.try_emplace(function);
     auto& [begins, bytes] = at->second;
     size_t offset = 0, size = 0;
-    while (is_new && f.parameter(function, begins.size(), &offset, &size) == 0) {
+    for (Status found = Status::ok; is_new;) {
+      found = static_cast<Status>(f.parameter(function, begins.size(), &offset, &size));
+      if (found == Status::invalid_value) break;  // there are no more
+      if (found != Status::ok) return places.erase(at), found;
       begins.push_back(round_up(bytes, std::min(size & -size, kMapAlignment)));
       bytes = begins.back() + size;
     }
