@@ -132,8 +132,7 @@ MC_DEVICE void mark_union(const AttentionArgs& args, const Sequence& sequence, i
                           uint32_t bits, bool with_own = true) {
   const int32_t blocks = (static_cast<int32_t>(sequence.kv_len) + sequence.mode.block - 1) / sequence.mode.block;
   const int words = (blocks + 31) / 32;
-  constexpr int kMultiple = kUnionWords;
-  for (int i = ptx::tid_x(); i < (words + kMultiple - 1) / kMultiple * kMultiple; i += kCtaThreads)
+  for (int i = ptx::tid_x(); i < (words + kUnionWords - 1) / kUnionWords * kUnionWords; i += kCtaThreads)
     ptx::store_shared_u32(bits + i * 4, 0);
   ptx::barrier_all();
   for (int i = ptx::tid_x(); i < kRows; i += kCtaThreads) {
@@ -309,9 +308,7 @@ MC_DEVICE void store_parts(const AttentionArgs& args, const Accumulator<kDim>& a
   const int lane = ptx::tid_x() % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float d = acc.d[half];
-    d += ptx::shuffle_xor(d, 1);
-    d += ptx::shuffle_xor(d, 2);
+    const float d = sum_of_quad(acc.d[half]);
     const int row = first + lane / 4 + 8 * half;
     const bool is_row = row < item.count && !(ptx::has_fault(Fault::item_loses_row) && row + 1 == item.count);
     const int64_t at = int64_t{ptx::ctaid_y()} * routing.entries + item.first + row;

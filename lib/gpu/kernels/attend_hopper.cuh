@@ -105,7 +105,7 @@ MC_DEVICE void copy_queries(const AttentionArgs& args, const IndexOf& index_of, 
   ptx::cp_async_commit();
 }
 
-/// Waits for them and makes them visible to wgmma, once the warpgroup has met.
+/// Waits for the copies of queries and makes the rows visible to wgmma, once the warpgroup has met.
 MC_DEVICE void show_queries() {
   ptx::cp_async_wait<0>();
   ptx::fence_async_shared();
@@ -116,7 +116,8 @@ struct SharedQueries {
   uint32_t tile = 0;
 };
 
-/// The same as fragments of A. wgmma then reads K alone from shared memory, whose bandwidth two operands would fill.
+/// The queries of a warpgroup as fragments of A. wgmma then reads K alone from shared memory, whose bandwidth two
+/// operands would fill.
 template <int kDim>
 struct HeldQueries {
   uint32_t a[kDim / 16][4];
@@ -173,10 +174,10 @@ enum class Masks : uint8_t {
 };
 
 /// The keys that all rows of a warp see as their own: [first, end).
-struct Shared {
+struct CommonKeys {
   int32_t first = 0, end = INT32_MAX;
 
-  MC_DEVICE explicit Shared(const Row (&rows)[2]) {
+  MC_DEVICE explicit CommonKeys(const Row (&rows)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (rows[half].index < 0) continue;
@@ -400,9 +401,9 @@ MC_DEVICE void consume(const AttentionArgs& args, const Sequence& sequence, cons
   using Layout = HopperLayout<kDim>;
   HopperState<kDim> state;
   state.clear();
-  const Shared shared(rows);
+  const CommonKeys common(rows);
   const auto mask = [&](Acc(&s)[32]) {
-    if (kMasks == Masks::none || shared.has(tile * kKeyTile)) return;
+    if (kMasks == Masks::none || common.has(tile * kKeyTile)) return;
     bool member[2] = {};
     if constexpr (kMasks == Masks::members) {
       const int32_t block = walk.tiles_of_block > 0 ? tile / walk.tiles_of_block : -1;
@@ -486,8 +487,8 @@ MC_DEVICE void make_barriers(uint32_t base, int groups) {
 static_assert(kTileRows == kUnionRows);
 
 /// grid: (tiles of 128 rows of the longest sequence * args.splits, kv_heads, sequences). The last rows, which have the
-/// most keys, come first: CTAs that start late are then short. kMerges: as in attend(), but
-/// the rows of union tiles have no parts: their CTA attends to the blocks.
+/// most keys, come first: CTAs that start late are then short. kMerges: as in attend(), but the rows of union tiles
+/// have no parts: their CTA attends to the blocks.
 template <int kDim, bool kMerges = false>
 MC_DEVICE void attend_hopper(const AttentionArgs& args, const TensorMap& k_map, const TensorMap& v_map) {
   using Layout = HopperLayout<kDim>;

@@ -17,7 +17,7 @@
 namespace mc::gpu {
 
 constexpr int kKeyTile = 64;         // keys that a CTA reads at a time; a page holds a multiple of it
-constexpr int kThreads = 128;        // of a CTA, but for those of sm_90a
+constexpr int kThreads = 128;        // of a CTA, where no other number is named
 constexpr int kHopperThreads = 384;  // of attend_hopper.cuh: three warpgroups, which exchange registers
 constexpr int kStationaryThreads = 288;  // two warpgroups and a warp
 constexpr int kHopperBarrierBytes = 64;

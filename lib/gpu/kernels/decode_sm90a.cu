@@ -167,14 +167,14 @@ class CentroidRing {
   uint32_t slots_;
 };
 
-/// Scores the warp's share of the blocks and publishes its best of each row, best first.
-template <int kDim>
+/// Scores the warp's share of the blocks and publishes its best of each row, best first. A row chooses up to kLength.
+template <int kDim, int kLength>
 MC_DEVICE void publish_lists(const AttentionArgs& args, const Task& task, const uint32_t (&q)[kDim / 16][4],
                              uint32_t base) {
   const int lane = ptx::tid_x() % 32, warp = ptx::tid_x() / 32, group = args.q_heads / args.pool.kv_heads;
   const attn::Mode& mode = task.sequence.mode;
   int64_t candidates[2];
-  Best best[2];
+  BestOf<kLength> best[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int number = lane / 4 + 8 * half;
@@ -349,12 +349,7 @@ template <int kDim>
 MC_DEVICE void push_state(const Accumulator<kDim>& acc, const Row (&rows)[2], int32_t split, uint32_t base) {
   using Layout = ClusterLayout<kDim>;
   const int lane = ptx::tid_x() % 32;
-  float d[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    d[half] = acc.d[half] + ptx::shuffle_xor(acc.d[half], 1);
-    d[half] += ptx::shuffle_xor(d[half], 2);
-  }
+  const float d[2] = {sum_of_quad(acc.d[0]), sum_of_quad(acc.d[1])};
 #pragma unroll
   for (int rank = 0; rank < kClusterCtas; ++rank) {
     const uint32_t state = ptx::map_to_rank(base + Layout::kStates + split * Layout::kState, rank);
@@ -466,7 +461,11 @@ MC_DEVICE void decode_cluster(const AttentionArgs& args, bool keeps_selection) {
     ptx::store_shared_u32(base + Layout::kBits + i * 4, 0);
   uint32_t q[kDim / 16][4];
   load_queries<kDim, kRows, kClusterThreads>(args, task.sequence, task.kv_head, task.first_row, base, 0, q);
-  if (task.chooses) publish_lists<kDim>(args, task, q, base);
+  constexpr int kShort = 8;  // an insertion passes all places of a list, and most plans choose few blocks
+  if (task.chooses && task.sequence.mode.top_k - 1 <= kShort)
+    publish_lists<kDim, kShort>(args, task, q, base);
+  else if (task.chooses)
+    publish_lists<kDim, kChosenMax>(args, task, q, base);
   ptx::cluster_arrive();
   if (task.chooses) {
     ptx::cluster_wait();

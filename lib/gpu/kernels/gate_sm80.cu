@@ -340,7 +340,7 @@ MC_DEVICE bool is_before(const Choice& a, const Choice& b) {
   return mc::attn::chosen_before(a.score, a.block, b.score, b.block);
 }
 
-/// The last one of those that are not chosen: the others are before it. `count`: are chosen.
+/// The best block that is not chosen; the `count` chosen blocks are before it.
 MC_DEVICE Choice find_cut(const KeptRow& row, int count) {
   Choice cut{kMinusInf, kNone};
   int32_t longest = 0, all = 0;

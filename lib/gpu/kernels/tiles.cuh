@@ -58,7 +58,7 @@ template <int kDim>
 MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile, uint32_t stage) {
   copy_tile<kDim>(pool, sequence, kv_head, tile, stage, [&](int32_t page) { return ptx::load(sequence.pages + page); });
 }
-/// Likewise, when the page number is here already.
+/// Queues the copy of a key tile whose page has this number.
 template <int kDim>
 MC_DEVICE void load_tile(const KvPool& pool, const Sequence& sequence, int kv_head, int32_t tile, int32_t number,
                          uint32_t stage) {
