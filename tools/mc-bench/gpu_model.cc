@@ -69,6 +69,14 @@ struct LlamaWork {
   double weights = 0, token_bytes = 0;
 };
 
+/// Takes the loads that have ended.
+Result<void> check_loads(model::Runner& runner) {
+  while (const auto ended = runner.loads()->take_ended())
+    if (ended->error || !ended->rotten.empty())
+      return Error{Code::corrupt, "a page does not match its checksum on the device"};
+  return {};
+}
+
 struct PrefillTimes {
   double all = 0;
   double exposed = 0;  // from the end of the last chunk's layers on the device until their K and V are on the host
@@ -160,9 +168,7 @@ class LlamaDecoding {
       out.tails_.push_back(std::move(tail));
       out.rows_.push_back(std::move(made));
     }
-    while (const auto ended = runner.loads()->take_ended())
-      if (ended->error || !ended->rotten.empty())
-        return Error{Code::corrupt, "a page of the context does not match its checksum on the device"};
+    MC_CHECK(check_loads(runner));
     return out;
   }
 
@@ -290,26 +296,26 @@ class ModelSpeed {
     for (const uint32_t chunk : shape_.chunks) {
       MC_TRY(first, prompt.run(runner, device_, chunk));  // the algorithms of products are chosen
       if (!is_measured) return {};
-      std::vector<PrefillTimes> times{first};
+      PrefillTimes best = first;
       for (int turn = 0; options_.is_timed && turn < 3; ++turn) {
         MC_TRY(more, prompt.run(runner, device_, chunk));
-        times[0] = turn == 0 || more.all < times[0].all ? more : times[0];
+        if (turn == 0 || more.all < best.all) best = more;
       }
       const auto tokens = static_cast<uint64_t>(shape_.prompt);
       const std::string way = "chunks of " + std::to_string(chunk);
       Json row = describe("prefill", way, 1, tokens);
       if (options_.is_timed) {
-        row.set("seconds", times[0].all).set("tokens_per_second", static_cast<double>(tokens) / times[0].all);
-        const double flops = work_.prefill_flops(shape_.prompt) / times[0].all;
+        row.set("seconds", best.all).set("tokens_per_second", static_cast<double>(tokens) / best.all);
+        const double flops = work_.prefill_flops(shape_.prompt) / best.all;
         row.set("flops", flops);
         if (options_.matrix_peak > 0) row.set("peak_share", flops / options_.matrix_peak);
       }
       MC_CHECK(add(std::move(row)));
       Json exposed = describe("hand-over", way, 1, tokens);
       if (options_.is_timed)
-        exposed.set("seconds", times[0].exposed).set("share_of_prefill", times[0].exposed / times[0].all);
+        exposed.set("seconds", best.exposed).set("share_of_prefill", best.exposed / best.all);
       MC_CHECK(add(std::move(exposed)));
-      if (chunk == shape_.chunks.back()) MC_CHECK(load(runner, prompt, times[0].all));
+      if (chunk == shape_.chunks.back()) MC_CHECK(load(runner, prompt, best.all));
     }
     return {};
   }
@@ -323,8 +329,7 @@ class ModelSpeed {
     runner.loads()->add(std::move(load));
     MC_CHECK(runner.loads()->finish(prompt.numbers()));
     const double seconds = to_seconds(steady_now() - began);
-    while (runner.loads()->take_ended()) {
-    }
+    MC_CHECK(check_loads(runner));
     Json row = describe("load", "at once", 1, static_cast<uint64_t>(shape_.prompt));
     if (options_.is_timed) row.set("seconds", seconds).set("share_of_prefill", seconds / prefill);
     return add(std::move(row));
