@@ -6,6 +6,8 @@
 //   emu      the GPU path in the emulator of lib/gpu/emu: a check of the path, far too slow to serve
 //   emu:fault=N    the emulator, whose GPU fails with an ECC error at its N-th copy, fill or kernel
 //   emu:memory=N   the emulator, whose GPU has N MiB of memory; both are for rehearsals
+//
+// Several GPUs of the host share one model: cuda:0,cuda:1 or cuda:0-1. In such a list each emu is a GPU of its own.
 #pragma once
 
 #include <memory>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/device_group.h"
 #include "gpu/gpu.h"
 
 namespace mc::gpu {
@@ -45,8 +48,17 @@ Result<DeviceChoice> parse_device(std::string_view text);
 /// The text that parse_device() reads as this choice: "cpu", "cuda:0", "emu".
 std::string to_string(const DeviceChoice& choice);
 
+/// A list of values, which has one element unless it names GPUs. MC1002 as well when a GPU stands twice, when the list
+/// mixes kinds, and when it has more than kDevicesMax GPUs.
+Result<std::vector<DeviceChoice>> parse_devices(std::string_view text);
+/// "cpu", "cuda:0-3", "emu,emu"
+std::string to_string(std::span<const DeviceChoice> choices);
+constexpr size_t kDevicesMax = 16;
+
 /// Opens a device that is not the CPU. `seed` draws the order of streams on the emulator. Errors: those of
 /// Device::open.
 Result<std::unique_ptr<Device>> open_device(const DeviceChoice& choice, uint64_t seed = 0);
+/// Likewise all devices of a list. Errors: those of DeviceGroup::open as well.
+Result<std::unique_ptr<DeviceGroup>> open_devices(std::span<const DeviceChoice> choices, uint64_t seed = 0);
 
 }  // namespace mc::gpu

@@ -43,6 +43,8 @@ struct EmulatedHost {
   bool cublaslt_steady = true;              // the parts that an algorithm sums do not depend on the rows
   bool cublaslt_even = true;                // the last rows of a product are summed as the others
   uint64_t cublaslt_rows_max = UINT64_MAX;  // columns of D that its algorithms take at most
+  bool has_nccl = true;
+  std::string name = "emu";  // of its GPU
 };
 
 /// The GPU of the emulated host: its memory, its streams and how kernels run on it.
@@ -65,6 +67,7 @@ class EmulatedGpu {
  private:
   friend class EmulatedDriver;
   friend class EmulatedCublasLt;
+  friend class EmulatedNccl;
   std::optional<emu::Failure> run(const emu::KernelLaunch& launch);
 
   emu::Options options_;
@@ -84,7 +87,7 @@ class EmulatedDriver final : public Driver {
   Status init() override { return host_.devices > 0 ? Status::ok : Status::no_device; }
   Status version(int* out) override;
   Status device_count(int* out) override;
-  std::string device_name(int) const override { return "emu"; }
+  std::string device_name(int) const override { return host_.name; }
   Status describe(int device, DeviceFacts* out) override;
   Status retain(int device) override;
   void release(int) override { context_.release(); }
@@ -123,6 +126,7 @@ class EmulatedDriver final : public Driver {
 
  private:
   friend class EmulatedCublasLt;
+  friend class EmulatedNccl;
   /// Queues work, or notes it for the graph that the stream captures.
   Status submit(Handle stream, emu::StreamWork work);
   /// The status of calls that show the errors of earlier work.

@@ -30,6 +30,7 @@
 
 namespace mc::gpu {
 
+class DeviceGroup;
 class Event;
 class Graph;
 class Matmul;
@@ -116,6 +117,7 @@ class Device {
 
  private:
   friend class DeviceBuffer;
+  friend class DeviceGroup;
   friend class PinnedBuffer;
   friend class Stream;
   friend class Event;

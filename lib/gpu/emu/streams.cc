@@ -136,6 +136,13 @@ void StreamQueues::finish_all() {
   for (uint32_t s = 0; s < queues_.size(); ++s) finish(s);
 }
 
+bool StreamQueues::run_to(uint32_t stream, uint64_t number) {
+  const Queue& queue = queues_.at(stream);
+  while (!failure_ && queue.count - queue.waiting.size() < number)
+    if (queue.count < number || !step()) return false;
+  return !failure_;
+}
+
 void StreamQueues::touch_host(const std::byte* at, size_t bytes) {
   for (const HostRange& range : host_ranges_)
     if (!failure_ && at < range.end && range.begin < at + bytes)

@@ -86,6 +86,11 @@ class StreamQueues : private GridOrder {
   void finish(uint32_t stream);
   void finish_event(uint32_t event);
   void finish_all();
+  /// The number of the last operation of a stream.
+  uint64_t last(uint32_t stream) const { return queues_.at(stream).count; }
+  /// Runs until an operation of a stream has ended, and the host learns nothing: another device waits for it. False:
+  /// the stream does not come to it.
+  bool run_to(uint32_t stream, uint64_t number);
   /// The host touches page-locked bytes: a failure when an unfinished copy owns some of them.
   void touch_host(const std::byte* at, size_t bytes);
   /// The first broken rule; nothing runs after it.

@@ -1,0 +1,113 @@
+#include "gpu/device_group.h"
+
+#include <utility>
+
+#include "base/assert.h"
+#include "base/errors.h"
+
+namespace mc::gpu {
+
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::open(std::string name, std::vector<std::unique_ptr<Device>> devices,
+                                                       std::unique_ptr<Nccl> nccl) {
+  MC_ASSERT(!devices.empty());
+  auto group = std::unique_ptr<DeviceGroup>(new DeviceGroup(std::move(name), std::move(devices), std::move(nccl)));
+  if (group->size() > 1) MC_CHECK(group->create());
+  return group;
+}
+
+std::unique_ptr<DeviceGroup> DeviceGroup::of(std::unique_ptr<Device> device) {
+  MC_ASSERT(device != nullptr);
+  const std::string name(device->name());
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::move(device));
+  return std::unique_ptr<DeviceGroup>(new DeviceGroup(name, std::move(devices), nullptr));
+}
+
+// Sums that no device has come to end before the streams that hold them.
+DeviceGroup::~DeviceGroup() {
+  if (failure()) abort();
+  if (nccl_ != nullptr && !is_aborted_ && size() > 1) {
+    for (const auto& device : devices_) (void)device->finish();
+    nccl_->destroy();
+  }
+}
+
+Result<void> DeviceGroup::create() {
+  MC_ASSERT(nccl_ != nullptr);
+  const std::string next =
+      "install libnccl2 (NCCL " + nccl_version_text(kNcclVersionMin) + " or later), or name one device";
+  if (const auto loaded = nccl_->load(); !loaded)
+    return user_error(err::kDeviceUnusable, name_ + " needs NCCL: " + loaded.error().what, "--device", next);
+  std::vector<int> indexes;
+  for (const auto& device : devices_) indexes.push_back(device->index_);
+  const NcclStatus status = nccl_->create(indexes);
+  if (status == NcclStatus::ok) return {};
+  MC_CHECK(find_failed());
+  return user_error(err::kDeviceUnusable,
+                    name_ + ": " + std::string(name_of(status)) + " from ncclCommInitAll: " + nccl_->error_text(status),
+                    "--device",
+                    "NCCL_DEBUG=WARN shows what NCCL met; nvidia-smi topo -m shows how the GPUs are linked");
+}
+
+std::optional<Error> DeviceGroup::failure() const {
+  for (const auto& device : devices_)
+    if (device->failure()) return device->failure();
+  return failure_;
+}
+
+std::string DeviceGroup::collective_text() const {
+  return size() == 1 ? "" : "NCCL " + nccl_version_text(nccl_->version());
+}
+
+void DeviceGroup::abort() {
+  if (nccl_ == nullptr || std::exchange(is_aborted_, true)) return;
+  nccl_->abort();
+}
+
+/// The error of a device that has failed, which a status of NCCL does not name.
+Result<void> DeviceGroup::find_failed() {
+  for (const auto& device : devices_) {
+    const auto answer = device->memory();
+    if (!answer && device->failure()) return answer.error();
+  }
+  return {};
+}
+
+Result<void> DeviceGroup::check(NcclStatus status, std::string_view what) {
+  if (status == NcclStatus::ok) return {};
+  const std::string text = nccl_->error_text(status);
+  const auto failed = find_failed();
+  abort();
+  if (!failed) return failed.error();
+  failure_ = status == NcclStatus::rule_broken ? Error{Code::corrupt, text}
+                                               : user_error(err::kDeviceFailed,
+                                                            name_ + ": sum of " + std::string(what) + ": " + text +
+                                                                " (" + std::string(name_of(status)) + ")",
+                                                            name_);
+  return *failure_;
+}
+
+Result<void> DeviceGroup::all_reduce(std::span<const uint64_t> addresses, size_t count, std::string_view what) {
+  MC_ASSERT_EQ(addresses.size(), size());
+  MC_ASSERT(count > 0);
+  if (size() == 1) return {};
+  if (is_aborted_) {
+    const auto failed = failure();
+    return failed ? *failed : Error{Code::cancelled, name_ + ": sums over the devices were given up"};
+  }
+  MC_CHECK(check(nccl_->group_start(), what));
+  NcclStatus status = NcclStatus::ok;
+  for (size_t rank = 0; rank < size() && status == NcclStatus::ok; ++rank) {
+    MC_ASSERT(devices_[rank]->notes() == nullptr);  // kernels before the sum are queued, not noted
+    status = nccl_->all_reduce({.rank = static_cast<int>(rank),
+                                .from = addresses[rank],
+                                .to = addresses[rank],
+                                .count = count,
+                                .stream = devices_[rank]->stream_,
+                                .what = what});
+  }
+  const NcclStatus ended = nccl_->group_end();
+  return check(status == NcclStatus::ok ? ended : status, what);
+}
+
+}  // namespace mc::gpu

@@ -1,0 +1,65 @@
+// Devices of one node that compute one model together, and the sums over all of them. One thread queues the work of all
+// devices. A group of one device has nothing to sum.
+//
+//   MC_TRY(group, open_devices(*parse_devices("cuda:0,cuda:1")));              // gpu/devices.h
+//   ... each device queues its part of y, on its own stream ...
+//   MC_CHECK(group->all_reduce(addresses, count, "layer 3, attention"));       // each y = the sum of all
+//
+// Nobody may wait for work that stands behind a sum until the sum is queued on all devices, which one call does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/gpu.h"
+#include "gpu/nccl.h"
+
+namespace mc::gpu {
+
+class DeviceGroup {
+ public:
+  /// `name`: "cuda:0-1". `nccl` may be null for one device. MC7002: the library cannot be used, with the reason.
+  static Result<std::unique_ptr<DeviceGroup>> open(std::string name, std::vector<std::unique_ptr<Device>> devices,
+                                                   std::unique_ptr<Nccl> nccl);
+  /// A group of one device, with the device's name.
+  static std::unique_ptr<DeviceGroup> of(std::unique_ptr<Device> device);
+  ~DeviceGroup();
+  DeviceGroup(const DeviceGroup&) = delete;
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+  const std::string& name() const { return name_; }
+  size_t size() const { return devices_.size(); }
+  Device& device(size_t rank) { return *devices_[rank]; }
+  const Device& device(size_t rank) const { return *devices_[rank]; }
+  /// The failure of the first device that does not work on, or of the library that sums. Empty while all work.
+  std::optional<Error> failure() const;
+  /// The library that sums: "NCCL 2.28.3"; empty for one device.
+  std::string collective_text() const;
+
+  /// Queues sums of f32 in place, on the devices' own streams: addresses[r] is that of rank r's numbers. `what` names
+  /// the sum in reports. After an error no later sum is queued, and sums that wait for a device are given up.
+  Result<void> all_reduce(std::span<const uint64_t> addresses, size_t count, std::string_view what);
+  /// One of the devices failed, so the others would wait for it for ever: gives up sums that are queued.
+  void abort();
+
+ private:
+  DeviceGroup(std::string name, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Nccl> nccl)
+      : name_(std::move(name)), devices_(std::move(devices)), nccl_(std::move(nccl)) {}
+  Result<void> create();
+  Result<void> check(NcclStatus status, std::string_view what);
+  Result<void> find_failed();
+
+  std::string name_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Nccl> nccl_;
+  bool is_aborted_ = false;
+  std::optional<Error> failure_;  // of the library
+};
+
+}  // namespace mc::gpu

@@ -1,0 +1,156 @@
+// Types and operations are numbered as in nccl.h of NCCL 2.32; all versions since 2.13 have the same functions and
+// numbers. The part without a GPU has run: loading and versions. create() and what comes behind it has not.
+#include "gpu/libnccl.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <type_traits>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace mc::gpu {
+namespace {
+
+using NcclComm = void*;
+constexpr int kNcclFloat32 = 7, kNcclSum = 0;
+
+struct NcclFunctions {
+  int (*version)(int*);
+  const char* (*error_text)(int);
+  const char* (*last_error)(NcclComm);
+  int (*create)(NcclComm*, int, const int*);
+  int (*destroy)(NcclComm);
+  int (*abort)(NcclComm);
+  int (*group_start)();
+  int (*group_end)();
+  int (*all_reduce)(const void*, void*, size_t, int, int, NcclComm, void*);
+};
+
+const char* resolve_nccl(void* library, NcclFunctions& f) {
+  const char* missing = nullptr;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr && missing == nullptr) missing = name;
+  };
+  find(f.version, "ncclGetVersion");
+  find(f.error_text, "ncclGetErrorString");
+  find(f.last_error, "ncclGetLastError");
+  find(f.create, "ncclCommInitAll");
+  find(f.destroy, "ncclCommDestroy");
+  find(f.abort, "ncclCommAbort");
+  find(f.group_start, "ncclGroupStart");
+  find(f.group_end, "ncclGroupEnd");
+  find(f.all_reduce, "ncclAllReduce");
+  return missing;
+}
+
+size_t version_of(const NcclFunctions& f) {
+  int version = 0;
+  return f.version(&version) == 0 && version > 0 ? static_cast<size_t>(version) : 0;
+}
+
+class LibNccl final : public Nccl {
+ public:
+  explicit LibNccl(std::vector<std::string> files) : files_(std::move(files)) {}
+  ~LibNccl() override { destroy(); }
+
+  Result<void> load() override;
+  size_t version() const override { return version_of(f_); }
+  std::string file() const override { return file_; }
+  NcclStatus create(std::span<const int> devices) override;
+  void destroy() override {
+    for (NcclComm comm : std::exchange(comms_, {})) f_.destroy(comm);
+  }
+  void abort() override {
+    for (NcclComm comm : std::exchange(comms_, {})) f_.abort(comm);
+  }
+  NcclStatus group_start() override { return static_cast<NcclStatus>(f_.group_start()); }
+  NcclStatus all_reduce(const NcclCall& call) override;
+  NcclStatus group_end() override { return static_cast<NcclStatus>(f_.group_end()); }
+  std::string error_text(NcclStatus status) override;
+
+ private:
+  std::vector<std::string> files_;
+  std::string file_;  // that is loaded; empty: none
+  NcclFunctions f_{};
+  std::vector<NcclComm> comms_;  // by rank; empty after an abort
+};
+
+// A library that was loaded stays: unloading it would end threads and contexts of its own at an unknown time.
+Result<void> LibNccl::load() {
+  if (!file_.empty()) return {};
+  std::string tried, unfit;
+  for (const std::string& file : files_) {
+    tried += (tried.empty() ? "" : ", ") + file;
+    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) continue;
+    NcclFunctions functions{};
+    const char* missing = resolve_nccl(library, functions);
+    if (missing == nullptr && version_of(functions) >= kNcclVersionMin) {
+      f_ = functions;
+      file_ = file;
+      return {};
+    }
+    unfit = missing != nullptr ? file + " has no function " + missing
+                               : file + " is NCCL " + nccl_version_text(version_of(functions)) + ", at least " +
+                                     nccl_version_text(kNcclVersionMin) + " is needed";
+    dlclose(library);
+  }
+  return Error{Code::unsupported, unfit.empty() ? "no NCCL was found: " + tried : unfit};
+}
+
+// The sums of NVLS may differ from call to call (gpu/nccl.h). A user's own setting stays.
+NcclStatus LibNccl::create(std::span<const int> devices) {
+  MC_ASSERT(comms_.empty());
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
+  std::vector<NcclComm> made(devices.size());
+  const int status = f_.create(made.data(), static_cast<int>(devices.size()), devices.data());
+  if (status == 0) comms_ = std::move(made);
+  return static_cast<NcclStatus>(status);
+}
+
+// NCCL makes the communicator's device current by itself.
+NcclStatus LibNccl::all_reduce(const NcclCall& call) {
+  if (static_cast<size_t>(call.rank) >= comms_.size()) return NcclStatus::invalid_usage;  // after an abort
+  return static_cast<NcclStatus>(f_.all_reduce(reinterpret_cast<const void*>(call.from),
+                                               reinterpret_cast<void*>(call.to), call.count, kNcclFloat32, kNcclSum,
+                                               comms_[static_cast<size_t>(call.rank)], call.stream));
+}
+
+std::string LibNccl::error_text(NcclStatus status) {
+  std::string text = f_.error_text(static_cast<int>(status));
+  const char* last = f_.last_error(nullptr);
+  if (last != nullptr && *last != '\0') text += std::string(": ") + last;
+  return text;
+}
+
+}  // namespace
+
+std::string_view name_of(NcclStatus status) {
+  switch (status) {
+    case NcclStatus::ok: return "ncclSuccess";
+    case NcclStatus::unhandled_cuda_error: return "ncclUnhandledCudaError";
+    case NcclStatus::system_error: return "ncclSystemError";
+    case NcclStatus::internal_error: return "ncclInternalError";
+    case NcclStatus::invalid_argument: return "ncclInvalidArgument";
+    case NcclStatus::invalid_usage: return "ncclInvalidUsage";
+    case NcclStatus::remote_error: return "ncclRemoteError";
+    case NcclStatus::in_progress: return "ncclInProgress";
+    case NcclStatus::rule_broken: return "a broken rule";
+  }
+  return "an unknown status of NCCL";
+}
+
+std::string nccl_version_text(size_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::unique_ptr<Nccl> host_nccl(std::vector<std::string> files) {
+  if (files.empty()) files = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/nccl/lib/libnccl.so.2"};
+  return std::make_unique<LibNccl>(std::move(files));
+}
+
+}  // namespace mc::gpu
