@@ -20,7 +20,10 @@
 #include "model/device_layers.h"
 #include "model/device_loads.h"
 #include "model/device_pages.h"
+#include "model/device_pass.h"
+#include "model/device_rank.h"
 #include "model/device_steps.h"
+#include "model/tensor_part.h"
 #include "ops/rope.h"
 
 namespace mc::model {
@@ -35,56 +38,6 @@ size_t padded_rows(size_t rows, size_t most) {
   constexpr size_t kTile = 16;  // of a product
   return std::min(rows <= kTile ? std::bit_ceil(rows) : round_up(rows, kTile), most);
 }
-
-constexpr size_t kLayersAtOnce = DeviceLayers::kLayersAtOnce;
-
-/// The pages of the pass of which the device makes checksums.
-struct PassSums {
-  std::vector<gpu::RowPlace> pages;
-  std::vector<size_t> written;  // their index among the written pages
-};
-
-/// A layer of a pass with chunks as the device made it, beside the written pages.
-struct StoredLayer {
-  std::vector<uint32_t> sums;   // by page of PassSums
-  std::vector<std::byte> kept;  // K and V of the rows of a step, as DeviceSteps keeps them
-};
-
-/// One sequence of the pass: its rows, and where its pages are on the host and on the device.
-struct PassSequence {
-  bool is_row = false;    // the row of a step, which appends to a page
-  uint64_t sequence = 0;  // whose pages stay on the device; 0: none
-  int64_t q_begin = 0;
-  int32_t tokens = 0;
-  std::byte* const* host_pages = nullptr;
-  const int32_t* given = nullptr;  // the caller's numbers of the pages on the device
-  std::vector<int32_t> pages;      // numbers on the device
-  const attn::Plan* plan = nullptr;
-  int64_t end() const { return q_begin + tokens; }
-};
-
-/// The pass as a whole.
-struct PassState {
-  bool is_step = false;  // it has no chunk
-  LayerRange layers;
-  size_t rows = 0;       // with padded_rows() of a step
-  size_t step_rows = 0;  // rows of a step, which come first; without chunks all rows
-  size_t place = 0;      // of a step's results
-  PassSums sums;
-  std::vector<gpu::RowPlace> sealed;  // of the written pages, with their tokens
-  std::vector<gpu::PageRows> coded;   // of the written pages, when they hold codes
-  std::vector<uint32_t> checksums;    // [layer][written page] of the pass that has ended; empty: none
-  std::vector<float> last_state;      // x of the chunk's last row before the model's last layer, once that has run
-  std::vector<int32_t> last_rows;     // of a mixed pass: the rows that go through the model's last layer
-  StoredLayer stored[kLayersAtOnce];  // of the layers under way
-};
-
-/// A page that the pass writes.
-struct WrittenPage {
-  gpu::RowPlace place;  // on the device, with its tokens
-  std::byte* host = nullptr;
-  bool is_whole = false;  // it is sealed, so all of it goes to the host
-};
 
 /// MC7002 names what a device does not serve.
 Result<void> check_served(const Model& model, const gpu::Device& device, const RunnerOptions& options) {
@@ -144,33 +97,80 @@ void add_rows(std::span<const DecodeRow> rows, std::vector<PassSequence>& sequen
   }
 }
 
-class DeviceBackend final : public Backend {
+void add_chunk(const PrefillChunk& chunk, std::vector<PassSequence>& sequences, std::vector<int32_t>& tokens) {
+  sequences.push_back({.q_begin = chunk.start,
+                       .tokens = static_cast<int32_t>(chunk.tokens.size()),
+                       .host_pages = chunk.pages,
+                       .given = chunk.device_pages.empty() ? nullptr : chunk.device_pages.data(),
+                       .plan = chunk.plan});
+  if (chunk.first_layer == 0) tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
+}
+
+/// The pages of a layer, as kernels take them.
+gpu::KvPool pool_of(const KvPart& kv, const DevicePages& pages, uint32_t layer) {
+  const ExtentLayout& own = kv.device;
+  return {gpu::device_pointer<const unsigned char>(pages.address() + own.layer_offset(layer)),
+          own.page_bytes(),
+          own.head_bytes(),
+          static_cast<uint32_t>(own.v_offset()),
+          static_cast<uint32_t>(own.ksum_offset()),
+          static_cast<uint32_t>(own.kmean_offset()),
+          static_cast<int32_t>(own.block_tokens),
+          static_cast<int32_t>(own.kv_heads),
+          own.has_scales() ? static_cast<uint32_t>(own.scale_offset()) : 0};
+}
+
+gpu::AttentionShape attention_shape(const ExtentLayout& own, uint32_t heads, bool is_rounded) {
+  return {
+      .layout = own, .page_bytes = own.page_bytes(), .q_heads = static_cast<int32_t>(heads), .is_rounded = is_rounded};
+}
+
+/// The copy of a layer's extent of a page to the host.
+DeviceCopies::Store extent_of(const KvPart& kv, const DevicePages& pages, const WrittenPage& page, uint32_t layer) {
+  return {pages.address(page.place.page) + kv.device.layer_offset(layer), page.host + kv.host_offset(layer),
+          kv.device.layer_bytes()};
+}
+
+/// The copies of all layers, which are one where the device has whole extents.
+void add_page(const KvPart& kv, const DevicePages& pages, const WrittenPage& page,
+              std::vector<DeviceCopies::Store>& pieces) {
+  const uint32_t layers = kv.device.layers;
+  if (kv.device == kv.host) {
+    pieces.push_back({pages.address(page.place.page), page.host, layers * kv.device.layer_bytes()});
+    return;
+  }
+  for (uint32_t layer = 0; layer < layers; ++layer) pieces.push_back(extent_of(kv, pages, page, layer));
+}
+
+class DeviceBackend final : public DeviceRank {
  public:
-  DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels)
+  DeviceBackend(const Model& model, gpu::Device& device, const RunnerOptions& options, const ops::Kernels& kernels,
+                const TensorPart& part)
       : model_(model),
         device_(device),
         options_(options),
         kernels_(kernels),
-        layout_(model.kv_layout(options.block_tokens)),
+        kv_(KvPart::of(model.kv_layout(options.block_tokens), part)),
         rope_(model.config().rope, model.config().head_dim),
-        layers_(model, device, options),
+        layers_(model, device, options, part),
         attention_(device),
-        pages_(device, layout_.page_bytes()),
+        pages_(device, kv_.device.page_bytes()),
         copies_(device),
-        loads_(device, layout_),
-        steps_(copies_, layout_),
+        loads_(device, kv_.device),
+        steps_(copies_, kv_),
         draws_(device),
         graphs_(device) {}
   Result<void> prepare();
 
   Result<void> check_plan(const attn::Plan& plan, int64_t kv_len) const override {
-    return gpu::check_mode(layout_, plan.layer(0), kv_len);
+    return gpu::check_mode(kv_.device, plan.layer(0), kv_len);
   }
   Result<void> begin(const PrefillChunk& chunk) override;
   Result<void> begin(std::span<const DecodeRow> rows) override;
   bool mixes() const override { return true; }
   Result<void> begin(const MixedPass& pass) override;
-  Result<void> finish_rows(const MixedPass& pass) override;
+  Result<DeviceLayers::Rows> attend_last_rows() override;
+  Result<void> end_rows(const MixedPass& pass) override;
   Result<void> before_attention(uint32_t layer) override;
   bool stores_later() const override { return true; }
   Result<void> finish_layer(uint32_t layer) override;
@@ -181,8 +181,10 @@ class DeviceBackend final : public Backend {
   }
   Result<void> attend(uint32_t layer) override;
   Result<void> finish_step() override;
-  Result<void> after_attention(uint32_t layer) override;
-  Result<void> finish_last_row(std::span<float> logits, std::span<float> hidden) override;
+  DeviceLayers& layers() override { return layers_; }
+  Result<DeviceLayers::Rows> rows_behind(uint32_t layer) override;
+  Result<DeviceLayers::Rows> attend_last_row() override;
+  Result<void> end_last_row(std::span<float> logits, std::span<float> hidden) override;
   Result<void> logits(size_t first, size_t count, std::span<float> out) override;
   Result<void> activations(std::span<float> out) override;
   DeviceLoads* loads() override { return options_.device_pages > 0 ? &loads_ : nullptr; }
@@ -193,17 +195,16 @@ class DeviceBackend final : public Backend {
   Result<void> collect_step(std::span<ops::Sampled> out) override;
 
  private:
-  const ModelConfig& config() const { return model_.config(); }
+  const ModelConfig& config() const { return layers_.config(); }
   uint64_t sums_at(uint32_t layer) const {
     const size_t first = pass_.is_step ? pass_.place * config().layers * options_.max_batch : 0;
     return layers_.at().sums + (first + (pass_.is_step ? layer : layer % kLayersAtOnce) * pass_.sums.pages.size()) * 4;
   }
   uint64_t kept_at(uint32_t layer) const {
     const size_t first = pass_.place * config().layers * options_.max_batch;
-    return layers_.at().kept + (first + layer * pass_.step_rows) * kept_row_bytes(layout_);
+    return layers_.at().kept + (first + layer * pass_.step_rows) * kept_row_bytes(kv_.device);
   }
 
-  void add_chunk(const PrefillChunk& chunk, std::vector<int32_t>& tokens);
   Result<void> begin_rows(const std::vector<int32_t>& tokens, const std::vector<gpu::RowPlace>& places);
   Result<void> place_pages(LayerRange layers);
   void use_page(PassSequence& sequence, int64_t page, int64_t first_row);
@@ -212,9 +213,7 @@ class DeviceBackend final : public Backend {
   Result<void> draw_at_once(std::span<const DrawRow> draws, std::span<ops::Sampled> out);
   Result<void> sum_extents(uint32_t layer);
   Result<void> store_extents(uint32_t layer);
-  gpu::KvPool pool_of(uint32_t layer) const;
   Result<void> seal_pages(uint32_t layer);
-  gpu::AttentionShape attention_shape() const;
   gpu::AttentionLayer attention_layer(uint32_t layer, size_t first) const;
   Result<void> read_state(uint64_t x, std::span<float> hidden);
 
@@ -222,7 +221,7 @@ class DeviceBackend final : public Backend {
   gpu::Device& device_;
   RunnerOptions options_;
   const ops::Kernels& kernels_;
-  ExtentLayout layout_;
+  KvPart kv_;
   ops::Rope rope_;
   DeviceLayers layers_;
   DeviceAttention attention_;
@@ -255,20 +254,11 @@ Result<void> DeviceBackend::prepare() {
 
 // ---- the beginning of a pass ----
 
-void DeviceBackend::add_chunk(const PrefillChunk& chunk, std::vector<int32_t>& tokens) {
-  sequences_.push_back({.q_begin = chunk.start,
-                        .tokens = static_cast<int32_t>(chunk.tokens.size()),
-                        .host_pages = chunk.pages,
-                        .given = chunk.device_pages.empty() ? nullptr : chunk.device_pages.data(),
-                        .plan = chunk.plan});
-  if (chunk.first_layer == 0) tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
-}
-
 Result<void> DeviceBackend::begin(const PrefillChunk& chunk) {
   std::vector<int32_t> tokens;
   graphs_.drop();
   sequences_.clear();
-  add_chunk(chunk, tokens);
+  add_chunk(chunk, sequences_, tokens);
   pass_ = {.rows = chunk.tokens.size()};
   MC_CHECK(place_pages({chunk.first_layer, chunk.end_layer == 0 ? config().layers : chunk.end_layer}));
   MC_CHECK(begin_rows(tokens, row_places(sequences_, options_.block_tokens)));
@@ -301,7 +291,7 @@ Result<void> DeviceBackend::begin(const MixedPass& pass) {
   graphs_.drop();
   sequences_.clear();
   add_rows(pass.rows, sequences_, tokens);
-  for (const PrefillChunk* chunk : pass.chunks) add_chunk(*chunk, tokens);
+  for (const PrefillChunk* chunk : pass.chunks) add_chunk(*chunk, sequences_, tokens);
   pass_ = {.rows = tokens.size(), .step_rows = pass.rows.size(), .place = steps_.next_place()};
   for (size_t row = 0; row < pass.rows.size(); ++row) pass_.last_rows.push_back(static_cast<int32_t>(row));
   size_t end = pass.rows.size();
@@ -354,7 +344,7 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
     for (int64_t page = 0; page * options_.block_tokens < s.end(); ++page) use_page(s, page, first_row);
     first_row += s.tokens;
   }
-  if (pass_.is_step && options_.graphs && layout_.has_scales()) pass_.coded.resize(pass_.rows, kNoRows);
+  if (pass_.is_step && options_.graphs && kv_.device.has_scales()) pass_.coded.resize(pass_.rows, kNoRows);
   if (pass_.is_step && options_.graphs && !pass_.sums.pages.empty()) {  // one grid for any number of full pages
     pass_.sealed.resize(pass_.rows, kNoPlace);
     pass_.sums.pages.resize(pass_.rows, kNoPlace);
@@ -363,7 +353,7 @@ Result<void> DeviceBackend::place_pages(LayerRange layers) {
   for (const PassSequence& s : sequences_)
     rows.push_back({.q_begin = s.q_begin, .kv_len = s.end(), .tokens = s.tokens, .pages = s.pages});
   if (pass_.is_step) rows.resize(pass_.rows);
-  attention_.begin(attention_shape(), std::move(rows));
+  attention_.begin(attention_shape(kv_.device, config().heads, pass_.is_step && options_.graphs), std::move(rows));
   if (options_.device_pages > 0) MC_CHECK(begin_loads(loads_, sequences_, options_.block_tokens));
   MC_CHECK(pages_.make_room());
   if (pages_.has_moved()) MC_CHECK(steps_.store_all());  // the host's pages are copied in anew
@@ -385,7 +375,7 @@ void DeviceBackend::use_page(PassSequence& s, int64_t page, int64_t first_row) {
   if (is_read) return;
   const int64_t tokens = std::min(s.end() - page * block, block);
   const gpu::RowPlace place{s.pages.back(), static_cast<int32_t>(tokens)};
-  if (layout_.has_scales()) {
+  if (kv_.device.has_scales()) {
     const int64_t begin = std::max(page * block, s.q_begin);
     pass_.coded.push_back({.page = place.page,
                            .slot = static_cast<int32_t>(begin - page * block),
@@ -404,28 +394,17 @@ void DeviceBackend::use_page(PassSequence& s, int64_t page, int64_t first_row) {
 Result<void> DeviceBackend::load_extents(uint32_t layer) {
   if (options_.device_pages > 0) return layer < pass_.layers.end ? loads_.advance(layer) : Result<void>{};
   if (layer >= pass_.layers.end) return {};
-  const size_t offset = layout_.layer_offset(layer);
+  const size_t offset = kv_.device.layer_offset(layer);
   std::vector<DeviceCopies::Load> pieces;
   for (const DevicePages::Missing& page : pages_.missing())
-    pieces.push_back({page.host + offset, pages_.address(page.number) + offset, layout_.layer_bytes()});
+    pieces.push_back(
+        {page.host + kv_.host_offset(layer), pages_.address(page.number) + offset, kv_.device.layer_bytes()});
   MC_CHECK(copies_.load(layer, pieces));
   if (layer + 1 == config().layers && pass_.layers.first == 0) pages_.note_filled();
   return {};
 }
 
 // ---- a layer ----
-
-gpu::KvPool DeviceBackend::pool_of(uint32_t layer) const {
-  return {gpu::device_pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
-          layout_.page_bytes(),
-          layout_.head_bytes(),
-          static_cast<uint32_t>(layout_.v_offset()),
-          static_cast<uint32_t>(layout_.ksum_offset()),
-          static_cast<uint32_t>(layout_.kmean_offset()),
-          static_cast<int32_t>(layout_.block_tokens),
-          static_cast<int32_t>(layout_.kv_heads),
-          layout_.has_scales() ? static_cast<uint32_t>(layout_.scale_offset()) : 0};
-}
 
 Result<void> DeviceBackend::before_attention(uint32_t layer) {
   MC_CHECK(options_.device_pages > 0 ? loads_.await(layer) : copies_.await_load(layer));
@@ -437,7 +416,7 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
                                           .kept_rows = pass_.step_rows,
                                           .coded = inputs_.coded,
                                           .coded_pages = pass_.coded.size()};
-  MC_CHECK(layers_.rotate(layer, pool_of(layer), tables, pass_.rows));
+  MC_CHECK(layers_.rotate(layer, pool_of(kv_, pages_, layer), tables, pass_.rows));
   MC_CHECK(seal_pages(layer));
   MC_CHECK(sum_extents(layer));
   MC_CHECK(load_extents(layer + 1));
@@ -446,7 +425,7 @@ Result<void> DeviceBackend::before_attention(uint32_t layer) {
 
 Result<void> DeviceBackend::seal_pages(uint32_t layer) {
   if (pass_.sealed.empty()) return {};
-  const gpu::SealArgs seal{.pool = pool_of(layer),
+  const gpu::SealArgs seal{.pool = pool_of(kv_, pages_, layer),
                            .pages = gpu::device_pointer<const gpu::RowPlace>(inputs_.sealed),
                            .head_dim = static_cast<int32_t>(config().head_dim)};
   return device_.launch("seal_pages", {.grid = {static_cast<uint32_t>(pass_.sealed.size()), config().kv_heads, 1}},
@@ -462,12 +441,12 @@ std::span<const uint32_t> DeviceBackend::checksums(uint32_t layer) const {
 Result<void> DeviceBackend::sum_extents(uint32_t layer) {
   if (pass_.sums.pages.empty()) return {};
   const gpu::ChecksumArgs args{
-      .extents = gpu::device_pointer<const unsigned char>(pages_.address() + layout_.layer_offset(layer)),
-      .page_bytes = layout_.page_bytes(),
+      .extents = gpu::device_pointer<const unsigned char>(pages_.address() + kv_.device.layer_offset(layer)),
+      .page_bytes = kv_.device.page_bytes(),
       .pages = gpu::device_pointer<const gpu::RowPlace>(inputs_.summed),
       .sums = gpu::device_pointer<uint32_t>(sums_at(layer)),
-      .words = static_cast<uint32_t>(layout_.layer_bytes() / 4),
-      .start = crc32c_shift(0xffffffff, layout_.layer_bytes())};
+      .words = static_cast<uint32_t>(kv_.device.layer_bytes() / 4),
+      .start = crc32c_shift(0xffffffff, kv_.device.layer_bytes())};
   return device_.launch(
       "checksum_extents",
       {.grid = {static_cast<uint32_t>(pass_.sums.pages.size()), 1, 1}, .dynamic_shared = gpu::kChecksumShared},
@@ -476,13 +455,11 @@ Result<void> DeviceBackend::sum_extents(uint32_t layer) {
 
 /// Queues the copies of what the pass wrote of one layer to the host, and of their sums.
 Result<void> DeviceBackend::store_extents(uint32_t layer) {
-  const size_t offset = layout_.layer_offset(layer);
   std::vector<DeviceCopies::Store> pieces;
   for (const WrittenPage& page : written_)
-    if (page.is_whole)
-      pieces.push_back({pages_.address(page.place.page) + offset, page.host + offset, layout_.layer_bytes()});
+    if (page.is_whole) pieces.push_back(extent_of(kv_, pages_, page, layer));
   StoredLayer& stored = pass_.stored[layer % kLayersAtOnce];
-  stored.kept.resize(pass_.step_rows * kept_row_bytes(layout_));
+  stored.kept.resize(pass_.step_rows * kept_row_bytes(kv_.device));
   if (!stored.kept.empty()) pieces.push_back({kept_at(layer), stored.kept.data(), stored.kept.size()});
   stored.sums.resize(pass_.sums.pages.size());
   const auto sums = std::as_writable_bytes(std::span(stored.sums));
@@ -494,11 +471,11 @@ Result<void> DeviceBackend::finish_layer(uint32_t layer) {
   MC_ASSERT(!pass_.is_step);
   MC_CHECK(copies_.finish_store(layer));
   const StoredLayer& stored = pass_.stored[layer % kLayersAtOnce];
-  MC_ASSERT_EQ(stored.kept.size(), pass_.step_rows * kept_row_bytes(layout_));
+  MC_ASSERT_EQ(stored.kept.size(), pass_.step_rows * kept_row_bytes(kv_.device));
   for (size_t row = 0; row < pass_.step_rows; ++row)
-    write_kept_row(layout_, written_[row].host + layout_.layer_offset(layer),
+    write_kept_row(kv_.device, written_[row].host + kv_.host_offset(layer),
                    static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens),
-                   stored.kept.data() + row * kept_row_bytes(layout_));
+                   stored.kept.data() + row * kept_row_bytes(kv_.device));
   MC_ASSERT_EQ(stored.sums.size(), pass_.sums.written.size());
   pass_.checksums.resize(size_t{config().layers} * written_.size());
   for (size_t i = 0; i < stored.sums.size(); ++i)
@@ -508,17 +485,10 @@ Result<void> DeviceBackend::finish_layer(uint32_t layer) {
 
 // ---- attention ----
 
-gpu::AttentionShape DeviceBackend::attention_shape() const {
-  return {.layout = layout_,
-          .page_bytes = layout_.page_bytes(),
-          .q_heads = static_cast<int32_t>(config().heads),
-          .is_rounded = pass_.is_step && options_.graphs};
-}
-
 /// The addresses of the rows from `first` on.
 gpu::AttentionLayer DeviceBackend::attention_layer(uint32_t layer, size_t first) const {
   const uint64_t skipped = first * layers_.q_bytes();
-  return {.pool = pages_.address() + layout_.layer_offset(layer),
+  return {.pool = pages_.address() + kv_.device.layer_offset(layer),
           .q = layers_.at().q + skipped,
           .out = layers_.at().attended + skipped};
 }
@@ -529,12 +499,12 @@ Result<void> DeviceBackend::attend(uint32_t layer) {
   return attention_.attend(std::move(modes), attention_layer(layer, 0));
 }
 
-Result<void> DeviceBackend::after_attention(uint32_t layer) {
+Result<DeviceLayers::Rows> DeviceBackend::rows_behind(uint32_t layer) {
   if (layer + 1 == config().layers && !pass_.is_step) {
     pass_.last_state.resize(config().hidden);
     MC_CHECK(device_.read(layers_.x(pass_.rows - 1), std::as_writable_bytes(std::span(pass_.last_state))));
   }
-  return layers_.finish(layer, layers_.at().attended, layers_.at().x, pass_.rows);
+  return DeviceLayers::Rows{layers_.at().attended, layers_.at().x, pass_.rows};
 }
 
 // ---- the end of a pass ----
@@ -548,11 +518,10 @@ Result<void> DeviceBackend::queue_step(std::span<const DrawRow> draws) {
                          .sum_rows = pass_.sums.pages.size(),
                          .kept = kept_at(0),
                          .sums = sums_at(0)};
-  const size_t held = size_t{config().layers} * layout_.layer_bytes();
   for (size_t row = 0; row < written_.size(); ++row) {
     const WrittenPage& page = written_[row];
     step.rows.push_back({page.host, static_cast<size_t>(sequences_[row].q_begin % options_.block_tokens)});
-    if (page.is_whole) step.full_pages.push_back({pages_.address(page.place.page), page.host, held});
+    if (page.is_whole) add_page(kv_, pages_, page, step.full_pages);
   }
   if (!draws.empty()) {
     MC_CHECK(layers_.make_logits(layers_.at().x, pass_.rows));
@@ -584,16 +553,20 @@ Result<void> DeviceBackend::finish_step() {
   return collect_step({});
 }
 
-Result<void> DeviceBackend::finish_last_row(std::span<float> logits_out, std::span<float> hidden) {
+Result<DeviceLayers::Rows> DeviceBackend::attend_last_row() {
   const uint32_t layer = config().layers - 1;
   const size_t row = pass_.rows - 1;
   const uint64_t x = layers_.x(row);
   if (!pass_.last_state.empty()) MC_CHECK(device_.write(x, std::as_bytes(std::span(pass_.last_state))));
   const gpu::AttentionLayer places = attention_layer(layer, row);
   MC_CHECK(attention_.attend_last_row(sequences_[0].plan->layer(static_cast<int32_t>(layer)), places));
-  MC_CHECK(layers_.finish(layer, places.out, x, 1));
+  return DeviceLayers::Rows{places.out, x, 1};
+}
+
+Result<void> DeviceBackend::end_last_row(std::span<float> logits_out, std::span<float> hidden) {
+  const size_t row = pass_.rows - 1;
   MC_CHECK(logits(row, 1, logits_out));
-  return hidden.empty() ? Result<void>{} : read_state(x, hidden);
+  return hidden.empty() ? Result<void>{} : read_state(layers_.x(row), hidden);
 }
 
 /// The state behind the final norm, of a row of x.
@@ -606,9 +579,9 @@ Result<void> DeviceBackend::read_state(uint64_t x, std::span<float> hidden) {
 
 // The rows lie side by side in memory of their own, one token of a sequence each: they are a step's rows, whatever the
 // pass has beside them.
-Result<void> DeviceBackend::finish_rows(const MixedPass& pass) {
-  const size_t count = pass_.last_rows.size(), vocab = config().vocab;
-  if (count == 0) return {};
+Result<DeviceLayers::Rows> DeviceBackend::attend_last_rows() {
+  const size_t count = pass_.last_rows.size();
+  if (count == 0) return DeviceLayers::Rows{};
   const uint32_t layer = config().layers - 1;
   const DeviceLayers::Parts& at = layers_.at();
   std::vector<gpu::SequenceRows> rows;
@@ -622,11 +595,16 @@ Result<void> DeviceBackend::finish_rows(const MixedPass& pass) {
   }
   MC_ASSERT_EQ(rows.size(), count);
   MC_CHECK(layers_.gather(inputs_.last, count));
-  attention_.begin(attention_shape(), std::move(rows));
-  const uint64_t pool = pages_.address() + layout_.layer_offset(layer);
+  attention_.begin(attention_shape(kv_.device, config().heads, pass_.is_step && options_.graphs), std::move(rows));
+  const uint64_t pool = pages_.address() + kv_.device.layer_offset(layer);
   MC_CHECK(attention_.attend(std::move(modes), {.pool = pool, .q = at.last_q, .out = at.attended}));
-  MC_CHECK(layers_.finish(layer, at.attended, at.last_x, count));
-  MC_CHECK(layers_.make_logits(at.last_x, count));
+  return DeviceLayers::Rows{at.attended, at.last_x, count};
+}
+
+Result<void> DeviceBackend::end_rows(const MixedPass& pass) {
+  const size_t vocab = config().vocab;
+  const DeviceLayers::Parts& at = layers_.at();
+  MC_CHECK(layers_.make_logits(at.last_x, pass_.last_rows.size()));
   if (!pass.draws.empty()) MC_CHECK(draw_at_once(pass.draws, pass.drawn));
   if (!pass.logits.empty()) MC_CHECK(device_.read(at.logits, std::as_writable_bytes(pass.logits)));
   size_t row = pass.rows.size();
@@ -675,11 +653,19 @@ DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layo
   return {device_workspace_bytes(config, options) + attention.fixed, attention.page};
 }
 
+Result<std::unique_ptr<DeviceRank>> open_device_rank(const Model& model, gpu::Device& device,
+                                                     const RunnerOptions& options, const ops::Kernels& kernels,
+                                                     const TensorPart& part) {
+  MC_ASSERT(part.is_whole() || (options.device_pages == 0 && !options.graphs));
+  auto rank = std::make_unique<DeviceBackend>(model, device, options, kernels, part);
+  MC_CHECK(rank->prepare());
+  return std::unique_ptr<DeviceRank>(std::move(rank));
+}
+
 Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
                                                      const RunnerOptions& options, const ops::Kernels& kernels) {
-  auto backend = std::make_unique<DeviceBackend>(model, device, options, kernels);
-  MC_CHECK(backend->prepare());
-  return std::unique_ptr<Backend>(std::move(backend));
+  MC_TRY(whole, open_device_rank(model, device, options, kernels, {}));
+  return std::unique_ptr<Backend>(std::move(whole));
 }
 
 }  // namespace mc::model

@@ -71,7 +71,7 @@ size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& optio
 }
 
 Result<void> DeviceLayers::prepare() {
-  MC_TRY(weights, DeviceWeights::load(model_, device_));
+  MC_TRY(weights, DeviceWeights::load(model_, device_, part_));
   weights_ = std::move(weights);
   const std::vector<PartSize> sizes = part_sizes(config(), options_);
   size_t bytes = 0;
@@ -115,14 +115,9 @@ Result<void> DeviceLayers::norm(uint64_t x, uint64_t weight, uint64_t out, size_
 /// y = x w^T + bias, or y += the same.
 Result<void> DeviceLayers::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
                                     size_t columns, size_t inner, bool adds) {
-  return gpu::queue_product(device_, {.x = x,
-                                      .w = weights,
-                                      .y = y,
-                                      .bias = bias,
-                                      .rows = rows,
-                                      .columns = columns,
-                                      .inner = inner,
-                                      .adds = adds});
+  return gpu::queue_product(
+      device_,
+      {.x = x, .w = weights, .y = y, .bias = bias, .rows = rows, .columns = columns, .inner = inner, .adds = adds});
 }
 
 Result<void> DeviceLayers::project(uint32_t layer, size_t rows) {
@@ -171,25 +166,33 @@ Result<void> DeviceLayers::code_rows(const gpu::KvPool& pool, const RotateTables
       gpu::bytes_of(args));
 }
 
-Result<void> DeviceLayers::finish(uint32_t layer, uint64_t attended, uint64_t x, size_t rows) {
-  const ModelConfig& c = config();
-  const DeviceLayer& w = weights_.layer(layer);
-  MC_CHECK(multiply(attended, w.output, w.output_bias, x, rows, c.hidden, q_width(), true));
-  MC_CHECK(norm(x, w.post_norm, at_.normed, rows));
-  if (c.has_mixture(layer)) return mixture_->add(w.experts, at_.normed, x, rows);
-  return add_mlp(w, x, rows);
+Result<void> DeviceLayers::finish(uint32_t layer, const Rows& rows) {
+  MC_ASSERT(part_.is_whole());
+  MC_CHECK(add_attention(layer, rows));
+  return add_mlp(layer, rows);
 }
 
-/// x += MLP(normed)
-Result<void> DeviceLayers::add_mlp(const DeviceLayer& w, uint64_t x, size_t rows) {
+Result<void> DeviceLayers::add_attention(uint32_t layer, const Rows& rows) {
+  const DeviceLayer& w = weights_.layer(layer);
+  return multiply(rows.attended, w.output, w.output_bias, rows.x, rows.count, config().hidden, q_width(),
+                  part_.is_first());
+}
+
+Result<void> DeviceLayers::add_mlp(uint32_t layer, const Rows& rows) {
   const ModelConfig& c = config();
-  MC_CHECK(
-      multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, rows, size_t{2} * c.intermediate, c.hidden, false));
+  const DeviceLayer& w = weights_.layer(layer);
+  MC_CHECK(norm(rows.x, w.post_norm, at_.normed, rows.count));
+  if (c.has_mixture(layer)) {
+    if (!part_.is_first()) MC_CHECK(device_.fill(rows.x, 0, rows.count * hidden_bytes()));
+    return mixture_->add(w.experts, at_.normed, rows.x, rows.count);
+  }
+  MC_CHECK(multiply(at_.normed, w.gate_up, w.gate_up_bias, at_.gate_up, rows.count, size_t{2} * c.intermediate,
+                    c.hidden, false));
   const gpu::SiluArgs silu{.gate_up = gpu::device_pointer<const float>(at_.gate_up),
                            .out = gpu::device_pointer<uint16_t>(at_.activated),
                            .columns = static_cast<int32_t>(c.intermediate)};
-  MC_CHECK(gpu::queue_silu(device_, silu, rows));
-  return multiply(at_.activated, w.down, w.down_bias, x, rows, c.hidden, c.intermediate, true);
+  MC_CHECK(gpu::queue_silu(device_, silu, rows.count));
+  return multiply(at_.activated, w.down, w.down_bias, rows.x, rows.count, c.hidden, c.intermediate, part_.is_first());
 }
 
 Result<void> DeviceLayers::gather_words(uint64_t from, uint64_t to, uint64_t rows, size_t count, size_t bytes) {

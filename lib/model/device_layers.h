@@ -7,7 +7,7 @@
 //     MC_CHECK(layers.project(layer, rows));                // x -> qkv
 //     MC_CHECK(layers.rotate(layer, pool, tables, rows));   // qkv -> q, and K and V into pages
 //     ... attention: q -> attended ...
-//     MC_CHECK(layers.finish(layer, layers.at().attended, layers.at().x, rows));
+//     MC_CHECK(layers.finish(layer, behind));               // or add_attention() and add_mlp()
 //   MC_CHECK(layers.make_logits(layers.at().x, rows));
 #pragma once
 
@@ -23,6 +23,7 @@
 #include "model/device_weights.h"
 #include "model/model.h"
 #include "model/pass.h"
+#include "model/tensor_part.h"
 
 namespace mc::model {
 
@@ -51,18 +52,27 @@ class DeviceLayers {
     size_t coded_pages = 0;
   };
 
+  /// Rows behind attention.
+  struct Rows {
+    uint64_t attended = 0;  // bf16 [count, heads head_dim]: what attention gave
+    uint64_t x = 0;         // f32 [count, hidden]: the residual stream
+    size_t count = 0;
+  };
+
   /// Most rows of a pass, and most rows whose logits are made at a time.
   static size_t rows_most(const RunnerOptions& options);
   static size_t logit_rows_most(const RunnerOptions& options);
-  /// Device memory beside the weights.
+  /// Device memory beside the weights. `config`: of the part.
   static size_t bytes(const ModelConfig& config, const RunnerOptions& options);
 
   /// `model` and `device` must outlive it.
-  DeviceLayers(const Model& model, gpu::Device& device, const RunnerOptions& options)
-      : model_(model), device_(device), options_(options) {}
+  DeviceLayers(const Model& model, gpu::Device& device, const RunnerOptions& options, const TensorPart& part)
+      : model_(model), device_(device), options_(options), part_(part), config_(config_of(model.config(), part)) {}
   /// Loads the weights, and allocates. Errors: those of DeviceWeights::load(), MC7005.
   Result<void> prepare();
 
+  /// The heads and widths that this device computes.
+  const ModelConfig& config() const { return config_; }
   const Parts& at() const { return at_; }
   size_t hidden_bytes() const { return size_t{config().hidden} * 4; }
   size_t q_bytes() const { return q_width() * 2; }
@@ -73,7 +83,11 @@ class DeviceLayers {
   Result<void> project(uint32_t layer, size_t rows);
   Result<void> rotate(uint32_t layer, const gpu::KvPool& pool, const RotateTables& tables, size_t rows);
   /// The layer behind attention: the output projection and the MLP, which are added to x.
-  Result<void> finish(uint32_t layer, uint64_t attended, uint64_t x, size_t rows);
+  Result<void> finish(uint32_t layer, const Rows& rows);
+  // Its two halves. Behind each one the x of all parts are to be summed: the first part adds to x, and in the others x
+  // becomes what they add.
+  Result<void> add_attention(uint32_t layer, const Rows& rows);
+  Result<void> add_mlp(uint32_t layer, const Rows& rows);
   /// Copies x and q of some rows side by side, to last_x and last_q. `rows`: int32 [count] on the device.
   Result<void> gather(uint64_t rows, size_t count);
   /// at().logits = head(norm(x))
@@ -85,18 +99,18 @@ class DeviceLayers {
     size_t bytes;
   };
   static std::vector<PartSize> part_sizes(const ModelConfig& config, const RunnerOptions& options);
-  const ModelConfig& config() const { return model_.config(); }
   size_t q_width() const { return size_t{config().heads} * config().head_dim; }
   Result<void> code_rows(const gpu::KvPool& pool, const RotateTables& tables);
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
                         size_t inner, bool adds);
-  Result<void> add_mlp(const DeviceLayer& w, uint64_t x, size_t rows);
   Result<void> gather_words(uint64_t from, uint64_t to, uint64_t rows, size_t count, size_t bytes);
 
   const Model& model_;
   gpu::Device& device_;
   RunnerOptions options_;
+  TensorPart part_;
+  ModelConfig config_;
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;

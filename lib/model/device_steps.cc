@@ -70,7 +70,7 @@ void DeviceSteps::write_rows(const Queued& queued) const {
   for (uint32_t layer = 0; layer < layout_.layers; ++layer) {
     const std::byte* from = queued.kept.data() + layer * queued.step.kept_rows * row_bytes;
     for (const Row& row : queued.step.rows) {
-      write_kept_row(layout_, row.page + layout_.layer_offset(layer), row.slot, from);
+      write_kept_row(layout_, row.page + kv_.host_offset(layer), row.slot, from);
       from += row_bytes;
     }
   }

@@ -17,6 +17,7 @@
 #include "base/extent.h"
 #include "model/device_copies.h"
 #include "model/device_draws.h"
+#include "model/tensor_part.h"
 
 namespace mc::model {
 
@@ -46,7 +47,7 @@ class DeviceSteps {
   };
 
   /// `copies` must outlive the steps. Their stores are used by steps alone while a step is queued.
-  DeviceSteps(DeviceCopies& copies, const ExtentLayout& layout) : copies_(copies), layout_(layout) {}
+  DeviceSteps(DeviceCopies& copies, const KvPart& kv) : copies_(copies), kv_(kv), layout_(kv.device) {}
 
   size_t queued() const { return steps_.size(); }
   size_t next_place() const { return (first_ + steps_.size()) % kPlaces; }
@@ -73,7 +74,8 @@ class DeviceSteps {
   void note_sums(const Queued& queued);
 
   DeviceCopies& copies_;
-  ExtentLayout layout_;
+  KvPart kv_;
+  ExtentLayout layout_;  // of the device
   std::deque<Queued> steps_;
   size_t first_ = 0;  // place of the first one
   std::vector<uint32_t> sums_;

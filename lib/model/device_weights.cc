@@ -14,42 +14,17 @@ size_t aligned(size_t bytes) {
   return round_up(bytes, gpu::Arena::kAlignment);
 }
 
-size_t matrix_bytes(const ops::PackedMatrix& m) {
-  return aligned(m.rows() * m.columns() * 2);
-}
-
-size_t expert_bytes(const Experts& experts) {
-  size_t gate_up = 0, down = 0;
-  for (const Mlp& one : experts.routed) {
-    gate_up += one.gate_up.rows() * one.gate_up.columns() * 2;
-    down += one.down.rows() * one.down.columns() * 2;
-  }
-  const size_t router = (experts.router.rows() + experts.shared_gate.rows()) * experts.router.columns() * 2;
-  return aligned(gate_up) + aligned(down) + aligned(router) + matrix_bytes(experts.shared.gate_up) +
-         matrix_bytes(experts.shared.down);
-}
-
-size_t layer_bytes(const Layer& layer) {
-  size_t bytes = expert_bytes(layer.experts);
-  for (const ops::PackedMatrix* m : {&layer.qkv, &layer.output, &layer.mlp.gate_up, &layer.mlp.down})
-    bytes += matrix_bytes(*m);
-  for (const std::vector<float>* v :
-       {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm, &layer.qkv_bias, &layer.output_bias,
-        &layer.mlp.gate_up_bias, &layer.mlp.down_bias})
-    bytes += aligned(v->size() * 4);
-  return bytes;
-}
-
-Result<void> check_served(const gpu::Device& device, const ops::PackedMatrix& from, const std::string& name) {
+Result<void> check_served(const gpu::Device& device, const ops::PackedMatrix& from, const std::string& name,
+                          size_t columns) {
   if (from.quantised() || from.is_fp8() || from.dtype() != Dtype::bf16)
     return user_error(err::kDeviceUnusable,
                       std::string(device.name()) + ": the weights of " + name +
                           " are not bf16, and a GPU serves no "
                           "other type yet",
                       "--device", "use --dtype bf16 with a bf16 checkpoint, or --device cpu");
-  if (from.columns() % 8 != 0)
+  if (columns % 8 != 0)
     return user_error(err::kDeviceUnusable,
-                      std::string(device.name()) + ": " + name + " has " + std::to_string(from.columns()) +
+                      std::string(device.name()) + ": " + name + " has " + std::to_string(columns) +
                           " columns, kernels read 8 at a time",
                       "--device", "use --device cpu");
   return {};
@@ -64,80 +39,115 @@ bool has_table(const Model& model) {
 
 }  // namespace
 
-Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device) {
-  const ModelConfig& config = model.config();
-  if (!model.has_weights()) return random(config, device);
-  size_t bytes = aligned(model.final_norm().size() * 4) + matrix_bytes(model.head());
-  if (has_table(model)) bytes += aligned(size_t{config.vocab} * config.hidden * 2);
-  for (const Layer& layer : model.layers()) bytes += layer_bytes(layer);
+size_t DeviceWeights::Source::row_count() const {
+  if (rows.empty() || matrix->rows() == 0) return matrix->rows();
+  size_t count = 0;
+  for (const RowRun& run : rows) count += run.padded;
+  return count;
+}
+
+Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device, const TensorPart& part) {
+  if (!model.has_weights()) return random(config_of(model.config(), part), device);
   DeviceWeights out;
-  MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, bytes, "weights"));
-  out.arena_ = std::move(arena);
+  out.part_ = part;
   out.layers_.resize(model.layers().size());
-  for (uint32_t l = model.held().first; l < model.held().end; ++l)
-    MC_CHECK(out.load_layer(device, model.layers()[l], out.layers_[l], "layer " + std::to_string(l)));
-  MC_CHECK(out.load_ends(device, model));
-  MC_ASSERT_LE(out.arena_.used(), bytes);
+  MC_CHECK(out.load_all(device, model));
+  MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, out.counted_, "weights"));
+  out.arena_ = std::move(arena);
+  out.is_counting_ = false;
+  MC_CHECK(out.load_all(device, model));
+  MC_ASSERT_LE(out.arena_.used(), out.counted_);
   return out;
 }
 
-Result<void> DeviceWeights::load_layer(gpu::Device& device, const Layer& from, DeviceLayer& to,
-                                       const std::string& name) {
-  const auto put = [&](uint64_t& address, const auto& part, const char* what) -> Result<void> {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(part)>, ops::PackedMatrix>) {
-      MC_TRY(at, matrix(device, part, name + " " + what));
-      address = at;
-    } else {
-      MC_TRY(at, vector(device, part, name + " " + what));
-      address = at;
-    }
-    return {};
-  };
-  MC_CHECK(put(to.input_norm, from.input_norm, "input norm"));
-  MC_CHECK(put(to.post_norm, from.post_norm, "post-attention norm"));
-  MC_CHECK(put(to.q_norm, from.q_norm, "q norm"));
-  MC_CHECK(put(to.k_norm, from.k_norm, "k norm"));
-  MC_CHECK(put(to.qkv, from.qkv, "q, k and v"));
-  MC_CHECK(put(to.output, from.output, "output"));
-  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up"));
-  MC_CHECK(put(to.down, from.mlp.down, "down"));
-  MC_CHECK(put(to.qkv_bias, from.qkv_bias, "q, k and v bias"));
-  MC_CHECK(put(to.output_bias, from.output_bias, "output bias"));
-  MC_CHECK(put(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias"));
-  MC_CHECK(put(to.down_bias, from.mlp.down_bias, "down bias"));
-  return from.experts.routed.empty() ? Result<void>{} : load_experts(device, from.experts, to.experts, name);
+Result<void> DeviceWeights::load_all(gpu::Device& device, const Model& model) {
+  for (uint32_t l = model.held().first; l < model.held().end; ++l) MC_CHECK(load_layer(device, model, l));
+  return load_ends(device, model);
 }
 
-Result<void> DeviceWeights::load_experts(gpu::Device& device, const Experts& from, gpu::MixtureWeights& to,
-                                         const std::string& name) {
-  std::vector<Source> gate_up, down, router{{&from.router, name + " router"}};
+Result<uint64_t> DeviceWeights::take(size_t bytes, const std::string& name) {
+  if (is_counting_) {
+    counted_ += aligned(bytes);
+    return uint64_t{0};
+  }
+  MC_TRY(part, arena_.take(bytes, name));
+  return part.address;
+}
+
+Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, uint32_t index) {
+  const Layer& from = model.layers()[index];
+  DeviceLayer& to = layers_[index];
+  const std::string name = "layer " + std::to_string(index) + " ";
+  const ModelConfig& c = model.config();
+  const auto heads = attention_rows(c, part_), inner = inner_rows(c.intermediate, part_);
+  const auto put = [&](uint64_t& address, const ops::PackedMatrix& part, const char* what, std::vector<RowRun> rows,
+                       RowRun columns) -> Result<void> {
+    MC_TRY(at, matrix(device, {&part, name + what, std::move(rows), columns}));
+    address = at;
+    return {};
+  };
+  const auto put_vector = [&](uint64_t& address, std::span<const float> part, const char* what,
+                              std::span<const RowRun> runs = {}) -> Result<void> {
+    MC_TRY(at, vector(device, part, name + what, runs));
+    address = at;
+    return {};
+  };
+  MC_CHECK(put_vector(to.input_norm, from.input_norm, "input norm"));
+  MC_CHECK(put_vector(to.post_norm, from.post_norm, "post-attention norm"));
+  MC_CHECK(put_vector(to.q_norm, from.q_norm, "q norm"));
+  MC_CHECK(put_vector(to.k_norm, from.k_norm, "k norm"));
+  MC_CHECK(put(to.qkv, from.qkv, "q, k and v", heads, {}));
+  MC_CHECK(put(to.output, from.output, "output", {}, attention_columns(c, part_)));
+  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up", inner, {}));
+  MC_CHECK(put(to.down, from.mlp.down, "down", {}, inner_columns(c.intermediate, part_)));
+  MC_CHECK(put_vector(to.qkv_bias, from.qkv_bias, "q, k and v bias", heads));
+  MC_CHECK(put_vector(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias", inner));
+  if (part_.is_first()) {
+    MC_CHECK(put_vector(to.output_bias, from.output_bias, "output bias"));
+    MC_CHECK(put_vector(to.down_bias, from.mlp.down_bias, "down bias"));
+  }
+  return from.experts.routed.empty() ? Result<void>{} : load_experts(device, model, from.experts, to.experts, name);
+}
+
+Result<void> DeviceWeights::load_experts(gpu::Device& device, const Model& model, const Experts& from,
+                                         gpu::MixtureWeights& to, const std::string& name) {
+  const MixtureConfig& c = model.config().mixture;
+  const auto inner = inner_rows(c.intermediate, part_), shared = inner_rows(c.shared_intermediate, part_);
+  const RowRun columns = inner_columns(c.intermediate, part_);
+  std::vector<Source> gate_up, down, router{{&from.router, name + "router", {}, {}}};
   for (size_t i = 0; i < from.routed.size(); ++i) {
     const std::string expert = " of expert " + std::to_string(i);
-    gate_up.push_back({&from.routed[i].gate_up, name + " gate and up" + expert});
-    down.push_back({&from.routed[i].down, name + " down" + expert});
+    gate_up.push_back({&from.routed[i].gate_up, name + "gate and up" + expert, inner, {}});
+    down.push_back({&from.routed[i].down, name + "down" + expert, {}, columns});
   }
-  if (from.shared_gate.rows() > 0) router.push_back({&from.shared_gate, name + " gate of the shared expert"});
+  if (from.shared_gate.rows() > 0) router.push_back({&from.shared_gate, name + "gate of the shared expert", {}, {}});
   MC_TRY(router_at, matrices(device, router));
   MC_TRY(gate_up_at, matrices(device, gate_up));
   MC_TRY(down_at, matrices(device, down));
-  MC_TRY(shared_gate_up, matrix(device, from.shared.gate_up, name + " gate and up of the shared expert"));
-  MC_TRY(shared_down, matrix(device, from.shared.down, name + " down of the shared expert"));
+  MC_TRY(shared_gate_up, matrix(device, {&from.shared.gate_up, name + "gate and up of the shared expert", shared, {}}));
+  MC_TRY(
+      shared_down,
+      matrix(device,
+             {&from.shared.down, name + "down of the shared expert", {}, inner_columns(c.shared_intermediate, part_)}));
   to = {router_at, gate_up_at, down_at, shared_gate_up, shared_down};
   return {};
 }
 
-/// Embeddings, final norm and head, as far as the stage has them.
+/// Embeddings, final norm and head, as far as the stage has them. The first part alone makes logits.
 Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
   const ModelConfig& config = model.config();
   MC_TRY(norm, vector(device, model.final_norm(), "final norm"));
   final_norm_ = norm;
-  MC_TRY(head, matrix(device, model.head(), "head"));
-  head_ = head;
+  if (part_.is_first() || (embeds(model) && !has_table(model))) {
+    MC_TRY(head, matrix(device, {&model.head(), "head", {}, {}}));
+    head_ = head;
+  }
   if (!embeds(model)) return {};
   embeddings_ = head_;
   if (!has_table(model)) return {};
-  MC_TRY(part, arena_.take(size_t{config.vocab} * config.hidden * 2, "embeddings"));
-  embeddings_ = part.address;
+  MC_TRY(table, take(size_t{config.vocab} * config.hidden * 2, "embeddings"));
+  embeddings_ = table;
+  if (is_counting_) return {};
   std::vector<float> row(config.hidden);
   std::vector<bf16_t> rows;
   for (uint32_t first = 0; first < config.vocab; first += kRowsAtOnce) {
@@ -152,48 +162,62 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
   return {};
 }
 
-Result<uint64_t> DeviceWeights::matrix(gpu::Device& device, const ops::PackedMatrix& from, const std::string& name) {
-  const Source source{&from, name};
-  return matrices(device, {&source, 1});
-}
-
 Result<uint64_t> DeviceWeights::matrices(gpu::Device& device, std::span<const Source> sources) {
-  const size_t columns = sources[0].matrix->columns();
+  const size_t columns = sources[0].column_count();
   size_t rows = 0;
-  for (const auto& [from, name] : sources) {
-    rows += from->rows();
-    MC_ASSERT_EQ(from->columns(), columns);
-    if (from->rows() > 0) MC_CHECK(check_served(device, *from, name));
+  for (const Source& from : sources) {
+    if (from.row_count() == 0) continue;
+    rows += from.row_count();
+    MC_ASSERT_EQ(from.column_count(), columns);
+    MC_CHECK(check_served(device, *from.matrix, from.name, columns));
   }
   if (rows == 0) return uint64_t{0};
-  MC_TRY(part, arena_.take(rows * columns * 2, sources[0].name));
-  uint64_t to = part.address;
-  for (const auto& [from, name] : sources) {
-    MC_CHECK(copy_rows(device, *from, to));
-    to += from->rows() * columns * 2;
+  MC_TRY(at, take(rows * columns * 2, sources[0].name));
+  uint64_t to = at;
+  for (const Source& from : sources) {
+    if (is_counting_ || from.row_count() == 0) continue;
+    MC_CHECK(copy_rows(device, from, to));
+    to += from.row_count() * columns * 2;
   }
-  return part.address;
+  return at;
 }
 
-Result<void> DeviceWeights::copy_rows(gpu::Device& device, const ops::PackedMatrix& from, uint64_t to) {
-  std::vector<float> row(from.columns());
+Result<void> DeviceWeights::copy_rows(gpu::Device& device, const Source& from, uint64_t to) {
+  const size_t width = from.column_count();
+  const RowRun columns = from.columns.padded > 0 ? from.columns : RowRun{0, width, width};
+  std::vector<RowRun> runs = from.rows;
+  if (runs.empty()) runs.push_back({0, from.matrix->rows(), from.matrix->rows()});
+  std::vector<float> row(from.matrix->columns());
   std::vector<bf16_t> rows;
-  for (size_t first = 0; first < from.rows(); first += kRowsAtOnce) {
-    rows.clear();
-    for (size_t r = first; r < std::min(from.rows(), first + kRowsAtOnce); ++r) {
-      from.row(r, row.data());
-      for (const float value : row) rows.push_back(f32_to_bf16(value));
+  for (const RowRun& run : runs)
+    for (size_t r = 0; r < run.padded; ++r) {
+      const size_t begin = rows.size();
+      rows.resize(begin + width);  // zero
+      if (r < run.count) {
+        from.matrix->row(run.first + r, row.data());
+        for (size_t i = 0; i < columns.count; ++i) rows[begin + i] = f32_to_bf16(row[columns.first + i]);
+      }
+      if (rows.size() < kRowsAtOnce * width && (r + 1 < run.padded || &run != &runs.back())) continue;
+      MC_CHECK(device.write(to, std::as_bytes(std::span(rows))));
+      to += rows.size() * 2;
+      rows.clear();
     }
-    MC_CHECK(device.write(to + first * from.columns() * 2, std::as_bytes(std::span(rows))));
-  }
   return {};
 }
 
-Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const float> from, const std::string& name) {
+Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const float> from, const std::string& name,
+                                       std::span<const RowRun> runs) {
   if (from.empty()) return uint64_t{0};
-  MC_TRY(part, arena_.take(from.size_bytes(), name));
-  MC_CHECK(device.write(part.address, std::as_bytes(from)));
-  return part.address;
+  std::vector<float> taken;
+  for (const RowRun& run : runs) {
+    const auto part = from.subspan(run.first, run.count);
+    taken.insert(taken.end(), part.begin(), part.end());
+    taken.resize(taken.size() + run.padded - run.count);
+  }
+  if (!runs.empty()) from = taken;
+  MC_TRY(at, take(from.size_bytes(), name));
+  if (!is_counting_) MC_CHECK(device.write(at, std::as_bytes(from)));
+  return at;
 }
 
 // ---- random weights ----
@@ -219,22 +243,22 @@ Result<DeviceWeights> DeviceWeights::random(const ModelConfig& c, gpu::Device& d
 /// Norms of ones are one vector.
 Result<void> DeviceWeights::place_random(const ModelConfig& c) {
   const size_t q = size_t{c.heads} * c.head_dim, kv = size_t{c.kv_heads} * c.head_dim;
-  const auto take = [this](uint64_t& to, size_t rows, size_t columns, const char* what) -> Result<void> {
+  const auto put = [this](uint64_t& to, size_t rows, size_t columns, const char* what) -> Result<void> {
     MC_TRY(part, arena_.take(rows * columns * 2, what));
     to = part.address;
     return {};
   };
   layers_.resize(c.layers);
-  MC_CHECK(take(head_, c.vocab, c.hidden, "head"));
+  MC_CHECK(put(head_, c.vocab, c.hidden, "head"));
   embeddings_ = head_;
-  if (!c.tied_embeddings) MC_CHECK(take(embeddings_, c.vocab, c.hidden, "embeddings"));
+  if (!c.tied_embeddings) MC_CHECK(put(embeddings_, c.vocab, c.hidden, "embeddings"));
   for (DeviceLayer& layer : layers_) {
-    MC_CHECK(take(layer.qkv, q + 2 * kv, c.hidden, "q, k and v"));
-    MC_CHECK(take(layer.output, c.hidden, q, "output"));
-    MC_CHECK(take(layer.gate_up, size_t{2} * c.intermediate, c.hidden, "gate and up"));
-    MC_CHECK(take(layer.down, c.hidden, c.intermediate, "down"));
+    MC_CHECK(put(layer.qkv, q + 2 * kv, c.hidden, "q, k and v"));
+    MC_CHECK(put(layer.output, c.hidden, q, "output"));
+    MC_CHECK(put(layer.gate_up, size_t{2} * c.intermediate, c.hidden, "gate and up"));
+    MC_CHECK(put(layer.down, c.hidden, c.intermediate, "down"));
   }
-  MC_CHECK(take(final_norm_, 2, c.hidden, "norms"));
+  MC_CHECK(put(final_norm_, 2, c.hidden, "norms"));
   for (DeviceLayer& layer : layers_) layer.input_norm = layer.post_norm = final_norm_;
   return {};
 }

@@ -1,4 +1,5 @@
-// A model's weights in the memory of a device: matrices as bf16 [rows, columns], vectors as f32. One arena holds them.
+// A model's weights, or the part of them that a device computes with (tensor_part.h), in the memory of the device:
+// matrices as bf16 [rows, columns], vectors as f32. One arena holds them.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "gpu/arena.h"
 #include "gpu/mixture.h"
 #include "model/model.h"
+#include "model/tensor_part.h"
 
 namespace mc::model {
 
@@ -24,32 +26,45 @@ class DeviceWeights {
  public:
   /// Copies all loaded layers. MC7005 when they do not fit; MC7002 names a matrix that is not bf16.
   /// Random weights when the model has none.
-  static Result<DeviceWeights> load(const Model& model, gpu::Device& device);
+  static Result<DeviceWeights> load(const Model& model, gpu::Device& device, const TensorPart& part = {});
 
   const DeviceLayer& layer(uint32_t index) const { return layers_[index]; }
   uint64_t embeddings() const { return embeddings_; }  // bf16 [vocab, hidden]
   uint64_t final_norm() const { return final_norm_; }
-  uint64_t head() const { return head_; }
+  uint64_t head() const { return head_; }  // 0: the part has none
   size_t bytes() const { return arena_.bytes(); }
 
  private:
-  /// A matrix and its name in messages.
+  /// A matrix with its name in messages, and what is taken of it. No runs: all rows. No columns: all columns.
   struct Source {
     const ops::PackedMatrix* matrix;
     std::string name;
+    std::vector<RowRun> rows;
+    RowRun columns;
+    size_t row_count() const;
+    size_t column_count() const { return columns.padded > 0 ? columns.padded : matrix->columns(); }
   };
+  /// Copies everything, or counts its bytes as long as there is no arena.
+  Result<void> load_all(gpu::Device& device, const Model& model);
+  Result<uint64_t> take(size_t bytes, const std::string& name);
   /// Stacks matrices of equal columns; 0: they have no rows.
   Result<uint64_t> matrices(gpu::Device& device, std::span<const Source> sources);
-  Result<uint64_t> matrix(gpu::Device& device, const ops::PackedMatrix& from, const std::string& name);
-  Result<void> copy_rows(gpu::Device& device, const ops::PackedMatrix& from, uint64_t to);
-  Result<void> load_experts(gpu::Device& device, const Experts& from, gpu::MixtureWeights& to, const std::string& name);
-  Result<uint64_t> vector(gpu::Device& device, std::span<const float> from, const std::string& name);
-  Result<void> load_layer(gpu::Device& device, const Layer& from, DeviceLayer& to, const std::string& name);
+  Result<uint64_t> matrix(gpu::Device& device, const Source& from) { return matrices(device, {&from, 1}); }
+  Result<void> copy_rows(gpu::Device& device, const Source& from, uint64_t to);
+  Result<void> load_experts(gpu::Device& device, const Model& model, const Experts& from, gpu::MixtureWeights& to,
+                            const std::string& name);
+  /// `runs`: the elements that are taken; none: all.
+  Result<uint64_t> vector(gpu::Device& device, std::span<const float> from, const std::string& name,
+                          std::span<const RowRun> runs = {});
+  Result<void> load_layer(gpu::Device& device, const Model& model, uint32_t index);
   Result<void> load_ends(gpu::Device& device, const Model& model);
   static Result<DeviceWeights> random(const ModelConfig& config, gpu::Device& device);
   Result<void> place_random(const ModelConfig& config);
   Result<void> fill_random(gpu::Device& device);
 
+  TensorPart part_;
+  bool is_counting_ = true;
+  size_t counted_ = 0;
   gpu::Arena arena_;
   std::vector<DeviceLayer> layers_;
   uint64_t embeddings_ = 0, final_norm_ = 0, head_ = 0;
