@@ -6,10 +6,12 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "gpu/device_group.h"
 #include "gpu/matmul.h"
 #include "model/backend.h"
 #include "model/cpu_backend.h"
 #include "model/device_backend.h"
+#include "model/split_backend.h"
 
 namespace mc::model {
 namespace {
@@ -69,16 +71,16 @@ DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayo
 }
 
 /// The variant of the CPU's kernels. A name of what multiplies on a GPU names none (gpu/matmul.h).
-static Result<std::string> kernels_of_host(const std::string& name, const gpu::Device* device) {
+static Result<std::string> kernels_of_host(const std::string& name, bool on_device) {
   const auto names = gpu::matmul_names();
   if (std::ranges::find(names, name) == names.end()) return name;
-  if (device != nullptr || name == "auto") return std::string("auto");
+  if (on_device || name == "auto") return std::string("auto");
   return user_error(err::kKernelsUnusable,
                     "'" + name + "' computes matrix products of a GPU, and the CPU computes here", "--kernels",
                     "give --device cuda:N or emu, or use --kernels auto");
 }
 
-Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
+static Result<void> check_options(const RunnerOptions& options) {
   const uint32_t block = options.block_tokens;
   if (block < 16 || block > 512 || (block & (block - 1)) != 0)
     return user_error(err::kBadValue, "block of " + std::to_string(block) + " tokens", {},
@@ -88,12 +90,28 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
                       "a batch of " + std::to_string(options.max_batch) + " rows and chunks of " +
                           std::to_string(options.max_chunk_tokens) + " tokens",
                       {}, "use 1 to " + std::to_string(kBatchRowsMax) + " rows and at least one token");
+  return {};
+}
+
+Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options, gpu::Device* device) {
+  MC_CHECK(check_options(options));
   if (!model.has_weights() && device == nullptr)
     return Error{Code::unsupported, "a model without weights runs on a device, which makes random ones"};
-  MC_TRY(host_kernels, kernels_of_host(options.kernels, device));
+  MC_TRY(host_kernels, kernels_of_host(options.kernels, device != nullptr));
   MC_TRY(kernels, ops::kernels_named(host_kernels));
   MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, options, *kernels)
                                     : open_cpu_backend(model, parallel, options, *kernels));
+  return Runner(model, options, *kernels, std::move(backend));
+}
+
+Result<Runner> Runner::open(const Model& model, Parallel& parallel, const RunnerOptions& options,
+                            gpu::DeviceGroup* group) {
+  if (group == nullptr || group->size() == 1)
+    return open(model, parallel, options, group == nullptr ? nullptr : &group->device(0));
+  MC_CHECK(check_options(options));
+  MC_TRY(host_kernels, kernels_of_host(options.kernels, true));
+  MC_TRY(kernels, ops::kernels_named(host_kernels));
+  MC_TRY(backend, open_split_backend(model, *group, options, *kernels));
   return Runner(model, options, *kernels, std::move(backend));
 }
 

@@ -24,7 +24,8 @@
 
 namespace mc::gpu {
 class Device;
-}
+class DeviceGroup;
+}  // namespace mc::gpu
 
 namespace mc::model {
 
@@ -38,6 +39,10 @@ class Runner {
   /// that the device does not serve (MC7002 names why).
   static Result<Runner> open(const Model& model, Parallel& parallel, const RunnerOptions& options,
                              gpu::Device* device = nullptr);
+  /// Likewise over the devices of a group, which must outlive the runner; null: the CPU. MC7002 as well when the model
+  /// cannot be split over them.
+  static Result<Runner> open(const Model& model, Parallel& parallel, const RunnerOptions& options,
+                             gpu::DeviceGroup* group);
   ~Runner();
   Runner(Runner&&) noexcept;
   Runner& operator=(Runner&&) noexcept;
