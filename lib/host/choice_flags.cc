@@ -26,7 +26,7 @@ std::vector<std::string_view> transport_names() {
 }
 
 Result<void> check_device(std::string_view value) {
-  MC_CHECK(gpu::parse_device(value));
+  MC_CHECK(gpu::parse_devices(value));
   return {};
 }
 

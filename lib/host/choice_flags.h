@@ -22,13 +22,14 @@ inline constexpr Flag kTransport{.name = "transport",
                                  .help = "how KV moves: shm on one host, else rdma where a device is usable, else tcp",
                                  .choices = "auto",
                                  .table = transport_names};
-/// MC1002 for a text that is no row of gpu::device_rows().
+/// MC1002 for a text that gpu::parse_devices() does not read.
 Result<void> check_device(std::string_view value);
-inline constexpr Flag kDevice{.name = "device",
-                              .value = "D",
-                              .fallback = "auto",
-                              .help = "auto is cpu; cuda:N is a GPU, emu its emulator",
-                              .check = check_device};
+inline constexpr Flag kDevice{
+    .name = "device",
+    .value = "D",
+    .fallback = "auto",
+    .help = "cpu (auto), a GPU as cuda:N, GPUs as cuda:0-3, or emu",
+    .check = check_device};
 inline constexpr Flag kKernels{.name = "kernels",
                                .kind = FlagKind::choice,
                                .value = "V",

@@ -53,24 +53,29 @@ Result<model::ModelOptions> model_options(const cli::Args& args) {
   return options;
 }
 
-Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args) {
-  MC_TRY(choice, args.has(flags::kDevice) ? gpu::parse_device(args.text(flags::kDevice)) : gpu::DeviceChoice{});
-  if (choice.kind == gpu::DeviceKind::cpu) return std::unique_ptr<gpu::Device>();
-  MC_TRY(device, gpu::open_device(choice, args.count(flags::kSeed)));
-  MC_CHECK(device->load_kernels());
-  MC_CHECK(device->choose_matmul(gpu::matmul_choice(args.text(flags::kKernels))));
-  log_info("matrix products", {{"device", device->name()}, {"kernels", gpu::matmul_text(*device)}});
-  return device;
+Result<std::unique_ptr<gpu::DeviceGroup>> open_chosen_devices(const cli::Args& args) {
+  MC_TRY(choices, gpu::parse_devices(args.has(flags::kDevice) ? args.text(flags::kDevice) : "auto"));
+  if (choices.front().kind == gpu::DeviceKind::cpu) return std::unique_ptr<gpu::DeviceGroup>();
+  MC_TRY(devices, gpu::open_devices(choices, args.count(flags::kSeed)));
+  for (size_t rank = 0; rank < devices->size(); ++rank) {
+    gpu::Device& device = devices->device(rank);
+    MC_CHECK(device.load_kernels());
+    MC_CHECK(device.choose_matmul(gpu::matmul_choice(args.text(flags::kKernels))));
+    log_info("matrix products", {{"device", device.name()}, {"kernels", gpu::matmul_text(device)}});
+  }
+  if (devices->size() > 1)
+    log_info("sums over devices", {{"devices", devices->name()}, {"library", devices->collective_text()}});
+  return devices;
 }
 
 Result<Engine> open_engine(const cli::Args& args) {
-  MC_TRY(device, open_chosen_device(args));
-  return open_engine(args, std::move(device));
+  MC_TRY(devices, open_chosen_devices(args));
+  return open_engine(args, std::move(devices));
 }
 
-Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::Device> device) {
+Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::DeviceGroup> devices) {
   Engine engine;
-  engine.device = std::move(device);
+  engine.devices = std::move(devices);
   MC_TRY(directory, model::find_model(args.text(flags::kModel)));
   engine.directory = directory;
   engine.served_name = served_name(directory);

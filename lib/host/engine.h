@@ -16,8 +16,8 @@ struct Engine {
   std::string directory, served_name;
   std::unique_ptr<Parallel> parallel;
   std::unique_ptr<model::Model> model;
-  std::unique_ptr<gpu::Device> device;   // of --device; null: the CPU
-  attn::Plan prefill_plan, decode_plan;  // what the flags mean for this model
+  std::unique_ptr<gpu::DeviceGroup> devices;  // of --device; null: the CPU
+  attn::Plan prefill_plan, decode_plan;       // what the flags mean for this model
   uint32_t block_tokens = 64;
 };
 
@@ -28,12 +28,12 @@ struct PipelinePart {
 Result<PipelinePart> pipeline_part(const cli::Args& args);
 /// The options that --dtype, --weight-dtype and --pipeline ask for.
 Result<model::ModelOptions> model_options(const cli::Args& args);
-/// Opens the device that --device names; null: the CPU. MC7002, MC7004: why it cannot be used.
-Result<std::unique_ptr<gpu::Device>> open_chosen_device(const cli::Args& args);
+/// Opens the devices that --device names; null: the CPU. MC7002, MC7004: why one of them cannot be used.
+Result<std::unique_ptr<gpu::DeviceGroup>> open_chosen_devices(const cli::Args& args);
 /// Opens --device, and loads what -m, --dtype, --pipeline, --threads, --attention and --block-tokens ask for.
 Result<Engine> open_engine(const cli::Args& args);
-/// Likewise on a device that is open.
-Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::Device> device);
+/// Likewise on devices that are open.
+Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::DeviceGroup> devices);
 /// --threads: auto is one per core.
 int thread_count(const cli::Args& args);
 /// The name clients use: the last component of the path, without .gguf.

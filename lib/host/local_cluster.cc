@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "gpu/devices.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
 #include "host/disk_flags.h"
@@ -19,6 +20,12 @@ namespace mc::host {
 namespace {
 
 constexpr Duration kCheckTime = std::chrono::minutes(10);  // a large model is read
+
+/// The flag has been checked.
+bool has_several_devices(const cli::Args& args) {
+  const auto devices = gpu::parse_devices(args.text(flags::kDevice));
+  return devices && devices->size() > 1;
+}
 
 }  // namespace
 
@@ -91,7 +98,8 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
         put({"--device", args_.text(flags::kDevice), "--kernels", args_.text(flags::kKernels)});
         const int share = std::max(1, 80 / (shape_.prefill + shape_.decode));
         put({"--kv-mem", args_.given(flags::kKvMem) ? args_.text(flags::kKvMem) : std::to_string(share) + "%"});
-        put({"--device-mem", std::to_string(share) + "%"});  // nodes may share a GPU
+        // Nodes may share a GPU. Nodes on several GPUs have no tier there.
+        put({"--device-mem", has_several_devices(args_) ? "0" : std::to_string(share) + "%"});
         if (letter == 'p') put({"--chunk-tokens", args_.text(flags::kChunkTokens)});
       }
       out.push_back(std::move(c));

@@ -83,10 +83,11 @@ void ModelCompute::finish(node::Event done) {
   note_failure();
 }
 
-/// Reports that the device has failed. The events of the work that it failed come first.
+/// Reports that a device has failed. The events of the work that it failed come first.
 void ModelCompute::note_failure() {
-  if (options_.device == nullptr || !options_.device->failure() || failure_) return;
-  failure_ = options_.device->failure();
+  if (options_.devices == nullptr || failure_) return;
+  failure_ = options_.devices->failure();
+  if (!failure_) return;
   queue_.post(node::HostError{failure_->what});
 }
 
@@ -296,7 +297,7 @@ Result<void> ModelCompute::prepare(Chunk& chunk) {
     return !queue_.is_cancelled(run.run);
   };
   // A device copies layers ahead, and the runs of a pass do not wait for the prefix of one.
-  MC_ASSERT((options_.device == nullptr && !run.is_followed) || run.layers_here >= layout_.layers);
+  MC_ASSERT((options_.devices == nullptr && !run.is_followed) || run.layers_here >= layout_.layers);
   if (run.layers_here < layout_.layers)
     pass.before_prefix = [this, &run](uint32_t layer) { return queue_.await_prefix(run.run, layer + 1); };
   if (run.prompt_logprobs < 0 || run.targets.empty()) return {};

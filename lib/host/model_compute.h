@@ -25,7 +25,7 @@
 #include "attn/attn.h"
 #include "base/fd.h"
 #include "base/parallel.h"
-#include "gpu/gpu.h"
+#include "gpu/device_group.h"
 #include "host/compute_queue.h"
 #include "host/constraints.h"
 #include "host/page_loads.h"
@@ -42,8 +42,8 @@ namespace mc::host {
 struct ComputeOptions {
   std::byte* pool = nullptr;  // page 0; outlives the Compute
   uint32_t page_count = 0;
-  node::ActivationSlots slots;          // of a pipeline member, offsets from `pool`
-  const gpu::Device* device = nullptr;  // the runner's; null: the CPU
+  node::ActivationSlots slots;                // of a pipeline member, offsets from `pool`
+  const gpu::DeviceGroup* devices = nullptr;  // the runner's; null: the CPU
 };
 
 class ModelCompute final : public node::Compute {

@@ -19,6 +19,7 @@
 #include "host/store_flags.h"
 #include "kv/eviction.h"
 #include "model/find.h"
+#include "model/tensor_part.h"
 #include "node/disk_block.h"
 #include "product/flags.h"
 #include "sched/pipeline.h"
@@ -63,6 +64,45 @@ Result<void> plan_costed_device(const ByteSize& asked, const sched::Profile& pro
 /// The default is not a choice, also where --print-config wrote it into a file.
 bool chose_value_disk(const cli::Args& args) {
   return args.given(flags::kValuesDisk) && args.text(flags::kValuesDisk) != flags::kValuesDisk.fallback;
+}
+
+bool asks_for_tier(const cli::Args& args) {
+  const ByteSize asked = args.size(flags::kDeviceMem);
+  return asked.percent > 0 || asked.bytes > 0;
+}
+
+/// MC7002: what several devices do not compute together.
+Result<void> check_several(const gpu::DeviceGroup& devices, const model::ModelConfig& config, const cli::Args& args) {
+  if (devices.size() == 1) return {};
+  MC_CHECK(model::check_split(config, static_cast<uint32_t>(devices.size()), devices.name()));
+  if (!args.given(flags::kDeviceMem) || !asks_for_tier(args)) return {};
+  return user_error(err::kDeviceUnusable,
+                    "--device-mem " + args.text(flags::kDeviceMem) + ": " + devices.name() +
+                        " are several devices, which have no tier of KV blocks yet",
+                    "--device-mem", "give --device-mem 0, or name one device");
+}
+
+/// The plan of the device that has the least memory.
+Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPlan& plan, const ExtentLayout& layout,
+                                const model::RunnerOptions& runner, std::span<const attn::Plan> plans) {
+  const auto count = static_cast<uint32_t>(devices.size());
+  DevicePlan out;
+  for (uint32_t rank = 0; rank < count; ++rank) {
+    MC_TRY(memory, devices.device(rank).memory());
+    if (rank > 0 && memory.free >= out.free_bytes) continue;
+    const model::TensorPart part{rank, count};
+    const ExtentLayout own = model::KvPart::of(layout, part).device;
+    const auto scratch =
+        model::Runner::device_scratch(model::config_of(plan.config, part), own, runner, plans, memory.total);
+    out = {.device = std::string(devices.device(rank).name()),
+           .weight_bytes = model::part_weight_bytes(plan.config, plan.weight_bytes, part),
+           .scratch_bytes = scratch.fixed + kDeviceRounding,
+           .page_bytes = own.page_bytes(),
+           .free_bytes = memory.free,
+           .total_bytes = memory.total,
+           .beside_page_bytes = scratch.page};
+  }
+  return out;
 }
 
 }  // namespace
@@ -292,7 +332,7 @@ Result<std::vector<attn::Plan>> WorkerPlan::row_plans(const model::ModelConfig& 
 }
 
 /// Before anything is loaded. Returns the bytes of the weights.
-Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
+Result<uint64_t> WorkerPlan::check_model_fits(gpu::DeviceGroup* devices) {
   MC_TRY(directory, model::find_model(args_.text(flags::kModel)));
   MC_TRY(options, model_options(args_));
   MC_TRY(plan, model::plan_model(directory, options));
@@ -301,23 +341,16 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
   MemoryPlan memory;
   memory.weight_bytes = plan.weight_bytes;
   memory.scratch_bytes = sizeof(float) * uint64_t{runner.max_batch} * plan.config.vocab;
-  if (device == nullptr) memory.scratch_bytes += model::Runner::workspace_bytes(plan.config, runner);
+  if (devices == nullptr) memory.scratch_bytes += model::Runner::workspace_bytes(plan.config, runner);
   memory.free_bytes = mem::available_bytes();
   memory.kv_bytes = kv.percent > 0 ? 0 : kv.of(memory.free_bytes);
   const ExtentLayout layout = model::kv_layout(plan.config, plan.kv_dtype, runner.block_tokens, plan.layers);
   memory.page_bytes = layout.page_bytes();
-  if (device != nullptr) {
-    MC_TRY(on_device, device->memory());
+  if (devices != nullptr) {
+    MC_CHECK(check_several(*devices, plan.config, args_));
     MC_TRY(plans, row_plans(plan.config));
-    const model::DeviceScratch scratch =
-        model::Runner::device_scratch(plan.config, layout, runner, plans, on_device.total);
-    device_ = {.device = std::string(device->name()),
-               .weight_bytes = plan.weight_bytes,
-               .scratch_bytes = scratch.fixed + kDeviceRounding,
-               .page_bytes = layout.page_bytes(),
-               .free_bytes = on_device.free,
-               .total_bytes = on_device.total,
-               .beside_page_bytes = scratch.page};
+    MC_TRY(tightest, plan_devices(*devices, plan, layout, runner, plans));
+    device_ = tightest;
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {
@@ -333,11 +366,11 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::Device* device) {
 Result<void> WorkerPlan::plan_model() {
   MC_TRY(profile, runner_profile(args_));
   if (profile) return plan_costed(*std::move(profile));
-  MC_TRY(device, open_chosen_device(args_));
-  MC_TRY(weight_bytes, check_model_fits(device.get()));
+  MC_TRY(devices, open_chosen_devices(args_));
+  MC_TRY(weight_bytes, check_model_fits(devices.get()));
   if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
-  options.device = device ? device->name() : "cpu";
-  MC_TRY(engine, open_engine(args_, std::move(device)));
+  options.device = devices ? devices->name() : "cpu";
+  MC_TRY(engine, open_engine(args_, std::move(devices)));
   engine_ = std::make_unique<Engine>(std::move(engine));
   const model::Model& model = *engine_->model;
   block_tokens_ = engine_->block_tokens;
@@ -359,7 +392,7 @@ Result<void> WorkerPlan::plan_model() {
   if (has_device_tier()) {
     MC_CHECK(plan_device_pages(device_.pages()));
     context_pages = std::min<uint64_t>(context_pages, options.device_pages - 1);
-  } else if (engine_->device) {
+  } else if (engine_->devices) {
     context_pages = std::min(context_pages, device_.pages());
   }
   options.context_tokens =
@@ -385,14 +418,14 @@ uint64_t WorkerPlan::pages_wanted() const {
   if (args_.size(flags::kKvMem).percent > 0) pages = std::min({pages, useful, uint64_t{1} << 20});
   // Without a tier on the device, all pages of a batch are there during a step, and during a chunk those of the prompts
   // that share its pass, which together have at most a context.
-  if (engine_->device && role_ == wire::Role::decode && !has_device_tier()) pages = std::min(pages, device_.pages());
+  if (engine_->devices && role_ == wire::Role::decode && !has_device_tier()) pages = std::min(pages, device_.pages());
   return pages;
 }
 
-/// Whether the machine says which blocks are on the device. The members of a pipeline copy the pages of each pass.
+/// Whether the machine says which blocks are on the device. The members of a pipeline copy the pages of each pass, and
+/// so do several devices of a node.
 bool WorkerPlan::has_device_tier() const {
-  const ByteSize asked = args_.size(flags::kDeviceMem);
-  return engine_->device && options.stages == 1 && (asked.percent > 0 || asked.bytes > 0);
+  return engine_->devices && engine_->devices->size() == 1 && options.stages == 1 && asks_for_tier(args_);
 }
 
 /// Pages of the device: those that --device-mem asks for, of those that fit, and no more than the host has.
@@ -552,21 +585,22 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
   const model::RunnerOptions asked = runner_options();
   MC_CHECK(check_chunk(asked.max_chunk_tokens));
-  MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, asked, engine_->device.get()));
+  MC_TRY(runner, model::Runner::open(*engine_->model, *engine_->parallel, asked, engine_->devices.get()));
   MC_CHECK(check_plan(runner, flags::kPrefillAttention, engine_->prefill_plan));
   MC_CHECK(check_plan(runner, flags::kDecodeAttention, engine_->decode_plan));
   MC_TRY(cost, cost_of_model(runner));
   options.cost = cost;
   const ComputeOptions compute{
-      .pool = pool, .page_count = options.page_count, .slots = prefill_.slots, .device = engine_->device.get()};
+      .pool = pool, .page_count = options.page_count, .slots = prefill_.slots, .devices = engine_->devices.get()};
   MC_TRY(opened, ModelCompute::open(std::move(runner), *engine_->parallel, compute));
   prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
-  prefill_.by_layer_bytes = engine_->device ? UINT64_MAX : by_layer_bytes();
+  prefill_.by_layer_bytes = engine_->devices ? UINT64_MAX : by_layer_bytes();
   // The CPU computes prompts one after another, so a prompt gains nothing by the pass of another one.
-  prefill_.pass_tokens = engine_->device && prefill_.stages == 1 ? asked.max_chunk_tokens : 0;
+  prefill_.pass_tokens = engine_->devices && prefill_.stages == 1 ? asked.max_chunk_tokens : 0;
   decode_.batch_max = asked.max_batch;
   decode_.inline_tokens = inline_tokens();
-  decode_.steps_max = engine_->device ? model::Runner::kStepsQueued : 1;
+  // Several devices draw no tokens, so a step cannot follow one that is not collected.
+  decode_.steps_max = engine_->devices && engine_->devices->size() == 1 ? model::Runner::kStepsQueued : 1;
   return std::unique_ptr<node::Compute>(std::move(opened));
 }
 

@@ -69,7 +69,7 @@ class WorkerPlan {
   void add_slots(uint64_t row_bytes, uint64_t chunk_tokens);
   Result<void> plan_cache();
   Result<void> check_memory() const;
-  Result<uint64_t> check_model_fits(gpu::Device* device);
+  Result<uint64_t> check_model_fits(gpu::DeviceGroup* devices);
   ExtentLayout widest_layout() const;
   uint64_t pages_wanted() const;
   bool has_device_tier() const;

@@ -337,7 +337,7 @@ Result<int> prefill_once(const cli::Args& args) {
                               .max_chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(chunk, engine.block_tokens)),
                               .max_batch = 1,
                               .kernels = args.text(flags::kKernels)},
-                             engine.device.get()));
+                             engine.devices.get()));
   if (chunk == 0 || chunk % engine.block_tokens != 0)
     return user_error(err::kBadValue,
                       "--chunk-tokens " + std::to_string(chunk) + " is not a multiple of --block-tokens " +
@@ -436,7 +436,7 @@ Result<int> decode_once(const cli::Args& args) {
                                       .max_chunk_tokens = engine.block_tokens,
                                       .max_batch = 1,
                                       .kernels = args.text(flags::kKernels)},
-                                     engine.device.get()));
+                                     engine.devices.get()));
   MC_TRY(request, carried_request(args, prologue, engine, made_with));
   MC_TRY(pages, model::LocalPages::allocate(runner.layout(),
                                             static_cast<int64_t>(request.prompt.size()) + request.max_tokens));

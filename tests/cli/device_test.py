@@ -4,6 +4,7 @@ thread."""
 
 import json
 import os
+import re
 import tempfile
 import unittest
 
@@ -36,14 +37,29 @@ def drawn(device, *words, how):
 
 
 class Equality(unittest.TestCase):
-    def equal(self, *words, how=GREEDY):
-        on_cpu, on_emu = answer("cpu", *words, how=how), answer("emu", *words, how=how)
+    def equal(self, *words, how=GREEDY, device="emu"):
+        on_cpu, on_emu = answer("cpu", *words, how=how), answer(device, *words, how=how)
         self.assertEqual(on_cpu, on_emu, words)
         return on_emu
 
     def test_a_greedy_answer_on_emu_is_the_cpu_s_over_full_attention(self):
         count, model = (5, []) if cluster.FULL else (3, SHALLOW)
         self.assertEqual(len(self.equal(*model, "-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
+
+    def test_a_greedy_answer_of_two_devices_that_share_mc_tiny_is_the_cpu_s_over_full_attention_and_moba(self):
+        for plan in ("full", "moba:block=64,top_k=2,full_last=1"):
+            with self.subTest(plan=plan):
+                words = ["-p", PASSKEY, "-n", "5", "--attention", plan, "--chunk-tokens", "64"]
+                self.assertEqual(len(self.equal(*words, device="emu,emu")), 5)
+
+    def test_a_greedy_answer_of_two_devices_by_cublaslt_is_the_cpu_s_and_the_log_names_what_sums(self):
+        words = [*SHALLOW, "-p", PASSKEY, "-n", "3", "--kernels", "cublaslt"]
+        code, out, err = cluster.run("mc-prefill", "once", "--device", "emu,emu", *GREEDY, "--json", *words,
+                                     "--log-level", "info")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out.splitlines()[-1])["output_ids"], answer("cpu", *words[:-2]))
+        self.assertRegex(err, r'sums over devices .*devices="?emu,emu"? library="NCCL 2')
+        self.assertEqual(len(re.findall(r'matrix products .*device="?emu\[[01]\]', err)), 2, err)
 
     def test_a_greedy_answer_by_cublaslt_is_the_cpu_s_and_the_log_names_what_multiplies(self):
         count, model = (5, []) if cluster.FULL else (3, SHALLOW)
@@ -108,7 +124,7 @@ class Equality(unittest.TestCase):
         count = "4" if cluster.FULL else "3"
         want = answer("cpu", *SHALLOW, "-p", PASSKEY, "-n", count)
         with tempfile.TemporaryDirectory(prefix="mct-device-") as folder:
-            for first, second in (("emu", "cpu"), ("cpu", "emu")):
+            for first, second in (("emu", "cpu"), ("cpu", "emu"), ("emu,emu", "cpu"), ("emu", "emu,emu")):
                 path = os.path.join(folder, first + ".mckv")
                 words = [*SHALLOW, "-p", PASSKEY, "-n", count, "--kv-out", path]
                 code, _, err = cluster.run("mc-prefill", "once", "--device", first, *GREEDY, *words)
@@ -128,6 +144,22 @@ class BadInput(unittest.TestCase):
         for text in ("gpu", "cuda", "cuda:x", "emu:1"):
             words = ("mc-prefill", "once", "--device", text, "-p", "x")
             self.refused("MC1002", ("auto, cpu, cuda:N, emu, emu:fault=N, emu:memory=N",), *words)
+
+    def test_a_list_that_is_no_set_of_gpus_is_refused_with_what_is_wrong(self):
+        cases = (
+            ("cuda:0,cuda:1,cuda:0", "lists cuda:0 twice"),
+            ("cpu,emu", "lists the CPU beside other devices"),
+            ("cuda:0,emu", "lists GPUs of the host and of the emulator"),
+            ("emu,", "'' is no device"),
+            ("cuda:0-16", "lists 17 GPUs"),
+        )
+        for text, says in cases:
+            self.refused("MC1002", (says,), "mc-prefill", "once", "--device", text, "-p", "x")
+
+    def test_a_model_that_cannot_be_split_is_refused_with_the_width_and_what_divides(self):
+        says = ("emu,emu,emu: the model's 4 attention heads cannot be split over 3 devices", "that divides: 2")
+        for tool in (("mc-prefill", "once", "-p", "x"), ("mc-prefill", "--http", "127.0.0.1:0", "--check")):
+            self.refused("MC7002", says, *tool, *SHALLOW, "--device", "emu,emu,emu", "--dtype", "bf16")
 
     def test_a_node_does_not_start_with_a_plan_that_its_device_cannot_compute(self):
         plan = "moba:block=64,top_k=18,full_last=1"

@@ -17,6 +17,7 @@ MOBA = "moba:block=64,top_k=2,full_last=1"
 MODEL = ["--model", cluster.shallow_model()]
 CPU = [*MODEL, "--dtype", "bf16", "--threads", "1"]
 EMU = [*CPU, "--device", "emu"]
+TWO = [*CPU, "--device", "emu,emu"]
 CHUNKS = ["--chunk-tokens", "64"]
 LAYERS = 3  # of the shallow model
 FOUR_PAGES = ["--device-mem", "410KiB"]  # of the shallow model
@@ -59,6 +60,34 @@ class OnDevice(unittest.TestCase):
                 answer = c.complete(ids=ids, max_tokens=2)
                 self.assertEqual(token_ids(answer), oracle(ids, 2, *MODEL, "--threads", "1", *fp8, dtype="bf16"))
                 self.assertEqual(cached(answer), reused, answer["mc"])
+            c.wait_quiet()
+
+    def test_two_devices_that_share_a_model_give_the_cpus_tokens_in_chunks_and_from_a_cached_prefix(self):
+        for attention, ids in (("full", IDS[:70]), (MOBA, IDS)):
+            with self.subTest(attention=attention):
+                flags = [*TWO, *CHUNKS, "--attention", attention, "--transport", "shm"]
+                with Cluster("1p1d", worker=flags) as c:
+                    self.assertEqual(cached(self.check(c, ids, 3, attention)), 0)
+                    whole = len(ids) // BLOCK * BLOCK
+                    warm = self.check(c, ids[:whole] + [17, 23, 31], 2, attention)
+                    self.assertEqual(cached(warm), whole, warm["mc"])
+                    self.assertEqual([n["device"] for n in c.cluster()["nodes"]], ["emu,emu", "emu,emu"])
+                    self.assertRegex(c.processes["conductor"].text(), r"sums over devices .*library=\"?NCCL 2")
+                    c.wait_quiet()
+
+    def test_kv_of_two_devices_is_decoded_on_one_and_the_other_way_round_through_a_cache_node(self):
+        with Cluster(conductor=MODEL, roles=["conductor", "c0"]) as c:
+            c.start("p0", *TWO, *CHUNKS, *PROFILED)
+            c.start("d0", *EMU, *PROFILED)
+            c.wait_nodes()
+            self.check(c, IDS[:70], 2, "auto")
+            c.start("p1", *CPU)
+            c.start("d1", *TWO, *PROFILED)
+            c.wait_nodes()
+            pin = {"pin": {"prefill": "p1", "decode": "d1"}}
+            for fields in ({}, {"logprobs": 1}, {"temperature": 0.9, "top_k": 1, "seed": 5}):
+                answer = self.check(c, [9, *IDS[1:70]], 3, "auto", mc=pin, **fields)
+            self.assertEqual(cached(answer), BLOCK, answer["mc"])
             c.wait_quiet()
 
     def test_a_device_with_room_for_one_prompt_gives_the_cpus_tokens_from_blocks_that_it_loads_again(self):
@@ -167,11 +196,16 @@ class OnDevice(unittest.TestCase):
             c.wait_quiet()
 
     def test_a_node_whose_gpu_dies_in_a_request_leaves_with_the_reason_and_another_node_takes_the_request(self):
-        for name, at in (("p0", 80), ("d0", 110)):
-            with self.subTest(node=name), Cluster(conductor=MODEL, roles=["conductor"]) as c:
+        cases = (
+            ("p0", "emu:fault=80", "emu"),
+            ("d0", "emu:fault=110", "emu"),
+            ("p0", "emu,emu:fault=50", "emu[1]"),
+            ("d0", "emu:fault=80,emu", "emu[0]"),
+        )
+        for name, device, failed in cases:
+            with self.subTest(node=name, device=device), Cluster(conductor=MODEL, roles=["conductor"]) as c:
                 for node in ("p0", "d0"):
-                    device = f"emu:fault={at}" if node == name else "cpu"
-                    c.start(node, *CPU, *PROFILED, "--device", device)
+                    c.start(node, *CPU, *PROFILED, "--device", device if node == name else "cpu")
                 c.wait_nodes()
                 with concurrent.futures.ThreadPoolExecutor(1) as pool:
                     answer = pool.submit(c.complete, ids=IDS[:20], max_tokens=4)
@@ -183,7 +217,7 @@ class OnDevice(unittest.TestCase):
                 conductor = c.processes["conductor"]
                 left = rf"node left .*{name}.*uncorrectable ECC error"
                 until(lambda: re.search(left, conductor.text()), 60, "the reason in the conductor's log")
-                retried = r"request is retried .*reason=io why=\"emu: .*uncorrectable ECC error"
+                retried = rf"request is retried .*reason=io why=\"{re.escape(failed)}: .*uncorrectable ECC error"
                 until(lambda: re.search(retried, conductor.text()), 60, "the retry in the conductor's log")
                 left = {"p0", "d0", name[0] + "1"} - {name}
                 # The prefill node gives the last token, so the answer may come before the new node has joined.
@@ -217,6 +251,20 @@ class BadInput(unittest.TestCase):
         need = r"needs 10 MiB for weights, 22 MiB of scratch and 1 MiB for KV, together 32 MiB; 28 of 28 MiB are free"
         self.assertRegex(err, rf"error MC7005 .*emu: the model {need}")
         self.assertRegex(err, r"next: +weights of at most 5 MiB fit; use a smaller model, --chunk-tokens")
+
+    def test_several_devices_refuse_what_they_do_not_compute_together(self):
+        cases = (
+            (["--device", "emu,emu", "--device-mem", "1MiB"], r"--device-mem 1MiB: emu,emu are several devices", "0"),
+            (["--device", "emu,emu,emu"], r"emu,emu,emu: the model's 4 attention heads cannot be split", "divides: 2"),
+            (["--device", "emu,emu:memory=1"], r"emu\[1\]: the model needs .*; 1 of 1 MiB are free", "smaller"),
+        )
+        for flags, said, advice in cases:
+            for tool in ("mc-prefill", "mc-decode"):
+                with self.subTest(tool=tool, flags=flags):
+                    code, _, err = cluster.run(tool, *CPU, *flags, *PROFILED, "--check", "--http", "127.0.0.1:0")
+                    self.assertEqual(code, 1, err)
+                    self.assertRegex(err, rf"error MC700[25] .*{said}")
+                    self.assertRegex(err, rf"next: .*{advice}")
 
     def test_a_tier_that_does_not_fit_on_the_device_is_refused_with_what_fits(self):
         pages = r"--device-mem holds \d+ pages of KV, and \d+ fit beside the weights on emu"

@@ -11,8 +11,8 @@
 
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "gpu/device_group.h"
 #include "gpu/emulated.h"
-#include "gpu/gpu.h"
 #include "host/model_compute.h"
 #include "mem/mem.h"
 #include "model/model.h"
@@ -43,7 +43,7 @@ struct DecodeNode {
   model::Model model;
   mem::HostBuffer pool;
   node::WorkerOptions options;
-  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<gpu::DeviceGroup> device;
   std::unique_ptr<ModelCompute> compute;
   std::unique_ptr<node::Decode> machine;
   node::Actions actions;
@@ -70,7 +70,7 @@ struct DecodeNode {
     options.demote_above = 2;
     pool = mem::HostBuffer::allocate(o.pages * options.layout.page_bytes(), {}).value();
     std::fill_n(pool.data(), pool.size(), std::byte{0});
-    if (o.driver) device = gpu::Device::open(o.driver, 0).value();
+    if (o.driver) device = gpu::DeviceGroup::of(gpu::Device::open(o.driver, 0).value());
     const uint32_t chunk_tokens = (o.inline_tokens + 8 + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock;
     auto runner = model::Runner::open(model, parallel,
                                       {.block_tokens = kTokensPerBlock,
@@ -78,7 +78,7 @@ struct DecodeNode {
                                        .max_batch = 8,
                                        .device_pages = o.device_pages},
                                       device.get());
-    const ComputeOptions computes{.pool = pool.data(), .page_count = o.pages, .device = device.get()};
+    const ComputeOptions computes{.pool = pool.data(), .page_count = o.pages, .devices = device.get()};
     compute = ModelCompute::open(*std::move(runner), parallel, computes).value();
     machine = std::make_unique<node::Decode>(
         options, node::DecodeOptions{.batch_max = 8, .steps_max = o.steps_max, .inline_tokens = o.inline_tokens});

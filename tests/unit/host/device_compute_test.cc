@@ -8,8 +8,8 @@
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/hash.h"
+#include "gpu/device_group.h"
 #include "gpu/emulated.h"
-#include "gpu/gpu.h"
 #include "host/model_compute.h"
 #include "mem/mem.h"
 #include "shallow_model.h"
@@ -33,16 +33,16 @@ struct DeviceCompute {
   ExtentLayout layout = model.kv_layout(64);
   mem::HostBuffer pool = mem::HostBuffer::allocate(kPages * layout.page_bytes(), {}).value();
   std::shared_ptr<gpu::EmulatedDriver> driver;
-  std::unique_ptr<gpu::Device> device;
+  std::unique_ptr<gpu::DeviceGroup> device;
   std::unique_ptr<ModelCompute> compute;
 
   explicit DeviceCompute(const gpu::EmulatedHost& host = {}) : driver(std::make_shared<gpu::EmulatedDriver>(host)) {
     std::fill_n(pool.data(), pool.size(), std::byte{0xab});  // what an earlier block left
-    device = std::move(*gpu::Device::open(driver, 0));
+    device = gpu::DeviceGroup::of(gpu::Device::open(driver, 0).value());
     auto runner = model::Runner::open(model, parallel, {.max_chunk_tokens = 64, .max_batch = 2}, device.get());
     REQUIRE_OK(runner);
     compute = ModelCompute::open(*std::move(runner), parallel,
-                                 {.pool = pool.data(), .page_count = kPages, .device = device.get()})
+                                 {.pool = pool.data(), .page_count = kPages, .devices = device.get()})
                   .value();
   }
   /// The chunk of a prompt of 20 tokens, in page 2.

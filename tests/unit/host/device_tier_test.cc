@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/hash.h"
 #include "decode_node.h"
+#include "gpu/device_group.h"
 #include "gpu/emulated.h"
 #include "host/model_compute.h"
 #include "shallow_model.h"
@@ -33,7 +34,7 @@ struct TierCompute {
   ExtentLayout layout = model.kv_layout(64);
   mem::HostBuffer pool = mem::HostBuffer::allocate(kPages * layout.page_bytes(), {}).value();
   std::shared_ptr<gpu::EmulatedDriver> driver;
-  std::unique_ptr<gpu::Device> device = std::move(*gpu::Device::open(driver, 0));
+  std::unique_ptr<gpu::DeviceGroup> device = gpu::DeviceGroup::of(gpu::Device::open(driver, 0).value());
   std::unique_ptr<ModelCompute> compute;
   std::vector<uint32_t> crcs = std::vector<uint32_t>(kBlocks * layout.layers);  // of the prompt's blocks
   uint64_t numbers = 0;
@@ -44,7 +45,7 @@ struct TierCompute {
         model, parallel, {.max_chunk_tokens = 256, .max_batch = 2, .device_pages = kDevicePages}, device.get());
     REQUIRE_OK(runner);
     compute = ModelCompute::open(*std::move(runner), parallel,
-                                 {.pool = pool.data(), .page_count = kPages, .device = device.get()})
+                                 {.pool = pool.data(), .page_count = kPages, .devices = device.get()})
                   .value();
   }
   static node::RunChunk chunk(uint32_t start, std::vector<uint32_t> pages, std::vector<uint32_t> device_pages) {
