@@ -1,5 +1,6 @@
 #include "gpu/device_group.h"
 
+#include <chrono>
 #include <utility>
 
 #include "base/assert.h"
@@ -25,11 +26,14 @@ std::unique_ptr<DeviceGroup> DeviceGroup::of(std::unique_ptr<Device> device) {
 
 // Sums that no device has come to end before the streams that hold them.
 DeviceGroup::~DeviceGroup() {
-  if (failure()) abort();
-  if (nccl_ != nullptr && !is_aborted_ && size() > 1) {
-    for (const auto& device : devices_) (void)device->finish();
-    nccl_->destroy();
+  if (nccl_ == nullptr) return;
+  for (const auto& device : devices_) {
+    const Wait wait(*this, SystemClock::instance().now());
+    if (!failure()) (void)device->finish();
   }
+  if (failure()) abort();
+  watch_ = {};
+  if (!is_aborted_) nccl_->destroy();
 }
 
 Result<void> DeviceGroup::create() {
@@ -41,7 +45,10 @@ Result<void> DeviceGroup::create() {
   std::vector<int> indexes;
   for (const auto& device : devices_) indexes.push_back(device->index_);
   const NcclStatus status = nccl_->create(indexes);
-  if (status == NcclStatus::ok) return {};
+  if (status == NcclStatus::ok) {
+    if (nccl_->can_hang()) watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+    return {};
+  }
   MC_CHECK(find_failed());
   return user_error(err::kDeviceUnusable,
                     name_ + ": " + std::string(name_of(status)) + " from ncclCommInitAll: " + nccl_->error_text(status),
@@ -52,6 +59,7 @@ Result<void> DeviceGroup::create() {
 std::optional<Error> DeviceGroup::failure() const {
   for (const auto& device : devices_)
     if (device->failure()) return device->failure();
+  const std::lock_guard lock(mutex_);
   return failure_;
 }
 
@@ -60,9 +68,59 @@ std::string DeviceGroup::collective_text() const {
 }
 
 void DeviceGroup::abort() {
+  const std::lock_guard lock(mutex_);
   if (nccl_ == nullptr || std::exchange(is_aborted_, true)) return;
   nccl_->abort();
 }
+
+// ---- the watch ----
+
+void DeviceGroup::set_wait(TimePoint since) {
+  const std::lock_guard lock(mutex_);
+  wait_since_ = since;
+}
+
+// The question for free memory waits for nothing, and a device that has failed answers it with its failure. The thread
+// asks drivers, and touches nothing else of the devices.
+void DeviceGroup::look(TimePoint now) {
+  std::optional<Error> found;
+  for (const auto& device : devices_) {
+    size_t free = 0, total = 0;
+    Status status = device->driver_->enter();
+    if (status == Status::ok) status = device->driver_->memory(&free, &total);
+    if (status == Status::ok || found) continue;
+    found = user_error(err::kDeviceFailed,
+                       device->name_ + ": " + device->driver_->error_text(status) + " (CUDA error " +
+                           std::to_string(static_cast<int>(status)) + ")",
+                       device->name_);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!found && wait_since_ != kNever && now - wait_since_ > kWaitMost)
+      found = user_error(err::kDeviceFailed,
+                         name_ + ": the devices have not answered for " +
+                             std::to_string(std::chrono::duration_cast<std::chrono::seconds>(kWaitMost).count()) +
+                             " s, in their sums or before them",
+                         name_);
+    if (!found || failure_) return;
+    failure_ = found;  // before the sums end, whose results mean nothing
+  }
+  abort();
+}
+
+void DeviceGroup::watch(const std::stop_token& stop) {
+  constexpr Duration kLookEach = 200ms;
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    stopped_.wait_for(lock, stop, kLookEach, [] { return false; });
+    if (stop.stop_requested()) return;
+    lock.unlock();
+    look(SystemClock::instance().now());
+    lock.lock();
+  }
+}
+
+// ---- sums ----
 
 /// The error of a device that has failed, which a status of NCCL does not name.
 Result<void> DeviceGroup::find_failed() {
@@ -79,6 +137,7 @@ Result<void> DeviceGroup::check(NcclStatus status, std::string_view what) {
   const auto failed = find_failed();
   abort();
   if (!failed) return failed.error();
+  const std::lock_guard lock(mutex_);
   failure_ = status == NcclStatus::rule_broken ? Error{Code::corrupt, text}
                                                : user_error(err::kDeviceFailed,
                                                             name_ + ": sum of " + std::string(what) + ": " + text +
@@ -91,12 +150,15 @@ Result<void> DeviceGroup::all_reduce(std::span<const uint64_t> addresses, size_t
   MC_ASSERT_EQ(addresses.size(), size());
   MC_ASSERT(count > 0);
   if (size() == 1) return {};
-  if (is_aborted_) {
-    const auto failed = failure();
-    return failed ? *failed : Error{Code::cancelled, name_ + ": sums over the devices were given up"};
-  }
-  MC_CHECK(check(nccl_->group_start(), what));
-  NcclStatus status = NcclStatus::ok;
+  if (const auto failed = failure()) return *failed;
+  return check(queue_sum(addresses, count, what), what);
+}
+
+NcclStatus DeviceGroup::queue_sum(std::span<const uint64_t> addresses, size_t count, std::string_view what) {
+  const std::lock_guard lock(mutex_);
+  if (is_aborted_) return NcclStatus::invalid_usage;
+  NcclStatus status = nccl_->group_start();
+  if (status != NcclStatus::ok) return status;
   for (size_t rank = 0; rank < size() && status == NcclStatus::ok; ++rank) {
     MC_ASSERT(devices_[rank]->notes() == nullptr);  // kernels before the sum are queued, not noted
     status = nccl_->all_reduce({.rank = static_cast<int>(rank),
@@ -107,7 +169,7 @@ Result<void> DeviceGroup::all_reduce(std::span<const uint64_t> addresses, size_t
                                 .what = what});
   }
   const NcclStatus ended = nccl_->group_end();
-  return check(status == NcclStatus::ok ? ended : status, what);
+  return status == NcclStatus::ok ? ended : status;
 }
 
 }  // namespace mc::gpu

@@ -5,17 +5,23 @@
 //   ... each device queues its part of y, on its own stream ...
 //   MC_CHECK(group->all_reduce(addresses, count, "layer 3, attention"));       // each y = the sum of all
 //
-// Nobody may wait for work that stands behind a sum until the sum is queued on all devices, which one call does.
+// Nobody may wait for work that stands behind a sum until the sum is queued on all devices, which one call does. A
+// device that fails is seen by the calls on it alone, and the others would wait in their sums for ever. So a thread
+// looks at all devices of a chip, and gives up the sums when one has failed, or when the host has waited too long.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl.h"
@@ -37,7 +43,7 @@ class DeviceGroup {
   size_t size() const { return devices_.size(); }
   Device& device(size_t rank) { return *devices_[rank]; }
   const Device& device(size_t rank) const { return *devices_[rank]; }
-  /// The failure of the first device that does not work on, or of the library that sums. Empty while all work.
+  /// The failure of the first device that does not work on, or of their sums. Empty while all work.
   std::optional<Error> failure() const;
   /// The library that sums: "NCCL 2.28.3"; empty for one device.
   std::string collective_text() const;
@@ -48,18 +54,42 @@ class DeviceGroup {
   /// One of the devices failed, so the others would wait for it for ever: gives up sums that are queued.
   void abort();
 
+  /// The host may wait for the devices as long as this object lives.
+  class Wait {
+   public:
+    Wait(DeviceGroup& group, TimePoint now) : group_(group) { group_.set_wait(now); }
+    ~Wait() { group_.set_wait(kNever); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    DeviceGroup& group_;
+  };
+  /// Longer than any step of a pass takes.
+  static constexpr Duration kWaitMost = 120s;
+  /// Gives up the sums when a device has failed, or a wait has lasted longer than kWaitMost. The group's own thread
+  /// calls it where sums can hang, beside the thread that uses the devices.
+  void look(TimePoint now);
+
  private:
   DeviceGroup(std::string name, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Nccl> nccl)
       : name_(std::move(name)), devices_(std::move(devices)), nccl_(std::move(nccl)) {}
   Result<void> create();
+  NcclStatus queue_sum(std::span<const uint64_t> addresses, size_t count, std::string_view what);
   Result<void> check(NcclStatus status, std::string_view what);
   Result<void> find_failed();
+  void set_wait(TimePoint since);
+  void watch(const std::stop_token& stop);
 
   std::string name_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Nccl> nccl_;
+  mutable std::mutex mutex_;  // of the members below, and of calls of nccl_
   bool is_aborted_ = false;
-  std::optional<Error> failure_;  // of the library
+  std::optional<Error> failure_;  // of the sums
+  TimePoint wait_since_ = kNever;
+  std::condition_variable_any stopped_;
+  std::jthread watch_;  // the last member, because the thread uses the others
 };
 
 }  // namespace mc::gpu

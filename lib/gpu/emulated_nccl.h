@@ -27,6 +27,7 @@ class EmulatedNccl final : public Nccl {
   Result<void> load() override;
   size_t version() const override { return kVersion; }
   std::string file() const override { return "emu"; }
+  bool can_hang() const override { return false; }
   NcclStatus create(std::span<const int> devices) override;
   void destroy() override { ranks_.clear(); }
   void abort() override { ranks_.clear(); }

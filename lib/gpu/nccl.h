@@ -64,6 +64,9 @@ class Nccl {
   /// The file that was loaded.
   virtual std::string file() const = 0;
 
+  /// Whether a sum can hang: that of a chip waits for ever for a device that has failed.
+  virtual bool can_hang() const { return true; }
+
   /// A communicator of these devices of the host; rank r is devices[r].
   virtual NcclStatus create(std::span<const int> devices) = 0;
   /// The calls of all ranks have ended.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "gpu/device_group.h"
@@ -77,11 +78,13 @@ class SplitBackend final : public Backend {
   Result<void> ended(Result<void> result);
   template <class Step>
   Result<void> on_all(const Step& step) {
+    const gpu::DeviceGroup::Wait wait(group_, SystemClock::instance().now());
     for (const auto& rank : ranks_) MC_CHECK(ended(step(*rank)));
     return {};
   }
   template <class Step>
   Result<void> on_first(const Step& step) {
+    const gpu::DeviceGroup::Wait wait(group_, SystemClock::instance().now());
     return ended(step(*ranks_[0]));
   }
   template <class Step>
@@ -106,10 +109,13 @@ class SplitBackend final : public Backend {
   mutable std::vector<uint32_t> checksums_;  // of the layer that was asked for last
 };
 
-/// The other devices would wait for ever for one that has failed.
+/// The other devices would wait for ever for one that has failed. Sums that were given up end like others, and what
+/// they leave means nothing.
 Result<void> SplitBackend::ended(Result<void> result) {
-  if (!result && group_.failure()) group_.abort();
-  return result;
+  const auto failure = group_.failure();
+  if (!failure) return result;
+  group_.abort();
+  return result ? *failure : result;
 }
 
 Result<void> SplitBackend::sum(uint32_t layer, const Rows& rows, const char* of) {

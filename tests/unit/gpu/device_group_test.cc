@@ -3,6 +3,7 @@
 #include "gpu/device_group.h"
 
 #include <functional>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,12 @@ struct Ranks {
   std::unique_ptr<DeviceGroup> group;
   std::vector<DeviceBuffer> buffers;
 
-  explicit Ranks(size_t count, emu::Policy policy = emu::Policy::random, uint64_t seed = 1) {
+  /// Rank `faulty` fails at its first operation.
+  explicit Ranks(size_t count, emu::Policy policy = emu::Policy::random, uint64_t seed = 1, size_t faulty = SIZE_MAX) {
     std::vector<std::unique_ptr<Device>> devices;
     for (size_t rank = 0; rank < count; ++rank) {
       EmulatedHost host{.devices = static_cast<int>(count)};
+      if (rank == faulty) host.fault = Status::ecc_uncorrectable;
       host.name = "emu[" + std::to_string(rank) + "]";
       drivers.push_back(std::make_shared<EmulatedDriver>(host));
       drivers.back()->gpu().set_options({.seed = seed + rank, .policy = policy});
@@ -195,6 +198,89 @@ TEST_CASE("gpu/group: a device that has failed is the error of the sum, and no l
     CHECK((*group)->failure().has_value());
     CHECK((*group)->device(1 - failed).finish());  // it waits for nobody
   }
+}
+
+TEST_CASE(
+    "gpu/group: a look at the devices finds one that failed while the host used another, and gives up their sums") {
+  Ranks ranks(2, emu::Policy::sticky, 1, 1);
+  ranks.post();
+  REQUIRE_OK(ranks.group->all_reduce(ranks.addresses(), kCount, "layer 0, attention"));
+  ranks.group->look({});
+  CHECK_FALSE(ranks.group->failure().has_value());
+  (void)ranks.read(0);  // until then the other one has not begun
+  CHECK_FALSE(ranks.group->failure().has_value());
+  ranks.group->look({});
+  REQUIRE(ranks.group->failure().has_value());
+  CHECK(ranks.group->failure()->mc == err::kDeviceFailed);
+  CHECK(ranks.group->failure()->what == "emu[1]: uncorrectable ECC error encountered (CUDA error 214)");
+  const auto later = ranks.group->all_reduce(ranks.addresses(), kCount, "layer 0, MLP");
+  REQUIRE_FALSE(later.has_value());
+  CHECK(later.error().what == ranks.group->failure()->what);
+}
+
+/// A library whose sums could hang, so that a thread looks at the devices.
+class HangingNccl final : public Nccl {
+ public:
+  explicit HangingNccl(std::promise<void>& aborted) : aborted_(aborted) {}
+  Result<void> load() override { return {}; }
+  size_t version() const override { return kNcclVersionMin; }
+  std::string file() const override { return ""; }
+  NcclStatus create(std::span<const int>) override { return NcclStatus::ok; }
+  void destroy() override {}
+  void abort() override { aborted_.set_value(); }
+  NcclStatus group_start() override { return NcclStatus::ok; }
+  NcclStatus all_reduce(const NcclCall&) override { return NcclStatus::ok; }
+  NcclStatus group_end() override { return NcclStatus::ok; }
+  std::string error_text(NcclStatus) override { return ""; }
+
+ private:
+  std::promise<void>& aborted_;
+};
+
+TEST_CASE(
+    "gpu/group: the thread of the group finds a failure that no call of the host has met, and ends with the group") {
+  for (const bool fails : {false, true}) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int rank = 0; rank < 2; ++rank) {
+      EmulatedHost host{.devices = 2, .fault = fails && rank == 1 ? Status::ecc_uncorrectable : Status::ok};
+      const auto driver = std::make_shared<EmulatedDriver>(host);
+      devices.push_back(std::move(*Device::open(driver, rank)));
+      Handle stream = nullptr;
+      uint64_t address = 0;
+      REQUIRE(driver->stream_create(&stream) == Status::ok);
+      REQUIRE(driver->allocate(&address, 4, "number") == Status::ok);
+      (void)driver->fill(address, 0, 4, stream);
+      REQUIRE(driver->stream_finish(stream) == host.fault);
+    }
+    std::promise<void> aborted;
+    auto future = aborted.get_future();
+    auto group = DeviceGroup::open("emu", std::move(devices), std::make_unique<HangingNccl>(aborted));
+    REQUIRE_OK(group);
+    if (!fails) continue;
+    REQUIRE(future.wait_for(60s) == std::future_status::ready);
+    REQUIRE((*group)->failure().has_value());
+    CHECK((*group)->failure()->what == "emu: uncorrectable ECC error encountered (CUDA error 214)");
+  }
+}
+
+TEST_CASE("gpu/group: a wait that lasts too long fails the group, and a wait that has ended does not") {
+  Ranks ranks(2);
+  ranks.post();
+  const TimePoint begun{1s};
+  { const DeviceGroup::Wait ended(*ranks.group, begun); }
+  ranks.group->look(begun + 1000s);
+  CHECK_FALSE(ranks.group->failure().has_value());
+  const DeviceGroup::Wait wait(*ranks.group, begun);
+  ranks.group->look(begun + DeviceGroup::kWaitMost);
+  CHECK_FALSE(ranks.group->failure().has_value());
+  REQUIRE_OK(ranks.group->all_reduce(ranks.addresses(), kCount, "layer 0, MLP"));
+  ranks.group->look(begun + DeviceGroup::kWaitMost + 1ns);
+  REQUIRE(ranks.group->failure().has_value());
+  CHECK(ranks.group->failure()->what == "emu: the devices have not answered for 120 s, in their sums or before them");
+  const auto later = ranks.group->all_reduce(ranks.addresses(), kCount, "layer 1, attention");
+  REQUIRE_FALSE(later.has_value());
+  CHECK(later.error().mc == err::kDeviceFailed);
+  CHECK(ranks.nccl->sums() == 1);
 }
 
 TEST_CASE("gpu/group: devices of a host without NCCL are refused with the next step, and one device needs none") {
