@@ -275,6 +275,44 @@ TEST_CASE("model/split: the planned memory of each device holds its weights and 
   }
 }
 
+TEST_CASE("model/split: stages of a pipeline on two devices each have the bits of the whole model on two devices") {
+  Split split;
+  const auto tokens = some_tokens(70);
+  const attn::Plan plan = split.full();
+  LocalPages whole = split.pages(80);
+  const auto want = prefill(*split.split, whole, tokens, plan);
+  REQUIRE_OK(want);
+  std::vector<float> stream, logits(split.config().vocab);
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    const auto loaded = test::Loaded::open(test::shallow_model(),
+                                           ModelOptions{.dtype = "bf16", .stage = stage, .stages = 2}, 1, kOptions);
+    const gpu::DeviceChoice two[] = {{.kind = gpu::DeviceKind::emu}, {.kind = gpu::DeviceKind::emu}};
+    const auto group = gpu::open_devices(two);
+    REQUIRE_OK(group);
+    auto runner = Runner::open(loaded->model, loaded->parallel, kOptions, group->get());
+    REQUIRE_OK(runner);
+    auto pages = LocalPages::allocate(runner->layout(), 80);
+    REQUIRE_OK(pages);
+    const LayerRange held = loaded->model.held();
+    PrefillChunk chunk;
+    chunk.tokens = tokens;
+    chunk.pages = pages->pages();
+    chunk.plan = &plan;
+    chunk.first_layer = held.first;
+    chunk.end_layer = held.end;
+    const std::vector<float> before = stream;
+    chunk.activations_in = before;
+    if (stage == 0) stream.resize(tokens.size() * split.config().hidden);
+    if (stage == 0) chunk.activations_out = stream;
+    if (stage == 1) chunk.logits = logits;
+    REQUIRE_OK(runner->prefill(chunk));
+    for (uint32_t layer = held.first; layer < held.end; ++layer)
+      CHECK(std::ranges::equal(extent(*pages, runner->layout(), 0, layer),
+                               extent(whole, split.cpu->runner.layout(), 0, layer)));
+  }
+  CHECK(logits == *want);
+}
+
 // ---- bad input ----
 
 TEST_CASE("model/split: a model whose widths cannot be divided is refused with the width and what divides") {
