@@ -33,8 +33,9 @@ ask() { # prompt, prefill node
     http://127.0.0.1:8000/v1/completions
 }
 answer() { # word, prompt, prefill node. A starved machine misses heartbeats, so a client may have to ask again.
-  for try in 1 2 3 4 5; do
+  for try in $(seq 20); do
     said=$(ask $2 $3) && echo "$1 $said" && return
+    sleep 0.5
     ready $nodes
   done
   cat /tmp/log

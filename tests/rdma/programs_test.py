@@ -31,7 +31,7 @@ ready() { # prefill nodes
   mc-conductor wait --prefill $1 --decode 1 --timeout 300s >&2 || { cat /tmp/log; exit 1; }
 }
 ask() { # body, prefill nodes. A starved machine misses heartbeats, so a client may have to ask again, of a cold p1.
-  for try in 1 2 3 4 5; do
+  for try in $(seq 20); do
     wget -q -O - --post-data "$1" http://127.0.0.1:8000/v1/completions && return
     ready $2
     [ $2 = 1 ] || mc-cache evict p1 --all >/dev/null 2>&1 || true
