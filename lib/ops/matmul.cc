@@ -40,13 +40,12 @@ void read_fp8_row(const WeightRows& part, size_t row, size_t columns, float* out
 
 /// A row of Q8_0 blocks as a panel of form eight holds it: a scale that has no minimum in f16 is no number.
 void read_line(const std::byte* line, size_t columns, float* out) {
-  constexpr float kScaleMax = 65504.0f / 128;
   const gguf::TypeInfo& type = gguf::info(gguf::Type::q8_0);
   gguf::widen_row(type.type, line, columns, out);
   for (size_t first = 0; first < columns; first += type.weights, line += type.bytes) {
     uint16_t scale;
     std::memcpy(&scale, line, sizeof scale);
-    if (!(std::abs(f16_to_f32(scale)) <= kScaleMax)) std::fill_n(out + first, type.weights, std::nanf(""));
+    if (!(std::abs(f16_to_f32(scale)) <= kLineScaleMax)) std::fill_n(out + first, type.weights, std::nanf(""));
   }
 }
 

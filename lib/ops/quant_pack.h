@@ -26,6 +26,8 @@
 
 namespace mc::ops {
 
+/// The largest scale of a row of Q8_0 in place. The minimum of a larger one, -128 times it, would be no number in f16.
+inline constexpr float kLineScaleMax = 65504.0f / 128;
 /// The form in which a GGUF type is kept by itself; nullopt for plain floats.
 std::optional<QuantForm> kept_form(gguf::Type type);
 /// The form of rows of several types in one matrix, each of which has a form of its own.

@@ -1,0 +1,20 @@
+// Packed weights (matmul.h) as rows of bf16, for a device that multiplies bf16 alone. A weight has the bits of
+// PackedMatrix::row() rounded to bf16, so a quantised or fp8 matrix gets those of the file's matrix widened while
+// loading, wherever its packed form is exact (quant_pack.h). PackedMatrix::row() is the definition, and takes about ten
+// times as long for whole numbers.
+#pragma once
+
+#include <vector>
+
+#include "base/dtype.h"
+#include "ops/matmul.h"
+
+namespace mc::ops {
+
+/// Rows of panel `index`: 64, or what is left in the last one.
+size_t unpacked_rows(const PackedMatrix& matrix, size_t index);
+/// Panel `index` as bf16, row-major: out [unpacked_rows(), columns]. `scratch` is memory that the calls of one thread
+/// share.
+void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>& scratch, bf16_t* out);
+
+}  // namespace mc::ops
