@@ -18,6 +18,7 @@
 #include "host/profile.h"
 #include "host/store_flags.h"
 #include "kv/eviction.h"
+#include "model/device_forms.h"
 #include "model/find.h"
 #include "model/tensor_part.h"
 #include "node/disk_block.h"
@@ -86,6 +87,7 @@ Result<void> check_several(const gpu::DeviceGroup& devices, const model::ModelCo
 Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPlan& plan, const ExtentLayout& layout,
                                 const model::RunnerOptions& runner, std::span<const attn::Plan> plans) {
   const auto count = static_cast<uint32_t>(devices.size());
+  const model::DeviceForms forms = model::device_forms(plan);
   DevicePlan out;
   for (uint32_t rank = 0; rank < count; ++rank) {
     MC_TRY(memory, devices.device(rank).memory());
@@ -95,7 +97,7 @@ Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPla
     const auto scratch =
         model::Runner::device_scratch(model::config_of(plan.config, part), own, runner, plans, memory.total);
     out = {.device = std::string(devices.device(rank).name()),
-           .weight_bytes = model::part_weight_bytes(plan.config, plan.weight_bytes, part),
+           .weight_bytes = model::part_weight_bytes(plan.config, forms.bytes, part),
            .scratch_bytes = scratch.fixed + kDeviceRounding,
            .page_bytes = own.page_bytes(),
            .free_bytes = memory.free,
@@ -351,6 +353,8 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::DeviceGroup* devices) {
     MC_TRY(plans, row_plans(plan.config));
     MC_TRY(tightest, plan_devices(*devices, plan, layout, runner, plans));
     device_ = tightest;
+    if (const std::string text = model::device_forms(plan).text(); !text.empty())
+      log_info(text, {{"device", devices->name()}});
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {

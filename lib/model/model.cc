@@ -98,6 +98,11 @@ Result<void> plan_weights(ModelPlan& plan) {
   const auto visit = [&](const std::string& prefix, const std::vector<WeightPart>& parts, uint64_t columns,
                          Precision precision) -> Result<void> {
     MC_TRY(matrix, loader.plan(prefix, parts, columns, precision));
+    const bool is_whole_numbers = precision == Precision::as_asked && quant_form_of(plan.form);
+    size_t rows = 0;
+    for (const WeightPart& part : parts) rows += part.rows;
+    if (held)
+      plan.matrices.push_back({rows, columns, matrix.bytes, !matrix.fp8 && !matrix.blocks && !is_whole_numbers});
     plan.weight_bytes += held ? matrix.bytes : 0;
     plan.fp8 |= matrix.fp8;
     plan.blocks |= matrix.blocks;
@@ -120,6 +125,7 @@ Result<void> plan_weights(ModelPlan& plan) {
   const WeightLoader::MatrixPlan table = loader.plan_table(kEmbeddings, c.vocab, c.hidden);
   plan.blocks |= table.blocks;
   plan.embedding_bytes = table.bytes;
+  plan.matrices.push_back({c.vocab, c.hidden, table.bytes, !table.blocks});
   plan.weight_bytes += table.bytes;
   return {};
 }

@@ -50,6 +50,13 @@ struct ModelOptions {
   uint32_t stage = 0, stages = 1;
 };
 
+/// A matrix or table of a plan.
+struct PlannedMatrix {
+  size_t rows = 0, columns = 0;
+  size_t bytes = 0;      // in memory, or of the file
+  bool is_full = false;  // in the compute type
+};
+
 /// The plan of loading a model, made from the headers alone.
 struct ModelPlan {
   ModelConfig config;
@@ -60,6 +67,7 @@ struct ModelPlan {
   bool blocks = false;                           // some matrices stay quantised blocks
   LayerRange layers;                             // layers that are loaded
   size_t weight_bytes = 0, embedding_bytes = 0;  // the first with the second
+  std::vector<PlannedMatrix> matrices;           // of these layers, the head and the embeddings
   WeightFiles files;
 
   /// Type of the matrices: "int8", "int4", "blocks" or "fp8_e4m3" when some are kept as the file has them, or the

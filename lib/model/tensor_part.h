@@ -60,7 +60,7 @@ struct KvPart {
   size_t host_offset(uint32_t layer) const { return host.layer_offset(layer) + first; }
 };
 
-/// Bytes of the weights on each device at most. `total`: ModelPlan::weight_bytes.
+/// Bytes of the weights on each device at most. `total`: of one device alone.
 size_t part_weight_bytes(const ModelConfig& whole, size_t total, const TensorPart& part);
 
 }  // namespace mc::model
