@@ -37,20 +37,25 @@ class ModelWriter {
 
   /// Numbers around `middle` with a deviation of `size`. Weights give activations of about one.
   void add(const std::string& name, std::vector<int> shape, double size, double middle = 0) {
-    Json dims = Json::array();
     size_t count = 1;
-    for (const int dim : shape) {
-      dims.push(dim);
-      count *= static_cast<size_t>(dim);
-    }
-    const size_t begin = data_.size();
+    for (const int dim : shape) count *= static_cast<size_t>(dim);
+    std::string data;
     for (size_t i = 0; i < count; ++i) {
       const uint16_t half = f32_to_bf16(static_cast<float>(middle + size * rng_.normal()));
-      data_.append(reinterpret_cast<const char*>(&half), 2);
+      data.append(reinterpret_cast<const char*>(&half), 2);
     }
-    const Json offsets = Json::array({begin, data_.size()});
-    header_.set(name, Json::object({{"dtype", "BF16"}, {"shape", dims}, {"data_offsets", offsets}}));
+    put(name, "BF16", shape, data);
   }
+  /// Bytes of a tensor.
+  void put(const std::string& name, const char* dtype, const std::vector<int>& shape, const std::string& data) {
+    Json dims = Json::array();
+    for (const int dim : shape) dims.push(dim);
+    const size_t begin = data_.size();
+    data_ += data;
+    const Json offsets = Json::array({begin, data_.size()});
+    header_.set(name, Json::object({{"dtype", dtype}, {"shape", dims}, {"data_offsets", offsets}}));
+  }
+  Rng& rng() { return rng_; }
   void add_matrix(const std::string& name, int rows, int columns, double gain = 1) {
     add(name + ".weight", {rows, columns}, gain / std::sqrt(static_cast<double>(columns)));
   }

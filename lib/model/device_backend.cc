@@ -46,11 +46,13 @@ Result<void> check_served(const Model& model, const gpu::Device& device, const R
     bool served;
     std::string what;
     const char* instead;
+    const char* next = "use --device cpu";
   } limits[] = {
       {c.mixture.experts <= gpu::kExpertsMax, "a mixture of " + std::to_string(c.mixture.experts) + " experts",
        "up to 512"},
       {c.head_dim == 64 || c.head_dim == 128, "heads of " + std::to_string(c.head_dim) + " elements", "64 and 128"},
-      {model.dtype() == Dtype::bf16, "the compute type " + std::string(mc::to_string(model.dtype())), "bf16"},
+      {model.dtype() == Dtype::bf16, "the compute type " + std::string(mc::to_string(model.dtype())), "bf16",
+       "use --dtype bf16, or --device cpu"},
       {options.block_tokens % gpu::kKeyTile == 0, "pages of " + std::to_string(options.block_tokens) + " tokens",
        "multiples of 64"},
   };
@@ -58,7 +60,7 @@ Result<void> check_served(const Model& model, const gpu::Device& device, const R
     if (!limit.served)
       return user_error(err::kDeviceUnusable,
                         std::string(device.name()) + " does not serve " + limit.what + " yet, but " + limit.instead,
-                        "--device", "use --device cpu");
+                        "--device", limit.next);
   return {};
 }
 
@@ -160,7 +162,7 @@ class DeviceBackend final : public DeviceRank {
         steps_(copies_, kv_),
         draws_(device),
         graphs_(device) {}
-  Result<void> prepare();
+  Result<void> prepare(Parallel& parallel);
 
   Result<void> check_plan(const attn::Plan& plan, int64_t kv_len) const override {
     return gpu::check_mode(kv_.device, plan.layer(0), kv_len);
@@ -241,9 +243,9 @@ class DeviceBackend final : public DeviceRank {
 
 // ---- opening ----
 
-Result<void> DeviceBackend::prepare() {
+Result<void> DeviceBackend::prepare(Parallel& parallel) {
   MC_CHECK(check_served(model_, device_, options_));
-  MC_CHECK(layers_.prepare());
+  MC_CHECK(layers_.prepare(parallel));
   MC_CHECK(copies_.prepare());
   if (options_.device_pages > 0) {
     MC_CHECK(pages_.reserve(options_.device_pages));
@@ -653,18 +655,18 @@ DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layo
   return {device_workspace_bytes(config, options) + attention.fixed, attention.page};
 }
 
-Result<std::unique_ptr<DeviceRank>> open_device_rank(const Model& model, gpu::Device& device,
+Result<std::unique_ptr<DeviceRank>> open_device_rank(const Model& model, gpu::Device& device, Parallel& parallel,
                                                      const RunnerOptions& options, const ops::Kernels& kernels,
                                                      const TensorPart& part) {
   MC_ASSERT(part.is_whole() || (options.device_pages == 0 && !options.graphs));
   auto rank = std::make_unique<DeviceBackend>(model, device, options, kernels, part);
-  MC_CHECK(rank->prepare());
+  MC_CHECK(rank->prepare(parallel));
   return std::unique_ptr<DeviceRank>(std::move(rank));
 }
 
-Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
+Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device, Parallel& parallel,
                                                      const RunnerOptions& options, const ops::Kernels& kernels) {
-  MC_TRY(whole, open_device_rank(model, device, options, kernels, {}));
+  MC_TRY(whole, open_device_rank(model, device, parallel, options, kernels, {}));
   return std::unique_ptr<Backend>(std::move(whole));
 }
 

@@ -25,7 +25,7 @@ namespace mc::model {
 
 /// Copies the weights to the device. The references must outlive the backend. MC7002 names what is not served; MC7005:
 /// the weights or the workspace do not fit.
-Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device,
+Result<std::unique_ptr<Backend>> open_device_backend(const Model& model, gpu::Device& device, Parallel& parallel,
                                                      const RunnerOptions& options, const ops::Kernels& kernels);
 
 /// `layout`: of the KV pages; `plans`: of the rows; `device_bytes`: the device's whole memory.

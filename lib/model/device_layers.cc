@@ -70,8 +70,8 @@ size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& optio
   return bytes;
 }
 
-Result<void> DeviceLayers::prepare() {
-  MC_TRY(weights, DeviceWeights::load(model_, device_, part_));
+Result<void> DeviceLayers::prepare(Parallel& parallel) {
+  MC_TRY(weights, DeviceWeights::load(model_, device_, parallel, part_));
   weights_ = std::move(weights);
   const std::vector<PartSize> sizes = part_sizes(config(), options_);
   size_t bytes = 0;

@@ -68,8 +68,8 @@ class DeviceLayers {
   /// `model` and `device` must outlive it.
   DeviceLayers(const Model& model, gpu::Device& device, const RunnerOptions& options, const TensorPart& part)
       : model_(model), device_(device), options_(options), part_(part), config_(config_of(model.config(), part)) {}
-  /// Loads the weights, and allocates. Errors: those of DeviceWeights::load(), MC7005.
-  Result<void> prepare();
+  /// Loads the weights with the host's threads, and allocates. Errors: those of DeviceWeights::load(), MC7005.
+  Result<void> prepare(Parallel& parallel);
 
   /// The heads and widths that this device computes.
   const ModelConfig& config() const { return config_; }

@@ -37,7 +37,7 @@ class DeviceRank : public Backend {
 
 /// Copies the part's weights to the device. Errors and lifetimes: those of open_device_backend(). Parts have neither
 /// pages that the caller numbers nor graphs.
-Result<std::unique_ptr<DeviceRank>> open_device_rank(const Model& model, gpu::Device& device,
+Result<std::unique_ptr<DeviceRank>> open_device_rank(const Model& model, gpu::Device& device, Parallel& parallel,
                                                      const RunnerOptions& options, const ops::Kernels& kernels,
                                                      const TensorPart& part);
 

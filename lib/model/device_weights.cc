@@ -7,21 +7,13 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kRowsAtOnce = 256;             // of a matrix, converted and copied together
 constexpr size_t kRandomWeights = 8 * 262'139;  // after which they repeat; 8 times a prime, so that rows differ
 
 size_t aligned(size_t bytes) {
   return round_up(bytes, gpu::Arena::kAlignment);
 }
 
-Result<void> check_served(const gpu::Device& device, const ops::PackedMatrix& from, const std::string& name,
-                          size_t columns) {
-  if (from.quantised() || from.is_fp8() || from.dtype() != Dtype::bf16)
-    return user_error(err::kDeviceUnusable,
-                      std::string(device.name()) + ": the weights of " + name +
-                          " are not bf16, and a GPU serves no "
-                          "other type yet",
-                      "--device", "use --dtype bf16 with a bf16 checkpoint, or --device cpu");
+Result<void> check_served(const gpu::Device& device, const std::string& name, size_t columns) {
   if (columns % 8 != 0)
     return user_error(err::kDeviceUnusable,
                       std::string(device.name()) + ": " + name + " has " + std::to_string(columns) +
@@ -39,14 +31,8 @@ bool has_table(const Model& model) {
 
 }  // namespace
 
-size_t DeviceWeights::Source::row_count() const {
-  if (rows.empty() || matrix->rows() == 0) return matrix->rows();
-  size_t count = 0;
-  for (const RowRun& run : rows) count += run.padded;
-  return count;
-}
-
-Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device, const TensorPart& part) {
+Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device, Parallel& parallel,
+                                          const TensorPart& part) {
   if (!model.has_weights()) return random(config_of(model.config(), part), device);
   DeviceWeights out;
   out.part_ = part;
@@ -55,7 +41,12 @@ Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& devic
   MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, out.counted_, "weights"));
   out.arena_ = std::move(arena);
   out.is_counting_ = false;
+  DeviceUpload upload(device, parallel);
+  MC_CHECK(upload.prepare());
+  out.upload_ = &upload;
   MC_CHECK(out.load_all(device, model));
+  MC_CHECK(upload.finish());
+  out.upload_ = nullptr;
   MC_ASSERT_LE(out.arena_.used(), out.counted_);
   return out;
 }
@@ -82,7 +73,7 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, 
   const auto heads = attention_rows(c, part_), inner = inner_rows(c.intermediate, part_);
   const auto put = [&](uint64_t& address, const ops::PackedMatrix& part, const char* what, std::vector<RowRun> rows,
                        RowRun columns) -> Result<void> {
-    MC_TRY(at, matrix(device, {&part, name + what, std::move(rows), columns}));
+    MC_TRY(at, matrix(device, {&part, name + what, {std::move(rows), columns}}));
     address = at;
     return {};
   };
@@ -114,21 +105,21 @@ Result<void> DeviceWeights::load_experts(gpu::Device& device, const Model& model
   const MixtureConfig& c = model.config().mixture;
   const auto inner = inner_rows(c.intermediate, part_), shared = inner_rows(c.shared_intermediate, part_);
   const RowRun columns = inner_columns(c.intermediate, part_);
-  std::vector<Source> gate_up, down, router{{&from.router, name + "router", {}, {}}};
+  std::vector<Source> gate_up, down, router{{&from.router, name + "router", {}}};
   for (size_t i = 0; i < from.routed.size(); ++i) {
     const std::string expert = " of expert " + std::to_string(i);
-    gate_up.push_back({&from.routed[i].gate_up, name + "gate and up" + expert, inner, {}});
-    down.push_back({&from.routed[i].down, name + "down" + expert, {}, columns});
+    gate_up.push_back({&from.routed[i].gate_up, name + "gate and up" + expert, {inner, {}}});
+    down.push_back({&from.routed[i].down, name + "down" + expert, {{}, columns}});
   }
-  if (from.shared_gate.rows() > 0) router.push_back({&from.shared_gate, name + "gate of the shared expert", {}, {}});
+  if (from.shared_gate.rows() > 0) router.push_back({&from.shared_gate, name + "gate of the shared expert", {}});
   MC_TRY(router_at, matrices(device, router));
   MC_TRY(gate_up_at, matrices(device, gate_up));
   MC_TRY(down_at, matrices(device, down));
-  MC_TRY(shared_gate_up, matrix(device, {&from.shared.gate_up, name + "gate and up of the shared expert", shared, {}}));
-  MC_TRY(
-      shared_down,
-      matrix(device,
-             {&from.shared.down, name + "down of the shared expert", {}, inner_columns(c.shared_intermediate, part_)}));
+  MC_TRY(shared_gate_up,
+         matrix(device, {&from.shared.gate_up, name + "gate and up of the shared expert", {shared, {}}}));
+  MC_TRY(shared_down, matrix(device, {&from.shared.down,
+                                      name + "down of the shared expert",
+                                      {{}, inner_columns(c.shared_intermediate, part_)}}));
   to = {router_at, gate_up_at, down_at, shared_gate_up, shared_down};
   return {};
 }
@@ -139,7 +130,7 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
   MC_TRY(norm, vector(device, model.final_norm(), "final norm"));
   final_norm_ = norm;
   if (part_.is_first() || (embeds(model) && !has_table(model))) {
-    MC_TRY(head, matrix(device, {&model.head(), "head", {}, {}}));
+    MC_TRY(head, matrix(device, {&model.head(), "head", {}}));
     head_ = head;
   }
   if (!embeds(model)) return {};
@@ -148,18 +139,8 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
   MC_TRY(table, take(size_t{config.vocab} * config.hidden * 2, "embeddings"));
   embeddings_ = table;
   if (is_counting_) return {};
-  std::vector<float> row(config.hidden);
-  std::vector<bf16_t> rows;
-  for (uint32_t first = 0; first < config.vocab; first += kRowsAtOnce) {
-    rows.clear();
-    const uint32_t end = std::min<uint32_t>(config.vocab, first + kRowsAtOnce);
-    for (uint32_t token = first; token < end; ++token) {
-      model.embed(token, row.data());
-      for (const float value : row) rows.push_back(f32_to_bf16(value));
-    }
-    MC_CHECK(device.write(embeddings_ + size_t{first} * config.hidden * 2, std::as_bytes(std::span(rows))));
-  }
-  return {};
+  return upload_->table(config.vocab, config.hidden, embeddings_,
+                        [&](size_t token, float* out) { model.embed(static_cast<uint32_t>(token), out); });
 }
 
 Result<uint64_t> DeviceWeights::matrices(gpu::Device& device, std::span<const Source> sources) {
@@ -169,40 +150,17 @@ Result<uint64_t> DeviceWeights::matrices(gpu::Device& device, std::span<const So
     if (from.row_count() == 0) continue;
     rows += from.row_count();
     MC_ASSERT_EQ(from.column_count(), columns);
-    MC_CHECK(check_served(device, *from.matrix, from.name, columns));
+    MC_CHECK(check_served(device, from.name, columns));
   }
   if (rows == 0) return uint64_t{0};
   MC_TRY(at, take(rows * columns * 2, sources[0].name));
   uint64_t to = at;
   for (const Source& from : sources) {
     if (is_counting_ || from.row_count() == 0) continue;
-    MC_CHECK(copy_rows(device, from, to));
+    MC_CHECK(upload_->matrix(*from.matrix, from.cut, to));
     to += from.row_count() * columns * 2;
   }
   return at;
-}
-
-Result<void> DeviceWeights::copy_rows(gpu::Device& device, const Source& from, uint64_t to) {
-  const size_t width = from.column_count();
-  const RowRun columns = from.columns.padded > 0 ? from.columns : RowRun{0, width, width};
-  std::vector<RowRun> runs = from.rows;
-  if (runs.empty()) runs.push_back({0, from.matrix->rows(), from.matrix->rows()});
-  std::vector<float> row(from.matrix->columns());
-  std::vector<bf16_t> rows;
-  for (const RowRun& run : runs)
-    for (size_t r = 0; r < run.padded; ++r) {
-      const size_t begin = rows.size();
-      rows.resize(begin + width);  // zero
-      if (r < run.count) {
-        from.matrix->row(run.first + r, row.data());
-        for (size_t i = 0; i < columns.count; ++i) rows[begin + i] = f32_to_bf16(row[columns.first + i]);
-      }
-      if (rows.size() < kRowsAtOnce * width && (r + 1 < run.padded || &run != &runs.back())) continue;
-      MC_CHECK(device.write(to, std::as_bytes(std::span(rows))));
-      to += rows.size() * 2;
-      rows.clear();
-    }
-  return {};
 }
 
 Result<uint64_t> DeviceWeights::vector(gpu::Device& device, std::span<const float> from, const std::string& name,

@@ -9,6 +9,7 @@
 
 #include "gpu/arena.h"
 #include "gpu/mixture.h"
+#include "model/device_upload.h"
 #include "model/model.h"
 #include "model/tensor_part.h"
 
@@ -24,9 +25,10 @@ struct DeviceLayer {
 
 class DeviceWeights {
  public:
-  /// Copies all loaded layers. MC7005 when they do not fit; MC7002 names a matrix that is not bf16.
-  /// Random weights when the model has none.
-  static Result<DeviceWeights> load(const Model& model, gpu::Device& device, const TensorPart& part = {});
+  /// Copies all loaded layers, with the host's threads. MC7005 when they do not fit; MC7002 names a matrix that kernels
+  /// do not multiply. Random weights when the model has none.
+  static Result<DeviceWeights> load(const Model& model, gpu::Device& device, Parallel& parallel,
+                                    const TensorPart& part = {});
 
   const DeviceLayer& layer(uint32_t index) const { return layers_[index]; }
   uint64_t embeddings() const { return embeddings_; }  // bf16 [vocab, hidden]
@@ -35,14 +37,13 @@ class DeviceWeights {
   size_t bytes() const { return arena_.bytes(); }
 
  private:
-  /// A matrix with its name in messages, and what is taken of it. No runs: all rows. No columns: all columns.
+  /// A matrix with its name in messages, and the cut of it that the device has.
   struct Source {
     const ops::PackedMatrix* matrix;
     std::string name;
-    std::vector<RowRun> rows;
-    RowRun columns;
-    size_t row_count() const;
-    size_t column_count() const { return columns.padded > 0 ? columns.padded : matrix->columns(); }
+    MatrixCut cut;
+    size_t row_count() const { return cut.row_count(*matrix); }
+    size_t column_count() const { return cut.column_count(*matrix); }
   };
   /// Copies everything, or counts its bytes as long as there is no arena.
   Result<void> load_all(gpu::Device& device, const Model& model);
@@ -50,7 +51,6 @@ class DeviceWeights {
   /// Stacks matrices of equal columns; 0: they have no rows.
   Result<uint64_t> matrices(gpu::Device& device, std::span<const Source> sources);
   Result<uint64_t> matrix(gpu::Device& device, const Source& from) { return matrices(device, {&from, 1}); }
-  Result<void> copy_rows(gpu::Device& device, const Source& from, uint64_t to);
   Result<void> load_experts(gpu::Device& device, const Model& model, const Experts& from, gpu::MixtureWeights& to,
                             const std::string& name);
   /// `runs`: the elements that are taken; none: all.
@@ -65,6 +65,7 @@ class DeviceWeights {
   TensorPart part_;
   bool is_counting_ = true;
   size_t counted_ = 0;
+  DeviceUpload* upload_ = nullptr;  // while everything is copied
   gpu::Arena arena_;
   std::vector<DeviceLayer> layers_;
   uint64_t embeddings_ = 0, final_norm_ = 0, head_ = 0;

@@ -99,7 +99,7 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
     return Error{Code::unsupported, "a model without weights runs on a device, which makes random ones"};
   MC_TRY(host_kernels, kernels_of_host(options.kernels, device != nullptr));
   MC_TRY(kernels, ops::kernels_named(host_kernels));
-  MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, options, *kernels)
+  MC_TRY(backend, device != nullptr ? open_device_backend(model, *device, parallel, options, *kernels)
                                     : open_cpu_backend(model, parallel, options, *kernels));
   return Runner(model, options, *kernels, std::move(backend));
 }
@@ -111,7 +111,7 @@ Result<Runner> Runner::open(const Model& model, Parallel& parallel, const Runner
   MC_CHECK(check_options(options));
   MC_TRY(host_kernels, kernels_of_host(options.kernels, true));
   MC_TRY(kernels, ops::kernels_named(host_kernels));
-  MC_TRY(backend, open_split_backend(model, *group, options, *kernels));
+  MC_TRY(backend, open_split_backend(model, *group, parallel, options, *kernels));
   return Runner(model, options, *kernels, std::move(backend));
 }
 

@@ -148,7 +148,7 @@ std::span<const uint32_t> SplitBackend::checksums(uint32_t layer) const {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> open_split_backend(const Model& model, gpu::DeviceGroup& group,
+Result<std::unique_ptr<Backend>> open_split_backend(const Model& model, gpu::DeviceGroup& group, Parallel& parallel,
                                                     const RunnerOptions& options, const ops::Kernels& kernels) {
   const auto count = static_cast<uint32_t>(group.size());
   MC_ASSERT(count > 1);
@@ -160,7 +160,7 @@ Result<std::unique_ptr<Backend>> open_split_backend(const Model& model, gpu::Dev
   own.graphs = false;  // a graph would hold the calls of the library of sums
   std::vector<std::unique_ptr<DeviceRank>> ranks;
   for (uint32_t rank = 0; rank < count; ++rank) {
-    MC_TRY(opened, open_device_rank(model, group.device(rank), own, kernels, {rank, count}));
+    MC_TRY(opened, open_device_rank(model, group.device(rank), parallel, own, kernels, {rank, count}));
     ranks.push_back(std::move(opened));
   }
   const KvPart kv = KvPart::of(model.kv_layout(options.block_tokens), {0, count});

@@ -22,7 +22,7 @@ namespace mc::model {
 
 /// `group` has at least two devices. The references must outlive the backend. Errors: those of open_device_backend(),
 /// and MC7002 when the model cannot be split over so many devices.
-Result<std::unique_ptr<Backend>> open_split_backend(const Model& model, gpu::DeviceGroup& group,
+Result<std::unique_ptr<Backend>> open_split_backend(const Model& model, gpu::DeviceGroup& group, Parallel& parallel,
                                                     const RunnerOptions& options, const ops::Kernels& kernels);
 
 }  // namespace mc::model

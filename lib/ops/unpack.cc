@@ -1,6 +1,6 @@
 // See unpack.h. Loops over the 64 lanes of a panel have constant bounds, so that compilers make vector instructions of
-// them. The value of a whole number, scale * code + minimum, is rounded once in f32 as it is in double: scale * code has
-// at most 24 bits in every form.
+// them. The value of a whole number, scale * code + minimum, is rounded once in f32 as it is in double: scale * code
+// has at most 24 bits in every form.
 #include "ops/unpack.h"
 
 #include <algorithm>
@@ -147,8 +147,7 @@ void unpack_pairs(const bf16_t* panel, size_t rows, size_t columns, bf16_t* out)
     }
   }
   if (columns % 2 == 0) return;
-  for (size_t row = 0; row < rows; ++row)
-    out[row * columns + columns - 1] = panel[(pairs * kPanelColumns + row) * 2];
+  for (size_t row = 0; row < rows; ++row) out[row * columns + columns - 1] = panel[(pairs * kPanelColumns + row) * 2];
 }
 
 }  // namespace

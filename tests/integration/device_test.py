@@ -197,8 +197,8 @@ class OnDevice(unittest.TestCase):
 
     def test_a_node_whose_gpu_dies_in_a_request_leaves_with_the_reason_and_another_node_takes_the_request(self):
         cases = (
-            ("p0", "emu:fault=80", "emu"),
-            ("d0", "emu:fault=110", "emu"),
+            ("p0", "emu:fault=45", "emu"),
+            ("d0", "emu:fault=97", "emu"),
             ("p0", "emu,emu:fault=50", "emu[1]"),
             ("d0", "emu:fault=80,emu", "emu[0]"),
         )

@@ -1,0 +1,125 @@
+#include "model/device_upload.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "ops/unpack.h"
+
+namespace mc::model {
+namespace {
+
+constexpr size_t kUploadBytes = size_t{8} << 20;    // that are copied at a time
+constexpr size_t kUploadRows = ops::kPanelColumns;  // rows that a thread writes at a time
+
+/// The row of a matrix that is row `row` of a cut; nullopt: it is zero.
+std::optional<size_t> source_row(const MatrixCut& cut, size_t row) {
+  if (cut.rows.empty()) return row;
+  for (const RowRun& run : cut.rows) {
+    if (row < run.padded) return row < run.count ? std::optional(run.first + row) : std::nullopt;
+    row -= run.padded;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+size_t MatrixCut::row_count(const ops::PackedMatrix& of) const {
+  if (rows.empty() || of.rows() == 0) return of.rows();
+  size_t count = 0;
+  for (const RowRun& run : rows) count += run.padded;
+  return count;
+}
+
+Result<void> DeviceUpload::prepare() {
+  MC_TRY(stream, gpu::Stream::make(device_));
+  stream_ = std::move(stream);
+  for (Piece& piece : pieces_) {
+    MC_TRY(copied, gpu::Event::make(device_));
+    piece.copied = std::move(copied);
+  }
+  scratch_.resize(static_cast<size_t>(parallel_.threads()));
+  return {};
+}
+
+/// Memory for a piece, once the copy from it has ended.
+Result<std::span<std::byte>> DeviceUpload::room(Piece& piece, size_t bytes) {
+  MC_CHECK(piece.copied.finish());
+  if (piece.memory.bytes() < bytes) {
+    piece.memory = gpu::PinnedBuffer();  // first the old one goes: the host need not have both
+    MC_TRY(memory, gpu::PinnedBuffer::make(device_, bytes, "copies of weights"));
+    piece.memory = std::move(memory);
+  }
+  return piece.memory.view(0, bytes);
+}
+
+Result<void> DeviceUpload::pieces(size_t units, size_t unit_bytes, size_t bytes, uint64_t to, const Fill& fill) {
+  MC_ASSERT(bytes > (units - 1) * unit_bytes && bytes <= units * unit_bytes);
+  const size_t at_once = std::max<size_t>(1, kUploadBytes / unit_bytes);
+  for (size_t first = 0; first < units; first += at_once) {
+    const size_t count = std::min(at_once, units - first), begin = first * unit_bytes;
+    const size_t piece_bytes = std::min(bytes - begin, count * unit_bytes);
+    Piece& piece = pieces_[next_++ % std::size(pieces_)];
+    MC_TRY(memory, room(piece, piece_bytes));
+    std::byte* const at = memory.data();
+    parallel_.for_each(static_cast<int64_t>(count), [&](int64_t index, int worker) {
+      const auto unit = static_cast<size_t>(index);
+      fill(first + unit, scratch_[static_cast<size_t>(worker)], at + unit * unit_bytes);
+    });
+    MC_CHECK(stream_.copy_in(to + begin, piece.memory, 0, piece_bytes));
+    MC_CHECK(stream_.record(piece.copied));
+  }
+  return {};
+}
+
+/// Rows [first, end) of a cut. Neighbouring rows are mostly of one panel, which is unpacked once for them.
+void DeviceUpload::cut_rows(const ops::PackedMatrix& from, const MatrixCut& cut, size_t first, size_t end,
+                            Scratch& scratch, bf16_t* out) {
+  const size_t width = cut.column_count(from), columns = from.columns();
+  const RowRun taken = cut.columns.padded > 0 ? cut.columns : RowRun{0, columns, columns};
+  size_t held = from.panels();
+  scratch.panel.resize(std::max(scratch.panel.size(), ops::kPanelColumns * columns));
+  for (size_t row = first; row < end; ++row, out += width) {
+    const auto source = source_row(cut, row);
+    const size_t count = source ? taken.count : 0;
+    std::fill(out + count, out + width, bf16_t{0});
+    if (!source) continue;
+    if (const size_t panel = *source / ops::kPanelColumns; panel != held) {
+      ops::unpack_panel(from, panel, scratch.pairs, scratch.panel.data());
+      held = panel;
+    }
+    const bf16_t* line = scratch.panel.data() + *source % ops::kPanelColumns * columns + taken.first;
+    std::copy_n(line, count, out);
+  }
+}
+
+Result<void> DeviceUpload::matrix(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to) {
+  const size_t rows = cut.row_count(from), line = cut.column_count(from) * sizeof(bf16_t);
+  const bool is_whole = cut.rows.empty() && cut.columns.padded == 0;
+  return pieces((rows + kUploadRows - 1) / kUploadRows, kUploadRows * line, rows * line, to,
+                [&](size_t unit, Scratch& scratch, std::byte* out) {
+                  auto* narrow = reinterpret_cast<bf16_t*>(out);
+                  if (is_whole) return ops::unpack_panel(from, unit, scratch.pairs, narrow);
+                  cut_rows(from, cut, unit * kUploadRows, std::min(rows, (unit + 1) * kUploadRows), scratch, narrow);
+                });
+}
+
+Result<void> DeviceUpload::table(size_t count, size_t columns, uint64_t to,
+                                 const std::function<void(size_t row, float* out)>& read) {
+  const size_t line = columns * sizeof(bf16_t);
+  return pieces((count + kUploadRows - 1) / kUploadRows, kUploadRows * line, count * line, to,
+                [&](size_t unit, Scratch&, std::byte* out) {
+                  std::vector<float> wide(columns);
+                  auto* narrow = reinterpret_cast<bf16_t*>(out);
+                  const size_t end = std::min(count, (unit + 1) * kUploadRows);
+                  for (size_t row = unit * kUploadRows; row < end; ++row, narrow += columns) {
+                    read(row, wide.data());
+                    std::transform(wide.begin(), wide.end(), narrow, f32_to_bf16);
+                  }
+                });
+}
+
+Result<void> DeviceUpload::finish() {
+  return stream_.finish();
+}
+
+}  // namespace mc::model
