@@ -308,11 +308,20 @@ std::optional<size_t> PackedMatrix::fp8_group(std::span<const WeightRows> parts,
   return group;
 }
 
+size_t PackedMatrix::fp8_rows(std::span<const WeightRows> parts) {
+  MC_ASSERT(!parts.empty());
+  const size_t rows = parts.front().scales.block_rows;
+  for (const WeightRows& part : parts)
+    if (part.scales.block_rows != rows || (&part != &parts.back() && part.rows % rows != 0)) return 1;
+  return rows;
+}
+
 Result<PackedMatrix> PackedMatrix::keep_fp8(Parallel& parallel, std::span<const WeightRows> parts, size_t columns,
                                             Dtype dtype) {
   const auto group = fp8_group(parts, columns);
   MC_ASSERT(group.has_value());
   MC_TRY(packed, allocate(parts, columns, dtype, std::nullopt, *group));
+  packed.fp8_rows_ = fp8_rows(parts);
   const size_t groups = fp8_groups(columns, *group);
   parallel.for_each(static_cast<int64_t>(packed.panels()), [&](int64_t panel, int) {
     const size_t first = static_cast<size_t>(panel) * kPanelColumns;

@@ -39,6 +39,12 @@ struct WeightScales {
   size_t block_rows = 1, block_columns = 1, per_row = 1;
 };
 
+/// Weights of a matrix that share a scale of fp8, counted from its first row and column.
+struct ScaleRun {
+  size_t rows = 1;     // 1: each row has scales of its own, which may be equal
+  size_t columns = 0;  // at least those of the matrix: a row has one scale
+};
+
 /// How far ahead of packing a file is read: enough for all requests that a disk works on at once.
 inline constexpr size_t kReadAheadBytes = size_t{32} << 20;
 /// `bytes` at `data`, moved on by kReadAheadBytes and cut at `readable`; empty beyond it.
@@ -94,6 +100,8 @@ class PackedMatrix {
   /// The number of inputs that share a scale, if the parts can stay fp8: all are fp8, and their scales cover the same
   /// runs of at least 32 columns. Otherwise nullopt, and the parts are widened.
   static std::optional<size_t> fp8_group(std::span<const WeightRows> parts, size_t columns);
+  /// The rows that share scales, where all blocks of rows begin at multiples of their size in the stack; else 1.
+  static size_t fp8_rows(std::span<const WeightRows> parts);
   PackedMatrix(PackedMatrix&&) = default;
   PackedMatrix& operator=(PackedMatrix&&) = default;
 
@@ -103,6 +111,8 @@ class PackedMatrix {
   std::optional<QuantForm> quantised() const { return quant_; }
   bool is_fp8() const { return fp8_group_ > 0; }
   size_t fp8_group() const { return fp8_group_; }
+  /// The weights of an fp8 matrix that share a scale.
+  ScaleRun scale_run() const { return {fp8_rows_, fp8_group_}; }
   bool is_in_place() const { return !parts_.empty(); }
   /// In memory, or of the file.
   size_t bytes() const;
@@ -135,6 +145,7 @@ class PackedMatrix {
   Dtype dtype_ = Dtype::f32;
   std::optional<QuantForm> quant_;
   size_t fp8_group_ = 0;           // inputs that share a scale; 0: not fp8
+  size_t fp8_rows_ = 1;            // likewise outputs
   std::vector<WeightRows> parts_;  // of rows in place; storage_ is empty then
   mem::HostBuffer storage_;
 };

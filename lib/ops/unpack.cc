@@ -181,4 +181,21 @@ void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>&
   }
 }
 
+void unpack_codes(const PackedMatrix& matrix, size_t index, uint8_t* out) {
+  MC_ASSERT(matrix.is_fp8());
+  const size_t rows = unpacked_rows(matrix, index), columns = matrix.columns();
+  const std::byte* panel = matrix.panel(index);
+  for (size_t row = 0; row < rows; ++row, out += columns) {
+    const std::byte* pairs = panel + 2 * row;
+    for (size_t pair = 0; pair < columns / 2; ++pair) std::memcpy(out + 2 * pair, pairs + pair * 2 * kPanelColumns, 2);
+    if (columns % 2 != 0) out[columns - 1] = fp8_code(panel, row, columns - 1);
+  }
+}
+
+float scale_of(const PackedMatrix& matrix, size_t row, size_t column) {
+  MC_ASSERT(matrix.is_fp8() && row < matrix.rows() && column < matrix.columns());
+  const float* scales = fp8_scales(matrix.panel(row / kPanelColumns), matrix.columns());
+  return scales[column / matrix.fp8_group() * kPanelColumns + row % kPanelColumns];
+}
+
 }  // namespace mc::ops

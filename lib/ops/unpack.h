@@ -1,4 +1,4 @@
-// Packed weights (matmul.h) as rows of bf16, for a device that multiplies bf16 alone. A weight has the bits of
+// Packed weights (matmul.h) as rows of bf16 or of fp8 codes, for a device. A weight has the bits of
 // PackedMatrix::row() rounded to bf16, so a quantised or fp8 matrix gets those of the file's matrix widened while
 // loading, wherever its packed form is exact (quant_pack.h). PackedMatrix::row() is the definition, and takes about ten
 // times as long for whole numbers.
@@ -16,5 +16,9 @@ size_t unpacked_rows(const PackedMatrix& matrix, size_t index);
 /// Panel `index` as bf16, row-major: out [unpacked_rows(), columns]. `scratch` is memory that the calls of one thread
 /// share.
 void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>& scratch, bf16_t* out);
+/// The codes of panel `index` of an fp8 matrix likewise.
+void unpack_codes(const PackedMatrix& matrix, size_t index, uint8_t* out);
+/// The scale of a weight of an fp8 matrix; NaN where one of the row's codes with this scale is NaN.
+float scale_of(const PackedMatrix& matrix, size_t row, size_t column);
 
 }  // namespace mc::ops

@@ -96,11 +96,18 @@ TEST_CASE("ops/unpack: floats, whole numbers made of floats and fp8 codes have t
     for (float& scale : scales) scale = 0.01f + static_cast<float>(rng.uniform());
     for (const size_t group : {size_t{32}, columns}) {
       const size_t per_row = (columns + group - 1) / group;
-      const WeightRows fp8{.data = codes.data(),
-                           .dtype = Dtype::f8_e4m3,
-                           .rows = rows,
-                           .scales = {scales.data(), 1, group, per_row}};
-      CHECK(differences(PackedMatrix::keep_fp8(parallel, {&fp8, 1}, columns, Dtype::bf16).value()) == 0);
+      const WeightRows fp8{
+          .data = codes.data(), .dtype = Dtype::f8_e4m3, .rows = rows, .scales = {scales.data(), 1, group, per_row}};
+      const auto matrix = PackedMatrix::keep_fp8(parallel, {&fp8, 1}, columns, Dtype::bf16).value();
+      CHECK(differences(matrix) == 0);
+      std::vector<uint8_t> got(codes.size());
+      for (size_t panel = 0; panel < matrix.panels(); ++panel)
+        unpack_codes(matrix, panel, got.data() + panel * kPanelColumns * columns);
+      CHECK(got == codes);
+      CHECK(matrix.scale_run().rows == 1);
+      CHECK(matrix.scale_run().columns == std::min(group, columns));
+      const float scale = scale_of(matrix, rows - 1, columns - 1);
+      CHECK((std::isnan(scale) || scale == scales[rows * per_row - 1]));
     }
   }
 }
