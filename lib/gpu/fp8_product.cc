@@ -1,6 +1,7 @@
 #include "gpu/fp8_product.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/assert.h"
 #include "base/extent.h"
@@ -20,22 +21,32 @@ LtScale mode_of_w(Fp8Scales scales) {
 LtScale mode_of_x(Fp8Scales scales) {
   return scales == Fp8Scales::blocks ? LtScale::vector_128 : mode_of_w(scales);
 }
+static_assert(kFp8Block == kScaleGroup);
 size_t groups_of(size_t inner) {
   return (inner + kScaleGroup - 1) / kScaleGroup;
 }
 
+/// Codes and scales of activations, and results of the rows that do not fill four.
+std::array<size_t, 3> part_sizes(size_t rows, size_t columns, size_t inner) {
+  const size_t padded = round_up(rows, kRowsOfBlocks);
+  return {padded * inner, padded * groups_of(inner) * 4, kRowsOfBlocks * columns * 4};
+}
+
 }  // namespace
+
+size_t Fp8Matmul::bytes(size_t rows, size_t columns, size_t inner) {
+  size_t bytes = 0;
+  for (const size_t size : part_sizes(rows, columns, inner)) bytes += round_up(size, Arena::kAlignment);
+  return bytes;
+}
 
 Result<Fp8Matmul> Fp8Matmul::open(Device& device, size_t rows, size_t columns, size_t inner) {
   MC_ASSERT(rows > 0 && columns > 0 && inner > 0);
   if (device.matmul() == nullptr)
     return Error{Code::unsupported, std::string(device.name()) + " has no products of fp8: " + matmul_text(device)};
   Fp8Matmul out(device);
-  const size_t padded = round_up(rows, kRowsOfBlocks);
-  const size_t sizes[] = {padded * inner, padded * groups_of(inner) * 4, kRowsOfBlocks * columns * 4};
-  size_t bytes = 0;
-  for (const size_t size : sizes) bytes += round_up(size, Arena::kAlignment);
-  MC_TRY(arena, Arena::open(device, Place::device, bytes, "products of fp8"));
+  const auto sizes = part_sizes(rows, columns, inner);
+  MC_TRY(arena, Arena::open(device, Place::device, bytes(rows, columns, inner), "products of fp8"));
   out.arena_ = std::move(arena);
   uint64_t* const places[] = {&out.codes_, &out.scales_, &out.last_};
   for (size_t i = 0; i < std::size(sizes); ++i) {
@@ -62,8 +73,8 @@ Result<void> Fp8Matmul::quantise(const Fp8Product& p, size_t padded) {
   return device_->launch("quantise_rows", {.grid = {ctas, 1, 1}}, bytes_of(args));
 }
 
-/// Queues the product of the quantised rows, `padded` of them. `rows`: of the whole product.
-Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t rows, size_t padded, uint64_t y, bool adds) {
+/// The product of the quantised rows, `padded` of them.
+LtCall Fp8Matmul::call_of(const Fp8Product& p, size_t padded, uint64_t y, bool adds) const {
   LtCall call;
   LtProblem& problem = call.problem;
   problem.operation.transpose_a = kLtTransposed;
@@ -78,7 +89,27 @@ Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t rows, size_t padded
   call.b = codes_;
   call.c = call.d = y;
   call.beta = adds ? 1 : 0;
-  MC_TRY(queued, device_->matmul()->queue(call, rows));
+  return call;
+}
+
+/// The last rows of a product with scales of blocks are computed as four, and a product of one row is that of four.
+Result<bool> Fp8Matmul::takes(Fp8Scales scales, size_t columns, size_t inner, bool adds) {
+  if (!multiplies_fp8(device_->capability(), scales) || inner % 16 != 0 || columns % 4 != 0) return false;
+  if (columns > columns_most_ || inner > inner_most_) return false;
+  const Fp8Product product{
+      .w = codes_, .w_scales = scales_, .x_scale = scales_, .columns = columns, .inner = inner, .scales = scales};
+  const size_t fewest = scales == Fp8Scales::blocks ? kRowsOfBlocks : 1;
+  for (size_t rows = fewest; rows <= rows_most_; rows = rows < kRowsOfBlocks ? rows + 1 : 2 * rows)
+    for (const bool adding : {false, adds}) {
+      MC_TRY(taken, device_->matmul()->takes(call_of(product, rows, last_, adding), rows));
+      if (!taken) return false;
+    }
+  return true;
+}
+
+/// Queues the product of the quantised rows, `padded` of them. `rows`: of the whole product.
+Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t rows, size_t padded, uint64_t y, bool adds) {
+  MC_TRY(queued, device_->matmul()->queue(call_of(p, padded, y, adds), rows));
   if (queued) return {};
   return Error{Code::unsupported, std::string(device_->name()) + ": cuBLASLt does not take a product of fp8 of " +
                                       std::to_string(rows) + " x " + std::to_string(p.columns) + " x " +

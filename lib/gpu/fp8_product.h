@@ -20,6 +20,9 @@
 
 namespace mc::gpu {
 
+/// Rows and inner elements of w that share a scale with Fp8Scales::blocks.
+inline constexpr size_t kFp8Block = 128;
+
 enum class Fp8Scales : uint8_t { matrix, rows, blocks };
 
 /// y = x w^T, or y += the same. Addresses are the device's.
@@ -49,6 +52,10 @@ class Fp8Matmul {
   /// Memory for products of at most so many rows, columns and inner elements. Code::unsupported when the device has not
   /// chosen cuBLASLt; MC7005. The device must outlive it.
   static Result<Fp8Matmul> open(Device& device, size_t rows, size_t columns, size_t inner);
+  static size_t bytes(size_t rows, size_t columns, size_t inner);
+  /// Whether cuBLASLt takes products of all numbers of rows, of this many columns and inner elements; false as well for
+  /// what queue() refuses. Asked once, before weights are laid out for it.
+  Result<bool> takes(Fp8Scales scales, size_t columns, size_t inner, bool adds);
   /// Queues a product. Code::unsupported names what cuBLASLt or the device does not multiply; y is undefined
   /// then.
   Result<void> queue(const Fp8Product& product);
@@ -56,6 +63,7 @@ class Fp8Matmul {
  private:
   explicit Fp8Matmul(Device& device) : device_(&device) {}
   Result<void> quantise(const Fp8Product& product, size_t padded);
+  LtCall call_of(const Fp8Product& product, size_t padded, uint64_t y, bool adds) const;
   Result<void> multiply(const Fp8Product& product, size_t rows, size_t padded, uint64_t y, bool adds);
 
   Device* device_;

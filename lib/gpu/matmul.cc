@@ -256,19 +256,27 @@ Result<bool> Matmul::agree(const LtCall& call, const LtProposal& one, size_t row
   return got == want;
 }
 
-Result<bool> Matmul::queue(LtCall call, size_t rows) {
+/// The plan of a call, or null when no algorithm takes it.
+Result<Matmul::Plan*> Matmul::usable_plan(const LtCall& call, size_t rows) {
   MC_ASSERT_LE(call.problem.d.columns, (rows + 3) / 4 * 4);
-  const auto refuse = [this] { return ++report_.refused, false; };
-  if ((call.a | call.b | call.c | call.d) % kMatrixAlignment != 0) return refuse();
+  if ((call.a | call.b | call.c | call.d) % kMatrixAlignment != 0) return nullptr;
   MC_TRY(plan, plan_of(call, rows));
   MC_TRY(taken, takes(*plan, call.problem));
-  if (!taken && !is_tuned_) {
-    MC_TRY(chunk, plan_of(call, kChunkRows));
-    plan = chunk;
-    MC_TRY(chunk_taken, takes(*plan, call.problem));
-    taken = chunk_taken;
-  }
-  if (!taken) return refuse();
+  if (taken) return plan;
+  if (is_tuned_) return nullptr;
+  MC_TRY(chunk, plan_of(call, kChunkRows));
+  MC_TRY(chunk_taken, takes(*chunk, call.problem));
+  return chunk_taken ? chunk : nullptr;
+}
+
+Result<bool> Matmul::takes(const LtCall& call, size_t rows) {
+  MC_TRY(plan, usable_plan(call, rows));
+  return plan != nullptr;
+}
+
+Result<bool> Matmul::queue(LtCall call, size_t rows) {
+  MC_TRY(plan, usable_plan(call, rows));
+  if (plan == nullptr) return ++report_.refused, false;
   call.algorithm = plan->proposal.algorithm;
   call.workspace = workspace_.address();
   call.workspace_bytes = workspace_.bytes();

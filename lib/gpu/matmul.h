@@ -78,6 +78,8 @@ class Matmul {
   Result<bool> queue(const Product& product);
   /// Likewise a call without algorithm and workspace, which is a part of a product of so many rows.
   Result<bool> queue(LtCall call, size_t rows);
+  /// Whether queue() takes it. Nothing is queued.
+  Result<bool> takes(const LtCall& call, size_t rows);
 
   struct Report {
     std::string name;            // "cuBLASLt 13.1.0"
@@ -105,6 +107,7 @@ class Matmul {
   CublasLt& library();
   size_t bucket(const LtProblem& problem, size_t rows) const;
   Result<Plan*> plan_of(const LtCall& call, size_t rows);
+  Result<Plan*> usable_plan(const LtCall& call, size_t rows);
   Result<Plan> chunk_plan(const LtCall& call, const Proposals& proposals);
   Result<Plan> few_plan(const LtCall& call, size_t rows, const Proposals& proposals);
   Result<bool> allows(const LtProblem& problem, const LtProposal& proposal);

@@ -260,7 +260,8 @@ TEST_CASE("gpu/fp8_product: each instruction of the quantisation that is left ou
   CHECK(mutants >= 8 * emu::kPolicies);  // loads and stores, the maximum of a lane and of a warp, sums
 }
 
-TEST_CASE("gpu/fp8_product: devices and shapes that cuBLASLt does not multiply are refused by name") {
+TEST_CASE(
+    "gpu/fp8_product: devices and shapes that cuBLASLt does not multiply are refused by name, also before a product") {
   const auto refused = [](int capability, Fp8Scales scales, size_t columns, size_t inner) {
     Bench bench({.capability = capability});
     const auto got = Case(1, scales, 4, columns, inner).run(bench, false);
@@ -272,6 +273,16 @@ TEST_CASE("gpu/fp8_product: devices and shapes that cuBLASLt does not multiply a
   CHECK(refused(80, Fp8Scales::matrix, 8, 32).find("compute capability") != std::string::npos);
   CHECK(refused(90, Fp8Scales::rows, 8, 40).find("multiple of 16 elements") != std::string::npos);
   CHECK(refused(90, Fp8Scales::rows, 6, 32).find("multiple of 4 columns") != std::string::npos);
+  for (const int capability : {80, 89, 90})
+    for (const Fp8Scales scales : kAllScales)
+      for (const auto& [columns, inner] : {std::pair<size_t, size_t>{8, 32}, {8, 40}, {6, 32}}) {
+        Bench bench({.capability = capability});
+        auto matmul = Fp8Matmul::open(*bench.device, 70, columns, inner);
+        REQUIRE_OK(matmul);
+        const auto takes = matmul->takes(scales, columns, inner, true);
+        REQUIRE_OK(takes);
+        CHECK(*takes == refused(capability, scales, columns, inner).empty());
+      }
   Bench own;
   REQUIRE_OK(own.device->choose_matmul(MatmulChoice::own));
   const auto opened = Fp8Matmul::open(*own.device, 4, 4, 16);
