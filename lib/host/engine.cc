@@ -10,6 +10,7 @@
 #include "gpu/matmul.h"
 #include "host/choice_flags.h"
 #include "host/daemon_flags.h"
+#include "model/device_forms.h"
 #include "model/find.h"
 #include "product/flags.h"
 
@@ -85,6 +86,11 @@ Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::DeviceGro
   MC_TRY(options, model_options(args));
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
+  if (engine.devices) {
+    const auto count = static_cast<uint32_t>(engine.devices->size());
+    for (uint32_t rank = 0; rank < count; ++rank)
+      if (model::keeps_codes(*engine.model, engine.devices->device(rank), {rank, count})) engine.model->round_inputs();
+  }
   MC_TRY(prefill, asked_plan(args, flags::kPrefillAttention, engine.model->config()));
   MC_TRY(decode, asked_plan(args, flags::kDecodeAttention, engine.model->config()));
   engine.prefill_plan = prefill;

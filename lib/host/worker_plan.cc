@@ -83,22 +83,33 @@ Result<void> check_several(const gpu::DeviceGroup& devices, const model::ModelCo
                     "--device-mem", "give --device-mem 0, or name one device");
 }
 
+void log_forms(const model::DeviceForms& forms, const gpu::DeviceGroup& devices) {
+  if (const std::string text = forms.coded_text(); !text.empty()) log_info(text, {{"device", devices.name()}});
+  const std::string text = forms.widened_text();
+  if (text.empty()) return;
+  if (forms.why.empty())
+    log_info(text, {{"device", devices.name()}});
+  else
+    log_info(text, {{"device", devices.name()}, {"why", forms.why}});
+}
+
 /// The plan of the device that has the least memory.
 Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPlan& plan, const ExtentLayout& layout,
                                 const model::RunnerOptions& runner, std::span<const attn::Plan> plans) {
   const auto count = static_cast<uint32_t>(devices.size());
-  const model::DeviceForms forms = model::device_forms(plan);
   DevicePlan out;
   for (uint32_t rank = 0; rank < count; ++rank) {
     MC_TRY(memory, devices.device(rank).memory());
     if (rank > 0 && memory.free >= out.free_bytes) continue;
     const model::TensorPart part{rank, count};
     const ExtentLayout own = model::KvPart::of(layout, part).device;
-    const auto scratch =
-        model::Runner::device_scratch(model::config_of(plan.config, part), own, runner, plans, memory.total);
+    const model::ModelConfig config = model::config_of(plan.config, part);
+    const auto scratch = model::Runner::device_scratch(config, own, runner, plans, memory.total);
+    const model::DeviceForms forms = model::device_forms(plan, devices.device(rank), part);
+    const size_t fp8 = forms.coded > 0 ? model::Runner::device_fp8_bytes(config, runner) : 0;
     out = {.device = std::string(devices.device(rank).name()),
            .weight_bytes = model::part_weight_bytes(plan.config, forms.bytes, part),
-           .scratch_bytes = scratch.fixed + kDeviceRounding,
+           .scratch_bytes = scratch.fixed + fp8 + kDeviceRounding,
            .page_bytes = own.page_bytes(),
            .free_bytes = memory.free,
            .total_bytes = memory.total,
@@ -353,8 +364,7 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::DeviceGroup* devices) {
     MC_TRY(plans, row_plans(plan.config));
     MC_TRY(tightest, plan_devices(*devices, plan, layout, runner, plans));
     device_ = tightest;
-    if (const std::string text = model::device_forms(plan).text(); !text.empty())
-      log_info(text, {{"device", devices->name()}});
+    log_forms(model::device_forms(plan, devices->device(0), {0, static_cast<uint32_t>(devices->size())}), *devices);
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {

@@ -1,11 +1,11 @@
 // A GPU's forward pass (backend.h), on the runtime and kernels of lib/gpu. On the emulator it checks the whole GPU path
 // on any machine; on a GPU, decode steps of mc-tiny alone have run.
 //
-// Served: dense models and mixtures of up to 512 experts, in bf16 with heads of 64 or 128 and pages of a multiple of 64
-// tokens, whole or a pipeline stage. The caller's pages stay in host memory: a pass copies the pages below its rows to
-// the device, layer by layer and a layer ahead of the kernels, and copies back each layer's extents that it wrote while
-// the next layer computes (device_copies.h). Pages of a sequence that decodes stay on the device until
-// Runner::forget(). The room for pages grows to the largest pass.
+// Served: dense models and mixtures of up to 512 experts, of any weights (device_forms.h) in the compute type bf16,
+// with heads of 64 or 128 and pages of a multiple of 64 tokens, whole or a pipeline stage. The caller's pages stay in
+// host memory: a pass copies the pages below its rows to the device, layer by layer and a layer ahead of the kernels,
+// and copies back each layer's extents that it wrote while the next layer computes (device_copies.h). Pages of a
+// sequence that decodes stay on the device until Runner::forget(). The room for pages grows to the largest pass.
 //
 // With RunnerOptions::device_pages the caller numbers a fixed number of pages of the device instead, says for each row
 // which ones it has, and copies blocks there (device_loads.h). The device then keeps them from pass to pass.

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "gpu/mlp.h"
+#include "model/device_forms.h"
 #include "model/device_inputs.h"
 #include "model/device_steps.h"
 
@@ -30,6 +31,19 @@ std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c) {
                            .hidden = c.hidden,
                            .inner = c.mixture.intermediate,
                            .shared_inner = c.mixture.shared_intermediate};
+}
+
+/// The widest product of a dense layer.
+struct Fp8Widths {
+  size_t columns, inner;
+};
+Fp8Widths fp8_widths(const ModelConfig& c) {
+  const size_t q = size_t{c.heads} * c.head_dim, qkv = q + size_t{2} * c.kv_heads * c.head_dim;
+  return {std::max({qkv, size_t{c.hidden}, 2 * dense_inner(c)}), std::max({size_t{c.hidden}, q, dense_inner(c)})};
+}
+
+size_t fp8_rows_most(const RunnerOptions& options) {
+  return std::max(DeviceLayers::rows_most(options), DeviceLayers::logit_rows_most(options));
 }
 
 }  // namespace
@@ -63,6 +77,11 @@ std::vector<DeviceLayers::PartSize> DeviceLayers::part_sizes(const ModelConfig& 
           {&Parts::last_q, logit_rows * q_width * 2}};
 }
 
+size_t DeviceLayers::fp8_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  const Fp8Widths widths = fp8_widths(config);
+  return gpu::Fp8Matmul::bytes(fp8_rows_most(options), widths.columns, widths.inner);
+}
+
 size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& options) {
   const auto mixture = mixture_shape(config);
   size_t bytes = mixture ? gpu::Mixture::bytes(*mixture, rows_most(options)) : 0;
@@ -71,8 +90,14 @@ size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& optio
 }
 
 Result<void> DeviceLayers::prepare(Parallel& parallel) {
-  MC_TRY(weights, DeviceWeights::load(model_, device_, parallel, part_));
+  if (keeps_codes(model_, device_, part_)) {
+    const Fp8Widths widths = fp8_widths(config_);
+    MC_TRY(fp8, gpu::Fp8Matmul::open(device_, fp8_rows_most(options_), widths.columns, widths.inner));
+    fp8_.emplace(std::move(fp8));
+  }
+  MC_TRY(weights, DeviceWeights::load(model_, device_, parallel, part_, fp8_ ? &*fp8_ : nullptr));
   weights_ = std::move(weights);
+  if (!weights_.has_codes()) fp8_.reset();
   const std::vector<PartSize> sizes = part_sizes(config(), options_);
   size_t bytes = 0;
   for (const PartSize& part : sizes) bytes += round_up(part.bytes, gpu::Arena::kAlignment);
@@ -115,9 +140,29 @@ Result<void> DeviceLayers::norm(uint64_t x, uint64_t weight, uint64_t out, size_
 /// y = x w^T + bias, or y += the same.
 Result<void> DeviceLayers::multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows,
                                     size_t columns, size_t inner, bool adds) {
+  if (const DeviceCodes* codes = weights_.codes(weights))
+    return multiply_codes({.x = x,
+                           .w = weights,
+                           .w_scales = codes->values,
+                           .y = y,
+                           .rows = rows,
+                           .columns = columns,
+                           .inner = inner,
+                           .scales = codes->scales,
+                           .adds = adds},
+                          bias);
   return gpu::queue_product(
       device_,
       {.x = x, .w = weights, .y = y, .bias = bias, .rows = rows, .columns = columns, .inner = inner, .adds = adds});
+}
+
+Result<void> DeviceLayers::multiply_codes(const gpu::Fp8Product& product, uint64_t bias) {
+  MC_CHECK(fp8_->queue(product));
+  if (bias == 0) return {};
+  const gpu::AddArgs add{.x = gpu::device_pointer<const float>(bias),
+                         .y = gpu::device_pointer<float>(product.y),
+                         .columns = static_cast<int32_t>(product.columns)};
+  return device_.launch("add_to_rows", {.grid = {static_cast<uint32_t>(product.rows), 1, 1}}, gpu::bytes_of(add));
 }
 
 Result<void> DeviceLayers::project(uint32_t layer, size_t rows) {

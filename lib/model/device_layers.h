@@ -65,6 +65,9 @@ class DeviceLayers {
   /// Device memory beside the weights. `config`: of the part.
   static size_t bytes(const ModelConfig& config, const RunnerOptions& options);
 
+  /// Memory of products of fp8 beside that, where the device has fp8 weights.
+  static size_t fp8_bytes(const ModelConfig& config, const RunnerOptions& options);
+
   /// `model` and `device` must outlive it.
   DeviceLayers(const Model& model, gpu::Device& device, const RunnerOptions& options, const TensorPart& part)
       : model_(model), device_(device), options_(options), part_(part), config_(config_of(model.config(), part)) {}
@@ -100,6 +103,7 @@ class DeviceLayers {
   };
   static std::vector<PartSize> part_sizes(const ModelConfig& config, const RunnerOptions& options);
   size_t q_width() const { return size_t{config().heads} * config().head_dim; }
+  Result<void> multiply_codes(const gpu::Fp8Product& product, uint64_t bias);
   Result<void> code_rows(const gpu::KvPool& pool, const RotateTables& tables);
   Result<void> norm(uint64_t x, uint64_t weight, uint64_t out, size_t rows);
   Result<void> multiply(uint64_t x, uint64_t weights, uint64_t bias, uint64_t y, size_t rows, size_t columns,
@@ -111,6 +115,7 @@ class DeviceLayers {
   RunnerOptions options_;
   TensorPart part_;
   ModelConfig config_;
+  std::optional<gpu::Fp8Matmul> fp8_;  // of weights that are codes
   DeviceWeights weights_;
   gpu::Arena scratch_;
   Parts at_;

@@ -1,6 +1,8 @@
 #include "model/device_upload.h"
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 
 #include "base/assert.h"
 #include "ops/unpack.h"
@@ -22,13 +24,6 @@ std::optional<size_t> source_row(const MatrixCut& cut, size_t row) {
 }
 
 }  // namespace
-
-size_t MatrixCut::row_count(const ops::PackedMatrix& of) const {
-  if (rows.empty() || of.rows() == 0) return of.rows();
-  size_t count = 0;
-  for (const RowRun& run : rows) count += run.padded;
-  return count;
-}
 
 Result<void> DeviceUpload::prepare() {
   MC_TRY(stream, gpu::Stream::make(device_));
@@ -71,36 +66,42 @@ Result<void> DeviceUpload::pieces(size_t units, size_t unit_bytes, size_t bytes,
   return {};
 }
 
-/// Rows [first, end) of a cut. Neighbouring rows are mostly of one panel, which is unpacked once for them.
-void DeviceUpload::cut_rows(const ops::PackedMatrix& from, const MatrixCut& cut, size_t first, size_t end,
-                            Scratch& scratch, bf16_t* out) {
-  const size_t width = cut.column_count(from), columns = from.columns();
+Result<void> DeviceUpload::rows(const ops::PackedMatrix& from, const MatrixCut& cut, size_t weight_bytes, uint64_t to,
+                                const Unpack& unpack) {
+  const size_t columns = from.columns(), count = cut.row_count(from.rows()), width = cut.column_count(columns);
+  const size_t line = width * weight_bytes, source_line = columns * weight_bytes;
   const RowRun taken = cut.columns.padded > 0 ? cut.columns : RowRun{0, columns, columns};
-  size_t held = from.panels();
-  scratch.panel.resize(std::max(scratch.panel.size(), ops::kPanelColumns * columns));
-  for (size_t row = first; row < end; ++row, out += width) {
-    const auto source = source_row(cut, row);
-    const size_t count = source ? taken.count : 0;
-    std::fill(out + count, out + width, bf16_t{0});
-    if (!source) continue;
-    if (const size_t panel = *source / ops::kPanelColumns; panel != held) {
-      ops::unpack_panel(from, panel, scratch.pairs, scratch.panel.data());
-      held = panel;
+  // Neighbouring rows are mostly of one panel, which is unpacked once for them.
+  const auto cut_rows = [&](size_t unit, Scratch& scratch, std::byte* out) {
+    size_t held = from.panels();
+    scratch.panel.resize(std::max(scratch.panel.size(), ops::kPanelColumns * source_line));
+    for (size_t row = unit * kUploadRows; row < std::min(count, (unit + 1) * kUploadRows); ++row, out += line) {
+      const auto source = source_row(cut, row);
+      const size_t bytes = source ? taken.count * weight_bytes : 0;
+      std::memset(out + bytes, 0, line - bytes);
+      if (!source) continue;
+      if (const size_t panel = *source / ops::kPanelColumns; panel != held) {
+        unpack(panel, scratch, scratch.panel.data());
+        held = panel;
+      }
+      const size_t in_panel = *source % ops::kPanelColumns;
+      std::memcpy(out, scratch.panel.data() + in_panel * source_line + taken.first * weight_bytes, bytes);
     }
-    const bf16_t* line = scratch.panel.data() + *source % ops::kPanelColumns * columns + taken.first;
-    std::copy_n(line, count, out);
-  }
+  };
+  return pieces((count + kUploadRows - 1) / kUploadRows, kUploadRows * line, count * line, to,
+                cut.is_whole(from.rows(), columns) ? unpack : Fill(cut_rows));
 }
 
 Result<void> DeviceUpload::matrix(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to) {
-  const size_t rows = cut.row_count(from), line = cut.column_count(from) * sizeof(bf16_t);
-  const bool is_whole = cut.rows.empty() && cut.columns.padded == 0;
-  return pieces((rows + kUploadRows - 1) / kUploadRows, kUploadRows * line, rows * line, to,
-                [&](size_t unit, Scratch& scratch, std::byte* out) {
-                  auto* narrow = reinterpret_cast<bf16_t*>(out);
-                  if (is_whole) return ops::unpack_panel(from, unit, scratch.pairs, narrow);
-                  cut_rows(from, cut, unit * kUploadRows, std::min(rows, (unit + 1) * kUploadRows), scratch, narrow);
-                });
+  return rows(from, cut, sizeof(bf16_t), to, [&](size_t panel, Scratch& scratch, std::byte* out) {
+    ops::unpack_panel(from, panel, scratch.pairs, reinterpret_cast<bf16_t*>(out));
+  });
+}
+
+Result<void> DeviceUpload::codes(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to) {
+  return rows(from, cut, 1, to, [&](size_t panel, Scratch&, std::byte* out) {
+    ops::unpack_codes(from, panel, reinterpret_cast<uint8_t*>(out));
+  });
 }
 
 Result<void> DeviceUpload::table(size_t count, size_t columns, uint64_t to,

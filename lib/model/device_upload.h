@@ -22,15 +22,6 @@
 
 namespace mc::model {
 
-/// The rows and columns that a device takes of a matrix. No runs: all rows. No columns: all columns.
-struct MatrixCut {
-  std::vector<RowRun> rows;
-  RowRun columns;
-
-  size_t row_count(const ops::PackedMatrix& of) const;
-  size_t column_count(const ops::PackedMatrix& of) const { return columns.padded > 0 ? columns.padded : of.columns(); }
-};
-
 class DeviceUpload {
  public:
   /// The device and the threads must outlive it.
@@ -38,7 +29,9 @@ class DeviceUpload {
   Result<void> prepare();
   /// Queues the rows of a matrix, widened to bf16: [rows, columns] of the cut at `to`.
   Result<void> matrix(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to);
-  /// Queues `count` rows of a table likewise; read(row, out) writes one, and any thread of the host calls it.
+  /// Queues the codes of an fp8 matrix likewise, a byte each.
+  Result<void> codes(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to);
+  /// Queues `count` rows of a table, widened to bf16; read(row, out) writes one, and any thread of the host calls it.
   Result<void> table(size_t count, size_t columns, uint64_t to,
                      const std::function<void(size_t row, float* out)>& read);
   /// Waits for what was queued.
@@ -49,16 +42,19 @@ class DeviceUpload {
     gpu::PinnedBuffer memory;
     gpu::Event copied;
   };
-  /// A panel that a thread has unpacked, and memory to do it.
+  /// A panel that a thread has unpacked, and memory to unpack it.
   struct Scratch {
-    std::vector<bf16_t> pairs, panel;
+    std::vector<bf16_t> pairs;
+    std::vector<std::byte> panel;
   };
   /// Writes one unit of rows.
   using Fill = std::function<void(size_t unit, Scratch& scratch, std::byte* out)>;
   Result<void> pieces(size_t units, size_t unit_bytes, size_t bytes, uint64_t to, const Fill& fill);
   Result<std::span<std::byte>> room(Piece& piece, size_t bytes);
-  static void cut_rows(const ops::PackedMatrix& from, const MatrixCut& cut, size_t first, size_t end, Scratch& scratch,
-                       bf16_t* out);
+  /// Unpacks panel `index` of a matrix, row-major.
+  using Unpack = std::function<void(size_t index, Scratch& scratch, std::byte* out)>;
+  Result<void> rows(const ops::PackedMatrix& from, const MatrixCut& cut, size_t weight_bytes, uint64_t to,
+                    const Unpack& unpack);
 
   gpu::Device& device_;
   Parallel& parallel_;

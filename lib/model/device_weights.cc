@@ -1,8 +1,12 @@
 #include "model/device_weights.h"
 
+#include <cmath>
+
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/rng.h"
+#include "model/device_forms.h"
+#include "ops/unpack.h"
 
 namespace mc::model {
 namespace {
@@ -32,10 +36,11 @@ bool has_table(const Model& model) {
 }  // namespace
 
 Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device, Parallel& parallel,
-                                          const TensorPart& part) {
+                                          const TensorPart& part, gpu::Fp8Matmul* fp8) {
   if (!model.has_weights()) return random(config_of(model.config(), part), device);
   DeviceWeights out;
   out.part_ = part;
+  out.fp8_ = fp8;
   out.layers_.resize(model.layers().size());
   MC_CHECK(out.load_all(device, model));
   MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, out.counted_, "weights"));
@@ -47,6 +52,7 @@ Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& devic
   MC_CHECK(out.load_all(device, model));
   MC_CHECK(upload.finish());
   out.upload_ = nullptr;
+  out.fp8_ = nullptr;
   MC_ASSERT_LE(out.arena_.used(), out.counted_);
   return out;
 }
@@ -72,8 +78,8 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, 
   const ModelConfig& c = model.config();
   const auto heads = attention_rows(c, part_), inner = inner_rows(c.intermediate, part_);
   const auto put = [&](uint64_t& address, const ops::PackedMatrix& part, const char* what, std::vector<RowRun> rows,
-                       RowRun columns) -> Result<void> {
-    MC_TRY(at, matrix(device, {&part, name + what, {std::move(rows), columns}}));
+                       RowRun columns, bool adds) -> Result<void> {
+    MC_TRY(at, dense(device, {&part, name + what, {std::move(rows), columns}}, adds));
     address = at;
     return {};
   };
@@ -87,10 +93,10 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, 
   MC_CHECK(put_vector(to.post_norm, from.post_norm, "post-attention norm"));
   MC_CHECK(put_vector(to.q_norm, from.q_norm, "q norm"));
   MC_CHECK(put_vector(to.k_norm, from.k_norm, "k norm"));
-  MC_CHECK(put(to.qkv, from.qkv, "q, k and v", heads, {}));
-  MC_CHECK(put(to.output, from.output, "output", {}, attention_columns(c, part_)));
-  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up", inner, {}));
-  MC_CHECK(put(to.down, from.mlp.down, "down", {}, inner_columns(c.intermediate, part_)));
+  MC_CHECK(put(to.qkv, from.qkv, "q, k and v", heads, {}, false));
+  MC_CHECK(put(to.output, from.output, "output", {}, attention_columns(c, part_), true));
+  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up", inner, {}, false));
+  MC_CHECK(put(to.down, from.mlp.down, "down", {}, inner_columns(c.intermediate, part_), true));
   MC_CHECK(put_vector(to.qkv_bias, from.qkv_bias, "q, k and v bias", heads));
   MC_CHECK(put_vector(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias", inner));
   if (part_.is_first()) {
@@ -141,6 +147,49 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
   if (is_counting_) return {};
   return upload_->table(config.vocab, config.hidden, embeddings_,
                         [&](size_t token, float* out) { model.embed(static_cast<uint32_t>(token), out); });
+}
+
+/// The scales of a matrix whose codes the device multiplies; nullopt: it is widened.
+Result<std::optional<gpu::Fp8Scales>> DeviceWeights::taken_scales(const Source& from, bool adds) {
+  const ops::PackedMatrix& matrix = *from.matrix;
+  if (fp8_ == nullptr || !matrix.is_fp8()) return std::optional<gpu::Fp8Scales>();
+  const auto scales = code_scales(matrix.scale_run(), matrix.rows(), matrix.columns(), from.cut);
+  if (!scales) return std::optional<gpu::Fp8Scales>();
+  MC_TRY(taken, fp8_->takes(*scales, from.row_count(), from.column_count(), adds));
+  return taken ? scales : std::nullopt;
+}
+
+Result<uint64_t> DeviceWeights::dense(gpu::Device& device, const Source& from, bool adds) {
+  MC_TRY(scales, taken_scales(from, adds));
+  if (!scales) return matrix(device, from);
+  const size_t rows = from.row_count(), columns = from.column_count();
+  MC_TRY(at, take(rows * columns, from.name));
+  MC_TRY(values, take(code_scale_count(*scales, rows, columns) * sizeof(float), from.name + " scales"));
+  if (is_counting_) return at;
+  MC_CHECK(upload_->codes(*from.matrix, from.cut, at));
+  const DeviceCodes codes{values, *scales};
+  MC_CHECK(put_scales(device, from, codes));
+  codes_[at] = codes;
+  return at;
+}
+
+/// A scale of a block is that of any of its rows that holds no NaN: the codes bring NaN themselves.
+Result<void> DeviceWeights::put_scales(gpu::Device& device, const Source& from, const DeviceCodes& codes) {
+  const size_t rows = from.row_count(), columns = from.column_count();
+  const bool of_rows = codes.scales == gpu::Fp8Scales::rows;
+  const size_t stride = of_rows ? 1 : gpu::fp8_scale_stride(columns), block = of_rows ? 1 : gpu::kFp8Block;
+  std::vector<float> values(code_scale_count(codes.scales, rows, columns), std::nanf(""));
+  std::vector<size_t> sources;  // by row of the cut
+  for (const RowRun& run : from.cut.rows)
+    for (size_t i = 0; i < run.count; ++i) sources.push_back(run.first + i);
+  for (size_t row = 0; row < rows; ++row)
+    for (size_t group = 0; group * gpu::kFp8Block < (of_rows ? 1 : columns); ++group) {
+      float& value = values[row / block * stride + group];
+      const size_t source = sources.empty() ? row : sources[row];
+      if (std::isnan(value))
+        value = ops::scale_of(*from.matrix, source, from.cut.columns.first + group * gpu::kFp8Block);
+    }
+  return device.write(codes.values, std::as_bytes(std::span(values)));
 }
 
 Result<uint64_t> DeviceWeights::matrices(gpu::Device& device, std::span<const Source> sources) {

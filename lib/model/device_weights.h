@@ -1,13 +1,16 @@
 // A model's weights, or the part of them that a device computes with (tensor_part.h), in the memory of the device:
-// matrices as bf16 [rows, columns], vectors as f32. One arena holds them.
+// matrices as bf16 [rows, columns] or as codes of fp8 (device_forms.h), vectors as f32. One arena holds them.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "gpu/arena.h"
+#include "gpu/fp8_product.h"
 #include "gpu/mixture.h"
 #include "model/device_upload.h"
 #include "model/model.h"
@@ -18,22 +21,34 @@ namespace mc::model {
 /// Addresses on the device; 0: the model has no such part.
 struct DeviceLayer {
   uint64_t input_norm = 0, post_norm = 0, q_norm = 0, k_norm = 0;  // f32
-  uint64_t qkv = 0, output = 0, gate_up = 0, down = 0;             // bf16
+  uint64_t qkv = 0, output = 0, gate_up = 0, down = 0;             // bf16, or codes
   uint64_t qkv_bias = 0, output_bias = 0, gate_up_bias = 0, down_bias = 0;
   gpu::MixtureWeights experts;  // in the place of gate_up and down
+};
+
+/// The scales of a matrix of codes.
+struct DeviceCodes {
+  uint64_t values = 0;
+  gpu::Fp8Scales scales = gpu::Fp8Scales::rows;
 };
 
 class DeviceWeights {
  public:
   /// Copies all loaded layers, with the host's threads. MC7005 when they do not fit; MC7002 names a matrix that kernels
-  /// do not multiply. Random weights when the model has none.
+  /// do not multiply. Random weights when the model has none. `fp8`: what multiplies codes; null: all are widened.
   static Result<DeviceWeights> load(const Model& model, gpu::Device& device, Parallel& parallel,
-                                    const TensorPart& part = {});
+                                    const TensorPart& part = {}, gpu::Fp8Matmul* fp8 = nullptr);
 
   const DeviceLayer& layer(uint32_t index) const { return layers_[index]; }
   uint64_t embeddings() const { return embeddings_; }  // bf16 [vocab, hidden]
   uint64_t final_norm() const { return final_norm_; }
   uint64_t head() const { return head_; }  // 0: the part has none
+  /// Null: the matrix at this address is bf16.
+  const DeviceCodes* codes(uint64_t matrix) const {
+    const auto found = codes_.find(matrix);
+    return found != codes_.end() ? &found->second : nullptr;
+  }
+  bool has_codes() const { return !codes_.empty(); }
   size_t bytes() const { return arena_.bytes(); }
 
  private:
@@ -42,9 +57,13 @@ class DeviceWeights {
     const ops::PackedMatrix* matrix;
     std::string name;
     MatrixCut cut;
-    size_t row_count() const { return cut.row_count(*matrix); }
-    size_t column_count() const { return cut.column_count(*matrix); }
+    size_t row_count() const { return cut.row_count(matrix->rows()); }
+    size_t column_count() const { return cut.column_count(matrix->columns()); }
   };
+  Result<std::optional<gpu::Fp8Scales>> taken_scales(const Source& from, bool adds);
+  /// A matrix of a dense layer, whose product with `adds` is added to another.
+  Result<uint64_t> dense(gpu::Device& device, const Source& from, bool adds);
+  Result<void> put_scales(gpu::Device& device, const Source& from, const DeviceCodes& codes);
   /// Copies everything, or counts its bytes as long as there is no arena.
   Result<void> load_all(gpu::Device& device, const Model& model);
   Result<uint64_t> take(size_t bytes, const std::string& name);
@@ -66,6 +85,8 @@ class DeviceWeights {
   bool is_counting_ = true;
   size_t counted_ = 0;
   DeviceUpload* upload_ = nullptr;  // while everything is copied
+  gpu::Fp8Matmul* fp8_ = nullptr;   // likewise
+  std::map<uint64_t, DeviceCodes> codes_;
   gpu::Arena arena_;
   std::vector<DeviceLayer> layers_;
   uint64_t embeddings_ = 0, final_norm_ = 0, head_ = 0;

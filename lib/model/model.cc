@@ -89,6 +89,18 @@ Result<void> visit_mlp(const ModelConfig& c, uint32_t layer, Visit visit) {
   return visit(prefix, {{"shared_expert_gate", 1}}, c.hidden, Precision::full);
 }
 
+/// The role of a matrix whose first part is `name`.
+MatrixRole role_of(const std::string& prefix, std::string_view name) {
+  if (prefix.find("expert") != std::string::npos) return MatrixRole::other;
+  constexpr std::pair<std::string_view, MatrixRole> kRoles[] = {{"self_attn.q_proj", MatrixRole::qkv},
+                                                                {"self_attn.o_proj", MatrixRole::output},
+                                                                {"gate_proj", MatrixRole::gate_up},
+                                                                {"down_proj", MatrixRole::down}};
+  for (const auto& [part, role] : kRoles)
+    if (name == part) return role;
+  return MatrixRole::other;
+}
+
 /// Computes the packed size of the weights of plan.layers from headers and scales, for messages and planning.
 Result<void> plan_weights(ModelPlan& plan) {
   const ModelConfig& c = plan.config;
@@ -102,7 +114,12 @@ Result<void> plan_weights(ModelPlan& plan) {
     size_t rows = 0;
     for (const WeightPart& part : parts) rows += part.rows;
     if (held)
-      plan.matrices.push_back({rows, columns, matrix.bytes, !matrix.fp8 && !matrix.blocks && !is_whole_numbers});
+      plan.matrices.push_back({.role = role_of(prefix, parts.front().name),
+                               .rows = rows,
+                               .columns = columns,
+                               .bytes = matrix.bytes,
+                               .is_full = !matrix.fp8 && !matrix.blocks && !is_whole_numbers,
+                               .scales = matrix.scales});
     plan.weight_bytes += held ? matrix.bytes : 0;
     plan.fp8 |= matrix.fp8;
     plan.blocks |= matrix.blocks;
@@ -125,7 +142,8 @@ Result<void> plan_weights(ModelPlan& plan) {
   const WeightLoader::MatrixPlan table = loader.plan_table(kEmbeddings, c.vocab, c.hidden);
   plan.blocks |= table.blocks;
   plan.embedding_bytes = table.bytes;
-  plan.matrices.push_back({c.vocab, c.hidden, table.bytes, !table.blocks});
+  plan.matrices.push_back(
+      {.rows = c.vocab, .columns = c.hidden, .bytes = table.bytes, .is_full = !table.blocks, .scales = {}});
   plan.weight_bytes += table.bytes;
   return {};
 }
@@ -337,6 +355,7 @@ kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens,
   space.dtype = to_string(dtype_);
   space.kv_dtype = to_string(kv_dtype_);
   space.weight_dtype = weight_dtype();
+  if (rounds_inputs_) space.weight_dtype += " inputs " + std::string(to_string(Dtype::f8_e4m3));
   if (is_quantised_) space.weight_dtype += " version " + std::to_string(ops::kQuantVersion);
   space.rope = config_.rope.text();
   space.attention = attn::to_string(plan);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,11 +51,16 @@ struct ModelOptions {
   uint32_t stage = 0, stages = 1;
 };
 
+/// The matrices of attention and of a dense MLP, and all others: of mixtures, the head and the embeddings.
+enum class MatrixRole : uint8_t { qkv, output, gate_up, down, other };
+
 /// A matrix or table of a plan.
 struct PlannedMatrix {
+  MatrixRole role = MatrixRole::other;
   size_t rows = 0, columns = 0;
-  size_t bytes = 0;      // in memory, or of the file
-  bool is_full = false;  // in the compute type
+  size_t bytes = 0;                     // in memory, or of the file
+  bool is_full = false;                 // in the compute type
+  std::optional<ops::ScaleRun> scales;  // of fp8 codes
 };
 
 /// The plan of loading a model, made from the headers alone.
@@ -108,6 +114,8 @@ class Model {
   Dtype kv_dtype() const { return kv_dtype_; }
   /// See ModelPlan.
   std::string_view weight_dtype() const { return weight_dtype_; }
+  /// The device rounds the inputs of fp8 weights to fp8: its KV has a namespace of its own.
+  void round_inputs() { rounds_inputs_ = true; }
   /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -145,7 +153,7 @@ class Model {
   Dtype dtype_ = Dtype::bf16;
   Dtype kv_dtype_ = Dtype::bf16;
   std::string_view weight_dtype_;
-  bool is_quantised_ = false, has_weights_ = true;
+  bool is_quantised_ = false, has_weights_ = true, rounds_inputs_ = false;
   LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0, embedding_bytes_ = 0;

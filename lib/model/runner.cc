@@ -11,6 +11,7 @@
 #include "model/backend.h"
 #include "model/cpu_backend.h"
 #include "model/device_backend.h"
+#include "model/device_layers.h"
 #include "model/split_backend.h"
 
 namespace mc::model {
@@ -62,6 +63,10 @@ size_t Runner::workspace_bytes(const ModelConfig& config, const RunnerOptions& o
 
 size_t Runner::device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options) {
   return model::device_workspace_bytes(config, options);
+}
+
+size_t Runner::device_fp8_bytes(const ModelConfig& config, const RunnerOptions& options) {
+  return DeviceLayers::fp8_bytes(config, options);
 }
 
 DeviceScratch Runner::device_scratch(const ModelConfig& config, const ExtentLayout& layout,

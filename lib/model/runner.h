@@ -103,6 +103,8 @@ class Runner {
   static size_t workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
   /// Device memory of a GPU's workspace, which is allocated when a runner is opened.
   static size_t device_workspace_bytes(const ModelConfig& config, const RunnerOptions& options);
+  /// Memory of products of fp8 beside it, where the device keeps weights in fp8 (DeviceForms::coded).
+  static size_t device_fp8_bytes(const ModelConfig& config, const RunnerOptions& options);
   /// The workspace, and what passes of rows with these plans allocate beside it. `layout`: of the KV pages;
   /// `device_bytes`: the device's whole memory.
   static DeviceScratch device_scratch(const ModelConfig& config, const ExtentLayout& layout,

@@ -67,6 +67,23 @@ ModelConfig config_of(const ModelConfig& whole, const TensorPart& part) {
   return out;
 }
 
+size_t MatrixCut::row_count(size_t of) const {
+  if (rows.empty() || of == 0) return of;
+  size_t count = 0;
+  for (const RowRun& run : rows) count += run.padded;
+  return count;
+}
+
+bool MatrixCut::is_whole(size_t of_rows, size_t of_columns) const {
+  const bool all_columns = columns.padded == 0 || (columns.first == 0 && columns.count == of_columns);
+  size_t end = 0;
+  for (const RowRun& run : rows) {
+    if (run.first != end || run.padded != run.count) return false;
+    end += run.count;
+  }
+  return all_columns && (rows.empty() || end == of_rows) && column_count(of_columns) == of_columns;
+}
+
 std::vector<RowRun> attention_rows(const ModelConfig& whole, const TensorPart& part) {
   const size_t q = size_t{whole.heads} * whole.head_dim, kv = size_t{whole.kv_heads} * whole.head_dim;
   const size_t q_part = q / part.ranks, kv_part = kv / part.ranks;

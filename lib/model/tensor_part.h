@@ -43,6 +43,16 @@ ModelConfig config_of(const ModelConfig& whole, const TensorPart& part);
 struct RowRun {
   size_t first = 0, count = 0, padded = 0;
 };
+/// The rows and columns that a device takes of a matrix. No runs: all rows. No columns: all columns.
+struct MatrixCut {
+  std::vector<RowRun> rows;
+  RowRun columns;
+
+  size_t row_count(size_t of) const;
+  size_t column_count(size_t of) const { return columns.padded > 0 ? columns.padded : of; }
+  /// Whether it takes all of a matrix in its order.
+  bool is_whole(size_t of_rows, size_t of_columns) const;
+};
 /// Rows of q, k and v.
 std::vector<RowRun> attention_rows(const ModelConfig& whole, const TensorPart& part);
 /// Rows of gate and up of an MLP of `inner`.

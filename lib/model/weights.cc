@@ -188,8 +188,10 @@ Result<WeightLoader::MatrixPlan> WeightLoader::plan(const std::string& prefix, s
   if (whole) return MatrixPlan{ops::PackedMatrix::quantised_bytes(outputs, columns, *whole), false, kept.has_value()};
   if (fp8) {
     MC_TRY(read, sources(prefix, parts, columns));
-    if (const auto group = ops::PackedMatrix::fp8_group(rows_of(read), columns))
-      return MatrixPlan{ops::PackedMatrix::fp8_bytes(outputs, columns, *group), true, false};
+    const std::vector<ops::WeightRows> rows = rows_of(read);
+    if (const auto group = ops::PackedMatrix::fp8_group(rows, columns))
+      return MatrixPlan{ops::PackedMatrix::fp8_bytes(outputs, columns, *group), true, false,
+                        ops::ScaleRun{ops::PackedMatrix::fp8_rows(rows), *group}};
   }
   return MatrixPlan{ops::PackedMatrix::packed_bytes(outputs, columns, dtype_), false, false};
 }

@@ -76,6 +76,7 @@ class WeightLoader {
   struct MatrixPlan {
     size_t bytes = 0;
     bool fp8 = false, blocks = false;
+    std::optional<ops::ScaleRun> scales = {};  // of fp8 codes that are kept
   };
   Result<MatrixPlan> plan(const std::string& prefix, std::span<const WeightPart> parts, uint64_t columns,
                           Precision precision = Precision::as_asked) const;

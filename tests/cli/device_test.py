@@ -109,6 +109,13 @@ class Equality(unittest.TestCase):
                 ids = ",".join(str(20 + i * 37 % 240) for i in range(66))
                 self.equal("--model", path, "--prompt-ids", ids, "-n", "3", "--chunk-tokens", "64")
 
+    def test_a_greedy_answer_of_an_fp8_checkpoint_that_is_widened_is_the_cpu_s(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shape = "--layers 2 --hidden 256 --intermediate 256 --heads 4 --kv-heads 2 --head-dim 64 --tied".split()
+            code, _, err = cluster.run("mc-bench", "mkmodel", *shape, "--dtype", "fp8", "-o", folder + "/m")
+            self.assertEqual(code, 0, err)
+            self.equal("--model", folder + "/m", "--prompt-ids", "5,12,19,26,33", "-n", "3")
+
     def test_one_seed_draws_by_the_same_numbers_on_emu_and_on_the_cpu(self):
         sampling = {"temperature": 0.8, "top_k": TOP_K, "top_p": 0.95, "min_p": 0.01}
         flags = [word for name, value in sampling.items() for word in ("--" + name.replace("_", "-"), str(value))]

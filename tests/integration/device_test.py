@@ -5,6 +5,7 @@ every instruction of every thread."""
 
 import concurrent.futures
 import re
+import tempfile
 import unittest
 
 import cluster
@@ -243,6 +244,31 @@ class BadInput(unittest.TestCase):
             code, _, err = cluster.run(tool, "--device", "cuda:1000", "--check", "--http", "127.0.0.1:0")
             self.assertEqual(code, 1, err)
             self.assertRegex(err, r"error MC7002 .*(no NVIDIA driver|no GPU 1000|no kernels for a GPU)")
+
+    def test_a_node_says_before_it_loads_what_it_widens_for_its_gpu_and_counts_the_widened_bytes(self):
+        flags = [*MODEL, "--dtype", "bf16", "--device", "emu", *PROFILED, "--check", "--http", "127.0.0.1:0"]
+        code, _, err = cluster.run("mc-prefill", *flags, "--weight-dtype", "int8")
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r'"?weights widened to bf16: 13 of 13 matrices, 1\.36 MiB from 814 KiB"? device="?emu')
+        code, _, err = cluster.run("mc-prefill", *flags)
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("widened", err)
+
+    def test_a_node_keeps_fp8_weights_where_its_device_multiplies_them_and_else_says_why_it_widens_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shape = "--layers 2 --hidden 256 --intermediate 256 --heads 4 --kv-heads 2 --head-dim 64 --tied".split()
+            code, _, err = cluster.run("mc-bench", "mkmodel", *shape, "--dtype", "fp8", "-o", folder + "/m")
+            self.assertEqual(code, 0, err)
+            flags = ["--model", folder + "/m", "--device", "emu", *PROFILED, "--check", "--http", "127.0.0.1:0"]
+            kept = r'"?weights kept in fp8: 8 of 9 matrices'
+            widened = r'"?weights widened to bf16: 8 of 9 matrices, .* why="products of fp8 need cuBLASLt"'
+            for more, says in ((["--kernels", "cublaslt"], kept), (["--kernels", "own"], widened)):
+                code, _, err = cluster.run("mc-prefill", *flags, *more)
+                self.assertEqual(code, 0, err)
+                self.assertRegex(err, says)
+            code, _, err = cluster.run("mc-prefill", *flags, "--kernels", "cublaslt", "--weight-dtype", "full")
+            self.assertEqual(code, 0, err)
+            self.assertNotRegex(err, "weights (kept|widened)")
 
     def test_a_device_without_room_says_what_is_needed_what_is_free_and_what_fits(self):
         flags = ["--device", "emu:memory=28", *CHUNKS, "--check", "--http", "127.0.0.1:0"]

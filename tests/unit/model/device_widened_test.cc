@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "count.h"
+#include "device_text.h"
 #include "fp8_model.h"
 #include "gguf_writer.h"
-#include "golden.h"
 #include "gpu/emulated.h"
-#include "gpu/gpu.h"
 #include "model/device_forms.h"
 #include "model/device_upload.h"
 #include "ops/quant_pack.h"
@@ -18,65 +17,13 @@ namespace device_widened_test {
 
 using namespace mc;
 using namespace mc::model;
+using test::greedy_of;
+using test::kShareMax;
+using test::logits_of;
+using test::OnDevice;
+using test::share;
 
 namespace {
-
-constexpr double kShareMax = 0.03;  // bf16 has 8 bits, and roundings add up over the layers
-const RunnerOptions kOptions{.max_chunk_tokens = 128, .max_batch = 4};
-
-/// A model on an emulated GPU, beside the CPU.
-struct OnDevice {
-  std::unique_ptr<test::Loaded> cpu;
-  std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<Runner> gpu;
-
-  OnDevice(const std::string& directory, const std::string& weights)
-      : cpu(test::Loaded::open(directory, "bf16", 2, kOptions, weights)) {
-    auto opened = gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(), 0);
-    REQUIRE_OK(opened);
-    device = std::move(*opened);
-    auto runner = Runner::open(cpu->model, cpu->parallel, kOptions, device.get());
-    REQUIRE_OK(runner);
-    gpu = std::make_unique<Runner>(std::move(*runner));
-  }
-};
-
-std::vector<uint32_t> prompt_of(size_t count) {
-  std::vector<uint32_t> out;
-  for (size_t i = 0; i < count; ++i) out.push_back(static_cast<uint32_t>(2 + i * 37 % 250));
-  return out;
-}
-
-/// The logits of a prompt's last token, and of the greedy tokens behind it.
-std::vector<std::vector<float>> logits_of(Runner& runner, size_t prompt, size_t steps = 0) {
-  const auto tokens = prompt_of(prompt);
-  const attn::Plan plan{{}, 0, static_cast<int32_t>(runner.model().config().layers)};
-  auto pages = LocalPages::allocate(runner.layout(), static_cast<int64_t>(prompt + steps));
-  REQUIRE_OK(pages);
-  std::vector<std::vector<float>> out(1, std::vector<float>(runner.model().config().vocab));
-  REQUIRE_OK(runner.prefill({.tokens = tokens, .pages = pages->pages(), .plan = &plan, .logits = out[0]}));
-  for (size_t step = 0; step < steps; ++step) {
-    const auto best = std::max_element(out.back().begin(), out.back().end()) - out.back().begin();
-    const DecodeRow row{static_cast<uint32_t>(best), static_cast<int64_t>(prompt + step), pages->pages(), &plan};
-    out.emplace_back(out[0].size());
-    REQUIRE_OK(runner.decode({&row, 1}, out.back()));
-  }
-  return out;
-}
-std::vector<size_t> greedy_of(const std::vector<std::vector<float>>& logits) {
-  std::vector<size_t> out;
-  for (const auto& row : logits)
-    out.push_back(static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin()));
-  return out;
-}
-
-/// The largest difference as a share of the range of `want`.
-double share(const std::vector<float>& got, const std::vector<float>& want) {
-  const auto [low, high] = std::minmax_element(want.begin(), want.end());
-  double worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::abs(double{got[i]} - want[i]));
-  return worst / (*high - *low);
-}
 
 /// Random blocks whose weights have a deviation of about 1 / 16 and a middle of about 0.
 std::string blocks_of(Rng& rng, gguf::Type type, size_t rows, size_t columns) {
@@ -145,7 +92,7 @@ TEST_CASE("model/device: a GGUF file whose stacked matrices mix types agrees wit
   const test::GgufFolder folder;
   const std::string path = write_gguf(folder, gguf::Type::q4_k, gguf::Type::q6_k);
   const OnDevice kept(path, "auto");
-  const auto full = test::Loaded::open(path, "bf16", 1, kOptions, "full");
+  const auto full = test::Loaded::open(path, "bf16", 1, test::kDeviceOptions, "full");
   CHECK(share(logits_of(*kept.gpu, 9)[0], logits_of(full->runner, 9)[0]) < kShareMax);
 }
 
@@ -175,9 +122,9 @@ TEST_CASE("model/device: the memory that is planned for widened weights is what 
   REQUIRE_OK(memory);
   const auto plan = plan_model(test::shallow_model(), {.dtype = "bf16", .weight_dtype = "int8"});
   REQUIRE_OK(plan);
-  const DeviceForms forms = device_forms(*plan);
-  CHECK(forms.text() == "weights widened to bf16: 13 of 13 matrices, 1.11 MiB from 670 KiB");
-  const size_t planned = forms.bytes + Runner::device_workspace_bytes(pair.cpu->model.config(), kOptions);
+  const DeviceForms forms = device_forms(*plan, *pair.device, {});
+  CHECK(forms.widened_text() == "weights widened to bf16: 13 of 13 matrices, 1.11 MiB from 670 KiB");
+  const size_t planned = forms.bytes + Runner::device_workspace_bytes(pair.cpu->model.config(), test::kDeviceOptions);
   const size_t lent = memory->total - memory->free, rounding = 64 << 10;  // alignment of the parts
   CHECK(lent <= planned + rounding);
   CHECK(planned <= lent);
@@ -192,7 +139,7 @@ TEST_CASE("model/device: a cut of a matrix has its rows, its columns and zeros b
   const ops::WeightRows part{.data = values.data(), .rows = kRows};
   const auto matrix = ops::PackedMatrix::quantise(parallel, {&part, 1}, kColumns, ops::QuantForm::eight).value();
   const MatrixCut cut{{{10, 30, 32}, {50, 130, 136}}, {8, 20, 24}};
-  CHECK(cut.row_count(matrix) == 168);
+  CHECK(cut.row_count(matrix.rows()) == 168);
   auto device = gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(), 0).value();
   auto memory = gpu::DeviceBuffer::make(*device, 168 * 24 * 2, "cut").value();
   DeviceUpload upload(*device, parallel);
