@@ -1,7 +1,10 @@
-// Private anonymous memory straight from mmap: page-aligned, zero, and returned to the system at once.
+// Private anonymous memory straight from mmap: page-aligned, zero, and returned to the system at once. Where a limit of
+// the address space leaves no room for a mapping, memory comes from the C library's heap: it keeps what a burst of
+// requests has freed below a block that is still in use, and a process at its limit could serve nothing else for ever.
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -20,9 +23,15 @@ Result<HostBuffer> HostBuffer::allocate(size_t bytes, const Options& options) {
   // A 2 MiB aligned range lies somewhere in a mapping 2 MiB longer; the slack is never touched.
   buffer.mapping_bytes_ = round_up(bytes, kPageBytes) + (align - kPageBytes);
   void* mapping = mmap(nullptr, buffer.mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED)
-    return {Code::no_space, std::string("mem: mmap of ") + size_text(bytes) + " for " + options.name + ": " +
-                                std::strerror(errno) + " (" + size_text(available_bytes()) + " free)"};
+  if (mapping == MAP_FAILED) {
+    const int error = errno;
+    mapping = std::aligned_alloc(kPageBytes, buffer.mapping_bytes_);
+    if (mapping == nullptr)
+      return {Code::no_space, std::string("mem: mmap of ") + size_text(bytes) + " for " + options.name + ": " +
+                                  std::strerror(error) + " (" + size_text(available_bytes()) + " free)"};
+    std::memset(mapping, 0, buffer.mapping_bytes_);
+    buffer.in_heap_ = true;
+  }
   buffer.mapping_ = static_cast<std::byte*>(mapping);
   buffer.data_ = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(mapping), align));
   buffer.size_ = bytes;
@@ -37,10 +46,14 @@ void HostBuffer::swap(HostBuffer& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
+  std::swap(in_heap_, other.in_heap_);
 }
 
 void HostBuffer::release() {
-  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+  if (in_heap_)
+    std::free(mapping_);
+  else if (mapping_ != nullptr)
+    munmap(mapping_, mapping_bytes_);
 }
 
 }  // namespace mc::mem

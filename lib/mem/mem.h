@@ -73,6 +73,7 @@ class HostBuffer {
   size_t size_ = 0;
   std::byte* mapping_ = nullptr;  // the mapping; data_ is the first aligned byte in it
   size_t mapping_bytes_ = 0;
+  bool in_heap_ = false;
 };
 
 struct SharedOptions {

@@ -161,12 +161,15 @@ class Prompts(Limited):
         self.assertIn(("a schema", 503), seen)  # else the limit was no limit
         fresh = Random(6).ids(100)
 
-        def is_right():
-            status, _, answer = c.post("/v1/completions", {"prompt": fresh, "max_tokens": 6, "temperature": 0,
-                                                           "return_token_ids": True, "ignore_eos": True})
-            return status == 200 and token_ids(answer) == oracle(fresh, 6, dtype="bf16")
+        said = None
 
-        until(is_right, PATIENCE_S, "a small request is served as before")
+        def is_right():
+            nonlocal said
+            said = c.post("/v1/completions", {"prompt": fresh, "max_tokens": 6, "temperature": 0,
+                                              "return_token_ids": True, "ignore_eos": True})
+            return said[0] == 200 and token_ids(said[2]) == oracle(fresh, 6, dtype="bf16")
+
+        until(is_right, PATIENCE_S, lambda: f"a small request is served as before; the last answer is {said}")
         c.wait_quiet()
 
 

@@ -1,10 +1,15 @@
 #include "mem/mem.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 
 #include "base/parallel.h"
 #include "test.h"
@@ -83,3 +88,31 @@ TEST_CASE("mem: a descriptor that could shrink under us, or has another length, 
   close(fd);
   CHECK(SharedBuffer::map(-1).error().code == Code::invalid);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose heaps have other rules
+TEST_CASE("mem: at the limit of the address space a buffer comes from what the heap has free") {
+  const pid_t child = fork();
+  if (child == 0) {
+    // The heap keeps 8 MiB that are free again, because a block behind them is in use.
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    void* freed = std::malloc(8 << 20);
+    void* const last = std::malloc(64);
+    std::ifstream statm("/proc/self/statm");
+    rlim_t size = 0;
+    statm >> size;
+    const rlimit limit{size * 4096, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    std::free(freed);
+    auto made = mem::HostBuffer::allocate(2 << 20);
+    bool is_zero = made && reinterpret_cast<uintptr_t>(made->data()) % 4096 == 0;
+    for (size_t i = 0; is_zero && i < made->size(); ++i) is_zero = made->data()[i] == std::byte{0};
+    const auto refused = mem::HostBuffer::allocate(64 << 20);
+    const bool is_named = !refused && refused.error().what.find("Cannot allocate memory") != std::string::npos;
+    _exit(last != nullptr && is_zero && is_named ? 0 : is_zero ? 2 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+#endif
