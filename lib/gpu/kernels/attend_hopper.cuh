@@ -166,7 +166,7 @@ MC_DEVICE float weight_of(float score, float scale_log2, float base) {
   return ptx::exp2_approx(ptx::fma_rn(score, scale_log2, -base));
 }
 
-/// Which keys of a tile a row may not see.
+/// Masks of a tile: which of its keys a row does not see.
 enum class Masks : uint8_t {
   none,     // every row sees every key
   own,      // a row sees its own keys
