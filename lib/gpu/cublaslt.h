@@ -134,7 +134,5 @@ class CublasLt {
 
 /// The oldest library that is used: the first with scales of 128 elements, 12.9.
 constexpr size_t kCublasLtVersionMin = 120900;
-/// "13.1.0"
-std::string cublaslt_version_text(size_t version);
 
 }  // namespace mc::gpu

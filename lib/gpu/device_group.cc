@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 
@@ -39,7 +40,7 @@ DeviceGroup::~DeviceGroup() {
 Result<void> DeviceGroup::create() {
   MC_ASSERT(nccl_ != nullptr);
   const std::string next =
-      "install libnccl2 (NCCL " + nccl_version_text(kNcclVersionMin) + " or later), or name one device";
+      "install libnccl2 (NCCL " + library_version_text(kNcclVersionMin) + " or later), or name one device";
   if (const auto loaded = nccl_->load(); !loaded)
     return user_error(err::kDeviceUnusable, name_ + " needs NCCL: " + loaded.error().what, "--device", next);
   std::vector<int> indexes;
@@ -64,7 +65,7 @@ std::optional<Error> DeviceGroup::failure() const {
 }
 
 std::string DeviceGroup::collective_text() const {
-  return size() == 1 ? "" : "NCCL " + nccl_version_text(nccl_->version());
+  return size() == 1 ? "" : "NCCL " + library_version_text(nccl_->version());
 }
 
 void DeviceGroup::abort() {

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/dtype.h"
 #include "gpu/emulated.h"
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 namespace {
@@ -376,8 +377,8 @@ Result<void> EmulatedCublasLt::load() {
   const EmulatedHost& host = driver_.host_;
   if (!host.has_cublaslt) return Error{Code::unsupported, "no cuBLASLt was found: the emulated host has none"};
   if (host.cublaslt_version >= kCublasLtVersionMin) return {};
-  return Error{Code::unsupported, "the emulated host has cuBLASLt " + cublaslt_version_text(host.cublaslt_version) +
-                                      ", at least " + cublaslt_version_text(kCublasLtVersionMin) + " is needed"};
+  return Error{Code::unsupported, "the emulated host has cuBLASLt " + library_version_text(host.cublaslt_version) +
+                                      ", at least " + library_version_text(kCublasLtVersionMin) + " is needed"};
 }
 
 size_t EmulatedCublasLt::version() const {

@@ -1,13 +1,11 @@
 // Attributes are numbered as in cublasLt.h of CUDA 13.0; versions 12 and 13 of the library have the same functions and
-// numbers. The part without a GPU has run: loading, versions, descriptors, layouts and preferences. create() and what
-// comes behind it has not.
+// numbers.
 #include "gpu/libcublaslt.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <type_traits>
 #include <utility>
+
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 namespace {
@@ -66,12 +64,7 @@ struct LtFunctions {
                   const void*, LtHandle, void*, LtHandle, const LtAlgorithm*, void*, size_t, void*);
 };
 
-const char* resolve_cublaslt(void* library, LtFunctions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr && missing == nullptr) missing = name;
-  };
+void resolve_cublaslt(FunctionFinder& find, LtFunctions& f) {
   find(f.version, "cublasLtGetVersion");
   find(f.create, "cublasLtCreate");
   find(f.destroy, "cublasLtDestroy");
@@ -88,7 +81,10 @@ const char* resolve_cublaslt(void* library, LtFunctions& f) {
   find(f.check, "cublasLtMatmulAlgoCheck");
   find(f.config, "cublasLtMatmulAlgoConfigGetAttribute");
   find(f.multiply, "cublasLtMatmul");
-  return missing;
+}
+
+size_t version_of(const LtFunctions& f) {
+  return f.version();
 }
 
 /// A descriptor of the library, and the first status that was not ok.
@@ -200,27 +196,11 @@ class LibCublasLt final : public CublasLt {
   LtHandle handle_ = nullptr;
 };
 
-// A library that was loaded stays: unloading it would end threads and contexts of its own at an unknown time.
 Result<void> LibCublasLt::load() {
   if (!file_.empty()) return {};
-  std::string tried, unfit;
-  for (const std::string& file : files_) {
-    tried += (tried.empty() ? "" : ", ") + file;
-    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) continue;
-    LtFunctions functions{};
-    const char* missing = resolve_cublaslt(library, functions);
-    if (missing == nullptr && functions.version() >= kCublasLtVersionMin) {
-      f_ = functions;
-      file_ = file;
-      return {};
-    }
-    unfit = missing != nullptr ? file + " has no function " + missing
-                               : file + " is cuBLASLt " + cublaslt_version_text(functions.version()) + ", at least " +
-                                     cublaslt_version_text(kCublasLtVersionMin) + " is needed";
-    dlclose(library);
-  }
-  return Error{Code::unsupported, unfit.empty() ? "no cuBLASLt was found: " + tried : unfit};
+  MC_TRY(file, load_library("cuBLASLt", files_, kCublasLtVersionMin, resolve_cublaslt, version_of, f_));
+  file_ = file;
+  return {};
 }
 
 // The proposals come in the order of their estimated times.
@@ -285,11 +265,6 @@ std::string_view name_of(LtStatus status) {
     case LtStatus::rule_broken: return "a broken rule";
   }
   return "an unknown status of cuBLAS";
-}
-
-std::string cublaslt_version_text(size_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
 }
 
 std::unique_ptr<CublasLt> host_cublaslt(std::vector<std::string> files) {

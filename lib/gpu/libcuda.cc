@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "gpu/driver.h"
 #include "gpu/kernels/kernels.h"
 #include "gpu/libcublaslt.h"
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 namespace {
@@ -83,11 +83,7 @@ struct Functions {
 
 /// The name of the first function that the library lacks, or null.
 const char* resolve(void* library, Functions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr && missing == nullptr) missing = name;
-  };
+  FunctionFinder find(library);
   find(f.init, "cuInit");
   find(f.version, "cuDriverGetVersion");
   find(f.error_text, "cuGetErrorString");
@@ -128,7 +124,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.graph_destroy, "cuGraphDestroy");
   find(f.graph_launch, "cuGraphLaunch");
   find(f.executable_destroy, "cuGraphExecDestroy");
-  return missing;
+  return find.missing();
 }
 
 constexpr Status status_of(int result) {

@@ -2,13 +2,11 @@
 // numbers. The part without a GPU has run: loading and versions. create() and what comes behind it has not.
 #include "gpu/libnccl.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
-#include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 namespace {
@@ -28,12 +26,7 @@ struct NcclFunctions {
   int (*all_reduce)(const void*, void*, size_t, int, int, NcclComm, void*);
 };
 
-const char* resolve_nccl(void* library, NcclFunctions& f) {
-  const char* missing = nullptr;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr && missing == nullptr) missing = name;
-  };
+void resolve_nccl(FunctionFinder& find, NcclFunctions& f) {
   find(f.version, "ncclGetVersion");
   find(f.error_text, "ncclGetErrorString");
   find(f.last_error, "ncclGetLastError");
@@ -43,7 +36,6 @@ const char* resolve_nccl(void* library, NcclFunctions& f) {
   find(f.group_start, "ncclGroupStart");
   find(f.group_end, "ncclGroupEnd");
   find(f.all_reduce, "ncclAllReduce");
-  return missing;
 }
 
 size_t version_of(const NcclFunctions& f) {
@@ -78,27 +70,11 @@ class LibNccl final : public Nccl {
   std::vector<NcclComm> comms_;  // by rank; empty after an abort
 };
 
-// A library that was loaded stays: unloading it would end threads and contexts of its own at an unknown time.
 Result<void> LibNccl::load() {
   if (!file_.empty()) return {};
-  std::string tried, unfit;
-  for (const std::string& file : files_) {
-    tried += (tried.empty() ? "" : ", ") + file;
-    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) continue;
-    NcclFunctions functions{};
-    const char* missing = resolve_nccl(library, functions);
-    if (missing == nullptr && version_of(functions) >= kNcclVersionMin) {
-      f_ = functions;
-      file_ = file;
-      return {};
-    }
-    unfit = missing != nullptr ? file + " has no function " + missing
-                               : file + " is NCCL " + nccl_version_text(version_of(functions)) + ", at least " +
-                                     nccl_version_text(kNcclVersionMin) + " is needed";
-    dlclose(library);
-  }
-  return Error{Code::unsupported, unfit.empty() ? "no NCCL was found: " + tried : unfit};
+  MC_TRY(file, load_library("NCCL", files_, kNcclVersionMin, resolve_nccl, version_of, f_));
+  file_ = file;
+  return {};
 }
 
 // The sums of NVLS may differ from call to call (gpu/nccl.h). A user's own setting stays.
@@ -141,11 +117,6 @@ std::string_view name_of(NcclStatus status) {
     case NcclStatus::rule_broken: return "a broken rule";
   }
   return "an unknown status of NCCL";
-}
-
-std::string nccl_version_text(size_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
 }
 
 std::unique_ptr<Nccl> host_nccl(std::vector<std::string> files) {

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "gpu/optional_library.h"
 
 namespace mc::gpu {
 namespace {
@@ -106,7 +107,7 @@ Result<Matmul> Matmul::open(Device& device, bool is_tuned) {
   if (const LtStatus status = library.create(); status != LtStatus::ok)
     return Error{Code::unsupported, library.file() + ": cublasLtCreate: " + std::string(name_of(status))};
   Matmul out(device, is_tuned);
-  out.report_.name = "cuBLASLt " + cublaslt_version_text(library.version());
+  out.report_.name = "cuBLASLt " + library_version_text(library.version());
   const auto take = [&](DeviceBuffer& to, size_t bytes, std::string_view what) -> Result<void> {
     auto made = DeviceBuffer::make(device, bytes, what);
     if (made)

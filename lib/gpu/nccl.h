@@ -83,7 +83,5 @@ class Nccl {
 
 /// The oldest library that is used: the first with ncclGetLastError, 2.13.
 constexpr size_t kNcclVersionMin = 21300;
-/// "2.28.3"
-std::string nccl_version_text(size_t version);
 
 }  // namespace mc::gpu

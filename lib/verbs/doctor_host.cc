@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "gpu/libcublaslt.h"
+#include "gpu/optional_library.h"
 #include "verbs/doctor.h"
 
 namespace mc::verbs {
@@ -167,7 +168,7 @@ void read_products(HostFacts& out) {
   if (const auto loaded = library->load(); !loaded)
     out.products_reason = loaded.error().what;
   else
-    out.products = "cuBLASLt " + gpu::cublaslt_version_text(library->version()) + " of " + library->file();
+    out.products = "cuBLASLt " + gpu::library_version_text(library->version()) + " of " + library->file();
 }
 
 }  // namespace
