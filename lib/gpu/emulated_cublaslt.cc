@@ -295,7 +295,7 @@ class PlainProduct {
     const Range range = matrix_range(l, address, "", false);
     const emu::DeviceMemory::Block* block = memory_.find(address, range.end());
     MC_ASSERT(block != nullptr);
-    return block->bytes.data() + (address - block->address);
+    return block->bytes.at(address - block->address, range.end());
   }
   float sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const;
 

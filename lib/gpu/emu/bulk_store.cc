@@ -49,17 +49,17 @@ void write_pieces(const BulkStore& store) {
     DeviceMemory::Block* block = memory.find(piece.to, piece.bytes.size());
     if (block == nullptr) fail("bounds", "the bulk store's target " + hex(piece.to) + " was freed");
     const size_t at = piece.to - block->address;
-    for (size_t word = at / 4; word * 4 < at + piece.bytes.size() && !block->writer.empty(); ++word)
+    for (size_t word = at / 4; word * 4 < at + piece.bytes.size(); ++word)
       block->writer[word].in_flight = false;
+    std::byte* to = block->bytes.at(at, piece.bytes.size());
     for (size_t i = 0; i + 4 <= piece.bytes.size() && store.reduce; i += 4) {
       float sum, value;
-      std::memcpy(&sum, block->bytes.data() + at + i, 4);
+      std::memcpy(&sum, to + i, 4);
       std::memcpy(&value, piece.bytes.data() + i, 4);
       sum += value;
-      std::memcpy(block->bytes.data() + at + i, &sum, 4);
+      std::memcpy(to + i, &sum, 4);
     }
-    if (!store.reduce)
-      std::copy(piece.bytes.begin(), piece.bytes.end(), block->bytes.begin() + static_cast<std::ptrdiff_t>(at));
+    if (!store.reduce) std::copy(piece.bytes.begin(), piece.bytes.end(), to);
   }
 }
 

@@ -92,7 +92,6 @@ void check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
 void check_write(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access access) {
   const Cta& cta = running_cta();
   const Event now = cta.order.now(running_warp().agent, running().bit());
-  if (block.writer.empty()) block.writer.resize(block.last_write.size());
   for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
     check_word(block, word, access);
     block.last_write[word] = cta.grid.memory.grid();
@@ -117,7 +116,7 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
     else if (const size_t first = DeviceMemory::first_undefined(*block, at, bytes); first < at + bytes)
       fail("uninitialised", "byte " + std::to_string(first) + " of '" + block->name + "' was never written");
   }
-  return block->bytes.data() + at;
+  return block->bytes.at(at, bytes);
 }
 
 uint64_t DeviceMemory::allocate(size_t bytes, std::string name) {
@@ -125,11 +124,12 @@ uint64_t DeviceMemory::allocate(size_t bytes, std::string name) {
   block->address = next_;
   next_ = (next_ + bytes + kGap + 255) / 256 * 256;  // never used again: a stale address stays unmapped
   block->name = std::move(name);
-  block->bytes.resize(bytes, std::byte{0xff});  // NaN in every real type
-  block->defined.resize((bytes + kBits - 1) / kBits);
+  block->bytes = PoisonedBytes(bytes);
+  block->defined = ZeroedArray<uint64_t>((bytes + kBits - 1) / kBits);
   block->undefined = bytes;
-  block->last_write.resize((bytes + 3) / 4);
-  block->reader.resize((bytes + 3) / 4);
+  block->last_write = ZeroedArray<uint32_t>((bytes + 3) / 4);
+  block->writer = ZeroedArray<Writer>((bytes + 3) / 4);
+  block->reader = ZeroedArray<Reader>((bytes + 3) / 4);
   blocks_.push_back(std::move(block));
   return blocks_.back()->address;
 }
@@ -143,10 +143,12 @@ const DeviceMemory::Block* DeviceMemory::find(uint64_t address, size_t bytes) co
     return address >= block.address && bytes <= block.bytes.size() &&
            address - block.address <= block.bytes.size() - bytes;
   };
-  if (last_ < blocks_.size() && holds(*blocks_[last_])) return blocks_[last_].get();
+  // Blocks lie a gap apart, so that no two share a unit of it.
+  uint32_t& found = found_[address / kGap % std::size(found_)];
+  if (found < blocks_.size() && holds(*blocks_[found])) return blocks_[found].get();
   for (size_t i = 0; i < blocks_.size(); ++i)
     if (holds(*blocks_[i])) {
-      last_ = i;
+      found = static_cast<uint32_t>(i);
       return blocks_[i].get();
     }
   return nullptr;
@@ -160,7 +162,7 @@ void DeviceMemory::write(uint64_t address, std::span<const std::byte> from) {
   Block* block = find(address, from.size());
   MC_ASSERT(block != nullptr);
   const size_t at = address - block->address;
-  std::copy(from.begin(), from.end(), block->bytes.begin() + static_cast<std::ptrdiff_t>(at));
+  std::copy(from.begin(), from.end(), block->bytes.at(at, from.size()));
   define(*block, at, from.size());
 }
 
@@ -185,7 +187,7 @@ size_t DeviceMemory::first_undefined(const Block& block, size_t at, size_t bytes
 void DeviceMemory::read(uint64_t address, std::span<std::byte> to) const {
   const Block* block = find(address, to.size());
   MC_ASSERT(block != nullptr);
-  std::copy_n(block->bytes.begin() + static_cast<std::ptrdiff_t>(address - block->address), to.size(), to.begin());
+  std::copy_n(block->bytes.at(address - block->address, to.size()), to.size(), to.begin());
 }
 
 bool DeviceMemory::ends_before(uint32_t earlier, uint32_t self) const {

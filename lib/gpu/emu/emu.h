@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "gpu/emu/instruction.h"
+#include "gpu/emu/zeroed.h"
 
 namespace mc::gpu::emu {
 
@@ -96,12 +97,12 @@ class DeviceMemory {
   struct Block {
     uint64_t address = 0;
     std::string name;
-    std::vector<std::byte> bytes;
-    std::vector<uint64_t> defined;     // a bit for each byte
+    mutable PoisonedBytes bytes;
+    ZeroedArray<uint64_t> defined;     // a bit for each byte
     size_t undefined = 0;              // bytes that are not
-    std::vector<uint32_t> last_write;  // by 4 bytes: the grid or copy that made it
-    std::vector<Writer> writer;        // likewise; empty before the first write by a kernel
-    std::vector<Reader> reader;        // likewise; kManyReaders: several CTAs
+    ZeroedArray<uint32_t> last_write;  // by 4 bytes: the grid or copy that made it
+    ZeroedArray<Writer> writer;        // likewise, the last write by a kernel
+    ZeroedArray<Reader> reader;        // likewise; kManyReaders: several CTAs
     /// Words that grids of several streams read side by side: the grids but the last.
     std::map<size_t, std::vector<uint32_t>> beside;
   };
@@ -143,7 +144,7 @@ class DeviceMemory {
   uint64_t next_ = uint64_t{1} << 32;
   uint32_t grid_ = 0, unfinished_ = 0;
   bool waited_ = true;       // the current grid, for those before it
-  mutable size_t last_ = 0;  // found last
+  mutable uint32_t found_[64] = {};  // in blocks_, by the address in units of the gap between blocks
   const GridOrder* order_ = nullptr;
   // Pairs of grids that ends_before() found to be ordered, by the earlier one: the writers of a kernel's operands.
   mutable std::pair<uint32_t, uint32_t> ordered_[16] = {};

@@ -17,14 +17,11 @@
 //   reused           bytes are written that an unfinished wgmma or bulk store reads        9.7.15.7
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <string_view>
-#include <type_traits>
 #include <vector>
+
+#include "gpu/emu/zeroed.h"
 
 namespace mc::gpu::emu {
 
@@ -122,28 +119,6 @@ class Order {
   uint32_t agents_;
   bool has_copies_ = false;  // copied() was called
   std::vector<Lanes> warps_;
-};
-
-/// An array of `count` zeroed objects, whose memory the system gives when it is touched: a kernel touches little of the
-/// shared memory that it may use.
-template <class T>
-class ZeroedArray {
- public:
-  explicit ZeroedArray(size_t count)
-      : at_(static_cast<T*>(std::calloc(std::max<size_t>(count, 1), sizeof(T)))), size_(count) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    if (at_ == nullptr) throw std::bad_alloc();
-  }
-  size_t size() const { return size_; }
-  T& operator[](size_t i) { return at_.get()[i]; }
-  const T& operator[](size_t i) const { return at_.get()[i]; }
-
- private:
-  struct Free {
-    void operator()(T* at) const { std::free(at); }
-  };
-  std::unique_ptr<T, Free> at_;
-  size_t size_;
 };
 
 /// The shared memory of one CTA: who wrote and read each word last, and what owns it.

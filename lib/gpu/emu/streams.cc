@@ -294,7 +294,7 @@ std::byte* StreamQueues::touch(uint64_t address, size_t bytes, bool writes, uint
     }
   }
   if (writes) memory_.define(*block, at, bytes);
-  return block->bytes.data() + at;
+  return block->bytes.at(at, bytes);
 }
 
 bool StreamQueues::ends_before(uint32_t earlier) const {

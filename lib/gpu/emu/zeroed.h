@@ -1,0 +1,62 @@
+// Arrays whose memory the system gives when it is touched: a kernel touches little of what it may use, and a library
+// little of its workspace.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <vector>
+
+namespace mc::gpu::emu {
+
+/// `count` zeroed objects.
+template <class T>
+class ZeroedArray {
+ public:
+  explicit ZeroedArray(size_t count = 0)
+      : at_(static_cast<T*>(std::calloc(std::max<size_t>(count, 1), sizeof(T)))), size_(count) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    if (at_ == nullptr) throw std::bad_alloc();
+  }
+  size_t size() const { return size_; }
+  T* data() { return at_.get(); }
+  T& operator[](size_t i) { return at_.get()[i]; }
+  const T& operator[](size_t i) const { return at_.get()[i]; }
+
+ private:
+  struct Free {
+    void operator()(T* at) const { std::free(at); }
+  };
+  std::unique_ptr<T, Free> at_;
+  size_t size_;
+};
+
+/// Bytes that are 0xff before they are written: NaN in every real type.
+class PoisonedBytes {
+ public:
+  explicit PoisonedBytes(size_t size = 0) : bytes_(size), poisoned_((size + kPiece - 1) / kPiece) {}
+  size_t size() const { return bytes_.size(); }
+  /// The `bytes` bytes from `first`.
+  std::byte* at(size_t first, size_t bytes) {
+    for (size_t piece = first / kPiece; piece * kPiece < first + bytes; ++piece)
+      if (poisoned_[piece] == 0) poison(piece);
+    return bytes_.data() + first;
+  }
+
+ private:
+  static constexpr size_t kPiece = 65536;
+  void poison(size_t piece) {
+    std::memset(bytes_.data() + piece * kPiece, 0xff, std::min(kPiece, size() - piece * kPiece));
+    poisoned_[piece] = 1;
+  }
+
+  ZeroedArray<std::byte> bytes_;
+  std::vector<uint8_t> poisoned_;  // by piece
+};
+
+}  // namespace mc::gpu::emu
