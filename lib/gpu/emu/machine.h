@@ -384,10 +384,8 @@ Known publish();
 void acquire(const Known& known);
 void join(Known& into, const Known& from);
 
-/// sums[x] += the sum over k of a[k] b[k][x], in ascending order of k, for 16 k and `n` x. `b_finite`: no number of b
-/// is infinite or NaN.
-void multiply_row(const float* a, const float* b, bool b_finite, float* sums, uint32_t n);
-bool is_finite(const float* values, size_t count);
+/// sums += a b for `a` of [16][16], `b` of [16][n] and `sums` of [16][n]: product_rows.h.
+void multiply_tile(const float* a, const float* b, float* sums, uint32_t n);
 
 /// Calls f(lane) for each lane of the mask.
 template <class F>

@@ -185,15 +185,10 @@ float high_half(uint32_t pair) {
   return bf16_to_f32(static_cast<bf16_t>(pair >> 16));
 }
 
-bool has_negative_zero(const float* sums, uint32_t n) {
-  return std::any_of(sums, sums + n, [](float x) { return std::bit_cast<uint32_t>(x) == 0x80000000u; });
-}
-
 /// mma.m16n8k16, bf16 with f32 sums (9.7.14.5.8). Products are exact; the sum runs over k in ascending order, which the
 /// chip does not promise.
-Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
+Flow multiply_fragments(Warp& w, uint32_t, void* const* operands) {
   float a[16][16], b[16][8], d[16][8];
-  uint32_t used = 0;  // rows of a with a number that is not 0
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const auto& o = operand<TileOperand>(operands, lane);
     const uint32_t g = lane / 4, q = 2 * (lane % 4);
@@ -201,7 +196,6 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
       const uint32_t row = g + 8 * (r & 1), k = q + 8 * (r >> 1);
       a[row][k] = low_half(o.a[r]);
       a[row][k + 1] = high_half(o.a[r]);
-      used |= (o.a[r] & 0x7fff7fffu) != 0 ? 1u << row : 0;
       d[g + 8 * (r >> 1)][q + (r & 1)] = o.d[r];
     }
     for (uint32_t r = 0; r < 2; ++r) {
@@ -209,10 +203,7 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
       b[q + 8 * r + 1][g] = high_half(o.b[r]);
     }
   }
-  const bool finite = is_finite(b[0], 16 * 8);
-  for (auto row = 0; row < 16; ++row)
-    if (!finite || (used >> row & 1) != 0 || has_negative_zero(d[row], 8))
-      multiply_row(a[row], b[0], finite, d[row], 8);
+  multiply_tile(a[0], b[0], d[0], 8);
   for (uint32_t lane = 0; lane < kLanes; ++lane)
     for (uint32_t r = 0; r < 4; ++r)
       operand<TileOperand>(operands, lane).d[r] = d[lane / 4 + 8 * (r >> 1)][2 * (lane % 4) + (r & 1)];
@@ -221,30 +212,7 @@ Flow multiply_tile(Warp& w, uint32_t, void* const* operands) {
   return Flow::next;
 }
 
-/// Whether products with a row of zeros leave the sums as they are: zeros add nothing, except to -0.
-bool changes_nothing(const float* a, const float* sums, uint32_t n) {
-  return std::all_of(a, a + 16, [](float x) { return x == 0; }) && !has_negative_zero(sums, n);
-}
-
 }  // namespace
-
-bool is_finite(const float* values, size_t count) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  bool out = true;
-  for (size_t i = 0; i < count; ++i) out &= (std::bit_cast<uint32_t>(values[i]) & kExponent) != kExponent;
-  return out;
-}
-
-void multiply_row(const float* a, const float* b, bool b_finite, float* sums, uint32_t n) {
-  if (b_finite && changes_nothing(a, sums, n)) return;
-  for (uint32_t first = 0; first < n; first += 8) {
-    float s[8];
-    std::copy_n(sums + first, 8, s);
-    for (uint32_t k = 0; k < 16; ++k)
-      for (uint32_t x = 0; x < 8; ++x) s[x] += a[k] * b[k * n + first + x];
-    std::copy_n(s, 8, sums + first);
-  }
-}
 
 void barrier_sync(uint32_t id, uint32_t threads, bool arrive_only, const Where& where) {
   if (!begin(arrive_only ? Instruction::bar_arrive : Instruction::bar_sync, where)) return;
@@ -291,7 +259,7 @@ uint32_t ballot(bool value, uint32_t lanes, const Where& where) {
 void mma_16816(float* d, const uint32_t* a, const uint32_t* b, const Where& where) {
   if (!begin(Instruction::mma, where)) return;
   TileOperand o{d, a, b};
-  gather(kAllLanes, false, &o, multiply_tile);
+  gather(kAllLanes, false, &o, multiply_fragments);
 }
 
 }  // namespace mc::gpu::emu

@@ -180,8 +180,7 @@ void multiply_product(const Warp& w, const Product& product, std::vector<float>&
   if (!product.add) std::fill(values.begin(), values.end(), 0.f);
   float b[16 * 256];
   read_tile(w.cta, tile_of(product.b), product.form.b_k_major, 0, n, false, b);
-  const bool finite = is_finite(b, size_t{16} * n);
-  for (uint32_t row = 0; row < 16; ++row) multiply_row(a[row], b, finite, values.data() + size_t{row} * n, n);
+  multiply_tile(a[0], b, values.data(), n);
 }
 
 /// Whether a lane's registers are no longer what they were.
