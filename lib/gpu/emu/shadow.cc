@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/assert.h"
 
@@ -148,15 +149,45 @@ bool Order::ordered(uint32_t number, uint32_t lanes, const Event& after, bool fe
   return true;
 }
 
+void Shadow::Store::clear(size_t chunks, size_t used, size_t used_split) {
+  std::fill_n(split.begin(), used_split, uint8_t{0});
+  std::fill_n(words.data(), used, Word{});
+  for (size_t i = 1; i < kChunkWords; ++i) std::fill_n(words.data() + i * chunks, used_split, Word{});
+}
+
+std::vector<std::unique_ptr<Shadow::Store>>& Shadow::idle_stores() {
+  static thread_local std::vector<std::unique_ptr<Store>> stores;
+  return stores;
+}
+
 Shadow::Shadow(Order& order, uint32_t bytes, bool strict)
-    : order_(order),
-      strict_(strict),
-      split_((size_t{bytes} + kChunkBytes - 1) / kChunkBytes),
-      words_(split_.size() * kChunkWords),
-      reads_(words_.size() * order.warps()) {}
+    : order_(order), strict_(strict), chunks_((size_t{bytes} + kChunkBytes - 1) / kChunkBytes) {
+  const size_t words = chunks_ * kChunkWords, reads = words * order.warps();
+  std::vector<std::unique_ptr<Store>>& idle = idle_stores();
+  const auto large = std::find_if(idle.rbegin(), idle.rend(), [&](const std::unique_ptr<Store>& store) {
+    return store->words.size() >= words && store->reads.size() >= reads;
+  });
+  if (large != idle.rend()) {
+    store_ = std::move(*large);
+    idle.erase(std::next(large).base());
+  } else {
+    store_ = std::make_unique<Store>(std::vector<uint8_t>(chunks_), ZeroedArray<Word>(words), ZeroedArray<Read>(reads));
+  }
+  split_ = store_->split.data();
+  words_ = store_->words.data();
+  reads_ = store_->reads.data();
+}
+
+Shadow::~Shadow() {
+  store_->clear(chunks_, used_, used_split_);
+  std::vector<std::unique_ptr<Store>>& idle = idle_stores();
+  constexpr size_t kIdleMost = 16;  // CTAs of a cluster
+  if (idle.size() == kIdleMost) idle.erase(idle.begin());
+  idle.push_back(std::move(store_));
+}
 
 size_t Shadow::place(size_t at) const {
-  return at % kChunkWords * split_.size() + at / kChunkWords;
+  return at % kChunkWords * chunks_ + at / kChunkWords;
 }
 
 template <class F>
@@ -165,6 +196,7 @@ Conflict Shadow::each(uint32_t address, uint32_t bytes, F&& f) {
     const auto base = static_cast<uint32_t>(at * 4);
     const size_t chunk = at / kChunkWords;
     const bool is_whole = at % kChunkWords == 0 && base >= address && base + kChunkBytes <= address + bytes;
+    used_ = std::max(used_, chunk + 1);
     if (!is_whole && split_[chunk] == 0) split(chunk);
     const uint32_t first = address > base ? address - base : 0, end = std::min(address + bytes - base, 4u);
     if (Conflict found = f(at, first, end)) return found;
@@ -180,6 +212,7 @@ void Shadow::split(size_t chunk) {
     std::copy_n(&reads_[place(first) * warps], warps, &reads_[place(at) * warps]);
   }
   split_[chunk] = 1;
+  used_split_ = std::max(used_split_, chunk + 1);
 }
 
 void Shadow::merge(uint32_t address, uint32_t bytes) {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -125,6 +126,7 @@ class Order {
 class Shadow {
  public:
   Shadow(Order& order, uint32_t bytes, bool strict);
+  ~Shadow();
 
   // ---- accesses of `bytes` bytes at `address`, by the lanes of a warp ----
   Conflict touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t bytes, Access access, Proxy proxy);
@@ -158,6 +160,15 @@ class Shadow {
   struct Read {
     uint32_t clock = 0, lanes = 0;
   };
+  /// The state of the words. The next CTA of the thread takes it over, since clearing what was used costs less than new
+  /// memory.
+  struct Store {
+    std::vector<uint8_t> split;  // by chunk
+    ZeroedArray<Word> words;     // by place(): the first words of all chunks are neighbours
+    ZeroedArray<Read> reads;     // [place][warp]; those of warps that are not in Word::readers mean nothing
+    void clear(size_t chunks, size_t used, size_t used_split);
+  };
+  static std::vector<std::unique_ptr<Store>>& idle_stores();
   /// Calls f(word, first byte, end byte) for the words that the bytes lie in until it returns a conflict: once for a
   /// chunk that is not split.
   template <class F>
@@ -175,9 +186,12 @@ class Shadow {
   bool strict_;
   // Most accesses touch whole chunks of 16 bytes. The first word of a chunk has the state of all four until an access
   // to a part of the chunk splits it.
-  std::vector<uint8_t> split_;  // by chunk
-  ZeroedArray<Word> words_;     // by place(): the first words of all chunks are neighbours
-  ZeroedArray<Read> reads_;     // [place][warp]
+  size_t chunks_;
+  std::unique_ptr<Store> store_;
+  uint8_t* split_;
+  Word* words_;
+  Read* reads_;
+  size_t used_ = 0, used_split_ = 0;  // chunks that were touched, or split, and those before them
 };
 
 }  // namespace mc::gpu::emu
