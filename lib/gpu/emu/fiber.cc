@@ -58,8 +58,6 @@ constexpr size_t kGuardBytes = 4096;
 }  // namespace
 
 struct Fiber::State {
-  void (*enter)(void*) = nullptr;
-  void* argument = nullptr;
   const void* bottom = nullptr;  // of the stack
   size_t bytes = 0;
   void* fake_stack = nullptr;  // of AddressSanitizer
@@ -69,7 +67,6 @@ struct Fiber::State {
   static thread_local State* from;  // of the last switch, with AddressSanitizer
 
   static void arrived();
-  static void body();
 };
 thread_local Fiber::State* Fiber::State::from = nullptr;
 thread_local constinit Fiber* Fiber::running_ = nullptr;
@@ -85,30 +82,35 @@ void Fiber::State::arrived() {
 #endif
 }
 
-void Fiber::State::body() {
-  arrived();
-  const State& self = *running_->state_;
-  self.enter(self.argument);
+void Fiber::body() {
+  State::arrived();
+  running_->enter_(running_->argument_);
   MC_ASSERT(false);  // a fiber ends by a switch
 }
 
+#if defined(__x86_64__) && !defined(MC_ASAN)
+Fiber::Fiber() = default;
+#else
 Fiber::Fiber() : state_(std::make_unique<State>()) {}
+#endif
 Fiber::~Fiber() = default;
 
 void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)(void*), void* argument) {
+  enter_ = enter;
+  argument_ = argument;
+#if !defined(__x86_64__) || defined(MC_ASAN)
   State& s = *state_;
-  s.enter = enter;
-  s.argument = argument;
   s.bottom = stack;
   s.bytes = bytes;
   s.fake_stack = nullptr;
+#endif
 #if defined(MC_ASAN)
   __asan_unpoison_memory_region(stack, bytes);
 #endif
 #if defined(__x86_64__)
   auto* top = reinterpret_cast<void**>(stack + bytes - 64 - colour % 16 * 576);
   *--top = nullptr;  // a return address that nobody takes: it aligns the stack as behind a call
-  *--top = reinterpret_cast<void*>(&State::body);
+  *--top = reinterpret_cast<void*>(&Fiber::body);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
   top_ = top;
 #else
@@ -116,7 +118,7 @@ void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)
   s.context.uc_stack.ss_sp = stack;
   s.context.uc_stack.ss_size = bytes;
   s.context.uc_link = nullptr;
-  makecontext(&s.context, &State::body, 0);
+  makecontext(&s.context, &Fiber::body, 0);
 #endif
 }
 

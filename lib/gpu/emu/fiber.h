@@ -44,11 +44,14 @@ class Fiber {
 
  private:
   struct State;
+  static void body();
   static void swap_whole(Fiber& from, Fiber& to);
 
   static thread_local constinit Fiber* running_;  // the last one that was switched to
   void* top_ = nullptr;                           // of the stack while it is suspended; x86-64
-  std::unique_ptr<State> state_;
+  void (*enter_)(void*) = nullptr;
+  void* argument_ = nullptr;
+  std::unique_ptr<State> state_;  // of ucontext and of AddressSanitizer
 };
 
 /// Stacks with an unmapped page below each, kept for the next run of this thread.
