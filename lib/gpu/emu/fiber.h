@@ -60,11 +60,17 @@ class Stacks {
   ~Stacks();
   std::byte* take();
   void give(std::byte* stack) { free_.push_back(stack); }
+  /// The fiber on this stack switches away for good. Others may take the stack after the next call.
+  void leave(std::byte* stack) {
+    if (left_ != nullptr) free_.push_back(left_);
+    left_ = stack;
+  }
   static size_t bytes();
   static Stacks& of_thread();
 
  private:
   std::vector<std::byte*> mapped_, free_;
+  std::byte* left_ = nullptr;
 };
 
 }  // namespace mc::gpu::emu

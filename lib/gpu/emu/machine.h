@@ -59,11 +59,16 @@ struct alignas(64) Lane {
   Place place;
   uint32_t open_group = 0;       // cp.async groups that it committed
   uint32_t open_bulk_group = 0;  // bulk groups likewise
-  std::byte* stack = nullptr;
+  std::byte* stack = nullptr;  // from its first turn to its exit
   Known published;  // at its last fence.acq_rel.gpu: a relaxed write behind it publishes this
   Known observed;   // by relaxed reads since then: the next fence acquires this
 
   uint32_t bit() const { return 1u << number; }
+  /// Before each switch to the lane.
+  void prepare() {
+    if (stack == nullptr) take_stack();
+  }
+  void take_stack();
 };
 
 /// Bytes of a lane's cp.async that it has not waited for.

@@ -83,6 +83,7 @@ void leave(bool to_scheduler) {
   } else {
     Lane& next = warp.next_lane();
     MC_ASSERT(&next != &self);
+    next.prepare();
     running_lane = &next;
     running_place = &next.place;
     Fiber::swap(self.fiber, next.fiber);
@@ -141,6 +142,7 @@ void live(void* argument) {
     grid.kernel.enter(grid.param_start);
     lane.instruction = Instruction::exit;
     check_exit(lane);
+    Stacks::of_thread().leave(std::exchange(lane.stack, nullptr));
   } catch (const Stopped&) {
     lane.warp->ready = 0;
   }
@@ -329,6 +331,12 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
   block();
 }
 
+/// A lane that exits at once gives its stack to the next one but one, which finds it in the cache.
+void Lane::take_stack() {
+  stack = Stacks::of_thread().take();
+  fiber.start(stack, Stacks::bytes(), place.thread, live, this);
+}
+
 Warp::Warp(Cta& cta, uint32_t number)
     : cta(cta), number(number), agent(cta.rank * (cta.grid.launch.block / kLanes) + number) {
   for (uint32_t i = 0; i < kLanes; ++i) {
@@ -340,13 +348,12 @@ Warp::Warp(Cta& cta, uint32_t number)
     lane.place.rank = cta.rank;
     lane.place.fault = cta.grid.options.fault;
     lane.place.watched = cta.grid.options.mutation != nullptr || cta.grid.options.sites != nullptr;
-    lane.stack = Stacks::of_thread().take();
-    lane.fiber.start(lane.stack, Stacks::bytes(), lane.place.thread, live, &lane);
   }
 }
 
 Warp::~Warp() {
-  for (const Lane& lane : lanes) Stacks::of_thread().give(lane.stack);
+  for (const Lane& lane : lanes)
+    if (lane.stack != nullptr) Stacks::of_thread().give(lane.stack);
 }
 
 Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
@@ -404,6 +411,7 @@ void Cta::run_warp(Warp& warp) {
   warp.first_lane = policy == Policy::in_order ? 0 : static_cast<uint32_t>(grid.rng.below(kLanes));
   MC_ASSERT(running_lane == nullptr && warp.ready != 0);
   Lane& lane = warp.next_lane();
+  lane.prepare();
   running_lane = &lane;
   running_place = &lane.place;
   ++grid.report.counters.switches;
