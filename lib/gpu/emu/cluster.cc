@@ -82,6 +82,7 @@ Flow change_registers(Warp& w, uint32_t, void* const* operands) {
 Cluster::Cluster(Grid& grid, uint32_t first_cta)
     : grid(grid),
       order(grid.launch.cluster * (grid.launch.block / kLanes), grid.launch.cluster * kMbarriersMax),
+      reads(grid.launch.cluster),
       open(order.view()),
       released(order.view()) {
   for (uint32_t rank = 0; rank < grid.launch.cluster; ++rank) ctas.emplace_back(*this, rank, first_cta + rank);

@@ -73,25 +73,32 @@ void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
     refuse("race", "another CTA read it in this grid");
 }
 
-void check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
+/// True when another lane of the CTA may read the same bytes without a check.
+bool check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
+  bool is_sound = true;
   const Cta& cta = running_cta();
   const DeviceMemory& memory = cta.grid.memory;
-  for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
+  const uint32_t grid = memory.grid(), before = std::min(memory.unfinished(), grid), self = cta.number;
+  for (size_t word = at / 4, end = (at + bytes + 3) / 4; word < end; ++word) {
     DeviceMemory::Reader& reader = block.reader[word];
-    const uint32_t written = block.last_write[word];
-    const bool read_here = reader.grid == memory.grid();
+    const bool read_here = reader.grid == grid;
     // The first read of this grid has checked the order after an earlier write for all its reads.
-    if (!read_here || written == memory.grid() || written >= memory.unfinished()) {
+    const bool is_checked = read_here && block.last_write[word] < before;
+    is_sound = is_sound && block.last_write[word] < before;
+    if (is_checked && (reader.cta == self || reader.cta == DeviceMemory::kManyReaders)) continue;
+    if (!is_checked) {
       check_word(block, word, Access::read);
-      memory.note_read(block, word, memory.grid());
+      memory.note_read(block, word, grid);
     }
-    reader = {memory.grid(), read_here && reader.cta != cta.number ? DeviceMemory::kManyReaders : cta.number};
+    reader = {grid, read_here && reader.cta != self ? DeviceMemory::kManyReaders : self};
   }
+  return is_sound;
 }
 
 void check_write(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access access) {
   const Cta& cta = running_cta();
   const Event now = cta.order.now(running_warp().agent, running().bit());
+  cta.grid.memory.note_write();
   for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
     check_word(block, word, access);
     block.last_write[word] = cta.grid.memory.grid();
@@ -102,13 +109,18 @@ void check_write(DeviceMemory::Block& block, size_t at, uint32_t bytes, Access a
 }  // namespace
 
 std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
-  const Grid& grid = running_cta().grid;
+  const Cta& cta = running_cta();
+  const Grid& grid = cta.grid;
+  SoundReads& sound = cta.cluster.reads[cta.rank];
+  SoundReads::Read& last = sound.last[address / 16 % std::size(sound.last)];
+  if (access == Access::read && last.address == address && last.bytes == bytes && last.writes == grid.memory.writes())
+    return last.at;
   DeviceMemory::Block* block = grid.memory.find(address, bytes);
   if (block == nullptr)
     fail("bounds", std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
   const size_t at = address - block->address;
   MC_ASSERT_LE(at + bytes, block->last_write.size() * 4);
-  if (grid.options.checks && access == Access::read) check_read(*block, at, bytes);
+  const bool is_sound = grid.options.checks && access == Access::read && check_read(*block, at, bytes);
   if (grid.options.checks && access != Access::read) check_write(*block, at, bytes, access);
   if (block->undefined > 0) {
     if (access == Access::write)
@@ -116,7 +128,9 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
     else if (const size_t first = DeviceMemory::first_undefined(*block, at, bytes); first < at + bytes)
       fail("uninitialised", "byte " + std::to_string(first) + " of '" + block->name + "' was never written");
   }
-  return block->bytes.at(at, bytes);
+  std::byte* out = block->bytes.at(at, bytes);
+  if (is_sound) last = {address, grid.memory.writes(), bytes, out};
+  return out;
 }
 
 uint64_t DeviceMemory::allocate(size_t bytes, std::string name) {
@@ -170,7 +184,9 @@ void DeviceMemory::define(Block& block, size_t at, size_t bytes) {
   MC_ASSERT_LE(at + bytes, block.bytes.size());
   if (block.undefined == 0) return;
   for_defined(at, bytes, [&](size_t word, uint64_t bits) {
-    block.undefined -= static_cast<size_t>(std::popcount(bits & ~block.defined[word]));
+    const uint64_t fresh = bits & ~block.defined[word];
+    if (fresh == 0) return;
+    block.undefined -= static_cast<size_t>(std::popcount(fresh));
     block.defined[word] |= bits;
   });
 }

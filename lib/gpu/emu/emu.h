@@ -117,6 +117,9 @@ class DeviceMemory {
   /// The first of the grids that may still be running when the current one starts.
   uint32_t unfinished() const { return unfinished_; }
   void note_wait() { waited_ = true; }
+  /// A kernel writes; the number of its writes so far.
+  void note_write() { ++writes_; }
+  uint64_t writes() const { return writes_; }
 
   /// Without an order every grid ends before the next one starts. `order` must outlive the memory.
   void set_order(const GridOrder* order) { order_ = order; }
@@ -143,6 +146,7 @@ class DeviceMemory {
   std::vector<std::unique_ptr<Block>> blocks_;
   uint64_t next_ = uint64_t{1} << 32;
   uint32_t grid_ = 0, unfinished_ = 0;
+  uint64_t writes_ = 0;
   bool waited_ = true;       // the current grid, for those before it
   mutable uint32_t found_[64] = {};  // in blocks_, by the address in units of the gap between blocks
   const GridOrder* order_ = nullptr;

@@ -292,6 +292,16 @@ struct Cta {
   int mood_ = 0;  // 0: bulk copies end early, 1: at random, 2: late
 };
 
+/// Reads of global memory that no lane of a CTA needs to have checked again before something writes.
+struct SoundReads {
+  struct Read {
+    uint64_t address = 0, writes = 0;
+    uint32_t bytes = 0;
+    std::byte* at = nullptr;
+  };
+  Read last[16];  // by address
+};
+
 /// CTAs that run together and reach each other's shared memory.
 struct Cluster {
   Cluster(Grid& grid, uint32_t first_cta);
@@ -305,6 +315,7 @@ struct Cluster {
   };
   std::vector<Acquired> acquired;
   std::vector<Event> grid_waits;         // griddepcontrol.wait
+  std::vector<SoundReads> reads;         // by the CTA's rank
   uint32_t generation = 0, arrived = 0;  // of its barrier: warps
   View open, released;
 
