@@ -43,6 +43,18 @@ mc_gpu_switch_stack:
   ret
 .size mc_gpu_switch_stack, .-mc_gpu_switch_stack
 )");
+// The first switch to a fiber returns here: enter(argument) from the registers that it has popped.
+asm(R"(
+.text
+.globl mc_gpu_enter_fiber
+.hidden mc_gpu_enter_fiber
+.type mc_gpu_enter_fiber, @function
+mc_gpu_enter_fiber:
+  movq %r14, %rdi
+  callq *%r15
+  ud2
+.size mc_gpu_enter_fiber, .-mc_gpu_enter_fiber
+)");
 #endif
 
 namespace mc::gpu::emu {
@@ -57,7 +69,10 @@ constexpr size_t kGuardBytes = 4096;
 
 }  // namespace
 
+#if !defined(MC_PLAIN_FIBERS)
 struct Fiber::State {
+  void (*enter)(void*) = nullptr;
+  void* argument = nullptr;
   const void* bottom = nullptr;  // of the stack
   size_t bytes = 0;
   void* fake_stack = nullptr;  // of AddressSanitizer
@@ -67,6 +82,7 @@ struct Fiber::State {
   static thread_local State* from;  // of the last switch, with AddressSanitizer
 
   static void arrived();
+  static void body();
 };
 thread_local Fiber::State* Fiber::State::from = nullptr;
 thread_local constinit Fiber* Fiber::running_ = nullptr;
@@ -82,24 +98,22 @@ void Fiber::State::arrived() {
 #endif
 }
 
-void Fiber::body() {
-  State::arrived();
-  running_->enter_(running_->argument_);
+void Fiber::State::body() {
+  arrived();
+  const State& self = *running_->state_;
+  self.enter(self.argument);
   MC_ASSERT(false);  // a fiber ends by a switch
 }
 
-#if defined(__x86_64__) && !defined(MC_ASAN)
-Fiber::Fiber() = default;
-#else
 Fiber::Fiber() : state_(std::make_unique<State>()) {}
-#endif
 Fiber::~Fiber() = default;
+#endif
 
 void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)(void*), void* argument) {
-  enter_ = enter;
-  argument_ = argument;
-#if !defined(__x86_64__) || defined(MC_ASAN)
+#if !defined(MC_PLAIN_FIBERS)
   State& s = *state_;
+  s.enter = enter;
+  s.argument = argument;
   s.bottom = stack;
   s.bytes = bytes;
   s.fake_stack = nullptr;
@@ -109,19 +123,27 @@ void Fiber::start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)
 #endif
 #if defined(__x86_64__)
   auto* top = reinterpret_cast<void**>(stack + bytes - 64 - colour % 16 * 576);
+#if defined(MC_PLAIN_FIBERS)
+  *--top = reinterpret_cast<void*>(&mc_gpu_enter_fiber);
+  for (int i = 0; i < 4; ++i) *--top = nullptr;
+  *--top = argument;                         // r14
+  *--top = reinterpret_cast<void*>(enter);  // r15
+#else
   *--top = nullptr;  // a return address that nobody takes: it aligns the stack as behind a call
-  *--top = reinterpret_cast<void*>(&Fiber::body);
+  *--top = reinterpret_cast<void*>(&State::body);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
+#endif
   top_ = top;
 #else
   MC_ASSERT_EQ(getcontext(&s.context), 0);
   s.context.uc_stack.ss_sp = stack;
   s.context.uc_stack.ss_size = bytes;
   s.context.uc_link = nullptr;
-  makecontext(&s.context, &Fiber::body, 0);
+  makecontext(&s.context, &State::body, 0);
 #endif
 }
 
+#if !defined(MC_PLAIN_FIBERS)
 void Fiber::swap_whole(Fiber& from, Fiber& to) {
   State::from = from.state_.get();
   running_ = &to;
@@ -135,6 +157,7 @@ void Fiber::swap_whole(Fiber& from, Fiber& to) {
 #endif
   State::arrived();
 }
+#endif
 
 Stacks::~Stacks() {
   for (std::byte* stack : mapped_) {

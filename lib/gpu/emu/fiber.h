@@ -17,6 +17,10 @@
 
 #if defined(__x86_64__)
 extern "C" void mc_gpu_switch_stack(void** save, void* to);
+extern "C" void mc_gpu_enter_fiber();
+#endif
+#if defined(__x86_64__) && !defined(MC_ASAN)
+#define MC_PLAIN_FIBERS 1  // a fiber is its stack
 #endif
 
 namespace mc::gpu::emu {
@@ -25,8 +29,12 @@ namespace mc::gpu::emu {
 /// stack is destroyed when it is dropped.
 class Fiber {
  public:
+#if defined(MC_PLAIN_FIBERS)
+  Fiber() = default;
+#else
   Fiber();
   ~Fiber();
+#endif
   Fiber(const Fiber&) = delete;
 
   /// The first switch to it calls enter(argument), which never returns. `colour` moves the top of the stack, so that
@@ -34,8 +42,7 @@ class Fiber {
   void start(std::byte* stack, size_t bytes, uint32_t colour, void (*enter)(void*), void* argument);
   /// Suspends `from`, which runs, and goes on in `to`.
   static void swap(Fiber& from, Fiber& to) {
-#if defined(__x86_64__) && !defined(MC_ASAN)
-    running_ = &to;
+#if defined(MC_PLAIN_FIBERS)
     mc_gpu_switch_stack(&from.top_, to.top_);
 #else
     swap_whole(from, to);
@@ -43,15 +50,14 @@ class Fiber {
   }
 
  private:
+#if !defined(MC_PLAIN_FIBERS)
   struct State;
-  static void body();
   static void swap_whole(Fiber& from, Fiber& to);
 
   static thread_local constinit Fiber* running_;  // the last one that was switched to
-  void* top_ = nullptr;                           // of the stack while it is suspended; x86-64
-  void (*enter_)(void*) = nullptr;
-  void* argument_ = nullptr;
-  std::unique_ptr<State> state_;  // of ucontext and of AddressSanitizer
+  std::unique_ptr<State> state_;
+#endif
+  void* top_ = nullptr;  // of the stack while it is suspended; x86-64
 };
 
 /// Stacks with an unmapped page below each, kept for the next run of this thread.

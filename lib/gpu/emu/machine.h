@@ -49,12 +49,13 @@ struct alignas(64) Lane {
   // The instruction that it executes.
   Instruction instruction = Instruction::none;
   bool of_alive = false;  // the members of its collective are the lanes that have not exited
+  bool watched = false;   // as Place::watched
   Where where;
+  uint64_t way = 0;  // hash of its instructions since all lanes of the warp ran one together
   // The collective that it waits in.
   void* operand = nullptr;
   Collective collective = nullptr;
   uint32_t members = 0;
-  uint64_t way = 0;  // hash of its instructions since all lanes of the warp ran one together
 
   Place place;
   uint32_t open_group = 0;       // cp.async groups that it committed

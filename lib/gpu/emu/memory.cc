@@ -22,15 +22,26 @@ void check_aligned(uint64_t address, uint32_t alignment) {
 
 }  // namespace
 
+namespace {
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_shared(const Cta& cta, uint32_t address, uint32_t bytes,
+                                                        uint32_t alignment, int lane) {
+  if (address % alignment != 0 && address >= cta.dynamic_start &&
+      uint64_t{address} + bytes <= uint64_t{cta.dynamic_start} + cta.grid.launch.dynamic_shared)
+    fail("alignment", "shared " + hex(address) + " is no multiple of " + std::to_string(alignment), lane);
+  fail("bounds",
+       std::to_string(bytes) + " bytes at shared " + hex(address) + " lie outside the " +
+           std::to_string(cta.grid.launch.dynamic_shared) + " bytes from " + hex(cta.dynamic_start),
+       lane);
+}
+
+}  // namespace
+
 std::byte* shared_bytes_of(Cta& cta, uint32_t address, uint32_t bytes, uint32_t alignment, int lane) {
   const uint32_t size = cta.grid.launch.dynamic_shared;
-  if (address < cta.dynamic_start || address - cta.dynamic_start > size || bytes > size - (address - cta.dynamic_start))
-    fail("bounds",
-         std::to_string(bytes) + " bytes at shared " + hex(address) + " lie outside the " + std::to_string(size) +
-             " bytes from " + hex(cta.dynamic_start),
-         lane);
-  if (address % alignment != 0)
-    fail("alignment", "shared " + hex(address) + " is no multiple of " + std::to_string(alignment), lane);
+  if (address < cta.dynamic_start || address - cta.dynamic_start > size ||
+      bytes > size - (address - cta.dynamic_start) || address % alignment != 0) [[unlikely]]
+    fail_shared(cta, address, bytes, alignment, lane);
   return cta.shared.data() + address;
 }
 

@@ -256,6 +256,26 @@ void fail(const Conflict& conflict, int lane) {
   fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 
+namespace {
+
+// Texts are made apart from the functions that every instruction passes, which need no frame then.
+[[noreturn, gnu::cold, gnu::noinline]] void fail_endless(uint64_t most) {
+  fail("endless", "more than " + std::to_string(most) + " instructions");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_members(uint32_t members) {
+  const Lane& lane = running();
+  if ((members & lane.bit()) == 0) fail("divergence", "a lane runs a collective whose mask does not name it");
+  fail("divergence", "the collective needs a lane that has exited", std::countr_zero(members & ~lane.warp->alive));
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void fail_other(const Lane& other) {
+  fail("divergence",
+       "lane " + std::to_string(other.number) + " of the warp is in " + place_of(other.instruction, other.where));
+}
+
+}  // namespace
+
 bool begin(Instruction instruction, const Where& where) {
   Lane& lane = *running_lane;
   Warp& warp = *lane.warp;
@@ -263,14 +283,14 @@ bool begin(Instruction instruction, const Where& where) {
   lane.instruction = instruction;
   lane.where = where;
   lane.way = lengthen(lane.way, instruction, where);
-  if (++grid.report.counters.instructions > grid.options.steps_max)
-    fail("endless", "more than " + std::to_string(grid.options.steps_max) + " instructions");
+  if (++grid.report.counters.instructions > grid.options.steps_max) [[unlikely]]
+    fail_endless(grid.options.steps_max);
   if (warp.budget == 0) {
     leave(true);
   } else {
     --warp.budget;
   }
-  return !lane.place.watched || watch(lane);
+  return !lane.watched || watch(lane);
 }
 
 bool watch_arithmetic(Instruction instruction, const Where& where) {
@@ -308,9 +328,8 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
   Warp& warp = *lane.warp;
   MC_ASSERT_EQ(warp.arrived & lane.bit(), 0u);
   if (of_alive) members = warp.alive;
-  if ((members & lane.bit()) == 0) fail("divergence", "a lane runs a collective whose mask does not name it");
-  if ((members & ~warp.alive) != 0)
-    fail("divergence", "the collective needs a lane that has exited", std::countr_zero(members & ~warp.alive));
+  if ((members & lane.bit()) == 0 || (members & ~warp.alive) != 0) [[unlikely]]
+    fail_members(members);
   lane.members = members;
   lane.of_alive = of_alive;
   lane.operand = operand;
@@ -318,9 +337,8 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
   if (const uint32_t others = warp.arrived & members; others != 0) {
     const Lane& other = warp.lanes[static_cast<size_t>(std::countr_zero(others))];
     if (other.instruction != lane.instruction || other.where.line() != lane.where.line() ||
-        other.where.column() != lane.where.column() || (!of_alive && other.members != members))
-      fail("divergence",
-           "lane " + std::to_string(other.number) + " of the warp is in " + place_of(other.instruction, other.where));
+        other.where.column() != lane.where.column() || (!of_alive && other.members != members)) [[unlikely]]
+      fail_other(other);
   }
   warp.arrived |= lane.bit();
   if ((warp.arrived & members) == members) {
@@ -347,7 +365,7 @@ Warp::Warp(Cta& cta, uint32_t number)
     std::copy(std::begin(cta.id), std::end(cta.id), lane.place.cta);
     lane.place.rank = cta.rank;
     lane.place.fault = cta.grid.options.fault;
-    lane.place.watched = cta.grid.options.mutation != nullptr || cta.grid.options.sites != nullptr;
+    lane.watched = lane.place.watched = cta.grid.options.mutation != nullptr || cta.grid.options.sites != nullptr;
   }
 }
 
