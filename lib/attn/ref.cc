@@ -24,12 +24,21 @@ namespace {
 
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
 
-/// Element i of a row whose page has a scale of 2^exponent, which means nothing but with fp8_e4m3.
-double element(Dtype dtype, const std::byte* row, int exponent, int i) {
+/// The numbers of a row whose page has a scale of 2^exponent, which means nothing but with fp8_e4m3.
+void widen(Dtype dtype, const std::byte* row, int exponent, std::vector<double>& out) {
+  const auto widen_all = [&](auto number) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = number(i);
+  };
   switch (dtype) {
-    case Dtype::f32: return static_cast<double>(reinterpret_cast<const float*>(row)[i]);
-    case Dtype::f8_e4m3: return std::ldexp(static_cast<double>(e4m3_to_f32(static_cast<uint8_t>(row[i]))), exponent);
-    default: return static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i]));
+    case Dtype::f32:
+      return widen_all([&](size_t i) { return static_cast<double>(reinterpret_cast<const float*>(row)[i]); });
+    case Dtype::f8_e4m3:
+      return widen_all([&](size_t i) {
+        return std::ldexp(static_cast<double>(e4m3_to_f32(static_cast<uint8_t>(row[i]))), exponent);
+      });
+    default:
+      return widen_all(
+          [&](size_t i) { return static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i])); });
   }
 }
 
@@ -77,12 +86,14 @@ Row attend(const PrefillArgs& args, int64_t row, int32_t q_head, const std::vect
   const float* q = q_row(args, row, q_head);
   const double scale = args.scale != 0 ? static_cast<double>(args.scale) : 1.0 / std::sqrt(static_cast<double>(dim));
   Row result{std::vector<double>(static_cast<size_t>(dim), 0.0)};
-  std::vector<double> x;
+  std::vector<double> x, rounded(result.o.size()), numbers(result.o.size());
+  for (size_t i = 0; i < rounded.size(); ++i) rounded[i] = query(args.layout.dtype, q[i]);
   for (int64_t key : keys) {
     const std::byte* k = k_row(args.layout, args.kv, key, kv_head);
     const int exponent = scales_at(args, key, kv_head).k;
     double dot = 0;
-    for (int i = 0; i < dim; ++i) dot += query(args.layout.dtype, q[i]) * element(args.layout.dtype, k, exponent, i);
+    widen(args.layout.dtype, k, exponent, numbers);
+    for (size_t i = 0; i < numbers.size(); ++i) dot += rounded[i] * numbers[i];
     x.push_back(dot * scale * std::numbers::log2e);
     result.m = std::max(result.m, x.back());
   }
@@ -92,8 +103,8 @@ Row attend(const PrefillArgs& args, int64_t row, int32_t q_head, const std::vect
     const std::byte* v = v_row(args.layout, args.kv, keys[n], kv_head);
     const int exponent = scales_at(args, keys[n], kv_head).v;
     result.d += weight;
-    for (int i = 0; i < dim; ++i)
-      result.o[static_cast<size_t>(i)] += weight * element(args.layout.dtype, v, exponent, i);
+    widen(args.layout.dtype, v, exponent, numbers);
+    for (size_t i = 0; i < numbers.size(); ++i) result.o[i] += weight * numbers[i];
   }
   return result;
 }
