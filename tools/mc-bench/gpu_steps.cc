@@ -75,11 +75,14 @@ struct Ran {
   double seconds = 0;  // of a step
 };
 
+Result<void> warm_up(model::Runner& runner, size_t rows) {
+  MC_TRY(batch, Batch::open(runner, rows, 1));
+  MC_CHECK(batch.run(1, 1));
+  batch.forget();
+  return {};
+}
+
 Result<Ran> run_way(model::Runner& runner, size_t rows, int steps, size_t queued) {
-  constexpr int kWarmUp = 1;
-  MC_TRY(warm, Batch::open(runner, rows, kWarmUp));
-  MC_CHECK(warm.run(kWarmUp, 1));
-  warm.forget();
   MC_TRY(batch, Batch::open(runner, rows, steps));
   const TimePoint began = steady_now();
   MC_CHECK(batch.run(steps, queued));
@@ -116,6 +119,7 @@ Result<void> time_steps(gpu::Device& device, const StepsOptions& options, Rows& 
       const model::RunnerOptions limits{
           .max_chunk_tokens = 64, .max_batch = static_cast<uint32_t>(batch), .graphs = way.graphs};
       MC_TRY(runner, model::Runner::open(loaded, parallel, limits, &device));
+      if (options.is_timed) MC_CHECK(warm_up(runner, batch));
       MC_TRY(ran, run_way(runner, batch, options.steps, way.queued));
       Json row = describe_steps(batch, way, options.steps);
       row.set("replayed", runner.replayed_steps());

@@ -193,7 +193,7 @@ Result<std::string> mutate_one(const Trial& trial, uint64_t seed, Emulator& chan
   for (const gpu::emu::Site& site : sites) {
     if (is_idle(trial, site.instruction)) continue;
     const gpu::emu::Mutation mutation{.site = site};
-    changed.driver->gpu().set_options({.seed = seed, .steps_max = 10'000'000, .mutation = &mutation});
+    changed.driver->gpu().set_options({.seed = seed, .steps_max = 1'000'000, .mutation = &mutation});
     Differences found;
     const auto got = tried.run(trial, in, kBoxes[0]);
     if (got) compare(trial, *got, want, found);
