@@ -1,6 +1,7 @@
 #include "gpu/emulated_cublaslt.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -297,7 +298,10 @@ class PlainProduct {
     MC_ASSERT(block != nullptr);
     return block->bytes.at(address - block->address, range.end());
   }
-  float sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const;
+  /// Sums of row `row` and the next ones, whose numbers are a[inner][kAtOnce]: a sum waits for the one before it.
+  static constexpr uint64_t kAtOnce = 8;
+  using Sums = std::array<float, kAtOnce>;
+  Sums sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const;
 
   emu::DeviceMemory& memory_;
   const LtCall& call_;
@@ -308,21 +312,26 @@ class PlainProduct {
 };
 
 /// The sum of each part of the inner dimension; then the parts. Scales of 128 elements multiply the sum of a tile.
-float PlainProduct::sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const {
+PlainProduct::Sums PlainProduct::sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row,
+                                     uint64_t column) const {
   const ScaleView of_a = scales_of_a(call_.problem), of_b = scales_of_b(call_.problem);
   const uint64_t part = round_to((size_.k + algorithm_.splits - 1) / algorithm_.splits, algorithm_.tile);
   const uint64_t step = is_even_ || column < size_.n / 64 * 64 ? algorithm_.tile : algorithm_.tile / 2;
-  float total = 0;
+  const uint64_t rows = std::min(kAtOnce, size_.m - row);
+  Sums total{};
   for (uint64_t first = 0; first < size_.k; first += part) {
-    float split = 0;
+    Sums split{};
     for (uint64_t tile = first; tile < std::min(first + part, size_.k); tile += step) {
-      float value = 0;
-      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i) value += a[i] * b[i];
-      if (!a_scale_.empty()) value *= a_scale_[of_a.index(row, tile)];
-      if (!b_scale_.empty()) value *= b_scale_[of_b.index(column, tile)];
-      split += value;
+      Sums value{};
+      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i)
+        for (uint64_t x = 0; x < kAtOnce; ++x) value[x] += a[i * kAtOnce + x] * b[i];
+      for (uint64_t x = 0; x < rows; ++x) {
+        if (!a_scale_.empty()) value[x] *= a_scale_[of_a.index(row + x, tile)];
+        if (!b_scale_.empty()) value[x] *= b_scale_[of_b.index(column, tile)];
+        split[x] += value[x];
+      }
     }
-    total += split;
+    for (uint64_t x = 0; x < rows; ++x) total[x] += split[x];
   }
   return total;
 }
@@ -341,19 +350,27 @@ void PlainProduct::run() {
   auto* d = const_cast<std::byte*>(at(p.d, call_.d));
   std::vector<std::vector<float>> columns;
   for (uint64_t n = 0; n < size_.n; ++n) columns.push_back(line_of(b, n, size_.k, false));
-  for (uint64_t m = 0; m < size_.m; ++m) {
-    const std::vector<float> row = line_of(a, m, size_.k, true);
+  const auto store = [&](uint64_t m, uint64_t n, float value) {
+    if (c.at != nullptr) value += call_.beta * c.value(m, n);
+    if (bias.at != nullptr) value += bias.value(m, 0);
+    value = activate(p.operation.epilogue, value);
+    const uint64_t index = n * static_cast<uint64_t>(p.d.leading) + m;
+    const bf16_t rounded = f32_to_bf16(value);
+    if (p.d.type == LtType::f32)
+      std::memcpy(d + index * 4, &value, 4);
+    else
+      std::memcpy(d + index * 2, &rounded, 2);
+  };
+  std::vector<float> rows(size_.k * kAtOnce);
+  for (uint64_t m = 0; m < size_.m; m += kAtOnce) {
+    const uint64_t count = std::min(kAtOnce, size_.m - m);
+    for (uint64_t x = 0; x < count; ++x) {
+      const std::vector<float> row = line_of(a, m + x, size_.k, true);
+      for (uint64_t i = 0; i < size_.k; ++i) rows[i * kAtOnce + x] = row[i];
+    }
     for (uint64_t n = 0; n < size_.n; ++n) {
-      float value = call_.alpha * sum(row, columns[n], m, n);
-      if (c.at != nullptr) value += call_.beta * c.value(m, n);
-      if (bias.at != nullptr) value += bias.value(m, 0);
-      value = activate(p.operation.epilogue, value);
-      const uint64_t index = n * static_cast<uint64_t>(p.d.leading) + m;
-      const bf16_t rounded = f32_to_bf16(value);
-      if (p.d.type == LtType::f32)
-        std::memcpy(d + index * 4, &value, 4);
-      else
-        std::memcpy(d + index * 2, &rounded, 2);
+      const Sums sums = sum(rows, columns[n], m, n);
+      for (uint64_t x = 0; x < count; ++x) store(m + x, n, call_.alpha * sums[x]);
     }
   }
 }
