@@ -322,9 +322,19 @@ PlainProduct::Sums PlainProduct::sum(const std::vector<float>& a, const std::vec
   for (uint64_t first = 0; first < size_.k; first += part) {
     Sums split{};
     for (uint64_t tile = first; tile < std::min(first + part, size_.k); tile += step) {
-      Sums value{};
-      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i)
-        for (uint64_t x = 0; x < kAtOnce; ++x) value[x] += a[i * kAtOnce + x] * b[i];
+      // From a plain loop the compiler makes vectors of the inner dimension, which it takes apart to add.
+      typedef float Vector __attribute__((vector_size(16)));
+      Vector low{}, high{};
+      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i) {
+        Vector numbers[2];
+        std::memcpy(numbers, &a[i * kAtOnce], sizeof numbers);
+        low += numbers[0] * b[i];
+        high += numbers[1] * b[i];
+      }
+      Sums value;
+      static_assert(sizeof value == sizeof low + sizeof high);
+      std::memcpy(value.data(), &low, sizeof low);
+      std::memcpy(value.data() + kAtOnce / 2, &high, sizeof high);
       for (uint64_t x = 0; x < rows; ++x) {
         if (!a_scale_.empty()) value[x] *= a_scale_[of_a.index(row + x, tile)];
         if (!b_scale_.empty()) value[x] *= b_scale_[of_b.index(column, tile)];
