@@ -54,10 +54,16 @@ class Kernels(unittest.TestCase):
 
     def test_pages_of_fp8_give_the_references_results(self):
         fp8 = ["--dtype", "fp8_e4m3"]
-        self.sound("--kernel", "prefill,decode,mixed", "--tokens", "1,64,200", "--head-dim", "64", "--attention", PLANS,
-                   *fp8)
+        self.sound("--kernel", "prefill,decode", "--tokens", "1,64,200", "--head-dim", "64", "--attention", PLANS, *fp8)
+        # Batches of both: their kernels are the same, and four of five sequences are shorter than the longest.
+        self.sound("--kernel", "mixed", "--tokens", "1,64,200" if FULL else "200", "--head-dim", "64", "--attention",
+                   PLANS, *fp8)
         self.sound("--kernel", "prefill,decode", "--tokens", "200", "--head-dim", "128", "--splits", "3",
                    "--attention", "full,moba:block=128,top_k=2", "--block-tokens", "128", *fp8)
+
+    def test_batches_of_chunks_and_decode_rows_equal_the_reference(self):
+        self.sound("--kernel", "mixed", "--tokens", "65", "--head-dim", "64,128", "--attention",
+                   "full,moba:block=64,top_k=2")
 
     def test_kernels_of_hopper_refuse_pages_of_fp8(self):
         code, _, err = gpu("--kernel", "hopper", "--tokens", "64", "--dtype", "fp8_e4m3")
@@ -69,8 +75,13 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "hopper", "--tokens", "200", "--head-dim", "128", "--attention", PLANS)
 
     def test_splits_of_the_keys_merge_to_one_result(self):
-        self.sound("--kernel", "decode,cluster,prefill,hopper,mixed", "--tokens", "200", "--head-dim", "64",
+        # Five splits of four tiles: one has no keys.
+        self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "200", "--head-dim", "64",
                    "--splits", "2,5", "--attention", "full,moba:block=64,top_k=2")
+        self.sound("--kernel", "mixed", "--tokens", "200", "--head-dim", "64", "--splits", "2,5" if FULL else "5",
+                   "--attention", "full,moba:block=64,top_k=2" if FULL else "moba:block=64,top_k=2")
+        self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "200", "--head-dim", "128",
+                   "--splits", "3", "--attention", "full")
 
     def test_many_chosen_blocks(self):
         self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "700", "--head-dim", "64",
@@ -83,11 +94,14 @@ class Kernels(unittest.TestCase):
                    "--attention", "moba:block=64,top_k=3")
 
     def test_the_shapes_of_key_blocks_equal_the_reference_and_have_the_bits_of_wide(self):
-        routed = "moba:block=64,top_k=3,moba:block=128,top_k=3,moba:block=192,top_k=2"
-        points = self.sound("--kernel", "stationary,transposed,united", "--tokens", "1,200,500", "--head-dim", "64",
-                            "--attention", routed)
-        points += self.sound("--kernel", "stationary,transposed,united", "--tokens", "400", "--head-dim", "128",
-                             "--attention", "moba:block=64,top_k=3,moba:block=128,top_k=2")
+        shapes = "stationary,transposed,united"
+        small, large = "moba:block=64,top_k=3", "moba:block=128,top_k=3,moba:block=192,top_k=2"
+        points = self.sound("--kernel", shapes, "--tokens", "1,200,500", "--head-dim", "64", "--attention", small)
+        # 200 tokens have one complete block of these at most; the second sequence of a batch is as short at times.
+        points += self.sound("--kernel", shapes, "--tokens", "1,200,500" if FULL else "500", "--head-dim", "64",
+                             "--attention", large)
+        points += self.sound("--kernel", shapes, "--tokens", "400", "--head-dim", "128", "--attention",
+                             small + ",moba:block=128,top_k=2" if FULL else small)
         self.assertEqual({point["bits_of"] for point in points}, {"wide"})
 
     def test_pages_of_128_tokens_in_each_shape_of_key_blocks(self):
@@ -241,7 +255,9 @@ class Script(unittest.TestCase):
         self.assertRegex(done.stderr, "not run: .*(no NVIDIA driver|no GPU 0|no kernels for a GPU|the kernels need)")
 
     def test_a_rehearsal_in_the_emulator_takes_every_step_and_keeps_its_cases(self):
-        few = {} if FULL else {"MCT_GPU_LENGTHS": "1", "MCT_GPU_TEXT": "2"}
+        # Kernels has the other plans and head dimensions.
+        few = {} if FULL else {"MCT_GPU_LENGTHS": "1", "MCT_GPU_TEXT": "2", "MCT_GPU_HEAD_DIMS": "64",
+                               "MCT_GPU_PLANS": "full,moba:block=64,top_k=2"}
         with tempfile.TemporaryDirectory() as out:
             done = subprocess.run([self.SCRIPT, "--rehearse", cluster.BUILD], capture_output=True, text=True,
                                   timeout=900, env=os.environ | few | {"OUT": out})
