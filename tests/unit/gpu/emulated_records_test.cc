@@ -1,0 +1,111 @@
+// Speed of the emulator that may not show: bodies of matrix products, reads that were checked, and records of memory.
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "emulated.h"
+#include "gpu/emu/product_rows.h"
+
+namespace emulated_records_test {
+namespace {
+
+using namespace mc;
+using namespace mc::gpu;
+using namespace mc::gpu::tested;
+
+float draw(Rng& rng) {
+  constexpr float kOdd[] = {0.f, -0.f, std::numeric_limits<float>::infinity(), 1e-42f, 3e38f};
+  return rng.chance(0.1) ? kOdd[rng.below(std::size(kOdd))] : static_cast<float>(rng.normal());
+}
+
+TEST_CASE("gpu/emulated_records: every body of a product has the bits of single products and sums in order") {
+  Rng rng(1);
+  for (const emu::MultiplyRows body : {emu::multiply_rows_avx2(), emu::multiply_rows_avx512()}) {
+    if (body == nullptr) continue;
+    for (const uint32_t n : {8u, 16u, 24u, 48u, 64u, 72u, 96u, 200u, 256u})
+      for (const uint32_t rows : {1u, 3u, 4u, 7u, 16u}) {
+        std::vector<float> a(16 * 16), b(16 * n), sums(16 * n);
+        for (auto* numbers : {&a, &b, &sums})
+          for (float& x : *numbers) x = draw(rng);
+        std::vector<float> expected = sums;
+        emu::ProductRows work;
+        for (work.rows = 0; work.rows < rows; ++work.rows) {
+          work.a[work.rows] = &a[work.rows * 16];
+          work.sums[work.rows] = &sums[work.rows * n];
+          for (uint32_t x = 0; x < n; ++x)
+            for (uint32_t k = 0; k < 16; ++k) {
+              const volatile float product = a[work.rows * 16 + k] * b[k * n + x];  // rounded, whatever the flags are
+              expected[work.rows * n + x] += product;
+            }
+        }
+        body(work, b.data(), n);
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const bool both_nan = std::isnan(sums[i]) && std::isnan(expected[i]);
+          if (!both_nan && std::bit_cast<uint32_t>(sums[i]) != std::bit_cast<uint32_t>(expected[i])) {
+            CAPTURE(n);
+            CAPTURE(rows);
+            CAPTURE(i);
+            CHECK(sums[i] == expected[i]);
+            return;
+          }
+        }
+      }
+  }
+}
+
+TEST_CASE("gpu/emulated_records: a word that was read is checked again behind a write of another lane or CTA") {
+  const auto reads_twice = [](bool in_one_cta) {
+    return [=](const Args& args) {
+      const bool writes = in_one_cta ? tid() == 31 : ptx::ctaid_x() == 1;
+      ptx::load(args.out + 4);
+      ptx::load(args.out + 4);
+      if (writes) ptx::store(args.out + 4, 1u);
+      ptx::warp_sync();
+      ptx::load(args.out + 4);
+    };
+  };
+  CHECK(run_body(reads_twice(true)).rule == "");  // the barrier of the warp orders them
+  const auto without_order = [](const Args& args) {
+    for (int i = 0; i < 3; ++i) {
+      ptx::load(args.out + 4);
+      if (tid() == 0 && i == 1) ptx::store(args.out + 4, 1u);
+    }
+  };
+  CHECK(run_body(without_order).rule == "race");
+  for (const emu::Policy policy : {emu::Policy::in_order, emu::Policy::random, emu::Policy::sticky})
+    CHECK(run_body(reads_twice(false), {.policy = policy, .ctas = 2}).rule == "race");
+}
+
+TEST_CASE("gpu/emulated_records: bytes that nothing has written are 0xff for the host, also beside written ones") {
+  emu::DeviceMemory memory;
+  constexpr size_t kBytes = 300'000;
+  const uint64_t address = memory.allocate(kBytes, "large");
+  const std::vector<std::byte> one(1);
+  memory.write(address + 65'536, one);
+  memory.write(address + 200'000, one);
+  std::vector<std::byte> read(kBytes);
+  memory.read(address, read);
+  size_t written = 0;
+  for (size_t i = 0; i < kBytes; ++i) {
+    if (read[i] == std::byte{0xff}) continue;
+    ++written;
+    CHECK((i == 65'536 || i == 200'000));
+  }
+  CHECK(written == 2);
+}
+
+TEST_CASE("gpu/emulated_records: a CTA does not find what the one before it wrote to shared memory") {
+  CHECK(run_body(
+            [](const Args&) {
+              const uint32_t at = ptx::dynamic_shared<16>();
+              if (ptx::ctaid_x() == 0) ptx::store_shared_u32(at + tid() * 4, 1);
+              ptx::load_shared_u32(at + tid() * 4);
+            },
+            {.ctas = 2})
+            .rule == "uninitialised");
+}
+
+}  // namespace
+}  // namespace emulated_records_test
