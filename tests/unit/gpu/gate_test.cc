@@ -94,15 +94,14 @@ struct GateBench {
 TEST_CASE("gpu/gate: the gates choose as the reference among 1,100 blocks, also when blocks tie or scores are NaN") {
   Rng rng(test::seed());
   CAPTURE(test::seed());
-  for (const bool has_nan : {false, true})
-    for (const int32_t pages : {200, 40, 1}) {
-      CAPTURE(pages);
-      CAPTURE(has_nan);
-      GateBench bench(kGateBlocks * 64 + 6, 1, pages, rng, has_nan);
-      const std::vector<int32_t> right = bench.reference();
-      for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster, AttentionKernel::prefill})
-        CHECK(bench.choose(kernel) == right);
-    }
+  for (const auto& [pages, has_nan] : {std::pair{200, false}, {40, false}, {40, true}, {1, false}}) {
+    CAPTURE(pages);
+    CAPTURE(has_nan);
+    GateBench bench(kGateBlocks * 64 + 6, 1, pages, rng, has_nan);
+    const std::vector<int32_t> right = bench.reference();
+    for (const AttentionKernel kernel : {AttentionKernel::decode, AttentionKernel::cluster, AttentionKernel::prefill})
+      CHECK(bench.choose(kernel) == right);
+  }
 }
 
 TEST_CASE("gpu/gate: a chunk chooses as the reference, rows that choose nothing, ties and NaN beside others") {
@@ -110,13 +109,12 @@ TEST_CASE("gpu/gate: a chunk chooses as the reference, rows that choose nothing,
   CAPTURE(test::seed());
   // Rows of three heads a group, more than those of all warps of a CTA. The first chunk begins where rows choose
   // nothing yet, and crosses the ends of blocks.
-  for (const int64_t kv_len : {570, 12'000})
-    for (const int32_t pages : {150, 20, 1}) {
-      CAPTURE(kv_len);
-      CAPTURE(pages);
-      GateBench bench(kv_len, 100, pages, rng, pages == 20);
-      CHECK(bench.choose(AttentionKernel::prefill) == bench.reference());
-    }
+  for (const auto& [kv_len, pages] : {std::pair{570, 150}, {570, 20}, {570, 1}, {12'000, 150}, {12'000, 20}}) {
+    CAPTURE(kv_len);
+    CAPTURE(pages);
+    GateBench bench(kv_len, 100, pages, rng, pages == 20);
+    CHECK(bench.choose(AttentionKernel::prefill) == bench.reference());
+  }
 }
 
 TEST_CASE("gpu/gate: a decode sequence without rows beside a chunk that chooses costs no gate of its own") {
