@@ -16,7 +16,7 @@ SERVE = r"""
 set -eu
 export MCT_RUN_DIR=/tmp/run
 mkdir -m 700 /tmp/run
-FLAGS="-m /mc/model --dtype f32"
+FLAGS="-m /mc/model --dtype f32 --block-tokens 16"
 WORKER="$FLAGS --cost /mc/cost --transport rdma --connect-timeout 30s --kv-mem 16MiB"
 WORKER="$WORKER --lease-time 4s --fetch-timeout 30s"
 started=
@@ -75,7 +75,7 @@ STEPS = {
 # Each start of the program takes the emulated machine two seconds, so a step is looked at once.
 AUTO = ("peer", "peer_gone", "no_device")
 
-PROMPTS = [cluster.Random(seed).ids(length, vocab=2000) for seed, length in ((1, 40), (2, 140), (2, 140))]
+PROMPTS = [cluster.Random(seed).ids(length, vocab=2000) for seed, length in ((1, 10), (2, 35), (2, 35))]
 
 
 def looks():
@@ -120,7 +120,7 @@ class Serve(unittest.TestCase):
         late = json.loads(FOUND["MC-LATE"][0])
         self.assertEqual(late["choices"][0]["token_ids"], json.loads(FOUND["MC-ORACLE"][-1])["output_ids"])
         self.assertEqual(late["mc"]["fallback"], "", late["mc"])
-        self.assertEqual(late["mc"]["cached_remote_tokens"], 128, late["mc"])
+        self.assertEqual(late["mc"]["cached_remote_tokens"], 32, late["mc"])
 
 
 class Doctor(unittest.TestCase):
