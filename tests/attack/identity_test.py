@@ -135,10 +135,9 @@ class Squatters(unittest.TestCase):
             process, said = stranger_stays("squat", 300, *names)
             self.assertEqual(said, "squatting\n")
             os.kill(victim, 9)
-            with self.assertRaises((AssertionError, OSError)):
-                for i in range(3):  # the survivors look for it
-                    cluster.complete(ids=Random(50 + i).ids(150), max_tokens=4, timeout_ms=3000)
-                raise AssertionError  # they may as well do without it
+            for i in range(3):  # the survivors look for it, or do without it
+                ids = Random(50 + i).ids(150)
+                cluster.post("/v1/completions", {"prompt": ids, "max_tokens": 4, "timeout_ms": 3000})
             got = json.loads(process.communicate(timeout=60)[0].splitlines()[-1])
             self.assertEqual(got, {"bound": 0, "bytes": 0, "descriptors": 0})
             self.assertFalse(names)

@@ -284,6 +284,7 @@ class Cluster:
             if not absent or time.monotonic() > deadline:
                 break
             self.wait_nodes()
+            select.select([], [], [], 0.05)
         assert status == expect, f"HTTP {status}: {answer}"
         return answer
 
