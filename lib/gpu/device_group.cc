@@ -5,9 +5,20 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "base/units.h"
 #include "gpu/optional_library.h"
 
 namespace mc::gpu {
+namespace {
+
+/// "compute capability 9.0, 132 multiprocessors and 227 KiB of shared memory"
+std::string text_of(const DeviceFacts& facts) {
+  return "compute capability " + std::to_string(facts.major) + "." + std::to_string(facts.minor) + ", " +
+         std::to_string(facts.processors) + " multiprocessors and " +
+         human_bytes(static_cast<uint64_t>(facts.shared_max)) + " of shared memory";
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::open(std::string name, std::vector<std::unique_ptr<Device>> devices,
                                                        std::unique_ptr<Nccl> nccl) {
@@ -39,6 +50,7 @@ DeviceGroup::~DeviceGroup() {
 
 Result<void> DeviceGroup::create() {
   MC_ASSERT(nccl_ != nullptr);
+  MC_CHECK(check_alike());
   const std::string next =
       "install libnccl2 (NCCL " + library_version_text(kNcclVersionMin) + " or later), or name one device";
   if (const auto loaded = nccl_->load(); !loaded)
@@ -55,6 +67,23 @@ Result<void> DeviceGroup::create() {
                     name_ + ": " + std::string(name_of(status)) + " from ncclCommInitAll: " + nccl_->error_text(status),
                     "--device",
                     "NCCL_DEBUG=WARN shows what NCCL met; nvidia-smi topo -m shows how the GPUs are linked");
+}
+
+/// Devices choose kernels by these facts, and what every rank computes for itself must have equal bits on all of them
+/// (model/tensor_part.h).
+Result<void> DeviceGroup::check_alike() const {
+  const DeviceFacts& first = devices_.front()->facts();
+  for (const auto& device : devices_) {
+    const DeviceFacts& own = device->facts();
+    if (own.major == first.major && own.minor == first.minor && own.processors == first.processors &&
+        own.shared_max == first.shared_max)
+      continue;
+    return user_error(err::kDeviceUnusable,
+                      name_ + ": " + devices_.front()->name_ + " has " + text_of(first) + ", and " + device->name_ +
+                          " has " + text_of(own) + "; GPUs that compute one model must be alike",
+                      "--device", "name GPUs of one kind, or one GPU; nvidia-smi -L lists the kinds");
+  }
+  return {};
 }
 
 std::optional<Error> DeviceGroup::failure() const {

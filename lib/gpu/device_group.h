@@ -30,7 +30,8 @@ namespace mc::gpu {
 
 class DeviceGroup {
  public:
-  /// `name`: "cuda:0-1". `nccl` may be null for one device. MC7002: the library cannot be used, with the reason.
+  /// `name`: "cuda:0-1". `nccl` may be null for one device. MC7002: the devices are not of one kind, or the library
+  /// cannot be used, with the reason.
   static Result<std::unique_ptr<DeviceGroup>> open(std::string name, std::vector<std::unique_ptr<Device>> devices,
                                                    std::unique_ptr<Nccl> nccl);
   /// A group of one device, with the device's name.
@@ -75,6 +76,7 @@ class DeviceGroup {
   DeviceGroup(std::string name, std::vector<std::unique_ptr<Device>> devices, std::unique_ptr<Nccl> nccl)
       : name_(std::move(name)), devices_(std::move(devices)), nccl_(std::move(nccl)) {}
   Result<void> create();
+  Result<void> check_alike() const;
   NcclStatus queue_sum(std::span<const uint64_t> addresses, size_t count, std::string_view what);
   Result<void> check(NcclStatus status, std::string_view what);
   Result<void> find_failed();

@@ -304,6 +304,25 @@ TEST_CASE("gpu/group: devices of a host without NCCL are refused with the next s
   CHECK((*alone)->all_reduce({&nowhere, 1}, kCount, "layer 0, MLP"));
 }
 
+TEST_CASE("gpu/group: GPUs of two kinds are refused with what differs and the next step") {
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::shared_ptr<EmulatedDriver>> drivers;
+  for (const int capability : {90, 80}) {
+    const std::string name = "emu[" + std::to_string(drivers.size()) + "]";
+    drivers.push_back(
+        std::make_shared<EmulatedDriver>(EmulatedHost{.devices = 2, .capability = capability, .name = name}));
+    devices.push_back(std::move(*Device::open(drivers.back(), static_cast<int>(devices.size()))));
+  }
+  const auto refused = DeviceGroup::open("emu,emu", std::move(devices), std::make_unique<EmulatedNccl>(drivers));
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().mc == err::kDeviceUnusable);
+  CHECK(refused.error().what ==
+        "emu,emu: emu[0] has compute capability 9.0, 132 multiprocessors and 227 KiB of shared memory, and emu[1] has "
+        "compute capability 8.0, 132 multiprocessors and 227 KiB of shared memory; GPUs that compute one model must be "
+        "alike");
+  CHECK(refused.error().next == "name GPUs of one kind, or one GPU; nvidia-smi -L lists the kinds");
+}
+
 TEST_CASE("gpu/group: a communicator takes each device once") {
   EmulatedNccl nccl({std::make_shared<EmulatedDriver>(), std::make_shared<EmulatedDriver>()});
   const int twice[] = {1, 1}, beyond[] = {0, 2};
