@@ -45,12 +45,13 @@ Result<Mixture> Mixture::open(Device& device, const MixtureShape& shape, size_t 
 
 Result<void> Mixture::choose(const MixtureWeights& weights, uint64_t in, size_t rows) {
   const auto columns = static_cast<int32_t>(score_columns(shape_));
-  MC_CHECK(queue_product(*device_, {.x = in,
-                                    .w = weights.router,
-                                    .y = at_.scores,
-                                    .rows = rows,
-                                    .columns = score_columns(shape_),
-                                    .inner = shape_.hidden}));
+  const auto multiply_router = shape_.routes_alike ? queue_own_product : queue_product;
+  MC_CHECK(multiply_router(*device_, {.x = in,
+                                      .w = weights.router,
+                                      .y = at_.scores,
+                                      .rows = rows,
+                                      .columns = score_columns(shape_),
+                                      .inner = shape_.hidden}));
   const RouteArgs route{.scores = device_pointer<const float>(at_.scores),
                         .chosen = device_pointer<int32_t>(at_.chosen),
                         .shares = device_pointer<float>(at_.shares),

@@ -18,6 +18,7 @@ struct MixtureShape {
   bool normalise = false;               // the shares of a row's experts sum to 1
   size_t hidden = 0, inner = 0;         // multiples of 8
   size_t shared_inner = 0;              // inner width of the shared expert; 0: there is none
+  bool routes_alike = false;            // the own kernels compute the scores: other devices must choose likewise
 };
 
 /// Addresses of bf16 matrices.

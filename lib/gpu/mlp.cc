@@ -4,9 +4,8 @@
 
 namespace mc::gpu {
 
-namespace {
-
 Result<void> queue_own_product(Device& device, const Product& p) {
+  MC_ASSERT(p.w != 0 && p.rows > 0);
   const ProductArgs args{.x = device_pointer<const uint16_t>(p.x),
                          .w = device_pointer<const uint16_t>(p.w),
                          .y = device_pointer<float>(p.y),
@@ -24,8 +23,6 @@ Result<void> queue_own_product(Device& device, const Product& p) {
   const AddArgs add{.x = device_pointer<const float>(p.bias), .y = args.y, .columns = args.columns};
   return device.launch("add_to_rows", {.grid = {static_cast<uint32_t>(p.rows), 1, 1}}, bytes_of(add));
 }
-
-}  // namespace
 
 Result<void> queue_product(Device& device, const Product& product) {
   MC_ASSERT(product.w != 0 && product.rows > 0);

@@ -23,14 +23,15 @@ size_t dense_inner(const ModelConfig& c) {
   return 0;
 }
 
-std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c) {
+std::optional<gpu::MixtureShape> mixture_shape(const ModelConfig& c, const TensorPart& part = {}) {
   if (c.mixture.experts == 0) return std::nullopt;
   return gpu::MixtureShape{.experts = c.mixture.experts,
                            .per_token = c.mixture.per_token,
                            .normalise = c.mixture.normalise,
                            .hidden = c.hidden,
                            .inner = c.mixture.intermediate,
-                           .shared_inner = c.mixture.shared_intermediate};
+                           .shared_inner = c.mixture.shared_intermediate,
+                           .routes_alike = !part.is_whole()};
 }
 
 /// The widest product of a dense layer.
@@ -108,7 +109,7 @@ Result<void> DeviceLayers::prepare(Parallel& parallel) {
     MC_TRY(part, scratch_.take(size.bytes, "activations"));
     at_.*size.member = part.address;
   }
-  if (const auto shape = mixture_shape(config())) {
+  if (const auto shape = mixture_shape(config(), part_)) {
     MC_TRY(mixture, gpu::Mixture::open(device_, *shape, rows_most(options_)));
     mixture_ = std::move(mixture);
   }

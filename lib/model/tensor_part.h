@@ -10,6 +10,11 @@
 //   gate_up         inner of part    hidden
 //   down            hidden           inner of part
 //
+// Every rank computes the norms and the router for itself. Their bits must be equal on all ranks: the residual stream
+// has equal bits behind a sum (gpu/nccl.h), the devices are of one kind (DeviceGroup::open() refuses others), and the
+// project's own kernels multiply the router. A library may choose another algorithm on each device, and a near tie of
+// two experts would then send a row to different experts on different ranks.
+//
 // Pages of the host stay whole: a part is a run of bytes in each extent, because an extent has one record for each KV
 // head (base/extent.h).
 #pragma once

@@ -11,6 +11,7 @@
 #include "gpu/device_group.h"
 #include "gpu/devices.h"
 #include "gpu/emulated_nccl.h"
+#include "gpu/matmul.h"
 #include "mixture_model.h"
 
 #if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
@@ -37,7 +38,7 @@ struct Split {
   std::unique_ptr<Runner> split;
 
   explicit Split(size_t count = 2, const std::string& directory = test::shallow_model(),
-                 const std::string& kv_dtype = "auto")
+                 const std::string& kv_dtype = "auto", gpu::MatmulChoice matmul = gpu::MatmulChoice::own)
       : cpu(test::Loaded::open(directory, ModelOptions{.dtype = "bf16", .kv_dtype = kv_dtype}, 1, kOptions)) {
     device = std::move(*gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(), 0));
     RunnerOptions without_graphs = kOptions;
@@ -47,6 +48,7 @@ struct Split {
     for (size_t rank = 0; rank < count; ++rank) {
       drivers.push_back(std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.devices = static_cast<int>(count)}));
       devices.push_back(std::move(*gpu::Device::open(drivers.back(), static_cast<int>(rank))));
+      REQUIRE_OK(devices.back()->choose_matmul(matmul));
     }
     group = gpu::DeviceGroup::open("emu", std::move(devices), std::make_unique<gpu::EmulatedNccl>(drivers)).value();
     auto opened = Runner::open(cpu->model, cpu->parallel, kOptions, group.get());
@@ -251,6 +253,18 @@ TEST_CASE("model/split: logits and greedy text of two and four devices are the C
     CHECK(split.greedy(*split.split, tokens, split.full(), count) ==
           split.greedy(split.cpu->runner, tokens, split.full(), count));
   }
+}
+
+TEST_CASE("model/split: the own kernels multiply a router, whose bits are equal on all ranks, beside cuBLASLt") {
+  const test::MixtureModel model({.heads = 4, .kv_heads = 2});
+  const Split split(2, model.directory(), "auto", gpu::MatmulChoice::cublaslt);
+  LocalPages pages = split.pages(16);
+  const std::vector<uint32_t> tokens = {2, 39, 76, 113};
+  REQUIRE_OK(prefill(*split.split, pages, tokens, split.full()));
+  // The two products of attention in each layer; the first rank has the head as well.
+  const uint64_t layers = split.config().layers;
+  CHECK(split.group->device(0).matmul()->report().queued == 2 * layers + 1);
+  CHECK(split.group->device(1).matmul()->report().queued == 2 * layers);
 }
 
 TEST_CASE("model/split: the planned memory of each device holds its weights and workspace, and half of the heads") {
