@@ -97,17 +97,22 @@ std::string DeviceGroup::collective_text() const {
   return size() == 1 ? "" : "NCCL " + library_version_text(nccl_->version());
 }
 
+// A call of NCCL may wait for ever for a device that has failed, so the abort runs beside it on another thread, as
+// NCCL's abort flags allow. A call that returns by itself is waited for: an abort frees the communicator.
 void DeviceGroup::abort() {
-  const std::lock_guard lock(mutex_);
+  constexpr Duration kCallMost = 500ms;
+  std::unique_lock lock(mutex_);
   if (nccl_ == nullptr || std::exchange(is_aborted_, true)) return;
+  queued_.wait_for(lock, kCallMost, [this] { return !is_queueing_; });
+  lock.unlock();
   nccl_->abort();
 }
 
 // ---- the watch ----
 
-void DeviceGroup::set_wait(TimePoint since) {
+TimePoint DeviceGroup::set_wait(TimePoint since) {
   const std::lock_guard lock(mutex_);
-  wait_since_ = since;
+  return std::exchange(wait_since_, since);
 }
 
 // The question for free memory waits for nothing, and a device that has failed answers it with its failure. The thread
@@ -168,6 +173,7 @@ Result<void> DeviceGroup::check(NcclStatus status, std::string_view what) {
   abort();
   if (!failed) return failed.error();
   const std::lock_guard lock(mutex_);
+  if (failure_) return *failure_;  // the watch found it, and the status is that of its abort
   failure_ = status == NcclStatus::rule_broken ? Error{Code::corrupt, text}
                                                : user_error(err::kDeviceFailed,
                                                             name_ + ": sum of " + std::string(what) + ": " + text +
@@ -181,12 +187,26 @@ Result<void> DeviceGroup::all_reduce(std::span<const uint64_t> addresses, size_t
   MC_ASSERT(count > 0);
   if (size() == 1) return {};
   if (const auto failed = failure()) return *failed;
+  const Wait wait(*this, SystemClock::instance().now());
   return check(queue_sum(addresses, count, what), what);
 }
 
 NcclStatus DeviceGroup::queue_sum(std::span<const uint64_t> addresses, size_t count, std::string_view what) {
-  const std::lock_guard lock(mutex_);
-  if (is_aborted_) return NcclStatus::invalid_usage;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_aborted_) return NcclStatus::invalid_usage;
+    is_queueing_ = true;
+  }
+  const NcclStatus status = queue_group(addresses, count, what);
+  {
+    const std::lock_guard lock(mutex_);
+    is_queueing_ = false;
+  }
+  queued_.notify_all();
+  return status;
+}
+
+NcclStatus DeviceGroup::queue_group(std::span<const uint64_t> addresses, size_t count, std::string_view what) {
   NcclStatus status = nccl_->group_start();
   if (status != NcclStatus::ok) return status;
   for (size_t rank = 0; rank < size() && status == NcclStatus::ok; ++rank) {

@@ -5,9 +5,10 @@
 //   ... each device queues its part of y, on its own stream ...
 //   MC_CHECK(group->all_reduce(addresses, count, "layer 3, attention"));       // each y = the sum of all
 //
-// Nobody may wait for work that stands behind a sum until the sum is queued on all devices, which one call does. A
-// device that fails is seen by the calls on it alone, and the others would wait in their sums for ever. So a thread
-// looks at all devices of a chip, and gives up the sums when one has failed, or when the host has waited too long.
+// all_reduce() queues a sum on all devices in one call. Before that call, the host must not wait for work queued after
+// the sum. A failure of a device shows in calls on that device alone, and the other devices would wait in their sums
+// for ever. So a thread looks at all devices of a chip. It aborts the sums when a device has failed or when the host
+// has waited too long.
 #pragma once
 
 #include <condition_variable>
@@ -51,20 +52,22 @@ class DeviceGroup {
 
   /// Queues sums of f32 in place, on the devices' own streams: addresses[r] is that of rank r's numbers. `what` names
   /// the sum in reports. After an error no later sum is queued, and sums that wait for a device are given up.
+  /// kWaitMost holds for the call as well.
   Result<void> all_reduce(std::span<const uint64_t> addresses, size_t count, std::string_view what);
   /// One of the devices failed, so the others would wait for it for ever: gives up sums that are queued.
   void abort();
 
-  /// The host may wait for the devices as long as this object lives.
+  /// The host may wait for the devices as long as this object lives. A wait inside another one begins anew.
   class Wait {
    public:
-    Wait(DeviceGroup& group, TimePoint now) : group_(group) { group_.set_wait(now); }
-    ~Wait() { group_.set_wait(kNever); }
+    Wait(DeviceGroup& group, TimePoint now) : group_(group), outer_(group_.set_wait(now)) {}
+    ~Wait() { (void)group_.set_wait(outer_); }
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 
    private:
     DeviceGroup& group_;
+    TimePoint outer_;
   };
   /// Longer than any step of a pass takes.
   static constexpr Duration kWaitMost = 120s;
@@ -78,19 +81,22 @@ class DeviceGroup {
   Result<void> create();
   Result<void> check_alike() const;
   NcclStatus queue_sum(std::span<const uint64_t> addresses, size_t count, std::string_view what);
+  NcclStatus queue_group(std::span<const uint64_t> addresses, size_t count, std::string_view what);
   Result<void> check(NcclStatus status, std::string_view what);
   Result<void> find_failed();
-  void set_wait(TimePoint since);
+  /// Returns the begin of the wait before.
+  TimePoint set_wait(TimePoint since);
   void watch(const std::stop_token& stop);
 
   std::string name_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Nccl> nccl_;
-  mutable std::mutex mutex_;  // of the members below, and of calls of nccl_
+  mutable std::mutex mutex_;  // guards the next four members; no call of NCCL runs under it
   bool is_aborted_ = false;
+  bool is_queueing_ = false;      // a thread is in calls of NCCL
   std::optional<Error> failure_;  // of the sums
   TimePoint wait_since_ = kNever;
-  std::condition_variable_any stopped_;
+  std::condition_variable_any queued_, stopped_;
   std::jthread watch_;  // the last member, because the thread uses the others
 };
 

@@ -2,6 +2,7 @@
 // numbers. The part without a GPU has run: loading and versions. create() and what comes behind it has not.
 #include "gpu/libnccl.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 
@@ -52,22 +53,24 @@ class LibNccl final : public Nccl {
   size_t version() const override { return version_of(f_); }
   std::string file() const override { return file_; }
   NcclStatus create(std::span<const int> devices) override;
-  void destroy() override {
-    for (NcclComm comm : std::exchange(comms_, {})) f_.destroy(comm);
-  }
-  void abort() override {
-    for (NcclComm comm : std::exchange(comms_, {})) f_.abort(comm);
-  }
+  void destroy() override { end(f_.destroy); }
+  void abort() override { end(f_.abort); }
   NcclStatus group_start() override { return static_cast<NcclStatus>(f_.group_start()); }
   NcclStatus all_reduce(const NcclCall& call) override;
   NcclStatus group_end() override { return static_cast<NcclStatus>(f_.group_end()); }
   std::string error_text(NcclStatus status) override;
 
  private:
+  void end(int (*how)(NcclComm)) {
+    if (is_closed_.exchange(true)) return;
+    for (NcclComm comm : comms_) how(comm);
+  }
+
   std::vector<std::string> files_;
   std::string file_;  // that is loaded; empty: none
   NcclFunctions f_{};
-  std::vector<NcclComm> comms_;  // by rank; empty after an abort
+  std::vector<NcclComm> comms_;         // by rank; stays as it is, because abort() runs beside other calls
+  std::atomic<bool> is_closed_ = true;  // comms_ are not to be used
 };
 
 Result<void> LibNccl::load() {
@@ -79,17 +82,19 @@ Result<void> LibNccl::load() {
 
 // The sums of NVLS may differ from call to call (gpu/nccl.h). A user's own setting stays.
 NcclStatus LibNccl::create(std::span<const int> devices) {
-  MC_ASSERT(comms_.empty());
+  MC_ASSERT(is_closed_);
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   std::vector<NcclComm> made(devices.size());
   const int status = f_.create(made.data(), static_cast<int>(devices.size()), devices.data());
-  if (status == 0) comms_ = std::move(made);
-  return static_cast<NcclStatus>(status);
+  if (status != 0) return static_cast<NcclStatus>(status);
+  comms_ = std::move(made);
+  is_closed_ = false;
+  return NcclStatus::ok;
 }
 
 // NCCL makes the communicator's device current by itself.
 NcclStatus LibNccl::all_reduce(const NcclCall& call) {
-  if (static_cast<size_t>(call.rank) >= comms_.size()) return NcclStatus::invalid_usage;  // after an abort
+  if (is_closed_ || static_cast<size_t>(call.rank) >= comms_.size()) return NcclStatus::invalid_usage;
   return static_cast<NcclStatus>(f_.all_reduce(reinterpret_cast<const void*>(call.from),
                                                reinterpret_cast<void*>(call.to), call.count, kNcclFloat32, kNcclSum,
                                                comms_[static_cast<size_t>(call.rank)], call.stream));

@@ -12,10 +12,11 @@
 //   nccl.group_end();
 //
 // Sums. NCCL's documentation promises no order of a sum. Its authors say that all ranks get equal bits
-// (github.com/NVIDIA/nccl, issues 855 and 1497). A sum of two numbers has one order. With more ranks the order hangs on
-// the algorithm, the channels and the place of an element, which the number of elements decides: equal calls give equal
-// bits, and a row's bits may change with the number of rows beside it. Sums inside the NVLink switch (NVLS) may differ
-// from call to call (issue 1497), so the library of the host is told not to use them unless NCCL_NVLS_ENABLE says so.
+// (github.com/NVIDIA/nccl, issues 855 and 1497). A sum of two numbers has one order. With more ranks the order depends
+// on the algorithm, the channels and the place of an element, which the number of elements decides: equal calls give
+// equal bits, and a row's bits may change with the number of rows beside it. Sums inside the NVLink switch (NVLS) may
+// differ from call to call (issue 1497), so the library of the host is told not to use them unless NCCL_NVLS_ENABLE
+// says so.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +72,8 @@ class Nccl {
   virtual NcclStatus create(std::span<const int> devices) = 0;
   /// The calls of all ranks have ended.
   virtual void destroy() = 0;
-  /// The communicator ends at once, and so do calls that wait for a rank.
+  /// The communicator ends at once, and so do calls that wait for a rank. Another thread may be in such a call; all
+  /// other calls have returned.
   virtual void abort() = 0;
   virtual NcclStatus group_start() = 0;
   virtual NcclStatus all_reduce(const NcclCall& call) = 0;

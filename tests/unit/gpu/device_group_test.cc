@@ -284,6 +284,55 @@ TEST_CASE("gpu/group: a wait that lasts too long fails the group, and a wait tha
   CHECK(ranks.nccl->sums() == 1);
 }
 
+/// A library whose calls wait for a rank that never comes, until the communicator is aborted.
+class StuckNccl final : public Nccl {
+ public:
+  StuckNccl(std::promise<void>& entered, std::shared_future<void> aborted)
+      : entered_(entered), aborted_(std::move(aborted)) {}
+  Result<void> load() override { return {}; }
+  size_t version() const override { return kNcclVersionMin; }
+  std::string file() const override { return ""; }
+  bool can_hang() const override { return false; }  // the test looks at the devices itself
+  NcclStatus create(std::span<const int>) override { return NcclStatus::ok; }
+  void destroy() override {}
+  void abort() override { abort_.set_value(); }
+  NcclStatus group_start() override { return NcclStatus::ok; }
+  NcclStatus all_reduce(const NcclCall&) override { return NcclStatus::ok; }
+  NcclStatus group_end() override {
+    entered_.set_value();
+    return aborted_.wait_for(20s) == std::future_status::ready ? NcclStatus::internal_error : NcclStatus::ok;
+  }
+  std::string error_text(NcclStatus) override { return "aborted"; }
+  std::promise<void> abort_;
+
+ private:
+  std::promise<void>& entered_;
+  std::shared_future<void> aborted_;
+};
+
+TEST_CASE("gpu/group: a call of NCCL that waits for ever ends with an error after a look at a late time") {
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int rank = 0; rank < 2; ++rank)
+    devices.push_back(std::move(*Device::open(std::make_shared<EmulatedDriver>(EmulatedHost{.devices = 2}), rank)));
+  std::promise<void> entered, aborted;
+  auto library = std::make_unique<StuckNccl>(entered, aborted.get_future().share());
+  library->abort_ = std::move(aborted);
+  auto group = DeviceGroup::open("emu", std::move(devices), std::move(library));
+  REQUIRE_OK(group);
+  const TimePoint begun = SystemClock::instance().now();
+  const uint64_t nowhere[] = {0, 0};
+  auto sum =
+      std::async(std::launch::async, [&] { return (*group)->all_reduce(nowhere, kCount, "layer 0, attention"); });
+  REQUIRE(entered.get_future().wait_for(20s) == std::future_status::ready);
+  (*group)->look(begun + DeviceGroup::kWaitMost - 1s);
+  CHECK_FALSE((*group)->failure().has_value());
+  (*group)->look(SystemClock::instance().now() + DeviceGroup::kWaitMost + 1s);
+  const auto done = sum.get();
+  REQUIRE_FALSE(done.has_value());
+  CHECK(done.error().what == "emu: the devices have not answered for 120 s, in their sums or before them");
+  CHECK((*group)->failure()->what == done.error().what);
+}
+
 TEST_CASE("gpu/group: devices of a host without NCCL are refused with the next step, and one device needs none") {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::shared_ptr<EmulatedDriver>> drivers;
