@@ -1,5 +1,6 @@
 #include "gpu/device_group.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -220,6 +221,28 @@ NcclStatus DeviceGroup::queue_group(std::span<const uint64_t> addresses, size_t 
   }
   const NcclStatus ended = nccl_->group_end();
   return status == NcclStatus::ok ? ended : status;
+}
+
+Result<void> DeviceGroup::warm_up() {
+  constexpr size_t kFewBytes = 4096, kManyBytes = size_t{16} << 20;
+  if (size() == 1) return {};
+  const Wait wait(*this, SystemClock::instance().now());
+  size_t bytes = kManyBytes;  // less on a device with little memory, which the plan of the memory refuses
+  for (const auto& device : devices_) {
+    MC_TRY(memory, device->memory());
+    bytes = std::clamp(memory.free / 2, kFewBytes, bytes);
+  }
+  std::vector<DeviceBuffer> buffers;
+  std::vector<uint64_t> addresses;
+  for (const auto& device : devices_) {
+    MC_TRY(buffer, DeviceBuffer::make(*device, bytes, "the first sums"));
+    addresses.push_back(buffer.address());
+    buffers.push_back(std::move(buffer));
+    MC_CHECK(device->fill(addresses.back(), 0, bytes));
+  }
+  for (const size_t each : {kFewBytes, bytes}) MC_CHECK(all_reduce(addresses, each / sizeof(float), "the first sums"));
+  for (const auto& device : devices_) MC_CHECK(device->finish());
+  return {};
 }
 
 }  // namespace mc::gpu

@@ -54,6 +54,9 @@ class DeviceGroup {
   /// the sum in reports. After an error no later sum is queued, and sums that wait for a device are given up.
   /// kWaitMost holds for the call as well.
   Result<void> all_reduce(std::span<const uint64_t> addresses, size_t count, std::string_view what);
+  /// Runs a small and a large sum of zeros. NCCL takes its device memory at the first sum of each algorithm, which it
+  /// chooses by the size. So free memory is asked for after this call. MC7005, and the errors of all_reduce().
+  Result<void> warm_up();
   /// One of the devices failed, so the others would wait for it for ever: gives up sums that are queued.
   void abort();
 

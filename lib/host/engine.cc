@@ -64,6 +64,7 @@ Result<std::unique_ptr<gpu::DeviceGroup>> open_chosen_devices(const cli::Args& a
     MC_CHECK(device.choose_matmul(gpu::matmul_choice(args.text(flags::kKernels))));
     log_info("matrix products", {{"device", device.name()}, {"kernels", gpu::matmul_text(device)}});
   }
+  MC_CHECK(devices->warm_up());  // before free memory is read
   if (devices->size() > 1)
     log_info("sums over devices", {{"devices", devices->name()}, {"library", devices->collective_text()}});
   return devices;

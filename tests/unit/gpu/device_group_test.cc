@@ -333,6 +333,26 @@ TEST_CASE("gpu/group: a call of NCCL that waits for ever ends with an error afte
   CHECK((*group)->failure()->what == done.error().what);
 }
 
+TEST_CASE("gpu/group: a warm-up runs a small and a large sum, gives its memory back, and fits into little memory") {
+  Ranks ranks(2);
+  const auto free_of = [](DeviceGroup& group, size_t rank) {
+    const auto memory = group.device(rank).memory();
+    REQUIRE_OK(memory);
+    return memory->free;
+  };
+  const size_t free = free_of(*ranks.group, 0);
+  REQUIRE_OK(ranks.group->warm_up());
+  CHECK(ranks.nccl->sums() == 2);
+  CHECK(free_of(*ranks.group, 0) == free);
+  const DeviceChoice small[] = {{.kind = DeviceKind::emu}, {.kind = DeviceKind::emu, .memory_mib = 1}};
+  const auto group = open_devices(small);
+  REQUIRE_OK(group);
+  CHECK((*group)->warm_up());
+  const auto alone = open_devices(std::span(small).first(1));
+  REQUIRE_OK(alone);
+  CHECK((*alone)->warm_up());
+}
+
 TEST_CASE("gpu/group: devices of a host without NCCL are refused with the next step, and one device needs none") {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::shared_ptr<EmulatedDriver>> drivers;
