@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "base/result.h"
@@ -35,18 +36,29 @@ class FunctionFinder {
   const char* missing_ = nullptr;
 };
 
+/// Whether the text of dlerror() says that there is no such file. It begins with the file where the file itself is
+/// missing, and with "libfoo.so.1: cannot open" where a library is missing that the file needs.
+inline bool is_missing(std::string_view why, const std::string& file) {
+  return why.starts_with(file + ":") && why.find("No such file or directory") != std::string_view::npos;
+}
+
 /// Loads the first of `files` that has all functions and a version of at least `version_min`, and returns its name.
-/// `resolve(find, functions)` asks for each function. A library that was loaded stays: unloading it would end threads
-/// and contexts of its own at an unknown time. Code::unsupported says what is missing of the library `name`.
+/// `resolve(find, functions)` asks for each function. The library that is returned stays loaded: unloading it would end
+/// threads and contexts of its own at an unknown time. Code::unsupported says what is missing of the library `name`, or
+/// why a file that is there cannot be loaded.
 template <class Functions>
 Result<std::string> load_library(const std::string& name, std::span<const std::string> files, size_t version_min,
                                  void (*resolve)(FunctionFinder&, Functions&), size_t (*version_of)(const Functions&),
                                  Functions& out) {
-  std::string tried, unfit;
+  std::string tried, unfit, broken;
   for (const std::string& file : files) {
     tried += (tried.empty() ? "" : ", ") + file;
     void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) continue;
+    if (library == nullptr) {
+      const char* const why = dlerror();
+      if (broken.empty() && why != nullptr && !is_missing(why, file)) broken = std::string("; ") + why;
+      continue;
+    }
     Functions functions{};
     FunctionFinder find(library);
     resolve(find, functions);
@@ -59,7 +71,7 @@ Result<std::string> load_library(const std::string& name, std::span<const std::s
                                             ", at least " + library_version_text(version_min) + " is needed";
     dlclose(library);
   }
-  return Error{Code::unsupported, unfit.empty() ? "no " + name + " was found: " + tried : unfit};
+  return Error{Code::unsupported, (unfit.empty() ? "no " + name + " was found: " + tried : unfit) + broken};
 }
 
 }  // namespace mc::gpu

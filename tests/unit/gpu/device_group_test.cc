@@ -2,6 +2,10 @@
 // does to the others, lists of devices in --device, and the part of the host's library that needs no GPU.
 #include "gpu/device_group.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <string>
@@ -457,6 +461,17 @@ TEST_CASE("gpu/nccl: a library that is missing, or is another one, is refused wi
   const auto other = host_nccl({"libc.so.6"})->load();
   REQUIRE_FALSE(other.has_value());
   CHECK(other.error().what == "libc.so.6 has no function ncclGetVersion");
+}
+
+TEST_CASE("gpu/nccl: a library that is there and cannot be loaded is named with the loader's reason") {
+  const std::string path = std::filesystem::temp_directory_path() / ("mct-libnccl-" + std::to_string(getpid()));
+  std::ofstream(path) << "no library";
+  const auto refused = host_nccl({"libnccl.so.0-none", path, "/dev/null"})->load();
+  std::filesystem::remove(path);
+  REQUIRE_FALSE(refused.has_value());
+  const std::string begin = "no NCCL was found: libnccl.so.0-none, " + path + ", /dev/null; " + path + ": ";
+  CHECK_MESSAGE(refused.error().what.starts_with(begin), refused.error().what);
+  CHECK_MESSAGE(refused.error().what.size() > begin.size(), refused.error().what);
 }
 
 TEST_CASE("gpu/nccl: the host's library says its version, where there is one, and makes no communicator here") {
