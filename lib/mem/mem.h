@@ -36,7 +36,8 @@ size_t available_bytes();
 
 struct HostOptions {
   const char* name = "buffer";  // for error messages
-  bool huge_pages = false;  // 2 MiB pages, and 2 MiB aligned. Without a message small ones where the kernel has none
+  /// 2 MiB pages, and 2 MiB aligned. Without a message small pages where the kernel has none, or memory is short.
+  bool huge_pages = false;
   Parallel* prefault = nullptr;  // touch every page now, on these threads; null = on first use
 };
 
