@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "base/assert.h"
-#include "ops/unpack.h"
+#include "base/errors.h"
 
 namespace mc::model {
 namespace {
@@ -47,6 +48,20 @@ Result<std::span<std::byte>> DeviceUpload::room(Piece& piece, size_t bytes) {
   return piece.memory.view(0, bytes);
 }
 
+Result<void> DeviceUpload::fit(const ops::PackedMatrix* matrix, size_t panel_bytes, size_t row_columns) {
+  try {
+    for (Scratch& scratch : scratch_) {
+      if (matrix != nullptr) scratch.unpack.fit(*matrix);
+      scratch.panel.resize(std::max(scratch.panel.size(), panel_bytes));
+      scratch.row.resize(std::max(scratch.row.size(), row_columns));
+    }
+  } catch (const std::bad_alloc&) {
+    return user_error(err::kNotEnoughMemory, "the host has no memory to unpack weights for the GPU", "--threads",
+                      "give fewer threads, or free memory");
+  }
+  return {};
+}
+
 Result<void> DeviceUpload::pieces(size_t units, size_t unit_bytes, size_t bytes, uint64_t to, const Fill& fill) {
   MC_ASSERT(bytes > (units - 1) * unit_bytes && bytes <= units * unit_bytes);
   const size_t at_once = std::max<size_t>(1, kUploadBytes / unit_bytes);
@@ -74,7 +89,6 @@ Result<void> DeviceUpload::rows(const ops::PackedMatrix& from, const MatrixCut& 
   // Neighbouring rows are mostly of one panel, which is unpacked once for them.
   const auto cut_rows = [&](size_t unit, Scratch& scratch, std::byte* out) {
     size_t held = from.panels();
-    scratch.panel.resize(std::max(scratch.panel.size(), ops::kPanelColumns * source_line));
     for (size_t row = unit * kUploadRows; row < std::min(count, (unit + 1) * kUploadRows); ++row, out += line) {
       const auto source = source_row(cut, row);
       const size_t bytes = source ? taken.count * weight_bytes : 0;
@@ -88,13 +102,15 @@ Result<void> DeviceUpload::rows(const ops::PackedMatrix& from, const MatrixCut& 
       std::memcpy(out, scratch.panel.data() + in_panel * source_line + taken.first * weight_bytes, bytes);
     }
   };
+  const bool is_whole = cut.is_whole(from.rows(), columns);
+  MC_CHECK(fit(&from, is_whole ? 0 : ops::kPanelColumns * source_line, 0));
   return pieces((count + kUploadRows - 1) / kUploadRows, kUploadRows * line, count * line, to,
-                cut.is_whole(from.rows(), columns) ? unpack : Fill(cut_rows));
+                is_whole ? unpack : Fill(cut_rows));
 }
 
 Result<void> DeviceUpload::matrix(const ops::PackedMatrix& from, const MatrixCut& cut, uint64_t to) {
   return rows(from, cut, sizeof(bf16_t), to, [&](size_t panel, Scratch& scratch, std::byte* out) {
-    ops::unpack_panel(from, panel, scratch.pairs, reinterpret_cast<bf16_t*>(out));
+    ops::unpack_panel(from, panel, scratch.unpack, reinterpret_cast<bf16_t*>(out));
   });
 }
 
@@ -107,14 +123,15 @@ Result<void> DeviceUpload::codes(const ops::PackedMatrix& from, const MatrixCut&
 Result<void> DeviceUpload::table(size_t count, size_t columns, uint64_t to,
                                  const std::function<void(size_t row, float* out)>& read) {
   const size_t line = columns * sizeof(bf16_t);
+  MC_CHECK(fit(nullptr, 0, columns));
   return pieces((count + kUploadRows - 1) / kUploadRows, kUploadRows * line, count * line, to,
-                [&](size_t unit, Scratch&, std::byte* out) {
-                  std::vector<float> wide(columns);
+                [&](size_t unit, Scratch& scratch, std::byte* out) {
+                  float* const wide = scratch.row.data();
                   auto* narrow = reinterpret_cast<bf16_t*>(out);
                   const size_t end = std::min(count, (unit + 1) * kUploadRows);
                   for (size_t row = unit * kUploadRows; row < end; ++row, narrow += columns) {
-                    read(row, wide.data());
-                    std::transform(wide.begin(), wide.end(), narrow, f32_to_bf16);
+                    read(row, wide);
+                    std::transform(wide, wide + columns, narrow, f32_to_bf16);
                   }
                 });
 }

@@ -19,6 +19,7 @@
 #include "gpu/gpu.h"
 #include "model/tensor_part.h"
 #include "ops/matmul.h"
+#include "ops/unpack.h"
 
 namespace mc::model {
 
@@ -42,11 +43,14 @@ class DeviceUpload {
     gpu::PinnedBuffer memory;
     gpu::Event copied;
   };
-  /// A panel that a thread has unpacked, and memory to unpack it.
+  /// A panel that a thread has unpacked, memory to unpack it, and a row of a table.
   struct Scratch {
-    std::vector<bf16_t> pairs;
+    ops::UnpackScratch unpack;
     std::vector<std::byte> panel;
+    std::vector<float> row;
   };
+  /// Makes the scratch of all threads large enough, because the threads must not throw. MC5003: there is no memory.
+  Result<void> fit(const ops::PackedMatrix* matrix, size_t panel_bytes, size_t row_columns);
   /// Writes one unit of rows.
   using Fill = std::function<void(size_t unit, Scratch& scratch, std::byte* out)>;
   Result<void> pieces(size_t units, size_t unit_bytes, size_t bytes, uint64_t to, const Fill& fill);

@@ -157,7 +157,13 @@ size_t unpacked_rows(const PackedMatrix& matrix, size_t index) {
   return std::min(kPanelColumns, matrix.rows() - index * kPanelColumns);
 }
 
-void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>& scratch, bf16_t* out) {
+void UnpackScratch::fit(const PackedMatrix& matrix) {
+  const size_t columns = matrix.columns();
+  if (matrix.is_fp8()) pairs_.resize(std::max(pairs_.size(), columns * kPanelColumns));
+  row_.resize(std::max(row_.size(), columns));
+}
+
+void unpack_panel(const PackedMatrix& matrix, size_t index, UnpackScratch& scratch, bf16_t* out) {
   const size_t rows = unpacked_rows(matrix, index), columns = matrix.columns();
   if (matrix.is_in_place()) {
     const auto lines = matrix.lines(index);
@@ -168,16 +174,17 @@ void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>&
   if (matrix.quantised()) return unpack_quantised(panel, *matrix.quantised(), rows, columns, out);
   if (matrix.is_fp8() && columns % 2 == 0) {
     static const Fp8Kernels& kKernels = fp8_kernels(best_kernels());
-    scratch.resize(std::max(scratch.size(), columns * kPanelColumns));
-    kKernels.widen_bf16(panel, columns, matrix.fp8_group(), scratch.data());
-    return unpack_pairs(scratch.data(), rows, columns, out);
+    MC_ASSERT_LE(columns * kPanelColumns, scratch.pairs_.size());
+    kKernels.widen_bf16(panel, columns, matrix.fp8_group(), scratch.pairs_.data());
+    return unpack_pairs(scratch.pairs_.data(), rows, columns, out);
   }
   if (!matrix.is_fp8() && matrix.dtype() == Dtype::bf16)
     return unpack_pairs(reinterpret_cast<const bf16_t*>(panel), rows, columns, out);
-  std::vector<float> wide(columns);
+  MC_ASSERT_LE(columns, scratch.row_.size());
+  float* const wide = scratch.row_.data();
   for (size_t row = 0; row < rows; ++row) {
-    matrix.row(index * kPanelColumns + row, wide.data());
-    std::transform(wide.begin(), wide.end(), out + row * columns, to_narrow);
+    matrix.row(index * kPanelColumns + row, wide);
+    std::transform(wide, wide + columns, out + row * columns, to_narrow);
   }
 }
 

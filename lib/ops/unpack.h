@@ -13,9 +13,20 @@ namespace mc::ops {
 
 /// Rows of panel `index`: 64, or what is left in the last one.
 size_t unpacked_rows(const PackedMatrix& matrix, size_t index);
-/// Panel `index` as bf16, row-major: out [unpacked_rows(), columns]. `scratch` is memory that the calls of one thread
-/// share.
-void unpack_panel(const PackedMatrix& matrix, size_t index, std::vector<bf16_t>& scratch, bf16_t* out);
+/// Memory that the calls of one thread share.
+class UnpackScratch {
+ public:
+  /// Makes it large enough for the panels of a matrix. std::bad_alloc: there is no memory.
+  void fit(const PackedMatrix& matrix);
+
+ private:
+  friend void unpack_panel(const PackedMatrix& matrix, size_t index, UnpackScratch& scratch, bf16_t* out);
+  std::vector<bf16_t> pairs_;
+  std::vector<float> row_;
+};
+/// Panel `index` as bf16, row-major: out [unpacked_rows(), columns]. `scratch` fits the matrix. Allocates nothing, so
+/// that the loops of Parallel may call it.
+void unpack_panel(const PackedMatrix& matrix, size_t index, UnpackScratch& scratch, bf16_t* out);
 /// The codes of panel `index` of an fp8 matrix likewise.
 void unpack_codes(const PackedMatrix& matrix, size_t index, uint8_t* out);
 /// The scale of a weight of an fp8 matrix; NaN where one of the row's codes with this scale is NaN.

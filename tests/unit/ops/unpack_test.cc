@@ -18,7 +18,9 @@ namespace {
 
 /// The bits of all weights of a matrix, by panels and by row(); NaN has one of them.
 std::vector<bf16_t> unpacked(const PackedMatrix& matrix) {
-  std::vector<bf16_t> out(matrix.rows() * matrix.columns() + 1, 0x1234), scratch;
+  std::vector<bf16_t> out(matrix.rows() * matrix.columns() + 1, 0x1234);
+  UnpackScratch scratch;
+  scratch.fit(matrix);
   for (size_t panel = 0; panel < matrix.panels(); ++panel)
     unpack_panel(matrix, panel, scratch, out.data() + panel * kPanelColumns * matrix.columns());
   CHECK(out.back() == 0x1234);  // the last panel ends with its rows
