@@ -105,7 +105,8 @@ Result<DeviceChoice> parse_device(std::string_view text) {
     if (const auto choice = choice_of(row, text.substr(prefix.size()))) return *choice;
   }
   return user_error(err::kBadValue, "'" + std::string(text) + "' is no device", "--device",
-                    "write one of " + names + "; a GPU is 0 to " + std::to_string(kIndexMax));
+                    "write one of " + names + "; a GPU is 0 to " + std::to_string(kIndexMax) +
+                        "; several GPUs are cuda:0,cuda:1 or cuda:0-3");
 }
 
 std::string to_string(const DeviceChoice& choice) {
