@@ -17,6 +17,7 @@ struct Fp8ModelShape {
   Fp8Kind kind = Fp8Kind::blocks;
   bool has_biases = false;  // of q, k and v: Qwen2
   int heads = 4, kv_heads = 2, inner = 384;
+  int coded_layers = 2;  // the others are bf16
 };
 
 /// A directory with a model; it is removed at the end.
@@ -26,6 +27,7 @@ class Fp8Model {
     const int q = shape.heads * kHeadDim, kv = shape.kv_heads * kHeadDim;
     out_.add("model.embed_tokens.weight", {kVocab, kHidden}, 1);
     for (int i = 0; i < kLayers; ++i) {
+      is_coded_ = i < shape.coded_layers;
       const std::string layer = "model.layers." + std::to_string(i) + ".", attention = layer + "self_attn.";
       for (const auto& [name, rows] : {std::pair{"q_proj", q}, std::pair{"k_proj", kv}, std::pair{"v_proj", kv}}) {
         add(attention + name, rows, kHidden);
@@ -48,6 +50,7 @@ class Fp8Model {
 
   /// Weights give activations of about one.
   void add(const std::string& name, int rows, int columns) {
+    if (!is_coded_) return out_.add_matrix(name, rows, columns);
     const bool blocks = shape_.kind == Fp8Kind::blocks;
     const int down = blocks ? (rows + kBlock - 1) / kBlock : shape_.kind == Fp8Kind::rows ? rows : 1;
     const int across = blocks ? (columns + kBlock - 1) / kBlock : 1;
@@ -84,6 +87,7 @@ class Fp8Model {
   }
 
   Fp8ModelShape shape_;
+  bool is_coded_ = true;  // the matrices of the layer that is written
   ModelWriter out_{"fp8"};
 };
 

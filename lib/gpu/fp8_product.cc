@@ -12,6 +12,7 @@ namespace mc::gpu {
 namespace {
 
 constexpr size_t kRowsOfBlocks = 4;  // products with scales of blocks have a multiple of these
+constexpr size_t kRowsAsked = 512;   // takes_fp8() asks about powers of two up to this one
 
 LtScale mode_of_w(Fp8Scales scales) {
   return scales == Fp8Scales::matrix ? LtScale::scalar
@@ -32,7 +33,50 @@ std::array<size_t, 3> part_sizes(size_t rows, size_t columns, size_t inner) {
   return {padded * inner, padded * groups_of(inner) * 4, kRowsOfBlocks * columns * 4};
 }
 
+struct Fp8Operands {
+  uint64_t codes, scales, y;  // of the rows
+};
+/// The product of quantised rows, `padded` of them.
+LtCall call_with(const Fp8Product& p, const Fp8Operands& at, size_t padded, bool adds) {
+  LtCall call;
+  LtProblem& problem = call.problem;
+  problem.operation.transpose_a = kLtTransposed;
+  problem.operation.a_scale_mode = mode_of_w(p.scales);
+  problem.operation.b_scale_mode = mode_of_x(p.scales);
+  problem.operation.a_scale = p.w_scales;
+  problem.operation.b_scale = p.scales == Fp8Scales::matrix ? p.x_scale : at.scales;
+  problem.a = {LtType::e4m3, kLtColumnMajor, p.inner, p.columns, static_cast<int64_t>(p.inner)};
+  problem.b = {LtType::e4m3, kLtColumnMajor, p.inner, padded, static_cast<int64_t>(p.inner)};
+  problem.c = problem.d = {LtType::f32, kLtColumnMajor, p.columns, padded, static_cast<int64_t>(p.columns)};
+  call.a = p.w;
+  call.b = at.codes;
+  call.c = call.d = at.y;
+  call.beta = adds ? 1 : 0;
+  return call;
+}
+
 }  // namespace
+
+/// The last rows of a product with scales of blocks are computed as four, and a product of one row is that of four.
+Result<bool> takes_fp8(Device& device, Fp8Scales scales, size_t columns, size_t inner, bool adds) {
+  if (device.matmul() == nullptr || !multiplies_fp8(device.capability(), scales)) return false;
+  if (inner % 16 != 0 || columns % 4 != 0) return false;
+  constexpr uint64_t kAnywhere = Arena::kAlignment;  // the library looks at the alignment of addresses alone
+  const Fp8Product product{.w = kAnywhere,
+                           .w_scales = kAnywhere,
+                           .x_scale = kAnywhere,
+                           .columns = columns,
+                           .inner = inner,
+                           .scales = scales};
+  const size_t fewest = scales == Fp8Scales::blocks ? kRowsOfBlocks : 1;
+  for (size_t rows = fewest; rows <= kRowsAsked; rows = rows < kRowsOfBlocks ? rows + 1 : 2 * rows)
+    for (const bool adding : {false, adds}) {
+      const LtCall call = call_with(product, {kAnywhere, kAnywhere, kAnywhere}, rows, adding);
+      MC_TRY(taken, device.matmul()->takes(call, rows));
+      if (!taken) return false;
+    }
+  return true;
+}
 
 size_t Fp8Matmul::bytes(size_t rows, size_t columns, size_t inner) {
   size_t bytes = 0;
@@ -73,46 +117,16 @@ Result<void> Fp8Matmul::quantise(const Fp8Product& p, size_t padded) {
   return device_->launch("quantise_rows", {.grid = {ctas, 1, 1}}, bytes_of(args));
 }
 
-/// The product of the quantised rows, `padded` of them.
 LtCall Fp8Matmul::call_of(const Fp8Product& p, size_t padded, uint64_t y, bool adds) const {
-  LtCall call;
-  LtProblem& problem = call.problem;
-  problem.operation.transpose_a = kLtTransposed;
-  problem.operation.a_scale_mode = mode_of_w(p.scales);
-  problem.operation.b_scale_mode = mode_of_x(p.scales);
-  problem.operation.a_scale = p.w_scales;
-  problem.operation.b_scale = p.scales == Fp8Scales::matrix ? p.x_scale : scales_;
-  problem.a = {LtType::e4m3, kLtColumnMajor, p.inner, p.columns, static_cast<int64_t>(p.inner)};
-  problem.b = {LtType::e4m3, kLtColumnMajor, p.inner, padded, static_cast<int64_t>(p.inner)};
-  problem.c = problem.d = {LtType::f32, kLtColumnMajor, p.columns, padded, static_cast<int64_t>(p.columns)};
-  call.a = p.w;
-  call.b = codes_;
-  call.c = call.d = y;
-  call.beta = adds ? 1 : 0;
-  return call;
+  return call_with(p, {codes_, scales_, y}, padded, adds);
 }
 
-/// The last rows of a product with scales of blocks are computed as four, and a product of one row is that of four.
-Result<bool> Fp8Matmul::takes(Fp8Scales scales, size_t columns, size_t inner, bool adds) {
-  if (!multiplies_fp8(device_->capability(), scales) || inner % 16 != 0 || columns % 4 != 0) return false;
-  if (columns > columns_most_ || inner > inner_most_) return false;
-  const Fp8Product product{
-      .w = codes_, .w_scales = scales_, .x_scale = scales_, .columns = columns, .inner = inner, .scales = scales};
-  const size_t fewest = scales == Fp8Scales::blocks ? kRowsOfBlocks : 1;
-  for (size_t rows = fewest; rows <= rows_most_; rows = rows < kRowsOfBlocks ? rows + 1 : 2 * rows)
-    for (const bool adding : {false, adds}) {
-      MC_TRY(taken, device_->matmul()->takes(call_of(product, rows, last_, adding), rows));
-      if (!taken) return false;
-    }
-  return true;
-}
-
-/// Queues the product of the quantised rows, `padded` of them. `rows`: of the whole product.
-Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t rows, size_t padded, uint64_t y, bool adds) {
-  MC_TRY(queued, device_->matmul()->queue(call_of(p, padded, y, adds), rows));
+/// Queues the product of the quantised rows, `padded` of them.
+Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t padded, uint64_t y, bool adds) {
+  MC_TRY(queued, device_->matmul()->queue(call_of(p, padded, y, adds), padded));
   if (queued) return {};
   return Error{Code::unsupported, std::string(device_->name()) + ": cuBLASLt does not take a product of fp8 of " +
-                                      std::to_string(rows) + " x " + std::to_string(p.columns) + " x " +
+                                      std::to_string(padded) + " x " + std::to_string(p.columns) + " x " +
                                       std::to_string(p.inner)};
 }
 
@@ -133,14 +147,14 @@ Result<void> Fp8Matmul::queue(const Fp8Product& product) {
   part.rows = product.rows - last;
   if (part.rows > 0) {
     MC_CHECK(quantise(part, part.rows));
-    MC_CHECK(multiply(part, product.rows, part.rows, part.y, part.adds));
+    MC_CHECK(multiply(part, part.rows, part.y, part.adds));
   }
   if (last == 0) return {};
   part.x += part.rows * part.inner * 2;
   part.y += part.rows * part.columns * 4;
   part.rows = last;
   MC_CHECK(quantise(part, kRowsOfBlocks));
-  MC_CHECK(multiply(part, product.rows, kRowsOfBlocks, last_, false));
+  MC_CHECK(multiply(part, kRowsOfBlocks, last_, false));
   const TakeRowsArgs take{.x = device_pointer<const float>(last_),
                           .y = device_pointer<float>(part.y),
                           .columns = static_cast<int32_t>(part.columns),

@@ -47,15 +47,17 @@ constexpr bool multiplies_fp8(int capability, Fp8Scales scales) {
   return scales == Fp8Scales::matrix ? capability >= 89 : capability == 90;
 }
 
+/// Whether cuBLASLt multiplies fp8 weights of this many columns and inner elements: the library is asked about up to
+/// 512 rows. False as well for what Fp8Matmul::queue() refuses. The question takes no memory, so the plan of a device's
+/// memory and the load of its weights get one answer.
+Result<bool> takes_fp8(Device& device, Fp8Scales scales, size_t columns, size_t inner, bool adds);
+
 class Fp8Matmul {
  public:
   /// Memory for products of at most so many rows, columns and inner elements. Code::unsupported when the device has not
   /// chosen cuBLASLt; MC7005. The device must outlive it.
   static Result<Fp8Matmul> open(Device& device, size_t rows, size_t columns, size_t inner);
   static size_t bytes(size_t rows, size_t columns, size_t inner);
-  /// Whether cuBLASLt takes products of all numbers of rows, of this many columns and inner elements; false as well for
-  /// what queue() refuses. Asked once, before weights are laid out for it.
-  Result<bool> takes(Fp8Scales scales, size_t columns, size_t inner, bool adds);
   /// Queues a product. Code::unsupported names what cuBLASLt or the device does not multiply; y is undefined
   /// then.
   Result<void> queue(const Fp8Product& product);
@@ -64,7 +66,7 @@ class Fp8Matmul {
   explicit Fp8Matmul(Device& device) : device_(&device) {}
   Result<void> quantise(const Fp8Product& product, size_t padded);
   LtCall call_of(const Fp8Product& product, size_t padded, uint64_t y, bool adds) const;
-  Result<void> multiply(const Fp8Product& product, size_t rows, size_t padded, uint64_t y, bool adds);
+  Result<void> multiply(const Fp8Product& product, size_t padded, uint64_t y, bool adds);
 
   Device* device_;
   Arena arena_;

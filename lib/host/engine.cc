@@ -88,9 +88,8 @@ Result<Engine> open_engine(const cli::Args& args, std::unique_ptr<gpu::DeviceGro
   MC_TRY(loaded, model::Model::open(directory, options, *engine.parallel));
   engine.model = std::make_unique<model::Model>(std::move(loaded));
   if (engine.devices) {
-    const auto count = static_cast<uint32_t>(engine.devices->size());
-    for (uint32_t rank = 0; rank < count; ++rank)
-      if (model::keeps_codes(*engine.model, engine.devices->device(rank), {rank, count})) engine.model->round_inputs();
+    MC_TRY(rounded, model::rounded_text(*engine.model, *engine.devices));
+    engine.model->round_inputs(rounded);
   }
   MC_TRY(prefill, asked_plan(args, flags::kPrefillAttention, engine.model->config()));
   MC_TRY(decode, asked_plan(args, flags::kDecodeAttention, engine.model->config()));

@@ -105,7 +105,7 @@ Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPla
     const ExtentLayout own = model::KvPart::of(layout, part).device;
     const model::ModelConfig config = model::config_of(plan.config, part);
     const auto scratch = model::Runner::device_scratch(config, own, runner, plans, memory.total);
-    const model::DeviceForms forms = model::device_forms(plan, devices.device(rank), part);
+    MC_TRY(forms, model::device_forms(plan, devices.device(rank), part));
     const size_t fp8 = forms.coded > 0 ? model::Runner::device_fp8_bytes(config, runner) : 0;
     out = {.device = std::string(devices.device(rank).name()),
            .weight_bytes = model::part_weight_bytes(plan.config, forms.bytes, part),
@@ -364,7 +364,8 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::DeviceGroup* devices) {
     MC_TRY(plans, row_plans(plan.config));
     MC_TRY(tightest, plan_devices(*devices, plan, layout, runner, plans));
     device_ = tightest;
-    log_forms(model::device_forms(plan, devices->device(0), {0, static_cast<uint32_t>(devices->size())}), *devices);
+    MC_TRY(forms, model::device_forms(plan, devices->device(0), {0, static_cast<uint32_t>(devices->size())}));
+    log_forms(forms, *devices);
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {

@@ -91,14 +91,13 @@ size_t DeviceLayers::bytes(const ModelConfig& config, const RunnerOptions& optio
 }
 
 Result<void> DeviceLayers::prepare(Parallel& parallel) {
-  if (keeps_codes(model_, device_, part_)) {
+  MC_TRY(weights, DeviceWeights::load(model_, device_, parallel, part_));
+  weights_ = std::move(weights);
+  if (weights_.has_codes()) {
     const Fp8Widths widths = fp8_widths(config_);
     MC_TRY(fp8, gpu::Fp8Matmul::open(device_, fp8_rows_most(options_), widths.columns, widths.inner));
     fp8_.emplace(std::move(fp8));
   }
-  MC_TRY(weights, DeviceWeights::load(model_, device_, parallel, part_, fp8_ ? &*fp8_ : nullptr));
-  weights_ = std::move(weights);
-  if (!weights_.has_codes()) fp8_.reset();
   const std::vector<PartSize> sizes = part_sizes(config(), options_);
   size_t bytes = 0;
   for (const PartSize& part : sizes) bytes += round_up(part.bytes, gpu::Arena::kAlignment);

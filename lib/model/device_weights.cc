@@ -36,11 +36,10 @@ bool has_table(const Model& model) {
 }  // namespace
 
 Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& device, Parallel& parallel,
-                                          const TensorPart& part, gpu::Fp8Matmul* fp8) {
+                                          const TensorPart& part) {
   if (!model.has_weights()) return random(config_of(model.config(), part), device);
   DeviceWeights out;
   out.part_ = part;
-  out.fp8_ = fp8;
   out.layers_.resize(model.layers().size());
   MC_CHECK(out.load_all(device, model));
   MC_TRY(arena, gpu::Arena::open(device, gpu::Place::device, out.counted_, "weights"));
@@ -52,7 +51,6 @@ Result<DeviceWeights> DeviceWeights::load(const Model& model, gpu::Device& devic
   MC_CHECK(out.load_all(device, model));
   MC_CHECK(upload.finish());
   out.upload_ = nullptr;
-  out.fp8_ = nullptr;
   MC_ASSERT_LE(out.arena_.used(), out.counted_);
   return out;
 }
@@ -77,9 +75,9 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, 
   const std::string name = "layer " + std::to_string(index) + " ";
   const ModelConfig& c = model.config();
   const auto heads = attention_rows(c, part_), inner = inner_rows(c.intermediate, part_);
-  const auto put = [&](uint64_t& address, const ops::PackedMatrix& part, const char* what, std::vector<RowRun> rows,
-                       RowRun columns, bool adds) -> Result<void> {
-    MC_TRY(at, dense(device, {&part, name + what, {std::move(rows), columns}}, adds));
+  const auto put = [&](uint64_t& address, const ops::PackedMatrix& part, const char* what,
+                       MatrixRole role) -> Result<void> {
+    MC_TRY(at, dense(device, model, {&part, name + what, cut_of(role, c, part_)}, role));
     address = at;
     return {};
   };
@@ -93,10 +91,10 @@ Result<void> DeviceWeights::load_layer(gpu::Device& device, const Model& model, 
   MC_CHECK(put_vector(to.post_norm, from.post_norm, "post-attention norm"));
   MC_CHECK(put_vector(to.q_norm, from.q_norm, "q norm"));
   MC_CHECK(put_vector(to.k_norm, from.k_norm, "k norm"));
-  MC_CHECK(put(to.qkv, from.qkv, "q, k and v", heads, {}, false));
-  MC_CHECK(put(to.output, from.output, "output", {}, attention_columns(c, part_), true));
-  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up", inner, {}, false));
-  MC_CHECK(put(to.down, from.mlp.down, "down", {}, inner_columns(c.intermediate, part_), true));
+  MC_CHECK(put(to.qkv, from.qkv, "q, k and v", MatrixRole::qkv));
+  MC_CHECK(put(to.output, from.output, "output", MatrixRole::output));
+  MC_CHECK(put(to.gate_up, from.mlp.gate_up, "gate and up", MatrixRole::gate_up));
+  MC_CHECK(put(to.down, from.mlp.down, "down", MatrixRole::down));
   MC_CHECK(put_vector(to.qkv_bias, from.qkv_bias, "q, k and v bias", heads));
   MC_CHECK(put_vector(to.gate_up_bias, from.mlp.gate_up_bias, "gate and up bias", inner));
   if (part_.is_first()) {
@@ -149,18 +147,10 @@ Result<void> DeviceWeights::load_ends(gpu::Device& device, const Model& model) {
                         [&](size_t token, float* out) { model.embed(static_cast<uint32_t>(token), out); });
 }
 
-/// The scales of a matrix whose codes the device multiplies; nullopt: it is widened.
-Result<std::optional<gpu::Fp8Scales>> DeviceWeights::taken_scales(const Source& from, bool adds) {
-  const ops::PackedMatrix& matrix = *from.matrix;
-  if (fp8_ == nullptr || !matrix.is_fp8()) return std::optional<gpu::Fp8Scales>();
-  const auto scales = code_scales(matrix.scale_run(), matrix.rows(), matrix.columns(), from.cut);
-  if (!scales) return std::optional<gpu::Fp8Scales>();
-  MC_TRY(taken, fp8_->takes(*scales, from.row_count(), from.column_count(), adds));
-  return taken ? scales : std::nullopt;
-}
-
-Result<uint64_t> DeviceWeights::dense(gpu::Device& device, const Source& from, bool adds) {
-  MC_TRY(scales, taken_scales(from, adds));
+Result<uint64_t> DeviceWeights::dense(gpu::Device& device, const Model& model, const Source& from, MatrixRole role) {
+  PlannedMatrix planned{.role = role, .rows = from.matrix->rows(), .columns = from.matrix->columns(), .scales = {}};
+  if (from.matrix->is_fp8()) planned.scales = from.matrix->scale_run();
+  MC_TRY(scales, kept_scales(device, planned, model.config(), part_.ranks));
   if (!scales) return matrix(device, from);
   const size_t rows = from.row_count(), columns = from.column_count();
   MC_TRY(at, take(rows * columns, from.name));

@@ -35,9 +35,9 @@ struct DeviceCodes {
 class DeviceWeights {
  public:
   /// Copies all loaded layers, with the host's threads. MC7005 when they do not fit; MC7002 names a matrix that kernels
-  /// do not multiply. Random weights when the model has none. `fp8`: what multiplies codes; null: all are widened.
+  /// do not multiply. Random weights when the model has none.
   static Result<DeviceWeights> load(const Model& model, gpu::Device& device, Parallel& parallel,
-                                    const TensorPart& part = {}, gpu::Fp8Matmul* fp8 = nullptr);
+                                    const TensorPart& part = {});
 
   const DeviceLayer& layer(uint32_t index) const { return layers_[index]; }
   uint64_t embeddings() const { return embeddings_; }  // bf16 [vocab, hidden]
@@ -60,9 +60,8 @@ class DeviceWeights {
     size_t row_count() const { return cut.row_count(matrix->rows()); }
     size_t column_count() const { return cut.column_count(matrix->columns()); }
   };
-  Result<std::optional<gpu::Fp8Scales>> taken_scales(const Source& from, bool adds);
-  /// A matrix of a dense layer, whose product with `adds` is added to another.
-  Result<uint64_t> dense(gpu::Device& device, const Source& from, bool adds);
+  /// A matrix of a dense layer.
+  Result<uint64_t> dense(gpu::Device& device, const Model& model, const Source& from, MatrixRole role);
   Result<void> put_scales(gpu::Device& device, const Source& from, const DeviceCodes& codes);
   /// Copies everything, or counts its bytes as long as there is no arena.
   Result<void> load_all(gpu::Device& device, const Model& model);
@@ -85,7 +84,6 @@ class DeviceWeights {
   bool is_counting_ = true;
   size_t counted_ = 0;
   DeviceUpload* upload_ = nullptr;  // while everything is copied
-  gpu::Fp8Matmul* fp8_ = nullptr;   // likewise
   std::map<uint64_t, DeviceCodes> codes_;
   gpu::Arena arena_;
   std::vector<DeviceLayer> layers_;

@@ -107,26 +107,29 @@ Result<void> plan_weights(ModelPlan& plan) {
   Parallel nobody(1);
   const WeightLoader loader(plan.files, c, plan.dtype, plan.form, nobody);
   bool held = true;
+  uint32_t layer = 0;
   const auto visit = [&](const std::string& prefix, const std::vector<WeightPart>& parts, uint64_t columns,
                          Precision precision) -> Result<void> {
     MC_TRY(matrix, loader.plan(prefix, parts, columns, precision));
     const bool is_whole_numbers = precision == Precision::as_asked && quant_form_of(plan.form);
     size_t rows = 0;
     for (const WeightPart& part : parts) rows += part.rows;
-    if (held)
-      plan.matrices.push_back({.role = role_of(prefix, parts.front().name),
-                               .rows = rows,
-                               .columns = columns,
-                               .bytes = matrix.bytes,
-                               .is_full = !matrix.fp8 && !matrix.blocks && !is_whole_numbers,
-                               .scales = matrix.scales});
+    const PlannedMatrix planned{.role = role_of(prefix, parts.front().name),
+                                .rows = rows,
+                                .columns = columns,
+                                .bytes = matrix.bytes,
+                                .is_full = !matrix.fp8 && !matrix.blocks && !is_whole_numbers,
+                                .scales = matrix.scales,
+                                .layer = layer};
+    if (held) plan.matrices.push_back(planned);
+    if (planned.scales && planned.role != MatrixRole::other) plan.coded.push_back(planned);
     plan.weight_bytes += held ? matrix.bytes : 0;
     plan.fp8 |= matrix.fp8;
     plan.blocks |= matrix.blocks;
     return {};
   };
   // All layers are read, because the stages of a pipeline must name one weight dtype.
-  for (uint32_t layer = 0; layer < c.layers; ++layer) {
+  for (layer = 0; layer < c.layers; ++layer) {
     held = plan.layers.first <= layer && layer < plan.layers.end;
     const std::string prefix = layer_prefix(layer);
     const std::vector<WeightPart> qkv = {
@@ -211,6 +214,7 @@ Result<Model> Model::open(const std::string& directory, const ModelOptions& opti
   model.kv_dtype_ = plan.kv_dtype;
   model.weight_dtype_ = plan.weight_dtype();
   model.is_quantised_ = plan.is_quantised();
+  model.coded_ = std::move(plan.coded);
   model.held_ = plan.layers;
   model.weight_bytes_ = plan.weight_bytes;
   model.embedding_bytes_ = plan.embedding_bytes;
@@ -355,7 +359,7 @@ kv::Namespace Model::kv_namespace(const attn::Plan& plan, uint32_t block_tokens,
   space.dtype = to_string(dtype_);
   space.kv_dtype = to_string(kv_dtype_);
   space.weight_dtype = weight_dtype();
-  if (rounds_inputs_) space.weight_dtype += " inputs " + std::string(to_string(Dtype::f8_e4m3));
+  if (!rounded_.empty()) space.weight_dtype += " inputs " + std::string(to_string(Dtype::f8_e4m3)) + " of " + rounded_;
   if (is_quantised_) space.weight_dtype += " version " + std::to_string(ops::kQuantVersion);
   space.rope = config_.rope.text();
   space.attention = attn::to_string(plan);

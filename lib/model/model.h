@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/plan.h"
@@ -61,6 +62,7 @@ struct PlannedMatrix {
   size_t bytes = 0;                     // in memory, or of the file
   bool is_full = false;                 // in the compute type
   std::optional<ops::ScaleRun> scales;  // of fp8 codes
+  uint32_t layer = 0;                   // of a role other than `other`
 };
 
 /// The plan of loading a model, made from the headers alone.
@@ -74,6 +76,7 @@ struct ModelPlan {
   LayerRange layers;                             // layers that are loaded
   size_t weight_bytes = 0, embedding_bytes = 0;  // the first with the second
   std::vector<PlannedMatrix> matrices;           // of these layers, the head and the embeddings
+  std::vector<PlannedMatrix> coded;              // fp8 matrices of attention and dense MLPs, of all layers
   WeightFiles files;
 
   /// Type of the matrices: "int8", "int4", "blocks" or "fp8_e4m3" when some are kept as the file has them, or the
@@ -114,8 +117,11 @@ class Model {
   Dtype kv_dtype() const { return kv_dtype_; }
   /// See ModelPlan.
   std::string_view weight_dtype() const { return weight_dtype_; }
-  /// The device rounds the inputs of fp8 weights to fp8: its KV has a namespace of its own.
-  void round_inputs() { rounds_inputs_ = true; }
+  /// ModelPlan::coded.
+  std::span<const PlannedMatrix> coded() const { return coded_; }
+  /// GPUs round the inputs of some fp8 weights to fp8, so that their KV has a namespace of its own. `of` names these
+  /// matrices (rounded_text() of model/device_forms.h); empty: no input is rounded.
+  void round_inputs(std::string of) { rounded_ = std::move(of); }
   /// SHA-256 hex of the weights (WeightFiles::digest). For tests.
   const std::string& weights_digest() const { return weights_digest_; }
   size_t weight_bytes() const { return weight_bytes_; }
@@ -153,7 +159,9 @@ class Model {
   Dtype dtype_ = Dtype::bf16;
   Dtype kv_dtype_ = Dtype::bf16;
   std::string_view weight_dtype_;
-  bool is_quantised_ = false, has_weights_ = true, rounds_inputs_ = false;
+  bool is_quantised_ = false, has_weights_ = true;
+  std::vector<PlannedMatrix> coded_;
+  std::string rounded_;  // matrices whose inputs are rounded
   LayerRange held_;
   std::string weights_digest_;
   size_t weight_bytes_ = 0, embedding_bytes_ = 0;

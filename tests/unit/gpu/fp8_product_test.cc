@@ -280,14 +280,13 @@ TEST_CASE(
     for (const Fp8Scales scales : kAllScales)
       for (const auto& [columns, inner] : {std::pair<size_t, size_t>{8, 32}, {8, 40}, {6, 32}}) {
         Bench bench({.capability = capability});
-        auto matmul = Fp8Matmul::open(*bench.device, 70, columns, inner);
-        REQUIRE_OK(matmul);
-        const auto takes = matmul->takes(scales, columns, inner, true);
+        const auto takes = takes_fp8(*bench.device, scales, columns, inner, true);
         REQUIRE_OK(takes);
         CHECK(*takes == refused(capability, scales, columns, inner).empty());
       }
   Bench own;
   REQUIRE_OK(own.device->choose_matmul(MatmulChoice::own));
+  CHECK(*takes_fp8(*own.device, Fp8Scales::rows, 4, 16, true) == false);
   const auto opened = Fp8Matmul::open(*own.device, 4, 4, 16);
   REQUIRE_FALSE(opened.has_value());
   CHECK(opened.error().code == Code::unsupported);

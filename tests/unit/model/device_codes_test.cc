@@ -4,8 +4,6 @@
 
 #include "device_text.h"
 #include "fp8_model.h"
-#include "gpu/device_group.h"
-#include "gpu/emulated_nccl.h"
 #include "model/device_forms.h"
 
 #if !defined(__SANITIZE_THREAD__)  // which takes the stacks of the emulated GPU's fibers for one
@@ -17,6 +15,7 @@ using test::Fp8Kind;
 using test::Fp8Model;
 using test::logits_of;
 using test::OnDevice;
+using test::OnDevices;
 using test::share;
 
 namespace {
@@ -37,7 +36,17 @@ size_t lent(gpu::Device& device) {
 DeviceForms forms_of(const OnDevice& on, const std::string& weights = "auto") {
   const auto plan = plan_model(on.cpu->model.directory(), {.dtype = "bf16", .weight_dtype = weights});
   REQUIRE_OK(plan);
-  return device_forms(*plan, *on.device, {});
+  auto forms = device_forms(*plan, *on.device, {});
+  REQUIRE_OK(forms);
+  return *forms;
+}
+
+/// The text of the namespace about the inputs of fp8 weights, on so many GPUs.
+std::string rounded_of(const std::string& directory, size_t devices, const ModelOptions& options = {}) {
+  const OnDevices on(directory, "auto", devices, kLt, options);
+  auto text = rounded_text(on.cpu->model, *on.group);
+  REQUIRE_OK(text);
+  return *text;
 }
 
 }  // namespace
@@ -47,7 +56,7 @@ TEST_CASE(
   for (const Fp8Kind kind : {Fp8Kind::blocks, Fp8Kind::rows, Fp8Kind::matrix}) {
     CAPTURE(static_cast<int>(kind));
     const Fp8Model model({.kind = kind, .has_biases = kind == Fp8Kind::rows});
-    const OnDevice coded(model.directory(), "auto", 90, kLt), full(model.directory(), "full", 90, kLt);
+    const OnDevice coded(model.directory(), "auto", {}, kLt), full(model.directory(), "full", {}, kLt);
     CHECK(forms_of(coded).coded == 8);  // four of each layer
     const auto got = logits_of(*coded.gpu, 67), want = logits_of(full.cpu->runner, 67);
     CHECK(share(got[0], want[0]) < kCodedShareMax);
@@ -58,7 +67,7 @@ TEST_CASE(
 TEST_CASE("model/device: a row of products of codes has equal bits in every chunk and batch, and in a graph") {
   for (const Fp8Kind kind : {Fp8Kind::blocks, Fp8Kind::rows}) {
     const Fp8Model model({.kind = kind});
-    const OnDevice graphs(model.directory(), "auto", 90, kLt), plain(model.directory(), "auto", 90, kLt, false);
+    const OnDevice graphs(model.directory(), "auto", {}, kLt), plain(model.directory(), "auto", {}, kLt, false);
     constexpr size_t kSteps = 8;  // a graph is replayed from its third step on, and results have two places
     CHECK(logits_of(*graphs.gpu, 5, kSteps) == logits_of(*plain.gpu, 5, kSteps));
     CHECK(graphs.gpu->replayed_steps() > 0);
@@ -88,7 +97,7 @@ TEST_CASE("model/device: a row of products of codes has equal bits in every chun
 
 TEST_CASE("model/device: fp8 weights take half of bf16's bytes on the device, as planned") {
   const Fp8Model model({});
-  const OnDevice coded(model.directory(), "auto", 90, kLt), full(model.directory(), "full", 90, kLt);
+  const OnDevice coded(model.directory(), "auto", {}, kLt), full(model.directory(), "full", {}, kLt);
   const DeviceForms forms = forms_of(coded);
   CHECK(forms.coded_text() == "weights kept in fp8: 8 of 9 matrices, 960 KiB");
   CHECK(forms.widened_text() == "");
@@ -104,56 +113,66 @@ TEST_CASE("model/device: fp8 weights take half of bf16's bytes on the device, as
 TEST_CASE("model/device: codes without a product of their scales are widened, and the plan says why") {
   struct Row {
     test::Fp8ModelShape shape;
-    int capability;
+    gpu::EmulatedHost host;
     gpu::MatmulChoice matmul;
     size_t coded;
     const char* why;
   };
   const char* layout = "scales are neither of rows nor of blocks of 128 x 128 that begin with a matrix";
   const Row cases[] = {
-      {{}, 90, gpu::MatmulChoice::own, 0, "products of fp8 need cuBLASLt"},
-      {{}, 89, kLt, 0, "compute capability 8.9 has no products of fp8 with such scales"},
-      {{.kv_heads = 1}, 90, kLt, 6, layout},  // k has 64 rows, so v begins in the middle of a block
-      {{.kind = Fp8Kind::rows, .inner = 136}, 90, kLt, 6, layout},  // rows of 136 elements, no multiple of 16
+      {{}, {}, gpu::MatmulChoice::own, 0, "products of fp8 need cuBLASLt"},
+      {{}, {.cublaslt_proposes = false}, kLt, 0, "cuBLASLt refuses products of fp8 of such shapes"},
+      {{}, {.cublaslt_rows_max = 256}, kLt, 0, "cuBLASLt refuses products of fp8 of such shapes"},
+      {{}, {.capability = 89}, kLt, 0, "compute capability 8.9 has no products of fp8 with such scales"},
+      {{.kv_heads = 1}, {}, kLt, 6, layout},  // k has 64 rows, so v begins in the middle of a block
+      {{.kind = Fp8Kind::rows, .inner = 136}, {}, kLt, 6, layout},  // rows of 136 elements, no multiple of 16
   };
   for (const Row& one : cases) {
     CAPTURE(one.why);
     const Fp8Model model(one.shape);
-    const OnDevice on(model.directory(), "auto", one.capability, one.matmul);
+    const OnDevice on(model.directory(), "auto", one.host, one.matmul);
     const DeviceForms forms = forms_of(on);
     CHECK(forms.coded == one.coded);
     CHECK(forms.widened == 8 - one.coded);
     CHECK(forms.why == one.why);
+    // The plan counts the bytes of what was loaded.
+    const OnDevice widened(model.directory(), "full", one.host, one.matmul);
+    const size_t own = lent(*on.device);
+    const size_t fp8 =
+        one.coded > 0 ? Runner::device_fp8_bytes(on.cpu->model.config(), test::kDeviceOptions) : size_t{0};
+    const size_t planned = lent(*widened.device) - forms_of(widened, "full").bytes + forms.bytes + fp8;
+    constexpr size_t kRounding = 64 << 10;
+    CHECK(own <= planned + kRounding);
+    CHECK(planned <= own + kRounding);
     const auto full = test::Loaded::open(model.directory(), "bf16", 1, test::kDeviceOptions, "full");
     const double bound = one.coded > 0 ? kCodedShareMax : test::kShareMax;
     CHECK(share(logits_of(*on.gpu, 9)[0], logits_of(full->runner, 9)[0]) < bound);
-    CHECK(keeps_codes(on.cpu->model, *on.device, {}) == (one.coded > 0));
   }
   const Fp8Model model({});
-  CHECK(forms_of(OnDevice(model.directory(), "full", 90, kLt), "full").coded == 0);
+  CHECK(forms_of(OnDevice(model.directory(), "full", {}, kLt), "full").coded == 0);
 }
 
 TEST_CASE("model/split: two devices multiply their parts of fp8 codes, and widen those that cut a block") {
   for (const auto& [kind, coded] : {std::pair{Fp8Kind::rows, 8}, std::pair{Fp8Kind::blocks, 6}}) {
     const Fp8Model model({.kind = kind, .inner = 512});
-    auto cpu = test::Loaded::open(model.directory(), "bf16", 1, test::kDeviceOptions, "auto");
-    std::vector<std::shared_ptr<gpu::EmulatedDriver>> drivers;
-    std::vector<std::unique_ptr<gpu::Device>> devices;
-    for (int rank = 0; rank < 2; ++rank) {
-      drivers.push_back(std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.devices = 2}));
-      devices.push_back(gpu::Device::open(drivers.back(), rank).value());
-      REQUIRE_OK(devices.back()->choose_matmul(kLt));
-    }
-    auto group =
-        gpu::DeviceGroup::open("emu", std::move(devices), std::make_unique<gpu::EmulatedNccl>(drivers)).value();
+    const OnDevices on(model.directory(), "auto", 2, kLt);
     const auto plan = plan_model(model.directory(), {.dtype = "bf16"});
     REQUIRE_OK(plan);
-    CHECK(device_forms(*plan, group->device(0), {0, 2}).coded == static_cast<size_t>(coded));
-    auto runner = Runner::open(cpu->model, cpu->parallel, test::kDeviceOptions, group.get());
-    REQUIRE_OK(runner);
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      CHECK(device_forms(*plan, on.group->device(rank), {rank, 2})->coded == static_cast<size_t>(coded));
     const auto full = test::Loaded::open(model.directory(), "bf16", 1, test::kDeviceOptions, "full");
-    CHECK(share(logits_of(*runner, 9)[0], logits_of(full->runner, 9)[0]) < kCodedShareMax);
+    CHECK(share(logits_of(*on.gpu, 9)[0], logits_of(full->runner, 9)[0]) < kCodedShareMax);
   }
+}
+
+TEST_CASE("model/split: a matrix that one rank cannot keep in fp8 is widened on all ranks") {
+  const Fp8Model model({.inner = 384});  // the cut of down begins at 192 on the second rank
+  const OnDevices on(model.directory(), "auto", 2, kLt);
+  const auto plan = plan_model(model.directory(), {.dtype = "bf16"});
+  REQUIRE_OK(plan);
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    CHECK(device_forms(*plan, on.group->device(rank), {rank, 2})->coded == 2);  // the outputs of attention
+  CHECK(lent(on.group->device(0)) == lent(on.group->device(1)));
 }
 
 TEST_CASE("model/device: KV that was made from inputs in fp8 has a namespace of its own") {
@@ -162,8 +181,25 @@ TEST_CASE("model/device: KV that was made from inputs in fp8 has a namespace of 
   const attn::Plan plan = test::full_plan(one->model);
   const auto before = one->model.kv_namespace(plan, 64);
   CHECK(before.weight_dtype == "fp8_e4m3");
-  one->model.round_inputs();
-  CHECK(one->model.kv_namespace(plan, 64).weight_dtype == "fp8_e4m3 inputs fp8_e4m3");
+  one->model.round_inputs("8 matrices, 5d41402a");
+  CHECK(one->model.kv_namespace(plan, 64).weight_dtype == "fp8_e4m3 inputs fp8_e4m3 of 8 matrices, 5d41402a");
+}
+
+TEST_CASE("model/device: the namespace names the matrices with rounded inputs of all stages, on any number of GPUs") {
+  const Fp8Model some({.kind = Fp8Kind::rows, .coded_layers = 1});
+  const std::string first = rounded_of(some.directory(), 1, {.stage = 0, .stages = 2});
+  CHECK(first.starts_with("4 matrices, "));
+  CHECK(rounded_of(some.directory(), 1, {.stage = 1, .stages = 2}) == first);
+  CHECK(rounded_of(some.directory(), 1) == first);
+  CHECK(rounded_of(some.directory(), 2) == first);
+  const Fp8Model all({.kind = Fp8Kind::blocks, .inner = 512});
+  CHECK(rounded_of(all.directory(), 1).starts_with("8 matrices, "));
+  CHECK(rounded_of(all.directory(), 2).starts_with("6 matrices, "));  // two devices cut a block of q, k and v
+  const Fp8Model same({.kind = Fp8Kind::rows, .inner = 136});
+  CHECK(rounded_of(same.directory(), 1).starts_with("6 matrices, "));
+  CHECK(rounded_of(same.directory(), 1) != rounded_of(all.directory(), 2));  // others, as many
+  const OnDevice own(all.directory(), "auto");
+  CHECK(*rounded_text(own.cpu->model, *OnDevices::emulated_group(1, gpu::MatmulChoice::own)) == "");
 }
 
 }  // namespace device_codes_test

@@ -9,7 +9,9 @@
 
 #include "device_pair.h"
 #include "golden.h"
+#include "gpu/device_group.h"
 #include "gpu/emulated.h"
+#include "gpu/emulated_nccl.h"
 #include "gpu/gpu.h"
 #include "gpu/matmul.h"
 #include "model/runner.h"
@@ -25,11 +27,9 @@ struct OnDevice {
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<model::Runner> gpu;
 
-  OnDevice(const std::string& directory, const std::string& weights, int capability = 90,
+  OnDevice(const std::string& directory, const std::string& weights, const gpu::EmulatedHost& host = {},
            gpu::MatmulChoice matmul = gpu::MatmulChoice::own, bool graphs = true)
       : cpu(Loaded::open(directory, "bf16", 2, kDeviceOptions, weights)) {
-    gpu::EmulatedHost host;
-    host.capability = capability;
     auto opened = gpu::Device::open(std::make_shared<gpu::EmulatedDriver>(host), 0);
     REQUIRE_OK(opened);
     device = std::move(*opened);
@@ -39,6 +39,34 @@ struct OnDevice {
     auto runner = model::Runner::open(cpu->model, cpu->parallel, options, device.get());
     REQUIRE_OK(runner);
     gpu = std::make_unique<model::Runner>(std::move(*runner));
+  }
+};
+
+/// A model split over emulated devices, beside the CPU.
+struct OnDevices {
+  std::unique_ptr<Loaded> cpu;
+  std::unique_ptr<gpu::DeviceGroup> group;
+  std::unique_ptr<model::Runner> gpu;
+
+  OnDevices(const std::string& directory, const std::string& weights, size_t count,
+            gpu::MatmulChoice matmul = gpu::MatmulChoice::own, model::ModelOptions options = {})
+      : group(emulated_group(count, matmul)) {
+    options.dtype = "bf16";
+    options.weight_dtype = weights;
+    cpu = Loaded::open(directory, options, 2, kDeviceOptions);
+    auto runner = model::Runner::open(cpu->model, cpu->parallel, kDeviceOptions, group.get());
+    REQUIRE_OK(runner);
+    gpu = std::make_unique<model::Runner>(std::move(*runner));
+  }
+  static std::unique_ptr<gpu::DeviceGroup> emulated_group(size_t count, gpu::MatmulChoice matmul) {
+    std::vector<std::shared_ptr<gpu::EmulatedDriver>> drivers;
+    std::vector<std::unique_ptr<gpu::Device>> devices;
+    for (size_t rank = 0; rank < count; ++rank) {
+      drivers.push_back(std::make_shared<gpu::EmulatedDriver>(gpu::EmulatedHost{.devices = static_cast<int>(count)}));
+      devices.push_back(gpu::Device::open(drivers.back(), static_cast<int>(rank)).value());
+      REQUIRE_OK(devices.back()->choose_matmul(matmul));
+    }
+    return gpu::DeviceGroup::open("emu", std::move(devices), std::make_unique<gpu::EmulatedNccl>(drivers)).value();
   }
 };
 

@@ -122,7 +122,7 @@ TEST_CASE("model/device: the memory that is planned for widened weights is what 
   REQUIRE_OK(memory);
   const auto plan = plan_model(test::shallow_model(), {.dtype = "bf16", .weight_dtype = "int8"});
   REQUIRE_OK(plan);
-  const DeviceForms forms = device_forms(*plan, *pair.device, {});
+  const DeviceForms forms = device_forms(*plan, *pair.device, {}).value();
   CHECK(forms.widened_text() == "weights widened to bf16: 13 of 13 matrices, 1.11 MiB from 670 KiB");
   const size_t planned = forms.bytes + Runner::device_workspace_bytes(pair.cpu->model.config(), test::kDeviceOptions);
   const size_t lent = memory->total - memory->free, rounding = 64 << 10;  // alignment of the parts
