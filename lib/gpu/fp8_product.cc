@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/assert.h"
 #include "base/extent.h"
@@ -130,6 +131,12 @@ Result<void> Fp8Matmul::multiply(const Fp8Product& p, size_t padded, uint64_t y,
                                       std::to_string(p.inner)};
 }
 
+/// All rows that are left where cuBLASLt takes them, else a number of them that takes_fp8() has asked about.
+Result<size_t> Fp8Matmul::rows_at_once(const Fp8Product& product, size_t left) {
+  MC_TRY(taken, device_->matmul()->takes(call_of(product, left, product.y, product.adds), left));
+  return taken ? left : std::bit_floor(std::min(left, kRowsAsked));
+}
+
 Result<void> Fp8Matmul::queue(const Fp8Product& product) {
   MC_ASSERT(product.rows > 0 && product.rows <= rows_most_);
   MC_ASSERT(product.columns <= columns_most_ && product.inner <= inner_most_);
@@ -144,14 +151,15 @@ Result<void> Fp8Matmul::queue(const Fp8Product& product) {
                      std::to_string(product.inner) + " and " + std::to_string(product.columns)};
   const size_t last = product.scales == Fp8Scales::blocks ? product.rows % kRowsOfBlocks : 0;
   Fp8Product part = product;
-  part.rows = product.rows - last;
-  if (part.rows > 0) {
-    MC_CHECK(quantise(part, part.rows));
-    MC_CHECK(multiply(part, part.rows, part.y, part.adds));
+  for (size_t left = product.rows - last; left > 0; left -= part.rows) {
+    MC_TRY(rows, rows_at_once(product, left));
+    part.rows = rows;
+    MC_CHECK(quantise(part, rows));
+    MC_CHECK(multiply(part, rows, part.y, part.adds));
+    part.x += rows * part.inner * 2;
+    part.y += rows * part.columns * 4;
   }
   if (last == 0) return {};
-  part.x += part.rows * part.inner * 2;
-  part.y += part.rows * part.columns * 4;
   part.rows = last;
   MC_CHECK(quantise(part, kRowsOfBlocks));
   MC_CHECK(multiply(part, kRowsOfBlocks, last_, false));

@@ -58,14 +58,15 @@ class Fp8Matmul {
   /// chosen cuBLASLt; MC7005. The device must outlive it.
   static Result<Fp8Matmul> open(Device& device, size_t rows, size_t columns, size_t inner);
   static size_t bytes(size_t rows, size_t columns, size_t inner);
-  /// Queues a product. Code::unsupported names what cuBLASLt or the device does not multiply; y is undefined
-  /// then.
+  /// Queues a product. A number of rows that cuBLASLt refuses is computed in pieces of rows that takes_fp8() has asked
+  /// about. Code::unsupported names what cuBLASLt or the device does not multiply; y is undefined then.
   Result<void> queue(const Fp8Product& product);
 
  private:
   explicit Fp8Matmul(Device& device) : device_(&device) {}
   Result<void> quantise(const Fp8Product& product, size_t padded);
   LtCall call_of(const Fp8Product& product, size_t padded, uint64_t y, bool adds) const;
+  Result<size_t> rows_at_once(const Fp8Product& product, size_t left);
   Result<void> multiply(const Fp8Product& product, size_t padded, uint64_t y, bool adds);
 
   Device* device_;

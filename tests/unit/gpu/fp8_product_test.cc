@@ -210,6 +210,24 @@ TEST_CASE("gpu/fp8_product: a row has the same bits whatever rows lie beside it"
   }
 }
 
+TEST_CASE("gpu/fp8_product: a number of rows that cuBLASLt refuses is computed in pieces, with equal bits") {
+  for (const Fp8Scales scales : kAllScales)
+    for (const bool adds : {false, true}) {
+      Bench sound, picky({.cublaslt_rows_max = 512});
+      const Case one(test::seed(), scales, 602, 8, 128);  // with scales of blocks two rows are left over
+      const Case even(test::seed(), scales, 600, 8, 128);
+      for (const Case* of : {&one, &even}) {
+        const auto want = of->run(sound, adds), got = of->run(picky, adds);
+        REQUIRE_OK(want);
+        REQUIRE_OK(got);
+        CHECK(*got == *want);
+      }
+      CHECK(*takes_fp8(*picky.device, scales, 8, 128, true));
+      Bench without({.cublaslt_rows_max = 256});
+      CHECK_FALSE(*takes_fp8(*without.device, scales, 8, 128, true));
+    }
+}
+
 TEST_CASE("gpu/fp8_product: zeros, a value that is not finite and a huge one leave the other rows as they are") {
   for (const Fp8Scales scales : {Fp8Scales::rows, Fp8Scales::blocks}) {
     Case one(test::seed(), scales, 5, 12, 256);
