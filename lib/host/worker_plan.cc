@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <system_error>
 
@@ -83,39 +84,47 @@ Result<void> check_several(const gpu::DeviceGroup& devices, const model::ModelCo
                     "--device-mem", "give --device-mem 0, or name one device");
 }
 
-void log_forms(const model::DeviceForms& forms, const gpu::DeviceGroup& devices) {
-  if (const std::string text = forms.coded_text(); !text.empty()) log_info(text, {{"device", devices.name()}});
+void log_forms(const model::DeviceForms& forms, const std::string& device) {
+  if (const std::string text = forms.coded_text(); !text.empty()) log_info(text, {{"device", device}});
   const std::string text = forms.widened_text();
   if (text.empty()) return;
   if (forms.why.empty())
-    log_info(text, {{"device", devices.name()}});
+    log_info(text, {{"device", device}});
   else
-    log_info(text, {{"device", devices.name()}, {"why", forms.why}});
+    log_info(text, {{"device", device}, {"why", forms.why}});
 }
 
-/// The plan of the device that has the least memory.
+/// The plan of the device that has room for the fewest pages.
 Result<DevicePlan> plan_devices(gpu::DeviceGroup& devices, const model::ModelPlan& plan, const ExtentLayout& layout,
                                 const model::RunnerOptions& runner, std::span<const attn::Plan> plans) {
   const auto count = static_cast<uint32_t>(devices.size());
-  DevicePlan out;
+  std::optional<DevicePlan> out;
+  std::vector<model::DeviceForms> forms;
   for (uint32_t rank = 0; rank < count; ++rank) {
     MC_TRY(memory, devices.device(rank).memory());
-    if (rank > 0 && memory.free >= out.free_bytes) continue;
     const model::TensorPart part{rank, count};
     const ExtentLayout own = model::KvPart::of(layout, part).device;
     const model::ModelConfig config = model::config_of(plan.config, part);
     const auto scratch = model::Runner::device_scratch(config, own, runner, plans, memory.total);
-    MC_TRY(forms, model::device_forms(plan, devices.device(rank), part));
-    const size_t fp8 = forms.coded > 0 ? model::Runner::device_fp8_bytes(config, runner) : 0;
-    out = {.device = std::string(devices.device(rank).name()),
-           .weight_bytes = model::part_weight_bytes(plan.config, forms.bytes, part),
-           .scratch_bytes = scratch.fixed + fp8 + kDeviceRounding,
-           .page_bytes = own.page_bytes(),
-           .free_bytes = memory.free,
-           .total_bytes = memory.total,
-           .beside_page_bytes = scratch.page};
+    MC_TRY(own_forms, model::device_forms(plan, devices.device(rank), part));
+    forms.push_back(own_forms);
+    const size_t fp8 = own_forms.coded > 0 ? model::Runner::device_fp8_bytes(config, runner) : 0;
+    const DevicePlan made{.device = std::string(devices.device(rank).name()),
+                          .weight_bytes = model::part_weight_bytes(plan.config, own_forms.bytes, part),
+                          .scratch_bytes = scratch.fixed + fp8 + kDeviceRounding,
+                          .page_bytes = own.page_bytes(),
+                          .free_bytes = memory.free,
+                          .total_bytes = memory.total,
+                          .beside_page_bytes = scratch.page};
+    if (!out || made.pages() < out->pages() ||
+        (made.pages() == out->pages() && made.free_bytes < out->free_bytes))  // none has room: name the smaller one
+      out = made;
   }
-  return out;
+  const bool are_equal = std::ranges::all_of(forms, [&](const model::DeviceForms& one) { return one == forms[0]; });
+  if (are_equal) log_forms(forms[0], devices.name());
+  for (uint32_t rank = 0; rank < count && !are_equal; ++rank)
+    log_forms(forms[rank], std::string(devices.device(rank).name()));
+  return *out;
 }
 
 }  // namespace
@@ -364,8 +373,6 @@ Result<uint64_t> WorkerPlan::check_model_fits(gpu::DeviceGroup* devices) {
     MC_TRY(plans, row_plans(plan.config));
     MC_TRY(tightest, plan_devices(*devices, plan, layout, runner, plans));
     device_ = tightest;
-    MC_TRY(forms, model::device_forms(plan, devices->device(0), {0, static_cast<uint32_t>(devices->size())}));
-    log_forms(forms, *devices);
     MC_CHECK(check_device_memory(device_));
   }
   if (role_ == wire::Role::decode) {

@@ -42,6 +42,7 @@ struct DeviceForms {
   size_t coded = 0, coded_bytes = 0;                          // that stay fp8
   size_t bytes = 0;  // of all weights on one device, but for the alignment of its parts
   std::string why;   // some fp8 matrices are widened; empty: none is
+  bool operator==(const DeviceForms&) const = default;
 
   /// "weights widened to bf16: 168 of 169 matrices, 7.2 GiB from 4.1 GiB"; empty: none is widened.
   std::string widened_text() const;
