@@ -17,7 +17,8 @@ struct Fp8ModelShape {
   Fp8Kind kind = Fp8Kind::blocks;
   bool has_biases = false;  // of q, k and v: Qwen2
   int heads = 4, kv_heads = 2, inner = 384;
-  int coded_layers = 2;  // the others are bf16
+  int coded_layers = 2;         // the others are bf16
+  bool has_all_biases = false;  // of attention and MLPs: a Llama with attention_bias and mlp_bias
 };
 
 /// A directory with a model; it is removed at the end.
@@ -34,6 +35,7 @@ class Fp8Model {
         if (shape.has_biases) out_.add(attention + name + ".bias", {rows}, 0.1);
       }
       add(attention + "o_proj", kHidden, q);
+      if (shape.has_all_biases) add_biases(layer, q, kv);
       out_.add(layer + "input_layernorm.weight", {kHidden}, 0.1, 1);
       out_.add(layer + "post_attention_layernorm.weight", {kHidden}, 0.1, 1);
       add(layer + "mlp.gate_proj", shape.inner, kHidden);
@@ -72,6 +74,14 @@ class Fp8Model {
     out_.put(name + (blocks ? ".weight_scale_inv" : ".weight_scale"), "F32", shape, scales);
   }
 
+  void add_biases(const std::string& layer, int q, int kv) {
+    for (const auto& [name, rows] :
+         {std::pair{"self_attn.q_proj", q}, std::pair{"self_attn.k_proj", kv}, std::pair{"self_attn.v_proj", kv},
+          std::pair{"self_attn.o_proj", kHidden}, std::pair{"mlp.gate_proj", shape_.inner},
+          std::pair{"mlp.up_proj", shape_.inner}, std::pair{"mlp.down_proj", kHidden}})
+      out_.add(layer + name + ".bias", {rows}, 0.5);
+  }
+
   Json config() const {
     Json out = Json::object({{"hidden_act", "silu"}, {"vocab_size", kVocab}, {"hidden_size", kHidden}});
     const bool qwen = shape_.has_biases;
@@ -81,6 +91,7 @@ class Fp8Model {
     out.set("num_key_value_heads", shape_.kv_heads).set("max_position_embeddings", 512).set("rms_norm_eps", 1e-5);
     out.set("rope_theta", 10000.0).set("tie_word_embeddings", true).set("torch_dtype", "bfloat16");
     out.set("bos_token_id", 0).set("eos_token_id", 1);
+    if (shape_.has_all_biases) out.set("attention_bias", true).set("mlp_bias", true);
     Json quantisation = Json::object({{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}});
     if (shape_.kind == Fp8Kind::blocks) quantisation.set("weight_block_size", Json::array({kBlock, kBlock}));
     return out.set("quantization_config", quantisation);

@@ -175,6 +175,43 @@ TEST_CASE("model/split: a matrix that one rank cannot keep in fp8 is widened on 
   CHECK(lent(on.group->device(0)) == lent(on.group->device(1)));
 }
 
+TEST_CASE("model/split: biases of all matrices of a Llama are added once, beside bf16 and fp8 weights") {
+  const Fp8Model model({.kind = Fp8Kind::rows, .has_all_biases = true});
+  const auto full = test::Loaded::open(model.directory(), "bf16", 1, test::kDeviceOptions, "full");
+  CHECK(full->model.config().bias.mlp);
+  const auto want = logits_of(full->runner, 9, 2);
+  for (const auto& [weights, bound] : {std::pair{"full", test::kShareMax}, std::pair{"auto", kCodedShareMax}})
+    for (const auto& step : {size_t{0}, size_t{1}}) {
+      const auto got = logits_of(*OnDevices(model.directory(), weights, 2, kLt).gpu, 9, step);
+      CHECK(share(got[0], want[0]) < bound);
+    }
+}
+
+TEST_CASE("model/device: the stages of a pipeline that keep fp8 weights have the bits of the whole model") {
+  const Fp8Model model({});
+  const OnDevices whole(model.directory(), "auto", 1, kLt);
+  const auto tokens = test::prompt_of(9);
+  const auto want = logits_of(*whole.gpu, tokens.size());
+  const attn::Plan plan = test::full_plan(whole.cpu->model);
+  std::vector<float> stream(tokens.size() * whole.cpu->model.config().hidden), logits(want[0].size());
+  for (uint32_t stage = 0; stage < 2; ++stage) {
+    const OnDevices on(model.directory(), "auto", 1, kLt, {.stage = stage, .stages = 2});
+    auto pages = LocalPages::allocate(on.gpu->layout(), 64);
+    REQUIRE_OK(pages);
+    PrefillChunk chunk;
+    chunk.tokens = tokens;
+    chunk.pages = pages->pages();
+    chunk.plan = &plan;
+    chunk.first_layer = on.cpu->model.held().first;
+    chunk.end_layer = on.cpu->model.held().end;
+    const std::vector<float> before = stream;
+    if (stage == 0) chunk.activations_out = stream;
+    if (stage == 1) chunk.activations_in = before, chunk.logits = logits;
+    REQUIRE_OK(on.gpu->prefill(chunk));
+  }
+  CHECK(logits == want[0]);
+}
+
 TEST_CASE("model/device: KV that was made from inputs in fp8 has a namespace of its own") {
   const Fp8Model model({});
   auto one = test::Loaded::open(model.directory(), "bf16");

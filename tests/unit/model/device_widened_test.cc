@@ -72,7 +72,7 @@ std::string write_gguf(const test::GgufFolder& folder, gguf::Type type, gguf::Ty
   add("blk.0.ffn_gate", kHidden, type);
   add("blk.0.ffn_up", kHidden, type);
   add("blk.0.ffn_down", kHidden, gguf::Type::q6_k);
-  return folder.write("m.gguf", out);
+  return folder.write("m" + std::to_string(static_cast<int>(type)) + ".gguf", out);
 }
 
 }  // namespace
@@ -113,6 +113,27 @@ TEST_CASE("model/device: an fp8 checkpoint on a device without products of fp8 h
     const auto got = logits_of(*kept.gpu, 9, steps);
     CHECK(got == logits_of(*full.gpu, 9, steps));
     CHECK(greedy_of(got) == greedy_of(logits_of(kept.cpu->runner, 9, steps)));
+  }
+}
+
+TEST_CASE("model/split: blocks of a GGUF file and whole numbers on two devices agree with the widened weights") {
+  const test::GgufFolder folder;
+  const std::string shallow = test::shallow_model();
+  const struct {
+    std::string path;
+    const char* weights;
+  } cases[] = {{write_gguf(folder, gguf::Type::q8_0, gguf::Type::q8_0), "auto"},  // which stays in its file
+               {write_gguf(folder, gguf::Type::q4_k, gguf::Type::q6_k), "auto"},
+               {shallow, "int8"},
+               {shallow, "int4"}};
+  for (const auto& one : cases) {
+    CAPTURE(one.path);
+    CAPTURE(one.weights);
+    const test::OnDevices split(one.path, one.weights, 2);
+    const bool is_file = one.path != shallow;
+    CHECK(split.cpu->model.weight_dtype() == (is_file ? "blocks" : one.weights));
+    const OnDevice alone(one.path, one.weights);
+    CHECK(share(logits_of(*split.gpu, 9)[0], logits_of(*alone.gpu, 9)[0]) < kShareMax);
   }
 }
 

@@ -365,6 +365,41 @@ TEST_CASE("model/split: a tier of pages that the caller numbers is refused besid
   CHECK(refused.error().what == "emu,emu: several devices have no tier of KV blocks yet");
 }
 
+TEST_CASE("model/split: a pass for which one device has no memory fails alone, and the group serves on") {
+  Split sound;
+  const auto tokens = some_tokens(5);
+  const attn::Plan plan = sound.full();
+  LocalPages pages = sound.pages(512);
+  const auto want = prefill(*sound.split, pages, tokens, plan);
+  REQUIRE_OK(want);
+  const size_t page_bytes = sound.cpu->runner.layout().page_bytes();
+  for (const size_t small : {0u, 1u}) {
+    const auto memory = sound.group->device(small).memory();
+    REQUIRE_OK(memory);
+    std::vector<std::shared_ptr<gpu::EmulatedDriver>> drivers;
+    std::vector<std::unique_ptr<gpu::Device>> devices;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      gpu::EmulatedHost host{.devices = 2};
+      if (rank == small) host.memory_bytes = memory->total - memory->free + page_bytes;
+      drivers.push_back(std::make_shared<gpu::EmulatedDriver>(host));
+      devices.push_back(std::move(*gpu::Device::open(drivers.back(), static_cast<int>(rank))));
+    }
+    const auto group =
+        gpu::DeviceGroup::open("emu", std::move(devices), std::make_unique<gpu::EmulatedNccl>(drivers)).value();
+    auto runner = Runner::open(sound.cpu->model, sound.cpu->parallel, kOptions, group.get());
+    REQUIRE_OK(runner);
+    for (int turn = 0; turn < 2; ++turn) {
+      const auto refused = prefill(*runner, pages, some_tokens(64), plan, 448);  // behind seven pages
+      REQUIRE_FALSE(refused.has_value());
+      CHECK(refused.error().mc == err::kDeviceMemory);
+      CHECK_FALSE(group->failure().has_value());
+      const auto got = prefill(*runner, pages, tokens, plan);
+      REQUIRE_OK(got);
+      CHECK(*got == *want);
+    }
+  }
+}
+
 TEST_CASE(
     "model/split: the failure of either device fails the chunk with its reason, and the other one waits for nobody") {
   for (const size_t failed : {0u, 1u})
