@@ -110,8 +110,8 @@ class CublasLt {
  public:
   virtual ~CublasLt() = default;
 
-  /// Code::unsupported: there is no library, it lacks a function, or it is older than kVersionMin. The message says
-  /// which.
+  /// Code::unsupported: there is no library, it lacks a function, or it is older than kCublasLtVersionMin. The message
+  /// says which.
   virtual Result<void> load() = 0;
   /// 10000 times the major version, 100 times the minor one, and the patch. After load().
   virtual size_t version() const = 0;

@@ -4,13 +4,14 @@
 
 #include "base/assert.h"
 #include "base/errors.h"
+#include "gpu/devices.h"
 
 namespace mc::model {
 namespace {
 
 constexpr size_t kStep = 8;  // elements of a row that a kernel reads at a time
 
-/// The numbers of devices up to `most` that divide all of `values`: "2 or 4".
+/// The numbers of devices up to `most` that divide all of `values`: "2, 4".
 std::string divisors_of(std::span<const uint32_t> values, uint32_t most) {
   std::string out;
   for (uint32_t by = 2; by <= most; ++by) {
@@ -29,7 +30,6 @@ uint32_t padded_width(uint32_t inner, const TensorPart& part) {
 }  // namespace
 
 Result<void> check_split(const ModelConfig& config, uint32_t ranks, const std::string& devices) {
-  constexpr uint32_t kMost = 16;
   struct Width {
     const char* name;
     uint32_t value;
@@ -45,7 +45,7 @@ Result<void> check_split(const ModelConfig& config, uint32_t ranks, const std::s
   }
   std::vector<uint32_t> values;
   for (const Width& width : widths) values.push_back(width.value);
-  const std::string fit = divisors_of(values, kMost);
+  const std::string fit = divisors_of(values, gpu::kDevicesMax);
   for (const Width& width : widths)
     if (width.value % ranks != 0)
       return user_error(err::kDeviceUnusable,
