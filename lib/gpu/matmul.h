@@ -20,6 +20,9 @@
 //      uncompared where the device has no memory, and where the library refuses so many rows. It also serves rows that
 //      the library refuses for their own algorithm; what it refuses too, the own kernels multiply.
 //
+// Products of fp8 (gpu/fp8_product.h) are not compared. All numbers of rows share the algorithm for a chunk, which sums
+// in one piece.
+//
 // A comparison costs some products and waits for the device. `cublaslt-tuned` compares nothing: it may add parts of the
 // inner dimension, which keeps more multiprocessors busy, and a row's bits change with the number of rows.
 #pragma once
