@@ -124,7 +124,7 @@ inline constexpr Flag kWeightDtype{
     .kind = FlagKind::choice,
     .value = "T",
     .fallback = "auto",
-    .help = "type of matrices in memory: full is --dtype; auto keeps fp8 and GGUF blocks, a GPU fp8 alone",
+    .help = "type of matrices in memory: full is --dtype; auto keeps fp8 and GGUF blocks; a GPU widens GGUF blocks",
     .choices = "auto|full|int8|int4"};
 inline constexpr Flag kKvDtype{.name = "kv-dtype",
                                .kind = FlagKind::choice,
