@@ -48,6 +48,8 @@ struct HostFacts {
   std::string netdev;           // an interface that is up and could carry soft-RoCE; empty = none
   std::string products;         // of a GPU: the version of cuBLASLt; empty: it cannot be used
   std::string products_reason;  // why not
+  std::string sums;             // of several GPUs: the version of NCCL; empty: it cannot be used
+  std::string sums_reason;      // why not
   bool verbs_loaded = false;    // the kernel has the verbs interface
   unsigned verbs_devices = 0;   // device files of it
   unsigned verbs_readable = 0;  // of those, what this user may open

@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "gpu/libcublaslt.h"
+#include "gpu/libnccl.h"
 #include "gpu/optional_library.h"
 #include "verbs/doctor.h"
 
@@ -162,13 +163,28 @@ Finding products(const HostFacts& host) {
   return out;
 }
 
-/// Loads the library for a moment's look, which needs neither a driver nor a GPU.
-void read_products(HostFacts& out) {
-  const auto library = gpu::host_cublaslt();
-  if (const auto loaded = library->load(); !loaded)
+Finding sums(const HostFacts& host) {
+  Finding out{.area = Area::gpu, .name = "sums over GPUs"};
+  out.what = host.sums.empty() ? "a model has one GPU at most: " + host.sums_reason : host.sums;
+  if (!host.sums.empty()) return out;
+  out.verdict = Verdict::unused;
+  out.next = "on a host with several GPUs, install libnccl2, NCCL " + gpu::library_version_text(gpu::kNcclVersionMin) +
+             " or later";
+  return out;
+}
+
+/// Loads the libraries for a moment's look, which needs neither a driver nor a GPU.
+void read_libraries(HostFacts& out) {
+  const auto products = gpu::host_cublaslt();
+  if (const auto loaded = products->load(); !loaded)
     out.products_reason = loaded.error().what;
   else
-    out.products = "cuBLASLt " + gpu::library_version_text(library->version()) + " of " + library->file();
+    out.products = "cuBLASLt " + gpu::library_version_text(products->version()) + " of " + products->file();
+  const auto sums = gpu::host_nccl();
+  if (const auto loaded = sums->load(); !loaded)
+    out.sums_reason = loaded.error().what;
+  else
+    out.sums = "NCCL " + gpu::library_version_text(sums->version()) + " of " + sums->file();
 }
 
 }  // namespace
@@ -190,7 +206,7 @@ HostFacts read_host(const std::string& root) {
   out.shared_pages = chosen(file_text(pages + "shmem_enabled"));
   out.numa_nodes = static_cast<unsigned>(names_in(root + "sys/devices/system/node", "node").size());
   out.netdev = carrier_netdev(root);
-  if (root == "/") read_products(out);
+  if (root == "/") read_libraries(out);
   out.verbs_loaded = fs::exists(root + "sys/class/infiniband_verbs");
   for (const std::string& name : names_in(root + "dev/infiniband", "uverbs")) {
     ++out.verbs_devices;
@@ -221,6 +237,7 @@ std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& r
   out.push_back(huge_pages(host));
   out.push_back(gpu(rdma));
   out.push_back(products(host));
+  out.push_back(sums(host));
   return out;
 }
 

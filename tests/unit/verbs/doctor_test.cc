@@ -209,6 +209,14 @@ TEST_CASE("verbs/doctor: GPU memory that goes through the host is noted only whe
   const Finding with = named(judge_host({.products = "cuBLASLt 13.1.0"}, report, plan_for("auto")), "matrix products");
   CHECK(with.verdict == Verdict::good);
   CHECK(with.what == "cuBLASLt 13.1.0");
+  const Finding alone =
+      named(judge_host({.sums_reason = "no NCCL was found"}, report, plan_for("auto")), "sums over GPUs");
+  CHECK(alone.verdict == Verdict::unused);
+  CHECK(alone.what == "a model has one GPU at most: no NCCL was found");
+  CHECK(alone.next == "on a host with several GPUs, install libnccl2, NCCL 2.13.0 or later");
+  const Finding several = named(judge_host({.sums = "NCCL 2.28.3"}, report, plan_for("auto")), "sums over GPUs");
+  CHECK(several.verdict == Verdict::good);
+  CHECK(several.what == "NCCL 2.28.3");
   report.usable = false;
   CHECK(named(judge_host({}, report, plan_for("auto")), "memory over RDMA").verdict == Verdict::good);
   report.gpu = {xfer::GpuPath::none, "no CUDA driver"};
