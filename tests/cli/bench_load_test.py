@@ -199,6 +199,7 @@ class OnACluster(unittest.TestCase):
         for condition in ("completed<=2", "ttft_p99>=0ms", "hit_rate<1.5"):
             out, err = bench(*words, *CALM, "--fail-if", condition, expect=4)
             self.assertIn("error MC8001 goal-missed: " + condition, err)
+            self.assertRegex(err, r"holds: \w+ is \d+(\.\d{1,3})?\n")
             self.assertIn("Serving result", out)
         self.assertIn("no number nonsense", bench(*words, *CALM, "--fail-if", "nonsense>1", expect=2)[1])
         self.assertIn("needs --goodput", bench(*words, *CALM, "--fail-if", "goodput<1", expect=2)[1])

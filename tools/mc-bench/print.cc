@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -21,6 +22,18 @@ std::string fixed(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", decimals, value);
   return text;
+}
+
+std::string rounded(double value) {
+  char text[64];
+  if (!(std::fabs(value) >= 1)) {
+    std::snprintf(text, sizeof text, "%.3g", value);
+    return text;
+  }
+  std::string out = fixed(value, 3);
+  if (out.ends_with(".000")) return out.substr(0, out.size() - 4);
+  while (out.find('.') != std::string::npos && out.back() == '0') out.pop_back();
+  return out;
 }
 
 std::string thousands(uint64_t value) {

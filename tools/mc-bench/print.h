@@ -20,6 +20,9 @@ inline TimePoint steady_now() {
 
 /// printf-like for numbers in tables: "%.1f" of a double.
 std::string fixed(double value, int decimals);
+/// At most three decimals, none that is a trailing zero: 233.36570500000002 -> "233.366", 2.0 -> "2". A number below 1
+/// has three significant digits.
+std::string rounded(double value);
 /// 144793823 -> "144,793,823".
 std::string thousands(uint64_t value);
 

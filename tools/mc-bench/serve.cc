@@ -420,7 +420,8 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
     MC_TRY(failed, holds(condition, result));
     if (failed)
       return user_error(err::kGoalMissed,
-                        condition.text + " holds: " + condition.key + " is " + result[condition.key].dump(),
+                        condition.text + " holds: " + condition.key + " is " +
+                            rounded(result[condition.key].as_double()),
                         "--fail-if");
   }
   if (result["completed"].as_int() == 0) {
