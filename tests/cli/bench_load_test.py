@@ -241,6 +241,17 @@ class OnACluster(unittest.TestCase):
         found = result("serve", *CALM, "--num-prompts", 1, "--input-len", 8, env=self.cluster.env)
         self.assertEqual(found["base_url"], self.url)
 
+    def test_the_ideal_of_a_trace_has_no_last_token(self):
+        path = os.path.join(self.dir, "twice.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            for i in range(2):
+                line = {"timestamp": 3000 * i, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}
+                file.write(json.dumps(line) + "\n")
+        s = result("replay", path, "--base-url", self.url, *CALM, "--seed", 4242)
+        # The second prompt is known to its end; nine KV blocks of 64 tokens end before its last token.
+        self.assertEqual(s["ideal_token_hit"], 576 / 1200)
+        self.assertEqual(s["hit_rate"], s["ideal_token_hit"])
+
     def test_texts_of_a_file_are_sent_to_either_endpoint(self):
         path = os.path.join(self.dir, "texts.jsonl")
         with open(path, "w", encoding="utf-8") as file:

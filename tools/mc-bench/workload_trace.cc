@@ -3,8 +3,11 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "print.h"
+#include "sim/lru.h"
+#include "sim/replacement.h"
 #include "trace.h"
 #include "workload.h"
 
@@ -45,6 +48,24 @@ uint32_t bounded(const cli::Args& args, const Flag& flag, uint64_t value) {
   return static_cast<uint32_t>(std::max<uint64_t>(1, std::min(value, most)));
 }
 
+/// The share of the prompts that one endless cache would hit, for comparison with the measured hit rate. At least the
+/// last token of a prompt is computed, so a node hits only the whole KV blocks before it, also when it has seen all of
+/// the prompt. Prompts that do not end here share whole blocks of the trace, which are whole KV blocks.
+double ideal_token_hit(const std::vector<TraceRequest>& sent) {
+  constexpr uint64_t kKvBlockTokens = 64;  // the default of --block-tokens
+  static_assert(kTraceBlockTokens % kKvBlockTokens == 0);
+  const sim::TraceBlocks numbers(sent);
+  const auto leading = sim::replay_cache(numbers, sim::kUnlimitedBlocks, *sim::find_replacement("lru"));
+  MC_ASSERT_EQ(leading.size(), sent.size());
+  uint64_t tokens = 0, hit = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const uint64_t input = sent[i].input_tokens;  // at least 1
+    tokens += input;
+    hit += std::min(leading[i] * kTraceBlockTokens, (input - 1) / kKvBlockTokens * kKvBlockTokens);
+  }
+  return static_cast<double>(hit) / static_cast<double>(tokens);
+}
+
 Result<Plan> plan_trace(const cli::Args& args, double) {
   const double speedup = args.number(flag::kSpeedup);
   for (const Flag* flag : {&flag::kLimit, &flag::kMaxInput, &flag::kMaxOutput})
@@ -70,8 +91,6 @@ Result<Plan> plan_trace(const cli::Args& args, double) {
   }
   const double span_s = to_seconds(plan.requests.back().at);
   plan.rate_per_s = span_s > 0 ? static_cast<double>(trace.size()) / span_s : 0;
-  // The share of the cut prompts that one endless cache of whole 512-token blocks would hit, for comparison with the
-  // measured hit rate.
   std::vector<TraceRequest> as_sent = std::move(trace);
   for (size_t i = 0; i < as_sent.size(); ++i) {
     as_sent[i].input_tokens = plan.requests[i].input_tokens;
@@ -79,7 +98,7 @@ Result<Plan> plan_trace(const cli::Args& args, double) {
   }
   plan.facts.set("trace", path).set("speedup", speedup).set("trace_requests", plan.requests.size());
   plan.facts.set("trace_blocks", blocks).set("inputs_cut", cut).set("trace_span_s", span_s * speedup);
-  plan.facts.set("ideal_token_hit", trace_statistics(as_sent)["ideal"]["token_hit"]);
+  plan.facts.set("ideal_token_hit", ideal_token_hit(as_sent));
   return plan;
 }
 
