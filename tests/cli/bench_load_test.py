@@ -241,6 +241,17 @@ class OnACluster(unittest.TestCase):
         found = result("serve", *CALM, "--num-prompts", 1, "--input-len", 8, env=self.cluster.env)
         self.assertEqual(found["base_url"], self.url)
 
+    def test_a_named_run_directory_without_a_conductor_lets_no_other_server_be_loaded(self):
+        empty = os.path.join(self.dir, "empty")
+        _, err = bench("serve", env=dict(os.environ, MCT_RUN_DIR=empty), expect=3)
+        self.assertIn("error MC2101 peer-unreachable: no conductor answers: ", err)
+        self.assertIn(f"where: unix:{empty}/conductor.http\n", err)
+        os.mkdir(os.path.join(self.dir, "xdg"), 0o700)
+        env = dict(os.environ, XDG_RUNTIME_DIR=os.path.join(self.dir, "xdg"))
+        env.pop("MCT_RUN_DIR", None)
+        err = bench("serve", "--header", "this is none, so nothing is sent", env=env, expect=2)[1]
+        self.assertIn("no conductor answers in the default run directory; the server is http://127.0.0.1:8000\n", err)
+
     def test_the_ideal_of_a_trace_has_no_last_token(self):
         path = os.path.join(self.dir, "twice.jsonl")
         with open(path, "w", encoding="utf-8") as file:

@@ -196,14 +196,29 @@ Result<Target> operators_pages(Target target) {
   return target;
 }
 
-/// The URL of --base-url, or of --host and --port; without them that of the conductor in MCT_RUN_DIR.
-std::string base_url(const cli::Args& args) {
+/// The URL that the conductor in MCT_RUN_DIR, or in the default run directory, has for clients. MC2101 without one.
+Result<std::string> conductors_url() {
+  MC_TRY(pages, operators_pages({}));
+  auto cluster = get_json(pages, "/cluster");
+  if (cluster && (*cluster)["url"].is_string()) return std::string((*cluster)["url"].as_string());
+  return user_error(err::kPeerUnreachable,
+                    cluster ? "the conductor has no HTTP address" : "no conductor answers: " + cluster.error().what,
+                    pages.base_url,
+                    "start mc-conductor, set MCT_RUN_DIR to its run directory, or name the server with --base-url URL");
+}
+
+/// The URL of --base-url, or of --host and --port; without them that of the conductor in MCT_RUN_DIR. Who names a run
+/// directory means the cluster there, so no other server may take its load.
+Result<std::string> base_url(const cli::Args& args) {
   if (!args.text(kBaseUrl).empty()) return args.text(kBaseUrl);
-  if (!args.given(kHost) && !args.given(kPort))
-    if (auto pages = operators_pages({}))
-      if (auto cluster = get_json(*pages, "/cluster"); cluster && (*cluster)["url"].is_string())
-        return std::string((*cluster)["url"].as_string());
-  return "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
+  const std::string address = "http://" + args.text(kHost) + ":" + std::to_string(args.count(kPort));
+  if (args.given(kHost) || args.given(kPort)) return address;
+  auto found = conductors_url();
+  const char* named = std::getenv("MCT_RUN_DIR");
+  const bool is_named = named != nullptr && *named != '\0';
+  if (found || (is_named && !args.on(kDryRun))) return found;
+  if (!args.on(kDryRun)) note(args, "no conductor answers in the default run directory; the server is " + address);
+  return address;
 }
 
 /// The nodes behind the server, from its page for operators. On one host the socket in MCT_RUN_DIR has them without a
@@ -288,13 +303,14 @@ bool is_chat_endpoint(std::string_view path) {
 Result<Target> read_target(const cli::Args& args, bool ignore_eos) {
   Target target{.path = args.text(kEndpoint), .model = args.text(kServedModel)};
   if (args.count(kPort) == 0 || args.count(kPort) > 65535) return out_of_range(kPort, args.count(kPort), 1, 65535);
-  target.base_url = base_url(args);
-  while (target.base_url.ends_with('/')) target.base_url.pop_back();
   target.is_chat = is_chat_endpoint(target.path);
   const bool has_texts = args.has(flag::kDataset) && args.present(flag::kDataset);
   if (target.path.empty() || target.path[0] != '/' || (target.is_chat && !has_texts))
     return user_error(err::kBadValue, "--endpoint " + target.path + " takes no random token ids", "--endpoint",
                       "use /v1/completions, or give texts with --dataset FILE");
+  MC_TRY(url, base_url(args));
+  target.base_url = std::move(url);
+  while (target.base_url.ends_with('/')) target.base_url.pop_back();
   MC_TRY(headers, read_headers(args));
   target.headers = std::move(headers);
   target.tokens.seed = args.count(kLoadSeed);
