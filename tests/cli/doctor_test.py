@@ -72,6 +72,9 @@ class Doctor(unittest.TestCase):
         self.assertRegex(out, r"(?m)^fix +peer tcp://127")
         self.assertIn("mc-bench xfer --server", out)
         self.assertIn("MC2101", err)
+        self.assertIn("next:  the host answers: start the peer, e.g. mc-bench xfer --server", err)
+        err = doctor("192.0.2.1", "--transport", "tcp", "--memory", "1MiB", expect=3)[1]
+        self.assertIn("next:  --auth FILE of the cluster, or --insecure data on a network you trust", err)
 
     def test_wrong_words_are_refused(self):
         self.assertIn("carrier", doctor("--transport", "carrier", expect=2)[1])

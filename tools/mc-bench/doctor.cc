@@ -87,14 +87,16 @@ Result<int> doctor(const cli::Args& args) {
   MC_CHECK(sink.text(verbs::findings_text(diagnosis.findings)));
   MC_CHECK(sink.finish());
   size_t here = 0, there = 0;
-  std::string first;
+  std::string first, first_step;
   for (const verbs::Finding& finding : diagnosis.findings) {
     if (finding.verdict != verbs::Verdict::fix) continue;
     (finding.area == verbs::Area::peer ? there : here) += 1;
-    if (first.empty()) first = std::string(to_string(finding.area)) + " " + finding.name + ": " + finding.what;
+    if (!first.empty()) continue;
+    first = std::string(to_string(finding.area)) + " " + finding.name + ": " + finding.what;
+    first_step = finding.next;
   }
   if (here > 0) return user_error(err::kNotReady, std::to_string(here + there) + " to fix; first: " + first);
-  if (there > 0) return user_error(err::kPeerUnreachable, first);
+  if (there > 0) return user_error(err::kPeerUnreachable, first, {}, first_step);
   return 0;
 }
 
