@@ -106,6 +106,7 @@ class Roles(unittest.TestCase):
             why = f"the node has the keys of {key}, the conductor has those of {local}, and the two differ"
             self.assertIn(f"error MC2103 wrong-key: {why}", stranger.tail())
             self.assertIn("on one machine share MCT_RUN_DIR; else give both sides the same --auth", stranger.tail())
+            self.assertIn("if the conductor has --auth, give this node its file", stranger.tail())
             del c.processes["c9"]
             until(lambda: f"MC2103: {why}" in c.processes["conductor"].text(), 60, "the refusal in the conductor's log")
             self.assertEqual(c.cluster()["nodes"], [])

@@ -159,7 +159,7 @@ Error unreached(const std::string& uri, const std::string& what, wire::Mismatch 
     case wire::Mismatch::seal:
       return user_error(err::kTransportUnusable, uri + ": " + what, "--tcp-seal",
                         "give both sides the same --tcp-seal");
-    case wire::Mismatch::secret: return wrong_key(uri + ": " + what, "--auth");
+    case wire::Mismatch::secret: return wrong_key(uri + ": " + what, "--auth", "the server", "this side");
     case wire::Mismatch::version:
       return user_error(err::kProtocolVersion, uri + ": " + what, uri, "run the same release on both sides");
     case wire::Mismatch::none: break;
