@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/units.h"
+#include "gpu/failure.h"
 #include "gpu/gpu.h"
 #include "gpu/matmul.h"
 #include "gpu/post_ring.h"
@@ -123,8 +124,9 @@ Result<void> Device::check(Status status, std::string_view what) {
   }
   const std::string full = name_ + ": " + std::string(what) + ": " + text + number_of(status);
   if (is_final(status)) {
-    if (!failure_) failure_ = user_error(err::kDeviceFailed, full, name_);
-    return user_error(err::kDeviceFailed, full, name_);
+    const Error failed = user_error(err::kDeviceFailed, full, name_, step_after_failure(name_, status));
+    if (!failure_) failure_ = failed;
+    return failed;
   }
   if (status == Status::not_found) return Error{Code::unsupported, full};
   if (status == Status::out_of_memory) return Error{Code::no_space, full};

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/errors.h"
 #include "base/units.h"
+#include "gpu/failure.h"
 #include "gpu/optional_library.h"
 
 namespace mc::gpu {
@@ -128,7 +129,7 @@ void DeviceGroup::look(TimePoint now) {
     found = user_error(err::kDeviceFailed,
                        device->name_ + ": " + device->driver_->error_text(status) + " (CUDA error " +
                            std::to_string(static_cast<int>(status)) + ")",
-                       device->name_);
+                       device->name_, step_after_failure(device->name_, status));
   }
   {
     const std::lock_guard lock(mutex_);

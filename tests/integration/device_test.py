@@ -213,6 +213,7 @@ class OnDevice(unittest.TestCase):
                     node = c.processes[name]
                     self.assertEqual(node.popen.wait(60), 1, node.tail())
                     self.assertRegex(node.text(), r"error MC7006 .*uncorrectable ECC error .*CUDA error 214")
+                    self.assertIn("next:  this fault was asked for by --device emu:fault=N", node.text())
                     c.start(name[0] + "1", *CPU, *PROFILED)
                     self.assertEqual(token_ids(answer.result()), tokens_on_cpu(IDS[:20], 4, "auto"))
                 conductor = c.processes["conductor"]
