@@ -272,6 +272,9 @@ Result<int> explain(const cli::Args& args) {
   Result<std::string> body = Json::object({{"prompt", args.text(flags::kPromptText)}}).dump();
   if (args.present(flags::kRequestFile)) body = read_file(args.text(flags::kRequestFile), size_t{16} << 20);
   if (!body) return as_user_error(err::kFileAccess, std::move(body).error());
+  if (auto read = Json::parse(*body); !read)  // the conductor would name its own address as the place
+    return user_error(err::kMalformedJson, "the request is not JSON: " + read.error().what,
+                      "-f " + args.text(flags::kRequestFile));
   MC_TRY(answer, ask_conductor(args, http::Method::post, "/admin/explain", *body, soon(10s)));
   MC_CHECK(write_all(1, wants_json(args) ? answer.dump() + "\n" : explanation_text(answer)));
   return 0;

@@ -159,6 +159,11 @@ class Watched(unittest.TestCase):
         self.verb("ask", "Once", "-f", "-", expect=2)
         self.assertIn("winner", self.verb("explain", "-p", "Once upon a time"))
         self.verb("explain", expect=2)
+        for text, byte in ((b"{", "byte 2: "), (b'{"prompt": x}', "byte 12: ")):
+            code, _, err = self.c.verb("explain", "-f", "-", stdin=text)
+            self.assertEqual(code, 1)
+            self.assertIn("error MC4001 malformed-json: the request is not JSON: " + byte, err)
+            self.assertIn("where: -f -\n", err)
 
     def test_no_table_is_lost_on_a_full_disk(self):
         words = (["ps"], ["why"], ["explain", "-p", "Once"], ["top", "--once", "--interval", "100ms"])
