@@ -172,7 +172,7 @@ void Frontend::request_record(const std::string& id, const http::Responder& out)
       return out.respond(http::json_response(200, Json::object({{"requests", answers_->records().list(now)}}).dump()));
     if (const auto record = answers_->records().find(id, now))
       return out.respond(http::json_response(200, record->dump()));
-    out.respond(http::error_response(
+    out.respond(http::operators_error(
         user_error(err::kNotFound,
                    "no record of request " + id.substr(0, 128) + "; the conductor keeps the last " +
                        std::to_string(RequestRecords::kEndedMax) + ", by their own id or the client's x-request-id",

@@ -250,6 +250,7 @@ class Costed(unittest.TestCase):
             code, _, err = c.verb("why", "nobody")
             self.assertNotEqual(code, 0)
             self.assertIn("no record of request nobody", err)
+            self.assertIn("next:  mc-conductor why lists the requests", err)
 
     def why_second(self, c, ids):
         """The record of the second one of two requests with one prompt and one id."""
