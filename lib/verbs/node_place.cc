@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -114,15 +115,37 @@ Result<void> check_answer(const Json& node, const Announced& at, Duration time) 
                     "look with mc-conductor ps whether " + name + " still runs; on its host name it by its socket");
 }
 
-}  // namespace
-
-std::vector<std::string> other_caches(const std::string& name, bool has_key) {
+/// The cluster of this run directory's conductor; empty when `name` is an address or nobody answers.
+std::optional<Json> cluster_of(const std::string& name) {
   const auto address = address_in(name);
   if (!address || !address->empty()) return {};
   const auto directory = ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); });
   if (!directory) return {};
-  const auto cluster = get_json("unix:" + *directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {}, "-");
+  auto cluster = get_json("unix:" + *directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {}, "-");
   if (!cluster) return {};
+  return std::move(*cluster);
+}
+
+}  // namespace
+
+Result<void> check_is_cache(const std::string& name) {
+  const auto cluster = cluster_of(name);
+  if (!cluster) return {};
+  std::string caches, role;
+  for (const Json& node : (*cluster)["nodes"].items()) {
+    const std::string id(node["id"].as_string());
+    if (id == name) role = node["role"].as_string();
+    if (node["role"].as_string() == "cache") caches += (caches.empty() ? "" : " or ") + id;
+  }
+  if (role.empty() || role == "cache") return {};
+  return user_error(err::kNotFound, name + " is a " + role + " node, which has no store of values", "NODE",
+                    caches.empty() ? "start a cache node with mc-cache" : "name a cache node: " + caches);
+}
+
+std::vector<std::string> other_caches(const std::string& name, bool has_key) {
+  const auto directory = ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); });
+  const auto cluster = cluster_of(name);
+  if (!directory || !cluster) return {};
   std::vector<std::string> out;
   for (const Json& node : (*cluster)["nodes"].items()) {
     if (node["role"].as_string() != "cache" || node["id"].as_string() == name) continue;

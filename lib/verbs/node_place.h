@@ -25,4 +25,8 @@ Result<std::string> place_of(const std::string& node, bool has_key);
 /// sent, as for place_of(). Empty when no conductor answers, or `node` is an address.
 std::vector<std::string> other_caches(const std::string& node, bool has_key);
 
+/// MC4007 when `node` is the name of a node of another role, which has no store of values. The next step names the
+/// cache nodes. Says nothing against an address, or when no conductor answers.
+Result<void> check_is_cache(const std::string& node);
+
 }  // namespace mc::verbs

@@ -250,6 +250,7 @@ Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Arg
   MC_CHECK(check_keys(args));
   MC_TRY(store, open_store(args, reads));
   auto done = body(args, *store);
+  if (!done && done.error().mc == err::kNotFound) MC_CHECK(check_is_cache(args.positional_one("NODE")));
   return done ? done : Result<int>(with_key_advice(args, std::move(done).error()));
 }
 
@@ -323,6 +324,7 @@ Result<int> list_values(const cli::Args& args) {
       args.on(flags::kJson) ? "" : "      BYTES  CRC32C     USES       TTL       PIN  DURABLE  REPLICAS  KEY\n";
   do {
     auto next = store->list(prefix, after, std::min(std::max<size_t>(left, 1), kPage));
+    if (!next && next.error().mc == err::kNotFound) MC_CHECK(check_is_cache(args.positional_one("NODE")));
     if (!next) return with_key_advice(args, std::move(next).error());
     page = std::move(*next);
     // A page may hold no key and yet go on behind keys whose time to live is over.

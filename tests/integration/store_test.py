@@ -360,6 +360,14 @@ class Alone(unittest.TestCase):
         with Cluster("1p1d") as c:
             code, _, err = run("mc-cache", "get", "p0", "k", env=c.env)
             self.assertEqual(code, 1)
+            self.assertIn("p0 is a prefill node, which has no store of values", err)
+            self.assertIn("next:  start a cache node with mc-cache", err)
+            c.start("c0")
+            until(lambda: len(c.cluster()["nodes"]) == 3, 60, "the cache node")
+            code, _, err = run("mc-cache", "put", "d0", "k", "-", stdin=b"v", env=c.env)
+            self.assertEqual(code, 1)
+            self.assertIn("next:  name a cache node: c0;", err)
+            code, _, err = run("mc-cache", "get", c.node("p0")["http"], "k", env=c.env)
             self.assertIn("mc-cache nodes have", err)
 
 
