@@ -78,10 +78,14 @@ bool PageLock::admits_to_kv(const http::Request& request) const {
 }
 
 Error PageLock::refusal(std::string_view path) const {
-  return user_error(err::kForbidden, std::string(path.substr(0, 100)) +
-                                         " is for operators: use the Unix socket in MCT_RUN_DIR on this host, " +
-                                         (has_key() ? "or send the admin key of this program's --admin-key-file"
-                                                    : "or start this program with --admin-key-file and send that key"));
+  const std::string page(path.substr(0, 100));
+  if (has_key())
+    return user_error(err::kForbidden, page + " is for operators: use the Unix socket in MCT_RUN_DIR on this host, or "
+                                              "send the admin key of this program's --admin-key-file");
+  return user_error(err::kForbidden,
+                    page + " is for operators, and this program has no admin key: use the Unix socket in MCT_RUN_DIR "
+                           "on this host, or start this program with --admin-key-file and send that key",
+                    "", kNoAdminKeyStep);
 }
 
 }  // namespace mc::door

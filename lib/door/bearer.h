@@ -27,6 +27,10 @@ Result<std::string> read_bearer_key(const std::string& path, std::string_view fl
 Result<std::string> new_admin_key();
 
 /// The lock of the operators' pages of one process. Calls may come from any thread.
+/// The next step of a refusal by a program that has no admin key. Verbs know by it that no key helps.
+inline constexpr std::string_view kNoAdminKeyStep =
+    "use the Unix socket in MCT_RUN_DIR on its host, which needs no key, or start it with --admin-key-file";
+
 class PageLock {
  public:
   /// `is_open`: --insecure pages. Without it and without a key only the Unix socket opens the lock.

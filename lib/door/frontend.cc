@@ -86,7 +86,9 @@ void Frontend::handle(http::Request request, http::Responder out) {
   if (const auto* answer = std::get_if<http::Response>(&found)) return out.respond(*answer);
   const auto match = std::get<http::RouteMatch>(found);
   const auto grant = access_.grant(request, match.route);
-  if (!grant) return out.respond(http::error_response(grant.error()));
+  if (!grant)
+    return out.respond(grant.error().mc == err::kForbidden ? http::operators_error(grant.error())
+                                                           : http::error_response(grant.error()));
   const http::ModelCard card{options_.served_name, options_.served_name, started_unix_, reader_->context_tokens()};
   switch (match.route) {
     case http::Route::completions:

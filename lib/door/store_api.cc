@@ -203,7 +203,7 @@ Result<std::string> StoreApi::tenant_of(const http::Request& request) const {
 std::optional<http::Response> StoreApi::refuse_head(const http::Request& head) const {
   const auto tenant = tenant_of(head);
   if (tenant) return std::nullopt;
-  return http::error_response(tenant.error());
+  return http::operators_error(tenant.error());
 }
 
 /// A listing and a value in memory need neither a disk nor other nodes, and an answer to HEAD needs no disk. Any

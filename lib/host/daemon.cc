@@ -188,7 +188,7 @@ std::optional<http::Response> StatusPages::refuse_head(const http::Request& head
   const auto* match = std::get_if<http::RouteMatch>(&found);
   if (match && match->route == http::Route::store && store_) return store_->refuse_head(head);
   if (match && moves_kv(match->route) && !lock_->admits_to_kv(head))
-    return http::error_response(lock_->refusal(head.path));
+    return http::operators_error(lock_->refusal(head.path));
   const bool asks = match && match->route == http::Route::prefill;
   if (asks && prompt_bytes_ == 0) return no_prompts();
   const bool imports = match && match->route == http::Route::block_import;
@@ -237,7 +237,7 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
   const bool lists = route == http::Route::blocks || route == http::Route::block_lookup;
   const bool for_operators = moves_kv(route) || lists || (is_counted && is_locked());
   if (for_operators && !(moves_kv(route) ? lock_->admits_to_kv(request) : lock_->admits(request)))
-    return out.respond(http::error_response(lock_->refusal(request.path)));
+    return out.respond(http::operators_error(lock_->refusal(request.path)));
   switch (route) {
     case http::Route::livez: {
       http::Response response = livez_response(*heartbeat_);

@@ -42,6 +42,11 @@ Result<http::Headers> api_key_headers(const cli::Args& args) {
 
 Error with_key_advice(const cli::Args& args, Error error, std::string_view door) {
   if (error.mc != err::kUnauthorized && error.mc != err::kForbidden) return error;
+  if (error.next == door::kNoAdminKeyStep) {  // to send a key would lead to this same answer
+    error.next = "on the same host " + std::string(door) + ", which needs no key; elsewhere start the server with " +
+                 "--admin-key-file FILE";
+    return error;
+  }
   std::string ways;
   for (const Flag* flag : {&flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey})
     if (args.has(*flag))

@@ -28,8 +28,9 @@ Result<http::Headers> key_headers(const cli::Args& args);
 Result<http::Headers> api_key_headers(const cli::Args& args);
 
 /// The error of a server. If the server wanted a key, the next step names the flags with which this verb sends one, and
-/// the door that needs none.
+/// the door that needs none; only the door when the server has no admin key.
 Error with_key_advice(const cli::Args& args, Error error,
-                      std::string_view door = "name the node by its socket in MCT_RUN_DIR, node-*.http");
+                      std::string_view door = "name the node as mc-conductor ps does (p0 or c0) or by its "
+                                              "socket node-*.http in MCT_RUN_DIR");
 
 }  // namespace mc::verbs

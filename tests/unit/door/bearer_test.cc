@@ -42,6 +42,8 @@ TEST_CASE("door/bearer: a lock without a key opens to its user's socket alone, a
   CHECK(open.admits_to_kv(request));
   CHECK(closed.admits(request));
   CHECK(closed.refusal("/cluster").mc == err::kForbidden);
+  CHECK(closed.refusal("/cluster").what.find("this program has no admin key") != std::string::npos);
+  CHECK(closed.refusal("/cluster").next == kNoAdminKeyStep);
 }
 
 TEST_CASE("door/bearer: the admin key opens the lock, and what resembles it does not") {
