@@ -93,19 +93,24 @@ TEST_CASE("mem: a descriptor that could shrink under us, or has another length, 
 TEST_CASE("mem: at the limit of the address space a buffer comes from what the heap has free") {
   const pid_t child = fork();
   if (child == 0) {
-    // The heap keeps 8 MiB that are free again, because a block behind them is in use.
+    // The heap keeps two blocks that are free again, because a block behind each of them is in use.
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
-    void* volatile freed = std::malloc(8 << 20);  // volatile: a compiler may leave out memory that nobody uses
-    void* volatile last = std::malloc(64);
+    void* volatile blocks[2];  // volatile: a compiler may leave out memory that nobody uses
+    void* volatile last = nullptr;
+    for (const size_t i : {0, 1}) {
+      blocks[i] = std::malloc(i == 0 ? 3 << 20 : 8 << 20);
+      do last = std::malloc(64);  // until one lies behind the block: the first ones may fill small holes before it
+      while (last != nullptr && last < blocks[i]);
+    }
     std::ifstream statm("/proc/self/statm");
     rlim_t size = 0;
     statm >> size;
     const rlimit limit{size * 4096, RLIM_INFINITY};
     setrlimit(RLIMIT_AS, &limit);
     while (last != nullptr) last = std::malloc(64 << 10);  // what earlier tests have freed
-    std::free(freed);
     bool is_zero = true;
-    for (const bool huge_pages : {false, true}) {  // the hole has no room for 2 MiB more than the second buffer
+    for (const bool huge_pages : {false, true}) {  // the second block has no room for 2 MiB more than its buffer
+      std::free(blocks[huge_pages]);  // one for each buffer: small allocations may stay in the middle of the first
       auto made = mem::HostBuffer::allocate(huge_pages ? 7 << 20 : 2 << 20, {.huge_pages = huge_pages});
       is_zero = is_zero && made && reinterpret_cast<uintptr_t>(made->data()) % 4096 == 0;
       for (size_t i = 0; is_zero && i < made->size(); ++i) is_zero = made->data()[i] == std::byte{0};
