@@ -7,9 +7,6 @@
 
 namespace mc::node {
 namespace {
-constexpr size_t kLeavesSearched = 64;  // coldest chains that are searched for a block to write
-constexpr size_t kDepthSearched = 64;   // blocks of each that are looked at, from its end
-constexpr Duration kLookEvery = 5ms;    // after a search that found nothing
 constexpr size_t kLoadBlocksMax = 4096;
 constexpr size_t kJobsMax = 1024;
 constexpr Duration kStallAfter = 5s;        // a disk whose oldest load is older gets no new ones
@@ -20,9 +17,12 @@ constexpr double kBytesPerSecondGuess = 1e9;  // of a disk that has not been rea
 }  // namespace
 
 DiskTier::DiskTier(const DiskTierOptions& options, kv::EventLog& log, Numbers& numbers)
-    : options_(options), numbers_(numbers), state_(options.capacity_bytes > 0 ? State::on : State::none), blocks_(log) {
+    : options_(options),
+      numbers_(numbers),
+      state_(options.capacity_bytes > 0 ? State::on : State::none),
+      blocks_(log),
+      writes_(options, blocks_, numbers) {
   MC_ASSERT(options_.writes_max > 0 && options_.loads_max > 0);
-  spend_bytes_ = options_.write_bytes_per_s;
 }
 
 bool DiskTier::on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out) {
@@ -61,7 +61,7 @@ void DiskTier::on_found(const DiskFound& found, const Usable& usable, TimePoint 
 }
 
 bool DiskTier::evict(const BlockHash& hash, Actions& out) {
-  if (!has(hash) || loading_.contains(hash) || writing_.contains(hash)) return false;
+  if (!has(hash) || loading_.contains(hash) || writes_.has(hash)) return false;
   forget(hash);
   out.push_back(DiskDrop{{hash}});
   return true;
@@ -70,7 +70,7 @@ bool DiskTier::evict(const BlockHash& hash, Actions& out) {
 void DiskTier::forget(const BlockHash& hash) {
   ++stats_.evicted_blocks;
   blocks_.erase(hash, kv::Removal::evicted);
-  given_up_.insert(hash);
+  writes_.given_up(hash);
 }
 
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
@@ -205,7 +205,7 @@ void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : hashes) {
     const kv::PageIndex page = pool.find(hash);
     if (page == kv::kNoPage) return;
-    given_up_.erase(hash);
+    writes_.forgive(hash);
     if (!pool.on_trial(page)) continue;
     pool.set_trial(page, false);
     ++stats_.promoted_blocks;
@@ -273,78 +273,14 @@ void DiskTier::arrived(const Load& load, const DiskLoaded& done, TimePoint now) 
 
 // ---- writes ----------------------------------------------------------------------------------
 
-bool DiskTier::may_spend(uint64_t bytes, TimePoint now) {
-  if (options_.write_bytes_per_s <= 0) return true;
-  const double most = std::max(options_.write_bytes_per_s, static_cast<double>(bytes));  // one second's worth
-  spend_bytes_ = std::min(most, spend_bytes_ + to_seconds(now - spend_at_) * options_.write_bytes_per_s);
-  spend_at_ = now;
-  if (spend_bytes_ < static_cast<double>(bytes)) return false;
-  spend_bytes_ -= static_cast<double>(bytes);
-  return true;
-}
-
-// A block whose position contradicts its parent (from a peer of an older release) has no form on disk.
-bool DiskTier::wants_write(const Shelf& shelf, kv::PageIndex page) const {
-  const kv::BlockMeta& meta = shelf.pool.meta(page);
-  return !has(meta.hash) && !writing_.contains(meta.hash) && !given_up_.contains(meta.hash) &&
-         meta.layer_crcs.size() == shelf.layout.layers && meta.parent.is_zero() == (meta.first_position == 0) &&
-         meta.first_position % shelf.layout.block_tokens == 0;
-}
-
-void DiskTier::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
-  const kv::BlockMeta& meta = shelf.pool.meta(page);
-  Write write;
-  write.shelf = &shelf, write.page = page;
-  write.block = {meta.hash,    meta.parent,     meta.name_space, meta.first_position,
-                 shelf.layout, meta.layer_crcs, meta.tokens};
-  shelf.pool.pin(page);
-  const uint64_t op = numbers_.next();
-  out.push_back(DiskWrite{op, shelf.number, page, write.block});
-  const bool fresh = writing_.insert(meta.hash).second;
-  MC_ASSERT(fresh);
-  writes_.emplace(op, std::move(write));
-}
-
-// The victims of the next evictions: the coldest leaves, and after each leaf its ancestors.
-void DiskTier::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
-  const uint32_t over = shelf.pool.pages_over(options_.write_above);
-  if (over == 0 || !fits_disk(shelf.layout)) return;
-  const uint64_t bytes = disk_value_bytes(shelf.layout);
-  if (bytes > options_.value_bytes_max) return;
-  // A page that is written cannot be evicted meanwhile, so most pages of a small pool are left alone.
-  size_t writes_max = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
-  // Running requests may need the others at once, and would be preempted for lack of them.
-  const auto here = static_cast<size_t>(
-      std::count_if(writes_.begin(), writes_.end(), [&](const auto& write) { return write.second.shelf == &shelf; }));
-  const size_t spare = (shelf.pool.counts().evictable + here) / 2;
-  writes_max = std::min(writes_max, writes_.size() - here + spare);
-  for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
-    size_t depth = 0;
-    for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
-      const BlockHash parent = shelf.pool.meta(page).parent;
-      if (wants_write(shelf, page)) {
-        if (writes_.size() >= writes_max || !may_spend(bytes, now)) return;
-        write(shelf, page, out);
-      }
-      page = parent.is_zero() ? kv::kNoPage : shelf.pool.find(parent);
-    }
-  }
-}
-
 void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
-  if (state_ != State::on || now < look_at_ || writes_.size() >= options_.writes_max) return;
-  const size_t before = writes_.size();
-  for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
-  if (writes_.size() == before) look_at_ = now + kLookEvery;
+  if (state_ == State::on) writes_.tend(shelves, now, out);
 }
 
 void DiskTier::on_written(const DiskWritten& done, TimePoint now, Actions& out) {
-  const auto it = writes_.find(done.op);
-  if (it == writes_.end()) return;
-  const Write write = std::move(it->second);
-  writes_.erase(it);
-  const size_t erased = writing_.erase(write.block.hash);
-  MC_ASSERT_EQ(erased, 1u);
+  const auto ended = writes_.end(done.op);
+  if (!ended) return;
+  const DiskWrites::Write& write = *ended;
   kv::Pool& pool = write.shelf->pool;
   const bool removed = pool.state(write.page) != kv::PageState::cached;  // its bytes may have been found wrong
   if (done.code == Code::corrupt) {
@@ -386,8 +322,7 @@ void DiskTier::fill_load(wire::Load& load) const {
 }
 
 uint64_t DiskTier::pins(const kv::Pool& pool) const {
-  uint64_t pins = 0;
-  for (const auto& [op, write] : writes_) pins += &write.shelf->pool == &pool;
+  uint64_t pins = writes_.pins(pool);
   for (const auto& [id, job] : jobs_)
     if (&job.shelf->pool == &pool)
       pins += static_cast<uint64_t>(
@@ -402,12 +337,10 @@ uint64_t DiskTier::owned(const kv::Pool& pool) const {
 
 void DiskTier::check() const {
   MC_ASSERT_EQ(loads_.size(), loading_.size());
-  MC_ASSERT_EQ(writes_.size(), writing_.size());
   MC_ASSERT_LE(loads_.size(), options_.loads_max);
-  MC_ASSERT_LE(writes_.size(), options_.writes_max);
   MC_ASSERT(state_ == State::on || (blocks_.empty() && blocks_.bytes() == 0));
   for (const auto& [op, load] : loads_) MC_ASSERT(load.shelf->pool.state(load.page) == kv::PageState::owned);
-  for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
+  writes_.check();
   for (const auto& [id, job] : jobs_) {
     MC_ASSERT_LE(job.ready, job.end);
     MC_ASSERT_LE(job.ready, job.next);

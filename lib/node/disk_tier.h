@@ -4,14 +4,10 @@
 //                                       ^                                              |
 //                                       '------------------- load ---------------------'
 //
-// When memory fills up, the blocks that would be evicted next are written, the last block of a chain first, because a
-// chain without its head is useless and the disk gives up its oldest blocks first. A prompt or a lease loads the run of
-// blocks that it needs with all reads at once. A block that was loaded for the first time is on trial in memory
+// node/disk_writes.h says which blocks are written, and when. A prompt or a lease loads the run of blocks that it needs
+// with all reads at once. A block that was loaded for the first time is on trial in memory
 // (kv::Pool::set_trial): it is evicted first, unless a second reader comes. So a scan of cold prefixes does not push
 // hot blocks out.
-//
-// A block that the disk gave up while it was in memory is not written again before its next reader, or before it has
-// left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
 //
 // The disk may lose blocks, return late or fail. A block that fails a checksum is dropped and computed again. A disk
 // that keeps failing is given up: the node goes on without the tier.
@@ -19,26 +15,17 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "node/disk_blocks.h"
+#include "node/disk_writes.h"
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/shelf.h"
 
 namespace mc::node {
-
-struct DiskTierOptions {
-  uint64_t capacity_bytes = 0;            // 0 = no tier
-  uint64_t value_bytes_max = UINT64_MAX;  // larger values do not fit
-  double write_above = 0.7;               // share of taken pages above which cold blocks are written
-  uint32_t writes_max = 32;               // writes under way; the disk makes them durable together
-  uint32_t loads_max = 64;                // loads under way
-  double write_bytes_per_s = 0;           // bound on the mean rate of writes; 0 = none
-};
 
 class DiskTier {
  public:
@@ -73,14 +60,14 @@ class DiskTier {
   /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// The block is not in memory any more. When it comes back, it may be written like any other.
-  void left_memory(const BlockHash& hash) { given_up_.erase(hash); }
+  void left_memory(const BlockHash& hash) { writes_.forgive(hash); }
 
   // ---- events ----
   /// Whether a node has a shelf for a block that an earlier process left.
   using Usable = std::function<bool(const DiskBlock&)>;
   /// True when the event was of the disk.
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
-  /// Begins writes of cold blocks where a shelf is filling up.
+  /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
 
   // ---- looking ----
@@ -92,7 +79,7 @@ class DiskTier {
   uint64_t pins(const kv::Pool& pool) const;
   /// Pages of `pool` that loads fill.
   uint64_t owned(const kv::Pool& pool) const;
-  bool idle() const { return jobs_.empty() && loads_.empty() && writes_.empty(); }
+  bool idle() const { return jobs_.empty() && loads_.empty() && writes_.idle(); }
   void check() const;
 
  private:
@@ -114,11 +101,6 @@ class DiskTier {
     TimePoint began{};
     std::vector<std::pair<LoadId, size_t>> waiting;  // jobs, and the block's index in each
   };
-  struct Write {
-    Shelf* shelf = nullptr;
-    kv::PageIndex page = kv::kNoPage;
-    DiskBlock block;
-  };
 
   void on_found(const DiskFound& found, const Usable& usable, TimePoint now);
   void on_written(const DiskWritten& done, TimePoint now, Actions& out);
@@ -132,10 +114,6 @@ class DiskTier {
   static void settle(Job& job);
   void arrived(const Load& load, const DiskLoaded& done, TimePoint now);
   bool stalled(TimePoint now) const;
-  bool may_spend(uint64_t bytes, TimePoint now);
-  bool wants_write(const Shelf& shelf, kv::PageIndex page) const;
-  void write(Shelf& shelf, kv::PageIndex page, Actions& out);
-  void write_cold(Shelf& shelf, TimePoint now, Actions& out);
   void count_failure(const std::string& what);
   void measure(const Load& load, TimePoint now);
 
@@ -146,15 +124,10 @@ class DiskTier {
   std::map<LoadId, Job> jobs_;
   std::map<uint64_t, Load> loads_;         // key: number of the operation; in the order of their beginning
   std::map<BlockHash, uint64_t> loading_;  // the load of a block
-  std::map<uint64_t, Write> writes_;
-  std::set<BlockHash> writing_;
-  std::set<BlockHash> given_up_;  // blocks in memory that the disk gave up and that had no reader since
+  DiskWrites writes_;
   uint32_t failures_in_row_ = 0;
   TimePoint write_failed_at_{};  // the last write among them that was counted
   std::string trouble_;
-  TimePoint look_at_{};      // before it no cold block is looked for
-  double spend_bytes_ = 0;   // what the bound on writes allows now
-  TimePoint spend_at_{};     // as of then
   TimePoint measured_at_{};  // end of the last load
   double block_s_ = 0;       // smoothed seconds of one load while others are under way; 0 = none yet
   Stats stats_;

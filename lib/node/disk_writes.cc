@@ -1,0 +1,110 @@
+#include "node/disk_writes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "node/disk_block.h"
+
+namespace mc::node {
+namespace {
+constexpr size_t kLeavesSearched = 64;  // coldest chains that are searched for a block to write
+constexpr size_t kDepthSearched = 64;   // blocks of each that are looked at, from its end
+constexpr Duration kLookEvery = 5ms;    // after a search that found nothing
+}  // namespace
+
+bool DiskWrites::may_spend(uint64_t bytes, TimePoint now) {
+  if (options_.write_bytes_per_s <= 0) return true;
+  const double most = std::max(options_.write_bytes_per_s, static_cast<double>(bytes));  // one second's worth
+  spend_bytes_ = std::min(most, spend_bytes_ + to_seconds(now - spend_at_) * options_.write_bytes_per_s);
+  spend_at_ = now;
+  if (spend_bytes_ < static_cast<double>(bytes)) return false;
+  spend_bytes_ -= static_cast<double>(bytes);
+  return true;
+}
+
+// A block whose position contradicts its parent (from a peer of an older release) has no form on disk.
+bool DiskWrites::wants(const Shelf& shelf, kv::PageIndex page) const {
+  const kv::BlockMeta& meta = shelf.pool.meta(page);
+  return !blocks_.has(meta.hash) && !writing_.contains(meta.hash) && !given_up_.contains(meta.hash) &&
+         meta.layer_crcs.size() == shelf.layout.layers && meta.parent.is_zero() == (meta.first_position == 0) &&
+         meta.first_position % shelf.layout.block_tokens == 0;
+}
+
+void DiskWrites::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
+  const kv::BlockMeta& meta = shelf.pool.meta(page);
+  Write write;
+  write.shelf = &shelf, write.page = page;
+  write.block = {meta.hash,    meta.parent,     meta.name_space, meta.first_position,
+                 shelf.layout, meta.layer_crcs, meta.tokens};
+  shelf.pool.pin(page);
+  const uint64_t op = numbers_.next();
+  out.push_back(DiskWrite{op, shelf.number, page, write.block});
+  const bool fresh = writing_.insert(meta.hash).second;
+  MC_ASSERT(fresh);
+  writes_.emplace(op, std::move(write));
+}
+
+bool DiskWrites::fits(const Shelf& shelf) const {
+  return fits_disk(shelf.layout) && disk_value_bytes(shelf.layout) <= options_.value_bytes_max;
+}
+
+/// The number of writes that may be under way while a block of this shelf is among them.
+size_t DiskWrites::most_for(const Shelf& shelf) const {
+  // A page that is written cannot be evicted meanwhile, so most pages of a small pool are left alone.
+  const size_t most = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
+  // Running requests may need the others at once, and would be preempted for lack of them.
+  const auto here = static_cast<size_t>(
+      std::count_if(writes_.begin(), writes_.end(), [&](const auto& write) { return write.second.shelf == &shelf; }));
+  const size_t spare = (shelf.pool.counts().evictable + here) / 2;
+  return std::min(most, writes_.size() - here + spare);
+}
+
+// The victims of the next evictions: the coldest leaves, and after each leaf its ancestors.
+void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
+  const uint32_t over = shelf.pool.pages_over(options_.write_above);
+  if (over == 0 || !fits(shelf)) return;
+  const uint64_t bytes = disk_value_bytes(shelf.layout);
+  const size_t most = most_for(shelf);
+  for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
+    size_t depth = 0;
+    for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
+      const BlockHash parent = shelf.pool.meta(page).parent;
+      if (wants(shelf, page)) {
+        if (writes_.size() >= most || !may_spend(bytes, now)) return;
+        write(shelf, page, out);
+      }
+      page = parent.is_zero() ? kv::kNoPage : shelf.pool.find(parent);
+    }
+  }
+}
+
+void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
+  if (now < look_at_ || writes_.size() >= options_.writes_max) return;
+  const size_t before = writes_.size();
+  for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
+  if (writes_.size() == before) look_at_ = now + kLookEvery;
+}
+
+std::optional<DiskWrites::Write> DiskWrites::end(uint64_t op) {
+  const auto it = writes_.find(op);
+  if (it == writes_.end()) return std::nullopt;
+  Write write = std::move(it->second);
+  writes_.erase(it);
+  const size_t erased = writing_.erase(write.block.hash);
+  MC_ASSERT_EQ(erased, 1u);
+  return write;
+}
+
+uint64_t DiskWrites::pins(const kv::Pool& pool) const {
+  return static_cast<uint64_t>(std::count_if(writes_.begin(), writes_.end(),
+                                             [&](const auto& write) { return &write.second.shelf->pool == &pool; }));
+}
+
+void DiskWrites::check() const {
+  MC_ASSERT_EQ(writes_.size(), writing_.size());
+  MC_ASSERT_LE(writes_.size(), options_.writes_max);
+  for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
+}
+
+}  // namespace mc::node

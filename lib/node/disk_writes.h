@@ -1,0 +1,78 @@
+// Which blocks a node writes to its disk, and the writes under way.
+//
+// When a shelf fills up, the blocks that would be evicted next are written: the coldest chains, the last block of a
+// chain first, because a chain without its head is useless and the disk gives up its oldest blocks first.
+//
+// A block that the disk gave up while it was in memory is not written again before its next reader, or before it has
+// left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+
+#include "node/disk_blocks.h"
+#include "node/node.h"
+#include "node/numbers.h"
+#include "node/shelf.h"
+
+namespace mc::node {
+
+struct DiskTierOptions {
+  uint64_t capacity_bytes = 0;            // 0 = no tier
+  uint64_t value_bytes_max = UINT64_MAX;  // larger values do not fit
+  double write_above = 0.7;               // share of taken pages above which cold blocks are written
+  uint32_t writes_max = 32;               // writes under way; the disk makes them durable together
+  uint32_t loads_max = 64;                // loads under way
+  double write_bytes_per_s = 0;           // bound on the mean rate of writes; 0 = none
+};
+
+class DiskWrites {
+ public:
+  struct Write {
+    Shelf* shelf = nullptr;
+    kv::PageIndex page = kv::kNoPage;  // pinned by the write
+    DiskBlock block;
+  };
+
+  /// `blocks`, those on disk, and `numbers` must outlive the object.
+  DiskWrites(const DiskTierOptions& options, const DiskBlocks& blocks, Numbers& numbers)
+      : options_(options), blocks_(blocks), numbers_(numbers), spend_bytes_(options.write_bytes_per_s) {}
+
+  /// Begins the writes that are due now.
+  void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// A write has ended, and the caller has its pin now. Nothing: it is none of these.
+  std::optional<Write> end(uint64_t op);
+  /// The disk gave up a block.
+  void given_up(const BlockHash& hash) { given_up_.insert(hash); }
+  /// A block has a reader or is not in memory any more, so it may be written like any other.
+  void forgive(const BlockHash& hash) { given_up_.erase(hash); }
+
+  bool has(const BlockHash& hash) const { return writing_.contains(hash); }
+  /// Nothing is under way.
+  bool idle() const { return writes_.empty(); }
+  /// Pins on pages of `pool`.
+  uint64_t pins(const kv::Pool& pool) const;
+  void check() const;
+
+ private:
+  bool may_spend(uint64_t bytes, TimePoint now);
+  bool wants(const Shelf& shelf, kv::PageIndex page) const;
+  bool fits(const Shelf& shelf) const;
+  size_t most_for(const Shelf& shelf) const;
+  void write(Shelf& shelf, kv::PageIndex page, Actions& out);
+  void write_cold(Shelf& shelf, TimePoint now, Actions& out);
+
+  DiskTierOptions options_;
+  const DiskBlocks& blocks_;
+  Numbers& numbers_;
+  std::map<uint64_t, Write> writes_;  // key: number of the operation
+  std::set<BlockHash> writing_;
+  std::set<BlockHash> given_up_;  // blocks in memory that the disk gave up and that had no reader since
+  TimePoint look_at_{};           // before it no block is looked for
+  double spend_bytes_ = 0;        // what the bound on writes allows now
+  TimePoint spend_at_{};          // as of then
+};
+
+}  // namespace mc::node
