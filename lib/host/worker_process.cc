@@ -278,10 +278,12 @@ class WorkerProcess {
         dump();
       } else if (const Duration most = args_.duration(flags::kDrainTimeout);
                  shutdown_.ask(*signal, SystemClock::instance().now(), most)) {
-        worker_->start_draining();
+        loop_->apply([this](TimePoint now, node::Actions& out) { worker_->start_draining(now, out); });
         const size_t left = worker_->load().running + worker_->load().waiting;
-        if (left > 0)
-          log_info("draining; another signal stops now", {{"requests", left}, {"most_s", to_seconds(most)}});
+        const bool writes = worker_->disk().state() == node::DiskTier::State::on && !worker_->disk().idle();
+        if (left > 0 || writes)
+          log_info("draining; another signal stops now",
+                   {{"requests", left}, {"writes_blocks_to_disk", writes}, {"most_s", to_seconds(most)}});
       } else {
         leave("shutdown");
         loop_->stop();

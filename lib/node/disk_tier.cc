@@ -89,6 +89,7 @@ void DiskTier::count_failure(const std::string& what) {
   trouble_ = "disk: " + what;
   if (++failures_in_row_ < kFailuresMax) return;
   state_ = State::lost;
+  writes_.stop();
   trouble_ = "the tier on disk is given up after " + std::to_string(failures_in_row_) +
              " failures in a row, and the node goes on without it: " + what;
   for (const kv::ResidentBlock& block : blocks_.snapshot()) blocks_.erase(block.hash, kv::Removal::unreadable);
@@ -275,6 +276,10 @@ void DiskTier::arrived(const Load& load, const DiskLoaded& done, TimePoint now) 
 
 void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
   if (state_ == State::on) writes_.tend(shelves, now, out);
+}
+
+void DiskTier::leave() {
+  if (state_ == State::on) writes_.leave();
 }
 
 void DiskTier::on_written(const DiskWritten& done, TimePoint now, Actions& out) {

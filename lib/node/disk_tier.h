@@ -69,6 +69,10 @@ class DiskTier {
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// The node leaves: its blocks in memory go to disk, and the tier is idle when they are there.
+  void leave();
+  /// When tend() has something to do without an event.
+  TimePoint next_wakeup() const { return writes_.next_wakeup(); }
 
   // ---- looking ----
   void fill_load(wire::Load& load) const;

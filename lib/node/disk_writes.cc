@@ -79,11 +79,37 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   }
 }
 
+void DiskWrites::leave() {
+  if (write_out_) return;
+  given_up_.clear();  // the last chance of blocks that wait for a reader
+  look_at_ = TimePoint{};
+  const uint64_t usable = options_.capacity_bytes / 4 * 3;  // the store keeps segments free
+  write_out_.emplace(std::max(usable - std::min(blocks_.bytes(), usable), options_.capacity_bytes / 2));
+}
+
+void DiskWrites::write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
+  while (const WriteOut::Place* place = write_out_->next(shelves)) {
+    Shelf& shelf = *place->shelf;
+    if (place->is_cached() && fits(shelf) && wants(shelf, place->page)) {
+      const uint64_t bytes = disk_value_bytes(shelf.layout);
+      // Pages that an operator pinned cannot be evicted and are written all the same.
+      if (writes_.size() >= std::max<size_t>(1, most_for(shelf)) || !may_spend(bytes, now)) return;
+      if (!write_out_->spend(bytes)) continue;
+      write(shelf, place->page, out);
+    }
+    write_out_->advance();
+  }
+}
+
 void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
-  if (now < look_at_ || writes_.size() >= options_.writes_max) return;
+  if (stopped_ || now < look_at_ || writes_.size() >= options_.writes_max) return;
   const size_t before = writes_.size();
-  for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
-  if (writes_.size() == before) look_at_ = now + kLookEvery;
+  if (write_out_)
+    write_rest(shelves, now, out);
+  else
+    for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
+  const bool is_out = write_out_ && write_out_->is_done();  // a block that is published now is written at once
+  if (writes_.size() == before && !is_out) look_at_ = now + kLookEvery;
 }
 
 std::optional<DiskWrites::Write> DiskWrites::end(uint64_t op) {

@@ -1,7 +1,9 @@
 // Which blocks a node writes to its disk, and the writes under way.
 //
-// When a shelf fills up, the blocks that would be evicted next are written: the coldest chains, the last block of a
-// chain first, because a chain without its head is useless and the disk gives up its oldest blocks first.
+//   while the node serves   the blocks that would be evicted next, when a shelf fills up: the coldest chains, the last
+//                           block of a chain first, because a chain without its head is useless and the disk gives up
+//                           its oldest blocks first
+//   when the node leaves    all blocks, in the order of node/write_out.h
 //
 // A block that the disk gave up while it was in memory is not written again before its next reader, or before it has
 // left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
@@ -16,6 +18,7 @@
 #include "node/node.h"
 #include "node/numbers.h"
 #include "node/shelf.h"
+#include "node/write_out.h"
 
 namespace mc::node {
 
@@ -42,6 +45,11 @@ class DiskWrites {
 
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// The node leaves. As many blocks are written as fill the free space of the disk, or half of the disk where less is
+  /// free, so that they do not push each other out.
+  void leave();
+  /// The disk is given up: nothing is written any more.
+  void stop() { stopped_ = true; }
   /// A write has ended, and the caller has its pin now. Nothing: it is none of these.
   std::optional<Write> end(uint64_t op);
   /// The disk gave up a block.
@@ -50,8 +58,10 @@ class DiskWrites {
   void forgive(const BlockHash& hash) { given_up_.erase(hash); }
 
   bool has(const BlockHash& hash) const { return writing_.contains(hash); }
-  /// Nothing is under way.
-  bool idle() const { return writes_.empty(); }
+  /// Nothing is under way, and the node does not leave or all that it had to write is written.
+  bool idle() const { return writes_.empty() && !is_leaving(); }
+  /// When tend() has something to do without an event.
+  TimePoint next_wakeup() const { return is_leaving() && writes_.empty() ? look_at_ : kNever; }
   /// Pins on pages of `pool`.
   uint64_t pins(const kv::Pool& pool) const;
   void check() const;
@@ -63,16 +73,20 @@ class DiskWrites {
   size_t most_for(const Shelf& shelf) const;
   void write(Shelf& shelf, kv::PageIndex page, Actions& out);
   void write_cold(Shelf& shelf, TimePoint now, Actions& out);
+  void write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  bool is_leaving() const { return write_out_ && !write_out_->is_done() && !stopped_; }
 
   DiskTierOptions options_;
   const DiskBlocks& blocks_;
   Numbers& numbers_;
   std::map<uint64_t, Write> writes_;  // key: number of the operation
   std::set<BlockHash> writing_;
-  std::set<BlockHash> given_up_;  // blocks in memory that the disk gave up and that had no reader since
-  TimePoint look_at_{};           // before it no block is looked for
-  double spend_bytes_ = 0;        // what the bound on writes allows now
-  TimePoint spend_at_{};          // as of then
+  std::set<BlockHash> given_up_;       // blocks in memory that the disk gave up and that had no reader since
+  std::optional<WriteOut> write_out_;  // after leave()
+  bool stopped_ = false;
+  TimePoint look_at_{};     // before it no block is looked for
+  double spend_bytes_ = 0;  // what the bound on writes allows now
+  TimePoint spend_at_{};    // as of then
 };
 
 }  // namespace mc::node

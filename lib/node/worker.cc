@@ -131,6 +131,7 @@ TimePoint Worker::next_wakeup() const {
   TimePoint at = std::min(
       {role_wakeup(), registration_.next_wakeup(), peers_.next_wakeup(), lender_.next_wakeup(), orders_.next_wakeup()});
   for (const Shelf* shelf : shelves()) at = std::min(at, shelf->leases.next_expiry());
+  at = std::min(at, disk_.next_wakeup());
   return demoter_ ? std::min(at, demoter_->next_wakeup()) : at;
 }
 
@@ -175,6 +176,12 @@ wire::Load Worker::load() const {
 uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
   MC_ASSERT_EQ(pool, 0u);
   return shelf_->page_offset(page);
+}
+
+void Worker::start_draining(TimePoint now, Actions& out) {
+  leaving_ = draining_ = true;
+  disk_.leave();
+  tend_blocks(now, out);
 }
 
 void Worker::leave(std::string why, TimePoint now, Actions& out) {
@@ -312,7 +319,7 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
-  if (!draining_) disk_.tend(shelves_, now, out);  // a node that drains would wait for the writes
+  if (!draining_ || leaving_) disk_.tend(shelves_, now, out);  // an operator's drain would wait for the writes
   if (demoter_ && registration_.is_member() && demoter_->due(now))
     if (const HolderParts own = parts()) demoter_->offer(peers_.caches(), *own, numbers_.next(), now, out);
   blocks_.uses().look(shelves_, now);

@@ -81,8 +81,9 @@ class Worker : public Machine, protected BlockSource {
   const Registration& registration() const { return registration_; }
   bool draining() const { return draining_; }
   const Peers& peers() const { return peers_; }
-  /// Takes no new requests and finishes the present ones (SIGTERM). The heartbeat reports it.
-  void start_draining() { leaving_ = draining_ = true; }
+  /// Takes no new requests, finishes the present ones, and writes the blocks in memory to the disk that the node has
+  /// (SIGTERM). The heartbeat reports it.
+  void start_draining(TimePoint now, Actions& out);
   /// Leaves the cluster: ends all requests and sends a goodbye to the conductor, which retries the requests elsewhere
   /// and names `why` where it cannot.
   void leave(std::string why, TimePoint now, Actions& out);

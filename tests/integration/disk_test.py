@@ -206,6 +206,27 @@ class Disk(unittest.TestCase):
             remote += answer["mc"]["cached_remote_tokens"]
         self.assertGreater(remote, 0)
 
+    def test_a_cache_node_that_is_told_to_stop_has_all_its_blocks_after_a_restart(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.start("conductor")
+        c.start("p0", *WORKER)
+        c.start("d0", *WORKER)
+        c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
+        c.wait_nodes()
+        words = ["warm", "c0", "-f", "-", "--json"]
+        code, out, err = run("mc-cache", *words, env=c.env, stdin=b"Read the whole page. " * 60)
+        self.assertEqual(code, 0, err)
+        blocks = json.loads(out)["blocks"]
+        self.assertGreater(blocks, 3)
+        self.assertEqual(self.blocks(c, "c0"), 0)  # most of its 20 pages are free, so nothing was written
+        stopped = c.node("c0")["instance"]
+        self.assertEqual(c.processes["c0"].stop(), 0)
+        self.assertIn("writes_blocks_to_disk=true", c.processes["c0"].text())
+        c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
+        self.wait_back(c, stopped, blocks, "c0")
+        self.assertEqual(self.blocks(c, "c0"), blocks)
+
     def refused(self, *flags):
         code, _, err = run("mc-cache", "--dram", "8MiB", "--check", *flags, env=self.env)
         self.assertNotEqual(code, 0)

@@ -308,16 +308,29 @@ TEST_CASE("node/cache: a block that is read from disk for one layout is not lent
   CHECK(granted[0].blocks.size() == 1);
 }
 
-TEST_CASE("node/cache: a node that stops begins no more writes to disk") {
+TEST_CASE("node/cache: a node that an operator drains begins no writes, and one that stops writes all it has") {
   CacheBench b(2, 64 << 20);  // sixteen pages
-  const Actions offered = b.offer(kSmall, CacheBench::hashes(1, 16));
+  const auto chain = CacheBench::hashes(1, 11);
+  const Actions offered = b.offer(kSmall, chain);
+  b.from_conductor(wire::Drain{true});
   b.now += 10ms;
-  const auto writes = all<DiskWrite>(b.give(ReadDone{all<Read>(offered).at(0).read, Code::ok, ""}));
-  REQUIRE_FALSE(writes.empty());
-  b.machine.start_draining();
-  for (const auto& write : writes) CHECK(all<DiskWrite>(b.give(DiskWritten{write.op, Code::ok, ""})).empty());
-  b.now += 10ms;
-  CHECK(all<DiskWrite>(b.give(Tick{})).empty());
+  CHECK(all<DiskWrite>(b.give(ReadDone{all<Read>(offered).at(0).read, Code::ok, ""})).empty());
+  CHECK(b.machine.idle());
+  Actions out;
+  b.machine.start_draining(b.now, out);
+  CHECK_FALSE(b.machine.idle());
+  std::vector<BlockHash> written;
+  for (int i = 0; i < 100 && !b.machine.idle(); ++i) {
+    const auto writes = all<DiskWrite>(out);
+    out.clear();
+    b.now += 10ms;
+    for (const auto& write : writes) {
+      written.push_back(write.block.hash);
+      const Actions more = b.give(DiskWritten{write.op, Code::ok, ""});
+      out.insert(out.end(), more.begin(), more.end());
+    }
+  }
+  CHECK(written == chain);
   CHECK(b.machine.idle());
 }
 

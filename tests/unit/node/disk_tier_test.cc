@@ -436,6 +436,99 @@ TEST_CASE("node/disk: the bound on writes spends no more than a second's worth a
   CHECK(all<DiskWrite>(b.tend()).size() == 1);
 }
 
+namespace {
+/// Lets the writes of a tier that leaves end, and returns their blocks in order.
+std::vector<BlockHash> write_out(TierBench& b, Code code = Code::ok) {
+  std::vector<BlockHash> blocks;
+  b.tier.leave();
+  for (int idle = 0; idle < 3;) {
+    const auto writes = all<DiskWrite>(b.tend());
+    idle = writes.empty() ? idle + 1 : 0;
+    for (const DiskWrite& write : writes) {
+      blocks.push_back(write.block.hash);
+      b.written(write.op, code);
+    }
+  }
+  return blocks;
+}
+
+/// Capacity for so many blocks to be written by a tier that leaves with an empty disk.
+DiskTierOptions disk_for(size_t blocks) {
+  return {.capacity_bytes = disk_value_bytes(layout_of(2)) * blocks / 3 * 4 + 4};
+}
+}  // namespace
+
+TEST_CASE("node/disk: a node that leaves writes the chains used last first, each block behind its parent") {
+  TierBench b(disk_for(9));
+  const auto cold = chain_of(1, 3), hot = chain_of(2, 3);
+  b.publish(cold);
+  b.publish(hot);
+  CHECK(b.tier.idle());
+  b.tier.leave();
+  CHECK_FALSE(b.tier.idle());
+  auto expected = hot;
+  expected.insert(expected.end(), cold.begin(), cold.end());
+  CHECK(write_out(b) == expected);
+  CHECK(b.tier.idle());
+  CHECK(b.tier.next_wakeup() == kNever);
+}
+
+TEST_CASE("node/disk: a block that is published while the node leaves goes to disk before the tier is idle") {
+  TierBench b(disk_for(9));
+  b.publish(chain_of(1, 3));
+  CHECK(write_out(b).size() == 3);
+  const auto late = chain_of(2, 2);
+  b.publish(late);
+  CHECK(write_out(b) == late);
+  CHECK(b.tier.idle());
+}
+
+TEST_CASE("node/disk: a node that leaves writes no more than the disk holds, and the beginnings of chains") {
+  TierBench b(disk_for(6));
+  const auto chain = chain_of(1, 9);
+  b.publish(chain);
+  CHECK(write_out(b) == std::vector<BlockHash>(chain.begin(), chain.begin() + 6));
+  CHECK(b.tier.idle());
+}
+
+TEST_CASE("node/disk: a node that leaves writes pinned blocks too") {
+  TierBench b(disk_for(9));
+  const auto chain = chain_of(1, 9);
+  b.publish(chain);
+  const auto pinned = b.shelf.pool.pin_prefix(chain);
+  CHECK(write_out(b) == chain);
+  b.shelf.pool.unpin(pinned);
+}
+
+TEST_CASE("node/disk: a disk that fails does not keep a node that leaves") {
+  TierBench b(disk_for(9));
+  b.publish(chain_of(1, 9));
+  b.tier.leave();
+  for (int i = 0; i < 100 && !b.tier.idle(); ++i) {
+    for (const DiskWrite& write : all<DiskWrite>(b.tend())) b.written(write.op, Code::io);
+    b.now += 200ms;
+  }
+  CHECK(b.tier.idle());
+}
+
+TEST_CASE("node/disk: the bound on the rate of writes holds for a node that leaves") {
+  const double block = static_cast<double>(disk_value_bytes(layout_of(2)));
+  DiskTierOptions options = disk_for(9);
+  options.write_bytes_per_s = block;
+  TierBench b(options);
+  b.publish(chain_of(1, 3));
+  b.tier.leave();
+  const TimePoint began = b.now;
+  size_t written = 0;
+  while (!b.tier.idle() && b.now < began + 60s) {
+    for (const DiskWrite& write : all<DiskWrite>(b.tend())) b.written(write.op), ++written;
+    if (!b.tier.idle()) CHECK(b.tier.next_wakeup() < b.now + 1s);  // nothing else wakes the node
+  }
+  CHECK(written == 3);
+  CHECK(b.now - began > 1900ms);
+  CHECK(b.now - began < 2200ms);
+}
+
 TEST_CASE("node/disk: the front of a value gives the block back, and no damaged front is taken") {
   DiskBlock block{chain_of(1, 2)[1], chain_of(1, 2)[0], kNs, 64, layout_of(3), {1, 2, 3}};
   std::vector<std::byte> front(kDiskFrontBytes);

@@ -116,7 +116,8 @@ TEST_CASE("node/worker: a node that was told to stop drains whatever the conduct
   CHECK_FALSE(b.machine.load().leaving);
   b.from_conductor(wire::Drain{false});
   CHECK_FALSE(b.machine.draining());
-  b.machine.start_draining();
+  Actions out;
+  b.machine.start_draining(b.now, out);
   b.from_conductor(wire::Drain{false});
   CHECK(b.machine.draining());
   CHECK(b.machine.load().leaving);
