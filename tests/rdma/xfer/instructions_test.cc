@@ -59,13 +59,15 @@ TEST_CASE("rdma/instructions: a caller that polls reads 64 bytes with at most 1,
   print("bare verbs", bare);
   std::vector<Event> events;
   events.reserve(64);
-  // The least of some reads: a trap takes so long that the engine's thread often has a turn in between.
+  // The least of some reads: a trap takes so long that the engine's thread often has a turn in between. More of
+  // them only while the least is above the limit: each trap takes the emulated machine some 10 us.
   struct Least {
     const char* name;
     InstructionCount count{};
   } calls[] = {{"submit"}, {"poll"}, {"close"}};
-  constexpr int kReads = 40;
-  for (int i = 0; i < kReads; ++i) {
+  constexpr int kReads = 12, kMostReads = 40;
+  InstructionCount whole;
+  for (int i = 0; i < kReads || (i < kMostReads && whole.total() > bare.total() + kMost); ++i) {
     const Request request = pair.read(0, static_cast<size_t>(i) * 64, 64);
     const TimePoint deadline = in(kLong);
     BatchId batch{};
@@ -86,12 +88,10 @@ TEST_CASE("rdma/instructions: a caller that polls reads 64 bytes with at most 1,
     REQUIRE(equal(request.local, pair.kv.bytes().subspan(static_cast<size_t>(i) * 64, 64)));
     for (size_t k = 0; k < std::size(calls); ++k)
       if (i == 0 || counts[k].total() < calls[k].count.total()) calls[k].count = counts[k];
+    whole = {};
+    for (const Least& call : calls) whole += call.count;
   }
-  InstructionCount whole;
-  for (const Least& call : calls) {
-    print(call.name, call.count);
-    whole += call.count;
-  }
+  for (const Least& call : calls) print(call.name, call.count);
   print("one read", whole);
   std::printf("more than bare verbs: %lu instructions, at most %lu\n", whole.total() - bare.total(), kMost);
   CHECK(whole.total() <= bare.total() + kMost);
