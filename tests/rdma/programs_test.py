@@ -85,7 +85,7 @@ def looks():
         peer = "10.0.0.1" if step.startswith("peer") else ""
         wait = "60s" if step == "peer" else "500ms"  # a peer that is gone is waited for as long
         transport = "auto" if step in AUTO else "rdma"
-        doctor = f"mc-bench doctor --insecure data --memory 8MiB --timeout {wait} --transport {transport}"
+        doctor = f"mc-bench doctor --insecure data --memory 1MiB --timeout {wait} --transport {transport}"
         script += f"{change}\n{doctor} --json {peer} >/tmp/seen 2>/dev/null; code=$?\n"
         script += f'echo "MC-DOCTOR {step} $code $(tail -n 1 /tmp/seen)"\n'
     return script
