@@ -2,6 +2,8 @@
 // little of its workspace.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +16,12 @@
 
 namespace mc::gpu::emu {
 
-/// `count` zeroed objects.
+/// `count` zeroed objects. Large arrays are mapped: calloc() writes zeros into memory that was freed before.
 template <class T>
 class ZeroedArray {
  public:
-  explicit ZeroedArray(size_t count = 0)
-      : at_(static_cast<T*>(std::calloc(std::max<size_t>(count, 1), sizeof(T)))), size_(count) {
+  explicit ZeroedArray(size_t count = 0) : at_(make(count), Free{bytes_of(count)}), size_(count) {
     static_assert(std::is_trivially_copyable_v<T>);
-    if (at_ == nullptr) throw std::bad_alloc();
   }
   size_t size() const { return size_; }
   T* data() { return at_.get(); }
@@ -29,9 +29,29 @@ class ZeroedArray {
   const T& operator[](size_t i) const { return at_.get()[i]; }
 
  private:
+  static constexpr size_t kMapped = 256 << 10;  // bytes
   struct Free {
-    void operator()(T* at) const { std::free(at); }
+    size_t bytes = 0;
+    void operator()(T* at) const {
+      if (bytes < kMapped)
+        std::free(at);
+      else
+        munmap(at, bytes);
+    }
   };
+  static size_t bytes_of(size_t count) { return std::max<size_t>(count, 1) * sizeof(T); }
+  static T* make(size_t count) {
+    const size_t bytes = bytes_of(count);
+    if (bytes < kMapped) {
+      if (void* made = std::calloc(1, bytes); made != nullptr) return static_cast<T*>(made);
+    } else if (void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                 -1, 0);
+               made != MAP_FAILED) {
+      return static_cast<T*>(made);
+    }
+    throw std::bad_alloc();
+  }
+
   std::unique_ptr<T, Free> at_;
   size_t size_;
 };
