@@ -79,6 +79,8 @@ bool check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
   const Cta& cta = running_cta();
   const DeviceMemory& memory = cta.grid.memory;
   const uint32_t grid = memory.grid(), before = std::min(memory.unfinished(), grid), self = cta.number;
+  // The grids of the last word that was checked: its neighbours have mostly the same ones.
+  uint32_t checked_write = UINT32_MAX, checked_read = UINT32_MAX;
   for (size_t word = at / 4, end = (at + bytes + 3) / 4; word < end; ++word) {
     DeviceMemory::Reader& reader = block.reader[word];
     const bool read_here = reader.grid == grid;
@@ -86,9 +88,10 @@ bool check_read(DeviceMemory::Block& block, size_t at, uint32_t bytes) {
     const bool is_checked = read_here && block.last_write[word] < before;
     is_sound = is_sound && block.last_write[word] < before;
     if (is_checked && (reader.cta == self || reader.cta == DeviceMemory::kManyReaders)) continue;
-    if (!is_checked) {
+    if (!is_checked && (block.last_write[word] != checked_write || reader.grid != checked_read)) {
       check_word(block, word, Access::read);
-      memory.note_read(block, word, grid);
+      if (!memory.note_read(block, word, grid) && block.last_write[word] < before)
+        checked_write = block.last_write[word], checked_read = reader.grid;
     }
     reader = {grid, read_here && reader.cta != self ? DeviceMemory::kManyReaders : self};
   }
@@ -231,12 +234,13 @@ uint32_t DeviceMemory::unordered(const Block& block, size_t word, uint32_t self,
 }
 
 /// A read that is ordered behind the last one takes its place: what comes behind the new one comes behind both.
-void DeviceMemory::note_read(Block& block, size_t word, uint32_t self) const {
+bool DeviceMemory::note_read(Block& block, size_t word, uint32_t self) const {
   const uint32_t last = block.reader[word].grid;
-  if (order_ == nullptr || last == 0 || last == self || ends_before(last, self)) return;
+  if (order_ == nullptr || last == 0 || last == self || ends_before(last, self)) return false;
   std::vector<uint32_t>& grids = block.beside[word];
   std::erase_if(grids, [&](uint32_t grid) { return ends_before(grid, self); });
   grids.push_back(last);
+  return true;
 }
 
 void DeviceMemory::start_grid(bool programmatic) {

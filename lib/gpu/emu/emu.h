@@ -127,8 +127,8 @@ class DeviceMemory {
   /// The grid whose access to a word conflicts with that of grid `self`, which runs, because nothing orders the two; 0
   /// when there is none.
   uint32_t unordered(const Block& block, size_t word, uint32_t self, bool writes) const;
-  /// Notes that grid `self` reads a word; its record in Block::reader is the caller's.
-  void note_read(Block& block, size_t word, uint32_t self) const;
+  /// Notes that grid `self` reads a word; its record in Block::reader is the caller's. True: beside another grid.
+  bool note_read(Block& block, size_t word, uint32_t self) const;
   /// Bytes of a block that were written.
   static void define(Block& block, size_t at, size_t bytes);
   /// The first of the bytes that was not written; at + bytes when all were.

@@ -280,7 +280,18 @@ std::byte* StreamQueues::touch(uint64_t address, size_t bytes, bool writes, uint
   DeviceMemory::Block* block = memory_.find(address, bytes);
   MC_ASSERT(block != nullptr);  // checked when it was queued; freeing waits for the queues
   const size_t at = address - block->address;
+  // The grids of the last word that was checked: its neighbours have mostly the same ones.
+  uint32_t checked_write = UINT32_MAX, checked_read = UINT32_MAX;
   for (size_t word = at / 4; word * 4 < at + bytes; ++word) {
+    const uint32_t written = block->last_write[word], read = block->reader[word].grid;
+    if (written == checked_write && read == checked_read) {
+      if (writes)
+        block->last_write[word] = grid;
+      else
+        block->reader[word] = {grid, DeviceMemory::kManyReaders};
+      continue;
+    }
+    bool is_beside = writes && !block->beside.empty();
     if (const uint32_t other = memory_.unordered(*block, word, grid, writes); other != 0 && options_.checks) {
       fail(describe(grid) + " and " + describe(other) + " touch '" + block->name + "' at byte " +
            std::to_string(word * 4) + ", and no event orders the two");
@@ -289,9 +300,10 @@ std::byte* StreamQueues::touch(uint64_t address, size_t bytes, bool writes, uint
     if (writes) {
       block->last_write[word] = grid;
     } else {
-      memory_.note_read(*block, word, grid);
+      is_beside = memory_.note_read(*block, word, grid);
       block->reader[word] = {grid, DeviceMemory::kManyReaders};
     }
+    if (!is_beside) checked_write = written, checked_read = read;
   }
   if (writes) memory_.define(*block, at, bytes);
   return block->bytes.at(at, bytes);
