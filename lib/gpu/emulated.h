@@ -69,9 +69,11 @@ class EmulatedGpu {
   friend class EmulatedCublasLt;
   friend class EmulatedNccl;
   std::optional<emu::Failure> run(const emu::KernelLaunch& launch);
+  void trust(emu::Options& options) const;
 
   emu::Options options_;
   std::string mutated_;
+  bool mutated_ran_ = false;             // since set_options()
   std::optional<uint64_t> copies_left_;  // until the one that is refused
   emu::DeviceMemory memory_;
   emu::StreamQueues queues_;

@@ -123,8 +123,9 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
     fail("bounds", std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
   const size_t at = address - block->address;
   MC_ASSERT_LE(at + bytes, block->last_write.size() * 4);
-  const bool is_sound = grid.options.checks && access == Access::read && check_read(*block, at, bytes);
-  if (grid.options.checks && access != Access::read) check_write(*block, at, bytes, access);
+  const bool is_checked = grid.options.checks || grid.options.global_checks;
+  const bool is_sound = is_checked && access == Access::read && check_read(*block, at, bytes);
+  if (is_checked && access != Access::read) check_write(*block, at, bytes, access);
   if (block->undefined > 0) {
     if (access == Access::write)
       DeviceMemory::define(*block, at, bytes);

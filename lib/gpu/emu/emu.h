@@ -191,6 +191,7 @@ struct Options {
   uint64_t seed = 0;
   Policy policy = Policy::in_order;
   bool checks = true;                      // the ordering rules; off: to see what schedules alone find
+  bool global_checks = false;              // without `checks`: those of global memory all the same
   bool strict = true;                      // proxy rules that practice disputes (see shadow.h)
   uint64_t steps_max = uint64_t{1} << 34;  // instructions of all lanes of a grid
   uint8_t fault = 0;                       // gpu::Fault
