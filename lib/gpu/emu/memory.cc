@@ -62,6 +62,17 @@ namespace {
 /// Extra wavefronts of the lanes from `first`: one serves lanes whose words lie in different banks, and lanes that name
 /// one word share it.
 uint32_t conflicts_of(const SiteRounds::Round& round, uint32_t first, uint32_t lanes) {
+  // Mostly all lanes name one word, or neighbours that fill the banks once.
+  const uint32_t group = (lanes == kLanes ? kAllLanes : (1u << lanes) - 1) << first;
+  if ((round.lanes & group) == group && round.bytes >= 4) {
+    const uint32_t* at = &round.at[first];
+    uint32_t apart = 0, beside = 0;
+    for (uint32_t i = 0; i < lanes; ++i) {
+      apart |= at[i] ^ at[0];
+      beside |= (at[i] - at[0]) ^ (i * round.bytes);
+    }
+    if (beside == 0 || (apart == 0 && round.bytes == 4)) return 0;
+  }
   uint32_t words[kLanes], banks[kLanes] = {}, count = 0, most = 1;
   for (uint32_t i = first; i < first + lanes; ++i)
     for (uint32_t w = 0; (round.lanes >> i & 1) != 0 && w < std::max(round.bytes / 4, 1u); ++w) {
@@ -92,13 +103,13 @@ void note_banks(uint32_t address, uint32_t bytes) {
   constexpr size_t kRoundsMax = 1024;  // of lanes that run ahead of others, which may never come
   while (!site.rounds.empty() &&
          ((site.rounds.front().lanes & warp.alive) == warp.alive || site.rounds.size() > kRoundsMax)) {
-    const SiteRounds::Round done = site.rounds.front();
-    site.rounds.pop_front();
-    ++site.first;
+    const SiteRounds::Round& done = site.rounds.front();
     const uint32_t lanes_at_once = 128 / std::max(done.bytes, 4u);
     uint32_t conflicts = 0;
     for (uint32_t first = 0; first < kLanes; first += lanes_at_once)
       conflicts += conflicts_of(done, first, lanes_at_once);
+    site.rounds.pop_front();
+    ++site.first;
     count_conflicts(conflicts);
   }
 }
