@@ -32,10 +32,11 @@ void widen(Dtype dtype, const std::byte* row, int exponent, std::vector<double>&
   switch (dtype) {
     case Dtype::f32:
       return widen_all([&](size_t i) { return static_cast<double>(reinterpret_cast<const float*>(row)[i]); });
-    case Dtype::f8_e4m3:
-      return widen_all([&](size_t i) {
-        return std::ldexp(static_cast<double>(e4m3_to_f32(static_cast<uint8_t>(row[i]))), exponent);
-      });
+    case Dtype::f8_e4m3: {
+      const double scale = std::ldexp(1.0, exponent);
+      return widen_all(
+          [&](size_t i) { return static_cast<double>(e4m3_to_f32(static_cast<uint8_t>(row[i]))) * scale; });
+    }
     default:
       return widen_all(
           [&](size_t i) { return static_cast<double>(bf16_to_f32(reinterpret_cast<const bf16_t*>(row)[i])); });
