@@ -226,12 +226,21 @@ uint64_t workspace_of(const EmulatedAlgorithm& algorithm, const LtProblem& p) {
 }
 
 /// OCP E4M3.
-float from_e4m3(uint8_t code) {
+float value_of_e4m3(uint8_t code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   if ((code & 127) == 127) return std::nanf("");
   const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return code >= 128 ? -size : size;
+}
+
+float from_e4m3(uint8_t code) {
+  static const auto kValues = [] {
+    std::array<float, 256> out;
+    for (size_t i = 0; i < out.size(); ++i) out[i] = value_of_e4m3(static_cast<uint8_t>(i));
+    return out;
+  }();
+  return kValues[code];
 }
 
 /// The elements of a matrix in the emulated memory.
@@ -298,10 +307,13 @@ class PlainProduct {
     MC_ASSERT(block != nullptr);
     return block->bytes.at(address - block->address, range.end());
   }
-  /// Sums of row `row` and the next ones, whose numbers are a[inner][kAtOnce]: a sum waits for the one before it.
-  static constexpr uint64_t kAtOnce = 8;
+  /// Sums of row `row` and the next ones, whose numbers are a[inner][kAtOnce], with the columns from `column`, whose
+  /// numbers are b[column][inner]: a sum waits for the one before it, and many of them wait together.
+  static constexpr uint64_t kAtOnce = 8, kColumns = 4;
   using Sums = std::array<float, kAtOnce>;
-  Sums sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row, uint64_t column) const;
+  using Tile = std::array<Sums, kColumns>;
+  using Columns = std::array<const float*, kColumns>;
+  Tile sum(const std::vector<float>& a, const Columns& b, uint64_t row, uint64_t column) const;
 
   emu::DeviceMemory& memory_;
   const LtCall& call_;
@@ -312,36 +324,41 @@ class PlainProduct {
 };
 
 /// The sum of each part of the inner dimension; then the parts. Scales of 128 elements multiply the sum of a tile.
-PlainProduct::Sums PlainProduct::sum(const std::vector<float>& a, const std::vector<float>& b, uint64_t row,
+PlainProduct::Tile PlainProduct::sum(const std::vector<float>& a, const Columns& b, uint64_t row,
                                      uint64_t column) const {
   const ScaleView of_a = scales_of_a(call_.problem), of_b = scales_of_b(call_.problem);
   const uint64_t part = round_to((size_.k + algorithm_.splits - 1) / algorithm_.splits, algorithm_.tile);
+  static_assert(64 % kColumns == 0);  // the columns are all among the last ones or all before them
   const uint64_t step = is_even_ || column < size_.n / 64 * 64 ? algorithm_.tile : algorithm_.tile / 2;
-  const uint64_t rows = std::min(kAtOnce, size_.m - row);
-  Sums total{};
+  const uint64_t rows = std::min(kAtOnce, size_.m - row), columns = std::min(kColumns, size_.n - column);
+  Tile total{};
   for (uint64_t first = 0; first < size_.k; first += part) {
-    Sums split{};
+    Tile split{};
     for (uint64_t tile = first; tile < std::min(first + part, size_.k); tile += step) {
       // From a plain loop the compiler makes vectors of the inner dimension, which it takes apart to add.
       typedef float Vector __attribute__((vector_size(16)));
-      Vector low{}, high{};
-      for (uint64_t i = tile; i < std::min({tile + step, first + part, size_.k}); ++i) {
+      Vector sums[kColumns][2] = {};
+      for (uint64_t i = tile, end = std::min({tile + step, first + part, size_.k}); i < end; ++i) {
         Vector numbers[2];
         std::memcpy(numbers, &a[i * kAtOnce], sizeof numbers);
-        low += numbers[0] * b[i];
-        high += numbers[1] * b[i];
+        for (uint64_t y = 0; y < kColumns; ++y) {
+          sums[y][0] += numbers[0] * b[y][i];
+          sums[y][1] += numbers[1] * b[y][i];
+        }
       }
-      Sums value;
-      static_assert(sizeof value == sizeof low + sizeof high);
-      std::memcpy(value.data(), &low, sizeof low);
-      std::memcpy(value.data() + kAtOnce / 2, &high, sizeof high);
-      for (uint64_t x = 0; x < rows; ++x) {
-        if (!a_scale_.empty()) value[x] *= a_scale_[of_a.index(row + x, tile)];
-        if (!b_scale_.empty()) value[x] *= b_scale_[of_b.index(column, tile)];
-        split[x] += value[x];
-      }
+      Tile values;
+      static_assert(sizeof values == sizeof sums);
+      std::memcpy(values.data(), sums, sizeof sums);
+      for (uint64_t y = 0; y < columns; ++y)
+        for (uint64_t x = 0; x < rows; ++x) {
+          float value = values[y][x];
+          if (!a_scale_.empty()) value *= a_scale_[of_a.index(row + x, tile)];
+          if (!b_scale_.empty()) value *= b_scale_[of_b.index(column + y, tile)];
+          split[y][x] += value;
+        }
     }
-    for (uint64_t x = 0; x < rows; ++x) total[x] += split[x];
+    for (uint64_t y = 0; y < columns; ++y)
+      for (uint64_t x = 0; x < rows; ++x) total[y][x] += split[y][x];
   }
   return total;
 }
@@ -378,9 +395,12 @@ void PlainProduct::run() {
       const std::vector<float> row = line_of(a, m + x, size_.k, true);
       for (uint64_t i = 0; i < size_.k; ++i) rows[i * kAtOnce + x] = row[i];
     }
-    for (uint64_t n = 0; n < size_.n; ++n) {
-      const Sums sums = sum(rows, columns[n], m, n);
-      for (uint64_t x = 0; x < count; ++x) store(m + x, n, call_.alpha * sums[x]);
+    for (uint64_t n = 0; n < size_.n; n += kColumns) {
+      Columns some;  // behind the last column it stands again
+      for (uint64_t y = 0; y < kColumns; ++y) some[y] = columns[std::min(n + y, size_.n - 1)].data();
+      const Tile sums = sum(rows, some, m, n);
+      for (uint64_t y = 0; y < std::min(kColumns, size_.n - n); ++y)
+        for (uint64_t x = 0; x < count; ++x) store(m + x, n + y, call_.alpha * sums[y][x]);
     }
   }
 }
