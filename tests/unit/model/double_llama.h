@@ -63,12 +63,24 @@ class DoubleLlama {
   }
 
   Vector product(const std::string& name, const Vector& x) const {
-    Vector y;
-    for (const Vector& row : weights_.at(name + ".weight")) {
-      double sum = 0;
-      for (size_t i = 0; i < x.size(); ++i) sum += row[i] * x[i];
-      y.push_back(sum);
+    const Matrix& rows = weights_.at(name + ".weight");
+    Vector y(rows.size());
+    size_t row = 0;
+    // Each addition of a row waits for the one before it, so four rows take turns.
+    for (; row + 4 <= rows.size(); row += 4) {
+      const double *a = rows[row].data(), *b = rows[row + 1].data(), *c = rows[row + 2].data(),
+                   *d = rows[row + 3].data(), *of_x = x.data();
+      double sums[4] = {};
+      for (size_t i = 0, n = x.size(); i < n; ++i) {
+        sums[0] += a[i] * of_x[i];
+        sums[1] += b[i] * of_x[i];
+        sums[2] += c[i] * of_x[i];
+        sums[3] += d[i] * of_x[i];
+      }
+      std::copy_n(sums, 4, &y[row]);
     }
+    for (; row < rows.size(); ++row)
+      for (size_t i = 0; i < x.size(); ++i) y[row] += rows[row][i] * x[i];
     return y;
   }
 
