@@ -53,6 +53,14 @@ inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .value = "T",
                                     .fallback = "30s",
                                     .help = "how long SIGTERM waits for requests under way"};
+/// Up to 65533, so that two more follow.
+Result<void> check_ports(std::string_view value);
+inline constexpr Flag kPorts{.name = "ports",
+                             .value = "N",
+                             .fallback = "any",
+                             .help = "control port on --bind, with N+1 for tcp data and N+2 for set-up of rdma",
+                             .choices = "any",
+                             .check = check_ports};
 /// At least 10ms.
 Result<void> check_lease_time(std::string_view value);
 inline constexpr Flag kLeaseTime{.name = "lease-time",

@@ -9,10 +9,11 @@
 namespace mc::host {
 
 /// Where a worker listens and how it moves KV.
-inline constexpr auto kDataPlaneFlags = flags::join(
-    flags::list(&flags::kBind, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure, &flags::kAllowedHost,
-                &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices, &flags::kTcpSeal, &flags::kLeaseBy),
-    kTransferFlags);
+inline constexpr auto kDataPlaneFlags =
+    flags::join(flags::list(&flags::kBind, &flags::kPorts, &flags::kAuth, &flags::kAdminKeyFile, &flags::kInsecure,
+                            &flags::kAllowedHost, &flags::kAllowedOrigin, &flags::kTransport, &flags::kRdmaDevices,
+                            &flags::kTcpSeal, &flags::kLeaseBy),
+                kTransferFlags);
 
 /// Flags of the roles that run a model.
 inline constexpr auto kModelFlags = flags::list(

@@ -44,6 +44,8 @@ Result<void> WorkerPlanes::open(const cli::Args& args, const DescriptorPlan& des
   if (bind == "0.0.0.0" || bind == "::")
     return user_error(err::kBadValue, bind + " stands for every address of this host, and peers need one to reach",
                       "--bind", "give the address at which the other nodes reach this host (ip addr)");
+  MC_TRY(ports, fixed_ports(args));
+  ports_ = ports;
   MC_CHECK(open_data(args, descriptors, title, run_dir, options));
   return open_control(args, descriptors, run_dir, options);
 }
@@ -62,7 +64,8 @@ Result<void> WorkerPlanes::open_data(const cli::Args& args, const DescriptorPlan
     data.faults.seed = options.seed;
     log_warn("transfer faults are injected", {{"faults", args.text(flags::kTransferFaults)}});
   }
-  data.tcp_bind = HostPort{args.text(flags::kBind), 0}.text();
+  data.tcp_bind = HostPort{args.text(flags::kBind), ports_.tcp}.text();
+  data.rdma_bind = HostPort{args.text(flags::kBind), ports_.rdma}.text();
   data.shm_folder = run_dir;
   keys_.apply(data);
   data.tcp_seal = args.text(flags::kTcpSeal);
@@ -104,7 +107,7 @@ Result<void> WorkerPlanes::open_control(const cli::Args& args, const DescriptorP
   hub.seed = args.count(flags::kSeed) ^ static_cast<uint64_t>(::getpid());
   control_socket_ = run_dir + "/node-" + options.instance.short_hex(12);
   Uri listen{"ipc", "", std::nullopt, control_socket_};
-  if (!is_loopback(bind) || conductor.scheme == "tcp") listen = Uri{"tcp", bind, uint16_t{0}, ""};
+  if (!is_loopback(bind) || conductor.scheme == "tcp") listen = Uri{"tcp", bind, ports_.control, ""};
   hub.listen = {listen};
   MC_TRY(links, Links::open(std::move(hub), conductor));
   links_ = std::move(links);

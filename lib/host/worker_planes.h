@@ -8,6 +8,7 @@
 #include "base/cli.h"
 #include "costed/paced_plane.h"
 #include "host/data_plane.h"
+#include "host/fixed_ports.h"
 #include "host/key_file.h"
 #include "host/lease_channels.h"
 #include "host/links.h"
@@ -59,6 +60,7 @@ class WorkerPlanes {
 
   mem::SharedBuffer arena_, table_;  // the KV buffer, and the memory of blocks_
   KeyFile keys_;
+  FixedPorts ports_;
   std::unique_ptr<DataPlane> data_;
   std::unique_ptr<costed::PacedPlane> paced_;  // with --runner costed
   ReplicaLinks replicas_;

@@ -257,6 +257,33 @@ class Roles(unittest.TestCase):
         self.assertEqual(len(set(ports)), 2)
         self.assertTrue(all(8000 <= port <= 8099 for port in ports), ports)
 
+    def test_fixed_ports_are_those_of_control_and_data_and_a_taken_one_is_refused(self):
+        with contextlib.ExitStack() as stack:
+            for first in range(21000, 21300, 3):  # below the ports that the kernel gives to connections
+                sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+                try:
+                    for n, one in enumerate(sockets):
+                        one.bind(("127.0.0.1", first + n))
+                    break
+                except OSError:
+                    continue
+            words = ["mc-cache", "--dram", "16MiB", "--transport", "tcp", "--insecure", "data", "--ports", str(first)]
+            sockets[0].close()
+            code, _, err = run(*words, "--http", "127.0.0.1:0", "--check")
+            self.assertEqual(code, 1)
+            self.assertIn(f"127.0.0.1:{first + 1} is in use", err)
+            self.assertIn("MC5001", err)
+        with Cluster() as c:
+            control = c.start("conductor", "--listen", "tcp://127.0.0.1:0").ready["control"]
+            words += ["--conductor", control, "--http", "127.0.0.1:0", "--json"]
+            c.processes["c0"] = c.spawn(words)
+            self.assertEqual(c.processes["c0"].wait_ready()["control"], f"tcp://127.0.0.1:{first}")
+            self.assertIn(f"tcp://127.0.0.1:{first + 1}", c.processes["c0"].text())
+        for value in ("0", "65534", "7700,7701"):
+            code, _, err = run("mc-cache", "--ports", value)
+            self.assertEqual(code, 2, err)
+            self.assertIn("--ports", err)
+
     def test_check_opens_everything_and_ends(self):
         with Cluster() as c:
             for name in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache"):
