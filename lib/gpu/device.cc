@@ -124,7 +124,7 @@ Result<void> Device::check(Status status, std::string_view what) {
   }
   const std::string full = name_ + ": " + std::string(what) + ": " + text + number_of(status);
   if (is_final(status)) {
-    const Error failed = user_error(err::kDeviceFailed, full, name_, step_after_failure(name_, status));
+    const Error failed = user_error(err::kDeviceFailed, full, name_, step_after_failure(kind(), status));
     if (!failure_) failure_ = failed;
     return failed;
   }

@@ -129,7 +129,7 @@ void DeviceGroup::look(TimePoint now) {
     found = user_error(err::kDeviceFailed,
                        device->name_ + ": " + device->driver_->error_text(status) + " (CUDA error " +
                            std::to_string(static_cast<int>(status)) + ")",
-                       device->name_, step_after_failure(device->name_, status));
+                       device->name_, step_after_failure(device->kind(), status));
   }
   {
     const std::lock_guard lock(mutex_);

@@ -22,8 +22,6 @@
 
 namespace mc::gpu {
 
-enum class DeviceKind : uint8_t { cpu, cuda, emu };
-
 /// The meaning of N in the name of a row.
 enum class DeviceNumber : uint8_t { none, index, fault, memory };
 

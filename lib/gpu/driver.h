@@ -68,8 +68,12 @@ struct EncodedMap {
   std::byte bytes[128] = {};  // a kernel parameter aligned to 64
 };
 
+/// The processor that computes: the CPU, a GPU of the host through the NVIDIA driver, or a GPU of the emulator.
+enum class DeviceKind : uint8_t { cpu, cuda, emu };
+
 /// Properties of a device.
 struct DeviceFacts {
+  DeviceKind kind = DeviceKind::cuda;  // decisions go by it, and not by the device's name, which is for people
   int major = 0, minor = 0;  // compute capability
   int shared_max = 0;        // dynamic shared memory of a CTA at most, bytes
   int processors = 0;        // multiprocessors

@@ -116,7 +116,8 @@ Status EmulatedDriver::device_count(int* out) {
 
 Status EmulatedDriver::describe(int device, DeviceFacts* out) {
   MC_ASSERT(device >= 0 && device < host_.devices);
-  *out = {.major = host_.capability / 10,
+  *out = {.kind = DeviceKind::emu,
+          .major = host_.capability / 10,
           .minor = host_.capability % 10,
           .shared_max = kHopperShared,
           .processors = kProcessors};

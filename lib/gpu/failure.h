@@ -7,10 +7,10 @@
 
 namespace mc::gpu {
 
-/// Empty for the step of the table. An emulated GPU has such an error only where --device asked for one; neither
-/// nvidia-smi nor the system log knows of it.
-inline std::string_view step_after_failure(std::string_view device, Status status) {
-  if (status != Status::ecc_uncorrectable || !device.starts_with("emu")) return {};
+/// Empty for the step of the table. An emulated GPU has such an error only where --device asked for one, and nvidia-smi
+/// and the system log have no record of it.
+inline std::string_view step_after_failure(DeviceKind device, Status status) {
+  if (status != Status::ecc_uncorrectable || device != DeviceKind::emu) return {};
   return "this fault was asked for by --device emu:fault=N; leave it out";
 }
 

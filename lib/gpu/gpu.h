@@ -50,6 +50,7 @@ class Device {
 
   /// "emu", "cuda:0"
   std::string_view name() const { return name_; }
+  DeviceKind kind() const { return facts_.kind; }
   /// Compute capability times 10; code for sm_90a runs on 90 alone.
   int capability() const { return 10 * facts_.major + facts_.minor; }
   const DeviceFacts& facts() const { return facts_; }

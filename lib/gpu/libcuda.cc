@@ -282,6 +282,7 @@ Status LibCuda::describe(int device, DeviceFacts* out) {
                                              {&out->clock_khz, kAttributeClock}};
   for (const auto& [value, attribute] : attributes)
     if (const Status status = status_of(f_.attribute(value, attribute, device)); status != Status::ok) return status;
+  out->kind = DeviceKind::cuda;
   capability_ = 10 * out->major + out->minor;
   return Status::ok;
 }

@@ -454,7 +454,7 @@ bool WorkerPlan::has_device_tier() const {
 Result<void> WorkerPlan::plan_device_pages(uint64_t fit) {
   const ByteSize asked = args_.size(flags::kDeviceMem);
   uint64_t wanted = asked.percent > 0 ? asked.of(fit) : asked.bytes / options.layout.page_bytes();
-  if (asked.percent > 0 && options.device == "emu")
+  if (asked.percent > 0 && engine_->devices->device(0).kind() == gpu::DeviceKind::emu)
     wanted = std::min(wanted, std::max(kPagesMin, kEmulatedShareMax / options.layout.page_bytes()));
   const std::string least = format_bytes(kPagesMin * options.layout.page_bytes());
   if (wanted < kPagesMin)

@@ -199,7 +199,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
             shape.wave = args.bytes(kGpuWave);
             shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
             shape.seed = rng.next();
-            shape.exact_choice = args.text(kGpuDevice).starts_with("emu");
+            shape.exact_choice = gpu::parse_device(args.text(kGpuDevice)).value().kind == gpu::DeviceKind::emu;
             points.push_back({shape, name, wanted});
           }
   }

@@ -11,6 +11,7 @@
 #include "gpu/arena.h"
 #include "gpu/devices.h"
 #include "gpu/emulated.h"
+#include "gpu/failure.h"
 #include "gpu/gpu.h"
 #include "gpu/kernels/layer.h"
 #include "test.h"
@@ -164,6 +165,22 @@ TEST_CASE("gpu/device: a GPU that dies in mid-use fails the call and every later
     CHECK(later.error().mc == err::kDeviceFailed);
     CHECK_FALSE(e.device->memory().has_value());
   }
+}
+
+TEST_CASE("gpu/device: the next step after an ECC error follows from the kind of the device and not from its name") {
+  for (const char* name : {"emu", "cuda:0", "GPU 7"}) {
+    Emulation e({.fault = Status::ecc_uncorrectable, .name = name});
+    CHECK(e.device->kind() == DeviceKind::emu);
+    const auto made = DeviceBuffer::make(*e.device, kBytes, "x");
+    REQUIRE_OK(made);
+    const std::vector<std::byte> bytes(kBytes);
+    const auto wrote = e.device->write(made->address(), bytes);
+    REQUIRE_FALSE(wrote.has_value());
+    CHECK(wrote.error().where == name);
+    CHECK(wrote.error().next == "this fault was asked for by --device emu:fault=N; leave it out");
+  }
+  CHECK(step_after_failure(DeviceKind::cuda, Status::ecc_uncorrectable).empty());  // the step of the table
+  CHECK(step_after_failure(DeviceKind::emu, Status::illegal_address).empty());
 }
 
 TEST_CASE(
