@@ -230,15 +230,14 @@ MC_DEVICE void choose_blocks(const AttentionArgs& args, const Task& task, uint32
       winners[place] = place < count ? best.template pop<32>().block : kNone;
       if (place == lane) mine = winners[place];
     }
-    int at = mine == kNone ? lane : 0;  // the empty places are the last ones
+    WinnerPlace at(mine, lane);
 #pragma unroll
-    for (int place = 0; place < kChosenMax; ++place)
-      if (mine != kNone && winners[place] != kNone && winners[place] < mine) ++at;
+    for (int place = 0; place < kChosenMax; ++place) at.pass(winners[place]);
     if (lane >= kChosenMax) continue;
-    ptx::store_shared_u32(base + Layout::kChosen + (row * kClusterPlaces + at) * 4, static_cast<uint32_t>(mine));
+    ptx::store_shared_u32(base + Layout::kChosen + (row * kClusterPlaces + at.place) * 4, static_cast<uint32_t>(mine));
     const int64_t index = row_of(args, task.sequence, task.kv_head, task.first_row + row).index;
     if (keeps_selection && lane < count)
-      ptx::store(const_cast<int32_t*>(args.selection) + index * args.chosen + at, mine);
+      ptx::store(const_cast<int32_t*>(args.selection) + index * args.chosen + at.place, mine);
   }
 }
 

@@ -15,6 +15,34 @@ struct Choice {
   int32_t block;
 };
 
+MC_DEVICE bool is_before(const Choice& a, const Choice& b) {
+  return mc::attn::chosen_before(a.score, a.block, b.score, b.block);
+}
+
+/// The best one of `kThreads` neighbouring threads, which all get it.
+template <int kThreads>
+MC_DEVICE Choice best_of_threads(Choice best) {
+#pragma unroll
+  for (int by = 1; by < kThreads; by *= 2) {
+    const Choice other{ptx::shuffle_xor(best.score, by), ptx::shuffle_xor(best.block, by)};
+    if (is_before(other, best)) best = other;
+  }
+  return best;
+}
+
+/// The place of a row's winner in the ascending order of its winners. Turns without a winner are the last ones, and
+/// keep their places.
+struct WinnerPlace {
+  int32_t winner;
+  int place;
+
+  MC_DEVICE WinnerPlace(int32_t block, int turn) : winner(block), place(block == kNone ? turn : 0) {}
+  /// Takes another winner of the row, or kNone, into account.
+  MC_DEVICE void pass(int32_t other) {
+    if (winner != kNone && other != kNone && other < winner) ++place;
+  }
+};
+
 /// The best `kLength` blocks of one row among those that a thread has seen, best first.
 template <int kLength>
 struct BestOf {
@@ -46,13 +74,7 @@ struct BestOf {
   /// The best of `kThreadsOfRow` neighbouring threads, which all get it. Its own thread drops it.
   template <int kThreadsOfRow>
   MC_DEVICE Choice pop() {
-    Choice out{score[0], block[0]};
-#pragma unroll
-    for (int by = 1; by < kThreadsOfRow; by *= 2) {
-      const float other = ptx::shuffle_xor(out.score, by);
-      const int32_t other_block = ptx::shuffle_xor(out.block, by);
-      if (mc::attn::chosen_before(other, other_block, out.score, out.block)) out = {other, other_block};
-    }
+    const Choice out = best_of_threads<kThreadsOfRow>({score[0], block[0]});
     if (out.block != kNone && out.block == block[0]) drop_first();
     return out;
   }

@@ -336,10 +336,6 @@ struct KeptRow {
   }
 };
 
-MC_DEVICE bool is_before(const Choice& a, const Choice& b) {
-  return mc::attn::chosen_before(a.score, a.block, b.score, b.block);
-}
-
 /// The best block that is not chosen; the `count` chosen blocks are before it.
 MC_DEVICE Choice find_cut(const KeptRow& row, int count) {
   Choice cut{kMinusInf, kNone};
@@ -418,12 +414,10 @@ MC_DEVICE void write_choice(Best& best, int count, int32_t* out) {
 #pragma unroll
   for (int i = 0; i < kChosenMax; ++i) {
     if (i >= count) continue;
-    int rank = 0;  // winners before this one in the output
+    WinnerPlace at(winners[i], i);
 #pragma unroll
-    for (int k = 0; k < kChosenMax; ++k)
-      if (k < count && winners[k] != kNone) rank += winners[i] == kNone || winners[k] < winners[i] ? 1 : 0;
-    if (winners[i] != kNone) ptx::store(out + rank, winners[i]);
-    if (winners[i] == kNone) ptx::store(out + i, kNone);  // the empty ones are the last winners
+    for (int k = 0; k < kChosenMax; ++k) at.pass(winners[k]);
+    ptx::store(out + at.place, winners[i]);
   }
 }
 
@@ -526,16 +520,6 @@ MC_DEVICE void score_blocks(const ScoreArgs& args) {
   }
 }
 
-/// The best one of the lanes.
-MC_DEVICE Choice best_of_warp(Choice best) {
-#pragma unroll
-  for (int by = 1; by < 32; by *= 2) {
-    const Choice other{ptx::shuffle_xor(best.score, by), ptx::shuffle_xor(best.block, by)};
-    if (is_before(other, best)) best = other;
-  }
-  return best;
-}
-
 /// Finds the best block of a row, then the next one, and so on, and writes them in ascending order. A thread has the
 /// scores of up to kEach blocks.
 template <int kEach>
@@ -561,7 +545,7 @@ MC_DEVICE void choose_in_order(const float* scores, int32_t candidates, int coun
   Choice own = best_after({-kMinusInf, INT32_MAX});
   for (int turn = 0; turn < count; ++turn) {
     const uint32_t bests = base + turn % 2 * kWarps * 8;  // the turn before may still read the others
-    const Choice of_warp = best_of_warp(own);
+    const Choice of_warp = best_of_threads<32>(own);
     if (lane == 0) {
       ptx::store_shared_f32(bests + thread / 32 * 8, of_warp.score);
       ptx::store_shared_u32(bests + thread / 32 * 8 + 4, static_cast<uint32_t>(of_warp.block));
@@ -580,12 +564,9 @@ MC_DEVICE void choose_in_order(const float* scores, int32_t candidates, int coun
   ptx::barrier_all();
   if (thread >= count) return;
   const auto mine = static_cast<int32_t>(ptx::load_shared_u32(list + thread * 4));
-  int at = mine == kNone ? thread : 0;  // the empty places are the last ones
-  for (int turn = 0; turn < count; ++turn) {
-    const auto other = static_cast<int32_t>(ptx::load_shared_u32(list + turn * 4));
-    if (mine != kNone && other != kNone && other < mine) ++at;
-  }
-  ptx::store(out + at, mine);
+  WinnerPlace at(mine, thread);
+  for (int turn = 0; turn < count; ++turn) at.pass(static_cast<int32_t>(ptx::load_shared_u32(list + turn * 4)));
+  ptx::store(out + at.place, mine);
 }
 
 template <int kDim>
