@@ -35,7 +35,7 @@ struct Kernel {
   std::string_view name;
   uint32_t threads_max = 0;  // of its launch bounds
   size_t param_bytes = 0;
-  uint32_t conflicts_max = 0;  // extra wavefronts that its accesses to shared memory may cost each
+  uint32_t conflicts_max = 0;  // extra wavefronts of an access to shared memory that states fewer itself
   /// The body of one thread. Parameters lie at the offsets that a launch on a chip gives them.
   std::function<void(const std::byte* params)> enter;
   uint32_t cluster = 1;  // CTAs of a cluster
@@ -220,7 +220,7 @@ struct Launch {
 ///   cluster        another CTA's shared memory is used before it has started or after it has exited
 ///   dependency     a programmatic launch touches what an earlier grid wrote before griddepcontrol.wait
 ///   registers      setmaxnreg names a count that is not allowed
-///   bank conflict  an access costs more wavefronts than the kernel states
+///   bank conflict  an access costs more wavefronts than it states
 ///   bounds, alignment, tensor map, launch, endless
 struct Failure {
   std::string rule;  // a short name: "race", "in-flight", "deadlock"

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "gpu/emu/instruction.h"
+#include "gpu/ptx/banks.h"
 
 namespace mc::gpu::emu {
 
@@ -33,8 +34,8 @@ inline bool sound(Instruction instruction, const Where& where) {
 void load_global(uint64_t from, void* to, uint32_t bytes, uint32_t alignment, const Where& where);
 void store_global(uint64_t to, const void* from, uint32_t bytes, const Where& where);
 uint32_t dynamic_shared(uint32_t alignment);
-void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where);
-void store_shared(uint32_t to, const void* from, uint32_t bytes, const Where& where);
+void load_shared(uint32_t from, void* to, uint32_t bytes, Banks banks, const Where& where);
+void store_shared(uint32_t to, const void* from, uint32_t bytes, Banks banks, const Where& where);
 enum class AtomicOp : uint8_t { add, add_f32, bit_or, max };
 uint32_t atomic_shared(AtomicOp op, uint32_t at, uint32_t value, const Where& where);
 /// Relaxed atomics take part in the order of CTAs through fence_gpu; the others by themselves.

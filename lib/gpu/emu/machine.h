@@ -120,7 +120,7 @@ struct BulkStore {
   bool reduce = false;        // f32 sums
 };
 
-/// Accesses to shared memory at one place of the source: the nth calls of the lanes belong together.
+/// Accesses to shared memory at one place of the source, or one copy of it: the nth calls of the lanes belong together.
 struct SiteRounds {
   struct Round {
     uint32_t lanes = 0, bytes = 0;
@@ -136,9 +136,10 @@ struct WarpRounds {
   std::unordered_map<uint64_t, SiteRounds> all;
   std::pair<uint64_t, SiteRounds*> recent[16] = {};
 
-  SiteRounds& of(Instruction instruction, const Where& where) {
-    const uint64_t key = uint64_t{where.line()} << 32 | where.column() << 8 | static_cast<uint64_t>(instruction);
-    auto& [last, rounds] = recent[(where.line() ^ where.column()) % std::size(recent)];
+  SiteRounds& of(Instruction instruction, const Where& where, uint32_t copy) {
+    const uint64_t key = uint64_t{copy} << 56 | uint64_t{where.line()} << 32 | where.column() << 8 |
+                         static_cast<uint64_t>(instruction);
+    auto& [last, rounds] = recent[(where.line() ^ where.column() ^ copy) % std::size(recent)];
     if (last != key || rounds == nullptr) {
       last = key;
       rounds = &all[key];
@@ -390,9 +391,9 @@ TensorMapBytes read_map(const void* at, uint32_t rank);
 /// The lane exits: its bulk stores end.
 void finish_stores(Lane& lane);
 /// Notes one lane's access for the count of bank conflicts.
-void note_banks(uint32_t address, uint32_t bytes);
-/// The kernel states how many extra wavefronts an access may cost.
-void count_conflicts(uint32_t conflicts);
+void note_banks(uint32_t address, uint32_t bytes, Banks banks);
+/// The access states how many extra wavefronts it may cost.
+void count_conflicts(uint32_t conflicts, uint32_t stated = 0);
 
 /// The value behind a read-modify-write.
 uint32_t apply(AtomicOp op, uint32_t old, uint32_t value);

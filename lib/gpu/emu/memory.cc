@@ -49,12 +49,13 @@ std::byte* shared_bytes(uint32_t address, uint32_t bytes, uint32_t alignment, in
   return shared_bytes_of(running_cta(), address, bytes, alignment, lane);
 }
 
-void count_conflicts(uint32_t conflicts) {
-  const Grid& grid = running_cta().grid;
-  running_cta().grid.report.counters.bank_conflicts += conflicts;
-  if (conflicts > grid.kernel.conflicts_max)
-    fail("bank conflict", "the access costs " + std::to_string(conflicts) + " extra wavefronts, the kernel states " +
-                              std::to_string(grid.kernel.conflicts_max));
+void count_conflicts(uint32_t conflicts, uint32_t stated) {
+  Grid& grid = running_cta().grid;
+  grid.report.counters.bank_conflicts += conflicts;
+  const uint32_t most = std::max(stated, grid.kernel.conflicts_max);
+  if (conflicts > most)
+    fail("bank conflict", "the access costs " + std::to_string(conflicts) + " extra wavefronts, the access states " +
+                              std::to_string(most));
 }
 
 namespace {
@@ -89,10 +90,10 @@ uint32_t conflicts_of(const SiteRounds::Round& round, uint32_t first, uint32_t l
 }  // namespace
 
 /// Counts the extra wavefronts of the accesses at one place: the nth ones of the lanes are one access.
-void note_banks(uint32_t address, uint32_t bytes) {
+void note_banks(uint32_t address, uint32_t bytes, Banks banks) {
   const Lane& lane = running();
   Warp& warp = *lane.warp;
-  SiteRounds& site = warp.rounds.of(lane.instruction, lane.where);
+  SiteRounds& site = warp.rounds.of(lane.instruction, lane.where, banks.copy);
   const uint32_t call = site.calls[lane.number]++;
   if (call < site.first) return;  // its round was given up
   while (site.rounds.size() <= call - site.first) site.rounds.emplace_back();
@@ -110,7 +111,7 @@ void note_banks(uint32_t address, uint32_t bytes) {
       conflicts += conflicts_of(done, first, lanes_at_once);
     site.rounds.pop_front();
     ++site.first;
-    count_conflicts(conflicts);
+    count_conflicts(conflicts, banks.lanes - 1);
   }
 }
 
@@ -142,21 +143,21 @@ void store_global(uint64_t to, const void* from, uint32_t bytes, const Where& wh
   running_cta().grid.report.counters.stored_bytes += bytes;
 }
 
-void load_shared(uint32_t from, void* to, uint32_t bytes, const Where& where) {
+void load_shared(uint32_t from, void* to, uint32_t bytes, Banks banks, const Where& where) {
   std::memset(to, 0, bytes);
   if (!begin(Instruction::ld_shared, where)) return;
   from = mutated(from);
   const std::byte* at = shared_bytes(from, bytes, bytes);
-  note_banks(from, bytes);
+  note_banks(from, bytes, banks);
   touch_shared(from, bytes, Access::read);
   std::memcpy(to, at, bytes);
 }
 
-void store_shared(uint32_t to, const void* from, uint32_t bytes, const Where& where) {
+void store_shared(uint32_t to, const void* from, uint32_t bytes, Banks banks, const Where& where) {
   if (!begin(Instruction::st_shared, where)) return;
   to = mutated(to);
   std::byte* at = shared_bytes(to, bytes, bytes);
-  note_banks(to, bytes);
+  note_banks(to, bytes, banks);
   touch_shared(to, bytes, Access::write);
   std::memcpy(at, from, bytes);
 }

@@ -96,12 +96,6 @@ void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const Tenso
 
 namespace {
 
-/// A kernel that reads words whose places its input decides: so many lanes of a warp meet in one bank.
-emu::Kernel scattered(emu::Kernel kernel, uint32_t lanes) {
-  kernel.conflicts_max = lanes - 1;
-  return kernel;
-}
-
 std::vector<emu::Kernel> serving_kernels() {
   return {
       emu::make_kernel("attention_prefill_d64", kThreads, attention_prefill_d64),
@@ -118,7 +112,7 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("moba_unite", kThreads, moba_unite),
       emu::make_kernel("moba_count", kIndexThreads, moba_count),
       emu::make_kernel("moba_offsets", kOffsetsThreads, moba_offsets),
-      scattered(emu::make_kernel("moba_lists", kIndexThreads, moba_lists), 32),
+      emu::make_kernel("moba_lists", kIndexThreads, moba_lists),
       emu::make_kernel("moba_routed_d64", kThreads, moba_routed_d64),
       emu::make_kernel("moba_routed_d128", kThreads, moba_routed_d128),
       emu::make_kernel("moba_merge_d64", kThreads, moba_merge_d64),
@@ -134,8 +128,8 @@ std::vector<emu::Kernel> serving_kernels() {
       emu::make_kernel("attention_cluster_d64", kClusterThreads, attention_cluster_d64, kClusterCtas),
       emu::make_kernel("attention_cluster_d128", kClusterThreads, attention_cluster_d128, kClusterCtas),
       emu::make_kernel("moba_centroids", kThreads, moba_centroids),
-      scattered(emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64), 4),
-      scattered(emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128), 4),
+      emu::make_kernel("moba_gate_d64", kThreads, moba_gate_d64),
+      emu::make_kernel("moba_gate_d128", kThreads, moba_gate_d128),
       emu::make_kernel("moba_scores_d64", kThreads, moba_scores_d64),
       emu::make_kernel("moba_scores_d128", kThreads, moba_scores_d128),
       emu::make_kernel("moba_choose_d64", kChooseThreads, moba_choose_d64),

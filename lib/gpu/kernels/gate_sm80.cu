@@ -171,7 +171,11 @@ struct WarpGate {
   static constexpr uint32_t kStage = kGateChunk * kDim * 2;
   static_assert(kGateRows * kDim * 2 == 2 * kStage, "the queries fill the two stages");
 
-  MC_DEVICE uint32_t list(int i) const { return kept + i * kKeptList + ptx::tid_x() % 32 * 4; }
+  /// The lists of all lanes for their rows i.
+  MC_DEVICE uint32_t lists(int i) const {
+    return kept + i * (ptx::has_fault(Fault::lists_share_banks) ? kKeptList - 4 : kKeptList);
+  }
+  MC_DEVICE uint32_t list(int i) const { return lists(i) + ptx::tid_x() % 32 * 4; }
   MC_DEVICE void prepare(const GateArgs& args);
   /// Calls `take(s, u, first)` for every 16 blocks that some row of the warp may choose; u is first / 16 % 2.
   template <class Take>
@@ -314,8 +318,9 @@ MC_DEVICE bool WarpGate<kDim>::keep() {
       const int32_t block = first + 8 * n + 2 * (lane % 4) + v % 2;
       const float score = s[t][n][v % 4];
       if (score < bound[i] || (is_masked && block >= candidates[i])) continue;  // a NaN is kept
-      ptx::store_shared_f32(at[i], score);
-      ptx::store_shared_u32(at[i] + kBlocks, static_cast<uint32_t>(block));
+      const Banks copy{.copy = static_cast<uint32_t>(v)};
+      ptx::store_shared_f32(at[i], score, copy);
+      ptx::store_shared_u32(at[i] + kBlocks, static_cast<uint32_t>(block), copy);
       at[i] += kEntry;
     }
   });
@@ -331,8 +336,10 @@ struct KeptRow {
 
   MC_DEVICE Choice entry(int thread, int32_t at) const {
     const uint32_t from = list + thread * 4 + at * 32 * 4;
-    const float score = ptx::load_shared_f32(from);
-    return {score == score ? score : kMinusInf, static_cast<int32_t>(ptx::load_shared_u32(from + kKeptMax * 32 * 4))};
+    const Banks copy{.copy = static_cast<uint32_t>(thread)};
+    const float score = ptx::load_shared_f32(from, copy);
+    return {score == score ? score : kMinusInf,
+            static_cast<int32_t>(ptx::load_shared_u32(from + kKeptMax * 32 * 4, copy))};
   }
 };
 
@@ -392,7 +399,7 @@ MC_DEVICE void WarpGate<kDim>::write(const GateArgs& args) const {
   const int32_t number = first_row + lane;
   if (number >= rows.count()) return;
   KeptRow row;
-  row.list = kept + i * kKeptList + lane % 8 * 4 * 4;
+  row.list = lists(i) + lane % 8 * 4 * 4;
   const bool chooses = rows.candidates(number) > 0;
 #pragma unroll
   for (int thread = 0; thread < 4; ++thread) {

@@ -219,6 +219,8 @@ struct StepBits {
   uint32_t base = 0;
   int32_t blocks = 0;
 
+  /// The gate decides the block of each lane, so all lanes may meet in one bank.
+  MC_DEVICE static Banks scattered() { return {.lanes = 32}; }
   MC_DEVICE uint32_t word(int32_t block, int warp) const { return base + (warp * blocks + block) * 4; }
   MC_DEVICE uint32_t next(int32_t block) const { return base + (kWords * blocks + block) * 4; }
   /// Rows of the first `warps` warps that chose the block.
@@ -226,21 +228,24 @@ struct StepBits {
     int32_t rows = 0;
 #pragma unroll
     for (int warp = 0; warp < kWords; ++warp)
-      if (warp < warps) rows += ptx::popcount(ptx::load_shared_u32(word(block, warp)));
+      if (warp < warps) rows += ptx::popcount(ptx::load_shared_u32(word(block, warp), scattered()));
     return rows;
   }
   /// Rows of the thread's warp, before its own, that chose the block.
   MC_DEVICE int32_t count_lanes(int32_t block) const {
     const int lane = static_cast<int>(ptx::tid_x()) % 32;
-    const uint32_t bits = ptx::load_shared_u32(word(block, static_cast<int>(ptx::tid_x()) / 32));
+    const uint32_t bits = ptx::load_shared_u32(word(block, static_cast<int>(ptx::tid_x()) / 32), scattered());
     if (ptx::has_fault(Fault::list_descends)) return ptx::popcount(bits >> lane >> 1);
     return ptx::popcount(bits & ((1u << lane) - 1));
   }
+  MC_DEVICE int32_t place(int32_t block) const {
+    return static_cast<int32_t>(ptx::load_shared_u32(next(block), scattered()));
+  }
   /// Begins the next step for a block. One thread does it for each block that some row chose.
-  MC_DEVICE void clear(int32_t block, int32_t place) const {
-    ptx::store_shared_u32(next(block), static_cast<uint32_t>(place + count(block, kWords)));
+  MC_DEVICE void clear(int32_t block, int32_t first) const {
+    ptx::store_shared_u32(next(block), static_cast<uint32_t>(first + count(block, kWords)), scattered());
 #pragma unroll
-    for (int warp = 0; warp < kWords; ++warp) ptx::store_shared_u32(word(block, warp), 0);
+    for (int warp = 0; warp < kWords; ++warp) ptx::store_shared_u32(word(block, warp), 0, scattered());
   }
 };
 
@@ -279,7 +284,7 @@ MC_KERNEL(moba_lists, (kIndexThreads))(MC_PARAM(AttentionArgs) args) {
     for (int slot = 0; slot < kChosenMax; ++slot) {
       if ((own >> slot & 1) == 0) continue;
       const int32_t before = bits.count(chosen[slot], thread / 32) + bits.count_lanes(chosen[slot]);
-      const int32_t place = static_cast<int32_t>(ptx::load_shared_u32(bits.next(chosen[slot]))) + before;
+      const int32_t place = bits.place(chosen[slot]) + before;
       ptx::store(list + place, number);
       ptx::store(places + int64_t{number} * count + slot, place);
       if (before == 0) begins |= 1u << slot;
@@ -288,8 +293,7 @@ MC_KERNEL(moba_lists, (kIndexThreads))(MC_PARAM(AttentionArgs) args) {
     ptx::barrier_all();
 #pragma unroll
     for (int slot = 0; slot < kChosenMax; ++slot)
-      if ((begins >> slot & 1) != 0)
-        bits.clear(chosen[slot], static_cast<int32_t>(ptx::load_shared_u32(bits.next(chosen[slot]))));
+      if ((begins >> slot & 1) != 0) bits.clear(chosen[slot], bits.place(chosen[slot]));
   }
 }
 

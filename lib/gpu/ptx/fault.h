@@ -13,6 +13,7 @@ enum class Fault : uint8_t {
   mask_one_short,      // a row does not see its own key
   mask_one_far,        // a row sees the key behind its own
   smallest_chosen,     // the gate prefers small scores
+  lists_share_banks,   // the lists of a warp's rows lie one behind another, without a word between them
   union_misses_block,  // the last chosen block of a row is not in the union
   member_ignored,      // a row attends to blocks that other rows chose
   sums_not_rescaled,   // a new maximum leaves the old sums as they are

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "gpu/ptx/banks.h"
 #include "gpu/ptx/base.cuh"
 
 namespace mc::gpu::ptx {
@@ -41,36 +42,36 @@ MC_DEVICE uint32_t dynamic_shared() {
 #endif
 }
 #ifdef __CUDACC__
-MC_DEVICE uint32_t load_shared_u32(uint32_t from) {
+MC_DEVICE uint32_t load_shared_u32(uint32_t from, Banks = {}) {
   uint32_t d;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(d) : "r"(from) : "memory");
   return d;
 }
-MC_DEVICE void store_shared_u32(uint32_t to, uint32_t value) {
+MC_DEVICE void store_shared_u32(uint32_t to, uint32_t value, Banks = {}) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
-MC_DEVICE float load_shared_f32(uint32_t from) {
+MC_DEVICE float load_shared_f32(uint32_t from, Banks = {}) {
   float d;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(d) : "r"(from) : "memory");
   return d;
 }
-MC_DEVICE void store_shared_f32(uint32_t to, float value) {
+MC_DEVICE void store_shared_f32(uint32_t to, float value, Banks = {}) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
 }
 #else
-inline uint32_t load_shared_u32(uint32_t from MC_AND_WHERE) {
+inline uint32_t load_shared_u32(uint32_t from, Banks banks = {} MC_AND_WHERE) {
   uint32_t d;
-  emu::load_shared(from, &d, 4, where);
+  emu::load_shared(from, &d, 4, banks, where);
   return d;
 }
-inline void store_shared_u32(uint32_t to, uint32_t value MC_AND_WHERE) {
-  emu::store_shared(to, &value, 4, where);
+inline void store_shared_u32(uint32_t to, uint32_t value, Banks banks = {} MC_AND_WHERE) {
+  emu::store_shared(to, &value, 4, banks, where);
 }
-inline float load_shared_f32(uint32_t from MC_AND_WHERE) {
-  return std::bit_cast<float>(load_shared_u32(from, where));
+inline float load_shared_f32(uint32_t from, Banks banks = {} MC_AND_WHERE) {
+  return std::bit_cast<float>(load_shared_u32(from, banks, where));
 }
-inline void store_shared_f32(uint32_t to, float value MC_AND_WHERE) {
-  store_shared_u32(to, std::bit_cast<uint32_t>(value), where);
+inline void store_shared_f32(uint32_t to, float value, Banks banks = {} MC_AND_WHERE) {
+  store_shared_u32(to, std::bit_cast<uint32_t>(value), banks, where);
 }
 #endif
 /// Zeroes 16 bytes.
@@ -79,7 +80,7 @@ MC_DEVICE void zero_16(uint32_t at MC_AND_WHERE) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
 #else
   const uint32_t zero[4] = {};
-  emu::store_shared(at, zero, 16, where);
+  emu::store_shared(at, zero, 16, {}, where);
 #endif
 }
 

@@ -567,6 +567,44 @@ TEST_CASE("gpu/cluster: a programmatic launch waits before it touches what the g
   }
 }
 
+TEST_CASE("gpu/cluster: an access costs no more wavefronts than it states itself") {
+  const auto stores = [](uint32_t stride, uint32_t other_stride, Banks banks) {
+    return [=](const Args&) {
+      ptx::store_shared_u32(tid() * stride, 1, banks);
+      ptx::store_shared_u32(8192 + tid() * other_stride, 1);  // states that its lanes do not meet
+    };
+  };
+  constexpr tested::Setting kNone{.conflicts_max = 0};
+  CHECK(rule_of(stores(8, 4, {.lanes = 2}), kNone) == "");
+  CHECK(rule_of(stores(16, 4, {.lanes = 2}), kNone) == "bank conflict");
+  CHECK(rule_of(stores(8, 8, {.lanes = 2}), kNone) == "bank conflict");
+  CHECK(rule_of(stores(128, 4, {.lanes = 32}), kNone) == "");
+  CHECK(tested::run_body(stores(16, 8, {.lanes = 2}), kNone).text.find("3 extra wavefronts, the access states 1") !=
+        std::string::npos);
+}
+
+TEST_CASE("gpu/cluster: accesses of the copies of an unrolled loop are compared copy by copy") {
+  // Lanes have a word of two rows, the second of which begins a word later. Odd lanes skip the first row.
+  const auto rows = [](bool numbered, uint32_t gap) {
+    return [=](const Args&) {
+      for (uint32_t row = 0; row < 2; ++row)
+        if (row == 1 || tid() % 2 == 0)
+          ptx::store_shared_u32(row * (128 + gap) + tid() * 4, 1, {.copy = numbered ? row : 0});
+    };
+  };
+  CHECK(rule_of(rows(true, 4), {.conflicts_max = 0}) == "");
+  CHECK(rule_of(rows(false, 4), {.conflicts_max = 0}) == "bank conflict");  // an even lane's first beside an odd one's
+  // Lanes of the second half begin four rows of the table later: without a gap they meet those of the first half.
+  const auto halves = [](uint32_t gap) {
+    return [=](const Args&) {
+      for (uint32_t copy = 0; copy < 2; ++copy)
+        ptx::store_shared_u32(tid() / 16 * (512 + gap) + tid() % 16 * 8 + copy * 4, 1, {.copy = copy});
+    };
+  };
+  CHECK(rule_of(halves(4), {.conflicts_max = 0}) == "");
+  CHECK(rule_of(halves(0), {.conflicts_max = 0}) == "bank conflict");
+}
+
 TEST_CASE("gpu/cluster: an access costs no more wavefronts than the kernel states") {
   const auto stride = [](uint32_t bytes) { return [=](const Args&) { ptx::store_shared_u32(tid() * bytes, 1); }; };
   CHECK(rule_of(stride(4), {.conflicts_max = 0}) == "");
