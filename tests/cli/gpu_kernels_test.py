@@ -26,6 +26,12 @@ def gpu(*words, timeout=600):
 
 
 class Kernels(unittest.TestCase):
+    cases = runs = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        print(f"{cls.cases:,} cases, {cls.runs:,} runs: none breaks a rule, and all are within their bounds")
+
     def sound(self, *words):
         """Runs cases: none breaks a rule, such as the bank conflicts that its kernel states, and all are in bounds."""
         code, lines, err = gpu(*words, "--schedules", "50" if FULL else "1", timeout=3600)
@@ -35,6 +41,8 @@ class Kernels(unittest.TestCase):
         for point in points:
             self.assertLessEqual(point["error_share"], 1, point)
             self.assertEqual(point["runs"], 150 if FULL else 3, point)
+            Kernels.runs += point["runs"]
+        Kernels.cases += len(points)
         return points
 
     def test_decode_equals_the_reference(self):
@@ -172,6 +180,7 @@ class Mutants(unittest.TestCase):
         self.assertLessEqual(experts, kernels)
         for mutant in mutants:
             self.assertEqual(mutant["caught"], mutant["of"], mutant)
+        print(f"{len(mutants):,} mutants, {sum(mutant['of'] for mutant in mutants):,} runs: all are reported")
 
     def test_kernels_without_mutants_are_refused(self):
         code, _, err = gpu("--mutants", "--kernel", "mixed")
