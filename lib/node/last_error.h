@@ -12,8 +12,12 @@ class LastError {
 
   /// The node failed at something.
   void note(std::string_view what) { passing_ = cut(what); }
-  /// The node goes on without something, such as its disk. served() does not clear this error.
-  void keep(std::string_view what) { lasting_ = cut(what); }
+  /// The node goes on without something, such as its disk. served() does not clear this error, which takes the place of
+  /// the failures that led to it.
+  void keep(std::string_view what) {
+    lasting_ = cut(what);
+    passing_.clear();
+  }
   /// The node has done what it is there for.
   void served() { passing_.clear(); }
   /// "" = none.

@@ -18,6 +18,13 @@ TEST_CASE("node/last_error: an error is gone when the node has served since, and
   CHECK(error.text() == "the disk is lost");
 }
 
+TEST_CASE("node/last_error: an error that lasts takes the place of the failures that led to it") {
+  LastError error;
+  error.note("reading a block failed");
+  error.keep("the disk is lost");
+  CHECK(error.text() == "the disk is lost");
+}
+
 TEST_CASE("node/last_error: a long error is cut between two characters") {
   LastError error;
   error.note(std::string(LastError::kBytesMax, 'x'));
