@@ -329,9 +329,12 @@ void BlockDisk::write_all() {
       wake_writer_.wait(lock, [&] { return stopping_ || !writes_.empty() || !drops_.empty(); });
       batch.swap(writes_);
       drops.swap(drops_);
-      if (batch.empty() && drops.empty()) return;  // stopping, and everything was written
+      if (stopping_) batch.clear();
+      if (batch.empty() && drops.empty()) return;
     }
-    in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) { write_part(part); });
+    in_parts(std::span<const Write>(batch), [this](std::span<const Write> part) {
+      if (!is_stopping()) write_part(part);
+    });
     const std::vector<Id128> ids(drops.begin(), drops.end());
     // Behind the writes: each of these drops was ordered after the writes of its block, for write() takes out older
     // ones. A lost drop only means a block that comes back.
@@ -340,6 +343,11 @@ void BlockDisk::write_all() {
     make_room();
     report_evictions();
   }
+}
+
+bool BlockDisk::is_stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
 }
 
 /// Makes space ahead, while nothing waits for it.

@@ -44,7 +44,7 @@ class BlockDisk final : public node::BlockDisk {
   static Result<std::unique_ptr<BlockDisk>> open(const BlockDiskOptions& options);
   /// Returns an error if open() would fail, else the bytes of the largest value. Changes nothing in the directory.
   static Result<uint64_t> check(const BlockDiskOptions& options);
-  /// Ends the operations under way and makes everything durable.
+  /// Ends the operations that have begun and makes everything durable. Writes that wait are left out.
   ~BlockDisk() override;
 
   void write(const node::DiskWrite& write, std::span<const std::byte> page) override;
@@ -72,6 +72,7 @@ class BlockDisk final : public node::BlockDisk {
   /// MC5006 when the system starts no thread.
   Result<void> start();
   void write_all();
+  bool is_stopping();
   /// Answers every operation of the part, with no_space where memory for the values is short.
   void write_part(std::span<const Write> part);
   std::vector<node::DiskWritten> write_batch(std::span<const Write> batch);

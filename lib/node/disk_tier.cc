@@ -70,7 +70,7 @@ bool DiskTier::evict(const BlockHash& hash, Actions& out) {
 void DiskTier::forget(const BlockHash& hash) {
   ++stats_.evicted_blocks;
   blocks_.erase(hash, kv::Removal::evicted);
-  writes_.given_up(hash);
+  writes_.removed_by_disk(hash);
 }
 
 void DiskTier::on_evicted(const DiskEvicted& evicted) {
@@ -206,7 +206,7 @@ void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : hashes) {
     const kv::PageIndex page = pool.find(hash);
     if (page == kv::kNoPage) return;
-    writes_.forgive(hash);
+    writes_.allow_again(hash);
     if (!pool.on_trial(page)) continue;
     pool.set_trial(page, false);
     ++stats_.promoted_blocks;
@@ -278,12 +278,12 @@ void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out
   if (state_ == State::on) writes_.tend(shelves, now, out);
 }
 
-void DiskTier::leave() {
-  if (state_ == State::on) writes_.leave();
+void DiskTier::start_write_out() {
+  if (state_ == State::on) writes_.start_write_out();
 }
 
 void DiskTier::on_written(const DiskWritten& done, TimePoint now, Actions& out) {
-  const auto ended = writes_.end(done.op);
+  const auto ended = writes_.end(done.op, done.code);
   if (!ended) return;
   const DiskWrites::Write& write = *ended;
   kv::Pool& pool = write.shelf->pool;

@@ -60,7 +60,7 @@ class DiskTier {
   /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// The block is not in memory any more. When it comes back, it may be written like any other.
-  void left_memory(const BlockHash& hash) { writes_.forgive(hash); }
+  void left_memory(const BlockHash& hash) { writes_.allow_again(hash); }
 
   // ---- events ----
   /// Whether a node has a shelf for a block that an earlier process left.
@@ -69,8 +69,10 @@ class DiskTier {
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  /// The node leaves: its blocks in memory go to disk, and the tier is idle when they are there.
-  void leave();
+  /// The node stops: its blocks in memory go to disk, and the tier is idle when they are there.
+  void start_write_out();
+  /// Blocks to be written because the node stops.
+  size_t write_out_left() const { return writes_.write_out_left(); }
   /// When tend() has something to do without an event.
   TimePoint next_wakeup() const { return writes_.next_wakeup(); }
 

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kLeavesSearched = 64;  // coldest chains that are searched for a block to write
 constexpr size_t kDepthSearched = 64;   // blocks of each that are looked at, from its end
 constexpr Duration kLookEvery = 5ms;    // after a search that found nothing
+constexpr uint64_t kSegmentsFree = 3;   // of the store: one being filled, and two that are free
 }  // namespace
 
 bool DiskWrites::may_spend(uint64_t bytes, TimePoint now) {
@@ -26,7 +27,7 @@ bool DiskWrites::may_spend(uint64_t bytes, TimePoint now) {
 // A block whose position contradicts its parent (from a peer of an older release) has no form on disk.
 bool DiskWrites::wants(const Shelf& shelf, kv::PageIndex page) const {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
-  return !blocks_.has(meta.hash) && !writing_.contains(meta.hash) && !given_up_.contains(meta.hash) &&
+  return !blocks_.has(meta.hash) && !writing_.contains(meta.hash) && !removed_.contains(meta.hash) &&
          meta.layer_crcs.size() == shelf.layout.layers && meta.parent.is_zero() == (meta.first_position == 0) &&
          meta.first_position % shelf.layout.block_tokens == 0;
 }
@@ -50,7 +51,7 @@ bool DiskWrites::fits(const Shelf& shelf) const {
 }
 
 /// The number of writes that may be under way while a block of this shelf is among them.
-size_t DiskWrites::most_for(const Shelf& shelf) const {
+size_t DiskWrites::writes_most(const Shelf& shelf) const {
   // A page that is written cannot be evicted meanwhile, so most pages of a small pool are left alone.
   const size_t most = std::min<size_t>(options_.writes_max, std::max(1u, shelf.pool.counts().total / 4));
   // Running requests may need the others at once, and would be preempted for lack of them.
@@ -65,7 +66,7 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   const uint32_t over = shelf.pool.pages_over(options_.write_above);
   if (over == 0 || !fits(shelf)) return;
   const uint64_t bytes = disk_value_bytes(shelf.layout);
-  const size_t most = most_for(shelf);
+  const size_t most = writes_most(shelf);
   for (const kv::PageIndex leaf : shelf.pool.candidates(std::min<uint32_t>(over, kLeavesSearched))) {
     size_t depth = 0;
     for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
@@ -79,22 +80,37 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   }
 }
 
-void DiskWrites::leave() {
+/// The store keeps segments free. A value lies in one segment, which is little more than the largest value.
+uint64_t DiskWrites::usable_bytes() const {
+  const uint64_t capacity = options_.capacity_bytes, segment = std::min(options_.value_bytes_max, capacity / 4);
+  return capacity - std::min(kSegmentsFree * segment, capacity / 4 * 3);
+}
+
+/// The space of a segment that a block of this shelf takes.
+uint64_t DiskWrites::room_for(const Shelf& shelf) const {
+  const uint64_t bytes = disk_value_bytes(shelf.layout);
+  const uint64_t segment = std::min(options_.value_bytes_max, options_.capacity_bytes / 4);
+  return segment / std::max<uint64_t>(1, segment / bytes);
+}
+
+void DiskWrites::start_write_out() {
   if (write_out_) return;
-  given_up_.clear();  // the last chance of blocks that wait for a reader
+  removed_.clear();  // nothing else saves these blocks
   look_at_ = TimePoint{};
-  const uint64_t usable = options_.capacity_bytes / 4 * 3;  // the store keeps segments free
-  write_out_.emplace(std::max(usable - std::min(blocks_.bytes(), usable), options_.capacity_bytes / 2));
+  const uint64_t usable = usable_bytes();
+  write_out_.emplace(std::max(usable - std::min(blocks_.bytes(), usable), usable / 2));
+  for (const auto& [op, write] : writes_) (void)write_out_->spend(room_for(*write.shelf));
 }
 
 void DiskWrites::write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
-  while (const WriteOut::Place* place = write_out_->next(shelves)) {
+  const auto wanted = [&](const Shelf& shelf, kv::PageIndex page) { return fits(shelf) && wants(shelf, page); };
+  while (const WriteOut::Place* place = write_out_->next(shelves, wanted, now)) {
     Shelf& shelf = *place->shelf;
-    if (place->is_cached() && fits(shelf) && wants(shelf, place->page)) {
-      const uint64_t bytes = disk_value_bytes(shelf.layout);
+    if (place->is_cached() && wanted(shelf, place->page)) {
       // Pages that an operator pinned cannot be evicted and are written all the same.
-      if (writes_.size() >= std::max<size_t>(1, most_for(shelf)) || !may_spend(bytes, now)) return;
-      if (!write_out_->spend(bytes)) continue;
+      if (writes_.size() >= std::max<size_t>(1, writes_most(shelf))) return;
+      if (!may_spend(disk_value_bytes(shelf.layout), now)) return;
+      if (!write_out_->spend(room_for(shelf))) continue;
       write(shelf, place->page, out);
     }
     write_out_->advance();
@@ -108,17 +124,25 @@ void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& o
     write_rest(shelves, now, out);
   else
     for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
-  const bool is_out = write_out_ && write_out_->is_done();  // a block that is published now is written at once
-  if (writes_.size() == before && !is_out) look_at_ = now + kLookEvery;
+  const bool all_written = write_out_ && write_out_->is_done();  // a block that is published now is written at once
+  if (writes_.size() == before && !all_written) look_at_ = now + kLookEvery;
 }
 
-std::optional<DiskWrites::Write> DiskWrites::end(uint64_t op) {
+void DiskWrites::removed_by_disk(const BlockHash& hash) {
+  if (write_out_)
+    write_out_->look_again();
+  else
+    removed_.insert(hash);
+}
+
+std::optional<DiskWrites::Write> DiskWrites::end(uint64_t op, Code code) {
   const auto it = writes_.find(op);
   if (it == writes_.end()) return std::nullopt;
   Write write = std::move(it->second);
   writes_.erase(it);
   const size_t erased = writing_.erase(write.block.hash);
   MC_ASSERT_EQ(erased, 1u);
+  if (code != Code::ok && write_out_) write_out_->look_again();
   return write;
 }
 

@@ -3,9 +3,9 @@
 //   while the node serves   the blocks that would be evicted next, when a shelf fills up: the coldest chains, the last
 //                           block of a chain first, because a chain without its head is useless and the disk gives up
 //                           its oldest blocks first
-//   when the node leaves    all blocks, in the order of node/write_out.h
+//   when the node stops     all blocks, in the order of node/write_out.h
 //
-// A block that the disk gave up while it was in memory is not written again before its next reader, or before it has
+// A block that the disk removed while it was in memory is not written again before its next reader, or before it has
 // left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
 #pragma once
 
@@ -45,23 +45,25 @@ class DiskWrites {
 
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  /// The node leaves. As many blocks are written as fill the free space of the disk, or half of the disk where less is
-  /// free, so that they do not push each other out.
-  void leave();
-  /// The disk is given up: nothing is written any more.
+  /// The node stops, so all blocks are to be written: as many as fill the free space of the disk, or half of the disk
+  /// where less is free. So they do not push each other out.
+  void start_write_out();
+  /// The disk is lost: nothing is written any more.
   void stop() { stopped_ = true; }
-  /// A write has ended, and the caller has its pin now. Nothing: it is none of these.
-  std::optional<Write> end(uint64_t op);
-  /// The disk gave up a block.
-  void given_up(const BlockHash& hash) { given_up_.insert(hash); }
+  /// A write has ended, and the caller has its pin now. nullopt: no write has this number.
+  std::optional<Write> end(uint64_t op, Code code);
+  /// The disk has removed a block for space.
+  void removed_by_disk(const BlockHash& hash);
   /// A block has a reader or is not in memory any more, so it may be written like any other.
-  void forgive(const BlockHash& hash) { given_up_.erase(hash); }
+  void allow_again(const BlockHash& hash) { removed_.erase(hash); }
 
   bool has(const BlockHash& hash) const { return writing_.contains(hash); }
-  /// Nothing is under way, and the node does not leave or all that it had to write is written.
-  bool idle() const { return writes_.empty() && !is_leaving(); }
+  /// No write is under way or to come because the node stops.
+  bool idle() const { return writes_.empty() && !is_writing_out(); }
+  /// Blocks to be written because the node stops, those under way included.
+  size_t write_out_left() const { return write_out_ ? write_out_->left() + writes_.size() : 0; }
   /// When tend() has something to do without an event.
-  TimePoint next_wakeup() const { return is_leaving() && writes_.empty() ? look_at_ : kNever; }
+  TimePoint next_wakeup() const { return is_writing_out() && writes_.empty() ? look_at_ : kNever; }
   /// Pins on pages of `pool`.
   uint64_t pins(const kv::Pool& pool) const;
   void check() const;
@@ -70,19 +72,21 @@ class DiskWrites {
   bool may_spend(uint64_t bytes, TimePoint now);
   bool wants(const Shelf& shelf, kv::PageIndex page) const;
   bool fits(const Shelf& shelf) const;
-  size_t most_for(const Shelf& shelf) const;
+  size_t writes_most(const Shelf& shelf) const;
+  uint64_t room_for(const Shelf& shelf) const;
+  uint64_t usable_bytes() const;
   void write(Shelf& shelf, kv::PageIndex page, Actions& out);
   void write_cold(Shelf& shelf, TimePoint now, Actions& out);
   void write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  bool is_leaving() const { return write_out_ && !write_out_->is_done() && !stopped_; }
+  bool is_writing_out() const { return write_out_ && !write_out_->is_done() && !stopped_; }
 
   DiskTierOptions options_;
   const DiskBlocks& blocks_;
   Numbers& numbers_;
   std::map<uint64_t, Write> writes_;  // key: number of the operation
   std::set<BlockHash> writing_;
-  std::set<BlockHash> given_up_;       // blocks in memory that the disk gave up and that had no reader since
-  std::optional<WriteOut> write_out_;  // after leave()
+  std::set<BlockHash> removed_;        // blocks in memory that the disk removed and that had no reader since
+  std::optional<WriteOut> write_out_;  // after start_write_out()
   bool stopped_ = false;
   TimePoint look_at_{};     // before it no block is looked for
   double spend_bytes_ = 0;  // what the bound on writes allows now

@@ -180,7 +180,7 @@ uint64_t Worker::local_offset(uint32_t pool, kv::PageIndex page) const {
 
 void Worker::start_draining(TimePoint now, Actions& out) {
   leaving_ = draining_ = true;
-  disk_.leave();
+  disk_.start_write_out();
   tend_blocks(now, out);
 }
 

@@ -6,20 +6,23 @@
 
 namespace mc::node {
 namespace {
+constexpr Duration kListEvery = 100ms;  // a list sorts all blocks in memory
 
-std::vector<kv::PageIndex> latest_first(const kv::Pool& pool) {
+std::vector<kv::PageIndex> latest_first(const Shelf& shelf, const WriteOut::Wanted& wanted) {
+  const kv::Pool& pool = shelf.pool;
   std::vector<kv::PageIndex> pages;
   for (kv::PageIndex page = 0; page < pool.end_page(); ++page)
-    if (pool.state(page) == kv::PageState::cached) pages.push_back(page);
+    if (pool.state(page) == kv::PageState::cached && wanted(shelf, page)) pages.push_back(page);
   std::stable_sort(pages.begin(), pages.end(),
                    [&](kv::PageIndex a, kv::PageIndex b) { return pool.use(a).last_use > pool.use(b).last_use; });
   return pages;
 }
 
-/// The same pages, each behind its parent.
+/// The same pages, each behind its parent where that is one of them.
 std::vector<kv::PageIndex> parents_first(const kv::Pool& pool, std::span<const kv::PageIndex> pages) {
   std::vector<kv::PageIndex> order, chain;
-  std::vector<bool> taken(pool.end_page());
+  std::vector<bool> taken(pool.end_page(), true);
+  for (const kv::PageIndex page : pages) taken[page] = false;
   for (const kv::PageIndex end : pages) {
     chain.clear();
     for (kv::PageIndex page = end; page != kv::kNoPage && !taken[page];) {
@@ -40,11 +43,11 @@ uint64_t publications(std::span<Shelf* const> shelves) {
 }
 
 /// The stamps of two pools cannot be compared, so the shelves take turns.
-std::vector<WriteOut::Place> places_of(std::span<Shelf* const> shelves) {
+std::vector<WriteOut::Place> places_of(std::span<Shelf* const> shelves, const WriteOut::Wanted& wanted) {
   std::vector<std::vector<kv::PageIndex>> orders;
   size_t longest = 0;
   for (const Shelf* shelf : shelves) {
-    orders.push_back(parents_first(shelf->pool, latest_first(shelf->pool)));
+    orders.push_back(parents_first(shelf->pool, latest_first(*shelf, wanted)));
     longest = std::max(longest, orders.back().size());
   }
   std::vector<WriteOut::Place> places;
@@ -56,15 +59,17 @@ std::vector<WriteOut::Place> places_of(std::span<Shelf* const> shelves) {
 
 }  // namespace
 
-const WriteOut::Place* WriteOut::next(std::span<Shelf* const> shelves) {
-  if (next_ == places_.size() && bytes_left_ > 0)
-    if (const uint64_t stored = publications(shelves); stored != stored_) {
-      places_ = places_of(shelves);
-      next_ = 0;
-      stored_ = stored;
-    }
-  done_ = next_ == places_.size();
-  return done_ ? nullptr : &places_[next_];
+const WriteOut::Place* WriteOut::next(std::span<Shelf* const> shelves, const Wanted& wanted, TimePoint now) {
+  const uint64_t stored = publications(shelves);
+  const bool is_stale = bytes_left_ > 0 && listed_ != stored;
+  if (left() == 0 && is_stale && now >= list_at_) {
+    places_ = places_of(shelves, wanted);
+    next_ = 0;
+    listed_ = stored;
+    list_at_ = now + kListEvery;
+  }
+  done_ = left() == 0 && (bytes_left_ == 0 || listed_ == stored);
+  return left() == 0 ? nullptr : &places_[next_];
 }
 
 void WriteOut::advance() {

@@ -334,6 +334,16 @@ TEST_CASE("node/cache: a node that an operator drains begins no writes, and one 
   CHECK(b.machine.idle());
 }
 
+TEST_CASE("node/cache: a node that stops wakes itself for the writes that its budget delays") {
+  CacheBench b(2, 64 << 20);
+  b.give(ReadDone{all<Read>(b.offer(kSmall, CacheBench::hashes(1, 11))).at(0).read, Code::ok, ""});
+  Actions out;
+  b.machine.start_draining(b.now, out);
+  for (const auto& write : all<DiskWrite>(out)) b.give(DiskWritten{write.op, Code::io, "a disk error"});
+  CHECK_FALSE(b.machine.idle());
+  CHECK(b.machine.next_wakeup() < b.now + 1s);
+}
+
 TEST_CASE("node/cache: a block that the disk gave up is written again when it has left memory and is offered again") {
   CacheBench b(2, 64 << 20);  // sixteen pages
   const auto a = CacheBench::hashes(1, 16);
