@@ -96,8 +96,28 @@ std::optional<Children::Ended> Children::wait(TimePoint deadline) {
   return ended;
 }
 
-void Children::stop(TimePoint deadline) {
+void Children::terminate() const {
   for (const auto& child : children_) ::kill(child.pid, SIGTERM);
+}
+
+bool Children::wait_all(TimePoint deadline, int wake) {
+  while (!children_.empty()) {
+    const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, children_.front().pid, 0)));
+    pollfd ends[] = {{process.get(), POLLIN, 0}, {wake, POLLIN, 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SystemClock::instance().now()).count();
+    if (!process || left <= 0 || (::poll(ends, 2, static_cast<int>(left)) < 0 && errno != EINTR)) return false;
+    if ((ends[0].revents & POLLIN) != 0) {
+      ::waitpid(children_.front().pid, nullptr, 0);
+      children_.erase(children_.begin());
+    } else if ((ends[1].revents & POLLIN) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Children::stop(TimePoint deadline) {
+  terminate();
   for (const auto& child : children_) {
     if (!ends_by(child.pid, deadline)) ::kill(child.pid, SIGKILL);
     ::waitpid(child.pid, nullptr, 0);

@@ -35,6 +35,10 @@ class Children {
   std::optional<Ended> reap();
   /// SIGTERM to all, waits until `deadline`, then SIGKILL.
   void stop(TimePoint deadline);
+  /// SIGTERM to all.
+  void terminate() const;
+  /// Waits for the end of all. False: some still run at `deadline`, or the descriptor `wake` is ready.
+  bool wait_all(TimePoint deadline, int wake);
   size_t running() const { return children_.size(); }
 
  private:

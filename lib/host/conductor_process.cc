@@ -25,6 +25,8 @@
 
 namespace mc::host {
 namespace {
+constexpr Duration kNodesEnd = 5s;       // of a node that was told to stop at once
+constexpr Duration kNodesAsked = 300ms;  // between two SIGTERMs, so that a node takes both
 
 const char* from_environment(const char* name) {
   return std::getenv(name);
@@ -142,10 +144,29 @@ class ConductorProcess {
     frontend_->fail_all();
     cancel_requests();
     doors_->stop();
-    if (local_) local_->stop(SystemClock::instance().now() + 5s);
+    if (local_) stop_nodes();
     const Result<int> outcome = shutdown_.outcome();
     if (outcome && shutdown_.asked()) log_info("stopped");
     return outcome;
+  }
+
+  /// The nodes of --local write their blocks to disk for at most --drain-timeout. Another signal stops them at once, as
+  /// a second SIGTERM does.
+  void stop_nodes() {
+    const auto now = [] { return SystemClock::instance().now(); };
+    Children& nodes = local_->children();
+    const bool may_take_time = shutdown_.outcome() && !shutdown_.is_urgent();
+    const TimePoint until = now() + (may_take_time ? args_.duration(flags::kDrainTimeout) + kNodesEnd : kNodesAsked);
+    nodes.terminate();
+    while (!nodes.wait_all(until, signals_->fd()) && now() < until && !asks_again()) {
+    }
+    nodes.stop(now() + kNodesEnd);
+  }
+
+  bool asks_again() {
+    bool again = false;
+    while (const auto signal = signals_->next()) again = again || *signal == SIGTERM || *signal == SIGINT;
+    return again;
   }
 
   /// The nodes give up the requests of clients that have their error. They would go on until they miss the conductor,
@@ -241,7 +262,7 @@ class ConductorProcess {
   RefusalLog refusals_;
   std::optional<LocalCluster> local_;
   Shutdown shutdown_;
-  uint64_t members_ = 0;  // Members::version() when the nodes were looked at
+  uint64_t members_ = 0;        // Members::version() when the nodes were looked at
   TimePoint metrics_at_{};
 };
 

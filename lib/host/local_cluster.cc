@@ -70,11 +70,13 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
       put({"--name", c.name, "--conductor", control});
       put({"--transport", args_.text(flags::kTransport), "--log-level", args_.text(flags::kLogLevel)});
       put({"--log-format", args_.text(flags::kLogFormat)});
+      if (args_.given(flags::kDrainTimeout)) put({"--drain-timeout", args_.text(flags::kDrainTimeout)});
       if (run_by == RunBy::conductor) put({"--die-with-parent"});
       // A folder takes one node. The flag of the environment names one folder, and all workers inherit it.
       const char* ssd = std::getenv(env_name(flags::kSsd.name).c_str());
       if (const auto place = parse_ssd(ssd ? ssd : ""); place)
         put({"--ssd", place->directory + "/" + c.name + ":" + std::to_string(place->bytes)});
+      if (std::getenv(env_name(flags::kPorts.name).c_str())) put({"--ports", "any"});  // all workers inherit it
       if (args_.given(flags::kLeaseBy)) put({"--lease-by", args_.text(flags::kLeaseBy)});
       if (args_.present(flags::kAuth)) put({"--auth", args_.text(flags::kAuth)});
       if (args_.present(flags::kAdminKeyFile)) put({"--admin-key-file", args_.text(flags::kAdminKeyFile)});

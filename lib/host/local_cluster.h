@@ -32,8 +32,7 @@ class LocalCluster {
   Result<void> start(const std::string& control);
   /// A node that ended since the last call.
   std::optional<Children::Ended> reap() { return children_->reap(); }
-  /// SIGTERM to all nodes, and SIGKILL to those that still run at `deadline`.
-  void stop(TimePoint deadline) { children_->stop(deadline); }
+  Children& children() { return *children_; }
 
  private:
   struct Command {

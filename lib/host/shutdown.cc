@@ -10,6 +10,7 @@ namespace mc::host {
 bool Shutdown::ask(int signal, TimePoint now, Duration drain_most) {
   MC_ASSERT(signal == SIGINT || signal == SIGTERM);
   exit_code_ = signal == SIGINT ? kExitInterrupted : 0;
+  urgent_ = asked_;
   if (asked_) return false;
   asked_ = true;
   until_ = after(now, drain_most);

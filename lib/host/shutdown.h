@@ -15,6 +15,8 @@ class Shutdown {
   /// `drain_most`.
   bool ask(int signal, TimePoint now, Duration drain_most);
   bool asked() const { return asked_; }
+  /// Whether ask() was called twice.
+  bool is_urgent() const { return urgent_; }
   /// Whether a process that was asked to end may do so: it is idle, or its time to drain is over.
   bool is_due(bool idle, TimePoint now) const { return asked_ && (idle || now >= until_); }
   /// The process cannot go on. The first failure counts.
@@ -23,7 +25,7 @@ class Shutdown {
   Result<int> outcome() const;
 
  private:
-  bool asked_ = false;
+  bool asked_ = false, urgent_ = false;
   TimePoint until_ = kNever;  // requests may finish until then
   int exit_code_ = 0;
   std::optional<Error> failure_;

@@ -5,6 +5,8 @@ import glob
 import json
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import unittest
 
@@ -223,10 +225,32 @@ class Disk(unittest.TestCase):
         self.assertEqual(self.blocks(c, "c0"), 0)  # most of its 20 pages are free, so nothing was written
         stopped = c.node("c0")["instance"]
         self.assertEqual(c.processes["c0"].stop(), 0)
-        self.assertIn("writes_blocks_to_disk=true", c.processes["c0"].text())
+        self.assertIn(f"blocks_to_disk={blocks}", c.processes["c0"].text())
         c.start("c0", "--dram", "8MiB", "--transport", "shm", *self.ssd)
         self.wait_back(c, stopped, blocks, "c0")
         self.assertEqual(self.blocks(c, "c0"), blocks)
+
+    def test_a_local_cluster_waits_for_its_nodes_writes_and_a_second_signal_ends_them(self):
+        c = Cluster()
+        self.addCleanup(c.close)
+        c.env["MCT_SSD"] = f"{self.folder}:128MiB"
+        c.env["MCT_SSD_WRITE_BUDGET"] = "100KiB/s"  # a block in four seconds
+        words = ["mc-conductor", "--local", "1p1d", "--dtype", "f32", "--http", "127.0.0.1:0", "--json"]
+        c.processes["conductor"] = conductor = c.spawn(words)
+        c.url_port = int(conductor.wait_ready()["http"].rsplit(":", 1)[1])
+        c.complete(ids=self.prompts[0], max_tokens=1)
+        conductor.popen.send_signal(signal.SIGTERM)
+        with self.assertRaises(subprocess.TimeoutExpired):  # a node that only ends takes less
+            conductor.popen.wait(7)
+        self.assertIn("blocks_to_disk=", conductor.text())
+        self.assertNotIn("not all blocks", conductor.text())
+        conductor.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(conductor.popen.wait(60), 0)
+        self.assertIn("not all blocks of the memory are on disk", conductor.text())
+        conductor.close()
+        code, out, err = run("mc-cache", "fsck", f"{self.folder}/p0", "--json")
+        self.assertEqual(code, 0, err)
+        self.assertGreater(json.loads(out.splitlines()[-1])["blocks"], 0)
 
     def refused(self, *flags):
         code, _, err = run("mc-cache", "--dram", "8MiB", "--check", *flags, env=self.env)

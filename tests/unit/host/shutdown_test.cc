@@ -21,10 +21,12 @@ TEST_CASE("host/shutdown: the first signal drains for a bounded time, and the se
   CHECK_FALSE(s.is_due(true, kStart));
   CHECK(s.ask(SIGTERM, kStart, 30s));
   CHECK(s.asked());
+  CHECK_FALSE(s.is_urgent());
   CHECK_FALSE(s.is_due(false, kStart + 30s - 1ns));
   CHECK(s.is_due(false, kStart + 30s));
   CHECK(s.is_due(true, kStart));
   CHECK_FALSE(s.ask(SIGTERM, kStart + 1s, 30s));
+  CHECK(s.is_urgent());
   CHECK(s.is_due(false, kStart + 30s));  // the second signal gives no more time
   CHECK(s.outcome().value() == 0);
 }
