@@ -52,15 +52,16 @@ inline constexpr Flag kDrainTimeout{.name = "drain-timeout",
                                     .kind = FlagKind::duration,
                                     .value = "T",
                                     .fallback = "30s",
-                                    .help = "how long SIGTERM waits for requests under way"};
-/// Up to 65533, so that two more follow.
+                                    .help = "how long SIGTERM waits for work under way"};
+/// The first of three ports, so at most 65533.
 Result<void> check_ports(std::string_view value);
 inline constexpr Flag kPorts{.name = "ports",
                              .value = "N",
                              .fallback = "any",
                              .help = "control port on --bind, with N+1 for tcp data and N+2 for set-up of rdma",
                              .choices = "any",
-                             .check = check_ports};
+                             .check = check_ports,
+                             .common = true};
 /// At least 10ms.
 Result<void> check_lease_time(std::string_view value);
 inline constexpr Flag kLeaseTime{.name = "lease-time",

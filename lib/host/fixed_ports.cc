@@ -15,7 +15,7 @@
 
 namespace mc {
 namespace {
-constexpr uint64_t kFirstMax = 65533;  // two more follow
+constexpr uint64_t kFirstMax = 65533;  // of three ports
 }
 
 Result<void> flags::check_ports(std::string_view value) {
@@ -27,7 +27,7 @@ Result<void> flags::check_ports(std::string_view value) {
 namespace host {
 namespace {
 
-/// Other errors are left to the one who listens.
+/// Other errors are reported by whatever listens there.
 Result<void> check_free(const HostPort& place) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
@@ -51,8 +51,8 @@ Result<FixedPorts> fixed_ports(const cli::Args& args) {
   MC_TRY(first, parse_count(text));
   const auto port = static_cast<uint16_t>(first);
   const FixedPorts ports{port, static_cast<uint16_t>(port + 1), static_cast<uint16_t>(port + 2)};
-  for (const uint16_t one : {ports.control, ports.tcp, ports.rdma})
-    MC_CHECK(check_free({args.text(flags::kBind), one}));
+  for (const uint16_t port_of_worker : {ports.control, ports.tcp, ports.rdma})
+    MC_CHECK(check_free({args.text(flags::kBind), port_of_worker}));
   return ports;
 }
 

@@ -16,7 +16,8 @@ struct FixedPorts {
   uint16_t rdma = 0;  // where peers set rdma up; the data needs no port
 };
 
-/// The ports of --ports. MC5001 when another process has one of them: a transport alone would be left out then.
+/// The ports of --ports. MC5001 when another process has one of them. Without this check --transport auto would leave
+/// out a transport that cannot listen.
 Result<FixedPorts> fixed_ports(const cli::Args& args);
 
 }  // namespace mc::host
