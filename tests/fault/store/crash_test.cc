@@ -335,7 +335,7 @@ void explore(uint64_t seed, uint64_t states, bool honest, Outcome& out) {
 }  // namespace
 
 TEST_CASE("store: a power cut loses nothing that was acknowledged and never gives other bytes") {
-  const uint64_t wanted = mc::test::count<uint64_t>(4'000, 1'000'000);
+  const uint64_t wanted = mc::test::count<uint64_t>(10'000, 1'000'000);
   Outcome out;
   for (uint64_t history = 0; out.states < wanted && out.violations.empty(); ++history) {
     INFO("seed ", mc::test::seed(), " history ", history);
