@@ -1,4 +1,4 @@
-// A folder on the real disk for one test, removed at its end.
+// A folder for one test, removed at its end; on the real disk if the test names no other place.
 #pragma once
 
 #include <cstdlib>
@@ -11,8 +11,8 @@ namespace store_test {
 
 class Folder {
  public:
-  Folder() {
-    std::string pattern = mc::test::binary_dir() + "/store-test-XXXXXX";  // not /tmp, which may be memory
+  explicit Folder(const std::string& place = mc::test::binary_dir()) {  // not /tmp, which may be memory
+    std::string pattern = place + "/store-test-XXXXXX";
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     path = pattern;
   }
