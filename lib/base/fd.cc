@@ -26,7 +26,9 @@ Error errno_error(std::string_view what, int errnum) {
   if (errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG || errnum == ENOMEM) code = Code::no_space;
   if (errnum == ENOENT) code = Code::not_found;
   if (errnum == EADDRINUSE) code = Code::busy;
-  return {code, std::string(what) + ": " + std::strerror(errnum)};
+  Error error{code, std::string(what) + ": " + std::strerror(errnum)};
+  if (errnum == EROFS) error.next = "mount the file system for writing, or choose a folder on another one";
+  return error;
 }
 
 Error errno_error(std::string_view what) {

@@ -111,8 +111,10 @@ Result<void> PosixFiles::enter(const std::string& directory, Access access) {
   if (access == Access::read_write) {
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(directory_).parent_path(), error);
-    if (::mkdir(directory_.c_str(), kDirectoryMode) != 0 && errno != EEXIST)
-      return as_user_error(err::kFileAccess, errno_error("make " + directory_));
+    if (::mkdir(directory_.c_str(), kDirectoryMode) != 0 && errno != EEXIST) {
+      const int cause = errno == ENOENT && error ? error.value() : errno;  // why there is no folder to make it in
+      return as_user_error(err::kFileAccess, errno_error("make " + directory_, cause));
+    }
   }
   MC_TRY(opened, open_private(directory_));
   directory_fd_ = std::move(opened);

@@ -279,6 +279,42 @@ class Disk(unittest.TestCase):
         code, _, err = run("mc-cache", "--check", "--dram", "16MiB", "--values", "0B", env=self.env)
         self.assertNotIn("memory of the cache", err)
 
+    def read_only(self, *flags):
+        """(exit code, stderr) of mc-cache on a mount of self.folder that cannot be written to."""
+        mounts = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounts, "sh", self.folder]
+        words += [cluster.program("mc-cache"), *flags]
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stderr
+
+    def test_a_disk_that_is_mounted_read_only_is_refused_with_the_next_step(self):
+        probe = ["unshare", "--mount", "mount", "--bind", self.folder, self.folder]
+        if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+            self.skipTest("this user cannot mount in a namespace of its own")
+        runs = tempfile.TemporaryDirectory(prefix="mct-run-")
+        self.addCleanup(runs.cleanup)
+        self.env = dict(os.environ, MCT_RUN_DIR=runs.name)
+        memory = ["--dram", "8MiB", "--http", "127.0.0.1:0"]
+        with Cluster() as c:
+            c.start("conductor")
+            c.start("c0", "--dram", "8MiB", *self.ssd)
+            c.wait_nodes()
+            c.processes["c0"].stop()
+        before = sorted(os.listdir(f"{self.folder}/kv"))
+        for place in ("kv", "new/kv"):  # a store that is there, and one that would be made
+            for flags in (["--check"], []):
+                code, err = self.read_only(*memory, "--ssd", f"{self.folder}/{place}:128MiB", *flags)
+                self.assertEqual(code, 1, err)
+                self.assertRegex(err, f"MC5005 .*{self.folder}.*Read-only file system")
+                self.assertIn("next:  mount the file system for writing", err)
+        code, err = self.read_only("fsck", f"{self.folder}/kv")
+        self.assertEqual(code, 0, err)
+        code, err = self.read_only("fsck", f"{self.folder}/kv", "--repair")
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, "MC5005 .*Read-only file system")
+        self.assertEqual(sorted(os.listdir(f"{self.folder}/kv")), before)
+        self.assertFalse(os.path.exists(f"{self.folder}/new"))
+
     def test_a_directory_that_cannot_be_used_is_refused_with_the_cause_and_the_next_step(self):
         self.env = dict(os.environ, MCT_RUN_DIR=os.path.join(self.folder, "run"))
         os.mkdir(self.env["MCT_RUN_DIR"], 0o700)
