@@ -82,6 +82,67 @@ class Disk(unittest.TestCase):
         self.assertGreater(c.metric("p0", "mc_ssd_moved_bytes_total", 'direction="read"'), 0)
         self.assertGreater(c.metric("p0", "mc_kv_block_hits_total", 'tier="disk"'), 0)
 
+    def test_kv_bytes_are_equal_when_computed_from_memory_from_disk_and_after_a_kill(self):
+        c = self.cluster()
+        ids = self.prompts[0]
+        c.complete(ids=ids, max_tokens=1)
+        c.wait_quiet()
+        last = self.last(c)
+        computed = self.export(c, last)
+        self.assertGreater(len(computed), LENGTH // BLOCK * 256 << 10)
+        tiers = lambda: {b["tier"] for b in self.chain(c, last)}
+        self.assertEqual(tiers(), {"host"})
+        c.complete(ids=ids, max_tokens=1)  # reads the blocks in memory
+        c.wait_quiet()
+        self.assertEqual(self.export(c, last), computed)
+
+        def is_on_disk_alone():  # other prompts take the memory
+            for other in self.prompts[1:]:
+                c.complete(ids=other, max_tokens=1)
+            return len(self.chain(c, last)) == LENGTH // BLOCK and tiers() == {"disk"}
+
+        until(is_on_disk_alone, 600, "the prompt is on disk alone")
+        self.assertEqual(self.export(c, last), computed)
+        killed = c.node("p0")["instance"]
+        c.processes["p0"].kill()
+        c.processes["p0"].close()
+        self.start_prefill(c)
+        self.wait_back(c, killed, LENGTH // BLOCK)
+        self.assertEqual(tiers(), {"disk"})
+        answer = c.complete(ids=ids, max_tokens=COUNT)
+        self.assertEqual(token_ids(answer), oracle(ids, COUNT))
+        self.assertGreater(answer["mc"]["cached_disk_tokens"], 0)
+        c.wait_quiet()
+        self.assertEqual(self.export(c, last), computed)
+        run("mc-cache", "evict", "p0", "--all", env=c.env)
+        c.complete(ids=ids, max_tokens=1)
+        c.wait_quiet()
+        self.assertEqual(self.export(c, last), computed)  # computed a second time
+
+    def rows(self, c):
+        code, out, err = run("mc-cache", "ls", "p0", "--limit", 1000, "--json", env=c.env)
+        self.assertEqual(code, 0, err)
+        return [json.loads(line) for line in out.splitlines()][:-1]
+
+    def last(self, c):
+        """The id of the block that ends a prompt, the only one on p0."""
+        return next(b["id"] for b in self.rows(c) if b["first_position"] == LENGTH - BLOCK)
+
+    def chain(self, c, last):
+        """The rows of the blocks from the first one of a prompt to `last`."""
+        rows = {b["id"]: b for b in self.rows(c)}
+        out = []
+        while last in rows:
+            out.append(rows[last])
+            last = rows[last]["parent"]
+        return out
+
+    def export(self, c, last):
+        """The blocks of a prompt as p0 gives them, byte by byte."""
+        code, out, err = run("mc-cache", "export", "p0", "--prefix", last, env=c.env)
+        self.assertEqual(code, 0, err)
+        return out
+
     def test_damaged_bytes_on_disk_cost_a_computation_and_no_token(self):
         c = self.cluster()
         self.check_all(c)
