@@ -14,7 +14,7 @@ import time
 import unittest
 
 import attack
-from cluster import Cluster, Random, cached, oracle, token_ids, until
+from cluster import Cluster, Random, cached, oracle, run, token_ids, until
 
 HOUR_S = 3600
 STEPS_S = [HOUR_S, 0, -HOUR_S, 0]
@@ -22,6 +22,12 @@ SOME_STEPS_S = attack.count(STEPS_S[2:], STEPS_S)
 GRACE_S = 15  # beyond a deadline, on a machine that is crowded
 WORKER = ["--dtype", "f32", "--kv-mem", "64MiB", "--threads", "1", "--fetch-timeout", "60s"]
 DEADLINE_S = 600  # of what ends by itself much earlier
+
+
+def move_clock(path, seconds):
+    """Sets by how much the programs' time of day differs from this one."""
+    with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
+        file.write(struct.pack("=q", seconds))
 
 
 class Clock(unittest.TestCase):
@@ -42,10 +48,7 @@ class Clock(unittest.TestCase):
         self.expected = [oracle(ids, 200) for ids in self.prompts]
 
     def move(self, seconds):
-        """Sets by how much the programs' time of day differs from this one."""
-        mode = "r+b" if os.path.exists(self.offset) else "w+b"
-        with open(self.offset, mode) as file:
-            file.write(struct.pack("=q", seconds))
+        move_clock(self.offset, seconds)
 
     def instances(self):
         return {n["id"]: n["instance"] for n in self.c.cluster()["nodes"] if n["state"] == "ready"}
@@ -154,6 +157,88 @@ class Clock(unittest.TestCase):
         except OSError:
             return False
         return set(ready) == {"p0", "p1", "d0", "c0"} and (former is None or ready[name] != former)
+
+
+class DurableValues(unittest.TestCase):
+    """Times to live of values on disk. Disks keep them as times of day, and a process that runs does not look there."""
+
+    def setUp(self):
+        self.c = c = Cluster()
+        self.addCleanup(c.close)
+        attack.preload(self, c, "clock_shim.c")
+        self.offset = os.path.join(c.dir, "offset")
+        move_clock(self.offset, 0)
+        c.env.update(MC_CLOCK_OFFSET=self.offset)
+        c.start("conductor")
+        self.start()
+
+    def start(self, killed=None):
+        disk = ("--ssd", os.path.join(self.c.dir, "ssd") + ":64MiB", "--values-disk", "16MiB")
+        self.c.start("c0", "--dram", "16MiB", "--values", "4MiB", *disk).wait_ready()
+        here = lambda: any(n["id"] == "c0" and n["instance"] != killed for n in self.c.cluster()["nodes"])
+        until(here, 60, "c0 is a member")
+
+    def restart(self, offset):
+        """Kills c0, and starts it where the time of day differs by `offset` from this one."""
+        killed = self.c.node("c0")["instance"]
+        self.c.processes["c0"].kill()
+        self.c.processes["c0"].close()
+        move_clock(self.offset, offset)
+        self.start(killed)
+
+    def put(self, key, ttl):
+        code, _, err = run("mc-cache", "put", "c0", key, "-", "--durability", "d2", "--ttl", ttl, stdin=key.encode(),
+                           env=self.c.env)
+        self.assertEqual(code, 0, err)
+
+    def get(self, key):
+        """The value, or None."""
+        code, out, err = run("mc-cache", "get", "c0", key, env=self.c.env)
+        if code == 0:
+            return out.decode()
+        self.assertIn("MC4007", err)
+        return None
+
+    def left(self, key):
+        """Seconds that the value has to live."""
+        code, out, err = run("mc-cache", "ls", "c0", "--keys", "--json", env=self.c.env)
+        self.assertEqual(code, 0, err)
+        rows = [json.loads(line) for line in out.splitlines()[:-1]]
+        return next(row["ttl_ms"] for row in rows if row["key"] == key) / 1000
+
+    def assert_left(self, key, seconds):
+        left = self.left(key)
+        self.assertLessEqual(left, seconds + 1)
+        self.assertGreater(left, seconds - 600)  # this test takes less, on a machine that is crowded
+
+    def test_a_step_under_a_running_node_ends_no_durable_value_early_or_late(self):
+        self.put("half", "30m")
+        self.put("two", "2h")
+        for step in STEPS_S:
+            move_clock(self.offset, step)
+            self.put(f"brief{step}", "1s")
+            began = time.monotonic()
+            until(lambda key=f"brief{step}": self.get(key) is None, 60, "a time to live of 1 s is over")
+            self.assertLess(time.monotonic() - began, 1 + GRACE_S)
+            self.assertEqual((self.get("half"), self.get("two")), ("half", "two"))
+            self.assert_left("half", HOUR_S / 2)
+            self.assert_left("two", 2 * HOUR_S)
+
+    def test_a_node_that_starts_after_a_step_ends_durable_values_by_the_time_of_day(self):
+        self.put("half", "30m")
+        self.put("two", "2h")
+        self.restart(HOUR_S)  # forwards: an hour of each time to live is over
+        self.assertIsNone(self.get("half"))
+        self.assertEqual(self.get("two"), "two")
+        self.assert_left("two", HOUR_S)
+        self.restart(0)  # and back: an hour is won, and a value that has ended does not come back
+        self.assertIsNone(self.get("half"))
+        self.assertEqual(self.get("two"), "two")
+        self.assert_left("two", 2 * HOUR_S)
+        self.put("half", "30m")
+        self.restart(-HOUR_S)
+        self.assert_left("half", 1.5 * HOUR_S)
+        self.assert_left("two", 3 * HOUR_S)
 
 
 if __name__ == "__main__":
