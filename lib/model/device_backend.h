@@ -1,5 +1,6 @@
 // A GPU's forward pass (backend.h), on the runtime and kernels of lib/gpu. On the emulator it checks the whole GPU path
-// on any machine; on a GPU, decode steps of mc-tiny alone have run.
+// on any machine. On a chip, this path has computed decode steps of mc-tiny only; no prompt of a model has run on a
+// chip.
 //
 // Served: dense models and mixtures of up to 512 experts, of any weights (device_forms.h) in the compute type bf16,
 // with heads of 64 or 128 and pages of a multiple of 64 tokens, whole or a pipeline stage. The caller's pages stay in

@@ -9,7 +9,8 @@
 //
 // The rules are those of the PTX ISA 9.0 memory consistency model (section 8) as far as CTAs and asynchronous copies
 // need them: shadow.h lists them. Timing, caches, rounding inside the tensor cores and weak global memory are not
-// modelled. Nothing here has been compared with a chip.
+// modelled. On an H200, 21 instructions once gave the results of the emulator (the figure `gpu` of mc-figures(7)). The
+// ordering rules have not been compared with a chip.
 #pragma once
 
 #include <cstddef>
