@@ -87,9 +87,9 @@ constexpr Hint kFlagHints[] = {
     {"--port", "--http ADDR:PORT is where a daemon listens", "http"},
     {"--host", "--url http://HOST:PORT names the conductor", "url"},
     {"--port", "--url http://HOST:PORT names the conductor", "url"},
-    {"--tensor-parallel-size", "a node uses all its cores (--threads); --pipeline divides the layers", "pipeline"},
+    {"--tensor-parallel-size", "--device cuda:0-3 splits each layer over GPUs", "device"},
     {"--max-model-len", "the context is the model's, or what --kv-mem holds", "kv-mem"},
-    {"--gpu-memory-utilization", "--kv-mem takes a size or a share of free memory", "kv-mem"},
+    {"--gpu-memory-utilization", "--device-mem takes a size or a share, as in 8GiB or 90%", "device-mem"},
     {"--served-model-name", "a model is served by the name of its directory"},
 };
 

@@ -196,6 +196,9 @@ class Refusals(unittest.TestCase):
             err = self.refused("MC1001", 2, "mc-conductor", flag, "8000")
             self.assertIn("--http ADDR:PORT", err)
             self.assertNotIn("did you mean", err)
+        for flag, hint in (("--tensor-parallel-size", "--device cuda:0-3 splits each layer over GPUs"),
+                           ("--gpu-memory-utilization", "--device-mem takes a size or a share, as in 8GiB or 90%")):
+            self.assertIn(hint, self.refused("MC1001", 2, "mc-prefill", flag, "2"))
         self.assertIn("did you mean --block-tokens?", self.refused("MC1001", 2, "mc-prefill", "--blok-tokens", "64"))
 
     def test_the_next_step_of_a_bad_value_names_no_flag_that_the_verb_lacks(self):
