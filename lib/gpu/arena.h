@@ -48,8 +48,6 @@ class Arena {
   std::span<const Part> parts() const { return parts_; }
   /// The part that an address lies in, or null.
   const Part* find(uint64_t address) const;
-  /// The page-locked bytes of an arena of Place::pinned, for copies.
-  PinnedBuffer& pinned() { return pinned_; }
 
  private:
   std::string name_;

@@ -24,7 +24,6 @@ class DataPlane final : public node::KvPlane {
 
   wire::Bytes describe() const;
   std::vector<std::string> transports() const { return engine_->transports(); }
-  std::vector<std::string> uris() const { return engine_->uris(); }
   int event_fd() const override { return engine_->event_fd(); }
   std::optional<node::Event> next() override;
   void set_peers(const std::vector<wire::Peer>& peers) override;

@@ -81,7 +81,6 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
   if (auto* up = std::get_if<ctl::LinkUp>(&event)) {
     add_link(up->instance, up->link);
     if (up->link == conductor_) {
-      trouble_.clear();
       fatal_ = false;
       flush(std::string(node::kConductor), up->link);
     }
@@ -94,7 +93,6 @@ std::optional<node::Event> Links::convert(ctl::Event event) {
       log_warn("peer unreachable", {{"why", failed->error.what}});
       return std::nullopt;
     }
-    trouble_ = failed->error.what;
     fatal_ = failed->fatal;
     failure_ = failed->error;
     log_warn("conductor unreachable", {{"why", failed->error.what}});

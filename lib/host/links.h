@@ -40,8 +40,6 @@ class Links {
     replicas_ = &replicas;
     replicas.open(hub_);
   }
-  /// Why the conductor cannot be reached ("" = it can, or nothing is known yet).
-  const std::string& trouble() const { return trouble_; }
   bool fatal() const { return fatal_; }
   const Error& failure() const { return failure_; }
   /// For tests.
@@ -77,7 +75,6 @@ class Links {
   };
   std::map<std::string, std::vector<Kept>> kept_;  // until the link is up, by conductor or instance; bounded
   std::deque<node::PeerLost> lost_;                // found while sending, not yet taken by next()
-  std::string trouble_;
   bool fatal_ = false;
   Error failure_;
   uint64_t bad_messages_ = 0;

@@ -121,7 +121,6 @@ class PrefixIndex {
   }
   /// Readable blocks of all nodes; a block counts for each node that has it.
   uint64_t resident_count() const { return resident_count_; }
-  const Bounds& bounds() const { return bounds_; }
   /// Aborts unless the counts agree with the table. O(blocks).
   void check() const;
 
