@@ -68,6 +68,19 @@ bool chose_value_disk(const cli::Args& args) {
   return args.given(flags::kValuesDisk) && args.text(flags::kValuesDisk) != flags::kValuesDisk.fallback;
 }
 
+bool asks_to_load_by_layer(const cli::Args& args) {
+  return args.has(flags::kLoadByLayer) && args.text(flags::kLoadByLayer) != "off";
+}
+
+/// Some nodes load a prefix as a whole, so the flag would have no effect there.
+Result<void> check_load_by_layer(const cli::Args& args, uint32_t stages, bool on_device) {
+  if (!asks_to_load_by_layer(args) || (stages == 1 && !on_device)) return {};
+  const std::string node = stages > 1 ? "a stage of a pipeline" : "a node whose KV goes to a device";
+  return user_error(err::kBadValue,
+                    "--load-by-layer " + args.text(flags::kLoadByLayer) + ": " + node + " loads a prefix as a whole",
+                    "--load-by-layer", "leave it out, or say off, on this node");
+}
+
 bool asks_for_tier(const cli::Args& args) {
   const ByteSize asked = args.size(flags::kDeviceMem);
   return asked.percent > 0 || asked.bytes > 0;
@@ -389,6 +402,7 @@ Result<void> WorkerPlan::plan_model() {
   MC_TRY(profile, runner_profile(args_));
   if (profile) return plan_costed(*std::move(profile));
   MC_TRY(devices, open_chosen_devices(args_));
+  MC_CHECK(check_load_by_layer(args_, options.stages, devices != nullptr));
   MC_TRY(weight_bytes, check_model_fits(devices.get()));
   if (weight_bytes >= kSlowLoadBytes) log_info("loading the model", {{"weight_bytes", weight_bytes}});
   options.device = devices ? devices->name() : "cpu";
@@ -509,6 +523,7 @@ Result<void> WorkerPlan::plan_costed(sched::Profile profile) {
   options.context_tokens = static_cast<uint32_t>(
       std::min<uint64_t>(profile.context_tokens, uint64_t{options.page_count - 1} * block_tokens_));
   if (args_.given(flags::kDeviceMem)) MC_CHECK(plan_costed_device(args_.size(flags::kDeviceMem), profile, options));
+  MC_CHECK(check_load_by_layer(args_, options.stages, options.device_pages > 0));
   options.cost = sched::pipeline_cost(profile.cost, options.stages);
   // A page stands for more bytes than it has; peers reckon with those it has.
   const double held = static_cast<double>(options.layout.held().count()) / options.layout.layers;
@@ -543,14 +558,14 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_compute(std::byte* pool)
 
 /// The bound of PrefillOptions, in bytes that really move.
 uint64_t WorkerPlan::by_layer_bytes() const {
-  if (!args_.has(flags::kLoadByLayer) || args_.text(flags::kLoadByLayer) == "off") return UINT64_MAX;
+  if (!asks_to_load_by_layer(args_)) return UINT64_MAX;
   const uint64_t bytes = args_.bytes(flags::kLoadByLayer);
   return costed_ ? static_cast<uint64_t>(static_cast<double>(bytes) / page_scale()) : bytes;
 }
 
 Result<std::unique_ptr<node::Compute>> WorkerPlan::open_costed(std::byte* pool) {
   MC_ASSERT(pool != nullptr && options.page_count >= kPagesMin);
-  prefill_.by_layer_bytes = options.device_pages > 0 ? UINT64_MAX : by_layer_bytes();
+  prefill_.by_layer_bytes = by_layer_bytes();
   if (args_.has(flags::kBatchMax)) decode_.batch_max = static_cast<uint32_t>(args_.count(flags::kBatchMax));
   decode_.inline_tokens = inline_tokens();
   costed_->layout = options.layout;
@@ -616,7 +631,7 @@ Result<std::unique_ptr<node::Compute>> WorkerPlan::open_model(std::byte* pool) {
       .pool = pool, .page_count = options.page_count, .slots = prefill_.slots, .devices = engine_->devices.get()};
   MC_TRY(opened, ModelCompute::open(std::move(runner), *engine_->parallel, compute));
   prefill_.chunk_tokens = stage_.chunk_tokens = asked.max_chunk_tokens;
-  prefill_.by_layer_bytes = engine_->devices ? UINT64_MAX : by_layer_bytes();
+  prefill_.by_layer_bytes = by_layer_bytes();
   // The CPU computes prompts one after another, so a prompt gains nothing by the pass of another one.
   prefill_.pass_tokens = engine_->devices && prefill_.stages == 1 ? asked.max_chunk_tokens : 0;
   decode_.batch_max = asked.max_batch;

@@ -293,6 +293,25 @@ class BadInput(unittest.TestCase):
                     self.assertRegex(err, rf"error MC700[25] .*{said}")
                     self.assertRegex(err, rf"next: .*{advice}")
 
+    def test_nodes_that_load_a_prefix_as_a_whole_refuse_to_load_it_by_layers(self):
+        stage, device = "a stage of a pipeline", "a node whose KV goes to a device"
+        costed = ["--runner", "costed:a800-llama3-70b"]
+        cases = (
+            ([*EMU, *PROFILED], device),
+            ([*CPU, *PROFILED, "--name", "p0", "--pipeline", "0/2"], stage),
+            ([*CPU, *PROFILED, "--name", "p0", "--pipeline", "1/2"], stage),
+            ([*costed, "--name", "p0", "--pipeline", "0/2"], stage),
+            ([*costed, "--device-mem", "50%"], device),
+        )
+        for flags, node in cases:
+            with self.subTest(flags=flags):
+                check = [*flags, "--check", "--http", "127.0.0.1:0"]
+                code, _, err = cluster.run("mc-prefill", *check, "--load-by-layer", "1MiB")
+                self.assertEqual(code, 2, err)
+                self.assertIn(f"--load-by-layer 1MiB: {node} loads a prefix as a whole", err)
+                code, _, err = cluster.run("mc-prefill", *check, "--load-by-layer", "off")
+                self.assertEqual(code, 0, err)
+
     def test_a_tier_that_does_not_fit_on_the_device_is_refused_with_what_fits(self):
         pages = r"--device-mem holds \d+ pages of KV, and \d+ fit beside the weights on emu"
         cases = (
