@@ -95,6 +95,11 @@ class Kernels(unittest.TestCase):
         self.sound("--kernel", "decode,cluster,prefill,hopper", "--tokens", "700", "--head-dim", "64",
                    "--attention", "moba:block=64,top_k=5")
 
+    def test_the_own_block_alone_and_one_chosen_block(self):
+        # top_k counts the block of the query itself.
+        self.sound("--kernel", "decode,cluster,prefill,mixed,hopper,routed,wide,stationary,transposed,united",
+                   "--tokens", "200", "--head-dim", "64", "--attention", "moba:block=64,top_k=1,moba:block=64,top_k=2")
+
     def test_moba_by_key_blocks_equals_the_reference(self):
         routed = "moba:block=64,top_k=2,moba:block=128,top_k=3,moba:block=192,top_k=2"
         self.sound("--kernel", "routed,wide", "--tokens", "1,64,500", "--head-dim", "64", "--attention", routed)
