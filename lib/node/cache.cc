@@ -8,6 +8,9 @@
 #include "wire/block.h"
 
 namespace mc::node {
+
+using wire::DemoteEnd;
+
 namespace {
 constexpr size_t kNamespacesMax = 4096;  // tenants and plans whose shelf the cache remembers
 constexpr size_t kOfferBlocksMax = 1024;
@@ -74,10 +77,10 @@ void Cache::on_renewed(const Received& event, const wire::LeaseRenewed& answer, 
   }
 }
 
-void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out) {
+void Cache::answer(const Offer& offer, std::vector<BlockHash> stored, DemoteEnd reason, Actions& out) {
   if (offer.dropped) return;
   stored.insert(stored.end(), offer.known.begin(), offer.known.end());
-  send(offer.node, offer.instance, wire::DemoteDone{offer.offer.lease, std::move(stored), std::move(reason)}, out);
+  send(offer.node, offer.instance, wire::DemoteDone{offer.offer.lease, std::move(stored), reason}, out);
 }
 
 // The layout of the offer. The numbers in the offer must agree with each other.
@@ -134,28 +137,28 @@ Result<Shelf*> Cache::open_shelf(const kv::Namespace&, const NamespaceId& ns, co
 void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, TimePoint now, Actions& out) {
   ++stats_.offers;
   Offer offer{event.from, event.instance, message, 0, {}, {}, {}};
-  const auto refuse = [&](std::string reason) {
+  const auto refuse = [&](DemoteEnd reason) {
     ++stats_.refused;
-    answer(offer, {}, std::move(reason), out);
+    answer(offer, {}, reason, out);
   };
-  if (!peers().has(event.from, event.instance)) return refuse("unknown_peer");
-  if (draining_) return refuse("draining");
-  if (offers_.size() >= cache_.offers_max || message.blocks.size() > kOfferBlocksMax) return refuse("full");
+  if (!peers().has(event.from, event.instance)) return refuse(DemoteEnd::unknown_peer);
+  if (draining_) return refuse(DemoteEnd::draining);
+  if (offers_.size() >= cache_.offers_max || message.blocks.size() > kOfferBlocksMax) return refuse(DemoteEnd::full);
   const auto layout = layout_of(message);
   const auto shelf = layout ? shelf_for(*layout, message.ns) : Result<uint32_t>(layout.error());
   if (!shelf) {
     last_error_.note(shelf.error().what);
-    return refuse(shelf.error().code == Code::invalid ? "layout" : "full");
+    return refuse(shelf.error().code == Code::invalid ? DemoteEnd::layout : DemoteEnd::full);
   }
   if (const auto kv = kv::Namespace::parse(message.kv_namespace))
     blocks_.names().add(message.ns, *kv, message.model.substr(0, kNameBytesMax),
                         message.tenant.substr(0, kNameBytesMax));
   offer.shelf = *shelf;
   Shelf& s = at(*shelf);
-  if (!are_sound(message.parts, s.layout.layers)) return refuse("layout");
+  if (!are_sound(message.parts, s.layout.layers)) return refuse(DemoteEnd::layout);
   for (size_t i = 0; i < message.blocks.size(); ++i) {
     const auto& block = message.blocks[i];
-    if (block.layer_crcs.size() != s.layout.layers) return refuse("layout");
+    if (block.layer_crcs.size() != s.layout.layers) return refuse(DemoteEnd::layout);
     if (s.pool.find(block.hash) != kv::kNoPage || disk().has(block.hash)) {
       offer.known.push_back(block.hash);
       s.pool.touch(std::span(&block.hash, 1));
@@ -164,10 +167,10 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
       offer.wanted.push_back(i);
     }
   }
-  if (offer.wanted.empty()) return answer(offer, {}, "", out);
-  if (!make_room(*shelf, static_cast<uint32_t>(offer.wanted.size()))) return refuse("full");
+  if (offer.wanted.empty()) return answer(offer, {}, DemoteEnd::complete, out);
+  if (!make_room(*shelf, static_cast<uint32_t>(offer.wanted.size()))) return refuse(DemoteEnd::full);
   auto pages = s.pool.allocate(static_cast<uint32_t>(offer.wanted.size()));
-  if (!pages) return refuse("full");
+  if (!pages) return refuse(DemoteEnd::full);
   offer.pages = std::move(*pages);
   MC_ASSERT_EQ(offer.pages.size(), offer.wanted.size());
   std::vector<wire::LeasedBlock> blocks;
@@ -185,7 +188,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   // Not urgent: no request depends on this copy.
   if (!reads_.start(read, s.layout, now, out)) {
     s.pool.release(offer.pages);
-    return refuse("unknown_peer");
+    return refuse(DemoteEnd::unknown_peer);
   }
   const bool fresh = offers_.emplace(read.read, std::move(offer)).second;
   MC_ASSERT(fresh && offers_.size() <= cache_.offers_max);
@@ -204,7 +207,7 @@ void Cache::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     stats_.checksum_failures += is_damaged;
     last_error_.note("reading from " + offer.node + ": " + (is_late ? "the lease was not renewed" : done.what));
     s.pool.release(offer.pages);
-    return answer(offer, {}, is_damaged ? "corrupt" : "failed", out);
+    return answer(offer, {}, is_damaged ? DemoteEnd::corrupt : DemoteEnd::failed, out);
   }
   std::vector<BlockHash> stored;
   for (size_t i = 0; i < offer.wanted.size(); ++i) {
@@ -218,7 +221,7 @@ void Cache::on_read(const ReadDone& done, TimePoint now, Actions& out) {
     stats_.bytes_read += s.layout.layers * s.layout.layer_bytes();
   }
   last_error_.served();
-  answer(offer, std::move(stored), "", out);
+  answer(offer, std::move(stored), DemoteEnd::complete, out);
 }
 
 void Cache::drop_all(TimePoint, Actions& out) {

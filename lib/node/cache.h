@@ -22,7 +22,7 @@ struct CacheOptions {
   uint64_t segment_bytes = 0;
   uint64_t slab_bytes = uint64_t{8} << 20;
   uint32_t shelves_max = 64;
-  uint32_t offers_max = 64;  // offers read at a time; more are refused as `full`
+  uint32_t offers_max = 64;     // offers read at a time; more are refused as `full`
   Duration read_timeout = 20s;  // of an offer, whose lease is shorter and is renewed
 };
 
@@ -68,7 +68,7 @@ class Cache final : public Worker {
   void on_offer(const Received& event, const wire::DemoteOffer& offer, TimePoint now, Actions& out);
   void on_renewed(const Received& event, const wire::LeaseRenewed& answer, TimePoint now);
   void on_read(const ReadDone& done, TimePoint now, Actions& out);
-  void answer(const Offer& offer, std::vector<BlockHash> stored, std::string reason, Actions& out);
+  void answer(const Offer& offer, std::vector<BlockHash> stored, wire::DemoteEnd reason, Actions& out);
   Result<ExtentLayout> layout_of(const wire::DemoteOffer& offer) const;
   Result<uint32_t> shelf_for(const ExtentLayout& layout, const NamespaceId& ns);
   bool make_room(uint32_t shelf, uint32_t pages);

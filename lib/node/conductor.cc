@@ -580,7 +580,7 @@ void Conductor::on_copy_done(const Received& event, const wire::CopyDone& done, 
   const auto* order = copies_.find(done.copy);
   const Members::Node* node = members_.of(event.instance);
   if (order && node && node->ordinal == order->target)
-    copies_.end(done.copy, done.reason.empty(), done.blocks, board_, now);
+    copies_.end(done.copy, done.reason == wire::CopyEnd::complete, done.blocks, board_, now);
 }
 
 // Places the request again. The tokens that the client has received become part of the prompt.

@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "node/reason.h"
 
 namespace mc::node {
+
+using wire::CopyEnd;
 
 namespace {
 void to_conductor(wire::Message message, Actions& out) {
@@ -12,13 +15,13 @@ void to_conductor(wire::Message message, Actions& out) {
 }
 }  // namespace
 
-void Copies::answer(const Copy& copy, uint32_t blocks, std::string reason, Actions& out) const {
-  if (!copy.dropped) to_conductor(wire::CopyDone{copy.order.copy, blocks, std::move(reason)}, out);
+void Copies::answer(const Copy& copy, uint32_t blocks, CopyEnd reason, Actions& out) const {
+  if (!copy.dropped) to_conductor(wire::CopyDone{copy.order.copy, blocks, reason}, out);
 }
 
-void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out) {
+void Copies::end(Iterator at, uint32_t blocks, CopyEnd reason, Actions& out) {
   Copy& c = at->second;
-  answer(c, blocks, std::move(reason), out);
+  answer(c, blocks, reason, out);
   if (c.lease != 0) out.push_back(Send{c.order.node, c.order.instance, wire::LeaseRelease{c.lease}});
   c.lease = 0;
   c.dropped = true;
@@ -35,19 +38,20 @@ void Copies::end(Iterator at, uint32_t blocks, std::string reason, Actions& out)
 void Copies::start(const wire::CopyBlocks& order, uint64_t id, bool is_peer, TimePoint now, Actions& out) {
   Copy c;
   c.order = order;
-  const auto refuse = [&](const char* reason) {
+  const auto refuse = [&](CopyEnd reason) {
     ++stats_.failed;
     answer(c, 0, reason, out);
   };
   const kv::Pool::Counts counts = shelf_.pool.counts();
-  if (order.hashes.empty() || order.hashes.size() > kBlocksMax) return refuse("invalid");
-  if (!is_peer) return refuse("unknown_peer");
-  if (copies_.size() >= kMax) return refuse("busy");
+  if (order.hashes.empty() || order.hashes.size() > kBlocksMax) return refuse(CopyEnd::invalid);
+  if (!is_peer) return refuse(CopyEnd::unknown_peer);
+  if (copies_.size() >= kMax) return refuse(CopyEnd::busy);
   c.have = shelf_.pool.match(order.hashes);
   const size_t missing = order.hashes.size() - c.have;
-  if (missing == 0) return answer(c, 0, "", out);
+  if (missing == 0) return answer(c, 0, CopyEnd::complete, out);
   const double room = static_cast<double>(counts.free) + static_cast<double>(counts.evictable);
-  if (room < static_cast<double>(missing) + kSpareShare * static_cast<double>(counts.total)) return refuse("no_space");
+  if (room < static_cast<double>(missing) + kSpareShare * static_cast<double>(counts.total))
+    return refuse(CopyEnd::no_space);
   wire::LeaseRequest request;
   request.lease = c.lease = id;
   request.ns = order.ns;
@@ -69,26 +73,25 @@ bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, u
   if (at->second.read != 0) return true;  // again, for a request that was repeated: the lease is in use
   Copy& c = at->second;
   const ExtentLayout& layout = shelf_.layout;
-  const auto fail = [&](std::string reason) {
+  const auto fail = [&](CopyEnd reason) {
     ++stats_.failed;
-    end(at, 0, std::move(reason), out);
+    end(at, 0, reason, out);
     return true;
   };
   const size_t count = grant.blocks.size();
   if (count == 0)
-    return fail(
-        std::string(wire::to_string(grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason)));
+    return fail(copy_end_of(grant.reason == wire::Fallback::none ? wire::Fallback::absent : grant.reason));
   bool sane = c.have + count <= c.order.hashes.size() && are_sound(grant.parts, layout.layers);
   for (size_t i = 0; sane && i < count; ++i)
     sane = grant.blocks[i].hash == c.order.hashes[c.have + i] && grant.blocks[i].layer_crcs.size() == layout.layers;
-  if (!sane) return fail("bad_grant");
+  if (!sane) return fail(CopyEnd::bad_grant);
   const LeaseTerm term = LeaseTerm::of(grant, c.asked_at, now);
-  if (term.end() <= now) return fail(std::string(wire::to_string(wire::Fallback::lease_timeout)));
+  if (term.end() <= now) return fail(CopyEnd::lease_timeout);
   // A block that a request has published since is read again. publish() keeps the first of the two.
   MC_ASSERT(c.pages.empty() && read_id != 0);
   if (shelf_.make_room) shelf_.make_room(static_cast<uint32_t>(count));
   auto pages = shelf_.pool.allocate(static_cast<uint32_t>(count));
-  if (!pages) return fail("no_space");
+  if (!pages) return fail(CopyEnd::no_space);
   MC_ASSERT_EQ(pages->size(), count);
   c.pages = std::move(*pages);
   c.granted = grant.blocks;
@@ -97,7 +100,7 @@ bool Copies::on_grant(const InstanceId& holder, const wire::LeaseGrant& grant, u
   read.blocks = c.granted;
   read.pages = c.pages;
   read.budget = kReadTimeout;
-  if (!reads_.start(read, layout, now, out)) return fail("peer_lost");
+  if (!reads_.start(read, layout, now, out)) return fail(CopyEnd::peer_lost);
   c.read = read_id;
   c.term = term;
   c.term.read_until(now + read.budget);
@@ -126,7 +129,7 @@ bool Copies::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   c.term = {};
   if (c.dropped || code != Code::ok) {
     stats_.failed += !c.dropped;
-    end(at, 0, std::string(to_string(code)), out);
+    end(at, 0, copy_end_of(code), out);
     return true;
   }
   MC_ASSERT_EQ(c.pages.size(), c.granted.size());
@@ -152,7 +155,7 @@ bool Copies::on_read(const ReadDone& done, TimePoint now, Actions& out) {
   ++stats_.copies;
   stats_.blocks += blocks;
   stats_.bytes += blocks * shelf_.layout.layers * shelf_.layout.layer_bytes();
-  end(at, blocks, "", out);
+  end(at, blocks, CopyEnd::complete, out);
   return true;
 }
 
@@ -161,7 +164,7 @@ void Copies::on_peer_gone(const InstanceId& instance, Actions& out) {
     const auto here = at++;
     if (here->second.order.instance != instance || here->second.dropped) continue;
     ++stats_.failed;
-    end(here, 0, "peer_lost", out);
+    end(here, 0, CopyEnd::peer_lost, out);
   }
 }
 
@@ -173,7 +176,7 @@ void Copies::on_tick(TimePoint now, Actions& out) {
       out.push_back(Send{order.node, order.instance, *renewal});
     if (now < here->second.until) continue;
     ++stats_.failed;
-    end(here, 0, "timeout", out);
+    end(here, 0, CopyEnd::timeout, out);
   }
 }
 
@@ -181,7 +184,7 @@ void Copies::drop_all(Actions& out) {
   for (auto at = copies_.begin(); at != copies_.end();) {
     const auto here = at++;
     here->second.dropped = true;
-    end(here, 0, "", out);
+    end(here, 0, CopyEnd::complete, out);
   }
 }
 

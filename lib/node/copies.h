@@ -7,7 +7,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 #include <vector>
 
 #include "node/lease_term.h"
@@ -59,9 +58,9 @@ class Copies {
   };
   using Iterator = std::map<uint64_t, Copy>::iterator;
 
-  void answer(const Copy& copy, uint32_t blocks, std::string reason, Actions& out) const;
+  void answer(const Copy& copy, uint32_t blocks, wire::CopyEnd reason, Actions& out) const;
   /// Answers the order and releases the lease. Releases the pages unless a read may still write them.
-  void end(Iterator at, uint32_t blocks, std::string reason, Actions& out);
+  void end(Iterator at, uint32_t blocks, wire::CopyEnd reason, Actions& out);
 
   Shelf& shelf_;
   BlockReads& reads_;

@@ -6,7 +6,6 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
-#include "node/reason.h"
 
 namespace mc::node {
 namespace {
@@ -193,7 +192,7 @@ void Demoter::on_done(const InstanceId& cache, const wire::DemoteDone& message, 
   // The set keeps only blocks that are still here, so the pool bounds it.
   for (const auto& hash : message.stored)
     if (shelf_.pool.find(hash) != kv::kNoPage) demoted_[hash] = {cache, now};
-  const bool is_damaged = reason_named(message.reason) == Reason::corrupt;
+  const bool is_damaged = message.reason == wire::DemoteEnd::corrupt;
   if (message.stored.empty() && !is_damaged) refused_[cache] = now + kRefusedFor;
   // One of the other blocks changed in memory or during the transfer. If it stayed cached, it would be offered again
   // and again.

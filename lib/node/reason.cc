@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "base/assert.h"
-#include "wire/miss.h"
 
 namespace mc::node {
 namespace {
@@ -177,6 +176,47 @@ Reason reason_of(Code code) {
     case Code::cancelled: return Reason::cancelled;
   }
   return Reason::internal;
+}
+
+wire::CopyEnd copy_end_of(Code code) {
+  using wire::CopyEnd;
+  switch (code) {
+    case Code::ok: return CopyEnd::complete;
+    case Code::invalid: return CopyEnd::invalid;
+    case Code::not_found: return CopyEnd::not_found;
+    case Code::busy: return CopyEnd::busy;
+    case Code::timeout: return CopyEnd::timeout;
+    case Code::peer_lost: return CopyEnd::peer_lost;
+    case Code::corrupt: return CopyEnd::corrupt;
+    case Code::no_space: return CopyEnd::no_space;
+    case Code::unsupported: return CopyEnd::unsupported;
+    case Code::io: return CopyEnd::io;
+    case Code::cancelled: return CopyEnd::cancelled;
+  }
+  return CopyEnd::other;
+}
+
+wire::CopyEnd copy_end_of(wire::Fallback fallback) {
+  using wire::CopyEnd, wire::Fallback;
+  switch (fallback) {
+    case Fallback::none: return CopyEnd::complete;
+    case Fallback::peer_lost: return CopyEnd::peer_lost;
+    case Fallback::lease_timeout: return CopyEnd::lease_timeout;
+    case Fallback::read_timeout: return CopyEnd::read_timeout;
+    case Fallback::absent: return CopyEnd::not_found;
+    case Fallback::evicted: return CopyEnd::evicted;
+    case Fallback::layout: return CopyEnd::layout;
+    case Fallback::unknown_peer: return CopyEnd::unknown_peer;
+    case Fallback::not_published_yet: return CopyEnd::not_published_yet;
+    case Fallback::bad_grant: return CopyEnd::bad_grant;
+    case Fallback::no_pages: return CopyEnd::no_pages;
+    case Fallback::refused: return CopyEnd::busy;
+    case Fallback::corrupt: return CopyEnd::corrupt;
+    case Fallback::transfer: return CopyEnd::io;
+    case Fallback::disk: return CopyEnd::disk;
+    case Fallback::stage: return CopyEnd::stage;
+  }
+  return CopyEnd::other;
 }
 
 std::string_view to_string(RequestStage stage) {

@@ -12,6 +12,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "sched/reason.h"
+#include "wire/end_reason.h"
+#include "wire/miss.h"
 
 namespace mc::node {
 
@@ -56,6 +58,9 @@ bool is_fault(Reason reason);
 Reason reason_of(sched::NoPlace reason);
 /// The reason with the name of the code; `none` for ok.
 Reason reason_of(Code code);
+/// The end of a copy whose read ended with the code, or for which the holder granted nothing. Both keep the word.
+wire::CopyEnd copy_end_of(Code code);
+wire::CopyEnd copy_end_of(wire::Fallback fallback);
 
 /// The stage in which a request ended or failed. answer: the conductor was writing its text.
 enum class RequestStage : uint8_t { none, route, queue, fetch, accept, prefill, transfer, decode, answer, unknown };

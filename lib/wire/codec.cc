@@ -165,6 +165,18 @@ void Decoder::get(uint32_t at, Fallback& value) {
   value = fallback_from(name);
 }
 
+void Decoder::get(uint32_t at, DemoteEnd& value) {
+  std::string word;
+  get(at, word);
+  value = demote_end_from(word);
+}
+
+void Decoder::get(uint32_t at, CopyEnd& value) {
+  std::string word;
+  get(at, word);
+  value = copy_end_from(word);
+}
+
 // A code that this version does not have is some error of the sender.
 void Decoder::get(uint32_t at, Code& value) {
   std::string name;

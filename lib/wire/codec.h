@@ -91,6 +91,8 @@ class Encoder {
   void put(MissKind value) { out_.str(to_string(value)); }
   void put(Tier value) { out_.str(to_string(value)); }
   void put(Fallback value) { out_.str(to_string(value)); }
+  void put(DemoteEnd value) { out_.str(to_string(value)); }
+  void put(CopyEnd value) { out_.str(to_string(value)); }
   void put(Code value) { out_.str(to_string(value)); }
   template <class A, class B>
   void put(const std::pair<A, B>& value) {
@@ -198,6 +200,8 @@ class Decoder {
   void get(uint32_t at, MissKind& value);
   void get(uint32_t at, Tier& value);
   void get(uint32_t at, Fallback& value);
+  void get(uint32_t at, DemoteEnd& value);
+  void get(uint32_t at, CopyEnd& value);
   void get(uint32_t at, Code& value);
 
   template <class A, class B>

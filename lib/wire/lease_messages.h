@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "wire/end_reason.h"
 #include "wire/miss.h"
 
 namespace mc::wire {
@@ -155,7 +156,7 @@ struct DemoteDone {
   static constexpr std::string_view kType = "demote_done";
   uint64_t lease = 0;
   std::vector<BlockHash> stored;
-  std::string reason;  // why the rest was not taken: "" | full | failed | corrupt | draining
+  DemoteEnd reason = DemoteEnd::complete;  // why the rest was not taken
 
   bool operator==(const DemoteDone&) const = default;
   template <class V>
@@ -183,8 +184,8 @@ struct CopyBlocks {
 struct CopyDone {
   static constexpr std::string_view kType = "copy_done";
   uint64_t copy = 0;
-  uint32_t blocks = 0;  // number of blocks read
-  std::string reason;   // why none were read, or ""
+  uint32_t blocks = 0;                 // number of blocks read
+  CopyEnd reason = CopyEnd::complete;  // why none were read
 
   bool operator==(const CopyDone&) const = default;
   template <class V>

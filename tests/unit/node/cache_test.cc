@@ -13,6 +13,7 @@ namespace cache_test {
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
+using wire::DemoteEnd;
 
 namespace {
 
@@ -76,9 +77,9 @@ TEST_CASE("node/cache: a slab goes from the layout that has most to one that nee
   CHECK(b.store(kLarge, c).stored.size() == 2);
   CHECK(b.machine.stats().slabs_moved == 1);
   CHECK(b.leased(kLarge, c) == 2);
-  CHECK(b.leased(kSmall, a) < 24);             // eight of them gave way, tails first
-  CHECK(b.store(kSmall, d).reason == "full");  // what is leased stays, and a layout keeps its last slab
-  b.wait(11s);                                 // the leases are over
+  CHECK(b.leased(kSmall, a) < 24);                      // eight of them gave way, tails first
+  CHECK(b.store(kSmall, d).reason == DemoteEnd::full);  // what is leased stays, and a layout keeps its last slab
+  b.wait(11s);                                          // the leases are over
   CHECK(b.store(kSmall, d).stored.size() == 16);
   const auto e = CacheBench::hashes(4, 4);
   CHECK(b.store(kLarge, e).stored.size() == 4);  // takes a second slab
@@ -97,7 +98,7 @@ TEST_CASE("node/cache: blocks known already are not read again; blocks that fail
   const auto failed = sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::corrupt, "crc"}), "p0");
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].stored.empty());
-  CHECK(failed[0].reason == "corrupt");
+  CHECK(failed[0].reason == DemoteEnd::corrupt);
   CHECK(b.machine.load().last_error == "reading from p0: crc");
   CHECK(b.leased(kSmall, hashes) == 0);
   CHECK(b.store(kSmall, hashes).stored.size() == 4);
@@ -129,7 +130,7 @@ TEST_CASE("node/cache: a read that outlasts the lease of its offer renews it, an
     CHECK(all<CancelRead>(out).size() == (grants ? 0u : 1u));
     const auto done = sent<wire::DemoteDone>(b.give(ReadDone{reads[0].read, Code::ok, ""}), "p0").at(0);
     CHECK(done.stored.size() == (grants ? 4u : 0u));
-    CHECK(done.reason == (grants ? "" : "failed"));
+    CHECK(done.reason == (grants ? DemoteEnd::complete : DemoteEnd::failed));
     CHECK(b.leased(kSmall, hashes) == (grants ? 4u : 0u));
   }
 }
@@ -162,16 +163,16 @@ TEST_CASE("node/cache: an offer that contradicts its own layout, or comes from a
   const auto reason = [&](const std::string& name, uint8_t n) {
     return sent<wire::DemoteDone>(b.from(name, n, offer), name).at(0).reason;
   };
-  CHECK(reason("p0", 1) == "layout");
+  CHECK(reason("p0", 1) == DemoteEnd::layout);
   offer.page_bytes = kSmall.page_bytes();
   offer.blocks[0].layer_crcs.push_back(3);
-  CHECK(reason("p0", 1) == "layout");
+  CHECK(reason("p0", 1) == DemoteEnd::layout);
   offer.kv_namespace = "nonsense";
-  CHECK(reason("p0", 1) != "");
-  CHECK(reason("x", 77) == "unknown_peer");
+  CHECK(reason("p0", 1) != DemoteEnd::complete);
+  CHECK(reason("x", 77) == DemoteEnd::unknown_peer);
   offer.kv_namespace = namespace_of(kSmall).text();
   offer.blocks.assign(2000, {hashes[0], {}, 1, 0, {1, 1}});
-  CHECK(reason("p0", 1) == "full");
+  CHECK(reason("p0", 1) == DemoteEnd::full);
   CHECK(b.machine.idle());
 }
 
@@ -180,7 +181,7 @@ TEST_CASE("node/cache: while it drains it serves what it has and takes nothing m
   const auto hashes = CacheBench::hashes(1, 4);
   b.store(kSmall, hashes);
   b.from_conductor(wire::Drain{true});
-  CHECK(b.store(kSmall, CacheBench::hashes(2, 1)).reason == "draining");
+  CHECK(b.store(kSmall, CacheBench::hashes(2, 1)).reason == DemoteEnd::draining);
   CHECK(b.leased(kSmall, hashes) == 4);
   CHECK_FALSE(b.machine.idle());
   b.wait(11s);

@@ -455,7 +455,8 @@ TEST_CASE("node/conductor: a prompt whose blocks are spread over nodes is fetche
 }
 
 TEST_CASE("node/conductor: a prefix larger than the budget's burst is copied, and a copy that failed is not paid") {
-  for (const bool fails : {false, true}) {
+  for (const wire::CopyEnd end : {wire::CopyEnd::complete, wire::CopyEnd::timeout, wire::CopyEnd::other}) {
+    const bool fails = end != wire::CopyEnd::complete;
     auto options = Bench::options();
     // 8 blocks are 32 KiB, the budget's burst is half of that.
     options.replicate = {.replicas_max = 3, .bytes_per_s = 4096, .half_life_s = 60, .node_share = 1e-7};
@@ -478,7 +479,7 @@ TEST_CASE("node/conductor: a prefix larger than the budget's burst is copied, an
     const auto first = copies_to(b.give(s));
     REQUIRE(first.size() == 1);
     wire::CopyDone done;
-    done.copy = 1, done.blocks = fails ? 0 : 8, done.reason = fails ? "timeout" : "";
+    done.copy = 1, done.blocks = fails ? 0 : 8, done.reason = end;
     b.give(Received{first[0], instance(first[0] == "p1" ? 11 : 12), done});
     b.now += 900ms;  // nobody is late with a heartbeat yet
     for (const auto& [name, n] : {std::pair{"p0", 1}, {"p1", 11}, {"p2", 12}, {"d0", 2}})

@@ -79,7 +79,7 @@ TEST_CASE("node/demoter: blocks that the cache node has are asked about once and
   d.answer(asked, 0, 38);
   CHECK(d.touched == std::vector<BlockHash>(d.hashes.begin(), d.hashes.begin() + 38));
   CHECK(d.offered() == std::vector<BlockHash>{d.hashes[38], d.hashes[39]});
-  d.demoter.on_done(instance(3), {d.numbers, {d.hashes[38], d.hashes[39]}, ""}, d.now);
+  d.demoter.on_done(instance(3), {d.numbers, {d.hashes[38], d.hashes[39]}, wire::DemoteEnd::complete}, d.now);
   CHECK(d.next().empty());
   CHECK(d.shelf.leases.size() == 0);
 }

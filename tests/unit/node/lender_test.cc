@@ -9,6 +9,7 @@
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
+using wire::DemoteEnd;
 using wire::Fallback;
 
 namespace {
@@ -301,9 +302,9 @@ TEST_CASE("node/demoter: a full pool offers its coldest chain once, and drops wh
   CHECK(offers[0].blocks.size() == 4);
   CHECK_FALSE(demoter.idle());
   CHECK_FALSE(demoter.due(now));  // not again at once
-  demoter.on_done(instance(4), {7, source.hashes, ""}, now);
+  demoter.on_done(instance(4), {7, source.hashes, DemoteEnd::complete}, now);
   CHECK_FALSE(demoter.idle());  // of another node
-  demoter.on_done(instance(3), {7, {source.hashes[0], source.hashes[1]}, "corrupt"}, now);
+  demoter.on_done(instance(3), {7, {source.hashes[0], source.hashes[1]}, DemoteEnd::corrupt}, now);
   CHECK(demoter.idle());
   CHECK(source.shelf.pool.match(source.hashes) == 2);
   out.clear();
@@ -365,14 +366,14 @@ TEST_CASE("node/demoter: a chain goes to the cache node of its first block, and 
     return to_first ? first.name : second.name;
   };
   CHECK(offered_to(7) == first.name);  // whatever the number of the offer
-  demoter.on_done(first.instance, {7, {}, "full"}, now);
+  demoter.on_done(first.instance, {7, {}, DemoteEnd::full}, now);
   CHECK(offered_to(8) == second.name);
-  demoter.on_done(second.instance, {8, {}, "full"}, now);
-  CHECK(offered_to(9) == first.name);  // each has refused
-  demoter.on_done(first.instance, {9, {}, "full"}, now);
+  demoter.on_done(second.instance, {8, {}, DemoteEnd::other}, now);  // a reason of a newer version
+  CHECK(offered_to(9) == first.name);                                // each has refused
+  demoter.on_done(first.instance, {9, {}, DemoteEnd::full}, now);
   now += 1s;
   CHECK(offered_to(10) == first.name);
-  demoter.on_done(first.instance, {10, source.hashes, ""}, now);
+  demoter.on_done(first.instance, {10, source.hashes, DemoteEnd::complete}, now);
   out.clear();
   demoter.offer(both, {}, 11, now + 1s, out);
   CHECK(out.empty());

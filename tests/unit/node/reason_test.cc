@@ -33,6 +33,15 @@ TEST_CASE("node/reason: what a worker or a record says is read back as it was me
     CHECK(held_named(to_string(held)) == held);
 }
 
+TEST_CASE("node/reason: the end of a copy has the word of the code or the fallback that it comes from") {
+  for (int i = 0; i <= static_cast<int>(Code::cancelled); ++i) {
+    const Code code = static_cast<Code>(i);
+    CHECK(wire::to_string(copy_end_of(code)) == (code == Code::ok ? "" : to_string(code)));
+  }
+  for (const wire::FallbackRow& row : wire::fallback_rows())
+    CHECK(wire::to_string(copy_end_of(row.fallback)) == row.name);
+}
+
 TEST_CASE("node/reason: mc-conductor(1) lists each word with its meaning and the next step") {
   std::ifstream file(test::source_dir() + "/man/mc-conductor.1");
   std::stringstream page;

@@ -177,6 +177,41 @@ TEST_CASE("wire/codec: block events of a node without tiers mean memory, and an 
   CHECK(event_with("tape") == Tier::disk);
 }
 
+TEST_CASE("wire/codec: the end of a demotion or a copy keeps its word, and an unknown word is another reason") {
+  const auto body = [](const char* number, const char* second, std::string_view reason) {
+    MsgpackWriter out;
+    out.map(3), out.str(number), out.u64(7), out.str(second);
+    if (second == std::string_view("stored"))
+      out.array(0);
+    else
+      out.u64(0);
+    out.str("reason"), out.str(reason);
+    return out;
+  };
+  const auto demoted = [&](std::string_view reason) {
+    const auto decoded = decode("demote_done", body("lease", "stored", reason).bytes());
+    REQUIRE_OK(decoded);
+    return std::get<DemoteDone>(*decoded);
+  };
+  const auto copied = [&](std::string_view reason) {
+    const auto decoded = decode("copy_done", body("copy", "blocks", reason).bytes());
+    REQUIRE_OK(decoded);
+    return std::get<CopyDone>(*decoded);
+  };
+  for (const char* word : {"", "full", "failed", "corrupt", "draining", "layout", "unknown_peer"}) {
+    CAPTURE(word);
+    CHECK(demoted(word).reason != DemoteEnd::other);
+    CHECK(test::hex(encode(demoted(word))) == test::hex(body("lease", "stored", word).bytes()));
+  }
+  for (const char* word : {"", "busy", "no_space", "bad_grant", "not_found", "timeout", "io"}) {
+    CAPTURE(word);
+    CHECK(copied(word).reason != CopyEnd::other);
+    CHECK(test::hex(encode(copied(word))) == test::hex(body("copy", "blocks", word).bytes()));
+  }
+  CHECK(demoted("moved").reason == DemoteEnd::other);
+  CHECK(copied("moved").reason == CopyEnd::other);
+}
+
 TEST_CASE("wire/codec: every truncation of every message is refused") {
   for (size_t i = 0; i < message_types().size(); ++i) {
     const Bytes whole = encode(test::filled_message(i, test::seed() + i, 2));

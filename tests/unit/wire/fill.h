@@ -33,6 +33,10 @@ class Fill {
       default: return rng_.next() & max;
     }
   }
+  template <class Enum>
+  void put_one_of(Enum& value, Enum last) {
+    value = static_cast<Enum>(rng_.below(static_cast<uint64_t>(last) + 1));
+  }
   void put(bool& value) { value = rng_.chance(0.5); }
   void put(uint32_t& value) { value = static_cast<uint32_t>(integer(UINT32_MAX)); }
   void put(uint64_t& value) { value = integer(UINT64_MAX); }
@@ -54,6 +58,8 @@ class Fill {
   }
   void put(wire::MissKind& value) { value = wire::miss_rows()[rng_.below(wire::miss_rows().size())].kind; }
   void put(wire::Fallback& value) { value = wire::fallback_rows()[rng_.below(wire::fallback_rows().size())].fallback; }
+  void put(wire::DemoteEnd& value) { put_one_of(value, wire::kDemoteEndLast); }
+  void put(wire::CopyEnd& value) { put_one_of(value, wire::kCopyEndLast); }
   void put(Code& value) { value = static_cast<Code>(rng_.below(static_cast<uint64_t>(Code::cancelled) + 1)); }
   void put(wire::Tier& value) { value = static_cast<wire::Tier>(rng_.below(3)); }
   void put(wire::Role& value) { value = static_cast<wire::Role>(rng_.below(4)); }
