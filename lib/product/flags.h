@@ -106,7 +106,7 @@ inline constexpr Flag kRdmaCooldown{
     .name = "rdma-cooldown",
     .value = "T-T",
     .fallback = "1s-1m",
-    .help = "pause of an rdma path after a fault: first, doubled up to last; 5s is 5s-5s",
+    .help = "pause of a path after a fault: from the first time, doubled up to the second",
     .check = check_rdma_cooldown,
     .common = true};
 inline constexpr Flag kRdmaNoSends{.name = "rdma-no-sends",

@@ -35,7 +35,7 @@ inline constexpr Flag kTemperature{
 inline constexpr Flag kTopK{
     .name = "top-k", .kind = FlagKind::count, .value = "N", .help = "draw from the N likeliest; 0 is off"};
 inline constexpr Flag kTopP{
-    .name = "top-p", .kind = FlagKind::number, .value = "X", .help = "draw from this much probability"};
+    .name = "top-p", .kind = FlagKind::number, .value = "X", .help = "draw from the likeliest tokens that sum to X"};
 inline constexpr Flag kMinP{.name = "min-p",
                             .kind = FlagKind::number,
                             .value = "X",

@@ -56,7 +56,7 @@ constexpr Flag kRfpRetries{.name = "retries",
                            .kind = FlagKind::count,
                            .value = "R",
                            .fallback = "5",
-                           .help = "reads in vain of a call beyond which it counts as slow, 1 to 1000000",
+                           .help = "failed reads after which a call counts as slow, 1 to 1000000",
                            .check = flags::check_between<1, 1'000'000>};
 constexpr Flag kRfpDepth{
     .name = "depth", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "calls in flight"};
