@@ -2,8 +2,8 @@
 // has not served yet is assumed to be as fast as the mean of the others, relative to what each announced.
 //
 // An announcement may come from a calibration on a busy machine, and a node that looks slow serves nothing that could
-// correct it. So a node that has not served is also never assumed to be slower than the middle one of those of its
-// model that have: it is tried, and its first report decides.
+// correct it. So a node that has not served is also never assumed to be slower than the median node of its model
+// that has: it is tried, and its first report decides.
 //
 // Nodes are named by the slots of sched/board.h.
 #pragma once
@@ -69,7 +69,7 @@ class NodeCosts {
 
   std::vector<Node> nodes_;  // index: slot
   Corrections corrections_;
-  // For each model: what the middle one of the nodes announced that have served; infinity = none has.
+  // For each model: what the median of the nodes announced that have served; infinity = none has.
   std::vector<Reference> usual_;
   bool is_stale_ = false;           // a report came since corrections_ was computed
   std::vector<uint32_t> unserved_;  // slots whose costs follow corrections_

@@ -5,7 +5,7 @@
 // `leaving` are the other transfers that leave the source. A finished read includes what they cost it, so a prediction
 // grows only when more of them leave than usual.
 //
-// A pair keeps its last reads, and its rate is the middle one of them, so a single outlier changes little. The fixed
+// A pair keeps its last reads, and its rate is the median of them, so a single outlier changes little. The fixed
 // part is told from the rate when the reads differ in size (the median slope, after Theil and Sen). As long as there
 // are few reads, the reader's link votes as well. Its rate is what the reader has announced.
 //
