@@ -319,6 +319,14 @@ class Stops(unittest.TestCase):
                 until(lambda: said in c.processes[name].text(), 60, f"dump of {name}: {c.processes[name].text()}")
                 self.assertIn("state at SIGUSR1", c.processes[name].text())
 
+    def test_a_start_takes_few_lines(self):
+        with Cluster(roles=["conductor", "p0", "d0", "c0"]) as c:
+            for name, process in c.processes.items():
+                self.assertLessEqual(len(process.text().splitlines()), 6, f"{name}:\n{process.text()}")
+        with Cluster("2p2d1c") as c:
+            log = c.processes["conductor"].text()
+            self.assertLessEqual(len(log.splitlines()), 30, log)
+
     def test_a_killed_node_is_named_by_its_process_and_not_as_a_lost_message(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
             c.complete("Once upon", max_tokens=2, mc={"pin": {"prefill": "p1"}})
