@@ -9,6 +9,7 @@ import os
 import pty
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import termios
@@ -326,6 +327,16 @@ class Stops(unittest.TestCase):
         with Cluster("2p2d1c") as c:
             log = c.processes["conductor"].text()
             self.assertLessEqual(len(log.splitlines()), 30, log)
+
+    def test_a_stop_leaves_no_socket(self):
+        with Cluster(roles=["conductor", "p0", "d0", "c0"]) as c:
+            c.complete("Once upon", max_tokens=2)
+            sockets = lambda: [entry.name for entry in os.scandir(c.env["MCT_RUN_DIR"])
+                               if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)]
+            self.assertNotEqual(sockets(), [])
+            for process in reversed(c.processes.values()):  # the conductor last
+                self.assertEqual(process.stop(), 0, process.tail())
+            self.assertEqual(sockets(), [])
 
     def test_a_killed_node_is_named_by_its_process_and_not_as_a_lost_message(self):
         with Cluster(roles=["conductor", "p0", "p1", "d0"]) as c:
