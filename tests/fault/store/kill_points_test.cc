@@ -201,7 +201,7 @@ bool run_call(std::unique_ptr<Store>& store, const Call& call) {
   return false;
 }
 
-/// What the store holds: for each id the version whose bytes it gives. `wrong` names other bytes.
+/// The content of a store: for each id the version whose bytes it returns. `wrong` names a block with other bytes.
 Versions versions_in(Store& store, uint32_t highest, std::string& wrong) {
   Versions out{};
   std::vector<std::byte> room(kRoom);
@@ -219,7 +219,7 @@ Versions versions_in(Store& store, uint32_t highest, std::string& wrong) {
   return out;
 }
 
-/// What the script leaves: states after each block, those of each call, and the blocks that are there after a call.
+/// The states that the script goes through: one for each block, those of each call, and the blocks that the store has.
 struct Expected {
   std::vector<Versions> states = {{}};
   std::vector<size_t> ends = {0};     // [k]: the last state after k calls
@@ -345,7 +345,7 @@ class Lives {
     uint64_t point = 0;
     bool within = false;  // the write at this point
   };
-  /// Of the whole script.
+  /// All kills that the script has room for.
   std::vector<Kill> kills() {
     const store_test::Folder folder(kFolders);
     REQUIRE(run(folder.path, {}) == 0);
