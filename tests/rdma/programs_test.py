@@ -2,8 +2,8 @@
 
 Serving: a prefill and a decode node exchange KV by RDMA READ, and the text is that of the single process in the same
 machine; also that of a prefill node whose reads take longer than the lease on what they read, and which renews it. Then
-mc-bench doctor reports on the machine: each step changes the machine and runs the doctor once. The checks are made
-here, after the machine has ended.
+mc-bench rfp calls a server that starts no transfer, and mc-bench doctor reports on the machine: each step changes the
+machine and runs the doctor once. The checks are made here, after the machine has ended.
 """
 
 import json
@@ -72,6 +72,8 @@ STEPS = {
     "no_device": "for r in rxe0 rxe1 rxe2 rxe3; do rdma link delete $r; done",
     "no_device_for_rdma": "true",
 }
+# No call is slow, so the client fetches every response.
+CALLS = "--transport rdma --rdma-devices rxe0/rxe1 --retries 1000000 --size 32,480 --depth 1,3 -t 300ms"
 # Each start of the program takes the emulated machine two seconds, so a step is looked at once.
 AUTO = ("peer", "peer_gone", "no_device")
 
@@ -94,7 +96,8 @@ def looks():
 def run_all():
     """Runs everything in one machine."""
     lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
-    line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; sh /mc/look.sh"
+    calls = f"mc-bench rfp {CALLS} --json 2>/tmp/error | tail -n 1"
+    line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; echo \"MC-CALLS $({calls})\"; sh /mc/look.sh"
     return machine.run(line, {"serve.sh": SERVE, "look.sh": looks()})
 
 
@@ -121,6 +124,16 @@ class Serve(unittest.TestCase):
         self.assertEqual(late["choices"][0]["token_ids"], json.loads(FOUND["MC-ORACLE"][-1])["output_ids"])
         self.assertEqual(late["mc"]["fallback"], "", late["mc"])
         self.assertEqual(late["mc"]["cached_remote_tokens"], 32, late["mc"])
+
+
+class Fetching(unittest.TestCase):
+    def test_the_server_starts_no_transfer_while_the_client_fetches_over_rdma(self):
+        summary = json.loads(FOUND["MC-CALLS"][0])
+        self.assertEqual((summary["failed"], len(summary["points"])), (0, 4))
+        for point in summary["points"]:
+            self.assertGreater(point["calls"], 0)
+            self.assertEqual((point["server_operations"], point["pushed_calls"]), (0, 0), point)
+            self.assertGreaterEqual(point["reads_per_call"], 1 if point["size_bytes"] == 32 else 2)
 
 
 class Doctor(unittest.TestCase):
