@@ -129,6 +129,10 @@ struct SiteRounds {
   uint32_t calls[kLanes] = {};
   uint32_t first = 0;  // number of rounds.front()
   std::deque<Round> rounds;
+  // Those of the last call, for what is counted when the warp ends.
+  Instruction instruction = Instruction::none;
+  Where where;
+  Banks banks;
 };
 
 /// The rounds of a warp by the place of the source. A few places are found without a search.
@@ -392,6 +396,8 @@ TensorMapBytes read_map(const void* at, uint32_t rank);
 void finish_stores(Lane& lane);
 /// Notes one lane's access for the count of bank conflicts.
 void note_banks(uint32_t address, uint32_t bytes, Banks banks);
+/// The warp's last lane exits: counts the numbered accesses that some lanes never made.
+void count_left_rounds(Lane& last);
 /// The access states how many extra wavefronts it may cost.
 void count_conflicts(uint32_t conflicts, uint32_t stated = 0);
 

@@ -87,6 +87,18 @@ uint32_t conflicts_of(const SiteRounds::Round& round, uint32_t first, uint32_t l
   return most - 1;
 }
 
+/// Counts the extra wavefronts of the first round of a place, which ends.
+void count_front(SiteRounds& site) {
+  const SiteRounds::Round& done = site.rounds.front();
+  const uint32_t lanes_at_once = 128 / std::max(done.bytes, 4u);
+  uint32_t conflicts = 0;
+  for (uint32_t first = 0; first < kLanes; first += lanes_at_once)
+    conflicts += conflicts_of(done, first, lanes_at_once);
+  site.rounds.pop_front();
+  ++site.first;
+  count_conflicts(conflicts, site.banks.lanes - 1);
+}
+
 }  // namespace
 
 /// Counts the extra wavefronts of the accesses at one place: the nth ones of the lanes are one access.
@@ -94,6 +106,7 @@ void note_banks(uint32_t address, uint32_t bytes, Banks banks) {
   const Lane& lane = running();
   Warp& warp = *lane.warp;
   SiteRounds& site = warp.rounds.of(lane.instruction, lane.where, banks.copy);
+  site.instruction = lane.instruction, site.where = lane.where, site.banks = banks;
   const uint32_t call = site.calls[lane.number]++;
   if (call < site.first) return;  // its round was given up
   while (site.rounds.size() <= call - site.first) site.rounds.emplace_back();
@@ -103,16 +116,19 @@ void note_banks(uint32_t address, uint32_t bytes, Banks banks) {
   round.at[lane.number] = address;
   constexpr size_t kRoundsMax = 1024;  // of lanes that run ahead of others, which may never come
   while (!site.rounds.empty() &&
-         ((site.rounds.front().lanes & warp.alive) == warp.alive || site.rounds.size() > kRoundsMax)) {
-    const SiteRounds::Round& done = site.rounds.front();
-    const uint32_t lanes_at_once = 128 / std::max(done.bytes, 4u);
-    uint32_t conflicts = 0;
-    for (uint32_t first = 0; first < kLanes; first += lanes_at_once)
-      conflicts += conflicts_of(done, first, lanes_at_once);
-    site.rounds.pop_front();
-    ++site.first;
-    count_conflicts(conflicts, banks.lanes - 1);
+         ((site.rounds.front().lanes & warp.alive) == warp.alive || site.rounds.size() > kRoundsMax))
+    count_front(site);
+}
+
+/// Lanes that skip iterations of a loop do not meet in its accesses, so only numbered ones are counted: the number says
+/// that lanes which make the access nth make one access.
+void count_left_rounds(Lane& last) {
+  for (auto& [key, site] : last.warp->rounds.all) {
+    if (site.banks.copy == kUnnumbered) continue;
+    last.instruction = site.instruction, last.where = site.where;  // of a failure
+    while (!site.rounds.empty()) count_front(site);
   }
+  last.instruction = Instruction::exit;
 }
 
 /// The start is drawn: a kernel that wants more alignment than it states fails under some seeds. It is one address in

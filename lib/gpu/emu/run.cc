@@ -124,7 +124,10 @@ void check_exit(Lane& lane) {
       fail("exit", "the CTA exits, and an access of its cluster to its shared memory is not ordered before");
   warp.alive &= ~lane.bit();
   warp.ready &= ~lane.bit();
-  if (warp.alive == 0) warp.cta.cluster.try_complete();
+  if (warp.alive == 0) {
+    count_left_rounds(lane);
+    warp.cta.cluster.try_complete();
+  }
   if (warp.arrived == 0) return;
   const Lane& waiting = warp.lanes[static_cast<size_t>(std::countr_zero(warp.arrived))];
   if (waiting.of_alive) {

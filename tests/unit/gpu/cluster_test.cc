@@ -589,7 +589,7 @@ TEST_CASE("gpu/cluster: accesses of the copies of an unrolled loop are compared 
     return [=](const Args&) {
       for (uint32_t row = 0; row < 2; ++row)
         if (row == 1 || tid() % 2 == 0)
-          ptx::store_shared_u32(row * (128 + gap) + tid() * 4, 1, {.copy = numbered ? row : 0});
+          ptx::store_shared_u32(row * (128 + gap) + tid() * 4, 1, {.copy = numbered ? row : kUnnumbered});
     };
   };
   CHECK(rule_of(rows(true, 4), {.conflicts_max = 0}) == "");
@@ -603,6 +603,29 @@ TEST_CASE("gpu/cluster: accesses of the copies of an unrolled loop are compared 
   };
   CHECK(rule_of(halves(4), {.conflicts_max = 0}) == "");
   CHECK(rule_of(halves(0), {.conflicts_max = 0}) == "bank conflict");
+}
+
+TEST_CASE("gpu/cluster: a numbered access is counted when some lanes of the warp never make it") {
+  const auto even_lanes = [](uint32_t stride, uint32_t copy) {
+    return [=](const Args&) {
+      if (tid() % 2 == 0) ptx::store_shared_u32(tid() * stride, 1, {.copy = copy});
+    };
+  };
+  CHECK(rule_of(even_lanes(128, 0), {.conflicts_max = 0}) == "bank conflict");
+  CHECK(rule_of(even_lanes(128, 7), {.conflicts_max = 0}) == "bank conflict");
+  CHECK(rule_of(even_lanes(4, 0), {.conflicts_max = 0}) == "");
+  const Outcome found = tested::run_body(even_lanes(128, 0), {.conflicts_max = 0});
+  CHECK(found.text.find("st.shared at ") != std::string::npos);
+  CHECK(found.text.find("15 extra wavefronts") != std::string::npos);
+  // The first call of each lane is one access, and so is the second.
+  const auto some_twice = [](uint32_t gap) {
+    return [=](const Args&) {
+      for (uint32_t i = 0; i < 1 + tid() % 2; ++i)
+        ptx::store_shared_u32(i * 4096 + tid() * (4 + i * gap), 1, {.copy = 0});
+    };
+  };
+  CHECK(rule_of(some_twice(0), {.conflicts_max = 0}) == "");
+  CHECK(rule_of(some_twice(60), {.conflicts_max = 0}) == "bank conflict");
 }
 
 TEST_CASE("gpu/cluster: an access costs no more wavefronts than the kernel states") {
