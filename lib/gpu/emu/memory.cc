@@ -103,6 +103,8 @@ void count_front(SiteRounds& site) {
 
 /// Counts the extra wavefronts of the accesses at one place: the nth ones of the lanes are one access.
 void note_banks(uint32_t address, uint32_t bytes, Banks banks) {
+  MC_ASSERT(banks.lanes >= 1 && banks.lanes <= kLanes);
+  MC_ASSERT_LE(banks.copy, kUnnumbered);
   const Lane& lane = running();
   Warp& warp = *lane.warp;
   SiteRounds& site = warp.rounds.of(lane.instruction, lane.where, banks.copy);

@@ -1,5 +1,10 @@
 // Clusters, distributed shared memory, bulk stores, order between CTAs, registers and programmatic launch: each
 // instruction's result, cited from the PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
 #include "unit/gpu/emulated.h"
 
 using namespace mc;
@@ -626,6 +631,27 @@ TEST_CASE("gpu/cluster: a numbered access is counted when some lanes of the warp
   };
   CHECK(rule_of(some_twice(0), {.conflicts_max = 0}) == "");
   CHECK(rule_of(some_twice(60), {.conflicts_max = 0}) == "bank conflict");
+}
+
+TEST_CASE("gpu/cluster: a statement about banks that means nothing stops the program") {
+  // A child process ends in the assertion of lib/base.
+  const auto ends = [](Banks banks) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::signal(SIGABRT, SIG_DFL);  // doctest's handler would report the child's end
+      ::close(STDERR_FILENO);
+      tested::run_body([=](const Args&) { ptx::store_shared_u32(tid() * 4, 1, banks); });
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+  };
+  CHECK(ends({.lanes = 0}));
+  CHECK(ends({.lanes = 33}));
+  CHECK(ends({.copy = 256}));
+  CHECK_FALSE(ends({.lanes = 32, .copy = 254}));
 }
 
 TEST_CASE("gpu/cluster: an access costs no more wavefronts than the kernel states") {
