@@ -72,7 +72,7 @@ uint32_t conflicts_of(const SiteRounds::Round& round, uint32_t first, uint32_t l
       apart |= at[i] ^ at[0];
       beside |= (at[i] - at[0]) ^ (i * round.bytes);
     }
-    if (beside == 0 || (apart == 0 && round.bytes == 4)) return 0;
+    if (beside == 0 || apart == 0) return 0;
   }
   uint32_t words[kLanes], banks[kLanes] = {}, count = 0, most = 1;
   for (uint32_t i = first; i < first + lanes; ++i)
