@@ -16,7 +16,8 @@
 
 namespace mc::gpu::emu {
 
-/// `count` zeroed objects. Large arrays are mapped: calloc() writes zeros into memory that was freed before.
+/// `count` zeroed objects. Large arrays are mapped: calloc() writes zeros into memory that was freed before. Under
+/// AddressSanitizer none is, because it sees the end of an array of calloc() alone.
 template <class T>
 class ZeroedArray {
  public:
@@ -29,7 +30,11 @@ class ZeroedArray {
   const T& operator[](size_t i) const { return at_.get()[i]; }
 
  private:
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kMapped = SIZE_MAX;
+#else
   static constexpr size_t kMapped = 256 << 10;  // bytes
+#endif
   struct Free {
     size_t bytes = 0;
     void operator()(T* at) const {
@@ -39,7 +44,11 @@ class ZeroedArray {
         munmap(at, bytes);
     }
   };
-  static size_t bytes_of(size_t count) { return std::max<size_t>(count, 1) * sizeof(T); }
+  static size_t bytes_of(size_t count) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(std::max<size_t>(count, 1), sizeof(T), &bytes)) throw std::bad_alloc();
+    return bytes;
+  }
   static T* make(size_t count) {
     const size_t bytes = bytes_of(count);
     if (bytes < kMapped) {

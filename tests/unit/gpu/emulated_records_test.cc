@@ -3,10 +3,16 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "base/rng.h"
 #include "emulated.h"
 #include "gpu/emu/product_rows.h"
+#include "gpu/emu/zeroed.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" int __asan_address_is_poisoned(const volatile void* address);
+#endif
 
 namespace emulated_records_test {
 namespace {
@@ -95,6 +101,21 @@ TEST_CASE("gpu/emulated_records: bytes that nothing has written are 0xff for the
   }
   CHECK(written == 2);
 }
+
+TEST_CASE("gpu/emulated_records: an array whose bytes are more than size_t counts is refused") {
+  const size_t many = (SIZE_MAX >> 3) + 2;  // of 8 bytes: 8 more than 2^64
+  CHECK_THROWS_AS(emu::ZeroedArray<uint64_t>{many}, std::bad_alloc);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST_CASE("gpu/emulated_records: AddressSanitizer sees the end of small and of large arrays") {
+  for (const size_t bytes : {size_t{64}, size_t{1} << 20}) {
+    emu::ZeroedArray<std::byte> array(bytes);
+    CHECK(__asan_address_is_poisoned(array.data() + bytes - 1) == 0);
+    CHECK(__asan_address_is_poisoned(array.data() + bytes) == 1);
+  }
+}
+#endif
 
 TEST_CASE("gpu/emulated_records: a CTA does not find what the one before it wrote to shared memory") {
   CHECK(run_body(
