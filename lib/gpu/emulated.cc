@@ -66,8 +66,10 @@ void EmulatedGpu::set_options(const emu::Options& options) {
   queues_.reset(options);
 }
 
-/// A sound kernel before the mutated one does the same in every mutant and under every schedule: its own runs have its
-/// checks. Global memory keeps the records that later kernels are checked by.
+/// A sound kernel before the mutated one runs in order and without the rules of Options::checks: it does the same in
+/// every mutant, and runs without a mutation check it under every policy. Its accesses to global memory stay checked
+/// and recorded, because the mutated kernel is checked by those records. The kernels behind the mutated one read what
+/// that kernel wrote, so they have all checks.
 void EmulatedGpu::trust(emu::Options& options) const {
   if (options_.mutation == nullptr && options_.fault == 0) return;
   options.policy = emu::Policy::in_order;
@@ -75,17 +77,21 @@ void EmulatedGpu::trust(emu::Options& options) const {
   options.checks = false;
 }
 
-std::optional<emu::Failure> EmulatedGpu::run(const emu::KernelLaunch& launch) {
+emu::Options EmulatedGpu::next_options(std::string_view kernel) {
   emu::Options options = options_;
-  if (!mutated_.empty() && mutated_ != launch.kernel->name) {
+  if (!mutated_.empty() && mutated_ != kernel) {
     options.mutation = nullptr, options.sites = nullptr, options.fault = 0;
     if (!mutated_ran_) trust(options);
   } else {
     mutated_ran_ = true;
   }
+  return options;
+}
+
+std::optional<emu::Failure> EmulatedGpu::run(const emu::KernelLaunch& launch) {
   emu::Launch full = launch.launch;
   full.params = launch.params;
-  const emu::Report report = emu::run(*launch.kernel, memory_, full, options);
+  const emu::Report report = emu::run(*launch.kernel, memory_, full, next_options(launch.kernel->name));
   counters_.add(report.counters);
   return report.failure;
 }

@@ -56,6 +56,8 @@ class EmulatedGpu {
   void set_options(const emu::Options& options);
   /// The kernel that a mutation or a fault of the options is for; the others run without. Empty: all have it.
   void set_mutated(std::string_view kernel) { mutated_ = kernel; }
+  /// The options of the next launch, which is one of this kernel.
+  emu::Options next_options(std::string_view kernel);
   /// For tests: the driver refuses one copy to the GPU, which works on: the one that comes after so many others.
   void refuse_copy(uint64_t after) { copies_left_ = after; }
   const emu::Counters& counters() const { return counters_; }

@@ -191,8 +191,16 @@ struct Mutation {
 struct Options {
   uint64_t seed = 0;
   Policy policy = Policy::in_order;
-  bool checks = true;                      // the ordering rules; off: to see what schedules alone find
-  bool global_checks = false;              // without `checks`: those of global memory all the same
+  /// The rules of order. Without them the emulator does not check
+  ///   - the order of accesses to shared memory, in the own CTA and in the others of a cluster, by lanes, copies and
+  ///     products (shadow.h), and of accesses to global memory within a grid and between streams,
+  ///   - that a lane exits with no open cp.async, and a CTA behind the accesses of its cluster,
+  ///   - that the init of an mbarrier is fenced and comes before its use,
+  ///   - that the lanes of a warp come by one way to the cluster's barrier.
+  /// Off: to see what schedules alone find.
+  bool checks = true;
+  /// Without `checks`, accesses of kernels to global memory are checked all the same, and recorded for later grids.
+  bool global_checks = false;
   bool strict = true;                      // proxy rules that practice disputes (see shadow.h)
   uint64_t steps_max = uint64_t{1} << 34;  // instructions of all lanes of a grid
   uint8_t fault = 0;                       // gpu::Fault

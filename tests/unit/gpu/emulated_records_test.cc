@@ -9,6 +9,7 @@
 #include "emulated.h"
 #include "gpu/emu/product_rows.h"
 #include "gpu/emu/zeroed.h"
+#include "gpu/emulated.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" int __asan_address_is_poisoned(const volatile void* address);
@@ -100,6 +101,78 @@ TEST_CASE("gpu/emulated_records: bytes that nothing has written are 0xff for the
     CHECK((i == 65'536 || i == 200'000));
   }
   CHECK(written == 2);
+}
+
+/// Kernels "a", "b" and "c" that run one after another on memory of their own, with the options that an EmulatedGpu
+/// gives them. A mutation of "b" leaves nothing out: its place is not in a kernel.
+struct ThreeKernels {
+  emu::DeviceMemory memory;
+  EmulatedGpu gpu;
+  emu::Mutation mutation;
+  uint64_t out = memory.allocate(256, "out");
+
+  ThreeKernels() {
+    const std::vector<std::byte> zeros(256);
+    memory.write(out, zeros);
+    gpu.set_mutated("b");
+    start();
+  }
+  void start() { gpu.set_options({.policy = emu::Policy::random, .mutation = &mutation}); }
+  /// The rule that a launch of two CTAs of 64 threads breaks.
+  std::string run(std::string_view name, const Body& body) {
+    Args args{.out = reinterpret_cast<uint32_t*>(out)};
+    const emu::Kernel kernel{name, 1024, sizeof args, 31,
+                             [&](const std::byte* params) { body(*reinterpret_cast<const Args*>(params)); }};
+    const emu::Launch launch{
+        .grid = {2, 1, 1}, .block = 64, .dynamic_shared = 1024, .params = std::as_bytes(std::span(&args, 1))};
+    const emu::Report report = emu::run(kernel, memory, launch, gpu.next_options(name));
+    return report.failure ? report.failure->rule : "";
+  }
+};
+
+/// Warps write one word of shared memory without order.
+void race_in_shared(const Args&) {
+  if (tid() % 32 == 0) ptx::store_shared_u32(0, 1);
+}
+void nothing(const Args&) {}
+
+TEST_CASE("gpu/emulated_records: a race in shared memory is found in the mutated kernel and those behind it alone") {
+  ThreeKernels run;
+  CHECK(run.run("a", race_in_shared) == "");
+  CHECK(run.run("b", nothing) == "");
+  CHECK(run.run("a", race_in_shared) == "race");
+  CHECK(run.run("c", race_in_shared) == "race");
+  run.start();
+  CHECK(run.run("c", race_in_shared) == "");
+  CHECK(run.run("b", race_in_shared) == "race");
+}
+
+TEST_CASE("gpu/emulated_records: the kernels before a mutated one keep their rules without a mutation") {
+  ThreeKernels run;
+  run.gpu.set_options({.policy = emu::Policy::random});
+  CHECK(run.run("a", race_in_shared) == "race");
+}
+
+TEST_CASE("gpu/emulated_records: global memory is checked and recorded before the mutated kernel too") {
+  const auto writes = [](const Args& a) {
+    if (tid() == 0 && ptx::ctaid_x() == 0) ptx::store(a.out + 3, 1u);
+  };
+  const auto writes_in_two_ctas = [](const Args& a) {
+    if (tid() == 0) ptx::store(a.out + 3, 1u);
+  };
+  ThreeKernels run;
+  CHECK(run.run("a", writes_in_two_ctas) == "race");
+  // Nothing orders what "b" reads behind the write of "a": the streams say so.
+  struct NoOrder final : emu::GridOrder {
+    bool ends_before(uint32_t) const override { return false; }
+    std::string describe(uint32_t) const override { return "a"; }
+  } none;
+  for (const bool is_ordered : {true, false}) {
+    ThreeKernels fresh;
+    CHECK(fresh.run("a", writes) == "");
+    if (!is_ordered) fresh.memory.set_order(&none);
+    CHECK(fresh.run("b", [](const Args& a) { ptx::load(a.out + 3); }) == (is_ordered ? "" : "stream order"));
+  }
 }
 
 TEST_CASE("gpu/emulated_records: an array whose bytes are more than size_t counts is refused") {
