@@ -2,12 +2,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <new>
 
 #include "base/rng.h"
 #include "emulated.h"
 #include "gpu/emu/product_rows.h"
+#include "gpu/emu/streams.h"
 #include "gpu/emu/zeroed.h"
 #include "gpu/emulated.h"
 
@@ -172,6 +174,62 @@ TEST_CASE("gpu/emulated_records: global memory is checked and recorded before th
     CHECK(fresh.run("a", writes) == "");
     if (!is_ordered) fresh.memory.set_order(&none);
     CHECK(fresh.run("b", [](const Args& a) { ptx::load(a.out + 3); }) == (is_ordered ? "" : "stream order"));
+  }
+}
+
+/// Two streams over 8 words of device memory. The host waits for nothing.
+struct TwoReaders {
+  emu::DeviceMemory memory;
+  emu::StreamQueues queues{memory};
+  std::vector<std::byte> zeros = std::vector<std::byte>(32);
+  uint64_t words = memory.allocate(32, "words");
+  uint32_t first = queues.make_stream(), second = queues.make_stream();
+  std::deque<std::vector<std::byte>> hosts;  // each copy has bytes of its own there
+
+  TwoReaders() { memory.write(words, zeros); }
+  void read(uint32_t stream, size_t word, size_t count) {
+    hosts.emplace_back(count * 4);
+    queues.submit(stream, emu::CopyOut{hosts.back().data(), words + word * 4, count * 4});
+  }
+  void write(uint32_t stream, size_t word, size_t count) {
+    queues.submit(stream, emu::CopyIn{words + word * 4, zeros.data(), count * 4});
+  }
+  /// `stream` goes on behind what `other` has been given.
+  void order(uint32_t stream, uint32_t other) {
+    const uint32_t event = queues.make_event();
+    queues.record(other, event);
+    queues.wait(stream, event);
+  }
+  /// The byte at which no event orders two operations; empty: there is none.
+  std::string found() {
+    queues.finish_all();
+    if (!queues.failure()) return "";
+    const std::string& text = queues.failure()->text;
+    const size_t at = text.find("at byte ");
+    return at == std::string::npos ? text : text.substr(at + 8, text.find(',', at) - at - 8);
+  }
+};
+
+TEST_CASE("gpu/emulated_records: each word that two streams read side by side keeps both readers") {
+  for (const size_t word : {0u, 1u, 6u})
+    for (const bool is_ordered : {false, true}) {
+      TwoReaders run;
+      run.read(run.first, 0, 8);
+      run.read(run.second, 0, 8);
+      if (is_ordered) run.order(run.second, run.first);
+      run.write(run.second, word, 2);
+      CHECK(run.found() == (is_ordered ? "" : std::to_string(word * 4)));
+    }
+}
+
+TEST_CASE("gpu/emulated_records: a reader of one word alone is found among words with one reader") {
+  for (const bool is_ordered : {false, true}) {
+    TwoReaders run;
+    run.read(run.first, 5, 1);
+    run.read(run.second, 0, 8);
+    if (is_ordered) run.order(run.second, run.first);
+    run.write(run.second, 0, 8);
+    CHECK(run.found() == (is_ordered ? "" : "20"));
   }
 }
 
