@@ -32,6 +32,14 @@ CentroidBytes centroid_bytes(const attn::Plan& plan, const ExtentLayout& layout)
   return {(block * layout.block_tokens + tokens - 1) / tokens, block * attn::CentroidView::kStripBlocks};
 }
 
+uint64_t device_pages_asked(const ByteSize& asked, uint64_t fit, uint64_t page_bytes, gpu::DeviceKind kind) {
+  MC_ASSERT(page_bytes > 0);
+  if (asked.percent <= 0) return asked.bytes / page_bytes;
+  const uint64_t share = asked.of(fit);
+  if (kind != gpu::DeviceKind::emu) return share;
+  return std::min(share, std::max(kPagesMin, 64 * kMiB / page_bytes));
+}
+
 uint64_t DevicePlan::pages() const {
   MC_ASSERT(page_bytes > 0);
   const uint64_t fixed = weight_bytes + scratch_bytes;

@@ -8,6 +8,8 @@
 #include "attn/plan.h"
 #include "base/extent.h"
 #include "base/result.h"
+#include "base/units.h"
+#include "gpu/devices.h"
 
 namespace mc::host {
 
@@ -41,6 +43,9 @@ struct DevicePlan {
   /// Number of KV pages that fit beside weights and activations.
   uint64_t pages() const;
 };
+/// Pages of `page_bytes` that --device-mem asks for, on a device with room for `fit` of them. A share of an emulated
+/// GPU is at most 64 MiB, or kPagesMin pages: the emulator takes up to nine bytes of the host for each byte of its GPU.
+uint64_t device_pages_asked(const ByteSize& asked, uint64_t fit, uint64_t page_bytes, gpu::DeviceKind kind);
 /// MC7005 when the device has no room for a pool that serves anybody.
 Result<void> check_device_memory(const DevicePlan& plan);
 

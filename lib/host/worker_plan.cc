@@ -32,8 +32,6 @@ namespace {
 constexpr uint64_t kSlabBytes = uint64_t{8} << 20;
 // A driver hands out memory by 2 MiB, and the parts of the weights are aligned to 256 bytes.
 constexpr uint64_t kDeviceRounding = uint64_t{8} << 20;
-// The emulator takes up to nine bytes of the host for each byte of its GPU.
-constexpr uint64_t kEmulatedShareMax = uint64_t{64} << 20;
 constexpr uint64_t kSlowLoadBytes = uint64_t{256} << 20;  // loading takes seconds
 
 InstanceId random_instance() {
@@ -466,10 +464,8 @@ bool WorkerPlan::has_device_tier() const {
 
 /// Pages of the device: those that --device-mem asks for, of those that fit, and no more than the host has.
 Result<void> WorkerPlan::plan_device_pages(uint64_t fit) {
-  const ByteSize asked = args_.size(flags::kDeviceMem);
-  uint64_t wanted = asked.percent > 0 ? asked.of(fit) : asked.bytes / options.layout.page_bytes();
-  if (asked.percent > 0 && engine_->devices->device(0).kind() == gpu::DeviceKind::emu)
-    wanted = std::min(wanted, std::max(kPagesMin, kEmulatedShareMax / options.layout.page_bytes()));
+  const uint64_t wanted = device_pages_asked(args_.size(flags::kDeviceMem), fit, options.layout.page_bytes(),
+                                             engine_->devices->device(0).kind());
   const std::string least = format_bytes(kPagesMin * options.layout.page_bytes());
   if (wanted < kPagesMin)
     return user_error(err::kDeviceMemory,

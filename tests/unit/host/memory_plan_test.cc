@@ -63,6 +63,16 @@ TEST_CASE("host/memory_plan: a device with room for the least pool passes, and o
   CHECK(check_device_memory(plan).error().next.find("weights of at most 0 MiB fit") == 0);
 }
 
+TEST_CASE("host/memory_plan: a share of an emulated GPU is bounded, and sizes and shares of other GPUs are not") {
+  const ByteSize half{.percent = 50};
+  CHECK(device_pages_asked(half, 1000, kMiB, gpu::DeviceKind::cuda) == 500);
+  CHECK(device_pages_asked(half, 1000, kMiB, gpu::DeviceKind::emu) == 64);
+  CHECK(device_pages_asked(half, 100, kMiB, gpu::DeviceKind::emu) == 50);
+  CHECK(device_pages_asked(half, 1000, 32 * kMiB, gpu::DeviceKind::emu) == kPagesMin);
+  for (const gpu::DeviceKind kind : {gpu::DeviceKind::cuda, gpu::DeviceKind::emu})
+    CHECK(device_pages_asked({.bytes = 700 * kMiB + 1}, 1000, kMiB, kind) == 700);
+}
+
 TEST_CASE("host/memory_plan: the copies of MoBA centroids are counted, and what is advised passes with them") {
   MemoryPlan plan{100 * kMiB, 10 * kMiB, 500 * kMiB, 256 * 1024, 160 * kMiB, 1024};
   const auto result = check_memory(plan);
