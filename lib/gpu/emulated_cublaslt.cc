@@ -396,7 +396,7 @@ void PlainProduct::run() {
       for (uint64_t i = 0; i < size_.k; ++i) rows[i * kAtOnce + x] = row[i];
     }
     for (uint64_t n = 0; n < size_.n; n += kColumns) {
-      Columns some;  // behind the last column it stands again
+      Columns some;  // columns past the end repeat the last one
       for (uint64_t y = 0; y < kColumns; ++y) some[y] = columns[std::min(n + y, size_.n - 1)].data();
       const Tile sums = sum(rows, some, m, n);
       for (uint64_t y = 0; y < std::min(kColumns, size_.n - n); ++y)
