@@ -349,9 +349,12 @@ class Script(unittest.TestCase):
                                 capture_output=True, text=True, timeout=600)
         self.assertEqual(bundle.returncode, 0, bundle.stderr)
         with tempfile.TemporaryDirectory() as out:
-            done = subprocess.run([self.SCRIPT, "--rehearse", os.path.join(cluster.BUILD, "gpu-bundle.tar.xz")],
-                                  capture_output=True, text=True, timeout=900,
+            subprocess.run(["tar", "-C", out, "-xf", os.path.join(cluster.BUILD, "gpu-bundle.tar.xz")], check=True)
+            done = subprocess.run([os.path.join(out, "scripts", "gpu-check"), "--rehearse"],
+                                  capture_output=True, text=True, timeout=900, cwd=out,
                                   env=os.environ | {"MCT_GPU_LENGTHS": "1", "MCT_GPU_TEXT": "3", "OUT": out})
+            for peer in ("gpu-peers", "gpu-model-peer"):
+                self.assertTrue(os.access(os.path.join(out, "scripts", peer), os.X_OK), peer)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_folder_without_programs_is_refused_with_the_command_that_builds_them(self):
