@@ -1,4 +1,4 @@
-// Which blocks a node writes to its disk, and the writes under way.
+// DiskWrites chooses the blocks that a node writes to its disk, and holds the writes under way.
 //
 //   while the node serves   the blocks that would be evicted next, when a shelf fills up: the coldest chains, the last
 //                           block of a chain first, because a chain without its head is useless and the disk gives up

@@ -129,7 +129,7 @@ struct SiteRounds {
   uint32_t calls[kLanes] = {};
   uint32_t first = 0;  // number of rounds.front()
   std::deque<Round> rounds;
-  // Those of the last call, for what is counted when the warp ends.
+  // The last call's own, which a failure names that is found when the warp ends.
   Instruction instruction = Instruction::none;
   Where where;
   Banks banks;
