@@ -19,7 +19,8 @@ constexpr char role_letter(wire::Role role) {
 // Upper bounds keep predictions finite.
 constexpr double kSecondsMax = 1e6, kBytesPerSecondMax = 1e18;
 
-constexpr size_t kKeyFileMax = 256;  // bytes of a path in messages
+constexpr Duration kAgeMost = 3600s;  // that a node may claim, far above node::SlowStart::kTime
+constexpr size_t kKeyFileMax = 256;   // bytes of a path in messages
 
 std::array<std::pair<const char*, double>, 7> cost_fields(const wire::CostModel& c) {
   return {{{"prefill_s", c.prefill_s},
@@ -323,8 +324,9 @@ const Members::Node& Members::join(const std::string& name, const InstanceId& in
   node.instance = instance;
   node.hello = hello;
   node.since = node.heard = node.sync_asked = now;
+  node.member_before = std::chrono::milliseconds(std::min<uint64_t>(hello.member_ms, kAgeMost / 1ms));
   for (const Lost& lost : lost_)
-    if (lost.instance == instance) node.member_before = lost.member;
+    if (lost.instance == instance) node.member_before = std::max(node.member_before, lost.member);
   node.sync_open = true;  // the node sends a snapshot by itself
   node.ordinal = index_.add_node(name);
   by_instance_[instance] = &node;

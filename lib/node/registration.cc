@@ -16,6 +16,7 @@ bool Registration::welcomed(const InstanceId& conductor, const wire::Welcome& we
   const bool another = conductor_ != conductor;
   conductor_ = conductor;
   state_ = State::member;
+  welcomed_at_ = std::min(welcomed_at_, now);
   refused_.reset();
   name_ = welcome.name;
   beat_every_ = std::chrono::milliseconds(std::max<uint32_t>(welcome.heartbeat_ms, 1));

@@ -43,6 +43,8 @@ class Registration {
   /// Whether the node is a member under another conductor than this one.
   bool is_member_elsewhere(const InstanceId& conductor) const { return is_member() && conductor != conductor_; }
   bool has_left() const { return left_; }
+  /// The time since the first Welcome of any conductor; 0 before it.
+  Duration member_for(TimePoint now) const { return welcomed_at_ == kNever ? Duration{} : now - welcomed_at_; }
   TimePoint next_wakeup() const;
 
   // ---- events ----
@@ -81,6 +83,7 @@ class Registration {
   TimePoint hello_at_{};  // time of the next Hello while absent or asked
   TimePoint beat_at_ = kNever;
   TimePoint heard_at_{};
+  TimePoint welcomed_at_ = kNever;  // the first Welcome
   Duration beat_every_ = 200ms, dead_after_ = 3s;
   bool has_tenants_ = false;
   bool left_ = false;

@@ -89,7 +89,9 @@ void Worker::handle(const Event& event, TimePoint now, Actions& out) {
   } else if (std::holds_alternative<Tick>(event)) {
     if (registration_.is_silent(now)) lose_conductor(now, out);
     if (registration_.hello_due(now)) {
-      out.push_back(Send{NodeId(kConductor), InstanceId{}, hello_of(options_, name())});
+      wire::Hello hello = hello_of(options_, name());
+      hello.member_ms = static_cast<uint64_t>(registration_.member_for(now) / 1ms);
+      out.push_back(Send{NodeId(kConductor), InstanceId{}, std::move(hello)});
       registration_.asked(now);
     }
     if (registration_.beat_due(now)) {

@@ -96,6 +96,9 @@ struct Hello {
   uint64_t cache_bytes = 0;
   // Uncached tokens of a prompt that a decode node computes itself at most; 0: it computes no prompts.
   uint32_t inline_tokens = 0;
+  // How long ago a conductor welcomed this instance first: a conductor that has restarted does not take the node for a
+  // new one. 0: never.
+  uint64_t member_ms = 0;
 
   bool operator==(const Hello&) const = default;
   template <class V>
@@ -107,6 +110,7 @@ struct Hello {
     v("labels", labels), v("version", version);
     v.later("key_file", key_file), v.later("key_check", key_check), v.later("device", device);
     v.later("cache_bytes", cache_bytes), v.later("inline_tokens", inline_tokens);
+    v.later("member_ms", member_ms);
   }
 };
 

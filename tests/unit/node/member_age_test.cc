@@ -27,4 +27,19 @@ TEST_CASE("node/member_age: nodes learn how long each other one is a member, and
   CHECK(told(b.hello(wire::Role::cache, "c0", 10), "c0") == 1);
 }
 
+TEST_CASE("node/member_age: a node that an earlier conductor welcomed keeps its time, an hour at most") {
+  Bench b;
+  const auto age = [&](uint64_t claimed_ms, const std::string& name, uint8_t number) {
+    wire::Hello hello;
+    hello.role = wire::Role::cache, hello.name = name, hello.control_uri = "sim:" + name;
+    hello.member_ms = claimed_ms;
+    const auto lists = Bench::sent<wire::Peers>(b.give(Received{name, instance(number), hello}), name);
+    REQUIRE(lists.size() == 1);
+    return std::ranges::find(lists[0].peers, name, &wire::Peer::name)->member_ms;
+  };
+  CHECK(age(45'000, "c0", 8) == 45'000);
+  CHECK(age(UINT64_MAX, "c1", 9) == 3'600'000);
+  CHECK(age(0, "c2", 10) == 1);
+}
+
 }  // namespace conductor_test

@@ -52,6 +52,18 @@ TEST_CASE("node/worker: a new conductor that does not know all peers yet costs n
   CHECK(b.wanted(b.give(Tick{})) == std::vector<std::string>{"d0", "p0"});
 }
 
+TEST_CASE("node/worker: a worker tells the next conductor how long ago the first one welcomed it") {
+  WorkerBench b;
+  b.now += 30s;
+  b.give(PeerLost{NodeId(kConductor), instance(kConductorNumber), "killed"});
+  b.now += 1s;
+  std::vector<wire::Hello> hellos;
+  for (const auto& send : all<Send>(b.give(Tick{})))
+    if (const auto* hello = std::get_if<wire::Hello>(&send.message)) hellos.push_back(*hello);
+  REQUIRE(hellos.size() == 1);
+  CHECK(hellos[0].member_ms == 31'000);
+}
+
 TEST_CASE("node/worker: time in which the host read no messages does not lose the conductor, and other time does") {
   WorkerBench b;
   b.now += 60s;
