@@ -416,6 +416,8 @@ class Cluster(unittest.TestCase):
             (["--find-max-rate", "--save-requests", "x"], "--save-requests means nothing under --find-max-rate"),
             (["--rules", "paper", "--first-token", "with-second"], "--first-token means nothing under --rules paper"),
             (["--rules", "paper", "--load-by-layer", "1MiB"], "--load-by-layer means nothing under --rules paper"),
+            (["--cluster", "4p1d", "--pipeline", "2", "--load-by-layer", "1MiB"], "loads a prefix as a whole"),
+            (["--rules", "machines", "--device-blocks", "9999", "--load-by-layer", "1"], "loads a prefix as a whole"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
             (["--sample", "0"], "'0' measures nothing"),
             (["--t-d", "5s"],
