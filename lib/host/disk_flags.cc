@@ -40,6 +40,13 @@ Result<void> check_write_budget(std::string_view value) {
   return {};
 }
 
+Result<void> check_min_uses(std::string_view value) {
+  MC_TRY(uses, parse_count(value));
+  if (uses < 1 || uses > 1000)
+    return Error{Code::invalid, std::to_string(uses) + " is not between 1 (all blocks) and 1000"};
+  return {};
+}
+
 std::vector<std::string_view> eviction_names() {
   return names_of<kv::evictions>();
 }

@@ -10,6 +10,8 @@ namespace mc::flags {
 Result<void> check_ssd(std::string_view value);
 /// --ssd-write-budget: "50MiB/s", or "none".
 Result<void> check_write_budget(std::string_view value);
+/// --ssd-min-uses: 1 to 1000.
+Result<void> check_min_uses(std::string_view value);
 std::vector<std::string_view> eviction_names();
 
 inline constexpr Flag kSsd{.name = "ssd",
@@ -22,6 +24,13 @@ inline constexpr Flag kSsdWriteBudget{.name = "ssd-write-budget",
                                       .help = "mean rate of writes to --ssd, which spares flash: 50MiB/s",
                                       .check = check_write_budget,
                                       .common = true};
+inline constexpr Flag kSsdMinUses{.name = "ssd-min-uses",
+                                  .kind = FlagKind::count,
+                                  .value = "N",
+                                  .fallback = "1",
+                                  .help = "write blocks that N requests have used to --ssd; 1 = all",
+                                  .check = check_min_uses,
+                                  .common = true};
 inline constexpr Flag kEviction{.name = "eviction",
                                 .kind = FlagKind::choice,
                                 .value = "P",
@@ -34,7 +43,8 @@ inline constexpr Flag kEviction{.name = "eviction",
 
 namespace mc::host {
 
-inline constexpr auto kDiskFlags = flags::list(&flags::kSsd, &flags::kSsdWriteBudget, &flags::kEviction);
+inline constexpr auto kDiskFlags =
+    flags::list(&flags::kSsd, &flags::kSsdWriteBudget, &flags::kSsdMinUses, &flags::kEviction);
 
 struct SsdPlace {
   std::string directory;

@@ -248,6 +248,7 @@ Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
     MC_TRY(rate, parse_byte_rate(budget));
     options.disk.write_bytes_per_s = static_cast<double>(rate);
   }
+  options.disk.uses_min = static_cast<uint32_t>(args_.count(flags::kSsdMinUses));
   const store::Restart& restart = disk->restart();
   for (const std::string& loss : restart.damaged)
     log_warn("blocks on disk were lost", {{"directory", place.directory}, {"what", loss}});

@@ -206,7 +206,7 @@ void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : hashes) {
     const kv::PageIndex page = pool.find(hash);
     if (page == kv::kNoPage) return;
-    writes_.allow_again(hash);
+    writes_.hit(hash);
     if (!pool.on_trial(page)) continue;
     pool.set_trial(page, false);
     ++stats_.promoted_blocks;

@@ -60,7 +60,7 @@ class DiskTier {
   /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// The block is not in memory any more. When it comes back, it may be written like any other.
-  void left_memory(const BlockHash& hash) { writes_.allow_again(hash); }
+  void left_memory(const BlockHash& hash) { writes_.left_memory(hash); }
 
   // ---- events ----
   /// Whether a node has a shelf for a block that an earlier process left.
@@ -71,6 +71,8 @@ class DiskTier {
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
   /// The node stops: its blocks in memory go to disk, and the tier is idle when they are there.
   void start_write_out();
+  /// Blocks that left memory unwritten, because too few requests had used them.
+  uint64_t spared_blocks() const { return writes_.spared(); }
   /// Blocks to be written because the node stops.
   size_t write_out_left() const { return writes_.write_out_left(); }
   /// When tend() has something to do without an event.

@@ -32,6 +32,22 @@ bool DiskWrites::wants(const Shelf& shelf, kv::PageIndex page) const {
          meta.first_position % shelf.layout.block_tokens == 0;
 }
 
+bool DiskWrites::used_enough(const BlockHash& hash) const {
+  return options_.uses_min <= 1 || 1 + reuses_.of(hash) >= options_.uses_min;
+}
+
+void DiskWrites::hit(const BlockHash& hash) {
+  removed_.erase(hash);
+  if (options_.uses_min > 1) reuses_.add(hash);
+}
+
+void DiskWrites::left_memory(const BlockHash& hash) {
+  removed_.erase(hash);
+  if (options_.uses_min <= 1) return;
+  spared_ += !blocks_.has(hash) && !used_enough(hash);
+  reuses_.add(hash);
+}
+
 void DiskWrites::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
   const kv::BlockMeta& meta = shelf.pool.meta(page);
   Write write;
@@ -71,7 +87,7 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
     size_t depth = 0;
     for (kv::PageIndex page = leaf; page != kv::kNoPage && depth < kDepthSearched; ++depth) {
       const BlockHash parent = shelf.pool.meta(page).parent;
-      if (wants(shelf, page)) {
+      if (wants(shelf, page) && used_enough(shelf.pool.meta(page).hash)) {
         if (writes_.size() >= most || !may_spend(bytes, now)) return;
         write(shelf, page, out);
       }

@@ -5,6 +5,9 @@
 //                           its oldest blocks first
 //   when the node stops     all blocks, in the order of node/write_out.h
 //
+// With DiskTierOptions::uses_min a serving node writes only blocks that so many requests have used. A block that leaves
+// memory is remembered, and its next stay in memory counts as another use.
+//
 // A block that the disk removed while it was in memory is not written again before its next reader, or before it has
 // left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
 #pragma once
@@ -17,6 +20,7 @@
 #include "node/disk_blocks.h"
 #include "node/node.h"
 #include "node/numbers.h"
+#include "node/reuse_counts.h"
 #include "node/shelf.h"
 #include "node/write_out.h"
 
@@ -29,6 +33,7 @@ struct DiskTierOptions {
   uint32_t writes_max = 32;               // writes under way; the disk makes them durable together
   uint32_t loads_max = 64;                // loads under way
   double write_bytes_per_s = 0;           // bound on the mean rate of writes; 0 = none
+  uint32_t uses_min = 1;                  // requests that must have used a block before a serving node writes it
 };
 
 class DiskWrites {
@@ -54,8 +59,12 @@ class DiskWrites {
   std::optional<Write> end(uint64_t op, Code code);
   /// The disk has removed a block for space.
   void removed_by_disk(const BlockHash& hash);
-  /// A block has a reader or is not in memory any more, so it may be written like any other.
-  void allow_again(const BlockHash& hash) { removed_.erase(hash); }
+  /// A block in memory has a reader.
+  void hit(const BlockHash& hash);
+  /// A block is not in memory any more.
+  void left_memory(const BlockHash& hash);
+  /// Blocks that left memory and are not on disk, because too few requests had used them.
+  uint64_t spared() const { return spared_; }
 
   bool has(const BlockHash& hash) const { return writing_.contains(hash); }
   /// No write is under way or to come because the node stops.
@@ -71,6 +80,7 @@ class DiskWrites {
  private:
   bool may_spend(uint64_t bytes, TimePoint now);
   bool wants(const Shelf& shelf, kv::PageIndex page) const;
+  bool used_enough(const BlockHash& hash) const;
   bool fits(const Shelf& shelf) const;
   size_t writes_most(const Shelf& shelf) const;
   uint64_t room_for(const Shelf& shelf) const;
@@ -86,6 +96,8 @@ class DiskWrites {
   std::map<uint64_t, Write> writes_;  // key: number of the operation
   std::set<BlockHash> writing_;
   std::set<BlockHash> removed_;        // blocks in memory that the disk removed and that had no reader since
+  ReuseCounts reuses_;
+  uint64_t spared_ = 0;
   std::optional<WriteOut> write_out_;  // after start_write_out()
   bool stopped_ = false;
   TimePoint look_at_{};     // before it no block is looked for

@@ -136,6 +136,8 @@ inline constexpr MetricFamily kSsdLost{"mc_ssd_lost", MetricKind::gauge, "",
                                        "1 while the node goes on without its disk, which failed."};
 inline constexpr MetricFamily kSsdPromoted{"mc_ssd_promoted_total", MetricKind::counter, "",
                                            "Blocks from disk that stayed in memory because a second reader came."};
+inline constexpr MetricFamily kSsdSpared{"mc_ssd_spared_total", MetricKind::counter, "",
+                                         "Blocks that left memory unwritten because of --ssd-min-uses."};
 inline constexpr MetricFamily kStoreValues{"mc_store_values", MetricKind::gauge, "",
                                            "Values in the store of a cache node."};
 inline constexpr MetricFamily kStoreBytes{
@@ -302,6 +304,7 @@ inline constexpr const MetricFamily* kAll[] = {&kVllmRunning,
                                                &kSsdFailures,
                                                &kSsdLost,
                                                &kSsdPromoted,
+                                               &kSsdSpared,
                                                &kStoreValues,
                                                &kStoreBytes,
                                                &kStorePuts,
