@@ -75,7 +75,8 @@ Json report_of(Json out, const node::EvictReport& report) {
 
 Json report_of(Json out, const node::PinReport& report) {
   out.set("blocks", report.chain.blocks).set("bytes", report.chain.bytes).set("loaded_blocks", report.loaded_blocks);
-  return std::move(out.set("pinned_bytes", report.pinned_bytes).set("pinned_bytes_max", report.pinned_bytes_max));
+  out.set("pinned_bytes", report.pinned_bytes).set("pinned_bytes_max", report.pinned_bytes_max);
+  return std::move(out.set("durability", report.durable ? "d2" : "d0"));
 }
 
 Json report_of(Json out, const node::UnpinReport& report) {
@@ -115,10 +116,14 @@ Result<node::EvictBlocks> parse_evict(std::string_view body) {
 }
 
 Result<node::PinBlocks> parse_pin(std::string_view body) {
-  MC_TRY(json, parse_object(body, {"prefix", "for_ms"}));
+  MC_TRY(json, parse_object(body, {"prefix", "for_ms", "durability"}));
   MC_TRY(prefix, read_hash(json["prefix"]));
   MC_TRY(time, read_time(json, "for_ms", node::PinBlocks::kTimeMax));
-  return node::PinBlocks{prefix, time};
+  const Json& level = json["durability"];
+  const bool durable = level.is_string() && level.as_string() == "d2";
+  if (!level.is_null() && !durable && !(level.is_string() && level.as_string() == "d0"))
+    return wrong("neither \"d0\" nor \"d2\"", "durability");
+  return node::PinBlocks{prefix, time, durable};
 }
 
 Result<node::UnpinBlocks> parse_unpin(std::string_view body) {

@@ -98,6 +98,7 @@ void BlockOrders::on_tick(TimePoint now, Actions& out) {
       answer(served.order.id, late(), out);
     disk_.end(served.load);  // the lease holds the blocks from here on
   }
+  std::erase_if(saving_, [&](const Saving& saving) { return saved(saving, now, out); });
 }
 
 void BlockOrders::expired(const Shelf& shelf, kv::LeaseId lease) {
@@ -110,6 +111,10 @@ TimePoint BlockOrders::next_wakeup() const {
   TimePoint at = kNever;
   for (const Waiting& waiting : waiting_)
     at = std::min(at, disk_.done(waiting.load) ? TimePoint{} : waiting.order.deadline);
+  for (const Saving& saving : saving_) {
+    const bool waits = std::ranges::any_of(saving.hashes, [&](const auto& hash) { return disk_.is_to_come(hash); });
+    at = std::min(at, waits ? saving.deadline : TimePoint{});
+  }
   return at;
 }
 
@@ -162,7 +167,16 @@ std::span<const BlockHash> BlockOrders::wanted(const Waiting& waiting) const {
 }
 
 void BlockOrders::begin(const BlockOrder& order, const BlockHash& last, TimePoint now, Actions& out) {
-  if (waiting_.size() + reads_.size() >= kWaitingMax) return answer(order.id, full(waiting_.size()), out);
+  const auto* pin = std::get_if<PinBlocks>(&order.what);
+  if (pin && pin->durable && disk_.state() != DiskTier::State::on)
+    return answer(order.id,
+                  user_error(err::kNotDurable,
+                             disk_.state() == DiskTier::State::none ? "the node has no disk, and keeps blocks at d0"
+                                                                    : "the node has lost its disk",
+                             "durability"),
+                  out);
+  const size_t under_way = waiting_.size() + saving_.size();
+  if (under_way + reads_.size() >= kWaitingMax) return answer(order.id, full(under_way), out);
   auto chain = chain_to(last);
   if (!chain) return answer(order.id, chain.error(), out);
   const auto* read = std::get_if<ReadBlocks>(&order.what);
@@ -200,7 +214,11 @@ void BlockOrders::finish(const Waiting& waiting, TimePoint now, Actions& out) {
     else
       answer(waiting.order.id, result.error(), out);
   };
-  if (const auto* order = std::get_if<PinBlocks>(&waiting.order.what)) return reply(pin(waiting, *order, now));
+  if (const auto* order = std::get_if<PinBlocks>(&waiting.order.what)) {
+    auto pinned = pin(waiting, *order, now);
+    if (pinned && order->durable) return save(waiting, *pinned);
+    return reply(std::move(pinned));
+  }
   const auto* order = std::get_if<ReadBlocks>(&waiting.order.what);
   MC_ASSERT(order != nullptr);
   reply(read(waiting, *order, now));
@@ -222,6 +240,38 @@ Result<PinReport> BlockOrders::pin(const Waiting& waiting, const PinBlocks& orde
   disk_.hit(shelf.pool, waiting.chain.hashes);
   return PinReport{
       {pages.size(), pages.size() * shelf.layout.page_bytes()}, waiting.loaded, pins_.bytes(), pins_.bytes_max()};
+}
+
+void BlockOrders::save(const Waiting& waiting, PinReport report) {
+  std::vector<BlockHash> missing;
+  for (const BlockHash& hash : waiting.chain.hashes)
+    if (!disk_.has(hash)) missing.push_back(hash);
+  disk_.write_first(*waiting.chain.shelf, missing);
+  report.durable = true;
+  saving_.push_back({waiting.order.id, waiting.order.deadline, waiting.chain.hashes, report});
+}
+
+bool BlockOrders::saved(const Saving& saving, TimePoint now, Actions& out) const {
+  size_t on_disk = 0;
+  bool is_over = true;
+  for (const BlockHash& hash : saving.hashes) {
+    on_disk += disk_.has(hash);
+    is_over = is_over && !disk_.is_to_come(hash);
+  }
+  if (!is_over && now < saving.deadline) return false;
+  if (on_disk == saving.hashes.size()) {
+    answer(saving.id, saving.report, out);
+  } else if (!is_over) {
+    answer(saving.id, late(), out);
+  } else {
+    answer(saving.id,
+           user_error(err::kNotDurable,
+                      "only " + std::to_string(on_disk) + " of the chain's " + std::to_string(saving.hashes.size()) +
+                          " blocks are on disk; they stay pinned in memory",
+                      "durability", "look into the node's log, or give its --ssd more space"),
+           out);
+  }
+  return true;
 }
 
 Result<BlockRun> BlockOrders::read(const Waiting& waiting, const ReadBlocks& order, TimePoint now) {
@@ -303,6 +353,7 @@ void BlockOrders::end(uint64_t id, bool cancelled, Actions& out) {
     disk_.end(waiting.load);
     return true;
   });
+  std::erase_if(saving_, [&](const Saving& saving) { return saving.id == id; });
   if (const auto read = reads_.find(id); read != reads_.end()) {
     (void)read->second.shelf->leases.release(read->second.lease);
     reads_.erase(read);

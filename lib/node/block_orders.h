@@ -1,6 +1,6 @@
 // The orders of operators about the blocks of a node (node/orders.h). An eviction goes on by one step with each tick.
-// A pin or a read waits until the blocks that are on disk alone are in memory. Every order ends with one answer, at its
-// deadline at the latest; a cancelled one ends without.
+// A pin or a read waits until the blocks that are on disk alone are in memory, and a durable pin then waits until all
+// blocks are on disk. Every order ends with one answer, at its deadline at the latest; a cancelled one ends without.
 #pragma once
 
 #include <deque>
@@ -46,7 +46,9 @@ class BlockOrders {
   /// The lease has expired.
   void expired(const Shelf& shelf, kv::LeaseId lease);
   TimePoint next_wakeup() const;
-  bool idle() const { return evictions_.empty() && waiting_.empty() && reads_.empty() && writes_.empty(); }
+  bool idle() const {
+    return evictions_.empty() && waiting_.empty() && saving_.empty() && reads_.empty() && writes_.empty();
+  }
 
   const OperatorPins& pins() const { return pins_; }
   /// Models and tenants of the blocks.
@@ -73,6 +75,12 @@ class BlockOrders {
     DiskTier::LoadId load = 0;
     uint64_t loaded = 0;  // blocks that were on disk alone
   };
+  struct Saving {  // a durable pin whose blocks are being written
+    uint64_t id = 0;
+    TimePoint deadline{};
+    std::vector<BlockHash> hashes;
+    PinReport report;
+  };
   struct Reading {
     Shelf* shelf = nullptr;
     kv::LeaseId lease = 0;
@@ -93,6 +101,10 @@ class BlockOrders {
   void begin(const BlockOrder& order, const BlockHash& last, TimePoint now, Actions& out);
   /// Answers an order whose blocks are in memory, as far as they could be brought.
   void finish(const Waiting& waiting, TimePoint now, Actions& out);
+  /// Begins to write the chain of a pin.
+  void save(const Waiting& waiting, PinReport report);
+  /// True when the order has its answer.
+  bool saved(const Saving& saving, TimePoint now, Actions& out) const;
   Result<PinReport> pin(const Waiting& waiting, const PinBlocks& order, TimePoint now);
   Result<BlockRun> read(const Waiting& waiting, const ReadBlocks& order, TimePoint now);
   Result<PagesToFill> write(uint64_t id, const WriteBlocks& order);
@@ -107,6 +119,7 @@ class BlockOrders {
   OperatorPins pins_;
   std::deque<Eviction> evictions_;  // the first one is under way
   std::vector<Waiting> waiting_;
+  std::vector<Saving> saving_;
   std::map<uint64_t, Reading> reads_;   // by order
   std::map<uint64_t, Writing> writes_;  // by order
   uint64_t checksum_failures_ = 0;

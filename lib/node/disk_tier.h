@@ -69,6 +69,11 @@ class DiskTier {
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// Writes the blocks of `hashes`, which the shelf has in memory and an operator pins, before others.
+  void write_first(Shelf& shelf, std::span<const BlockHash> hashes) { writes_.write_first(shelf, hashes); }
+  /// A write of the block is under way or asked for. If not, and the block is not on disk, then its write has failed
+  /// or the disk has given it up.
+  bool is_to_come(const BlockHash& hash) const { return writes_.is_to_come(hash); }
   /// The node stops: its blocks in memory go to disk, and the tier is idle when they are there.
   void start_write_out();
   /// Blocks that left memory unwritten, because too few requests had used them.

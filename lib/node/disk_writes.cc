@@ -96,6 +96,30 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   }
 }
 
+void DiskWrites::write_first(Shelf& shelf, std::span<const BlockHash> hashes) {
+  if (stopped_) return;
+  for (const BlockHash& hash : hashes) {
+    removed_.erase(hash);
+    if (asked_.insert(hash).second) first_.emplace_back(&shelf, hash);
+  }
+  look_at_ = TimePoint{};
+}
+
+/// False: blocks are left, because as many writes are under way as may be, or the write budget is spent.
+bool DiskWrites::write_asked(TimePoint now, Actions& out) {
+  while (!first_.empty()) {
+    Shelf& shelf = *first_.front().first;
+    const BlockHash hash = first_.front().second;
+    const kv::PageIndex page = shelf.pool.find(hash);
+    const bool writes = page != kv::kNoPage && fits(shelf) && wants(shelf, page);
+    if (writes && (writes_.size() >= options_.writes_max || !may_spend(disk_value_bytes(shelf.layout), now)))
+      return false;
+    first_.pop_front(), asked_.erase(hash);
+    if (writes) write(shelf, page, out);
+  }
+  return true;
+}
+
 /// The store keeps segments free. A value lies in one segment, which is little more than the largest value.
 uint64_t DiskWrites::usable_bytes() const {
   const uint64_t capacity = options_.capacity_bytes, segment = std::min(options_.value_bytes_max, capacity / 4);
@@ -136,9 +160,9 @@ void DiskWrites::write_rest(std::span<Shelf* const> shelves, TimePoint now, Acti
 void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
   if (stopped_ || now < look_at_ || writes_.size() >= options_.writes_max) return;
   const size_t before = writes_.size();
-  if (write_out_)
-    write_rest(shelves, now, out);
-  else
+  const bool is_free = write_asked(now, out);
+  if (is_free && write_out_) write_rest(shelves, now, out);
+  if (is_free && !write_out_)
     for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
   const bool all_written = write_out_ && write_out_->is_done();  // a block that is published now is written at once
   if (writes_.size() == before && !all_written) look_at_ = now + kLookEvery;
@@ -169,6 +193,7 @@ uint64_t DiskWrites::pins(const kv::Pool& pool) const {
 
 void DiskWrites::check() const {
   MC_ASSERT_EQ(writes_.size(), writing_.size());
+  MC_ASSERT_EQ(first_.size(), asked_.size());
   MC_ASSERT_LE(writes_.size(), options_.writes_max);
   for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
 }

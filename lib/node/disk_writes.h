@@ -3,6 +3,7 @@
 //   while the node serves   the blocks that would be evicted next, when a shelf fills up: the coldest chains, the last
 //                           block of a chain first, because a chain without its head is useless and the disk gives up
 //                           its oldest blocks first
+//   when an operator asks   the blocks of a chain, before all others (write_first)
 //   when the node stops     all blocks, in the order of node/write_out.h
 //
 // With DiskTierOptions::uses_min a serving node writes only blocks that so many requests have used. A block that leaves
@@ -12,10 +13,12 @@
 // left memory and come back. Else a disk that holds less than the cold blocks in memory would be written for ever.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "node/disk_blocks.h"
 #include "node/node.h"
@@ -50,11 +53,13 @@ class DiskWrites {
 
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
+  /// Writes the blocks of `hashes`, which the shelf has in memory and an operator pins, whatever their uses.
+  void write_first(Shelf& shelf, std::span<const BlockHash> hashes);
   /// The node stops, so all blocks are to be written: as many as fill the free space of the disk, or half of the disk
   /// where less is free. So they do not push each other out.
   void start_write_out();
   /// The disk is lost: nothing is written any more.
-  void stop() { stopped_ = true; }
+  void stop() { stopped_ = true, first_.clear(), asked_.clear(); }
   /// A write has ended, and the caller has its pin now. nullopt: no write has this number.
   std::optional<Write> end(uint64_t op, Code code);
   /// The disk has removed a block for space.
@@ -67,12 +72,14 @@ class DiskWrites {
   uint64_t spared() const { return spared_; }
 
   bool has(const BlockHash& hash) const { return writing_.contains(hash); }
-  /// No write is under way or to come because the node stops.
-  bool idle() const { return writes_.empty() && !is_writing_out(); }
+  /// The write of the block is under way, or write_first() has still to begin it.
+  bool is_to_come(const BlockHash& hash) const { return has(hash) || asked_.contains(hash); }
+  /// No write is under way, and none is to come because an operator asked or the node stops.
+  bool idle() const { return writes_.empty() && first_.empty() && !is_writing_out(); }
   /// Blocks to be written because the node stops, those under way included.
   size_t write_out_left() const { return write_out_ ? write_out_->left() + writes_.size() : 0; }
   /// When tend() has something to do without an event.
-  TimePoint next_wakeup() const { return is_writing_out() && writes_.empty() ? look_at_ : kNever; }
+  TimePoint next_wakeup() const { return (is_writing_out() || !first_.empty()) && writes_.empty() ? look_at_ : kNever; }
   /// Pins on pages of `pool`.
   uint64_t pins(const kv::Pool& pool) const;
   void check() const;
@@ -86,6 +93,7 @@ class DiskWrites {
   uint64_t room_for(const Shelf& shelf) const;
   uint64_t usable_bytes() const;
   void write(Shelf& shelf, kv::PageIndex page, Actions& out);
+  bool write_asked(TimePoint now, Actions& out);
   void write_cold(Shelf& shelf, TimePoint now, Actions& out);
   void write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
   bool is_writing_out() const { return write_out_ && !write_out_->is_done() && !stopped_; }
@@ -95,7 +103,9 @@ class DiskWrites {
   Numbers& numbers_;
   std::map<uint64_t, Write> writes_;  // key: number of the operation
   std::set<BlockHash> writing_;
-  std::set<BlockHash> removed_;        // blocks in memory that the disk removed and that had no reader since
+  std::deque<std::pair<Shelf*, BlockHash>> first_;  // of write_first(), still to begin
+  std::set<BlockHash> asked_;                       // those of first_
+  std::set<BlockHash> removed_;  // blocks in memory that the disk removed and that had no reader since
   ReuseCounts reuses_;
   uint64_t spared_ = 0;
   std::optional<WriteOut> write_out_;  // after start_write_out()

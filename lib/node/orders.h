@@ -61,12 +61,14 @@ struct EvictReport {
 struct PinBlocks {
   BlockHash prefix;  // last block of the chain
   Duration time{};
+  bool durable = false;  // the order ends when all blocks of the chain are on disk
   static constexpr Duration kTimeMax = std::chrono::hours(30 * 24);
 };
 struct PinReport {
   BlockTotal chain;
   uint64_t loaded_blocks = 0;                       // part of the chain that was on disk alone
   uint64_t pinned_bytes = 0, pinned_bytes_max = 0;  // of all pins of the node, and the bound
+  bool durable = false;                             // the chain is on disk as well
 };
 
 struct UnpinBlocks {

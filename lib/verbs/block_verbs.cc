@@ -110,6 +110,7 @@ Result<int> pin_chain(const cli::Args& args, const BlockHash& prefix) {
                       "--for");
   MC_ASSERT(!prefix.is_zero());
   Json body = Json::object({{"prefix", prefix.hex()}, {"for_ms", args.duration(flags::kPinFor) / 1ms}});
+  if (args.text(flags::kPinDurability) == "d2") body.set("durability", args.text(flags::kPinDurability));
   MC_TRY(report, order(args, "/blocks/pin", body));
   if (args.on(flags::kJson)) {
     MC_CHECK(write_all(1, report.dump() + "\n"));
@@ -119,7 +120,8 @@ Result<int> pin_chain(const cli::Args& args, const BlockHash& prefix) {
       1, std::string(report["node"].as_string()) + ": pinned " + std::to_string(number(report, "blocks")) +
              " blocks, " + human_bytes(number(report, "bytes")) + ", for " +
              format_duration(args.duration(flags::kPinFor)) + "; " + std::to_string(number(report, "loaded_blocks")) +
-             " of them came from disk\n" + human_bytes(number(report, "pinned_bytes")) + " of at most " +
+             " of them came from disk" + (report["durability"].as_string() == "d2" ? "; all are on disk" : "") + "\n" +
+             human_bytes(number(report, "pinned_bytes")) + " of at most " +
              human_bytes(number(report, "pinned_bytes_max")) + " are pinned\n"));
   return 0;
 }
@@ -159,6 +161,9 @@ Result<int> evict_blocks(const cli::Args& args) {
 Result<int> pin_any(const cli::Args& args) {
   MC_TRY(target, target_of(args));
   const auto* prefix = std::get_if<BlockHash>(&target);
+  if (!prefix && args.text(flags::kPinDurability) == "d2")
+    return user_error(err::kUsage, "a value keeps the level of its put", "--durability",
+                      "put the value again with another --durability, or name blocks with --prefix");
   return prefix ? pin_chain(args, *prefix) : pin_values(args);
 }
 

@@ -23,6 +23,13 @@ inline constexpr Flag kChainPrefix{.name = "prefix",
                                    .help = "in place of keys: the KV blocks of a prompt up to the block HASH",
                                    .check = check_block_hash,
                                    .one_shot = true};
+inline constexpr Flag kPinDurability{.name = "durability",
+                                     .kind = FlagKind::choice,
+                                     .value = "LEVEL",
+                                     .fallback = "d0",
+                                     .help = "of blocks: d0 = in memory, d2 = also on disk before the command ends",
+                                     .choices = "d0|d2",
+                                     .one_shot = true};
 inline constexpr Flag kEvictTenant{.name = "tenant", .value = "T", .help = "blocks of this tenant", .one_shot = true};
 inline constexpr Flag kEvictModel{.name = "model",
                                   .value = "M",
@@ -60,9 +67,9 @@ inline constexpr const Flag* kEvictFlags[] = {
     &flags::kEvictPrefix, &flags::kEvictTenant,   &flags::kEvictModel,   &flags::kEvictOlder, &flags::kEvictAll,
     &flags::kDryRun,      &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKey,     &flags::kJson};
 /// pin and unpin take keys of values, or --prefix.
-inline constexpr const Flag* kPinAnyFlags[] = {&flags::kPinFor,        &flags::kChainPrefix,  &flags::kTenant,
-                                               &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKeyFile,
-                                               &flags::kApiKey,        &flags::kJson};
+inline constexpr const Flag* kPinAnyFlags[] = {&flags::kPinFor,     &flags::kChainPrefix,   &flags::kPinDurability,
+                                               &flags::kTenant,     &flags::kBlocksTimeout, &flags::kAdminKeyFile,
+                                               &flags::kApiKeyFile, &flags::kApiKey,        &flags::kJson};
 inline constexpr const Flag* kUnpinAnyFlags[] = {&flags::kChainPrefix,  &flags::kTenant,     &flags::kBlocksTimeout,
                                                  &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey,
                                                  &flags::kJson};

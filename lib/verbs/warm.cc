@@ -88,6 +88,7 @@ class Mover {
     if (!args_.present(flags::kWarmPin) || out.omitted > 0) return out;
     Json body =
         Json::object({{"prefix", prompt_.hashes.back().hex()}, {"for_ms", args_.duration(flags::kWarmPin) / 1ms}});
+    if (args_.text(flags::kPinDurability) == "d2") body.set("durability", args_.text(flags::kPinDurability));
     MC_CHECK(door.call(http::Method::post, "/blocks/pin", body.dump()));
     out.is_pinned = true;
     return out;
@@ -113,11 +114,13 @@ Result<void> print(const cli::Args& args, const AskedPrompt& prompt, const Warme
     Json row =
         Json::object({{"node", warmed.node}, {"prefix", prompt.hashes.back().hex()}, {"blocks", prompt.hashes.size()}});
     row.set("stored", warmed.stored).set("omitted", warmed.omitted).set("pinned", warmed.is_pinned);
+    if (warmed.is_pinned) row.set("durability", args.text(flags::kPinDurability));
     return write_all(1, row.dump() + "\n");
   }
   std::string text = warmed.node + ": " + std::to_string(prompt.hashes.size() - warmed.omitted) + " of " +
                      std::to_string(prompt.hashes.size()) + " blocks, " + std::to_string(warmed.stored) + " moved here";
   if (warmed.is_pinned) text += ", pinned for " + format_duration(args.duration(flags::kWarmPin));
+  if (warmed.is_pinned && args.text(flags::kPinDurability) == "d2") text += ", all on disk";
   if (warmed.omitted > 0) text += "; " + std::to_string(warmed.omitted) + " found no room, and nothing was pinned";
   return write_foreign(1, text + "\n");
 }
@@ -126,6 +129,8 @@ Result<void> print(const cli::Args& args, const AskedPrompt& prompt, const Warme
 
 Result<int> warm_node(const cli::Args& args) {
   const Duration time = args.duration(flags::kBlocksTimeout);
+  if (args.text(flags::kPinDurability) == "d2" && !args.present(flags::kWarmPin))
+    return user_error(err::kUsage, "only pinned blocks have a durability", "--durability", "give --pin T as well");
   MC_TRY(conductor, conductor_door(args, time));
   MC_TRY(request, prompt_request(args, conductor));
   MC_TRY(prompt, compute(args, conductor, request, time));

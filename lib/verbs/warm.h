@@ -27,10 +27,10 @@ inline constexpr Flag kWarmCopies{.name = "copies",
 
 namespace mc::verbs {
 
-inline constexpr const Flag* kWarmFlags[] = {&flags::kChainFile,     &flags::kChainChat,    &flags::kChainSystem,
-                                             &flags::kChainModel,    &flags::kWarmPin,      &flags::kWarmCopies,
-                                             &flags::kBlocksTimeout, &flags::kAdminKeyFile, &flags::kApiKeyFile,
-                                             &flags::kApiKey,        &flags::kJson};
+inline constexpr const Flag* kWarmFlags[] = {&flags::kChainFile,     &flags::kChainChat,     &flags::kChainSystem,
+                                             &flags::kChainModel,    &flags::kWarmPin,       &flags::kWarmCopies,
+                                             &flags::kPinDurability, &flags::kBlocksTimeout, &flags::kAdminKeyFile,
+                                             &flags::kApiKeyFile,    &flags::kApiKey,        &flags::kJson};
 
 /// Asks the conductor of this run directory for one token of the prompt, moves the blocks to the nodes that lack them,
 /// and pins them. Exit 1 when a node had no room for all of them.

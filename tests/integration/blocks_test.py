@@ -185,6 +185,38 @@ class Blocks(unittest.TestCase):
             self.assertEqual(cached(answer), 0)
             self.assertEqual(token_ids(answer), oracle(ids, COUNT))
 
+    def test_a_prompt_that_is_warmed_durably_survives_a_kill_and_one_that_is_pinned_alone_does_not(self):
+        c = self.start(memory="32MiB", conductor=FETCH)
+        flags = ("--dram", "32MiB", "--transport", "shm", "--ssd", f"{self.folder}/kv:128MiB")
+        c.start("c0", *flags)
+        c.wait_nodes()
+        rows = []
+        for n, words in enumerate(((), ("--durability", "d2"))):
+            path = f"{self.folder}/{n}.txt"
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(" ".join(f"Rule {n}.{i}: answer in few words." for i in range(40)))
+            code, out, err = run("mc-cache", "warm", "c0", "-f", path, "--pin", "1h", "--json", *words, env=c.env)
+            self.assertEqual(code, 0, err)
+            rows.append(json.loads(out))
+        self.assertEqual([row["durability"] for row in rows], ["d0", "d2"])
+        killed = c.node("c0")["instance"]
+        c.processes["c0"].kill()
+        c.processes["c0"].close()
+        c.start("c0", *flags)
+        until(lambda: c.node("c0")["instance"] != killed, 30, "the restarted node is back")
+        until(lambda: self.blocks(c, "c0")[1]["disk_blocks"] == rows[1]["blocks"], 30, "the durable blocks are found")
+        self.assertIn(rows[1]["prefix"], {b["id"] for b in self.blocks(c, "c0")[0]})
+        code, report, err = self.verb(c, "pin", "c0", "--prefix", rows[1]["prefix"], "--durability", "d2")
+        self.assertEqual((code, report["loaded_blocks"], report["durability"]), (0, rows[1]["blocks"], "d2"), err)
+        for words, text in (
+            (("pin", "c0", "key", "--durability", "d2"), "--prefix"),
+            (("warm", "c0", "-f", path, "--durability", "d2"), "--pin"),
+            (("pin", "p0", "--prefix", "1" * 32, "--durability", "d2"), "MC4031"),
+        ):
+            code, _, err = run("mc-cache", *words, env=c.env)
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, err)
+
     def export(self, c, node, prefix):
         """The stream on stdout."""
         code, out, err = run("mc-cache", "export", node, "--prefix", prefix, env=c.env)
