@@ -200,6 +200,8 @@ struct QuantTile {
   alignas(64) std::byte codes[kTileGroups][kQuantGroup / 2][kPairBytes];  // a pair: [32 outputs][2 inputs]
   alignas(64) float scale[kTileGroups][kStripColumns];  // of each group; in the forms of K types one, of the block
   alignas(64) float minimum[kTileGroups][kStripColumns];
+  size_t run_groups;    // quant_run_groups()
+  size_t block_minima;  // rows of `minimum` that the block has, in the forms of K types
 };
 
 /// The codes of step `step`, four inputs each of 16 outputs from `column` on, with their bytes apart.
@@ -254,6 +256,8 @@ void widen_codes(const std::byte* group, size_t column, std::byte (&out)[kQuantG
 /// Fills a tile with `groups` groups, of which the first one or its block is at `from`.
 template <QuantForm kForm>
 void fill_tile(const std::byte* from, size_t groups, size_t column, QuantTile& tile) {
+  tile.run_groups = quant_run_groups(kForm);
+  tile.block_minima = kForm == QuantForm::four_k || kForm == QuantForm::five_k ? kTileGroups : 0;
   for (size_t g = 0; g < groups; ++g) {
     const std::byte* group = from + quant_group_offset(kForm, g);
     widen_codes<kForm>(group, column, tile.codes[g]);
@@ -339,27 +343,28 @@ template <int kRows>
   });
 }
 
-/// Adds the groups of a tile to its outputs of kRows rows, in the order of quant_strip().
-template <QuantForm kForm, int kRows>
+/// Adds the groups of a tile to its outputs of kRows rows, in the order of quant_strip(). The forms of K types, whose
+/// tiles are blocks, have one such function for all of them: a copy for each form would take the compiler 4 s more.
+template <bool kBlocks, int kRows>
 void tile_rows(const QuantTile& tile, size_t groups, const std::byte* x, const std::byte* x_groups, size_t x_stride,
                float (*y)[kStripColumns]) {
-  constexpr bool kBlocks = quant_block_groups(kForm) > 1;
+  const size_t run = kBlocks ? tile.run_groups : 1;
   Totals<kRows> total;
   unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
     total[r][0] = Avx512::load(y[r]);
     total[r][1] = Avx512::load(y[r] + Vnni::lanes);
   });
 #pragma GCC unroll 1
-  for (size_t g = 0; g < groups; g += quant_run_groups(kForm)) {
+  for (size_t g = 0; g < groups; g += run) {
     Sums<kRows> sums;
     unrolled<kRows>([&](auto r) __attribute__((always_inline)) { sums[r][0] = sums[r][1] = _mm512_setzero_si512(); });
-    add_groups<kRows>(sums, tile.codes[g][0], quant_run_groups(kForm), x + g * Wide::code_step, x_stride);
+    add_groups<kRows>(sums, tile.codes[g][0], run, x + g * Wide::code_step, x_stride);
     add_sums<kRows>(total, sums, tile.scale[kBlocks ? 0 : g], x_groups + g * Wide::group_step, x_stride);
     if constexpr (!kBlocks) add_minima<kRows>(total, tile.minimum[g], x_groups + g * Wide::group_step, x_stride);
   }
-  if constexpr (kForm == QuantForm::four_k || kForm == QuantForm::five_k)
+  if constexpr (kBlocks)
 #pragma GCC unroll 1
-    for (size_t g = 0; g < kTileGroups; ++g)
+    for (size_t g = 0; g < tile.block_minima; ++g)
       add_minima<kRows>(total, tile.minimum[g], x_groups + g * Wide::group_step, x_stride);
   unrolled<kRows>([&](auto r) __attribute__((always_inline)) {
     Vnni::store(y[r], total[r][0]);
@@ -367,9 +372,9 @@ void tile_rows(const QuantTile& tile, size_t groups, const std::byte* x, const s
   });
 }
 
-template <QuantForm kForm, int... kRows>
+template <bool kBlocks, int... kRows>
 constexpr auto tile_rows_table(std::integer_sequence<int, kRows...>) {
-  return std::array{tile_rows<kForm, kRows + 1>...};
+  return std::array{tile_rows<kBlocks, kRows + 1>...};
 }
 
 /// A panel, from which tiles are filled.
@@ -428,7 +433,8 @@ struct LineTiles {
 template <class Tiles>
 void tile_panel(const Tiles& from, const std::byte* x, size_t rows, size_t k, float* y, size_t y_stride,
                 size_t columns) {
-  constexpr auto kRows = tile_rows_table<Tiles::form>(std::make_integer_sequence<int, kStripRows>());
+  constexpr bool kBlocks = quant_block_groups(Tiles::form) > 1;
+  constexpr auto kRows = tile_rows_table<kBlocks>(std::make_integer_sequence<int, kStripRows>());
   const size_t groups = quant_groups(k), x_stride = kQuantRows * quant_row_bytes(k);
   const size_t strips = (rows + kStripRows - 1) / kStripRows, parts = strips * (kPanelColumns / kStripColumns);
   QuantTile tile;
