@@ -63,10 +63,22 @@ function(mc_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${size})
 endfunction()
 
-# A folder under lib/ with no .cc yet is an interface target, so that the diagram is always whole.
+# A folder under lib/ with no .cc yet is an interface target, so that the diagram is always whole. Files that match
+# MC_COLD_FILES compile with the options MC_COLD, in batches of their own.
 function(mc_lib name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*.cc
     ${CMAKE_CURRENT_SOURCE_DIR}/lib/${name}/*/*.cc)
+  set(cold ${sources})
+  list(FILTER cold INCLUDE REGEX "${MC_COLD_FILES}")
+  list(FILTER sources EXCLUDE REGEX "${MC_COLD_FILES}")
+  if(cold)
+    add_library(mc_${name}_cold OBJECT ${cold})
+    mc_batches(mc_${name}_cold ${cold})
+    target_compile_options(mc_${name}_cold PRIVATE ${MC_COLD})
+    mc_precompiled(mc_${name}_cold mc_headers_of_programs)
+    target_include_directories(mc_${name}_cold PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/lib)
+    list(APPEND sources $<TARGET_OBJECTS:mc_${name}_cold>)
+  endif()
   if(sources)
     add_library(mc_${name} STATIC ${sources})
     mc_batches(mc_${name} ${sources})

@@ -9,6 +9,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/assert.h"
 #include "base/cli_builder.h"
 #include "base/cli_flags.h"
 #include "base/config_file.h"
