@@ -3,6 +3,7 @@ to open recorded frames with keys that have leaked. The cryptography is libsodiu
 
 import base64
 import ctypes
+import functools
 import itertools
 import os
 import struct
@@ -15,6 +16,7 @@ B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-
 MAC = 16
 
 
+@functools.cache  # a CDLL makes Python types of its own, which takes longer than a call
 def sodium():
     """libsodium, or a skip where libzmq brings its own cryptography."""
     try:
