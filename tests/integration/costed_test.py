@@ -172,15 +172,19 @@ class Costed(unittest.TestCase):
             c.wait_quiet()
 
     def test_computing_begins_while_the_prefix_arrives_over_a_slow_link_and_the_answer_is_that_of_the_prompt(self):
-        with open(self.profile, "w") as file:
-            text = quick_profile(prefill_s=4e-3, step_s=5e-3, row_s=0.5e-3)
-            file.write(text.replace("bytes_per_s = 1e9", "bytes_per_s = 1e7"))  # 80 Mbit/s
-        prompt, runner = Random(9).ids(4096), ["--runner", f"costed:{self.profile}"]
+        def runner(name, prefill_s):
+            path = os.path.join(self.folder.name, name)
+            with open(path, "w") as file:
+                text = quick_profile(prefill_s, step_s=5e-3, row_s=0.5e-3)
+                file.write(text.replace("bytes_per_s = 1e9", "bytes_per_s = 1e7"))  # 80 Mbit/s
+            return ["--runner", f"costed:{path}"]
+
+        prompt, slow = Random(9).ids(4096), runner("slow.toml", 4e-3)
         with Cluster(roles=["conductor"], conductor=["--fetch-rule", "threshold"]) as c:
-            c.start("p0", *runner)
-            c.start("p1", *runner, "--load-by-layer", "off")
-            c.start("p2", *runner, "--load-by-layer", "1MiB")
-            c.start("d0", *runner)
+            c.start("p0", *runner("fast.toml", 100e-6))  # only makes the prefix that the others read
+            c.start("p1", *slow, "--load-by-layer", "off")
+            c.start("p2", *slow, "--load-by-layer", "1MiB")
+            c.start("d0", *slow)
             c.wait_nodes()
 
             def ask(node, own):
@@ -220,7 +224,7 @@ class Costed(unittest.TestCase):
 
     def test_a_stream_that_waits_for_its_first_token_is_pinged(self):
         with open(self.profile, "w") as file:
-            file.write(quick_profile(prefill_s=0.2, step_s=5e-3, row_s=0.5e-3))
+            file.write(quick_profile(prefill_s=0.16, step_s=5e-3, row_s=0.5e-3))  # 16 s: a ping comes after 15 s
         with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
             link = http.client.HTTPConnection("127.0.0.1", c.url_port, timeout=60)
             self.addCleanup(link.close)
