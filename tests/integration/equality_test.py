@@ -38,7 +38,7 @@ class Equality(unittest.TestCase):
                     "1p1d", worker=["--dtype", "f32", "--transport", transport, "--chunk-tokens", str(chunk), *flags]
                 ) as c:
                     for length in (1, 63, 64, 65, 700):
-                        self.check(c, Random(length).ids(length), 24, *flags)
+                        self.check(c, Random(length).ids(length), cluster.count(8, 24), *flags)
                     c.wait_quiet()
 
     def test_a_first_token_that_waits_for_the_second_changes_no_token_and_is_not_waited_for_alone(self):
