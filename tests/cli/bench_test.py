@@ -356,6 +356,7 @@ class Models(Scratch):
         self.assertIn("MC4005", bench("model", "-d", "8192", expect=1)[1])
 
     def test_attention_is_measured_by_turns_beside_full_attention(self):
+        self.one_thread()
         plans = ["--attention", "full,moba:block=64,top_k=2,window:tokens=100"]
         s = result("attn", "-n", "64,512", *plans, "--heads", "4/2", "--head-dim", 64, "--dtype", "f32,bf16", "-r", 2)
         self.assertEqual(len(s["points"]), 2 * 2 * 2 * 3)
@@ -476,7 +477,7 @@ class Forms(Scratch):
             [*simulate, "--policy", "random,kv-centric", "--find-max-rate"],
             [*simulate, "--rules", "paper", "--policy", "random,cache-aware"],
             ["trace", "cache", path, "--policy", "lru,fifo", "--blocks", "10"],
-            ["route", "--nodes", "2,4", "--blocks", "1000"],
+            ["route", "--nodes", "2,4", "--blocks", "1000", "--time", "100ms"],
         ):
             *lines, last = [json.loads(line) for line in bench(*words, "--json")[0].splitlines()]
             self.assertEqual(len(lines), 2, words)
