@@ -10,8 +10,9 @@ import cluster
 VM = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm"))
 
 # The machine is an emulator, which takes some 200 ns for one multiplication: a model of two layers as narrow as they
-# can be, and a cost profile so that nobody measures one.
-SHAPE = "--layers 2 --hidden 32 --intermediate 32 --heads 1 --kv-heads 1 --head-dim 32".split()
+# can be with the smallest vocabulary there is, and a cost profile so that nobody measures one.
+SHAPE = "--layers 2 --hidden 32 --intermediate 32 --heads 1 --kv-heads 1 --head-dim 32 --vocab 264".split()
+VOCAB = 256  # ids that a prompt draws from
 COST = """
 [node]
 layers = 2
@@ -26,6 +27,8 @@ s_per_token = 0.002
 fixed_s = 0.02
 s_per_row = 0.01
 """
+
+FOUND = {}  # what the machine of a test program printed, for all of its cases
 
 
 def run(line, scripts):
@@ -49,8 +52,8 @@ def run(line, scripts):
         sys.exit(cluster.SKIP)
     # The doctor's lines are long, and its checks show them: the log of a failed start must not fall out of the end.
     served = done.stdout.partition("MC-DOCTOR")[0]
-    found = {"said": served[-6000:] + done.stderr[-3000:]}
-    for printed in done.stdout.splitlines():
+    found = {"said": served[-6000:] + done.stderr[-3000:], "status": done.returncode}
+    for printed in done.stdout.split("\n"):  # not splitlines: a text may have a separator of Unicode
         word, _, rest = printed.partition(" ")
         found.setdefault(word, []).append(rest)
     return found

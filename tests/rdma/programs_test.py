@@ -1,67 +1,16 @@
 """The programs over rdma://, in the machine with soft-RoCE, which boots once for all of them.
 
-Serving: a prefill and a decode node exchange KV by RDMA READ, and the text is that of the single process in the same
-machine; also that of a prefill node whose reads take longer than the lease on what they read, and which renews it. Then
-mc-bench rfp calls a server that starts no transfer, and mc-bench doctor reports on the machine: each step changes the
-machine and runs the doctor once. The checks are made here, after the machine has ended.
+A cluster serves (serving.py). Then mc-bench rfp calls a server that starts no transfer, and mc-bench doctor reports on
+the machine: each step changes the machine and runs the doctor once. The checks are made here, after the machine has
+ended.
 """
 
 import json
 import unittest
 
-import cluster
 import machine
-
-SERVE = r"""
-set -eu
-export MCT_RUN_DIR=/tmp/run
-mkdir -m 700 /tmp/run
-FLAGS="-m /mc/model --dtype f32 --block-tokens 16"
-WORKER="$FLAGS --cost /mc/cost --transport rdma --connect-timeout 30s --kv-mem 16MiB"
-WORKER="$WORKER --lease-time 4s --fetch-timeout 30s"
-started=
-trap 'kill -KILL $started' EXIT # which frees the machine's devices
-mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000 >/dev/null 2>>/tmp/log &
-started="$started $!"
-mc-prefill $WORKER --name p0 --http 127.0.0.1:8001 >/dev/null 2>>/tmp/log &
-started="$started $!"
-mc-decode $WORKER --name d0 --http 127.0.0.1:8002 >/dev/null 2>>/tmp/log &
-started="$started $!"
-ready() { # prefill nodes
-  mc-conductor wait --prefill $1 --decode 1 --timeout 300s >&2 || { cat /tmp/log; exit 1; }
-}
-ask() { # body, prefill nodes. A starved machine misses heartbeats, so a client may have to ask again, of a cold p1.
-  for try in $(seq 20); do
-    wget -q -O - --post-data "$1" http://127.0.0.1:8000/v1/completions && return
-    ready $2
-    [ $2 = 1 ] || mc-cache evict p1 --all >/dev/null 2>&1 || true
-  done
-  cat /tmp/log >&2
-  return 1
-}
-ready 1
-for ids in $1; do
-  [ "$ids" = "${last:-}" ] ||
-    oracle=$(mc-prefill once $FLAGS --prompt-ids $ids -n 6 --temperature 0 --ignore-eos --json | tail -n 1)
-  last=$ids
-  echo "MC-ORACLE $oracle"
-  body="{\"prompt\": [$ids], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
-  answer=$(ask "$body" 1) || exit 1
-  echo "MC-ANSWER $answer"
-done
-mc-prefill $WORKER --name p1 --http 127.0.0.1:8003 --transfer-faults delay=1:6s >/dev/null 2>>/tmp/log &
-started="$started $!"
-ready 2
-body="${body%?}, \"mc\": {\"explain\": true, \"pin\": {\"prefill\": \"p1\", \"decode\": \"d0\"}}}"
-for try in 1 2 3 4 5; do # a starved machine may renew the lease too late, and p1 computes the prompt
-  late=$(ask "$body" 2) || exit 1
-  case $late in *'"fallback":""'*) break ;; esac
-  mc-cache evict p1 --all >/dev/null 2>&1 || true
-done
-echo "MC-LATE $late"
-sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
-wget -q -O - http://127.0.0.1:8002/metrics | sed -n 's/^mc_xfer_bytes_total/MC-METRIC &/p'
-"""
+import serving
+from serving import Serving  # its cases run here
 
 SERVER = "mc-bench xfer --server --transport rdma,tcp --port 7790 --bind 10.0.0.1 --insecure data"
 STEPS = {
@@ -75,9 +24,8 @@ STEPS = {
 # No call is slow, so the client fetches every response.
 CALLS = "--transport rdma --rdma-devices rxe0/rxe1 --retries 1000000 --size 32,480 --depth 1,3 -t 300ms"
 # Each start of the program takes the emulated machine two seconds, so a step is looked at once.
+STATUS = 42  # of the whole command
 AUTO = ("peer", "peer_gone", "no_device")
-
-PROMPTS = [cluster.Random(seed).ids(length, vocab=2000) for seed, length in ((1, 10), (2, 35), (2, 35))]
 
 
 def looks():
@@ -93,42 +41,21 @@ def looks():
     return script
 
 
-def run_all():
-    """Runs everything in one machine."""
-    lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
-    calls = f"mc-bench rfp {CALLS} --json 2>/tmp/error | tail -n 1"
-    line = f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"; echo \"MC-CALLS $({calls})\"; sh /mc/look.sh"
-    return machine.run(line, {"serve.sh": SERVE, "look.sh": looks()})
-
-
 def setUpModule():
-    global FOUND
-    FOUND = run_all()
+    served = f"sh /mc/serve.sh '{serving.LISTS}'; echo \"MC-SERVED $?\""
+    calls = f"mc-bench rfp {CALLS} --json 2>/tmp/error | tail -n 1"
+    line = f'{served}; echo "MC-CALLS $({calls})"; sh /mc/look.sh; exit {STATUS}'
+    machine.FOUND = machine.run(line, {"serve.sh": serving.SERVE, "look.sh": looks()})
 
 
-class Serve(unittest.TestCase):
-    def test_text_served_over_rdma_is_the_text_of_one_process(self):
-        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
-        oracles = [json.loads(text)["output_ids"] for text in FOUND["MC-ORACLE"]]
-        answers = [json.loads(text)["choices"][0]["token_ids"] for text in FOUND["MC-ANSWER"]]
-        self.assertEqual(len(oracles), len(PROMPTS))
-        self.assertEqual(answers, oracles)
-        self.assertTrue(all("rdma" in line for line in FOUND["MC-LOG"]), FOUND["MC-LOG"])
-        read = [line for line in FOUND["MC-METRIC"] if 'direction="in"' in line and 'transport="rdma"' in line]
-        self.assertGreater(sum(float(line.rsplit(" ", 1)[1]) for line in read), 0, FOUND["MC-METRIC"])
-
-    def test_a_node_whose_reads_outlast_their_lease_renews_it_and_gives_the_same_text(self):
-        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
-        self.assertTrue(FOUND["MC-LATE"][0], "no answer while p1's reads were late: " + FOUND["said"])
-        late = json.loads(FOUND["MC-LATE"][0])
-        self.assertEqual(late["choices"][0]["token_ids"], json.loads(FOUND["MC-ORACLE"][-1])["output_ids"])
-        self.assertEqual(late["mc"]["fallback"], "", late["mc"])
-        self.assertEqual(late["mc"]["cached_remote_tokens"], 32, late["mc"])
+class Machine(unittest.TestCase):
+    def test_the_status_of_the_command_is_that_of_the_script(self):
+        self.assertEqual(machine.FOUND["status"], STATUS, machine.FOUND["said"])
 
 
 class Fetching(unittest.TestCase):
     def test_the_server_starts_no_transfer_while_the_client_fetches_over_rdma(self):
-        summary = json.loads(FOUND["MC-CALLS"][0])
+        summary = json.loads(machine.FOUND["MC-CALLS"][0])
         self.assertEqual((summary["failed"], len(summary["points"])), (0, 4))
         for point in summary["points"]:
             self.assertGreater(point["calls"], 0)
@@ -140,10 +67,10 @@ class Doctor(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.seen = {}
-        for line in FOUND.get("MC-DOCTOR", []):
+        for line in machine.FOUND.get("MC-DOCTOR", []):
             step, code, result = line.split(" ", 2)
             cls.seen[step] = (json.loads(result), int(code))
-        assert list(cls.seen) == list(STEPS), FOUND["said"]
+        assert list(cls.seen) == list(STEPS), machine.FOUND["said"]
 
     def step(self, name):
         """(ports by device, findings by name, exit code)"""

@@ -1,6 +1,10 @@
-"""A cache node over rdma://, in the machine with soft-RoCE: a prefill node that fills up finds out by RDMA READs of the
-cache node's table what the cache node has, another one fetches a prefix from the cache node, and the cache node is
-killed while a third one reads from it. The checks are made here, after the machine has ended."""
+"""Serving over rdma://, in the machine with soft-RoCE: the shell lines of one cluster, which run inside the machine,
+and the checks of what the cluster printed. programs_test runs both.
+
+A prefill and a decode node exchange KV by RDMA READ, and the text is that of a single process in the same machine. So
+is the text of a prefill node whose reads take longer than the lease on what they read, and which renews the lease. A
+prefill node that fills up finds out by RDMA READs of the cache node's table what the cache node has. Another prefill
+node fetches a prefix from the cache node, and the cache node is killed while a third one reads from it."""
 
 import json
 import unittest
@@ -8,7 +12,8 @@ import unittest
 import cluster
 import machine
 
-# p0 and p1 have room for 13 blocks, and p2 reads so slowly that a prefix of 5 blocks takes it some seconds.
+# p0 and p1 have room for 13 blocks, and p2 reads so slowly that a prefix of 5 blocks takes it some seconds. The first
+# transfer of s0 is late by more than a lease.
 SERVE = r"""
 set -eu
 export MCT_RUN_DIR=/tmp/run
@@ -34,7 +39,7 @@ ask() { # prompt, prefill node
 }
 answer() { # word, prompt, prefill node. A starved machine misses heartbeats, so a client may have to ask again.
   for try in $(seq 20); do
-    said=$(ask $2 $3) && echo "$1 $said" && return
+    said=$(ask $2 $3) && printf '%s\n' "$1 $said" && return # echo would take the escapes of JSON for its own
     sleep 0.5
     ready $nodes
   done
@@ -70,6 +75,10 @@ c0=$!
 nodes=1
 caches=1
 ready 1
+last=${1##* }
+printf 'MC-ORACLE '
+mc-prefill once -m /mc/model --dtype f32 --block-tokens 16 --prompt-ids $last -n 6 --temperature 0 --ignore-eos --json |
+  tail -n 1
 without_cache=true
 for ids in $1; do answer MC-COLD $ids p0; done
 without_cache=false
@@ -78,11 +87,20 @@ for turn in 1 2; do # a block that is evicted before it is read is lost, and com
 done
 until_above 4 8003 mc_kv_blocks 'state="cached"'
 metrics 8001 | sed -n 's/^mc_block_lookups_total/MC-P0 &/p'
+metrics 8002 | sed -n 's/^mc_xfer_bytes_total/MC-D0 &/p'
 begin mc-prefill $WORKER $SMALL --name p1 --http 127.0.0.1:8004
-nodes=2
-ready 2
-kill -KILL $p0
-wait $p0 2>/dev/null || true
+begin mc-prefill $WORKER --kv-mem 16MiB --name s0 --http 127.0.0.1:8006 --transfer-faults delay=1:6s
+s0=$!
+nodes=3
+ready 3
+for try in 1 2 3 4 5; do # a starved machine may renew the lease too late, and s0 computes the prompt
+  renewed=$(answer MC-RENEWED $last s0)
+  case $renewed in *'"fallback":""'*) break ;; esac
+  forget s0
+done
+printf '%s\n' "$renewed"
+kill -KILL $p0 $s0
+wait $p0 $s0 2>/dev/null || true
 forget d0
 nodes=1
 for ids in $1; do answer MC-FETCHED $ids p1; done
@@ -108,28 +126,35 @@ sed -n 's/^/MC-LOG /p' /tmp/log | grep 'data connection up'
 # The first prompt has five full blocks, each of the others two.
 LAYERS = 2  # of the model (machine.SHAPE)
 BLOCK = 16  # tokens of a block
-PROMPTS = [cluster.Random(30 + i).ids(83 if i == 0 else 35, vocab=2000) for i in range(5)]
+PROMPTS = [cluster.Random(30 + i).ids(83 if i == 0 else 35, vocab=machine.VOCAB) for i in range(5)]
+LISTS = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
 
 
-def setUpModule():
-    global FOUND
-    lists = " ".join(",".join(map(str, ids)) for ids in PROMPTS)
-    FOUND = machine.run(f"sh /mc/serve.sh '{lists}'; echo \"MC-SERVED $?\"", {"serve.sh": SERVE})
-
-
-class CacheNode(unittest.TestCase):
+class Serving(unittest.TestCase):
     def setUp(self):
-        self.assertEqual(FOUND.get("MC-SERVED"), ["0"], FOUND["said"])
+        self.assertEqual(machine.FOUND.get("MC-SERVED"), ["0"], machine.FOUND["said"])
 
     def answers(self, word):
-        return [json.loads(text) for text in FOUND[word]]
+        return [json.loads(text) for text in machine.FOUND[word]]
 
     def texts(self, word):
         return [cluster.token_ids(answer) for answer in self.answers(word)]
 
     def sample(self, word, *labels):
-        lines = [line for line in FOUND.get(word, []) if all(label in line for label in labels)]
+        lines = [line for line in machine.FOUND.get(word, []) if all(label in line for label in labels)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def test_text_served_over_rdma_is_the_text_of_one_process(self):
+        self.assertEqual([oracle["output_ids"] for oracle in self.answers("MC-ORACLE")], self.texts("MC-COLD")[-1:])
+        self.assertTrue(all("rdma" in line for line in machine.FOUND["MC-LOG"]), machine.FOUND["MC-LOG"])
+        read = self.sample("MC-D0", 'direction="in"', 'transport="rdma"')
+        self.assertGreater(read, 0, machine.FOUND["MC-D0"])
+
+    def test_a_node_whose_reads_outlast_their_lease_renews_it_and_gives_the_same_text(self):
+        (late,) = self.answers("MC-RENEWED")
+        self.assertEqual([cluster.token_ids(late)], self.texts("MC-COLD")[-1:])
+        self.assertEqual(late["mc"]["fallback"], "", late["mc"])
+        self.assertEqual(late["mc"]["cached_remote_tokens"], 2 * BLOCK, late["mc"])
 
     def test_every_text_is_that_of_the_cold_run_whatever_the_blocks_came_from(self):
         cold = self.texts("MC-COLD")
@@ -150,18 +175,14 @@ class CacheNode(unittest.TestCase):
 
     def test_nodes_that_fill_up_read_the_table_of_the_cache_node(self):
         for node in ("MC-P0", "MC-P1"):
-            self.assertGreater(self.sample(node, 'event="read"'), 0, FOUND[node])
+            self.assertGreater(self.sample(node, 'event="read"'), 0, machine.FOUND[node])
         # A starved machine may give up a read after 2 s, and the lookup is a call then.
         calls = self.sample("MC-C0", 'event="served"')
         reads = self.sample("MC-P0", 'event="read"') + self.sample("MC-P1", 'event="read"')
-        self.assertGreater(reads, calls, FOUND["MC-C0"])
+        self.assertGreater(reads, calls, machine.FOUND["MC-C0"])
 
     def test_the_death_of_the_cache_node_in_the_middle_of_a_read_costs_a_computation_alone(self):
         late = self.answers("MC-LATE")[0]["mc"]
         self.assertNotEqual(late["fallback"], "", late)
         self.assertLess(late["cached_remote_tokens"], 5 * BLOCK, late)
-        self.assertTrue(all("rdma" in line for line in FOUND["MC-LOG"]), FOUND["MC-LOG"])
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertTrue(all("rdma" in line for line in machine.FOUND["MC-LOG"]), machine.FOUND["MC-LOG"])
