@@ -18,7 +18,7 @@ TEST_CASE("rdma/xfer: reads and writes of any size and place arrive intact, with
   RdmaPair pair(size_t{8} << 20);
   CHECK(pair.reader->transport(pair.peer) == "rdma");
   Rng rng(::mc::test::seed());
-  for (int round = 0; round < count(4, 50); ++round) {
+  for (int round = 0; round < count(2, 50); ++round) {
     std::vector<Request> requests;
     const size_t count = 1 + rng.below(8);
     for (size_t i = 0; i < count; ++i) {
@@ -39,7 +39,7 @@ TEST_CASE("rdma/xfer: reads and writes of any size and place arrive intact, with
       CHECK(results[i].crc32c == *requests[i].crc32c);
     }
   }
-  for (int round = 0; round < count(4, 50); ++round) {
+  for (int round = 0; round < count(2, 50); ++round) {
     const size_t bytes = 1 + rng.below(rng.chance(0.5) ? 300 : size_t{2} << 20);
     const size_t local_at = rng.below((size_t{8} << 20) - bytes + 1);
     const size_t remote_at = rng.below((size_t{8} << 20) - bytes + 1);
@@ -51,8 +51,8 @@ TEST_CASE("rdma/xfer: reads and writes of any size and place arrive intact, with
 }
 
 TEST_CASE("rdma/xfer: both paths carry, and a NIC's counters show it") {
-  RdmaPair pair(size_t{8} << 20);
-  const auto read = [&] { CHECK(pair.reader.run({{pair.read(0, 0, size_t{8} << 20)}}) == Code::ok); };
+  RdmaPair pair(size_t{4} << 20);
+  const auto read = [&] { CHECK(pair.reader.run({{pair.read(0, 0, size_t{4} << 20)}}) == Code::ok); };
   for (const std::string sender : {"v1", "v3"})  // a path may come up after the connection
     CHECK(carries(sender, size_t{1} << 17, read));
   const uint64_t first = sent_bytes("v1"), second = sent_bytes("v3");
