@@ -445,34 +445,6 @@ Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view 
   return missed;
 }
 
-struct GpuSweep {
-  gpu::AttentionKernel kernel;
-  std::string_view entry;
-  GpuRun run;
-};
-constexpr GpuSweep kSweeps[] = {
-    {gpu::AttentionKernel::prefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::decode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::prefill, "moba_gate_d64", {.attention = "moba:block=64,top_k=3", .tokens = 4400}},
-    {gpu::AttentionKernel::decode, "moba_scores_d64", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::decode, "moba_choose_d64", {.attention = "moba:block=64,top_k=3"}},
-    {gpu::AttentionKernel::prefill, "attention_prefill_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
-    {gpu::AttentionKernel::decode, "attention_decode_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
-    {gpu::AttentionKernel::cluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::hopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3", .tokens = 460}},
-    {gpu::AttentionKernel::routed, "moba_count", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::routed, "moba_offsets", {.attention = "moba:block=64,top_k=2", .tokens = 8300}},
-    {gpu::AttentionKernel::routed, "moba_lists", {.attention = "moba:block=64,top_k=2"}},
-    {gpu::AttentionKernel::routed, "moba_routed_d64", kLargeBlocks},
-    {gpu::AttentionKernel::routed, "moba_merge_d64", kLargeBlocks},
-    {gpu::AttentionKernel::wide, "moba_wide_d64", kLargeBlocks},
-    {gpu::AttentionKernel::wide, "moba_merge_hopper_d64", kLargeBlocks},
-    {gpu::AttentionKernel::stationary, "moba_stationary_d64", kLongList},
-    {gpu::AttentionKernel::transposed, "moba_transposed_d64", kLargeBlocks},
-    {gpu::AttentionKernel::united, "moba_unite", {.attention = "moba:block=64,top_k=3"}},
-    {gpu::AttentionKernel::united, "moba_merge_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
-};
-
 ExpertsOptions experts_options(const cli::Args& args) {
   return {.seed = args.count(flags::kSeed), .schedules = args.count(kGpuSchedules), .checks = !args.on(kGpuChecks)};
 }
@@ -484,7 +456,7 @@ Result<int> run_mutants(const cli::Args& args) {
       return row.second == kernel && std::find(names.begin(), names.end(), row.first) != names.end();
     });
   };
-  if (std::ranges::none_of(kSweeps, [&](const GpuSweep& sweep) { return is_chosen(sweep.kernel); }))
+  if (std::ranges::none_of(gpu_sweeps(), [&](const GpuSweep& sweep) { return is_chosen(sweep.kernel); }))
     return bad_value(kGpuKernels, "mixed has the kernels of the others, and no mutants of its own");
   MC_TRY(rows, Rows::open(args, "mc.bench.gpu.v1", Table({"mutant", "reported", "caught"})));
   Parallel parallel(1);
@@ -498,7 +470,7 @@ Result<int> run_mutants(const cli::Args& args) {
     MC_TRY(caught, run_mutant(mutant, cases));
     if (!caught) missed += "; " + std::string(mutant.name);
   }
-  for (const GpuSweep& sweep : kSweeps) {
+  for (const GpuSweep& sweep : gpu_sweeps()) {
     all_chosen = all_chosen && is_chosen(sweep.kernel);
     if (!is_chosen(sweep.kernel)) continue;
     MC_TRY(unseen, sweep_mutants(sweep.kernel, sweep.entry, sweep.run, cases));

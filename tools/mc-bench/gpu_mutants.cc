@@ -32,10 +32,37 @@ constexpr GpuMutant kMutants[] = {
 #include "gpu_mutants.inc"
 };
 
+constexpr GpuSweep kSweeps[] = {
+    {kPrefill, "attention_prefill_d64", {.attention = "moba:block=64,top_k=2"}},
+    {kDecode, "attention_decode_d64", {.attention = "moba:block=64,top_k=2"}},
+    {kPrefill, "moba_gate_d64", {.attention = "moba:block=64,top_k=3", .tokens = 4400}},
+    {kDecode, "moba_scores_d64", {.attention = "moba:block=64,top_k=2"}},
+    {kDecode, "moba_choose_d64", {.attention = "moba:block=64,top_k=3"}},
+    {kPrefill, "attention_prefill_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
+    {kDecode, "attention_decode_e4m3_d64", {.dtype = Dtype::f8_e4m3}},
+    {kCluster, "attention_cluster_d64", {.attention = "moba:block=64,top_k=2"}},
+    {kHopper, "attention_hopper_d64", {.attention = "moba:block=64,top_k=3", .tokens = 460}},
+    {kRouted, "moba_count", {.attention = "moba:block=64,top_k=2"}},
+    {kRouted, "moba_offsets", {.attention = "moba:block=64,top_k=2", .tokens = 8300}},
+    {kRouted, "moba_lists", {.attention = "moba:block=64,top_k=2"}},
+    {kRouted, "moba_routed_d64", kLargeBlocks},
+    {kRouted, "moba_merge_d64", kLargeBlocks},
+    {kWide, "moba_wide_d64", kLargeBlocks},
+    {kWide, "moba_merge_hopper_d64", kLargeBlocks},
+    {kStationary, "moba_stationary_d64", kLongList},
+    {kTransposed, "moba_transposed_d64", kLargeBlocks},
+    {kUnited, "moba_unite", {.attention = "moba:block=64,top_k=3"}},
+    {kUnited, "moba_merge_hopper_d64", {.attention = "moba:block=64,top_k=3"}},
+};
+
 }  // namespace
 
 std::span<const GpuMutant> gpu_mutants() {
   return kMutants;
+}
+
+std::span<const GpuSweep> gpu_sweeps() {
+  return kSweeps;
 }
 
 Result<gpu::emu::Mutation> mutate(const GpuMutant& mutant, const std::vector<gpu::emu::Site>& sites) {

@@ -47,6 +47,14 @@ struct GpuMutant {
 };
 std::span<const GpuMutant> gpu_mutants();
 
+/// A kernel of which each synchronisation is left out in turn, and the run that passes all of them.
+struct GpuSweep {
+  gpu::AttentionKernel kernel;
+  std::string_view entry;  // the kernel's name
+  GpuRun run;
+};
+std::span<const GpuSweep> gpu_sweeps();
+
 /// The mutation of a mutant among the places that a sound run of its kernel passed. Code::not_found when there is no
 /// such place, so that a mutant cannot lose its point when the kernel changes.
 Result<gpu::emu::Mutation> mutate(const GpuMutant& mutant, const std::vector<gpu::emu::Site>& sites);
