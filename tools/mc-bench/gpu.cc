@@ -105,8 +105,9 @@ constexpr Flag kGpuSchedules{.name = "schedules",
                              .kind = FlagKind::count,
                              .value = "N",
                              .fallback = "1",
-                             .help = "seeds of each policy and case, 1 to 10000",
-                             .check = flags::check_between<1, 10'000>};
+                             .help = "seeds of each policy and case, up to 10000; 0: each attention case and each "
+                                     "mutant of one runs under one policy, by turns",
+                             .check = flags::check_between<0, 10'000>};
 constexpr Flag kGpuChecks{.name = "no-checks",
                           .kind = FlagKind::boolean,
                           .help = "switch the ordering rules off, to see what schedules alone find"};
@@ -156,6 +157,7 @@ constexpr auto kGpuFlagTable =
 struct GpuPoint {
   GpuShape shape;
   std::string plan, kernel;
+  uint64_t number = 0;  // among the points of the run
 };
 
 /// All pairs of the sweeps over splits and over types of K and V.
@@ -200,7 +202,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
             shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
             shape.seed = rng.next();
             shape.exact_choice = gpu::parse_device(args.text(kGpuDevice)).value().kind == gpu::DeviceKind::emu;
-            points.push_back({shape, name, wanted});
+            points.push_back({shape, name, wanted, points.size()});
           }
   }
   return points;
@@ -256,13 +258,23 @@ struct GpuRuns {
   uint64_t runs = 0;
 };
 
+/// The policies of the case, or mutant, of that number: all, or one by turns. The turn also moves on every third
+/// number, so that a list of three lengths meets every policy with each of them.
+std::vector<gpu::emu::Policy> policies_of(uint64_t number, const cli::Args& args) {
+  constexpr uint64_t kAll = gpu::emu::kPolicies;
+  if (args.count(kGpuSchedules) == 0) return {static_cast<gpu::emu::Policy>((number + number / kAll) % kAll)};
+  std::vector<gpu::emu::Policy> out;
+  for (uint64_t policy = 0; policy < kAll; ++policy) out.push_back(static_cast<gpu::emu::Policy>(policy));
+  return out;
+}
+
 /// All schedules of one case. The error is the first broken rule or wrong result, with what repeats it.
-Result<GpuRuns> run_schedules(GpuCase& made, gpu::EmulatedGpu& emulated, const cli::Args& args) {
+Result<GpuRuns> run_schedules(GpuCase& made, uint64_t number, gpu::EmulatedGpu& emulated, const cli::Args& args) {
   GpuRuns out;
-  for (uint64_t schedule = 0; schedule < args.count(kGpuSchedules); ++schedule)
-    for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
+  for (uint64_t schedule = 0; schedule < std::max(args.count(kGpuSchedules), uint64_t{1}); ++schedule)
+    for (const gpu::emu::Policy policy : policies_of(number, args)) {
       emulated.set_options({.seed = args.count(flags::kSeed) + schedule,
-                            .policy = static_cast<gpu::emu::Policy>(policy),
+                            .policy = policy,
                             .checks = !args.on(kGpuChecks)});
       MC_TRY(share, made.run());
       out.worst = std::max(out.worst, share);
@@ -278,7 +290,7 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
   if (device == nullptr) {
     MC_TRY(emulation, Emulation::open());
     MC_TRY(made, GpuCase::open(point.shape, parallel, *emulation.device));
-    MC_TRY(done, run_schedules(*made, emulation.driver->gpu(), args));
+    MC_TRY(done, run_schedules(*made, point.number, emulation.driver->gpu(), args));
     runs = done;
     const gpu::emu::Counters& counters = emulation.driver->gpu().counters();
     row.set("instructions", counters.instructions);
@@ -330,12 +342,13 @@ struct MutantRuns {
   const cli::Args& args;
   Rows& rows;
   using Sites = std::map<std::string_view, std::vector<gpu::emu::Site>>;
-  Sites& sites;  // by the kernel's name
+  Sites& sites;     // by the kernel's name
+  uint64_t& next;   // number of the next mutant
 
   gpu::emu::Options options() const {
     return {.seed = args.count(flags::kSeed), .checks = !args.on(kGpuChecks), .steps_max = 300'000'000};
   }
-  /// Runs under one schedule of each policy. True when every run is reported by one of the rules; "": by any.
+  /// Runs under one schedule of each policy, or of its own. True when one of the rules reports every run; "": any rule.
   Result<bool> run(const std::string& name, std::string_view entry, gpu::emu::Options wanted, std::string_view rules);
 };
 
@@ -344,8 +357,10 @@ Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gp
   emulated.set_mutated(entry);
   int caught = 0;
   std::string reported;
-  for (int policy = 0; policy < gpu::emu::kPolicies; ++policy) {
-    wanted.policy = static_cast<gpu::emu::Policy>(policy);
+  const std::vector<gpu::emu::Policy> policies = policies_of(next++, args);
+  const int of = static_cast<int>(policies.size());
+  for (const gpu::emu::Policy policy : policies) {
+    wanted.policy = policy;
     emulated.set_options(wanted);
     const auto share = made.run();
     const std::string_view what = share ? std::string_view() : share.error().what;
@@ -359,9 +374,9 @@ Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gp
     if (reported.find(rule) == std::string::npos) reported += (reported.empty() ? "" : ",") + rule;
   }
   Json row = Json::object({{"type", "mutant"}, {"mutant", name}});
-  row.set("kernel", std::string(entry)).set("reported", reported).set("caught", caught).set("of", gpu::emu::kPolicies);
-  MC_CHECK(rows.add(row, {name, reported, std::to_string(caught) + " of " + std::to_string(gpu::emu::kPolicies)}));
-  return caught == gpu::emu::kPolicies;
+  row.set("kernel", std::string(entry)).set("reported", reported).set("caught", caught).set("of", of);
+  MC_CHECK(rows.add(row, {name, reported, std::to_string(caught) + " of " + std::to_string(of)}));
+  return caught == of;
 }
 
 /// The places that a sound run of the kernel passes.
@@ -395,7 +410,7 @@ class MutantCases {
       found = cases_.emplace(key, Case{std::move(emulation), std::move(made), {}}).first;
     }
     Case& one = found->second;
-    return MutantRuns{one.emulation.driver->gpu(), *one.made, args_, rows_, one.sites};
+    return MutantRuns{one.emulation.driver->gpu(), *one.made, args_, rows_, one.sites, next_};
   }
 
  private:
@@ -408,6 +423,7 @@ class MutantCases {
   Parallel& parallel_;
   Rows& rows_;
   std::map<std::tuple<gpu::AttentionKernel, std::string_view, int, int, Dtype>, Case> cases_;
+  uint64_t next_ = 0;
 };
 
 /// One mutant of the table.
@@ -446,7 +462,9 @@ Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view 
 }
 
 ExpertsOptions experts_options(const cli::Args& args) {
-  return {.seed = args.count(flags::kSeed), .schedules = args.count(kGpuSchedules), .checks = !args.on(kGpuChecks)};
+  return {.seed = args.count(flags::kSeed),
+          .schedules = std::max(args.count(kGpuSchedules), uint64_t{1}),
+          .checks = !args.on(kGpuChecks)};
 }
 
 Result<int> run_mutants(const cli::Args& args) {
