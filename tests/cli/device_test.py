@@ -46,11 +46,12 @@ class Equality(unittest.TestCase):
         count, model = (5, []) if cluster.FULL else (3, SHALLOW)
         self.assertEqual(len(self.equal(*model, "-p", PASSKEY, "-n", str(count), "--attention", "full")), count)
 
-    def test_a_greedy_answer_of_two_devices_that_share_mc_tiny_is_the_cpu_s_over_full_attention_and_moba(self):
+    def test_a_greedy_answer_of_two_devices_that_share_a_model_is_the_cpu_s_over_full_attention_and_moba(self):
+        count, model = (5, []) if cluster.FULL else (3, SHALLOW)
         for plan in ("full", "moba:block=64,top_k=2,full_last=1"):
             with self.subTest(plan=plan):
-                words = ["-p", PASSKEY, "-n", "5", "--attention", plan, "--chunk-tokens", "64"]
-                self.assertEqual(len(self.equal(*words, device="emu,emu")), 5)
+                words = [*model, "--prompt-ids", IDS, "-n", str(count), "--attention", plan, "--chunk-tokens", "64"]
+                self.assertEqual(len(self.equal(*words, device="emu,emu")), count)
 
     def test_a_greedy_answer_of_two_devices_by_cublaslt_is_the_cpu_s_and_the_log_names_what_sums(self):
         words = [*SHALLOW, "-p", PASSKEY, "-n", "3", "--kernels", "cublaslt"]
