@@ -24,7 +24,7 @@ using namespace mc::model;
 namespace {
 
 constexpr uint32_t kDevicePages = 6;
-constexpr size_t kPrompt = 3 * 64 + 10;
+constexpr size_t kPrompt = 2 * 64 + 10;
 
 /// A runner whose caller numbers kDevicePages pages of the device, or none.
 struct Rig {
@@ -92,12 +92,12 @@ TEST_CASE(
 
   Rig numbered(kDevicePages);
   REQUIRE(numbered.runner->loads() != nullptr);
-  const auto same = numbered.prefill(0, {0, 1, 2, 3});
+  const auto same = numbered.prefill(0, {0, 1, 2});
   REQUIRE_OK(same);
   CHECK(*same == *whole);
   // The blocks are in pages 0 and 1, and go to 5 and 4 as well. The pass begins before a byte is copied.
   numbered.loads().add(numbered.load(7, 2, {5, 4}));
-  const auto loaded = numbered.prefill(2 * 64, {5, 4, 2, 3});
+  const auto loaded = numbered.prefill(2 * 64, {5, 4, 2});
   REQUIRE_OK(loaded);
   CHECK(*loaded == *reused);
   const auto ends = numbered.ended();
@@ -107,23 +107,23 @@ TEST_CASE(
   CHECK(numbered.loads().idle());
   // Resident pages need no copy.
   const uint64_t before = numbered.driver->gpu().operations();
-  const auto resident = numbered.prefill(2 * 64, {5, 4, 2, 3});
+  const auto resident = numbered.prefill(2 * 64, {5, 4, 2});
   REQUIRE_OK(resident);
   CHECK(*resident == *reused);
   const uint64_t with_resident = numbered.driver->gpu().operations() - before;
   numbered.loads().add(numbered.load(8, 2, {5, 4}));
   const uint64_t again = numbered.driver->gpu().operations();
-  REQUIRE_OK(numbered.prefill(2 * 64, {5, 4, 2, 3}));
+  REQUIRE_OK(numbered.prefill(2 * 64, {5, 4, 2}));
   CHECK(numbered.driver->gpu().operations() - again >= with_resident + 2 * numbered.layout.layers);
 }
 
 TEST_CASE("model/device_loads: a load whose bytes have changed ends as corrupt with its blocks, and so does its pass") {
   Rig rig(kDevicePages);
-  REQUIRE_OK(rig.prefill(0, {0, 1, 2, 3}));
+  REQUIRE_OK(rig.prefill(0, {0, 1, 2}));
   PageLoad load = rig.load(9, 2, {4, 5});
   rig.pages.pages()[1][rig.layout.layer_offset(rig.layout.layers - 1)] ^= std::byte{1};
   rig.loads().add(load);
-  const auto pass = rig.prefill(2 * 64, {4, 5, 2, 3});
+  const auto pass = rig.prefill(2 * 64, {4, 5, 2});
   REQUIRE_FALSE(pass.has_value());
   CHECK(pass.error().code == Code::corrupt);
   const auto ends = rig.ended();
@@ -131,8 +131,8 @@ TEST_CASE("model/device_loads: a load whose bytes have changed ends as corrupt w
   REQUIRE(ends[0].error.has_value());
   CHECK(ends[0].error->code == Code::corrupt);
   CHECK(ends[0].rotten == std::vector<uint32_t>{1});
-  CHECK_FALSE(rig.prefill(2 * 64, {4, 5, 2, 3}).has_value());  // until another load brings the pages
-  REQUIRE_OK(rig.prefill(2 * 64, {0, 1, 2, 3}));
+  CHECK_FALSE(rig.prefill(2 * 64, {4, 5, 2}).has_value());  // until another load brings the pages
+  REQUIRE_OK(rig.prefill(2 * 64, {0, 1, 2}));
   CHECK_FALSE(rig.device->failure().has_value());
 }
 
@@ -140,17 +140,17 @@ TEST_CASE("model/device_loads: a copy that the driver refuses ends its own load,
   for (const uint64_t after : {0, 1}) {
     CAPTURE(after);
     Rig rig(kDevicePages);
-    REQUIRE_OK(rig.prefill(0, {0, 1, 2, 3}));
+    REQUIRE_OK(rig.prefill(0, {0, 1, 2}));
     rig.loads().add(rig.load(1, 2, {4, 5}));
     rig.driver->gpu().refuse_copy(after);
-    CHECK_FALSE(rig.prefill(2 * 64, {4, 5, 2, 3}).has_value());
+    CHECK_FALSE(rig.prefill(2 * 64, {4, 5, 2}).has_value());
     const auto ends = rig.ended();
     REQUIRE(ends.size() == 1);
     CHECK(ends[0].error.has_value());
     CHECK(ends[0].rotten.empty());
     CHECK_FALSE(rig.device->failure().has_value());
     rig.loads().add(rig.load(2, 2, {4, 5}));
-    REQUIRE_OK(rig.prefill(2 * 64, {4, 5, 2, 3}));
+    REQUIRE_OK(rig.prefill(2 * 64, {4, 5, 2}));
     REQUIRE(rig.ended().size() == 1);
   }
 }
@@ -170,13 +170,13 @@ TEST_CASE("model/device_loads: a device without room for the pages is refused wi
 
 TEST_CASE("model/device_loads: a load that no pass waits for goes on beside the layers of a pass") {
   Rig rig(kDevicePages);
-  REQUIRE_OK(rig.prefill(0, {0, 1, 2, 3}));
+  REQUIRE_OK(rig.prefill(0, {0, 1, 2}));
   rig.loads().add(rig.load(3, 1, {5}));
-  REQUIRE_OK(rig.prefill(3 * 64, {0, 1, 2, 3}));
+  REQUIRE_OK(rig.prefill(2 * 64, {0, 1, 2}));
   const auto ends = rig.ended();
   REQUIRE(ends.size() == 1);
   CHECK(ends[0].load == 3);
-  REQUIRE_OK(rig.prefill(1 * 64, {5, 1, 2, 3}));
+  REQUIRE_OK(rig.prefill(1 * 64, {5, 1, 2}));
 }
 
 }  // namespace device_loads_test
