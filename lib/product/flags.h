@@ -34,7 +34,7 @@ Result<void> check_name(std::string_view value);
 inline constexpr Flag kModel{.name = "model",
                              .letter = 'm',
                              .value = "PATH",
-                             .help = "Hugging Face directory or GGUF file; without it the built-in mc-tiny"};
+                             .help = "Hugging Face directory or GGUF file; else the built-in mc-tiny"};
 inline constexpr Flag kConductor{.name = "conductor",
                                  .value = "EP",
                                  .fallback = "ipc://$MCT_RUN_DIR/conductor",
