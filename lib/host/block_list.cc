@@ -26,6 +26,11 @@ void set_owner(Json& row, const NamespaceId& ns, const node::NamespaceBook& name
   if (entry->tenant) row.set("tenant", *entry->tenant);
 }
 
+/// Time since the last use.
+void set_age(Json& row, TimePoint used, const ListedNode& node) {
+  row.set("age_ms", static_cast<int64_t>(std::max(Duration{}, node.now - used) / 1ms));
+}
+
 Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const ListedNode& node) {
   const kv::Pool& pool = shelf.pool;
   const kv::BlockMeta& meta = pool.meta(page);
@@ -34,6 +39,7 @@ Json memory_row(const node::Shelf& shelf, kv::PageIndex page, const ListedNode& 
   set_owner(out, meta.name_space, node.names);
   out.set("first_position", meta.first_position).set("tokens", shelf.layout.block_tokens);
   out.set("bytes", shelf.layout.page_bytes()).set("uses", pool.use(page).use_count);
+  set_age(out, node.uses.time_of(shelf.number, pool.use(page).last_use).value_or(node.now), node);
   const uint32_t pinned = node.pins.leases(shelf, page);
   MC_ASSERT_LE(pinned, pool.leases(page));
   out.set("pins", pool.pins(page)).set("leases", pool.leases(page) - pinned);
@@ -79,7 +85,7 @@ Result<BlockQuery> parse_block_query(std::string_view query) {
     const size_t end = std::min(query.find('&'), query.size());
     const std::string_view part = query.substr(0, end);
     query.remove_prefix(std::min(query.size(), end + 1));
-    if (part == "sort=uses") {
+    if (part == "sort=uses" || part == "sort=hits") {
       out.sort = BlockQuery::Sort::uses;
     } else if (part == "sort=recent") {
       out.sort = BlockQuery::Sort::recent;
@@ -137,7 +143,7 @@ void BlockListing::look_at_disk(const ListedNode& node) {
                                      [&](const node::Shelf* shelf) { return shelf->pool.find(hash) != kv::kNoPage; });
     if (is_here) return;
     ++on_disk_alone_;
-    disk_rows_.push_back({hash, entry.parent, entry.name_space, entry.first_position});
+    disk_rows_.push_back({hash, entry.parent, entry.name_space, entry.first_position, entry.used});
     cut(disk_rows_, query_.limit, has_lower_name);
   };
   for (const size_t end = std::min(buckets_, at_ + kLooksAStep); at_ < end; ++at_)
@@ -168,6 +174,7 @@ Json BlockListing::disk_row(const DiskRow& block, const ListedNode& node) {
   Json out = Json::object({{"id", block.hash.hex()}, {"tier", "disk"}});
   out.set("parent", block.parent.is_zero() ? "" : block.parent.hex());
   set_owner(out, block.name_space, node.names);
+  set_age(out, block.used, node);
   return std::move(out.set("first_position", block.first_position).set("on_disk", true));
 }
 
@@ -233,7 +240,7 @@ std::optional<http::Response> BlockLister::step(TimePoint now) {
   try {
     const FailsAlone alone;
     if (!listing_->step({worker_.name(), worker_.shelves(), worker_.disk(), worker_.orders().pins(),
-                         worker_.orders().names(), now}))
+                         worker_.orders().names(), worker_.orders().uses(), now}))
       return std::nullopt;
     return http::Response{.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = listing_->take()};
   } catch (const std::bad_alloc&) {

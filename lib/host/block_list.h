@@ -32,6 +32,7 @@ struct ListedNode {
   const node::DiskTier& disk;
   const node::OperatorPins& pins;
   const node::NamespaceBook& names;
+  const node::UseClock& uses;
   TimePoint now{};
 };
 
@@ -60,6 +61,7 @@ class BlockListing {
     BlockHash hash, parent;
     NamespaceId name_space;
     uint32_t first_position = 0;
+    TimePoint used{};
   };
   enum class Phase : uint8_t { memory, disk, memory_rows, disk_rows, over };
   void look_at_memory(const ListedNode& node);

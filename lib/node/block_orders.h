@@ -51,6 +51,8 @@ class BlockOrders {
   }
 
   const OperatorPins& pins() const { return pins_; }
+  /// When blocks were used.
+  const UseClock& uses() const { return book_.uses(); }
   /// Models and tenants of the blocks.
   const NamespaceBook& names() const { return book_.names(); }
   /// Blocks that failed their checksums when they were read for an operator.

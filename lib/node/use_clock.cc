@@ -31,4 +31,10 @@ uint64_t UseClock::stamp_at(uint32_t shelf, TimePoint at) const {
   return later == samples.begin() ? 0 : std::prev(later)->stamp;
 }
 
+std::optional<TimePoint> UseClock::time_of(uint32_t shelf, uint64_t stamp) const {
+  if (shelf >= samples_.size()) return std::nullopt;
+  const auto first = std::ranges::lower_bound(samples_[shelf], stamp, {}, &Sample::stamp);
+  return first == samples_[shelf].end() ? std::nullopt : std::optional(first->at);
+}
+
 }  // namespace mc::node

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,8 @@ class UseClock {
   void look(std::span<Shelf* const> shelves, TimePoint now);
   /// The newest stamp that the pool with this number is known to have had at `at`; 0 = none is known.
   uint64_t stamp_at(uint32_t shelf, TimePoint at) const;
+  /// When the use with this stamp was over at the latest; nothing for a use since the last sample.
+  std::optional<TimePoint> time_of(uint32_t shelf, uint64_t stamp) const;
 
  private:
   struct Sample {

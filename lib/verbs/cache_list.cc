@@ -13,25 +13,24 @@
 namespace mc::verbs {
 namespace {
 
-/// The first digits of a block's id.
-std::string short_id(std::string_view id) {
-  return id.empty() ? "-" : std::string(id.substr(0, 8));
+std::string time_text(const Json& block, const char* field) {
+  return block.has(field) ? human_duration(from_seconds(block[field].as_double() / 1e3)) : "-";
 }
 
 }  // namespace
 
 std::string block_table(const Json& list) {
-  std::string out = "ID                               TIER POSITION PARENT   USES HELD     PIN DISK\n";
+  std::string out = "ID                               TIER POSITION  USES     AGE HELD     PIN DISK\n";
   char line[160];
   for (const Json& block : list["blocks"].items()) {
     const int64_t held = block["pins"].as_int() + block["leases"].as_int();
     const bool in_memory = block["tier"].as_string() == "host";
-    const std::string pin = block.has("pin_ms") ? human_duration(from_seconds(block["pin_ms"].as_double() / 1e3)) : "-";
-    std::snprintf(
-        line, sizeof line, "%-32s %-4s %8ld %-8s %4s %4s %7s %s\n", std::string(block["id"].as_string()).c_str(),
-        std::string(block["tier"].as_string()).c_str(), static_cast<long>(block["first_position"].as_int()),
-        short_id(block["parent"].as_string()).c_str(), in_memory ? std::to_string(block["uses"].as_int()).c_str() : "-",
-        in_memory ? std::to_string(held).c_str() : "-", pin.c_str(), block["on_disk"].as_bool() ? "yes" : "-");
+    const auto counted = [&](int64_t number) { return in_memory ? std::to_string(number) : "-"; };
+    std::snprintf(line, sizeof line, "%-32s %-4s %8ld %5s %7s %4s %7s %s\n",
+                  std::string(block["id"].as_string()).c_str(), std::string(block["tier"].as_string()).c_str(),
+                  static_cast<long>(block["first_position"].as_int()), counted(block["uses"].as_int()).c_str(),
+                  time_text(block, "age_ms").c_str(), counted(held).c_str(), time_text(block, "pin_ms").c_str(),
+                  block["on_disk"].as_bool() ? "yes" : "-");
     out += line;
   }
   const auto held = [&](const char* blocks, const char* bytes) {

@@ -15,8 +15,8 @@ inline constexpr Flag kListSort{.name = "sort",
                                 .kind = FlagKind::choice,
                                 .value = "KEY",
                                 .fallback = "uses",
-                                .help = "order of the blocks in memory",
-                                .choices = "uses|recent|position"};
+                                .help = "order of the blocks in memory; hits = uses",
+                                .choices = "uses|hits|recent|position"};
 inline constexpr Flag kListLimit{.name = "limit",
                                  .kind = FlagKind::count,
                                  .value = "N",

@@ -45,7 +45,7 @@ struct ListBench {
     CHECK(disk.on_event(
         found, [](const node::DiskBlock&) { return true; }, TimePoint{}, actions));
   }
-  bool step(BlockListing& listing) { return listing.step({name, shelves, disk, pins, names, now}); }
+  bool step(BlockListing& listing) { return listing.step({name, shelves, disk, pins, names, uses, now}); }
   Json list(const BlockQuery& query, size_t* steps = nullptr) {
     BlockListing listing(query);
     size_t count = 1;
@@ -64,6 +64,7 @@ struct ListBench {
   node::DiskTier disk;
   node::OperatorPins pins{1 << 30};
   node::NamespaceBook names;
+  node::UseClock uses;
   TimePoint now = TimePoint{} + 3600s;
   node::Actions actions;
 };
@@ -101,10 +102,25 @@ TEST_CASE("host/block_list: the query of a list of blocks is checked") {
   REQUIRE_OK(query);
   CHECK(query->sort == BlockQuery::Sort::recent);
   CHECK(query->limit == 7);
+  CHECK(parse_block_query("sort=hits")->sort == BlockQuery::Sort::uses);
   CHECK(parse_block_query("")->limit == 1000);
   CHECK(parse_block_query("limit=100000")->limit == 10000);
   for (const char* wrong : {"sort=size", "limit=", "limit=-1", "x", "sort=uses&&"})
     CHECK_FALSE(parse_block_query(wrong).has_value());
+}
+
+TEST_CASE("host/block_list: the age of a block is the time since its last use, in memory and on disk") {
+  ListBench b(4);
+  b.publish(1);
+  b.uses.look(b.shelves, b.now);
+  b.find_on_disk(2, 1);  // at TimePoint{}
+  b.now += 90s;
+  b.publish(3);  // no sample of its use yet
+  const Json blocks = b.list({.sort = BlockQuery::Sort::recent})["blocks"];
+  REQUIRE(blocks.size() == 3);
+  CHECK(blocks[0]["age_ms"].as_int() == 0);
+  CHECK(blocks[1]["age_ms"].as_int() == 90'000);
+  CHECK(blocks[2]["age_ms"].as_int() == 3'690'000);
 }
 
 TEST_CASE("host/block_list: a list in many steps has the blocks most used, then those on disk alone by name") {

@@ -587,9 +587,13 @@ TEST_CASE("node/orders: the clock of uses stays within its bound and never dates
     const auto& [at, stamp] = uses[rng.below(uses.size())];
     CHECK(clock.stamp_at(0, at) <= stamp);  // what was used later is not taken for older
     CHECK(clock.stamp_at(0, at - 1ns) < stamp);
+    CHECK(clock.time_of(0, stamp).value_or(kNever) >= at);
   }
   CHECK(clock.stamp_at(0, b.now) == uses.back().second);
   CHECK(clock.stamp_at(7, b.now) == 0);
+  CHECK(clock.time_of(0, uses.back().second) == b.now);
+  CHECK_FALSE(clock.time_of(0, uses.back().second + 1));
+  CHECK_FALSE(clock.time_of(7, 1));
 }
 
 }  // namespace block_orders_test
