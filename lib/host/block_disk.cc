@@ -382,7 +382,14 @@ void BlockDisk::write_part(std::span<const Write> part) {
     done.clear();
     for (const Write& write : part) done.push_back({write.action.op, Code::no_space, no_memory(write.action)});
   }
-  for (node::DiskWritten& written : done) give(std::move(written));
+  // The node takes a block for durable when its write has ended. So it learns first which blocks the disk has given up
+  // for these. A block of these that was given up at once was not written.
+  report_evictions();
+  for (size_t i = 0; i < part.size(); ++i) {
+    const bool is_gone = done[i].code == Code::ok && !store_->find(part[i].action.block.hash);
+    if (is_gone) done[i].code = Code::no_space, done[i].what = "the disk gave the block up for others at once";
+    give(std::move(done[i]));
+  }
 }
 
 std::vector<node::DiskWritten> BlockDisk::write_batch(std::span<const Write> batch) {
@@ -410,6 +417,7 @@ std::vector<node::DiskWritten> BlockDisk::write_batch(std::span<const Write> bat
 }
 
 void BlockDisk::report_evictions() {
+  const std::lock_guard lock(evictions_mutex_);
   node::DiskEvicted evicted;
   for (const Id128& id : store_->take_evicted()) evicted.hashes.push_back(BlockHash{id});
   if (!evicted.hashes.empty()) give(std::move(evicted));

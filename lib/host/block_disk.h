@@ -96,6 +96,7 @@ class BlockDisk final : public node::BlockDisk {
   std::vector<node::Event> ready_;  // oldest first, from ready_next_ on
   size_t ready_next_ = 0;
   bool stopping_ = false;
+  std::mutex evictions_mutex_;  // held from the store's list of evicted blocks to the end of their report
   bool upkeep_fails_[2] = {};  // the writer's thread: maintain and drop failed when they were last tried
   std::thread writer_, reader_;
 };

@@ -12,10 +12,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "host/disk_flags.h"
+#include "node/disk_block.h"
 #include "test.h"
 
 namespace block_disk_test {
@@ -131,6 +133,41 @@ TEST_CASE("host/disk: a block comes back byte for byte with its checksums, in th
     block_of(n, page);
     CHECK(std::memcmp(page.bytes, back.bytes, layout().page_bytes()) == 0);
   }
+}
+
+TEST_CASE("host/disk: what the disk gives up for a block is told before the block counts as written") {
+  Folder folder;
+  DiskBench b(folder.path);
+  b.wait_for<node::DiskFound>();
+  ExtentLayout large = layout();  // so that most of the blocks wait while the first ones are written
+  large.kv_heads = 8;
+  const std::vector<std::byte> page(large.page_bytes());
+  const uint32_t crc = crc32c(std::span(page).first(large.layer_bytes()));
+  node::DiskBlock block{hash_of(1), {}, {}, 0, large, {crc, crc}};
+  const uint64_t value = node::disk_value_bytes(large);
+  const auto count = static_cast<uint32_t>(4 * (32 << 20) / value);  // four times what the disk has room for, at once
+  const auto numbered = [](uint32_t n) {
+    BlockHash out;
+    std::memcpy(out.bytes.data(), &n, sizeof n);
+    out.bytes[15] = 2;
+    return out;
+  };
+  for (uint32_t n = 0; n < count; ++n) {
+    block.hash = numbered(n);
+    b.disk->write({.op = n, .block = block}, page);
+  }
+  std::set<BlockHash> there;
+  for (uint32_t ended = 0; ended < count;) {
+    const node::Event event = b.wait();
+    if (const auto* evicted = std::get_if<node::DiskEvicted>(&event))
+      for (const BlockHash& hash : evicted->hashes) there.erase(hash);
+    const auto* written = std::get_if<node::DiskWritten>(&event);
+    if (!written) continue;
+    ++ended;
+    if (written->code == Code::ok) there.insert(numbered(static_cast<uint32_t>(written->op)));
+    REQUIRE(there.size() * value <= 32 << 20);
+  }
+  CHECK(there.contains(numbered(count - 1)));
 }
 
 TEST_CASE("host/disk: a segment that cannot be made ahead is reported") {
