@@ -6,6 +6,18 @@
 
 namespace mc::node {
 
+/// Leaves out samples whose neighbours are no further apart than a small part of their age.
+void UseClock::thin_out(std::vector<Sample>& samples, TimePoint now) {
+  size_t kept = 1;  // the oldest one stays
+  for (size_t i = 1; i < samples.size(); ++i) {
+    const bool is_last = i + 1 == samples.size();
+    const bool is_needed = is_last || samples[i + 1].at - samples[kept - 1].at > (now - samples[i + 1].at) / kAgeParts;
+    if (is_needed) samples[kept++] = samples[i];
+  }
+  samples.resize(kept);
+  MC_ASSERT_LT(kept, kSamplesMax);
+}
+
 void UseClock::look(std::span<Shelf* const> shelves, TimePoint now) {
   if (samples_.size() < shelves.size()) samples_.resize(shelves.size());
   for (const Shelf* shelf : shelves) {
@@ -13,12 +25,7 @@ void UseClock::look(std::span<Shelf* const> shelves, TimePoint now) {
     const uint64_t stamp = shelf->pool.counts().uses_total;
     if (!samples.empty() && (now - samples.back().at < kEvery || stamp == samples.back().stamp)) continue;
     MC_ASSERT(samples.empty() || samples.back().stamp < stamp);
-    if (samples.size() >= kSamplesMax) {
-      size_t kept = 0;
-      for (size_t i = 0; i < samples.size(); ++i)
-        if (i >= kSamplesMax / 2 || i % 2 == 0) samples[kept++] = samples[i];
-      samples.resize(kept);
-    }
+    if (samples.size() >= kSamplesMax) thin_out(samples, now);
     samples.push_back({now, stamp});
   }
 }

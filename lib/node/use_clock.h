@@ -15,7 +15,9 @@ namespace mc::node {
 class UseClock {
  public:
   static constexpr Duration kEvery = 1s;          // between two samples of a pool
-  static constexpr size_t kSamplesMax = 1 << 12;  // of a pool; beyond it the older half is thinned out
+  static constexpr size_t kSamplesMax = 1 << 12;  // of a pool; beyond it they are thinned out
+  /// Samples of an age of T lie T / kAgeParts apart at most, or kEvery. Those of ten years are some 2,000.
+  static constexpr int kAgeParts = 64;
 
   void look(std::span<Shelf* const> shelves, TimePoint now);
   /// The newest stamp that the pool with this number is known to have had at `at`; 0 = none is known.
@@ -28,6 +30,7 @@ class UseClock {
     TimePoint at;
     uint64_t stamp;
   };
+  static void thin_out(std::vector<Sample>& samples, TimePoint now);
   std::vector<std::vector<Sample>> samples_;  // by number of the shelf; oldest first
 };
 
