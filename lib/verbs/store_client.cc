@@ -1,5 +1,6 @@
 #include "verbs/store_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -266,10 +267,13 @@ Result<Json> StoreClient::list(std::string_view prefix, std::string_view after, 
   return read_json(outcome.body, place_);
 }
 
-/// The result of each operation; `answered` gets the answer, whose values begin behind its first line.
-Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::string& answered) {
+/// The result of the operation of each item. Items whose operation failed get its error. `answered` gets the part of
+/// the answer behind its first line, where values are.
+Result<std::vector<Json>> StoreClient::batch(std::vector<Item>& items, Json ops, std::string values,
+                                             std::string& answered) {
   MC_ASSERT(ops.is_array());
   const size_t count = ops.size();
+  MC_ASSERT_EQ(count, items.size());
   std::string body = Json::object({{"ops", std::move(ops)}}).dump() + "\n" + values;
   MC_TRY(outcome, call(http::Method::post, {}, {}, std::move(body)));
   const size_t line_end = outcome.body.find('\n');
@@ -282,6 +286,9 @@ Result<std::vector<Json>> StoreClient::batch(Json ops, std::string values, std::
                       place_);
   MC_ASSERT_LT(line_end, outcome.body.size());
   answered = outcome.body.substr(line_end + 1);
+  for (size_t i = 0; i < items.size(); ++i)
+    if (const Json* error = results[i].find("error"))
+      items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
   return std::vector<Json>(results.begin(), results.end());
 }
 
@@ -298,11 +305,7 @@ Result<void> StoreClient::put_all(std::vector<Item>& items, const node::ValueTer
     ops.push(std::move(op));
     values += item.value;
   }
-  MC_TRY(results, batch(std::move(ops), std::move(values), answered));
-  MC_ASSERT_EQ(results.size(), items.size());
-  for (size_t i = 0; i < items.size(); ++i)
-    if (const Json* error = results[i].find("error"))
-      items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
+  MC_CHECK(batch(items, std::move(ops), std::move(values), answered));
   return {};
 }
 
@@ -310,14 +313,10 @@ Result<void> StoreClient::get_all(std::vector<Item>& items) {
   Json ops = Json::array();
   for (const Item& item : items) ops.push(Json::object({{"op", "get"}, {"key", item.key}}));
   std::string answered;
-  MC_TRY(results, batch(std::move(ops), {}, answered));
-  MC_ASSERT_EQ(results.size(), items.size());
+  MC_TRY(results, batch(items, std::move(ops), {}, answered));
   std::string_view rest = answered;
   for (size_t i = 0; i < items.size(); ++i) {
-    if (const Json* error = results[i].find("error")) {
-      items[i].error = told(*error, static_cast<int>(results[i]["status"].as_int()), "/v1/store/" + items[i].key);
-      continue;
-    }
+    if (results[i].has("error")) continue;
     const auto bytes = static_cast<uint64_t>(results[i]["bytes"].as_int());
     if (bytes > rest.size())
       return user_error(err::kPeerGarbage, "the answer to a batch ends in the value of " + items[i].key, place_);
@@ -327,6 +326,43 @@ Result<void> StoreClient::get_all(std::vector<Item>& items) {
     if (!crc || *crc != sum(items[i].value)) items[i].error = damaged(items[i].key, place_);
   }
   if (!rest.empty()) return user_error(err::kPeerGarbage, "the answer to a batch has bytes behind its values", place_);
+  return {};
+}
+
+Result<std::vector<Json>> StoreClient::do_all(std::vector<Item>& items, const Json& op) {
+  Json ops = Json::array();
+  for (const Item& item : items) ops.push(Json(op).set("key", item.key));
+  std::string answered;
+  return batch(items, std::move(ops), {}, answered);
+}
+
+Result<void> StoreClient::exist_all(std::vector<Item>& items) {
+  MC_TRY(results, do_all(items, Json::object({{"op", "exist"}})));
+  for (size_t i = 0; i < items.size(); ++i) {
+    Item& item = items[i];
+    item.bytes.reset();
+    if (item.error && item.error->mc == err::kNotFound)
+      item.error.reset();
+    else if (!item.error)
+      item.bytes = static_cast<uint64_t>(std::max<int64_t>(0, results[i]["bytes"].as_int()));
+  }
+  return {};
+}
+
+Result<void> StoreClient::remove_all(std::vector<Item>& items, bool forced) {
+  Json op = Json::object({{"op", "remove"}});
+  if (forced) op.set("force", true);
+  MC_CHECK(do_all(items, op));
+  return {};
+}
+
+Result<void> StoreClient::pin_all(std::vector<Item>& items, Duration time) {
+  MC_CHECK(do_all(items, Json::object({{"op", "pin"}, {"for", time_text(time)}})));
+  return {};
+}
+
+Result<void> StoreClient::unpin_all(std::vector<Item>& items) {
+  MC_CHECK(do_all(items, Json::object({{"op", "unpin"}})));
   return {};
 }
 

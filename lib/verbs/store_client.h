@@ -38,12 +38,14 @@ class StoreClient {
   struct Member {
     std::string name, value;
   };
-  /// One operation of a batch: a put of `value`, or a get that fills it.
+  /// One operation of a batch: a put of `value`, a get that fills it, or another one on the key.
   struct Item {
     std::string key;
     std::string value;
-    std::optional<Error> error;
+    std::optional<uint64_t> bytes = {};  // exist_all() sets it for a value that is there
+    std::optional<Error> error = {};
   };
+  static constexpr size_t kItemsMax = 1024;
 
   /// `place`: see place_of(). MC2101 when the name has no address; nothing is sent yet.
   static Result<std::unique_ptr<StoreClient>> open(std::string place, Options options);
@@ -71,9 +73,15 @@ class StoreClient {
   Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
   /// One page of keys: "values", "more", "last" and totals, as GET /v1/store answers.
   Result<Json> list(std::string_view prefix, std::string_view after, size_t limit);
-  /// One round trip for all items; each has an error of its own. Fails only when the batch was not answered.
+  /// One round trip for all items, at most kItemsMax; each has an error of its own, MC4007 where there is no value.
+  /// Fails only when the batch was not answered.
   Result<void> put_all(std::vector<Item>& items, const node::ValueTerms& terms);
   Result<void> get_all(std::vector<Item>& items);
+  /// Sets the sizes. A key without a value is no error here.
+  Result<void> exist_all(std::vector<Item>& items);
+  Result<void> remove_all(std::vector<Item>& items, bool forced = false);
+  Result<void> pin_all(std::vector<Item>& items, Duration time);
+  Result<void> unpin_all(std::vector<Item>& items);
 
  private:
   using Query = std::vector<std::pair<std::string_view, std::string>>;
@@ -88,7 +96,8 @@ class StoreClient {
   Result<std::string> get_summed(std::string_view key, const Query& query);
   Result<std::optional<uint64_t>> exist_here(std::string_view key);
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
-  Result<std::vector<Json>> batch(Json ops, std::string values, std::string& answered);
+  Result<std::vector<Json>> batch(std::vector<Item>& items, Json ops, std::string values, std::string& answered);
+  Result<std::vector<Json>> do_all(std::vector<Item>& items, const Json& op);
   Error told(const Json& error, int status, const std::string& target) const;
 
   std::string place_;

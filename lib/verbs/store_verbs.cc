@@ -195,18 +195,24 @@ Result<int> exist_in(const cli::Args& args, StoreClient& store) {
   return exit_code;
 }
 
-/// Changes the values of all keys. Keys without a value do not stop it: MC4007 at the end names the first of them.
+/// Changes the values of all keys, many in one round trip. Keys without a value do not stop it: MC4007 at the end names
+/// the first of them. Another error ends it with the first key that it met; later keys of its round trip may be
+/// changed.
 template <class Change>
-Result<int> change_each(const cli::Args& args, const std::string& outcome, const Change& change) {
+Result<int> change_all(const cli::Args& args, const std::string& outcome, const Change& change) {
   std::optional<Error> first;
   size_t absent = 0;
-  const std::vector<std::string>& keys = args.positional("KEY");
-  for (const std::string& key : keys) {
-    auto done = change(key);
-    if (!done && done.error().mc != err::kNotFound) return std::move(done).error();
-    MC_CHECK(say(args, key, done ? outcome : "absent"));
-    if (done) continue;
-    if (++absent == 1) first = std::move(done).error();
+  const std::span<const std::string> keys = args.positional("KEY");
+  for (size_t begin = 0; begin < keys.size(); begin += StoreClient::kItemsMax) {
+    std::vector<StoreClient::Item> items;
+    for (const std::string& key : keys.subspan(begin, std::min(keys.size() - begin, StoreClient::kItemsMax)))
+      items.push_back({key, {}});
+    MC_CHECK(change(items));
+    for (StoreClient::Item& item : items) {
+      if (item.error && item.error->mc != err::kNotFound) return std::move(*item.error);
+      MC_CHECK(say(args, item.key, item.error ? "absent" : outcome));
+      if (item.error && ++absent == 1) first = std::move(*item.error);
+    }
   }
   if (!first) return 0;
   if (absent > 1)
@@ -215,18 +221,17 @@ Result<int> change_each(const cli::Args& args, const std::string& outcome, const
 }
 
 Result<int> remove_from(const cli::Args& args, StoreClient& store) {
-  return change_each(args, "removed",
-                     [&](const std::string& key) { return store.remove(key, args.on(flags::kForce)); });
+  return change_all(args, "removed", [&](auto& items) { return store.remove_all(items, args.on(flags::kForce)); });
 }
 
 Result<int> pin_in(const cli::Args& args, StoreClient& store) {
   const Duration time = args.duration(flags::kPinFor);
-  return change_each(args, "pinned for " + format_duration(time),
-                     [&](const std::string& key) { return store.pin(key, time); });
+  return change_all(args, "pinned for " + format_duration(time),
+                    [&](auto& items) { return store.pin_all(items, time); });
 }
 
 Result<int> unpin_in(const cli::Args& args, StoreClient& store) {
-  return change_each(args, "unpinned", [&](const std::string& key) { return store.unpin(key); });
+  return change_all(args, "unpinned", [&](auto& items) { return store.unpin_all(items); });
 }
 
 Result<int> copy_in(const cli::Args& args, StoreClient& store) {

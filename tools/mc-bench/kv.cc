@@ -44,11 +44,8 @@ constexpr Flag kKvClients{.name = "clients",
                           .value = "N,N",
                           .fallback = "1",
                           .help = "threads with a connection each: 1-16*2"};
-constexpr Flag kKvBatch{.name = "batch",
-                        .kind = FlagKind::sweep_counts,
-                        .value = "N,N",
-                        .fallback = "1",
-                        .help = "values of one call; not of exist"};
+constexpr Flag kKvBatch{
+    .name = "batch", .kind = FlagKind::sweep_counts, .value = "N,N", .fallback = "1", .help = "values of one call"};
 constexpr Flag kKvKeys{.name = "keys",
                        .kind = FlagKind::count,
                        .value = "N",
@@ -124,9 +121,15 @@ Result<void> one_call(verbs::StoreClient& store, const KvPoint& point, const Key
   for (auto& item : items) item.key = key_of(point, draw.next(rng)), item.error.reset();
   const TimePoint start = steady_now();
   uint64_t misses = 0;
-  if (point.op == KvOp::exist) {
+  if (point.batch == 1 && point.op == KvOp::exist) {
     MC_TRY(bytes, store.exist(items[0].key));
     misses += !bytes;
+  } else if (point.op == KvOp::exist) {
+    MC_CHECK(store.exist_all(items));
+    for (const auto& item : items) {
+      if (item.error) return *item.error;
+      misses += !item.bytes;
+    }
   } else if (point.batch == 1 && point.op == KvOp::put) {
     MC_CHECK(store.put(items[0].key, items[0].value, point.terms()));
   } else if (point.batch == 1) {
@@ -180,9 +183,14 @@ class KvTarget {
   }
   Result<void> clear(const KvPoint& point) {
     MC_TRY(store, connect());
-    for (uint64_t k = 0; k < point.keys; ++k)
-      if (auto removed = store->remove(key_of(point, k)); !removed && removed.error().mc != err::kNotFound)
-        return removed;
+    for (uint64_t k = 0; k < point.keys;) {
+      std::vector<verbs::StoreClient::Item> items;
+      for (; k < point.keys && items.size() < verbs::StoreClient::kItemsMax; ++k)
+        items.push_back({key_of(point, k), {}});
+      MC_CHECK(store->remove_all(items));
+      for (const auto& item : items)
+        if (item.error && item.error->mc != err::kNotFound) return *item.error;
+    }
     return {};
   }
 
@@ -238,7 +246,6 @@ Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
           if (clients == 0 || clients > 256) return bad_value(kKvClients, "1 to 256");
           if (batch == 0 || batch > 1024 || batch * bytes > (uint64_t{64} << 20))
             return bad_value(kKvBatch, "1 to 1024, and 64MiB of values at most");
-          if (point.op == KvOp::exist && batch > 1) continue;
           point.value_bytes = bytes, point.clients = clients, point.batch = batch;
           out.push_back(point);
         }
