@@ -119,12 +119,16 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
   o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
   o.pipeline = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kPipeline), 1, sim::kClusterNodesMax));
-  if (o.by_layer_bytes != UINT64_MAX && (o.pipeline > 1 || o.device_blocks > 0))
+  const bool searched = !args.has(kCluster) || (args.has(kFindRatio) && args.on(kFindRatio));
+  const bool coupled = !searched && o.shape.coupled > 0;
+  if (o.by_layer_bytes != UINT64_MAX && (o.pipeline > 1 || o.device_blocks > 0 || coupled))
     return user_error(err::kBadValue,
-                      std::string(o.pipeline > 1 ? "a stage of a pipeline" : "a node whose KV goes to a device") +
+                      "--load-by-layer " + args.text(kLoadByLayer) + ": " +
+                          (o.pipeline > 1 ? "a stage of a pipeline"
+                           : coupled      ? "a node that prefills and decodes"
+                                          : "a node whose KV goes to a device") +
                           " loads a prefix as a whole",
                       "--load-by-layer", "leave it out, or say off");
-  const bool searched = !args.has(kCluster) || (args.has(kFindRatio) && args.on(kFindRatio));
   if (!searched && o.shape.coupled == 0 && o.shape.prefill % o.pipeline != 0)
     return user_error(
         err::kBadValue,
