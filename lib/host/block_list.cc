@@ -96,7 +96,7 @@ Result<BlockQuery> parse_block_query(std::string_view query) {
       out.limit = std::min<uint64_t>(limit, kLimitMost);
     } else {
       return Error{Code::invalid, "\"" + std::string(part.substr(0, 100)) +
-                                      "\" is not sort=uses, sort=recent, sort=position or limit=N"};
+                                      "\" is not sort=uses, sort=hits, sort=recent, sort=position or limit=N"};
     }
   }
   return out;

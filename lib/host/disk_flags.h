@@ -28,7 +28,7 @@ inline constexpr Flag kSsdMinUses{.name = "ssd-min-uses",
                                   .kind = FlagKind::count,
                                   .value = "N",
                                   .fallback = "1",
-                                  .help = "write blocks that N requests have used to --ssd; 1 = all",
+                                  .help = "write a block to --ssd once N requests have used it; 1 = all, at most 1000",
                                   .check = check_min_uses,
                                   .common = true};
 inline constexpr Flag kEviction{.name = "eviction",

@@ -90,7 +90,7 @@ void WorkerMetrics::update_disk(const wire::Load& load) {
   count(metric::kSsdFailures, {"drop"}, s.drop_failures);
   count(metric::kSsdFailures, {"maintain"}, s.maintain_failures);
   count(metric::kSsdPromoted, {}, s.promoted_blocks);
-  count(metric::kSsdSpared, {}, worker_.disk().spared_blocks());
+  count(metric::kSsdSpared, {}, worker_.disk().writes().spared());
 }
 
 // Counts the tokens that the role computed and the places that its blocks came from.

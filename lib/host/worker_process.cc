@@ -229,7 +229,7 @@ class WorkerProcess {
   }
 
   void leave(const std::string& why) {
-    if (const size_t blocks = worker_->disk().write_out_left(); blocks > 0)
+    if (const size_t blocks = worker_->disk().writes().write_out_left(); blocks > 0)
       log_warn("not all blocks of the memory are on disk", {{"blocks", blocks}});
     loop_->apply([&](TimePoint now, node::Actions& out) { worker_->leave(why, now, out); });
     MC_ASSERT(worker_->registration().has_left());
@@ -282,7 +282,7 @@ class WorkerProcess {
                  shutdown_.ask(*signal, SystemClock::instance().now(), most)) {
         loop_->apply([this](TimePoint now, node::Actions& out) { worker_->start_draining(now, out); });
         const size_t left = worker_->load().running + worker_->load().waiting;
-        const size_t blocks = worker_->disk().write_out_left();
+        const size_t blocks = worker_->disk().writes().write_out_left();
         if (left > 0 || blocks > 0)
           log_info("draining; another signal stops now",
                    {{"requests", left}, {"blocks_to_disk", blocks}, {"most_s", to_seconds(most)}});

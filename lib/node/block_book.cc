@@ -24,16 +24,18 @@ wire::BlockEvents BlockBook::take(std::span<Shelf* const> shelves, const DiskTie
                                   TimePoint now) {
   wire::BlockEvents message;
   const auto events = log_.drain(kEventsPerMessage);
+  evicted_.clear();
   if (!events.empty()) message.first_seq = events.front().seq;
   for (const auto& e : events) {
     MC_ASSERT_EQ(e.seq, message.first_seq + message.events.size());
+    const bool removed = e.kind == kv::BlockEvent::Kind::removed;
+    if (removed && e.reason == kv::Removal::evicted && e.tier == kv::Tier::host) evicted_.push_back(e.hash);
     const bool in_memory = is_in_memory(shelves, e.hash), stored = in_memory || disk.has(e.hash);
     if (stored)
       memory_.stored(e.hash);
-    else if (e.kind == kv::BlockEvent::Kind::removed && e.tier != kv::Tier::device)
+    else if (removed && e.tier != kv::Tier::device)
       remember(e, now);
-    const bool evicted = !stored && e.kind == kv::BlockEvent::Kind::removed && e.reason == kv::Removal::evicted &&
-                         e.tier != kv::Tier::device;
+    const bool evicted = !stored && removed && e.reason == kv::Removal::evicted && e.tier != kv::Tier::device;
     const kv::Tier tier = in_memory ? tier_in_memory(device, e.hash) : stored ? kv::Tier::disk : kv::Tier::host;
     message.events.push_back({stored, {e.hash, e.parent, tier}, evicted});
   }

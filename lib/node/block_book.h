@@ -32,6 +32,8 @@ class BlockBook {
   /// block and node, so an event of one tier is reported as the block's state on the whole node now.
   wire::BlockEvents take(std::span<Shelf* const> shelves, const DiskTier& disk, const DeviceTier& device,
                          TimePoint now);
+  /// Blocks of the last take() that were evicted from memory.
+  const std::vector<BlockHash>& evicted_from_memory() const { return evicted_; }
   /// All blocks of the shelves and of the disk in messages of bounded size, as of the newest event. All events must
   /// have been taken.
   std::vector<wire::BlockSnapshot> snapshot(std::span<Shelf* const> shelves, const DiskTier& disk,
@@ -44,6 +46,7 @@ class BlockBook {
   void remember(const kv::BlockEvent& event, TimePoint now);
 
   kv::EventLog log_;
+  std::vector<BlockHash> evicted_;
   BlockMemory memory_;
   NamespaceBook names_;
   UseClock uses_;

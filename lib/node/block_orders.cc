@@ -98,7 +98,7 @@ void BlockOrders::on_tick(TimePoint now, Actions& out) {
       answer(served.order.id, late(), out);
     disk_.end(served.load);  // the lease holds the blocks from here on
   }
-  std::erase_if(saving_, [&](const Saving& saving) { return saved(saving, now, out); });
+  std::erase_if(saving_, [&](Saving& saving) { return save(saving, now, out); });
 }
 
 void BlockOrders::expired(const Shelf& shelf, kv::LeaseId lease) {
@@ -112,7 +112,7 @@ TimePoint BlockOrders::next_wakeup() const {
   for (const Waiting& waiting : waiting_)
     at = std::min(at, disk_.done(waiting.load) ? TimePoint{} : waiting.order.deadline);
   for (const Saving& saving : saving_) {
-    const bool waits = std::ranges::any_of(saving.hashes, [&](const auto& hash) { return disk_.is_to_come(hash); });
+    const bool waits = saving.next < saving.missing.size() && disk_.writes().is_to_come(saving.missing[saving.next]);
     at = std::min(at, waits ? saving.deadline : TimePoint{});
   }
   return at;
@@ -170,10 +170,11 @@ void BlockOrders::begin(const BlockOrder& order, const BlockHash& last, TimePoin
   const auto* pin = std::get_if<PinBlocks>(&order.what);
   if (pin && pin->durable && disk_.state() != DiskTier::State::on)
     return answer(order.id,
-                  user_error(err::kNotDurable,
-                             disk_.state() == DiskTier::State::none ? "the node has no disk, and keeps blocks at d0"
-                                                                    : "the node has lost its disk",
-                             "durability"),
+                  disk_.state() == DiskTier::State::none
+                      ? user_error(err::kNotDurable, "the node has no disk, and keeps blocks at d0", "durability",
+                                   "start the node with --ssd DIR:SIZE, or leave --durability out")
+                      : user_error(err::kNotDurable, "the node has lost its disk", "durability",
+                                   "look into the node's log for the cause, and restart the node"),
                   out);
   const size_t under_way = waiting_.size() + saving_.size();
   if (under_way + reads_.size() >= kWaitingMax) return answer(order.id, full(under_way), out);
@@ -216,7 +217,14 @@ void BlockOrders::finish(const Waiting& waiting, TimePoint now, Actions& out) {
   };
   if (const auto* order = std::get_if<PinBlocks>(&waiting.order.what)) {
     auto pinned = pin(waiting, *order, now);
-    if (pinned && order->durable) return save(waiting, *pinned);
+    if (pinned && order->durable) {
+      pinned->durable = true;
+      Saving saving{waiting.order.id, waiting.order.deadline, waiting.chain.shelf, waiting.chain.hashes, *pinned, {}};
+      saving.missing = not_on_disk(saving);
+      disk_.writes().ask(*saving.shelf, saving.missing);
+      saving_.push_back(std::move(saving));
+      return;
+    }
     return reply(std::move(pinned));
   }
   const auto* order = std::get_if<ReadBlocks>(&waiting.order.what);
@@ -242,35 +250,42 @@ Result<PinReport> BlockOrders::pin(const Waiting& waiting, const PinBlocks& orde
       {pages.size(), pages.size() * shelf.layout.page_bytes()}, waiting.loaded, pins_.bytes(), pins_.bytes_max()};
 }
 
-void BlockOrders::save(const Waiting& waiting, PinReport report) {
-  std::vector<BlockHash> missing;
-  for (const BlockHash& hash : waiting.chain.hashes)
-    if (!disk_.has(hash)) missing.push_back(hash);
-  disk_.write_first(*waiting.chain.shelf, missing);
-  report.durable = true;
-  saving_.push_back({waiting.order.id, waiting.order.deadline, waiting.chain.hashes, report});
+std::vector<BlockHash> BlockOrders::not_on_disk(const Saving& saving) const {
+  std::vector<BlockHash> out;
+  for (const BlockHash& hash : saving.chain)
+    if (!disk_.has(hash)) out.push_back(hash);
+  return out;
 }
 
-bool BlockOrders::saved(const Saving& saving, TimePoint now, Actions& out) const {
-  size_t on_disk = 0;
-  bool is_over = true;
-  for (const BlockHash& hash : saving.hashes) {
-    on_disk += disk_.has(hash);
-    is_over = is_over && !disk_.is_to_come(hash);
-  }
-  if (!is_over && now < saving.deadline) return false;
-  if (on_disk == saving.hashes.size()) {
+/// Whether every write of the round has ended.
+bool BlockOrders::has_written(Saving& saving) const {
+  while (saving.next < saving.missing.size() && !disk_.writes().is_to_come(saving.missing[saving.next])) ++saving.next;
+  return saving.next == saving.missing.size();
+}
+
+bool BlockOrders::save(Saving& saving, TimePoint now, Actions& out) {
+  const bool written = has_written(saving), late = !written && now >= saving.deadline;
+  if (!written && !late) return false;
+  std::vector<BlockHash> left = not_on_disk(saving);
+  disk_.writes().unask(saving.missing);
+  if (left.empty()) {
     answer(saving.id, saving.report, out);
-  } else if (!is_over) {
-    answer(saving.id, late(), out);
-  } else {
-    answer(saving.id,
-           user_error(err::kNotDurable,
-                      "only " + std::to_string(on_disk) + " of the chain's " + std::to_string(saving.hashes.size()) +
-                          " blocks are on disk; they stay pinned in memory",
-                      "durability", "look into the node's log, or give its --ssd more space"),
-           out);
+    return true;
   }
+  if (!late && left.size() < saving.missing.size()) {  // the disk gave up blocks of the chain for others of it
+    disk_.writes().ask(*saving.shelf, left);
+    saving.missing = std::move(left), saving.next = 0;
+    return false;
+  }
+  const std::string counts = std::to_string(saving.chain.size() - left.size()) + " of the chain's " +
+                             std::to_string(saving.chain.size()) +
+                             " blocks are on disk, and the chain is pinned in memory alone";
+  answer(saving.id,
+         late ? user_error(err::kDeadlineExceeded, "the time is over: " + counts, "durability",
+                           "pin again, which goes on with the rest; --ssd-write-budget and the disk bound the speed")
+              : user_error(err::kNotDurable, counts, "durability",
+                           "look into the node's log, or give its --ssd more space"),
+         out);
   return true;
 }
 
@@ -353,7 +368,11 @@ void BlockOrders::end(uint64_t id, bool cancelled, Actions& out) {
     disk_.end(waiting.load);
     return true;
   });
-  std::erase_if(saving_, [&](const Saving& saving) { return saving.id == id; });
+  std::erase_if(saving_, [&](const Saving& saving) {
+    if (saving.id != id) return false;
+    disk_.writes().unask(saving.missing);
+    return true;
+  });
   if (const auto read = reads_.find(id); read != reads_.end()) {
     (void)read->second.shelf->leases.release(read->second.lease);
     reads_.erase(read);

@@ -80,8 +80,11 @@ class BlockOrders {
   struct Saving {  // a durable pin whose blocks are being written
     uint64_t id = 0;
     TimePoint deadline{};
-    std::vector<BlockHash> hashes;
+    Shelf* shelf = nullptr;
+    std::vector<BlockHash> chain;
     PinReport report;
+    std::vector<BlockHash> missing;  // blocks that were not on disk when this round of writes began
+    size_t next = 0;                 // the first of them whose write may be to come
   };
   struct Reading {
     Shelf* shelf = nullptr;
@@ -103,10 +106,10 @@ class BlockOrders {
   void begin(const BlockOrder& order, const BlockHash& last, TimePoint now, Actions& out);
   /// Answers an order whose blocks are in memory, as far as they could be brought.
   void finish(const Waiting& waiting, TimePoint now, Actions& out);
-  /// Begins to write the chain of a pin.
-  void save(const Waiting& waiting, PinReport report);
-  /// True when the order has its answer.
-  bool saved(const Saving& saving, TimePoint now, Actions& out) const;
+  std::vector<BlockHash> not_on_disk(const Saving& saving) const;
+  bool has_written(Saving& saving) const;
+  /// Goes on with a durable pin. True when it has its answer.
+  bool save(Saving& saving, TimePoint now, Actions& out);
   Result<PinReport> pin(const Waiting& waiting, const PinBlocks& order, TimePoint now);
   Result<BlockRun> read(const Waiting& waiting, const ReadBlocks& order, TimePoint now);
   Result<PagesToFill> write(uint64_t id, const WriteBlocks& order);

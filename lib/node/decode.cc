@@ -185,6 +185,7 @@ bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   }
   r->have_blocks = here;
   stats_.local_blocks += here;
+  disk_.hit(shelf_->pool, hashes.first(here));
   if (r->inlined) {
     r->phase = Phase::computing;
     if (device_.exists()) device_.load(r->device, r->pages.all(), here, r->prompt_crcs(shelf_->pool, here), out);

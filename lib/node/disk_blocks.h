@@ -20,7 +20,7 @@ class DiskBlocks {
     uint32_t first_position = 0;
     uint32_t bytes = 0;  // in the store
     uint32_t loads = 0;
-    TimePoint used{};  // when it was written, found or loaded
+    TimePoint used{};  // when it was written, found or loaded, or left memory
   };
   using Look = std::function<void(const BlockHash&, const Entry&)>;
 

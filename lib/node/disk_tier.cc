@@ -213,6 +213,11 @@ void DiskTier::hit(kv::Pool& pool, std::span<const BlockHash> hashes) {
   }
 }
 
+void DiskTier::left_memory(const BlockHash& hash, TimePoint now) {
+  writes_.left_memory(hash);
+  if (DiskBlocks::Entry* entry = blocks_.find(hash)) entry->used = now;
+}
+
 // Loads overlap, so a load costs the time since the one before it has ended.
 void DiskTier::measure(const Load& load, TimePoint now) {
   const double seconds = to_seconds(now - std::max(load.began, std::min(measured_at_, now)));
@@ -275,7 +280,11 @@ void DiskTier::arrived(const Load& load, const DiskLoaded& done, TimePoint now) 
 // ---- writes ----------------------------------------------------------------------------------
 
 void DiskTier::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
-  if (state_ == State::on) writes_.tend(shelves, now, out);
+  if (state_ == State::on) writes_.tend(shelves, now, false, out);
+}
+
+void DiskTier::tend_asked(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
+  if (state_ == State::on) writes_.tend(shelves, now, true, out);
 }
 
 void DiskTier::start_write_out() {

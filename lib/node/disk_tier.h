@@ -46,6 +46,8 @@ class DiskTier {
   /// The leading blocks of `hashes` that are in memory or on disk.
   uint32_t match(const kv::Pool& pool, std::span<const BlockHash> hashes) const;
   const DiskBlocks& blocks() const { return blocks_; }
+  const DiskWrites& writes() const { return writes_; }
+  DiskWrites& writes() { return writes_; }
   /// Forgets a block, because an operator wants its space. False: it is being loaded or written, or is not on disk.
   bool evict(const BlockHash& hash, Actions& out);
 
@@ -57,10 +59,15 @@ class DiskTier {
   /// Whether every block of the load is in memory, up to the first one that could not be brought.
   bool done(LoadId id) const;
   void end(LoadId id);
-  /// A reader arrived for these blocks: those on trial in memory stay from now on, and the disk may get them again.
+  /// A request uses these blocks: those on trial in memory stay from now on, the disk may get them again, and the use
+  /// counts for DiskTierOptions::uses_min.
   void hit(kv::Pool& pool, std::span<const BlockHash> hashes);
   /// The block is not in memory any more. When it comes back, it may be written like any other.
-  void left_memory(const BlockHash& hash) { writes_.left_memory(hash); }
+  void left_memory(const BlockHash& hash, TimePoint now);
+  /// The block was evicted from memory. When it comes back, that counts as another use.
+  void evicted_from_memory(const BlockHash& hash) {
+    if (state_ == State::on) writes_.evicted(hash);
+  }
 
   // ---- events ----
   /// Whether a node has a shelf for a block that an earlier process left.
@@ -69,17 +76,10 @@ class DiskTier {
   bool on_event(const Event& event, const Usable& usable, TimePoint now, Actions& out);
   /// Begins the writes that are due now.
   void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  /// Writes the blocks of `hashes`, which the shelf has in memory and an operator pins, before others.
-  void write_first(Shelf& shelf, std::span<const BlockHash> hashes) { writes_.write_first(shelf, hashes); }
-  /// A write of the block is under way or asked for. If not, and the block is not on disk, then its write has failed
-  /// or the disk has given it up.
-  bool is_to_come(const BlockHash& hash) const { return writes_.is_to_come(hash); }
+  /// Begins those that an operator waits for.
+  void tend_asked(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
   /// The node stops: its blocks in memory go to disk, and the tier is idle when they are there.
   void start_write_out();
-  /// Blocks that left memory unwritten, because too few requests had used them.
-  uint64_t spared_blocks() const { return writes_.spared(); }
-  /// Blocks to be written because the node stops.
-  size_t write_out_left() const { return writes_.write_out_left(); }
   /// When tend() has something to do without an event.
   TimePoint next_wakeup() const { return writes_.next_wakeup(); }
 

@@ -33,19 +33,18 @@ bool DiskWrites::wants(const Shelf& shelf, kv::PageIndex page) const {
 }
 
 bool DiskWrites::used_enough(const BlockHash& hash) const {
-  return options_.uses_min <= 1 || 1 + reuses_.of(hash) >= options_.uses_min;
+  return 1 + reuses_.of(hash) >= options_.uses_min;
 }
 
 void DiskWrites::hit(const BlockHash& hash) {
   removed_.erase(hash);
-  if (options_.uses_min > 1) reuses_.add(hash);
+  if (options_.uses_min > 1) reuses_.used(hash);
 }
 
-void DiskWrites::left_memory(const BlockHash& hash) {
-  removed_.erase(hash);
+void DiskWrites::evicted(const BlockHash& hash) {
   if (options_.uses_min <= 1) return;
   spared_ += !blocks_.has(hash) && !used_enough(hash);
-  reuses_.add(hash);
+  reuses_.left(hash);
 }
 
 void DiskWrites::write(Shelf& shelf, kv::PageIndex page, Actions& out) {
@@ -96,25 +95,33 @@ void DiskWrites::write_cold(Shelf& shelf, TimePoint now, Actions& out) {
   }
 }
 
-void DiskWrites::write_first(Shelf& shelf, std::span<const BlockHash> hashes) {
+void DiskWrites::ask(Shelf& shelf, std::span<const BlockHash> hashes) {
   if (stopped_) return;
   for (const BlockHash& hash : hashes) {
     removed_.erase(hash);
-    if (asked_.insert(hash).second) first_.emplace_back(&shelf, hash);
+    if (has(hash) || waiting_[hash]++ > 0) continue;
+    asked_.emplace_back(&shelf, hash);
+    if (write_out_) (void)write_out_->spend(room_for(shelf));
   }
   look_at_ = TimePoint{};
 }
 
+void DiskWrites::unask(std::span<const BlockHash> hashes) {
+  for (const BlockHash& hash : hashes)
+    if (const auto it = waiting_.find(hash); it != waiting_.end() && --it->second == 0) waiting_.erase(it);
+  if (waiting_.empty()) asked_.clear();
+}
+
 /// False: blocks are left, because as many writes are under way as may be, or the write budget is spent.
 bool DiskWrites::write_asked(TimePoint now, Actions& out) {
-  while (!first_.empty()) {
-    Shelf& shelf = *first_.front().first;
-    const BlockHash hash = first_.front().second;
+  while (!asked_.empty()) {
+    Shelf& shelf = *asked_.front().first;
+    const BlockHash hash = asked_.front().second;
     const kv::PageIndex page = shelf.pool.find(hash);
-    const bool writes = page != kv::kNoPage && fits(shelf) && wants(shelf, page);
+    const bool writes = waiting_.contains(hash) && page != kv::kNoPage && fits(shelf) && wants(shelf, page);
     if (writes && (writes_.size() >= options_.writes_max || !may_spend(disk_value_bytes(shelf.layout), now)))
       return false;
-    first_.pop_front(), asked_.erase(hash);
+    asked_.pop_front(), waiting_.erase(hash);
     if (writes) write(shelf, page, out);
   }
   return true;
@@ -140,6 +147,7 @@ void DiskWrites::start_write_out() {
   const uint64_t usable = usable_bytes();
   write_out_.emplace(std::max(usable - std::min(blocks_.bytes(), usable), usable / 2));
   for (const auto& [op, write] : writes_) (void)write_out_->spend(room_for(*write.shelf));
+  for (const auto& [shelf, hash] : asked_) (void)write_out_->spend(room_for(*shelf));
 }
 
 void DiskWrites::write_rest(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
@@ -157,12 +165,17 @@ void DiskWrites::write_rest(std::span<Shelf* const> shelves, TimePoint now, Acti
   }
 }
 
-void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out) {
+void DiskWrites::tend(std::span<Shelf* const> shelves, TimePoint now, bool asked_alone, Actions& out) {
+  if (options_.uses_min > 1) {
+    size_t pages = 0;
+    for (const Shelf* shelf : shelves) pages += shelf->pool.counts().total;
+    reuses_.remember(2 * pages);
+  }
   if (stopped_ || now < look_at_ || writes_.size() >= options_.writes_max) return;
   const size_t before = writes_.size();
-  const bool is_free = write_asked(now, out);
-  if (is_free && write_out_) write_rest(shelves, now, out);
-  if (is_free && !write_out_)
+  const bool may_write_others = write_asked(now, out) && !asked_alone;
+  if (may_write_others && write_out_) write_rest(shelves, now, out);
+  if (may_write_others && !write_out_)
     for (Shelf* shelf : shelves) write_cold(*shelf, now, out);
   const bool all_written = write_out_ && write_out_->is_done();  // a block that is published now is written at once
   if (writes_.size() == before && !all_written) look_at_ = now + kLookEvery;
@@ -193,7 +206,7 @@ uint64_t DiskWrites::pins(const kv::Pool& pool) const {
 
 void DiskWrites::check() const {
   MC_ASSERT_EQ(writes_.size(), writing_.size());
-  MC_ASSERT_EQ(first_.size(), asked_.size());
+  MC_ASSERT_LE(waiting_.size(), asked_.size());
   MC_ASSERT_LE(writes_.size(), options_.writes_max);
   for (const auto& [op, write] : writes_) MC_ASSERT_LT(0u, write.shelf->pool.pins(write.page));
 }

@@ -3,7 +3,7 @@
 //   while the node serves   the blocks that would be evicted next, when a shelf fills up: the coldest chains, the last
 //                           block of a chain first, because a chain without its head is useless and the disk gives up
 //                           its oldest blocks first
-//   when an operator asks   the blocks of a chain, before all others (write_first)
+//   when an operator asks   the blocks of a chain, before all others
 //   when the node stops     all blocks, in the order of node/write_out.h
 //
 // With DiskTierOptions::uses_min a serving node writes only blocks that so many requests have used. A block that leaves
@@ -51,35 +51,41 @@ class DiskWrites {
   DiskWrites(const DiskTierOptions& options, const DiskBlocks& blocks, Numbers& numbers)
       : options_(options), blocks_(blocks), numbers_(numbers), spend_bytes_(options.write_bytes_per_s) {}
 
-  /// Begins the writes that are due now.
-  void tend(std::span<Shelf* const> shelves, TimePoint now, Actions& out);
-  /// Writes the blocks of `hashes`, which the shelf has in memory and an operator pins, whatever their uses.
-  void write_first(Shelf& shelf, std::span<const BlockHash> hashes);
+  /// Begins the writes that are due now. `asked_alone`: those that an operator asked for.
+  void tend(std::span<Shelf* const> shelves, TimePoint now, bool asked_alone, Actions& out);
+  /// An operator waits until these blocks, which the shelf has in memory, are on disk. They are written before others,
+  /// whatever their uses, until unask() with the same hashes.
+  void ask(Shelf& shelf, std::span<const BlockHash> hashes);
+  void unask(std::span<const BlockHash> hashes);
   /// The node stops, so all blocks are to be written: as many as fill the free space of the disk, or half of the disk
   /// where less is free. So they do not push each other out.
   void start_write_out();
   /// The disk is lost: nothing is written any more.
-  void stop() { stopped_ = true, first_.clear(), asked_.clear(); }
+  void stop() { stopped_ = true, asked_.clear(), waiting_.clear(); }
   /// A write has ended, and the caller has its pin now. nullopt: no write has this number.
   std::optional<Write> end(uint64_t op, Code code);
   /// The disk has removed a block for space.
   void removed_by_disk(const BlockHash& hash);
   /// A block in memory has a reader.
   void hit(const BlockHash& hash);
-  /// A block is not in memory any more.
-  void left_memory(const BlockHash& hash);
+  /// A block is not in memory any more, so it may be written like any other when it comes back.
+  void left_memory(const BlockHash& hash) { removed_.erase(hash); }
+  /// A block was evicted from memory.
+  void evicted(const BlockHash& hash);
   /// Blocks that left memory and are not on disk, because too few requests had used them.
   uint64_t spared() const { return spared_; }
 
   bool has(const BlockHash& hash) const { return writing_.contains(hash); }
-  /// The write of the block is under way, or write_first() has still to begin it.
-  bool is_to_come(const BlockHash& hash) const { return has(hash) || asked_.contains(hash); }
+  /// The write of the block is under way, or it was asked for and has still to begin.
+  bool is_to_come(const BlockHash& hash) const { return has(hash) || waiting_.contains(hash); }
   /// No write is under way, and none is to come because an operator asked or the node stops.
-  bool idle() const { return writes_.empty() && first_.empty() && !is_writing_out(); }
+  bool idle() const { return writes_.empty() && waiting_.empty() && !is_writing_out(); }
   /// Blocks to be written because the node stops, those under way included.
   size_t write_out_left() const { return write_out_ ? write_out_->left() + writes_.size() : 0; }
   /// When tend() has something to do without an event.
-  TimePoint next_wakeup() const { return (is_writing_out() || !first_.empty()) && writes_.empty() ? look_at_ : kNever; }
+  TimePoint next_wakeup() const {
+    return (is_writing_out() || !waiting_.empty()) && writes_.empty() ? look_at_ : kNever;
+  }
   /// Pins on pages of `pool`.
   uint64_t pins(const kv::Pool& pool) const;
   void check() const;
@@ -103,8 +109,8 @@ class DiskWrites {
   Numbers& numbers_;
   std::map<uint64_t, Write> writes_;  // key: number of the operation
   std::set<BlockHash> writing_;
-  std::deque<std::pair<Shelf*, BlockHash>> first_;  // of write_first(), still to begin
-  std::set<BlockHash> asked_;                       // those of first_
+  std::deque<std::pair<Shelf*, BlockHash>> asked_;  // in the order of ask()
+  std::map<BlockHash, uint32_t> waiting_;           // asked for and still to begin -> calls of ask(); others are stale
   std::set<BlockHash> removed_;  // blocks in memory that the disk removed and that had no reader since
   ReuseCounts reuses_;
   uint64_t spared_ = 0;

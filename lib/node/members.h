@@ -42,7 +42,7 @@ class Members {
     wire::Hello hello;
     wire::Load load;
     TimePoint since{}, heard{};
-    Duration member_before{};  // how long this instance was a member before it joined, of any conductor
+    Duration member_before{};  // time of this instance before it joined: as a member, or since an earlier conductor
     uint64_t heartbeats = 0;
     bool draining = false;     // drain order; the node confirms it in its heartbeat
     bool drain_known = false;  // the drain state is known from the first heartbeat or from a drain order

@@ -300,9 +300,10 @@ void Worker::flush_events(TimePoint now, Actions& out) {
     wire::BlockEvents message = blocks_.take(shelves_, disk_, device_, now);
     for (const auto& e : message.events) {
       if (e.stored && e.block.tier != kv::Tier::disk) continue;
-      disk_.left_memory(e.block.hash);
+      disk_.left_memory(e.block.hash, now);
       if (demoter_) demoter_->removed(e.block.hash);
     }
+    for (const BlockHash& hash : blocks_.evicted_from_memory()) disk_.evicted_from_memory(hash);
     to_conductor(std::move(message), out);  // lost without a conductor, and the next one gets a snapshot
   }
 }
@@ -321,7 +322,10 @@ void Worker::tend_blocks(TimePoint now, Actions& out) {
       if (demoter_) demoter_->expired(lease.id);
     }
   lender_.serve_waiting(now, out);
-  if (!draining_ || leaving_) disk_.tend(shelves_, now, out);  // an operator's drain would wait for the writes
+  if (draining_ && !leaving_)
+    disk_.tend_asked(shelves_, now, out);  // an operator's drain would wait for the other writes
+  else
+    disk_.tend(shelves_, now, out);
   if (demoter_ && registration_.is_member() && demoter_->due(now))
     if (const HolderParts own = parts()) demoter_->offer(peers_.caches(), *own, numbers_.next(), now, out);
   blocks_.uses().look(shelves_, now);

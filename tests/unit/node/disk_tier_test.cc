@@ -58,7 +58,7 @@ TEST_CASE("node/disk: a disk that is smaller than the cold blocks in memory come
   CHECK(write_within(3) > 0);
   CHECK(write_within(3) == 0);
   b.evict(cold);
-  for (const BlockHash& hash : cold) b.tier.left_memory(hash);
+  for (const BlockHash& hash : cold) b.tier.left_memory(hash, b.now);
   b.publish(cold);
   CHECK(write_within(3) > 0);
 }

@@ -2,6 +2,8 @@
 
 #include "node/disk_writes.h"
 
+#include <cstring>
+
 #include "node/reuse_counts.h"
 #include "tier_bench.h"
 
@@ -20,7 +22,7 @@ DiskTierOptions used_twice() {
 /// The blocks leave memory, and the tier is told.
 void leave(TierBench& b, const std::vector<BlockHash>& hashes) {
   b.evict(hashes);
-  for (const BlockHash& hash : hashes) b.tier.left_memory(hash);
+  for (const BlockHash& hash : hashes) b.tier.evicted_from_memory(hash), b.tier.left_memory(hash, b.now);
 }
 
 }  // namespace
@@ -38,7 +40,7 @@ TEST_CASE("node/disk_writes: of blocks that must be used twice, those with a rea
   for (const BlockHash& hash : once) CHECK_FALSE(b.tier.has(hash));
   CHECK(b.tier.has(twice[2]));
   CHECK_FALSE(b.tier.has(twice[3]));
-  CHECK(b.tier.spared_blocks() == 2);
+  CHECK(b.tier.writes().spared() == 2);
 }
 
 TEST_CASE("node/disk_writes: a block that was computed again after it left memory counts as used twice") {
@@ -47,12 +49,12 @@ TEST_CASE("node/disk_writes: a block that was computed again after it left memor
   b.publish(cold);
   CHECK(b.write_all() == 0);
   leave(b, cold);
-  CHECK(b.tier.spared_blocks() == 9);
+  CHECK(b.tier.writes().spared() == 9);
   b.publish(cold);
   CHECK(b.write_all() > 0);
   CHECK(b.tier.has(cold[8]));
   leave(b, {cold[8]});
-  CHECK(b.tier.spared_blocks() == 9);
+  CHECK(b.tier.writes().spared() == 9);
 }
 
 TEST_CASE("node/disk_writes: a node that stops writes blocks whatever their uses") {
@@ -62,17 +64,27 @@ TEST_CASE("node/disk_writes: a node that stops writes blocks whatever their uses
   CHECK(b.write_all() == 4);
 }
 
-TEST_CASE("node/reuse_counts: the block that was counted first is forgotten first, and others keep their counts") {
-  ReuseCounts counts(2);
-  const auto blocks = chain_of(1, 3);
-  counts.add(blocks[0]);
-  counts.add(blocks[0]);
-  counts.add(blocks[1]);
-  CHECK(counts.of(blocks[0]) == 2);
-  counts.add(blocks[2]);
-  CHECK(counts.of(blocks[0]) == 0);
-  CHECK(counts.of(blocks[1]) == 1);
-  CHECK(counts.of(blocks[2]) == 1);
+TEST_CASE("node/reuse_counts: of blocks that have left the first is forgotten first, and those in memory never are") {
+  ReuseCounts counts;
+  const auto hash = [](uint64_t n) {
+    BlockHash out;
+    std::memcpy(out.bytes.data(), &n, sizeof n);
+    return out;
+  };
+  counts.used(hash(1)), counts.used(hash(1));
+  counts.left(hash(2));
+  counts.left(hash(3));
+  counts.left(hash(4)), counts.used(hash(4));  // it has come back
+  for (uint64_t n = 0; n < ReuseCounts::kLeftMin - 2; ++n) counts.left(hash(100 + n));
+  CHECK(counts.of(hash(1)) == 2);
+  CHECK(counts.of(hash(2)) == 0);
+  CHECK(counts.of(hash(3)) == 1);
+  for (uint64_t n = 0; n < ReuseCounts::kLeftMin; ++n) counts.left(hash(1'000'000 + n));
+  CHECK(counts.of(hash(3)) == 0);
+  CHECK(counts.of(hash(4)) == 2);
+  counts.remember(2 * ReuseCounts::kLeftMin);
+  for (uint64_t n = 0; n < ReuseCounts::kLeftMin; ++n) counts.left(hash(2'000'000 + n));
+  CHECK(counts.of(hash(1'000'000)) == 1);
 }
 
 }  // namespace disk_writes_test
