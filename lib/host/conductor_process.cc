@@ -262,7 +262,7 @@ class ConductorProcess {
   RefusalLog refusals_;
   std::optional<LocalCluster> local_;
   Shutdown shutdown_;
-  uint64_t members_ = 0;        // Members::version() when the nodes were looked at
+  uint64_t members_ = 0;  // Members::version() when the nodes were looked at
   TimePoint metrics_at_{};
 };
 

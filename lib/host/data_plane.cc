@@ -12,9 +12,9 @@ namespace mc::host {
 namespace {
 constexpr size_t kNotifiesKept = 1024;  // of one peer that is not connected yet
 constexpr size_t kTransfersKept = 4096;
-constexpr Duration kUpWithin = 5s;     // how long a read waits for its connection
+constexpr Duration kUpWithin = 5s;       // how long a read waits for its connection
 constexpr Duration kDialledWithin = 1s;  // how long a peer that this node does not reach may take to dial it
-constexpr Duration kConnectFor = 30s;  // the engine retries so long; after it the next SetPeers starts again
+constexpr Duration kConnectFor = 30s;    // the engine retries so long; after it the next SetPeers starts again
 }  // namespace
 
 Result<std::unique_ptr<DataPlane>> DataPlane::open(const xfer::Options& options, mem::SharedBuffer& pool) {

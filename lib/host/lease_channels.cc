@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"auto", "channel", "control"};  // in the order of LeaseBy
 
-constexpr Duration kCallTime = 2s;  // a holder answers at once, or says that the grant comes by control
-constexpr Duration kOpenTime = 2s;  // of a channel; a node of an older release never answers
+constexpr Duration kCallTime = 2s;     // a holder answers at once, or says that the grant comes by control
+constexpr Duration kOpenTime = 2s;     // of a channel; a node of an older release never answers
 constexpr Duration kReopenMin = 1s;    // a reader's next channel after its last one: each takes memory and its set-up
 constexpr Duration kFreeAgain = 20ms;  // between looks at a closed channel that is in use
 constexpr uint32_t kGrantFetch = 2048, kRenewedFetch = 128, kEmptyFetch = 64;  // bytes of the first read of a response

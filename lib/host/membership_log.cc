@@ -29,9 +29,9 @@ std::vector<MembershipLog::Change> MembershipLog::changes(const std::vector<node
     if (node.state != (is_new ? node::NodeState::ready : before->second.state))
       out.push_back({Kind::state, node.name, node.role, node.state, node.lacks});
     if (node.indexed.is_full && !was_full)
-      out.push_back({Kind::index_full, node.name, node.role, node.state,
-                     std::to_string(node.indexed.count) + " blocks, " + std::to_string(node.indexed.all) +
-                         " of all nodes"});
+      out.push_back(
+          {Kind::index_full, node.name, node.role, node.state,
+           std::to_string(node.indexed.count) + " blocks, " + std::to_string(node.indexed.all) + " of all nodes"});
   }
   for (const auto& [instance, before] : known_) {
     if (now.contains(instance)) continue;
