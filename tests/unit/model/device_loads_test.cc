@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "count.h"
 #include "gpu/emulated.h"
 #include "gpu/gpu.h"
 #include "model/generate.h"
@@ -24,7 +25,9 @@ using namespace mc::model;
 namespace {
 
 constexpr uint32_t kDevicePages = 6;
-constexpr size_t kPrompt = 2 * 64 + 10;
+// The prompt has two whole pages and a part of one. With full counts a whole page lies between them, which the chunk
+// behind two loaded pages fills by itself.
+const size_t kPrompt = static_cast<size_t>(test::count(2, 3)) * 64 + 10;
 
 /// A runner whose caller numbers kDevicePages pages of the device, or none.
 struct Rig {
@@ -48,7 +51,8 @@ struct Rig {
                        .value());
     for (uint32_t i = 0; i < kPrompt; ++i) tokens.push_back(5 + 7 * i % 200);
   }
-  /// The logits of the prompt's last token; `start` tokens are in the pages.
+  /// The logits of the prompt's last token; `start` tokens are in the pages. `on_device` names three pages, or none.
+  /// The fourth page of the longer prompt is page 3.
   Result<std::vector<float>> prefill(size_t start, std::vector<int32_t> on_device = {}) {
     std::vector<float> logits(model.config().vocab);
     PrefillChunk chunk;
@@ -57,6 +61,7 @@ struct Rig {
     chunk.pages = pages.pages();
     chunk.plan = &plan;
     chunk.logits = logits;
+    if (!on_device.empty() && test::is_full()) on_device.push_back(3);
     chunk.device_pages = on_device;
     MC_CHECK(runner->prefill(chunk));
     return logits;
