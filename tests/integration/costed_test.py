@@ -224,7 +224,7 @@ class Costed(unittest.TestCase):
 
     def test_a_stream_that_waits_for_its_first_token_is_pinged(self):
         with open(self.profile, "w") as file:
-            file.write(quick_profile(prefill_s=0.16, step_s=5e-3, row_s=0.5e-3))  # 16 s: a ping comes after 15 s
+            file.write(quick_profile(prefill_s=0.18, step_s=5e-3, row_s=0.5e-3))  # 18 s: a ping comes after 15 s
         with Cluster("1p1d", conductor=["--runner", f"costed:{self.profile}"]) as c:
             link = http.client.HTTPConnection("127.0.0.1", c.url_port, timeout=60)
             self.addCleanup(link.close)
