@@ -2,6 +2,7 @@
 // MTU or other addresses; and memory, leases and peers that go away under a reader. No batch may fail
 // for a fault that another path survives, and no wrong byte may ever pass for a right one.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <vector>
@@ -62,9 +63,12 @@ Watched watch(Node& reader, BatchId batch, uint64_t bytes_before, uint64_t after
   return seen;
 }
 
-Duration median(std::vector<Duration> values) {
+/// The smallest value that at least `share` of the values do not exceed: of two values, the smaller one for 0.5 and the
+/// larger one for 0.75.
+Duration quantile(std::vector<Duration> values, double share) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+  return values[std::max<size_t>(rank, 1) - 1];
 }
 
 }  // namespace
@@ -99,15 +103,16 @@ TEST_CASE("rdma/xfer: a link that is cut in mid-batch fails no batch and no byte
     // the path is dialled again by itself, and carries
     CHECK(carries(sender, size_t{1} << 17, [&] { (void)pair.reader.run({{pair.read(0, 0, kBytes)}}); }));
   }
-  const Duration worst = *std::max_element(stalls.begin(), stalls.end());
-  std::printf("%zu cuts: detected within %.1f ms; stall beyond detection: median %.1f ms, worst %.1f ms\n",
-              stalls.size(), ms(slowest), ms(median(stalls)), ms(worst));
-  // the median: an emulated machine that shares its host loses seconds now and then (2 s at a load of 10 per
-  // core). What must not come back is the engine waiting in the kernel for a dead queue pair: 3 s, at every
-  // second cut. A few cuts beside other work show that alone; 50 ms is for the many of a quiet machine
-  CHECK(median(stalls) <= count(2500, 50) * 1ms);
-  std::sort(stalls.begin(), stalls.end());
-  CHECK(stalls[(stalls.size() - 1) * 3 / 4] <= 2500ms);
+  const Duration median = quantile(stalls, 0.5), slow = quantile(stalls, 0.75), worst = quantile(stalls, 1);
+  std::printf("%zu cuts: detected within %.1f ms; stall beyond detection: median %.1f ms, 3/4 within %.1f ms, "
+              "worst %.1f ms\n",
+              stalls.size(), ms(slowest), ms(median), ms(slow), ms(worst));
+  // An engine that waits in the kernel for a dead queue pair stalls for 3 s at every second cut, so half of the stalls
+  // would exceed this bound. Of two stalls neither may. Of many the worst quarter may: an emulated machine that shares
+  // its host loses seconds now and then (2 s at a load of 10 per core).
+  CHECK(slow <= 2500ms);
+  // Many cuts have a median that is not an accident of the host.
+  if (::mc::test::is_full()) CHECK(median <= 50ms);
   CHECK(pair.reader->counters().batches_failed == 0);
   CHECK(pair.reader->counters().peers_lost == 0);
 }
@@ -145,8 +150,8 @@ TEST_CASE("rdma/xfer: a path that falls silent is given up after its retries, an
     CHECK(pair.reader->counters().peers_lost == 0);
   }
   std::printf("%zu silent paths: detected within %.1f ms (%.1f by option); stall beyond detection: median %.1f ms\n",
-              stalls.size(), ms(slowest), ms(detection), ms(median(stalls)));
-  CHECK(median(stalls) <= 15s);  // 0 where nothing else runs, 1.1 s seen at a load of 25 per core
+              stalls.size(), ms(slowest), ms(detection), ms(quantile(stalls, 0.5)));
+  CHECK(quantile(stalls, 0.5) <= 15s);  // 0 where nothing else runs, 1.1 s seen at a load of 25 per core
 }
 
 TEST_CASE(
