@@ -76,7 +76,8 @@ class Machine(unittest.TestCase):
         self.assertIn("no result within 1 s", err)
 
     def test_wrong_use_is_told_before_anything_is_started(self):
-        for words in (["--pairs", "9", "--", "true"], ["--nosuch"], [], ["--add"], ["--", "no-such-program", "x"]):
+        for words in (["--pairs", "9", "--", "true"], ["--nosuch"], [], ["--add"], ["--", "no-such-program", "x"],
+                      ["--cpus", "2", "--counted", "--", "true"]):
             code, out, err = machine(*words)
             self.assertEqual((code, out), (2, ""), words)
             self.assertIn("--help", err)
