@@ -23,7 +23,8 @@ def machine(*words, env=None):
 class Machine(unittest.TestCase):
     def test_output_arguments_files_and_status_come_through_also_after_a_machine_that_died_of_a_soft_lockup(self):
         """Two boots: the first machine reports a soft lockup and panics, so the command runs once more. Both machines
-        print as much. The second one reports a soft lockup too, and its status counts."""
+        print as much. The second one reports a soft lockup too, and its status counts. The marker of the status stands
+        behind a text without a newline, as it does where the serial line loses one."""
         note = "a b\n"
         text = f"one\n\n\n  two\nit's \"quoted\" $HOME\n{note}{note}a b||it's|$x|\nto stderr\n"
         with tempfile.TemporaryDirectory(prefix="mct-vm-") as folder:
@@ -45,7 +46,7 @@ class Machine(unittest.TestCase):
                 "for try in $(seq 600); do sent=$(sed -n 's/^1:.* tx:\\([0-9]*\\).*/\\1/p' /proc/tty/driver/serial); "
                 f'test "$sent" -lt {len(text)} || break; sleep 0.1; done; echo c >/proc/sysrq-trigger; fi; '
                 "echo written | dd of=/dev/vda conv=fsync 2>/dev/null; "
-                "sleep 1000 & printf unfinished; exit 42"
+                "sleep 1000 & printf 'unfinishedMC-VM-RESULT rc=7'; exit 42"
             )
             words = ["--env", "WORDS=it's \"quoted\" $HOME", "--add", file, "--add", file + ":/etc/deep/note"]
             arguments = ["-c", line, "sh", "a b", "", "it's", "$x"]
