@@ -12,8 +12,10 @@ import cluster
 SCRIPT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "rdma-vm"))
 
 
-def machine(*words, env=None):
-    done = subprocess.run([SCRIPT, "--cpus", "1", *words], capture_output=True, text=True, timeout=900, env=env)
+def machine(*words, env=None, cwd=None):
+    script = os.path.relpath(SCRIPT, cwd) if cwd else SCRIPT
+    command = [script, "--cpus", "1", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env, cwd=cwd)
     if done.returncode == cluster.SKIP and env is None:
         print(done.stderr, file=sys.stderr)
         sys.exit(cluster.SKIP)
@@ -48,9 +50,10 @@ class Machine(unittest.TestCase):
                 "echo written | dd of=/dev/vda conv=fsync 2>/dev/null; "
                 "sleep 1000 & printf 'unfinishedMC-VM-RESULT rc=7'; exit 42"
             )
-            words = ["--env", "WORDS=it's \"quoted\" $HOME", "--add", file, "--add", file + ":/etc/deep/note"]
+            words = ["--env", "WORDS=it's \"quoted\" $HOME", "--add", "note", "--add", "note:/etc/deep/note"]
+            words += ["--pairs", "0", "--disk", "disk:log"]
             arguments = ["-c", line, "sh", "a b", "", "it's", "$x"]
-            code, out, err = machine("--pairs", "0", "--disk", f"{disk}:{log}", *words, "--", "/bin/dash", *arguments)
+            code, out, err = machine(*words, "--", "/bin/dash", *arguments, cwd=folder)
             with open(disk, "rb") as made:
                 self.assertEqual(made.read(8), b"written\n", err)
             with open(log, "rb") as made:
