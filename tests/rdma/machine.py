@@ -28,13 +28,13 @@ fixed_s = 0.02
 s_per_row = 0.01
 """
 
+START = "MC-START"  # the line that a machine prints before anything else
 FOUND = {}  # what the machine of a test program printed, for all of its cases
 
 
 def run(line, scripts):
     """Runs `line` in one machine, where /mc has the model (/mc/model), a cost profile (/mc/cost) and the `scripts`,
-    texts by file name. Returns what it printed: the rests of the lines by their first word, and the end of all output
-    as "said". Without a machine the test program ends as skipped."""
+    texts by file name. Returns found() of what it printed. Without a machine the test program ends as skipped."""
     with tempfile.TemporaryDirectory() as folder:
         code, _, err = cluster.run("mc-bench", "mkmodel", *SHAPE, "-o", os.path.join(folder, "model"))
         assert code == 0, err
@@ -46,14 +46,21 @@ def run(line, scripts):
             words += ["--add", f"{os.path.join(folder, name)}:/mc/{name}"]
         for program in ("mc-conductor", "mc-prefill", "mc-decode", "mc-cache", "mc-bench"):
             words += ["--add", cluster.program(program)]
-        done = subprocess.run([*words, "--", line], capture_output=True, text=True)
+        done = subprocess.run([*words, "--", f"echo {START}; {line}"], capture_output=True, text=True)
     if done.returncode == cluster.SKIP:
         print(done.stderr, file=sys.stderr)
         sys.exit(cluster.SKIP)
+    return found(done.stdout, done.stderr)
+
+
+def found(printed, complaints):
+    """Sorts what a machine printed: the rests of the lines by their first word, and the end of all output as "said".
+    rdma-vm prints the output of two machines where the first one had a soft lockup; only the last one counts."""
+    printed = printed.rpartition(START + "\n")[2]
     # The doctor's lines are long, and its checks show them: the log of a failed start must not fall out of the end.
-    served = done.stdout.partition("MC-DOCTOR")[0]
-    found = {"said": served[-6000:] + done.stderr[-3000:], "status": done.returncode}
-    for printed in done.stdout.split("\n"):  # not splitlines: a text may have a separator of Unicode
-        word, _, rest = printed.partition(" ")
-        found.setdefault(word, []).append(rest)
-    return found
+    served = printed.partition("MC-DOCTOR")[0]
+    out = {"said": served[-6000:] + complaints[-3000:]}
+    for text in printed.split("\n"):  # not splitlines: a text may have a separator of Unicode
+        word, _, rest = text.partition(" ")
+        out.setdefault(word, []).append(rest)
+    return out

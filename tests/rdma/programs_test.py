@@ -23,13 +23,12 @@ STEPS = {
 }
 # No call is slow, so the client fetches every response.
 CALLS = "--transport rdma --rdma-devices rxe0/rxe1 --retries 1000000 --size 32,480 --depth 1,3 -t 300ms"
-# Each start of the program takes the emulated machine two seconds, so a step is looked at once.
-STATUS = 42  # of the whole command
-AUTO = ("peer", "peer_gone", "no_device")
+AUTO = ("peer", "peer_gone", "no_device")  # the steps whose doctor may choose the transport
 
 
 def looks():
-    """Shell lines that change the machine step by step and run the doctor after each step."""
+    """Shell lines that change the machine step by step and run the doctor after each step, once: a start of the program
+    takes the emulated machine two seconds."""
     script = ""
     for step, change in STEPS.items():
         peer = "10.0.0.1" if step.startswith("peer") else ""
@@ -42,15 +41,19 @@ def looks():
 
 
 def setUpModule():
-    served = f"sh /mc/serve.sh '{serving.LISTS}'; echo \"MC-SERVED $?\""
+    served = f"sh /mc/serve.sh '{serving.LISTS}'; served=$?; echo \"MC-SERVED $served\""
     calls = f"mc-bench rfp {CALLS} --json 2>/tmp/error | tail -n 1"
-    line = f'{served}; echo "MC-CALLS $({calls})"; sh /mc/look.sh; exit {STATUS}'
+    # After a soft lockup rdma-vm runs a line again that does not end with 0: only one whose cluster did not serve.
+    line = f'{served}; echo "MC-CALLS $({calls})"; sh /mc/look.sh; test $served = 0'
     machine.FOUND = machine.run(line, {"serve.sh": serving.SERVE, "look.sh": looks()})
 
 
 class Machine(unittest.TestCase):
-    def test_the_status_of_the_command_is_that_of_the_script(self):
-        self.assertEqual(machine.FOUND["status"], STATUS, machine.FOUND["said"])
+    def test_what_a_first_machine_printed_before_a_second_one_ran_the_line_again_does_not_count(self):
+        printed = f"{machine.START}\nMC-SERVED 1\nMC-A x\n{machine.START}\nMC-SERVED 0\nMC-B y\n"
+        found = machine.found(printed, "complaints")
+        self.assertEqual((found["MC-SERVED"], found["MC-B"], found.get("MC-A")), (["0"], ["y"], None))
+        self.assertEqual(found["said"], "MC-SERVED 0\nMC-B y\ncomplaints")
 
 
 class Fetching(unittest.TestCase):
