@@ -12,14 +12,16 @@ import unittest
 import cluster
 import machine
 
-# p0 and p1 have room for 13 blocks, and p2 reads so slowly that a prefix of 5 blocks takes it some seconds. The first
-# transfer of s0 is late by more than a lease.
+# p0 and p1 have room for 13 blocks, and p2 reads so slowly that a prefix of 5 blocks takes it some seconds. Every
+# transfer of s0 ends later than a lease does. s0 and d0 have the devices and the carrier of leases that the programs
+# choose: devices of both pairs, and control. The other nodes have one device and lease over channels.
 SERVE = r"""
 set -eu
 export MCT_RUN_DIR=/tmp/run
 mkdir -m 700 /tmp/run
-NODE="--transport rdma --connect-timeout 30s --lease-by auto --lease-time 4s"
-WORKER="-m /mc/model --dtype f32 --block-tokens 16 --cost /mc/cost --fetch-timeout 30s --rdma-devices rxe1 $NODE"
+NODE="--transport rdma --connect-timeout 30s --lease-time 4s"
+FREE="-m /mc/model --dtype f32 --block-tokens 16 --cost /mc/cost --fetch-timeout 30s $NODE"
+WORKER="$FREE --rdma-devices rxe1 --lease-by auto"
 SMALL="--kv-mem 176KiB"
 started=
 trap 'kill -KILL $started 2>/dev/null || true' EXIT # which frees the machine's devices
@@ -69,8 +71,8 @@ forget() { # nodes: their blocks
 begin mc-conductor -m /mc/model --fetch-rule threshold --http 127.0.0.1:8000
 begin mc-prefill $WORKER $SMALL --name p0 --http 127.0.0.1:8001
 p0=$!
-begin mc-decode $WORKER --kv-mem 16MiB --name d0 --http 127.0.0.1:8002
-begin mc-cache $NODE --rdma-devices rxe0 --name c0 --dram 16MiB --values 0B --http 127.0.0.1:8003
+begin mc-decode $FREE --kv-mem 16MiB --name d0 --http 127.0.0.1:8002
+begin mc-cache $NODE --rdma-devices rxe0 --lease-by auto --name c0 --dram 16MiB --values 0B --http 127.0.0.1:8003
 c0=$!
 nodes=1
 caches=1
@@ -89,7 +91,7 @@ until_above 4 8003 mc_kv_blocks 'state="cached"'
 metrics 8001 | sed -n 's/^mc_block_lookups_total/MC-P0 &/p'
 metrics 8002 | sed -n 's/^mc_xfer_bytes_total/MC-D0 &/p'
 begin mc-prefill $WORKER $SMALL --name p1 --http 127.0.0.1:8004
-begin mc-prefill $WORKER --kv-mem 16MiB --name s0 --http 127.0.0.1:8006 --transfer-faults delay=1:6s
+begin mc-prefill $FREE --kv-mem 16MiB --name s0 --http 127.0.0.1:8006 --transfer-faults delay=1:6s
 s0=$!
 nodes=3
 ready 3
@@ -99,6 +101,11 @@ for try in 1 2 3 4 5; do # in a starved machine the lease may be renewed too lat
   forget s0
 done
 printf '%s\n' "$renewed"
+metrics 8006 | sed -n 's/^mc_lease_requests_total/MC-S0 &/p'
+metrics 8003 | sed -n 's/^mc_lease_renewals_total/MC-RENEWALS &/p'
+for device in rxe0 rxe2; do
+  printf 'MC-PACKETS %s %s\n' $device $(cat /sys/class/infiniband/$device/ports/1/hw_counters/sent_pkts)
+done
 kill -KILL $p0 $s0
 wait $p0 $s0 2>/dev/null || true
 forget d0
@@ -155,6 +162,14 @@ class Serving(unittest.TestCase):
         self.assertEqual([cluster.token_ids(late)], self.texts("MC-COLD")[-1:])
         self.assertEqual(late["mc"]["fallback"], "", late["mc"])
         self.assertEqual(late["mc"]["cached_remote_tokens"], 2 * BLOCK, late["mc"])
+        self.assertGreater(self.sample("MC-S0", 'carrier="control"'), 0, machine.FOUND["MC-S0"])
+        self.assertEqual(self.sample("MC-S0", 'carrier="channel"'), 0, machine.FOUND["MC-S0"])
+        self.assertGreater(self.sample("MC-RENEWALS", 'event="granted"'), 0, machine.FOUND["MC-RENEWALS"])
+
+    def test_nodes_that_choose_their_devices_connect_over_both_pairs(self):
+        packets = dict(line.split() for line in machine.FOUND["MC-PACKETS"])
+        self.assertGreater(int(packets["rxe0"]), 0, packets)
+        self.assertGreater(int(packets["rxe2"]), 0, packets)
 
     def test_every_text_is_that_of_the_cold_run_whatever_the_blocks_came_from(self):
         cold = self.texts("MC-COLD")
