@@ -174,6 +174,7 @@ class Serving(unittest.TestCase):
     def test_every_text_is_that_of_the_cold_run_whatever_the_blocks_came_from(self):
         cold = self.texts("MC-COLD")
         self.assertEqual(len(cold), len(PROMPTS))
+        self.assertEqual(len({tuple(text) for text in cold}), len(PROMPTS), cold)  # else equal texts would mean little
         self.assertEqual([cluster.cached(answer) for answer in self.answers("MC-COLD")], [0] * len(PROMPTS))
         for word in ("MC-FILL-1", "MC-FILL-2", "MC-FETCHED", "MC-AGAIN"):
             self.assertEqual(self.texts(word), cold, word)
