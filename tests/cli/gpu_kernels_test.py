@@ -1,9 +1,9 @@
 """The GPU kernels in the emulator: every kernel, shape and plan against the reference, and every mutant reported.
 
 `mc-bench gpu` does the work; this test chooses the cases. Each case and each mutant of an attention kernel runs under
-one policy, by turns, so that the cases of a kernel meet all policies. MC_TEST_FULL=1 runs 50 schedules of each case
-under each policy, and one schedule of each mutant under each policy. The host compiler compiled the kernels, so no
-build lacks them.
+one policy, by turns. Each kernel has at least three cases for each head dimension and type of K and V, which meet all
+policies. MC_TEST_FULL=1 runs 50 schedules of each case under each policy, and one schedule of each mutant under each
+policy. The host compiler compiled the kernels, so no build lacks them.
 """
 
 import importlib.machinery
@@ -28,11 +28,18 @@ def gpu(*words, timeout=600):
 
 
 class Kernels(unittest.TestCase):
-    cases = runs = 0
+    cases = runs = tests = 0
+    policies = {}  # met by each kernel with each head dimension and type of K and V
+
+    def setUp(self):
+        Kernels.tests += 1
 
     @classmethod
     def tearDownClass(cls):
         print(f"{cls.cases:,} sound cases, {cls.runs:,} runs")
+        if cls.tests == len(unittest.defaultTestLoader.getTestCaseNames(cls)):  # no test was chosen by its name
+            few = {variant: met for variant, met in cls.policies.items() if len(met) < 3}
+            assert not few, f"not all policies are met: {few}"
 
     def sound(self, *words):
         """Runs cases: none breaks a rule, such as the bank conflicts that an access states, and all are in bounds."""
@@ -43,6 +50,8 @@ class Kernels(unittest.TestCase):
         for point in points:
             self.assertLessEqual(point["error_share"], 1, point)
             self.assertEqual(point["runs"], 150 if FULL else 1, point)
+            met = Kernels.policies.setdefault((point["kernel"], point["head_dim"], point.get("dtype", "bf16")), set())
+            met |= {"in-order", "random", "sticky"} if FULL else {point["policy"]}
         Kernels.runs += sum(point["runs"] for point in points)
         Kernels.cases += len(points)
         return points
@@ -68,12 +77,12 @@ class Kernels(unittest.TestCase):
         # Batches of both: their kernels are the same, and four of five sequences are shorter than the longest.
         self.sound("--kernel", "mixed", "--tokens", "1,64,200" if FULL else "200", "--head-dim", "64", "--attention",
                    PLANS, *fp8)
-        self.sound("--kernel", "prefill,decode", "--tokens", "200", "--head-dim", "128", "--splits", "3",
+        self.sound("--kernel", "prefill,decode", "--tokens", "130,200", "--head-dim", "128", "--splits", "3",
                    "--attention", "full,moba:block=128,top_k=2", "--block-tokens", "128", *fp8)
 
     def test_batches_of_chunks_and_decode_rows_equal_the_reference(self):
         self.sound("--kernel", "mixed", "--tokens", "65", "--head-dim", "64,128", "--attention",
-                   "full,moba:block=64,top_k=2")
+                   "full,window:tokens=70,moba:block=64,top_k=2")
 
     def test_kernels_of_hopper_refuse_pages_of_fp8(self):
         code, _, err = gpu("--kernel", "hopper", "--tokens", "64", "--dtype", "fp8_e4m3")
@@ -105,7 +114,7 @@ class Kernels(unittest.TestCase):
     def test_moba_by_key_blocks_equals_the_reference(self):
         routed = "moba:block=64,top_k=2,moba:block=128,top_k=3,moba:block=192,top_k=2"
         self.sound("--kernel", "routed,wide", "--tokens", "1,64,500", "--head-dim", "64", "--attention", routed)
-        self.sound("--kernel", "routed,wide", "--tokens", "400", "--head-dim", "128",
+        self.sound("--kernel", "routed,wide", "--tokens", "70,130,400", "--head-dim", "128",
                    "--attention", "moba:block=64,top_k=3")
 
     def test_the_shapes_of_key_blocks_equal_the_reference_and_have_the_bits_of_wide(self):
@@ -115,7 +124,7 @@ class Kernels(unittest.TestCase):
         # 200 tokens have one complete block of these at most; the second sequence of a batch is as short at times.
         points += self.sound("--kernel", shapes, "--tokens", "1,200,500" if FULL else "500", "--head-dim", "64",
                              "--attention", large)
-        points += self.sound("--kernel", shapes, "--tokens", "400", "--head-dim", "128", "--attention",
+        points += self.sound("--kernel", shapes, "--tokens", "70,130,400", "--head-dim", "128", "--attention",
                              small + ",moba:block=128,top_k=2" if FULL else small)
         self.assertEqual({point["bits_of"] for point in points}, {"wide"})
 

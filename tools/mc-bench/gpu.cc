@@ -157,8 +157,24 @@ constexpr auto kGpuFlagTable =
 struct GpuPoint {
   GpuShape shape;
   std::string plan, kernel;
-  uint64_t number = 0;  // among the points of the run
+  uint64_t number = 0;  // for policies_of()
 };
+
+Json describe_gpu(const GpuPoint& point) {
+  const GpuShape& s = point.shape;
+  Json out = Json::object({{"type", "point"}, {"kernel", point.kernel}});
+  out.set("attention", point.plan).set("tokens", s.tokens).set("q_heads", s.q_heads);
+  out.set("kv_heads", s.layout.kv_heads).set("head_dim", s.layout.head_dim);
+  if (s.layout.has_scales()) out.set("dtype", to_string(s.layout.dtype));
+  return std::move(out.set("splits", s.splits).set("values", static_cast<int>(s.values)).set("seed", s.seed));
+}
+
+constexpr uint64_t kPolicies = gpu::emu::kPolicies;
+/// The number of the first case of a kernel and head dimension: a multiple of kPolicies, so that three cases meet all
+/// policies. It depends on the case, so that several calls with one case each meet several policies.
+uint64_t first_number(const GpuPoint& point) {
+  return kPolicies * (fnv1a(describe_gpu(point).dump()) % kPolicies);
+}
 
 /// All pairs of the sweeps over splits and over types of K and V.
 std::vector<std::pair<uint64_t, Dtype>> splits_and_dtypes(const cli::Args& args) {
@@ -173,6 +189,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
   const auto block = static_cast<uint32_t>(args.count(flags::kBlockTokens));
   MC_TRY(plans, read_plans(args.list(kGpuPlans), block));
   Rng rng(args.count(flags::kSeed));
+  std::map<std::pair<std::string, uint64_t>, uint64_t> next;  // numbers, by kernel and head dimension
   for (const std::string& wanted : args.list(kGpuKernels)) {
     const auto kernel = std::find_if(std::begin(kGpuKernelNames), std::end(kGpuKernelNames),
                                      [&](const auto& row) { return row.first == wanted; });
@@ -202,7 +219,8 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
             shape.values = static_cast<Values>(std::max<int64_t>(rng.between(-3, 3), 0));
             shape.seed = rng.next();
             shape.exact_choice = gpu::parse_device(args.text(kGpuDevice)).value().kind == gpu::DeviceKind::emu;
-            points.push_back({shape, name, wanted, points.size()});
+            points.push_back({shape, name, wanted});
+            points.back().number = next.try_emplace({wanted, dim}, first_number(points.back())).first->second++;
           }
   }
   return points;
@@ -221,15 +239,6 @@ std::vector<std::string> gpu_cells(const Json& p) {
           p.find("bank_conflicts") == nullptr ? "-" : p["bank_conflicts"].dump(),
           p.find("instructions") == nullptr ? "-" : thousands(static_cast<uint64_t>(p["instructions"].as_int())),
           some("seconds", 2)};
-}
-
-Json describe_gpu(const GpuPoint& point) {
-  const GpuShape& s = point.shape;
-  Json out = Json::object({{"type", "point"}, {"kernel", point.kernel}});
-  out.set("attention", point.plan).set("tokens", s.tokens).set("q_heads", s.q_heads);
-  out.set("kv_heads", s.layout.kv_heads).set("head_dim", s.layout.head_dim);
-  if (s.layout.has_scales()) out.set("dtype", to_string(s.layout.dtype));
-  return std::move(out.set("splits", s.splits).set("values", static_cast<int>(s.values)).set("seed", s.seed));
 }
 
 /// The error of a case, with the values that repeat it. An unsupported shape is the caller's.
@@ -261,10 +270,9 @@ struct GpuRuns {
 /// The policies of the case, or mutant, of that number: all, or one by turns. The turn also moves on every third
 /// number, so that a list of three lengths meets every policy with each of them.
 std::vector<gpu::emu::Policy> policies_of(uint64_t number, const cli::Args& args) {
-  constexpr uint64_t kAll = gpu::emu::kPolicies;
-  if (args.count(kGpuSchedules) == 0) return {static_cast<gpu::emu::Policy>((number + number / kAll) % kAll)};
+  if (args.count(kGpuSchedules) == 0) return {static_cast<gpu::emu::Policy>((number + number / kPolicies) % kPolicies)};
   std::vector<gpu::emu::Policy> out;
-  for (uint64_t policy = 0; policy < kAll; ++policy) out.push_back(static_cast<gpu::emu::Policy>(policy));
+  for (uint64_t policy = 0; policy < kPolicies; ++policy) out.push_back(static_cast<gpu::emu::Policy>(policy));
   return out;
 }
 
@@ -304,6 +312,8 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
     row.set("ties", made->ties());
   }
   row.set("runs", runs.runs).set("error_share", runs.worst);
+  if (const auto policies = policies_of(point.number, args); device == nullptr && policies.size() == 1)
+    row.set("policy", std::string(to_string(policies.front())));
   if (!point.shape.bits_of().empty()) row.set("bits_of", std::string(point.shape.bits_of()));
   if (runs.worst <= 1) return {};
   return Error{Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"};
