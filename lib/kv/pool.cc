@@ -178,11 +178,11 @@ void Pool::drop_lease(PageIndex page) {
   settle(page);
 }
 
-void Pool::touch_page(PageIndex page) {
+void Pool::touch_page(PageIndex page, uint32_t uses) {
   Page& p = at(page);
   if (p.state != PageState::cached) return;
   p.use.last_use = ++counts_.uses_total;
-  ++p.use.use_count;
+  p.use.use_count += uses;
   chains_.set_rank(page, rank(p));
 }
 
@@ -194,13 +194,13 @@ void Pool::set_trial(PageIndex page, bool on) {
 }
 
 void Pool::touch(std::span<const PageIndex> pages) {
-  for (size_t i = 0; i < pages.size(); ++i) touch_page(pages[eviction_->head_first ? i : pages.size() - 1 - i]);
+  for (size_t i = 0; i < pages.size(); ++i) touch_page(pages[eviction_->head_first ? i : pages.size() - 1 - i], 1);
 }
 
-void Pool::touch(std::span<const BlockHash> hashes) {
+void Pool::touch(std::span<const BlockHash> hashes, uint32_t uses) {
   for (size_t i = 0; i < hashes.size(); ++i) {
     const PageIndex page = find(hashes[eviction_->head_first ? i : hashes.size() - 1 - i]);
-    if (page != kNoPage) touch_page(page);
+    if (page != kNoPage) touch_page(page, uses);
   }
 }
 

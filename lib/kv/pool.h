@@ -97,7 +97,8 @@ class Pool {
   void unpin(std::span<const PageIndex> pages);
   /// Marks a chain as used, from its last block to its first, so that heads are the most recent, unless the policy
   /// wants the other order. Absent hashes and pages that are not cached are skipped.
-  void touch(std::span<const BlockHash> hashes);
+  /// `uses`: 0 for a request that goes on and was counted before.
+  void touch(std::span<const BlockHash> hashes, uint32_t uses = 1);
   void touch(std::span<const PageIndex> pages);
   /// Takes a block out of the index at once, even when it is held. False when it is not resident. Its resident
   /// children stay, and are valid again as soon as the block is published again.
@@ -169,7 +170,7 @@ class Pool {
   void settle(PageIndex page);
   void unindex(PageIndex page, Removal reason);
   void to_free(PageIndex page);
-  void touch_page(PageIndex page);
+  void touch_page(PageIndex page, uint32_t uses);
   uint64_t rank(const Page& page) const { return page.trial ? 0 : eviction_->rank(page.use); }
 
   const Eviction* eviction_;

@@ -186,6 +186,7 @@ bool Decode::accept(const RequestPtr& r, TimePoint now, Actions& out) {
   r->have_blocks = here;
   stats_.local_blocks += here;
   disk_.hit(shelf_->pool, hashes.first(here));
+  shelf_->pool.touch(hashes.first(here));
   if (r->inlined) {
     r->phase = Phase::computing;
     if (device_.exists()) device_.load(r->device, r->pages.all(), here, r->prompt_crcs(shelf_->pool, here), out);
@@ -324,7 +325,7 @@ void Decode::settle(Request& r, Actions& out) {
   if (r.phase != Phase::ended || r.in_use()) return;
   batch_.leave(r, out);
   // The blocks were in use until now. Pinned blocks cannot be evicted, so their age was not kept.
-  if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes());
+  if (r.position > 0 && !r.spec.no_cache) shelf_->pool.touch(r.chain.hashes(), 0);
   r.pages.release(shelf_->pool);
   device_.release(r.device);
   const size_t left = std::erase_if(ended_, [&](const RequestPtr& e) { return e.get() == &r; });
@@ -494,7 +495,7 @@ void Decode::publish_prompt(Request& r) {
          r.crcs(block), r.block_ids(block, options_.layout.block_tokens)});
   for (uint32_t block = 0; block < hashes.size(); ++block)  // of an inlined prompt, which is computed on the device
     device_.publish(r.device, block, hashes, r.spec.ns);
-  shelf_->pool.touch(hashes);
+  shelf_->pool.touch(hashes, 0);
 }
 
 // ---- the batch ---------------------------------------------------------------------------------

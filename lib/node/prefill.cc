@@ -565,7 +565,7 @@ void Prefill::publish(Request& r, uint32_t first_block, uint32_t end_block) {
   }
   if (first_block == 0 && end_block > 0)
     blocks_.memory().computed(std::span(r.spec.ids).first(bt), r.spec.prefill_attention, r.spec.salt);
-  shelf_->pool.touch(std::span(r.hashes).first(end_block));
+  shelf_->pool.touch(std::span(r.hashes).first(end_block), 0);
 }
 
 void Prefill::first_token(Request& r, const SampledToken& sampled, TimePoint now, Actions& out) {

@@ -105,6 +105,17 @@ TEST_CASE("kv/pool: the least recently used of two chains loses its tail first, 
   CHECK(f.pool.find(name(0)) != kNoPage);
 }
 
+TEST_CASE("kv/pool: a request that goes on keeps its chain young and counts as no other use") {
+  Fixture f(4);
+  const PageIndex old = f.cache(1, 1)[0];
+  f.cache(2, 1);
+  f.pool.touch(std::vector<BlockHash>{name(1)}, 0);
+  CHECK(f.pool.use(old).use_count == 2);  // stored and touched
+  f.evicted();
+  REQUIRE_OK(f.pool.allocate(3));
+  CHECK(f.evicted() == std::vector<BlockHash>{name(2)});
+}
+
 TEST_CASE("kv/pool: a head older than its children still outlives them") {
   Fixture f(3);
   f.cache(0, 3);
