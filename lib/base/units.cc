@@ -295,6 +295,20 @@ std::string human_duration(Duration duration) {
   return "0 s";
 }
 
+std::string human_time(Duration duration) {
+  const auto s = static_cast<long long>(duration / 1s);
+  char text[48];
+  if (s < 60)
+    std::snprintf(text, sizeof text, "%llds", s);
+  else if (s < 3600)
+    std::snprintf(text, sizeof text, "%lldm%02llds", s / 60, s % 60);
+  else if (s < 86400)
+    std::snprintf(text, sizeof text, "%lldh%02lldm", s / 3600, s / 60 % 60);
+  else
+    std::snprintf(text, sizeof text, "%lldd%02lldh", s / 86400, s / 3600 % 24);
+  return text;
+}
+
 std::string format_f64(double value) {
   char buffer[40];
   const auto [end, ec] = std::to_chars(buffer, buffer + sizeof buffer, value);

@@ -63,6 +63,8 @@ std::string format_duration(Duration duration);
 /// For people: three digits, "1.10 GiB", "12.3 ms". Never parsed.
 std::string human_bytes(uint64_t bytes);
 std::string human_duration(Duration duration);
+/// For people, of times to a second: "0s", "45s", "12m34s", "5h12m", "3d04h".
+std::string human_time(Duration duration);
 /// Shortest decimal that reads back as the same double.
 std::string format_f64(double value);
 

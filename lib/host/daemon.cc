@@ -260,8 +260,8 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
         return store_->handle(std::move(request), std::move(key), out);
       }
       return out.respond(http::error_response(
-          user_error(err::kNotFound, "this node has no store of values: mc-cache nodes have", "",
-                     "name a cache node with --values above 0: mc-conductor ps shows the role of each node")));
+          user_error(err::kNotFound, "this node has no store of values: it is no cache node, or has --values 0B", "",
+                     "name a cache node with --values above 0B: mc-conductor ps shows the role of each node")));
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

@@ -225,6 +225,11 @@ Result<void> WorkerPlan::check_block(const std::string& directory, uint64_t valu
 }
 
 Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
+  for (const Flag* flag : {&flags::kSsdWriteBudget, &flags::kSsdMinUses})
+    if (!args_.present(flags::kSsd) && args_.given(*flag) && args_.text(*flag) != flag->fallback)
+      return user_error(err::kBadValue,
+                        "the node has no disk, and --" + std::string(flag->name) + " is about its writes",
+                        "--" + std::string(flag->name), "give --ssd DIR:SIZE as well, or leave it out");
   if (!args_.present(flags::kSsd)) return std::unique_ptr<BlockDisk>();
   if (options.stages > 1)
     return user_error(err::kBadValue, "--ssd keeps whole blocks, and a member of a pipeline has some of their layers",

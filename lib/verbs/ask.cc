@@ -32,6 +32,9 @@ Result<void> write_event(std::string_view data, bool& ends_line) {
 
 Error told_error(const Json& body, int status, const std::string& url) {
   const Json& error = body["error"];
+  if (error["code"].as_string().empty() && status >= 500)  // the answer to a HEAD has no body
+    return user_error(err::kPeerUnreachable, "the node answers HTTP " + std::to_string(status) + " and no reason", url,
+                      "look into its log, or ask again: it may wait for another node");
   const ErrorInfo* info = nullptr;
   for (const auto& row : error_table())
     if (row.openai_code == error["code"].as_string() && (row.http_status == status || !info)) info = &row;

@@ -14,7 +14,7 @@ namespace mc::verbs {
 namespace {
 
 std::string time_text(const Json& block, const char* field) {
-  return block.has(field) ? human_duration(from_seconds(block[field].as_double() / 1e3)) : "-";
+  return block.has(field) ? human_time(from_seconds(block[field].as_double() / 1e3)) : "-";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -189,7 +190,7 @@ Result<int> exist_in(const cli::Args& args, StoreClient& store) {
   int exit_code = 0;
   for (const std::string& key : args.positional("KEY")) {
     MC_TRY(bytes, store.exist(key));
-    if (!bytes) exit_code = kExitFailed;
+    if (!bytes && std::exchange(exit_code, kExitFailed) == 0) MC_CHECK(check_is_cache(args.positional_one("NODE")));
     MC_CHECK(say(args, key, bytes ? std::to_string(*bytes) + " bytes" : "absent"));
   }
   return exit_code;
@@ -261,7 +262,7 @@ Result<int> use_values(const cli::Args& args, Result<int> (*body)(const cli::Arg
 
 std::string row_text(const Json& value) {
   const auto time = [&](const char* name) {
-    return value.has(name) ? human_duration(from_seconds(value[name].as_double() / 1e3)) : std::string("-");
+    return value.has(name) ? human_time(from_seconds(value[name].as_double() / 1e3)) : std::string("-");
   };
   char line[140];
   const std::string pin = value["pinned"].as_bool() && !value.has("pin_ms") ? "forever" : time("pin_ms");

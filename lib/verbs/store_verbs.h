@@ -58,6 +58,7 @@ inline constexpr Flag kReplicas{.name = "replicas",
                                 .value = "N",
                                 .fallback = "1",
                                 .help = "cache nodes that hold the value when it is acknowledged, at most 8",
+                                .check = check_between<1, wire::kReplicasMax>,
                                 .one_shot = true};
 inline constexpr Flag kForce{.name = "force",
                              .kind = FlagKind::boolean,

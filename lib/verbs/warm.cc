@@ -70,6 +70,19 @@ struct Warmed {
   bool is_pinned = false;
 };
 
+/// MC4031 when the blocks are to be on a disk that the node does not have. Nothing was moved then.
+Result<void> check_durability(const cli::Args& args, const std::string& node) {
+  if (args.text(flags::kPinDurability) != "d2") return {};
+  MC_TRY(door, BlockDoor::open(args, node, args.duration(flags::kBlocksTimeout)));
+  MC_TRY(response, door.call(http::Method::get, "/blocks?limit=0", ""));
+  MC_TRY(list, answered_json(door, response));
+  if (list["disk_capacity_bytes"].as_int() > 0 && !list["disk_lost"].as_bool()) return {};
+  return user_error(
+      err::kNotDurable,
+      node + (list["disk_lost"].as_bool() ? " has lost its disk" : " has no disk, and keeps blocks at d0"),
+      "--durability", "name nodes with --ssd, or leave --durability out; nothing was moved");
+}
+
 /// The blocks come from a holder, whose chain is fetched once.
 class Mover {
  public:
@@ -89,7 +102,11 @@ class Mover {
     Json body =
         Json::object({{"prefix", prompt_.hashes.back().hex()}, {"for_ms", args_.duration(flags::kWarmPin) / 1ms}});
     if (args_.text(flags::kPinDurability) == "d2") body.set("durability", args_.text(flags::kPinDurability));
-    MC_CHECK(door.call(http::Method::post, "/blocks/pin", body.dump()));
+    if (auto pinned = door.call(http::Method::post, "/blocks/pin", body.dump()); !pinned) {
+      Error error = std::move(pinned).error();
+      error.what = node + ": " + error.what;
+      return error;
+    }
     out.is_pinned = true;
     return out;
   }
@@ -135,6 +152,7 @@ Result<int> warm_node(const cli::Args& args) {
   MC_TRY(request, prompt_request(args, conductor));
   MC_TRY(prompt, compute(args, conductor, request, time));
   MC_TRY(targets, targets_of(args, conductor, prompt));
+  for (const std::string& node : targets) MC_CHECK(check_durability(args, node));
   Mover mover(args, prompt);
   int exit_code = 0;
   for (const std::string& node : targets) {

@@ -141,7 +141,7 @@ class Blocks(unittest.TestCase):
         self.assertTrue(all(0 < b["pin_ms"] <= 3600e3 for b in rows), rows)
         self.assertEqual(end["pinned_bytes"], report["bytes"])
         listed = run("mc-cache", "ls", "p0", env=c.env)[1].decode()
-        self.assertRegex(listed, r"3\d\d\d s .*\n.*pinned: 2.30 MiB of at most 2.68 MiB")
+        self.assertRegex(listed, r"59m\d\ds .*\n.*pinned: 2.30 MiB of at most 2.68 MiB")
         for n in range(10, 16):
             c.complete(ids=Random(n).ids(LENGTH), max_tokens=1)
         self.assertEqual(cached(c.complete(ids=ids, max_tokens=1)), LENGTH - BLOCK)
@@ -212,6 +212,10 @@ class Blocks(unittest.TestCase):
             (("pin", "c0", "key", "--durability", "d2"), "--prefix"),
             (("warm", "c0", "-f", path, "--durability", "d2"), "--pin"),
             (("pin", "p0", "--prefix", "1" * 32, "--durability", "d2"), "MC4031"),
+            (("warm", "p0", "-f", path, "--pin", "1h", "--durability", "d2"), "p0 has no disk"),
+            (("exist", "p0", "key"), "p0 is a prefill node"),
+            (("put", "c0", "key", path, "--replicas", "9"), "--replicas"),
+            (("--ssd-min-uses", "2", "--check"), "--ssd-min-uses"),
         ):
             code, _, err = run("mc-cache", *words, env=c.env)
             self.assertNotEqual(code, 0)

@@ -368,7 +368,7 @@ class Alone(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn("next:  name a cache node: c0;", err)
             code, _, err = run("mc-cache", "get", c.node("p0")["http"], "k", env=c.env)
-            self.assertIn("mc-cache nodes have", err)
+            self.assertIn("it is no cache node", err)
 
 
 class Durable(unittest.TestCase):

@@ -74,4 +74,8 @@ TEST_CASE("base/units: formatted values read back as themselves") {
   CHECK(format_duration(250ms) == "250ms");
   CHECK(human_bytes(1181116006) == "1.10 GiB");
   CHECK(human_duration(12'340'000ns) == "12.3 ms");
+  CHECK(human_time(999ms) == "0s");
+  CHECK(human_time(754s) == "12m34s");
+  CHECK(human_time(std::chrono::hours(24) - 1s) == "23h59m");
+  CHECK(human_time(std::chrono::hours(76)) == "3d04h");
 }
