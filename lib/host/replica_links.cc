@@ -89,7 +89,7 @@ void ReplicaLinks::set_peers(const std::vector<wire::Peer>& peers) {
   members_.awaits_list = false;
   members_.others.clear();
   for (const wire::Peer& peer : peers)
-    if (peer.role == wire::Role::cache) members_.others.push_back({peer.name, peer.instance});
+    if (peer.role == wire::Role::cache && peer.keeps_values) members_.others.push_back({peer.name, peer.instance});
 }
 
 void ReplicaLinks::set_links(std::map<InstanceId, ctl::LinkId> links) {

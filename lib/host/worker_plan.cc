@@ -322,6 +322,7 @@ Result<void> WorkerPlan::plan_cache() {
                                      {"block_bytes", arena_bytes_},
                                      {"value_bytes", value_bytes_},
                                      {"why", "blocks take whole slabs of " + format_bytes(kSlabBytes)}});
+  options.keeps_values = value_bytes_ > 0;
   cache_.segment_bytes = arena_bytes_;
   cache_.slab_bytes = kSlabBytes;
   return check_memory();

@@ -388,7 +388,7 @@ wire::Peers Members::peers(TimePoint now) const {
     const Duration member = node.member_before + (now - node.since);
     const uint64_t member_ms = std::max<uint64_t>(1, static_cast<uint64_t>(member / 1ms));
     out.peers.push_back({name, node.instance, node.hello.role, node.hello.control_uri, node.hello.data,
-                         node.hello.cache_bytes, member_ms});
+                         node.hello.cache_bytes, member_ms, node.hello.keeps_values});
   }
   return out;
 }

@@ -22,6 +22,7 @@ wire::Hello hello_of(const WorkerOptions& options, const std::string& name) {
   hello.model = options.model;
   hello.device = options.device;
   if (options.role == wire::Role::cache) hello.cache_bytes = options.memory_bytes + options.disk.capacity_bytes;
+  hello.keeps_values = options.keeps_values;
   if (options.kv.layers > 0) hello.kv_namespace = options.kv.text();
   hello.decode_attention = options.decode_attention;
   hello.page_bytes = options.page_count > 0 ? options.layout.page_bytes() : 0;

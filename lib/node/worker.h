@@ -52,6 +52,7 @@ struct WorkerOptions {
   uint32_t context_tokens = 0;
   uint32_t stages = 1;         // stages of the pipeline that a prefill node leads or belongs to
   uint32_t inline_tokens = 0;  // see wire::Hello; a decode node sets it
+  bool keeps_values = true;    // see wire::Hello
   sched::Cost cost;
   std::vector<wire::NameValue> labels;
   std::function<KeyMark()> keys;  // of the data plane, whose key file may change; null: none

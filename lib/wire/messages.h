@@ -99,6 +99,7 @@ struct Hello {
   // How long ago a conductor welcomed this instance first: a conductor that has restarted does not take the node for a
   // new one. 0: never.
   uint64_t member_ms = 0;
+  bool keeps_values = true;  // of a cache node: it has a store of values; older ones do not say
 
   bool operator==(const Hello&) const = default;
   template <class V>
@@ -110,7 +111,7 @@ struct Hello {
     v("labels", labels), v("version", version);
     v.later("key_file", key_file), v.later("key_check", key_check), v.later("device", device);
     v.later("cache_bytes", cache_bytes), v.later("inline_tokens", inline_tokens);
-    v.later("member_ms", member_ms);
+    v.later("member_ms", member_ms), v.later("keeps_values", keeps_values);
   }
 };
 
@@ -228,12 +229,13 @@ struct Peer {
   uint64_t cache_bytes = 0;  // see Hello
   /// Time since it joined, when the list was sent. 0: not known, or it was away and is back with its blocks.
   uint64_t member_ms = 0;
+  bool keeps_values = true;  // see Hello
 
   bool operator==(const Peer&) const = default;
   template <class V>
   void fields(V& v) {
     v("name", name), v("instance", instance), v("role", role), v("control_uri", control_uri), v("data", data);
-    v.later("cache_bytes", cache_bytes), v.later("member_ms", member_ms);
+    v.later("cache_bytes", cache_bytes), v.later("member_ms", member_ms), v.later("keeps_values", keeps_values);
   }
 };
 

@@ -681,6 +681,16 @@ class Replicated(unittest.TestCase):
         until(done, 60, "the put is answered")
         return said[2] if code else said[1]
 
+    def test_a_cache_node_without_values_is_asked_for_none_and_holds_no_replica(self):
+        self.c.start("c2", "--dram", "64MiB", "--values", "0B").wait_ready()
+        until(lambda: self.instance("c2"), 60, "c2 is a member")
+        self.put("c0", "k", b"x", "--durability", "d3")
+        self.assertEqual([self.row(n, "k")["missing"] for n in ("c0", "c1")], [0, 0])
+        self.assertIn("MC4007", self.verb("rm", "c0", "nothing", code=1))
+        self.assertEqual(self.verb("exist", "c0", "nothing", code=1), "")
+        self.verb("rm", "c1", "k")
+        self.assertIn("--values 0B", self.verb("get", "c2", "k", code=1))
+
     def test_a_value_with_two_replicas_is_read_after_kill_9_of_either_holder_and_is_made_twice_again(self):
         value = os.urandom(3_000_000)
         self.put("c0", "k", value, "--replicas", "2")

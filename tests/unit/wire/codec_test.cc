@@ -79,19 +79,21 @@ TEST_CASE("wire/codec: errors name the message, the field and what was found") {
   CHECK(decode("dance", list.bytes()).error().code == Code::unsupported);
 }
 
-TEST_CASE("wire/codec: a node that announces neither its device, its capacity, its prompts nor its age may join") {
+TEST_CASE("wire/codec: a node that does not announce its device, capacity, prompts, age or values may join") {
   Hello hello;
   hello.name = "p0", hello.version = "0.1.0", hello.device = "emu", hello.cache_bytes = 1;
-  hello.inline_tokens = 2, hello.member_ms = 3;
+  hello.inline_tokens = 2, hello.member_ms = 3, hello.keeps_values = false;
   Bytes bytes = encode(Message(hello));
-  // Device, capacity, prompts and age are the last of 21 fields. The message of an older node has 17.
-  REQUIRE(bytes.size() > 53);
-  REQUIRE(Bytes(bytes.begin(), bytes.begin() + 3) == Bytes{0xde, 0, 21});
-  bytes.erase(bytes.end() - 50, bytes.end());  // "device": "emu", "cache_bytes": 1, "inline_tokens": 2, "member_ms": 3
+  // Device, capacity, prompts, age and values are the last of 22 fields. The message of an older node has 17.
+  REQUIRE(bytes.size() > 67);
+  REQUIRE(Bytes(bytes.begin(), bytes.begin() + 3) == Bytes{0xde, 0, 22});
+  // "device": "emu", "cache_bytes": 1, "inline_tokens": 2, "member_ms": 3, "keeps_values": false
+  bytes.erase(bytes.end() - 64, bytes.end());
   bytes[2] = 17;
   const auto decoded = decode("hello", bytes);
   REQUIRE_OK(decoded);
   hello.device.clear(), hello.cache_bytes = 0, hello.inline_tokens = 0, hello.member_ms = 0;
+  hello.keeps_values = true;
   CHECK(std::get<Hello>(*decoded) == hello);
 }
 
