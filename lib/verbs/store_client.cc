@@ -220,26 +220,6 @@ Result<std::optional<uint64_t>> StoreClient::exist_here(std::string_view key) {
                     std::string(kCompareVersions));
 }
 
-Result<void> StoreClient::remove(std::string_view key, bool forced) {
-  MC_ASSERT(!key.empty());
-  Query query;
-  if (forced) query.emplace_back("force", "true");
-  MC_CHECK(call(http::Method::del, key, query, {}));
-  return {};
-}
-
-Result<void> StoreClient::pin(std::string_view key, Duration time) {
-  MC_ASSERT(!key.empty());
-  MC_CHECK(call(http::Method::post, key, {{"op", "pin"}, {"for", time_text(time)}}, {}));
-  return {};
-}
-
-Result<void> StoreClient::unpin(std::string_view key) {
-  MC_ASSERT(!key.empty());
-  MC_CHECK(call(http::Method::post, key, {{"op", "unpin"}}, {}));
-  return {};
-}
-
 Result<std::string> StoreClient::relocate(std::string_view op, std::string_view from, std::string_view to,
                                           bool replaces) {
   MC_ASSERT(!from.empty() && !to.empty());

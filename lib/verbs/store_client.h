@@ -65,10 +65,6 @@ class StoreClient {
   Result<Json> list_members(std::string_view key);
   /// Size of the value; nothing when there is none.
   Result<std::optional<uint64_t>> exist(std::string_view key);
-  /// `forced`: holders of replicas that are away do not stop it.
-  Result<void> remove(std::string_view key, bool forced = false);
-  Result<void> pin(std::string_view key, Duration time);
-  Result<void> unpin(std::string_view key);
   Result<std::string> copy(std::string_view from, std::string_view to, bool replaces);
   Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
   /// One page of keys: "values", "more", "last" and totals, as GET /v1/store answers.
@@ -79,6 +75,7 @@ class StoreClient {
   Result<void> get_all(std::vector<Item>& items);
   /// Sets the sizes. A key without a value is no error here.
   Result<void> exist_all(std::vector<Item>& items);
+  /// `forced`: holders of replicas that are away do not stop it.
   Result<void> remove_all(std::vector<Item>& items, bool forced = false);
   Result<void> pin_all(std::vector<Item>& items, Duration time);
   Result<void> unpin_all(std::vector<Item>& items);
