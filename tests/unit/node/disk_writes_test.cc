@@ -1,4 +1,4 @@
-// Which blocks a serving node writes to its disk when they must have been used more than once.
+// A serving node with --ssd-min-uses writes to its disk only blocks that were used often enough.
 
 #include "node/disk_writes.h"
 
