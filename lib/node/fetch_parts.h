@@ -67,11 +67,12 @@ class FetchParts {
   /// brought by none.
   uint32_t end_of_prefix(uint32_t have) const;
   void remove(const FetchPart& part) { parts_.erase(part.first()); }
+  /// Adds parts for the blocks from `block` on and before `end`, of which none has a part, as far as holders have them.
+  void fill(uint32_t block, uint32_t end);
   void check(uint32_t have) const;
 
  private:
   void add(const wire::Source& source, uint32_t first, uint32_t end);
-  void fill(uint32_t block, uint32_t end);
 
   std::map<uint32_t, FetchPart> parts_;  // key: first block
   std::vector<wire::Source> sources_;    // runs of blocks that holders have, best first

@@ -49,20 +49,23 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   f.wanted = std::move(wanted);
   f.outcome.began = now;
   f.load = disk_.load(shelf_, f.wanted.ns, f.wanted.hashes, now, out);
-  if (f.load == 0) return begin_parts(req, f, now, out);
-  f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
-  f.state = State::loading;
-  f.load_until = std::min(f.wanted.deadline, now + timeout_);
-  if (!disk_.done(f.load)) return;
-  end_load(f, now);  // memory has no free page: nothing is under way, and no event of the disk will come
-  begin_parts(req, f, now, out);
+  if (f.load != 0) {
+    f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
+    f.load_until = std::min(f.wanted.deadline, now + timeout_);
+  }
+  // Memory may have no free page. Then nothing is under way, and no event of the disk will come.
+  if (f.load != 0 && disk_.done(f.load)) end_load(req, f, now, out);
+  f.parts = FetchParts(f.wanted.sources, f.first_fetched(), static_cast<uint32_t>(f.wanted.hashes.size()));
+  cut(f, f.parts.end_of_prefix(f.first_fetched()), out);
+  go_on(req, f, now, out);
 }
 
-/// Takes over the blocks that the load has brought, up to the first one that is not there.
-void PrefixFetches::end_load(Fetch& f, TimePoint now) {
-  MC_ASSERT(f.load != 0 && f.state == State::loading);
-  const auto hashes = f.wanted.hashes.subspan(f.wanted.pages->size());
-  f.outcome.disk_blocks = f.wanted.pages->pin_prefix(shelf_.pool, hashes);
+/// Takes over the blocks that the load has brought, up to the first one that is not there. Holders bring the others as
+/// far as they have them.
+void PrefixFetches::end_load(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
+  MC_ASSERT(f.load != 0);
+  const uint32_t before = f.wanted.pages->size();
+  f.outcome.disk_blocks = f.wanted.pages->pin_prefix(shelf_.pool, f.wanted.hashes.subspan(before, f.load_end - before));
   f.outcome.load_ms = to_ms(now - f.outcome.began);
   f.outcome.began = now;
   const uint32_t have = f.wanted.pages->size();
@@ -73,14 +76,15 @@ void PrefixFetches::end_load(Fetch& f, TimePoint now) {
   disk_.end(f.load);
   f.load = 0;
   f.load_until = kNever;
+  f.parts.fill(have, f.load_end);
+  cut(f, f.parts.end_of_prefix(have), out);
+  go_on(req, f, now, out);
+  on_pages(now, out);
 }
 
 void PrefixFetches::on_disk(TimePoint now, Actions& out) {
-  for (auto& [req, f] : fetches_) {
-    if (f.state != State::loading || !disk_.done(f.load)) continue;
-    end_load(f, now);
-    begin_parts(req, f, now, out);
-  }
+  for (auto& [req, f] : fetches_)
+    if (f.load != 0 && disk_.done(f.load)) end_load(req, f, now, out);
 }
 
 void PrefixFetches::end(const RequestId& req, Actions& out) {
@@ -93,14 +97,15 @@ void PrefixFetches::end(const RequestId& req, Actions& out) {
 
 bool PrefixFetches::done(const RequestId& req) const {
   const auto it = fetches_.find(req);
-  return it != fetches_.end() && it->second.state == State::done;
+  return it != fetches_.end() && it->second.is_done();
 }
 
 std::optional<PrefixFetches::Arriving> PrefixFetches::arriving(const RequestId& req, TimePoint now) const {
   if (by_layer_bytes_ == UINT64_MAX) return std::nullopt;
   const auto it = fetches_.find(req);
-  if (it == fetches_.end() || it->second.state != State::fetching || it->second.lent_have) return std::nullopt;
+  if (it == fetches_.end() || it->second.parts.empty() || it->second.lent_have) return std::nullopt;
   const Fetch& f = it->second;
+  if (f.load != 0) return std::nullopt;
   Arriving coming{0, layers_here(req), {}};
   if (coming.layers == 0) return std::nullopt;
   for (const auto& [first, part] : f.parts.all()) {
@@ -123,7 +128,7 @@ uint32_t PrefixFetches::layers_here(const RequestId& req) const {
 
 std::vector<std::vector<uint32_t>> PrefixFetches::lend(const RequestId& req, uint64_t loan) {
   Fetch& f = fetches_.at(req);
-  MC_ASSERT(f.state == State::fetching && !f.lent_have && loan != 0);
+  MC_ASSERT(!f.is_done() && f.load == 0 && !f.lent_have && loan != 0);
   f.lent_have = f.have();
   std::vector<std::vector<uint32_t>> crcs;
   for (auto& [first, part] : f.parts.all()) {
@@ -150,9 +155,9 @@ bool PrefixFetches::is_lent(uint64_t loan) const {
 
 bool PrefixFetches::may_bring(const RequestId& req, uint32_t block) const {
   const auto it = fetches_.find(req);
-  if (it == fetches_.end() || it->second.state == State::done) return false;
-  if (it->second.state == State::loading && block < it->second.load_end) return true;
-  return it->second.parts.covers(block);
+  if (it == fetches_.end()) return false;
+  const Fetch& f = it->second;
+  return (f.load != 0 && block < f.load_end) || f.parts.covers(block);
 }
 
 std::optional<PrefixFetches::Found> PrefixFetches::find(uint64_t operation) {
@@ -165,15 +170,8 @@ std::optional<PrefixFetches::Found> PrefixFetches::find(uint64_t operation) {
   return Found{fetch->first, fetch->second, *part};
 }
 
-void PrefixFetches::begin_parts(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
-  const auto end = static_cast<uint32_t>(f.wanted.hashes.size());
-  f.parts = FetchParts(f.wanted.sources, f.have(), end);
-  f.state = State::fetching;
-  cut(f, f.parts.end_of_prefix(f.have()), out);
-  go_on(req, f, now, out);
-}
-
-/// Publishes the parts that are here, in order, and asks for waiting parts. Without any part left the fetch is done.
+/// Publishes the parts that are here, in order, and asks for waiting parts. Without any part left, and without a load,
+/// the fetch is done.
 void PrefixFetches::go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out) {
   while (const auto part = f.parts.take(f.have())) publish(f, *part);
   while (FetchPart* part = f.parts.next_waiting(sched::kPartsAtOnce)) {
@@ -184,11 +182,9 @@ void PrefixFetches::go_on(const RequestId& req, Fetch& f, TimePoint now, Actions
     if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = wire::Fallback::peer_lost;
     f.give_up(*part, part->first(), wire::Fallback::peer_lost, 0);
     f.parts.replace(*part, part->first());
-    cut(f, f.parts.end_of_prefix(f.have()), out);
+    cut(f, f.parts.end_of_prefix(f.first_fetched()), out);
   }
-  if (!f.parts.empty()) return;
-  f.state = State::done;
-  f.outcome.ended = now;
+  if (f.is_done()) f.outcome.ended = now;
 }
 
 void PrefixFetches::ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out) {
@@ -238,8 +234,11 @@ bool PrefixFetches::allocate(FetchPart& part) {
 
 /// Takes pages for the blocks of a grant. When the pool has none, later parts of the prefix give up theirs; those of an
 /// unfinished read come back with its end, and the part waits for them. False: there are not enough.
+///
+/// The blocks on disk come before those of every part. So a part waits for the end of the load where both lack pages.
 bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
   const auto count = static_cast<uint32_t>(part.grant.blocks.size());
+  if (f.load != 0 && shelf_.pool.available() < count + f.load_end - f.have()) return true;
   for (;;) {
     if (allocate(part)) return true;
     if (shelf_.pool.available() + returning() >= count) return true;
@@ -355,7 +354,7 @@ bool PrefixFetches::read(const Found& at, TimePoint now, Actions& out) {
   if (f.outcome.fallback == wire::Fallback::none) f.outcome.fallback = grant.reason;
   f.give_up(part, got, grant.reason, grant.age_ms);
   f.parts.replace(part, got);
-  cut(f, f.parts.end_of_prefix(f.have()), out);
+  cut(f, f.parts.end_of_prefix(f.first_fetched()), out);
   return true;
 }
 
@@ -426,7 +425,7 @@ void PrefixFetches::publish(Fetch& f, const FetchPart& part) {
 /// The holder does not bring the part. Other holders replace it, unless this node has no pages or the request computes
 /// the blocks itself, because it has begun.
 void PrefixFetches::fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t age_ms, Actions& out) {
-  MC_ASSERT(f.state == State::fetching && why != wire::Fallback::none);
+  MC_ASSERT(why != wire::Fallback::none);
   ++stats_.failures;
   f.outcome.fallback = why;
   f.give_up(part, part.first(), why, age_ms);
@@ -435,7 +434,7 @@ void PrefixFetches::fail(Fetch& f, FetchPart& part, wire::Fallback why, uint64_t
     f.parts.remove(part);
   else
     f.parts.replace(part, part.first());
-  cut(f, f.parts.end_of_prefix(f.have()), out);
+  cut(f, f.parts.end_of_prefix(f.first_fetched()), out);
 }
 
 /// Drops the parts from block `end` on.
@@ -496,10 +495,7 @@ void PrefixFetches::fail_where(const RequestId& req, Fetch& f, TimePoint now, Ac
 
 void PrefixFetches::on_tick(TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_) {
-    if (f.state == State::loading && now >= f.load_until) {
-      end_load(f, now);
-      begin_parts(req, f, now, out);
-    }
+    if (now >= f.load_until) end_load(req, f, now, out);
     if (std::ranges::any_of(f.parts.all(), [&](const auto& entry) { return entry.second.hold_until <= now; })) {
       read_held(req, f, now, out);
       go_on(req, f, now, out);
@@ -533,10 +529,9 @@ TimePoint PrefixFetches::next_wakeup() const {
 void PrefixFetches::check() const {
   size_t operations = 0;
   for (const auto& [req, f] : fetches_) {
-    MC_ASSERT_EQ(f.load != 0, f.state == State::loading);
-    MC_ASSERT_EQ(f.parts.empty(), f.state != State::fetching);
-    f.parts.check(f.have());
-    if (f.state != State::done) MC_ASSERT_LE(f.have(), f.wanted.hashes.size());
+    f.parts.check(f.first_fetched());
+    if (!f.is_done()) MC_ASSERT_LE(f.have(), f.wanted.hashes.size());
+    MC_ASSERT_EQ(f.load != 0, f.load_until != kNever);
     for (const auto& [first, part] : f.parts.all()) operations += (part.lease != 0) + (part.read != 0);
   }
   MC_ASSERT_EQ(operations, by_operation_.size());

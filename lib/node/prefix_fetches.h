@@ -1,9 +1,12 @@
-// Fetches of prefix blocks that a prompt lacks in this node's memory. Blocks on this node's disk are loaded first. Then
-// the node leases blocks from their holders, reads them into its own pages, checks every extent, and publishes them. So
-// hot prefixes replicate to the nodes that use them. A failed fetch costs time but never the request: the blocks are
-// computed instead, and the outcome names the cause.
+// Fetches of prefix blocks that a prompt lacks in this node's memory. Blocks on this node's disk are loaded. Meanwhile
+// the node leases the blocks behind them from their holders, reads them into its own pages, checks every extent, and
+// publishes them. So hot prefixes replicate to the nodes that use them. A failed fetch costs time but never the
+// request: the blocks are computed instead, and the outcome names the cause.
 //
-//   start --> loading --> fetching: parts of the prefix from several holders at once (node/fetch_parts.h) --> done
+//   start --> a load from this node's disk, and behind its blocks parts from several holders (node/fetch_parts.h),
+//             all at once --> done
+//
+// Blocks that the disk was to bring and did not are fetched from holders as well, as far as these have them.
 //
 // The request may begin to compute while its last blocks are read, when their reads are cut by layers
 // (node/block_reads.h). It borrows the pages then. A borrowed part that fails is not replaced, because the request
@@ -65,8 +68,8 @@ class PrefixFetches {
     std::vector<wire::EndedRead> reads;
     wire::Fallback fallback = wire::Fallback::none;
     std::vector<GivenUp> given_up;
-    TimePoint began{}, ended{};
-    /// Duration of the fetch up to `until`; 0 when nothing was fetched or given up.
+    TimePoint began{}, ended{};  // of the time that the fetch takes beyond the load
+    /// Duration of the fetch beyond that of the load, up to `until`; 0 when nothing was fetched or given up.
     double ms(TimePoint until) const {
       return blocks > 0 || fallback != wire::Fallback::none ? to_ms(std::min(ended, until) - began) : 0;
     }
@@ -131,18 +134,19 @@ class PrefixFetches {
   const Stats& stats() const { return stats_; }
 
  private:
-  enum class State : uint8_t { loading, fetching, done };
   struct Fetch {
     Wanted wanted;
-    State state = State::done;
     DiskTier::LoadId load = 0;  // 0 = none under way
-    uint32_t load_end = 0;      // block after those that are loaded
+    uint32_t load_end = 0;      // while a load is under way: the block after those that it brings
     TimePoint load_until = kNever;
     FetchParts parts;
     Outcome outcome;
     std::optional<uint32_t> lent_have;  // number of blocks that are here, once pages are lent
 
     uint32_t have() const { return lent_have.value_or(wanted.pages->size()); }
+    /// The first block that holders are to bring.
+    uint32_t first_fetched() const { return load != 0 ? load_end : have(); }
+    bool is_done() const { return load == 0 && parts.empty(); }
     void give_up(const FetchPart& part, uint32_t first_block, wire::Fallback why, uint64_t age_ms);
   };
   struct Found {  // a part of a fetch
@@ -152,8 +156,7 @@ class PrefixFetches {
   };
 
   std::optional<Found> find(uint64_t operation);
-  void end_load(Fetch& f, TimePoint now);
-  void begin_parts(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
+  void end_load(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void go_on(const RequestId& req, Fetch& f, TimePoint now, Actions& out);
   void ask(const RequestId& req, Fetch& f, FetchPart& part, TimePoint now, Actions& out);
   uint32_t returning() const;

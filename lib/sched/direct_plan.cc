@@ -48,7 +48,7 @@ std::vector<DirectRun> plan_direct(const Snapshot& snapshot, const Candidate& c,
   planner.count(fetch.parts);
 
   const double begins_s = c.ttft_s - compute_seconds(c.prefill_s, c.to_device_s);
-  const bool hides_delay = c.queue_s >= c.load_s + 2 * c.fetch_s;
+  const bool hides_delay = std::max(c.queue_s, c.load_s) >= 2 * c.fetch_s;
   const uint32_t leaving = through < 0 ? 0 : snapshot.holders[static_cast<size_t>(through)].transfers_leaving;
   std::vector<DirectRun> out;
   for (const FetchRun& part : planner.plan(reader, have, end).parts) {

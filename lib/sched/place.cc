@@ -71,9 +71,9 @@ void predict(const Snapshot& snapshot, Candidate& c) {
     blocks += c.fetch_blocks;
   }
   c.prefill_s = node.cost.prefill(work_left(snapshot, blocks));
-  // The load from disk, the wait for the source and the fetch follow each other and overlap the queue.
+  // The load from disk goes beside the wait for the source and its fetch. Both overlap the queue.
   c.to_device_s = to_device_seconds(snapshot, c.node, blocks);
-  c.ttft_s = std::max(c.queue_s, c.load_s + c.wait_s + c.fetch_s) + compute_seconds(c.prefill_s, c.to_device_s);
+  c.ttft_s = std::max({c.queue_s, c.load_s, c.wait_s + c.fetch_s}) + compute_seconds(c.prefill_s, c.to_device_s);
 }
 
 namespace {

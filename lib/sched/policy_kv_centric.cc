@@ -83,7 +83,7 @@ Sources sources_of(const Snapshot& snapshot) {
   const double fetch_s = fetch_seconds(snapshot, reader_of(node), holder, fetched);
   const double prefill_s = node.cost.prefill(work_left(snapshot, blocks));
   const double to_device_s = to_device_seconds(snapshot, c.node, blocks);
-  const double ttft_s = std::max(c.queue_s, c.load_s + wait_s + fetch_s) + compute_seconds(prefill_s, to_device_s);
+  const double ttft_s = std::max({c.queue_s, c.load_s, wait_s + fetch_s}) + compute_seconds(prefill_s, to_device_s);
   if (sooner && !(ttft_s < c.ttft_s)) return;
   c.holder = holder, c.fetch_blocks = fetched;
   c.wait_s = wait_s, c.fetch_s = fetch_s, c.prefill_s = prefill_s, c.to_device_s = to_device_s, c.ttft_s = ttft_s;
@@ -97,7 +97,7 @@ void consider_several(const Snapshot& snapshot, const Options& options, FetchPla
   const FetchPlan& plan = planner.plan(here, c.local_blocks, reach);
   const double prefill_s = here.cost.prefill(work_left(snapshot, reach));
   const double to_device_s = to_device_seconds(snapshot, c.node, reach);
-  const double ttft_s = std::max(c.queue_s, c.load_s + plan.seconds) + compute_seconds(prefill_s, to_device_s);
+  const double ttft_s = std::max({c.queue_s, c.load_s, plan.seconds}) + compute_seconds(prefill_s, to_device_s);
   const bool fetch =
       options.fetch_rule == FetchRule::cost ? ttft_s < c.ttft_s : reach > options.threshold * c.local_blocks;
   if (!fetch) return;

@@ -1,84 +1,12 @@
-// Fetches of missing prefix blocks, without the request that waits for them.
-
-#include "node/prefix_fetches.h"
+// Fetches of missing prefix blocks from other nodes.
 
 #include "base/rng.h"
-#include "bench.h"
+#include "fetch_bench.h"
 
 using namespace mc;
 using namespace mc::node;
 using namespace mc::node::bench;
 using wire::Fallback;
-
-namespace {
-
-struct Reader final : BlockSource {
-  Shelf* shelf_of(const NamespaceId&) override { return nullptr; }
-  bool is_pending(const BlockHash&) const override { return false; }
-};
-
-/// A node that wants the first three blocks of a prompt. p0 (1), p1 (4) and c0 (7) are peers.
-struct FetchBench {
-  kv::EventLog log;
-  Shelf shelf{layout_of(2), 8, 8, kv::kLruTail, log};
-  Peers peers{instance(50)};
-  Numbers numbers;
-  DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
-  Reader reader;
-  BlockReads reads{reader, numbers, peers};
-  uint64_t by_layer_bytes = UINT64_MAX;
-  PrefixFetches fetches{shelf, peers, disk, reads, numbers, 5s, by_layer_bytes};
-  std::vector<BlockHash> hashes = kv::chain(NamespaceId{}, std::vector<uint32_t>(64 * 3, 5), 64);
-  std::vector<uint32_t> ids = std::vector<uint32_t>(64 * 3 + 1, 5);
-  HeldPages pages;
-  TimePoint now = TimePoint{} + 100s;
-  Actions out;
-
-  explicit FetchBench(uint64_t bytes = UINT64_MAX) : by_layer_bytes(bytes) {
-    shelf.slabs.push_back(0);
-    wire::Peers list{1, {}};
-    list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}},
-                  {"p1", instance(4), wire::Role::prefill, "", {}},
-                  {"c0", instance(7), wire::Role::cache, "", {}}};
-    peers.take(list);
-  }
-  ~FetchBench() { shelf.pool.check(); }
-
-  void start(std::vector<wire::Source> sources) {
-    fetches.start("r", {NamespaceId{}, hashes, ids, std::move(sources), now + 60s, &pages}, now, out);
-    fetches.check();
-  }
-  void ends(const Read& read, Code code = Code::ok) {
-    CHECK(fetches.on_read({read.read, code, ""}, now, out));
-    fetches.check();
-  }
-  wire::LeaseRequest asked(const std::string& node) {
-    const auto requests = sent<wire::LeaseRequest>(std::exchange(out, {}), node);
-    REQUIRE(requests.size() == 1);
-    return requests[0];
-  }
-  wire::LeaseGrant grant_for(const wire::LeaseRequest& request, size_t count) const {
-    wire::LeaseGrant grant{request.lease, {}, 1000};
-    for (size_t i = 0; i < count; ++i) grant.blocks.push_back({request.hashes[i], {}, 1, 0, {11, 12}});
-    return grant;
-  }
-  /// Every peer sends the grant. That of the node that was asked is taken.
-  bool on_grant(const wire::LeaseGrant& grant) {
-    bool is_known = false;
-    for (const auto& [name, peer] : peers.all()) is_known |= fetches.on_grant(peer.instance, grant, now, out);
-    return is_known;
-  }
-  Read read_of(const wire::LeaseGrant& grant) {
-    CHECK(on_grant(grant));
-    const auto reads = all<Read>(out);
-    REQUIRE(reads.size() == 1);
-    fetches.check();
-    return reads[0];
-  }
-  uint32_t owned() const { return shelf.pool.counts().owned; }
-};
-
-}  // namespace
 
 TEST_CASE("node/prefix_fetches: the blocks of two holders are read at once and published in their order") {
   FetchBench b;
@@ -519,13 +447,17 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
       }
       return out;
     };
+    b.find_on_disk(below(4));
     b.start(runs(1 + below(7)));
     std::map<uint64_t, std::string> leased;
     std::vector<wire::LeaseRequest> asked;
     std::vector<Read> reads;
+    std::vector<DiskLoad> loads;
     const auto hear = [&] {
       b.fetches.check();
+      std::vector<std::pair<Send, wire::LeaseRenewed>> renewed;
       for (const Action& action : std::exchange(b.out, {})) {
+        if (const auto* load = std::get_if<DiskLoad>(&action)) loads.push_back(*load);
         if (const auto* read = std::get_if<Read>(&action)) reads.push_back(*read);
         const auto* send = std::get_if<Send>(&action);
         if (!send) continue;
@@ -539,10 +471,11 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
           CHECK(leased.at(renew->lease) == send->to);
           ++renewals;
           const uint32_t ttl_ms = below(3) * 500;
-          const Received event{send->to, send->instance, wire::LeaseRenewed{renew->lease, renew->round, ttl_ms}};
-          if (below(3) > 0) CHECK(b.fetches.on_renewed(event, std::get<wire::LeaseRenewed>(event.message), b.now));
+          if (below(3) > 0) renewed.push_back({*send, {renew->lease, renew->round, ttl_ms}});
         }
       }
+      for (const auto& [send, answer] : renewed)  // a lease may have been given back after its renewal
+        CHECK(b.fetches.on_renewed({send.to, send.instance, answer}, answer, b.now) == leased.contains(answer.lease));
     };
     hear();
     while (!b.fetches.done("r")) {
@@ -560,6 +493,11 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
         const Read read = reads[i];
         reads.erase(reads.begin() + static_cast<std::ptrdiff_t>(i));
         (void)b.fetches.on_read({read.read, what == 5 ? Code::corrupt : Code::ok, ""}, b.now, b.out);
+      } else if (what < 10 && !loads.empty()) {
+        const size_t i = below(loads.size());
+        const DiskLoad load = loads[i];
+        loads.erase(loads.begin() + static_cast<std::ptrdiff_t>(i));
+        b.loaded(load, what == 9 ? Code::corrupt : Code::ok);
       } else if (what == 10) {
         b.now = std::max(b.now, b.fetches.next_wakeup());
         b.fetches.on_tick(b.now, b.out);
@@ -570,7 +508,7 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
       if (below(200) == 0) break;
     }
     if (b.fetches.done("r")) {
-      CHECK(b.pages.size() == b.fetches.outcome("r").blocks);
+      CHECK(b.pages.size() == b.fetches.outcome("r").blocks + b.fetches.outcome("r").disk_blocks);
       for (uint32_t i = 0; i < b.pages.size(); ++i) CHECK(b.shelf.pool.meta(b.pages[i]).hash == b.hashes[i]);
       whole += b.pages.size() == 3;
     }
@@ -578,6 +516,7 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
     hear();
     CHECK(leased.empty());
     for (const Read& read : reads) (void)b.fetches.on_read({read.read, Code::ok, ""}, b.now, b.out);
+    for (const DiskLoad& load : loads) b.loaded(load);
     b.shelf.pool.release(*own);
     CHECK(b.owned() == 0);
     b.pages.release(b.shelf.pool);
@@ -585,68 +524,4 @@ TEST_CASE("node/prefix_fetches: whatever holders do, each lease is given back an
   }
   CHECK(whole > 300);
   CHECK(renewals > 100);
-}
-
-TEST_CASE("node/fetches: blocks on this node's disk come before those of other nodes") {
-  FetchBench b;
-  DiskFound found;
-  for (size_t i = 0; i < 2; ++i)
-    found.blocks.push_back({b.hashes[i],
-                            i == 0 ? BlockHash{} : b.hashes[i - 1],
-                            {},
-                            static_cast<uint32_t>(i * 64),
-                            layout_of(2),
-                            {11, 12}});
-  const auto usable = [](const DiskBlock&) { return true; };
-  REQUIRE(b.disk.on_event(found, usable, b.now, b.out));
-  b.start({{"p0", instance(1), 2, 1, 0}});
-  const auto loads = all<DiskLoad>(std::exchange(b.out, {}));
-  REQUIRE(loads.size() == 2);
-  CHECK(b.fetches.may_bring("r", 1));
-  SUBCASE("they come, and the fetch goes on behind them") {
-    for (const auto& load : loads)
-      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::ok, "", {11, 12}}, usable, b.now, b.out));
-    b.now += 3ms;
-    b.fetches.on_disk(b.now, b.out);
-    CHECK(b.pages.size() == 2);
-    CHECK(b.asked("p0").hashes == std::vector<BlockHash>{b.hashes[2]});
-    CHECK(b.fetches.outcome("r").disk_blocks == 2);
-    CHECK(b.fetches.outcome("r").load_ms == doctest::Approx(3));
-  }
-  SUBCASE("the disk is late: the request is done without them") {
-    b.now += 5s;
-    b.fetches.on_tick(b.now, b.out);
-    CHECK(b.fetches.done("r"));
-    CHECK(b.fetches.outcome("r").fallback == Fallback::disk);
-    REQUIRE(b.fetches.outcome("r").given_up.size() == 1);
-    CHECK(b.fetches.outcome("r").given_up[0].node.empty());
-    for (const auto& load : loads)
-      REQUIRE(b.disk.on_event(DiskLoaded{load.op, Code::io, "slow", {}}, usable, b.now, b.out));
-  }
-  b.fetches.check();
-  b.fetches.end("r", b.out);
-  b.pages.release(b.shelf.pool);
-  CHECK(b.disk.idle());
-}
-
-TEST_CASE("node/fetches: with no page free for a block on disk the fetch goes on at once") {
-  FetchBench b;
-  DiskFound found;
-  found.blocks.push_back({b.hashes[0], {}, {}, 0, layout_of(2), {11, 12}});
-  REQUIRE(b.disk.on_event(
-      found, [](const DiskBlock&) { return true; }, b.now, b.out));
-  auto own = b.shelf.pool.allocate(8);
-  REQUIRE_OK(own);
-  SUBCASE("to another holder") {
-    b.start({{"p0", instance(1), 0, 1, 0}});
-    CHECK_FALSE(b.fetches.done("r"));
-    CHECK(b.asked("p0").hashes == std::vector<BlockHash>{b.hashes[0]});
-  }
-  SUBCASE("to its end") {
-    b.start({});
-    CHECK(b.fetches.done("r"));
-  }
-  CHECK(b.disk.idle());
-  b.fetches.end("r", b.out);
-  b.shelf.pool.release(*own);
 }

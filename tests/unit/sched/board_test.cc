@@ -227,6 +227,11 @@ TEST_CASE("sched/board: blocks on a node's disk cost the time of reading them, w
   c.holder = 3, c.fetch_blocks = 2;
   predict(s, c);
   CHECK(c.fetch_s > 1);  // both of the blocks that p1 has in addition are on its disk
+  CHECK(c.ttft_s == doctest::Approx(c.fetch_s + 64 * 1e-3));  // they come while the node reads its own disk
+  Candidate slow = c;
+  slow.load_s = 5;
+  predict(s, slow);
+  CHECK(slow.ttft_s == doctest::Approx(5 + 64 * 1e-3));
   Candidate queued = c;
   s.prefill[0].queue_s = 10;
   predict(s, queued);
