@@ -95,6 +95,8 @@ Diagnosis diagnose(const DoctorPlan& plan) {
   MC_ASSERT_EQ(out.transports.size(), xfer::transports().size());
   out.tcp_ios = xfer::tcp_io_report();
   MC_ASSERT(!out.tcp_ios.empty());
+  for (const gpu::DeviceChoice& device : plan.devices)
+    if (device.kind != gpu::DeviceKind::cpu) out.copies.push_back(measure_copies(device));
   for (const std::string& peer : plan.peers)
     for (PeerCheck& check : check_peer(peer, plan)) out.peers.push_back(std::move(check));
   const auto add = [&](std::vector<Finding> found) {
@@ -104,6 +106,7 @@ Diagnosis diagnose(const DoctorPlan& plan) {
   add(judge_tcp_io(out.tcp_ios));
   add(judge_rdma(out.rdma, out.host, plan));
   add(judge_host(out.host, out.rdma, plan));
+  add(judge_copies(out.copies, out.rdma));
   add(judge_peers(out.peers, plan));
   MC_ASSERT_LE(out.transports.size() + out.peers.size(), out.findings.size());
   return out;
@@ -194,6 +197,13 @@ void describe(const Diagnosis& diagnosis, Json& result) {
     peer.set("usable", check.usable).set("asked_for", !check.alternative).set("reason", check.reason);
     peers.push(std::move(peer.set("connect_ms", check.usable ? Json(check.connect_ms) : Json(nullptr))));
   }
+  Json copies = Json::array();
+  for (const CopyRates& rates : diagnosis.copies) {
+    Json out = Json::object({{"device", rates.device}, {"emulated", rates.emulated}});
+    out.set("out_bytes_per_s", rates.trouble ? Json(nullptr) : Json(rates.out_bytes_per_s));
+    out.set("in_bytes_per_s", rates.trouble ? Json(nullptr) : Json(rates.in_bytes_per_s));
+    copies.push(std::move(out.set("reason", rates.trouble ? Json(rates.trouble->what) : Json(nullptr))));
+  }
   Json findings = Json::array();
   for (const Finding& finding : diagnosis.findings) findings.push(to_json(finding));
   const auto count = [&](Verdict verdict) {
@@ -202,7 +212,8 @@ void describe(const Diagnosis& diagnosis, Json& result) {
   };
   result.set("transports", std::move(transports)).set("rdma", to_json(diagnosis.rdma));
   result.set("gpu_path", xfer::to_string(diagnosis.rdma.gpu.path)).set("gpu_reason", diagnosis.rdma.gpu.reason);
-  result.set("limits", limits_json(diagnosis.host)).set("peers", std::move(peers));
+  result.set("limits", limits_json(diagnosis.host)).set("copies", std::move(copies));
+  result.set("peers", std::move(peers));
   result.set("findings", std::move(findings)).set("notes", count(Verdict::note)).set("to_fix", count(Verdict::fix));
 }
 

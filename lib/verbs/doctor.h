@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "gpu/devices.h"
 #include "xfer/xfer.h"
 #include "xfer_rdma/device.h"
 #include "xfer_tcp/io.h"
@@ -61,6 +62,7 @@ HostFacts read_host(const std::string& root = "/");
 struct DoctorPlan {
   xfer::Options options;                      // transport: "auto", or what must work here and towards every peer
   uint64_t memory_bytes = 0;                  // to be registered; 0 = what is available
+  std::vector<gpu::DeviceChoice> devices;     // whose copies are measured
   std::vector<std::string> peers;             // URIs, or host[:port]
   uint16_t port = 7790;                       // of a peer given as a host
   Duration timeout = 5s;                      // of one connection
@@ -87,11 +89,20 @@ struct PeerCheck {
   double connect_ms = 0;
 };
 
+/// The speed at which KV can leave a GPU for the host's memory and come from there.
+struct CopyRates {
+  std::string device;
+  bool emulated = false;
+  double out_bytes_per_s = 0, in_bytes_per_s = 0;
+  std::optional<Error> trouble{};  // set: nothing was measured
+};
+
 struct Diagnosis {
   HostFacts host;
   xfer::RdmaReport rdma;
   std::vector<TransportCheck> transports;
   std::vector<xfer::TcpIoReport> tcp_ios;
+  std::vector<CopyRates> copies;
   std::vector<PeerCheck> peers;
   std::vector<Finding> findings;
 };
@@ -104,8 +115,11 @@ std::vector<Finding> judge_rdma(const xfer::RdmaReport& rdma, const HostFacts& h
 std::vector<Finding> judge_host(const HostFacts& host, const xfer::RdmaReport& rdma, const DoctorPlan& plan);
 std::vector<Finding> judge_transports(const std::vector<TransportCheck>& transports, const DoctorPlan& plan);
 std::vector<Finding> judge_tcp_io(const std::vector<xfer::TcpIoReport>& ways);
+std::vector<Finding> judge_copies(const std::vector<CopyRates>& copies, const xfer::RdmaReport& rdma);
 std::vector<Finding> judge_peers(const std::vector<PeerCheck>& peers, const DoctorPlan& plan);
 
+/// Copies to and from a device that is not the CPU, for a moment.
+CopyRates measure_copies(const gpu::DeviceChoice& choice);
 /// Connects to one peer, then over every other transport that it offers and that reaches it.
 std::vector<PeerCheck> check_peer(const std::string& peer, const DoctorPlan& plan);
 
@@ -114,7 +128,7 @@ std::string findings_text(const std::vector<Finding>& findings);
 Json to_json(const Finding& finding);
 /// "Ethernet" or "InfiniBand"; empty = unknown.
 std::string_view link_name(const xfer::RdmaPortReport& port);
-/// Members of the summary: "transports", "rdma", "limits", "peers", "findings", counts.
+/// Members of the summary: "transports", "rdma", "limits", "copies", "peers", "findings", counts.
 void describe(const Diagnosis& diagnosis, Json& result);
 
 }  // namespace mc::verbs

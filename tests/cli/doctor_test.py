@@ -76,6 +76,16 @@ class Doctor(unittest.TestCase):
         err = doctor("192.0.2.1", "--transport", "tcp", "--memory", "1MiB", expect=3)[1]
         self.assertIn("next:  --auth FILE of the cluster, or --insecure data on a network you trust", err)
 
+    def test_copies_of_a_gpu_are_timed_when_one_is_named(self):
+        words = ["--transport", "tcp", "--memory", "1MiB"]
+        self.assertEqual(summary(*words)["copies"], [])
+        (copies,) = summary(*words, "--device", "emu")["copies"]
+        self.assertGreater(min(copies["out_bytes_per_s"], copies["in_bytes_per_s"]), 0)
+        self.assertTrue(copies["emulated"] and copies["reason"] is None, copies)
+        out, err = doctor(*words, "--device", "emu:fault=3", expect=1)
+        self.assertRegex(out, r"(?m)^fix +gpu copies of emu:fault=3 +.*ECC")
+        self.assertIn("MC8006", err)
+
     def test_wrong_words_are_refused(self):
         self.assertIn("carrier", doctor("--transport", "carrier", expect=2)[1])
         self.assertIn("--port", doctor("--port", 0, expect=2)[1])

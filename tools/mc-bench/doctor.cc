@@ -41,14 +41,17 @@ constexpr Flag kDoctorTimeout{.name = "timeout",
                               .fallback = "5s",
                               .help = "longest wait for one connection"};
 
+constexpr Flag kDoctorDevice = with_default(
+    flags::kDevice, "auto", "GPU whose copies to the host are timed, as cuda:N, cuda:0-3 or emu; auto: none");
+
 // The engines it opens for a moment report what the findings say better.
 constexpr Flag kDoctorLogLevel = with_default(flags::kLogLevel, "warn");
 constexpr Flag kDoctorInsecure = with_default(flags::kInsecure, "", "data allows peers on other hosts without keys");
 
-constexpr const Flag* kDoctorFlagTable[] = {&kDoctorTransports,  &kDoctorMemory,   &kDoctorPort,     &kDoctorTimeout,
-                                            &flags::kAuth,       &kDoctorInsecure, &flags::kJson,    &flags::kOutput,
-                                            &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel, &flags::kLogFormat,
-                                            &flags::kPrintConfig};
+constexpr const Flag* kDoctorFlagTable[] = {&kDoctorTransports, &kDoctorMemory,      &kDoctorDevice,   &kDoctorPort,
+                                            &kDoctorTimeout,    &flags::kAuth,       &kDoctorInsecure, &flags::kJson,
+                                            &flags::kOutput,    &flags::kQuiet,      &flags::kConfig,  &kDoctorLogLevel,
+                                            &flags::kLogFormat, &flags::kPrintConfig};
 
 Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
   verbs::DoctorPlan plan;
@@ -64,6 +67,8 @@ Result<verbs::DoctorPlan> plan_of(const cli::Args& args) {
   plan.timeout = args.duration(kDoctorTimeout);
   if (plan.timeout <= Duration(0))
     return user_error(err::kBadValue, "--timeout is 0", "--timeout", "give the longest wait, like 5s");
+  MC_TRY(devices, gpu::parse_devices(args.text(kDoctorDevice)));
+  plan.devices = std::move(devices);
   plan.peers = args.positional("PEER");
   MC_TRY(run_dir, ctl::run_dir([](const char* name) -> const char* { return std::getenv(name); }));
   MC_TRY(keys, host::KeyFile::of(args, run_dir));

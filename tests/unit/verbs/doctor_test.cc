@@ -165,6 +165,36 @@ TEST_CASE("verbs/doctor: a port that is down must be fixed when it is the only o
   CHECK(named(found, "mlx5_1:1").verdict == Verdict::note);
 }
 
+TEST_CASE("verbs/doctor: copies of a GPU that are slower than the fastest port are noted, and the emulator's are not") {
+  CopyRates rates{.device = "cuda:0", .out_bytes_per_s = 24.0 * kGiB, .in_bytes_per_s = 55.0 * kGiB};
+  xfer::RdmaReport rdma = one_nic(true);
+  rdma.devices[0].ports[0].gbits_per_s = 400;
+  const auto slow = judge_copies({rates}, rdma);
+  REQUIRE(slow.size() == 1);
+  CHECK(slow[0].verdict == Verdict::note);
+  CHECK(slow[0].what.find("24.0 GiB/s to the host, 55.0 GiB/s from it") == 0);
+  CHECK(slow[0].what.find("46.6 GiB/s, so KV waits") != std::string::npos);
+  CHECK_FALSE(slow[0].next.empty());
+  rdma.devices[0].ports[0].gbits_per_s = 100;
+  CHECK(judge_copies({rates}, rdma)[0].verdict == Verdict::good);
+  CHECK(judge_copies({rates}, {})[0].verdict == Verdict::good);
+  rates.emulated = true, rates.out_bytes_per_s = 1;
+  CHECK(judge_copies({rates}, rdma)[0].verdict == Verdict::good);
+}
+
+TEST_CASE("verbs/doctor: copies of the emulated GPU are timed, and a GPU that does not work is to be fixed") {
+  const CopyRates rates = measure_copies(*gpu::parse_device("emu"));
+  CHECK_FALSE(rates.trouble.has_value());
+  CHECK(rates.out_bytes_per_s > 0);
+  CHECK(rates.in_bytes_per_s > 0);
+  const CopyRates broken = measure_copies(*gpu::parse_device("emu:fault=2"));
+  REQUIRE(broken.trouble.has_value());
+  const auto findings = judge_copies({broken}, {});
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].verdict == Verdict::fix);
+  CHECK(findings[0].what.find("ECC") != std::string::npos);
+}
+
 TEST_CASE("verbs/doctor: a small MTU is noted with the way to a larger one") {
   auto report = one_nic(true);
   report.devices[0].ports[0].mtu = 1024;
