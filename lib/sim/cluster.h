@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/eviction.h"
 #include "sched/sched.h"
 #include "sim/paper.h"
 #include "sim/trace.h"
@@ -73,8 +74,9 @@ struct ClusterOptions {
   uint32_t pipeline = 1;                     // prefill nodes to a group
   uint64_t dram_blocks = 0, ssd_blocks = 0;  // of each prefill or coupled node, 512 tokens each
   uint64_t device_blocks = 0;                // on each node's device, as a tier over the others; 0: none. Machines only
-  bool layer_wise = true;                    // KV leaves while it is computed
-  uint64_t by_layer_bytes = UINT64_MAX;      // node::PrefillOptions::by_layer_bytes; not in a pipeline
+  const kv::Eviction* eviction = &kv::kLruTail;  // order in which blocks leave memory; another one: machines only
+  bool layer_wise = true;                        // KV leaves while it is computed
+  uint64_t by_layer_bytes = UINT64_MAX;          // node::PrefillOptions::by_layer_bytes; not in a pipeline
   CoupledWay coupled_way = CoupledWay::chunked;
   uint32_t coupled_chunk_tokens = 512;
   double speedup = 1;

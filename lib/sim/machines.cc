@@ -53,6 +53,7 @@ WorldOptions world_of(const ClusterOptions& o) {
   w.block_tokens = kTraceBlockTokens;
   w.page_count = static_cast<uint32_t>(o.dram_blocks * o.pipeline);
   w.disk_blocks = static_cast<uint32_t>(o.ssd_blocks);
+  w.eviction = o.eviction;
   w.device_pages = static_cast<uint32_t>(o.device_blocks);
   w.decode_pages = static_cast<uint32_t>(std::max(p.capacity.kv_tokens / kTraceBlockTokens, prompt_pages(o)));
   w.chunk_tokens = static_cast<uint32_t>(std::max<uint64_t>(1, p.chunk_tokens / kTraceBlockTokens) * kTraceBlockTokens);

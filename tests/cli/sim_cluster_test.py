@@ -389,6 +389,23 @@ class Cluster(unittest.TestCase):
         others = {"wasted_gpu_s", "fetches", "moved_bytes", "prefill_busy", "batch_mean", "batch_max", "preempted"}
         self.assertEqual(unknown, percentiles | others)
 
+    def test_the_machines_evict_as_the_named_policy_does(self):
+        """A hot prompt comes back after every five cold ones, which together fill half of the cache."""
+        hot, lines = [*range(60)], []
+        for i in range(72):
+            ids = hot if i % 6 == 0 else [*range(1000 + 60 * i, 1060 + 60 * i)]
+            line = {"timestamp": 20_000 * i, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+            lines.append(json.dumps(line) + "\n")
+
+        def hit(*words):
+            words = ["--cache-blocks", 600, *words]
+            return sim("-", "1p1d", *words, rules="machines", stdin="".join(lines).encode())[-1]["token_hit"]
+
+        kept = hit()
+        self.assertEqual(hit("--eviction", "lru-tail"), kept)
+        self.assertGreater(kept, 0.1)
+        self.assertLess(hit("--eviction", "fifo"), kept - 0.02)
+
     def test_progress_is_told_where_someone_reads_it_or_asked_for_it(self):
         for words in ([], ["--progress", "auto"], ["--progress", "never"], ["--progress", "always", "--quiet"]):
             code, _, err = cluster.run("mc-bench", "sim", SMALL, "--cluster", "4p2d", *words)
@@ -418,6 +435,7 @@ class Cluster(unittest.TestCase):
             (["--cluster", "4m", "--load-by-layer", "1MiB"], "loads a prefix as a whole"),
             (["--rules", "machines", "--device-blocks", "9999", "--load-by-layer", "1"], "loads a prefix as a whole"),
             (["--find-ratio", "--cluster", "3p2d", "--counterfactual", "1"], "--counterfactual means nothing"),
+            (["--eviction", "fifo"], "--eviction means nothing under --rules cluster"),
             (["--sample", "0"], "'0' measures nothing"),
             (["--t-d", "5s"],
              "--t-d 5s applies to --admission predict; this run has --admission none, which does not read it"),

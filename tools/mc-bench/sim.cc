@@ -12,12 +12,12 @@ namespace {
 using namespace sim_flags;
 
 constexpr auto kSimFlagTable = flags::join(
-    flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kDeviceBlocks, &kSpeedup,
-                &kBandwidth, &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate,
-                &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kLoadByLayer, &kCoupled, &kCoupledChunk,
-                &kJoinStall, &kSlowStart, &kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample, &kAdmission,
-                &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack, &kLimit, &kSaveRequests,
-                &kWide, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
+    flags::list(&kRules, &kCluster, &kPolicy, &kFetchRule, &kTheta, &kCacheBlocks, &kDeviceBlocks, &kSimEviction,
+                &kSpeedup, &kBandwidth, &kTtftSlo, &kTbtSlo, &kProfile, &kHold, &flags::kHoldOrder, &kApiKeys,
+                &flags::kReplicate, &flags::kReplicateRate, &kDram, &kSsd, &kPipeline, &kOverlap, &kLoadByLayer,
+                &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart, &kFirstToken, &kFail, &kAggregate, &kSaveSamples,
+                &kSample, &kAdmission, &kCounterfactual, &kFindMaxRate, &kFindRatio, &kShare, &kDecodeTime, &kSlack,
+                &kLimit, &kSaveRequests, &kWide, &flags::kOutput, &flags::kQuiet, &flags::kProgress, &flags::kSeed),
     flags::kEveryRun);
 
 // An answer that passes over a flag would look like one that heeds it.
@@ -65,6 +65,8 @@ Result<int> simulate(const cli::Args& args) {
                       "--" + std::string(search->name) + ", which makes many runs",
                       "search first, then run once what it found, by --cluster and --speedup"));
     MC_CHECK(refuse(args, {&kDeviceBlocks}, under, "the machines know of devices: use --rules machines"));
+    MC_CHECK(refuse(args, {&kSimEviction}, under,
+                    "its caches are lru: use --rules machines, or mc-bench trace cache --policy for one cache"));
     return simulate_cluster(args);
   }
   if (rules == "machines") {
@@ -74,11 +76,11 @@ Result<int> simulate(const cli::Args& args) {
                     under));
     return simulate_cluster(args);
   }
-  MC_CHECK(refuse(
-      args,
-      {&kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate, &kDram, &kSsd,
-       &kDeviceBlocks, &kPipeline, &kOverlap, &kLoadByLayer, &kCoupled, &kCoupledChunk, &kJoinStall, &kSlowStart},
-      under));
+  MC_CHECK(refuse(args,
+                  {&kProfile, &kHold, &flags::kHoldOrder, &kApiKeys, &flags::kReplicate, &flags::kReplicateRate, &kDram,
+                   &kSsd, &kDeviceBlocks, &kSimEviction, &kPipeline, &kOverlap, &kLoadByLayer, &kCoupled,
+                   &kCoupledChunk, &kJoinStall, &kSlowStart},
+                  under));
   MC_CHECK(refuse(args,
                   {&kFirstToken, &kFail, &kAggregate, &kSaveSamples, &kSample, &kWide, &kCounterfactual, &kFindMaxRate,
                    &kFindRatio, &kShare},

@@ -4,6 +4,7 @@
 #include "host/choice_flags.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
+#include "host/disk_flags.h"
 #include "host/sched_flags.h"
 #include "print.h"
 #include "product/flags.h"
@@ -54,6 +55,8 @@ inline constexpr Flag kDeviceBlocks{.name = "device-blocks",
                                     .value = "N",
                                     .fallback = "0",
                                     .help = "blocks on each node's device, over DRAM (machines); 0: none"};
+inline constexpr Flag kSimEviction =
+    with_default(flags::kEviction, "lru-tail", "order in which blocks leave memory (machines)");
 inline constexpr Flag kSpeedup{.name = "speedup",
                                .kind = FlagKind::number,
                                .value = "X",

@@ -10,6 +10,7 @@
 #include "door/api_keys.h"
 #include "host/profile.h"
 #include "interruption.h"
+#include "kv/eviction.h"
 #include "print.h"
 #include "sim.h"
 #include "sim/cluster.h"
@@ -37,6 +38,7 @@ Result<void> read_caches(const cli::Args& args, SimSetup& out) {
   if (out.options.shape.coupled > 0) out.options.dram_blocks = p.capacity.kv_tokens / sim::kTraceBlockTokens;
   if (args.text(kDram) != "profile") out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
   if (args.text(kSsd) != "profile") out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
+  if (args.has(kSimEviction)) out.options.eviction = kv::find_eviction(args.text(kSimEviction));
   if (args.has(kDeviceBlocks)) out.options.device_blocks = args.count(kDeviceBlocks);
   const std::string& cache = args.text(kCacheBlocks);
   if (cache == "unlimited")
@@ -390,6 +392,7 @@ Json summary(const cli::Args& args, const SimSetup& setup, const std::vector<Jso
   out.set("coupled_nodes", o.shape.coupled).set("profile", setup.profile.name);
   out.set("cache_blocks", o.dram_blocks == sim::kUnlimitedBlocks ? Json() : Json(o.dram_blocks));
   out.set("ssd_blocks", o.ssd_blocks).set("device_blocks", o.device_blocks).set("speedup", o.speedup);
+  out.set("eviction", o.eviction->name);
   out.set("bandwidth_bytes_per_s", setup.profile.paths.net.bytes_per_s);
   out.set("ttft_slo_s", o.sched.ttft_slo_s).set("tbt_slo_ms", o.sched.tbt_slo_s * 1e3);
   return with_points(std::move(out), points);
