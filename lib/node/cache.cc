@@ -148,7 +148,7 @@ void Cache::on_offer(const Received& event, const wire::DemoteOffer& message, Ti
   const auto shelf = layout ? shelf_for(*layout, message.ns) : Result<uint32_t>(layout.error());
   if (!shelf) {
     last_error_.note(shelf.error().what);
-    return refuse(shelf.error().code == Code::invalid ? DemoteEnd::layout : DemoteEnd::full);
+    return refuse(layout ? DemoteEnd::full : DemoteEnd::layout);
   }
   if (const auto kv = kv::Namespace::parse(message.kv_namespace))
     blocks_.names().add(message.ns, *kv, message.model.substr(0, kNameBytesMax),

@@ -168,7 +168,7 @@ TEST_CASE("node/cache: an offer that contradicts its own layout, or comes from a
   offer.blocks[0].layer_crcs.push_back(3);
   CHECK(reason("p0", 1) == DemoteEnd::layout);
   offer.kv_namespace = "nonsense";
-  CHECK(reason("p0", 1) != DemoteEnd::complete);
+  CHECK(reason("p0", 1) == DemoteEnd::layout);
   CHECK(reason("x", 77) == DemoteEnd::unknown_peer);
   offer.kv_namespace = namespace_of(kSmall).text();
   offer.blocks.assign(2000, {hashes[0], {}, 1, 0, {1, 1}});
