@@ -1,11 +1,15 @@
 #include "verbs/doctor.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
+#include "base/fd.h"
 #include "test.h"
 #include "transports/transports.h"
 
@@ -63,6 +67,17 @@ xfer::RdmaReport one_nic(bool usable) {
   report.devices.push_back({.name = "mlx5_0", .mr_bytes_max = uint64_t{1} << 36, .ports = {port}, .usable = usable});
   report.usable = usable;
   return report;
+}
+
+/// A port of 127.0.0.1 that refuses connections, and that no other program can take while the socket is open.
+std::pair<Fd, uint16_t> port_without_listener() {
+  Fd held(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  REQUIRE(::bind(held.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+  REQUIRE(::getsockname(held.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  return {std::move(held), ntohs(address.sin_port)};
 }
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -279,12 +294,8 @@ TEST_CASE("verbs/doctor: a peer that runs is reached over every transport it off
 }
 
 TEST_CASE("verbs/doctor: a peer that does not listen, and an unknown scheme, are to fix with a way out") {
-  std::string uri;
-  {
-    auto gone = xfer::open_engine({.name = "gone", .transport = "tcp", .insecure = true});
-    REQUIRE_OK(gone);
-    uri = (*gone)->uris().front();
-  }
+  const auto [held, port] = port_without_listener();
+  const std::string uri = "tcp://127.0.0.1:" + std::to_string(port);
   DoctorPlan plan = plan_for("auto");
   plan.timeout = 300ms;
   for (const std::string& peer : {uri, std::string("carrier-pigeon://x"), std::string("")}) {
