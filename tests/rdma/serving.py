@@ -102,7 +102,9 @@ for try in 1 2 3 4 5; do # in a starved machine the lease may be renewed too lat
 done
 printf '%s\n' "$renewed"
 metrics 8006 | sed -n 's/^mc_lease_requests_total/MC-S0 &/p'
-metrics 8003 | sed -n 's/^mc_lease_renewals_total/MC-RENEWALS &/p'
+for port in 8001 8003; do # p0 may hold the blocks as well as c0
+  metrics $port | sed -n 's/^mc_lease_renewals_total/MC-RENEWALS &/p'
+done
 for device in rxe0 rxe2; do
   printf 'MC-PACKETS %s %s\n' $device $(cat /sys/class/infiniband/$device/ports/1/hw_counters/sent_pkts)
 done
