@@ -34,7 +34,7 @@ Json info_json(const node::ValueInfo& info) {
   if (info.ttl) out.set("ttl_ms", ms(*info.ttl));
   out.set("pinned", info.pin > Duration{});
   out.set("durable", info.copy.has_value());
-  out.set("tier", info.in_memory ? "memory" : "disk");
+  out.set("tier", to_string(info.in_memory ? ValueTier::memory : ValueTier::disk));
   if (info.pin > Duration{} && info.pin < Duration::max()) out.set("pin_ms", ms(info.pin));
   if (info.lease > Duration{}) out.set("lease_ms", ms(info.lease));
   if (info.replicas.is_single()) return out;
@@ -301,6 +301,7 @@ Result<http::Response> StoreApi::answer_one(const std::string& tenant, const Sto
                                  {std::string(kStoreCrcHeader), std::string(done.json["crc32c"].as_string())}},
                      .body = {}};
   if (const Json* ttl = done.json.find("ttl_ms")) out.headers.push_back({"x-mc-ttl-ms", ttl->dump()});
+  out.headers.push_back({std::string(kStoreTierHeader), std::string(done.json["tier"].as_string())});
   if (op.verb == StoreVerb::exist) {
     out.get_bytes = static_cast<size_t>(done.json["bytes"].as_int());
     return out;
@@ -510,7 +511,10 @@ Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp
     room = reserve(tenant, found.value->size());
     if (!room) return is_full();
   }
-  return Outcome{200, info_json(found.info), std::move(found.value), std::move(room)};
+  const ValueTier tier = !info ? ValueTier::remote : info->in_memory ? ValueTier::memory : ValueTier::disk;
+  Json json = info_json(found.info);
+  json.set("tier", to_string(tier));
+  return Outcome{200, std::move(json), std::move(found.value), std::move(room)};
 }
 
 Result<StoreApi::Outcome> StoreApi::perform(const std::string& tenant, const StoreOp& op, Call& call) {

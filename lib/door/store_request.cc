@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 8> kVerbNames = {"put", "get",   "exist", "remove",
                                                         "pin", "unpin", "copy",  "move"};
+constexpr std::array<std::string_view, 3> kTierNames = {"memory", "disk", "remote"};
 constexpr size_t kQueryMax = 8192;
 constexpr size_t kTenantBytesMax = 64;
 
@@ -192,6 +193,16 @@ Result<StoreOp> read_batch_op(const Json& object, std::string_view& rest) {
 }
 
 }  // namespace
+
+std::string_view to_string(ValueTier tier) {
+  return kTierNames[static_cast<size_t>(tier)];
+}
+
+std::optional<ValueTier> value_tier_from(std::string_view word) {
+  const auto found = std::find(kTierNames.begin(), kTierNames.end(), word);
+  if (found == kTierNames.end()) return std::nullopt;
+  return static_cast<ValueTier>(found - kTierNames.begin());
+}
 
 std::string crc_text(uint32_t crc) {
   static constexpr char kDigits[] = "0123456789abcdef";

@@ -35,7 +35,13 @@ inline constexpr size_t kStoreBatchLineMax = size_t{4} << 20;            // byte
 inline constexpr size_t kStoreListMax = 1000;                            // keys of one listing
 inline constexpr std::string_view kStoreTenant = "default";              // of a request that names none
 inline constexpr std::string_view kStoreCrcHeader = "x-mc-crc32c";       // of a value, in both directions
+inline constexpr std::string_view kStoreTierHeader = "x-mc-tier";        // of a get: a word of ValueTier
 inline constexpr Duration kStoreTimeMax = std::chrono::hours(24 * 366);  // longest time to live and pin
+
+/// Where the value of a get was: in the node's memory, on its disk alone, or on another node.
+enum class ValueTier : uint8_t { memory, disk, remote };
+std::string_view to_string(ValueTier tier);
+std::optional<ValueTier> value_tier_from(std::string_view word);
 
 enum class StoreVerb : uint8_t { put, get, exist, remove, pin, unpin, copy, move };
 

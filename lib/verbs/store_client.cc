@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/units.h"
-#include "door/store_request.h"
 #include "verbs/ask.h"
 #include "wire/value_group.h"
 
@@ -161,8 +160,10 @@ Result<http::ClientOutcome> StoreClient::get_anywhere(std::string_view key, cons
 }
 
 /// The bytes of the answer, which match their checksum.
-Result<std::string> StoreClient::get_summed(std::string_view key, const Query& query) {
+Result<std::string> StoreClient::get_summed(std::string_view key, const Query& query,
+                                            std::optional<door::ValueTier>* tier) {
   MC_TRY(outcome, get_anywhere(key, query));
+  if (tier) *tier = door::value_tier_from(http::find_header(outcome.headers, door::kStoreTierHeader));
   const auto crc = door::parse_crc(http::find_header(outcome.headers, door::kStoreCrcHeader));
   if (!crc)
     return user_error(err::kPeerGarbage,
@@ -177,6 +178,12 @@ Result<std::string> StoreClient::get(std::string_view key, Duration lease) {
   Query query;
   if (lease > Duration{}) query.emplace_back("lease", time_text(lease));
   return get_summed(key, query);
+}
+
+Result<void> StoreClient::get(Item& item) {
+  MC_TRY(value, get_summed(item.key, {}, &item.tier));
+  item.value = std::move(value);
+  return {};
 }
 
 Result<std::vector<StoreClient::Member>> StoreClient::get_group(std::string_view key, Duration lease) {
@@ -301,6 +308,7 @@ Result<void> StoreClient::get_all(std::vector<Item>& items) {
     if (bytes > rest.size())
       return user_error(err::kPeerGarbage, "the answer to a batch ends in the value of " + items[i].key, place_);
     items[i].value = std::string(rest.substr(0, static_cast<size_t>(bytes)));
+    items[i].tier = door::value_tier_from(results[i]["tier"].as_string());
     rest.remove_prefix(items[i].value.size());
     const auto crc = door::parse_crc(results[i]["crc32c"].as_string());
     if (!crc || *crc != sum(items[i].value)) items[i].error = damaged(items[i].key, place_);

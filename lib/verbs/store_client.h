@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/result.h"
+#include "door/store_request.h"
 #include "http/client.h"
 #include "node/value_store.h"
 
@@ -42,7 +43,8 @@ class StoreClient {
   struct Item {
     std::string key;
     std::string value;
-    std::optional<uint64_t> bytes = {};  // exist_all() sets it for a value that is there
+    std::optional<uint64_t> bytes = {};        // exist_all() sets it for a value that is there
+    std::optional<door::ValueTier> tier = {};  // a get sets it; nothing: the node is older and does not tell
     std::optional<Error> error = {};
   };
   static constexpr size_t kItemsMax = 1024;
@@ -53,6 +55,8 @@ class StoreClient {
   /// "created", "replaced" or "unchanged". Errors keep the number and the next step that the node sent.
   Result<std::string> put(std::string_view key, std::string_view value, const node::ValueTerms& terms);
   Result<std::string> get(std::string_view key, Duration lease = {});
+  /// Fills value and tier of the item, whose `error` stays as it was.
+  Result<void> get(Item& item);
   /// Puts all members under one key, as one value (wire/value_group.h): they appear, are evicted and are removed
   /// together, and everything here that takes a key takes that of a group. MC4002: no group can be made of them.
   Result<std::string> put_group(std::string_view key, const std::vector<Member>& members,
@@ -90,7 +94,7 @@ class StoreClient {
   bool leave_place();
   Result<std::string> put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms, Query query);
   Result<http::ClientOutcome> get_anywhere(std::string_view key, const Query& query);
-  Result<std::string> get_summed(std::string_view key, const Query& query);
+  Result<std::string> get_summed(std::string_view key, const Query& query, std::optional<door::ValueTier>* tier = {});
   Result<std::optional<uint64_t>> exist_here(std::string_view key);
   Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
   Result<std::vector<Json>> batch(std::vector<Item>& items, Json ops, std::string values, std::string& answered);

@@ -578,6 +578,16 @@ class Durable(unittest.TestCase):
         for key, value in values.items():
             self.assertEqual(self.verb("get", key), value)
 
+    def test_the_bench_counts_hits_on_disk_apart_from_hits_in_memory(self):
+        words = ["--op", "get", "--value", "512KiB", "--keys", "16", "--durability", "d2", "-t", "500ms", "--json"]
+        code, out, err = run("mc-bench", "kv", "c0", *words, env=self.c.env)
+        self.assertEqual(code, 0, err)
+        (point,) = [row for row in map(json.loads, out.splitlines()) if row["type"] == "point"]
+        self.assertGreater(point["disk_values"], 0)
+        self.assertGreater(point["disk_latency_us_p50"], 0)
+        self.assertEqual(point["memory_values"] + point["disk_values"], point["values"])
+        self.assertEqual((point["remote_values"], point["remote_latency_us_p50"]), (0, None))
+
     def test_a_damaged_value_is_an_error_and_never_wrong_bytes(self):
         value = b"the value that is damaged " * 2000
         self.verb("put", "k", "-", "--durability", "d2", stdin=value)

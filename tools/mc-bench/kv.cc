@@ -74,16 +74,39 @@ struct KvPoint {
   node::ValueTerms terms() const { return {.replaces = true, .durability = durability}; }
 };
 
+constexpr door::ValueTier kTiers[] = {door::ValueTier::memory, door::ValueTier::disk, door::ValueTier::remote};
+
 struct KvFigures {
+  /// Values that came from one tier, and the time of the calls whose values all came from it.
+  struct OfTier {
+    uint64_t values = 0;
+    Histogram latency_us;
+  };
   uint64_t calls = 0, values = 0, misses = 0;
   Histogram latency_us;
+  OfTier tiers[std::size(kTiers)];
   std::optional<Error> error;
+  OfTier& of(door::ValueTier tier) { return tiers[static_cast<size_t>(tier)]; }
+  const OfTier& of(door::ValueTier tier) const { return tiers[static_cast<size_t>(tier)]; }
   void merge(const KvFigures& other) {
     calls += other.calls, values += other.values, misses += other.misses;
     latency_us.merge(other.latency_us);
+    for (const door::ValueTier tier : kTiers) {
+      of(tier).values += other.of(tier).values;
+      of(tier).latency_us.merge(other.of(tier).latency_us);
+    }
     if (!error) error = other.error;
   }
 };
+
+/// Counts where the values of a call of gets came from.
+void count_tiers(const std::vector<verbs::StoreClient::Item>& items, double call_us, KvFigures& figures) {
+  const auto first = items.front().tier;
+  for (const auto& item : items)
+    if (item.tier) ++figures.of(*item.tier).values;
+  const bool is_one = std::ranges::all_of(items, [&](const auto& item) { return item.tier == first; });
+  if (first && is_one) figures.of(*first).latency_us.record(call_us);
+}
 
 /// Draws keys by their popularity: key k has the weight 1 / (k + 1)^s.
 class KeyDraw {
@@ -118,7 +141,7 @@ std::string value_of(const KvPoint& point, Rng& rng) {
 /// One call of a client, counted in `figures`.
 Result<void> one_call(verbs::StoreClient& store, const KvPoint& point, const KeyDraw& draw, Rng& rng,
                       std::vector<verbs::StoreClient::Item>& items, KvFigures& figures) {
-  for (auto& item : items) item.key = key_of(point, draw.next(rng)), item.error.reset();
+  for (auto& item : items) item.key = key_of(point, draw.next(rng)), item.error.reset(), item.tier.reset();
   const TimePoint start = steady_now();
   uint64_t misses = 0;
   if (point.batch == 1 && point.op == KvOp::exist) {
@@ -133,9 +156,9 @@ Result<void> one_call(verbs::StoreClient& store, const KvPoint& point, const Key
   } else if (point.batch == 1 && point.op == KvOp::put) {
     MC_CHECK(store.put(items[0].key, items[0].value, point.terms()));
   } else if (point.batch == 1) {
-    const auto value = store.get(items[0].key);
-    if (!value && value.error().mc != err::kNotFound) return value.error();
-    misses += !value;
+    const auto got = store.get(items[0]);
+    if (!got && got.error().mc != err::kNotFound) return got.error();
+    misses += !got;
   } else {
     MC_CHECK(point.op == KvOp::put ? store.put_all(items, point.terms()) : store.get_all(items));
     for (const auto& item : items) {
@@ -143,7 +166,9 @@ Result<void> one_call(verbs::StoreClient& store, const KvPoint& point, const Key
       misses += item.error.has_value();
     }
   }
-  figures.latency_us.record(to_seconds(steady_now() - start) * 1e6);
+  const double call_us = to_seconds(steady_now() - start) * 1e6;
+  figures.latency_us.record(call_us);
+  if (point.op == KvOp::get) count_tiers(items, call_us, figures);
   ++figures.calls;
   figures.values += items.size() - misses;
   figures.misses += misses;
@@ -264,6 +289,15 @@ Json describe(const KvPoint& point, const KvFigures& figures, double seconds) {
   out.set("bytes_per_s", point.op == KvOp::exist ? 0.0 : rate * static_cast<double>(point.value_bytes));
   out.set("latency_us_mean", figures.latency_us.mean()).set("latency_us_p50", figures.latency_us.quantile(.5));
   out.set("latency_us_p99", figures.latency_us.quantile(.99));
+  if (point.op != KvOp::get) return out;
+  for (const door::ValueTier tier : kTiers) {
+    const KvFigures::OfTier& part = figures.of(tier);
+    const std::string name(to_string(tier));
+    out.set(name + "_values", part.values);
+    const bool is_timed = part.latency_us.count() > 0;
+    out.set(name + "_latency_us_p50", is_timed ? Json(part.latency_us.quantile(.5)) : Json(nullptr));
+    out.set(name + "_latency_us_p99", is_timed ? Json(part.latency_us.quantile(.99)) : Json(nullptr));
+  }
   return out;
 }
 
@@ -271,11 +305,17 @@ std::vector<std::string> kv_cells(const Json& row) {
   const auto number = [&](const char* key, double unit, int decimals) {
     return fixed(row[key].as_double() / unit, decimals);
   };
-  return {std::string(row["op"].as_string()),      human_bytes(static_cast<uint64_t>(row["value_bytes"].as_int())),
-          std::to_string(row["clients"].as_int()), std::to_string(row["batch"].as_int()),
-          number("bytes_per_s", 1e6, 1),           number("values_per_s", 1, 0),
-          number("latency_us_p50", 1, 0),          number("latency_us_p99", 1, 0),
-          std::to_string(row["misses"].as_int())};
+  return {std::string(row["op"].as_string()),
+          human_bytes(static_cast<uint64_t>(row["value_bytes"].as_int())),
+          std::to_string(row["clients"].as_int()),
+          std::to_string(row["batch"].as_int()),
+          number("bytes_per_s", 1e6, 1),
+          number("values_per_s", 1, 0),
+          number("latency_us_p50", 1, 0),
+          number("latency_us_p99", 1, 0),
+          std::to_string(row["misses"].as_int()),
+          row.has("disk_values") ? std::to_string(row["disk_values"].as_int()) : "-",
+          row["disk_latency_us_p50"].is_number() ? number("disk_latency_us_p50", 1, 0) : "-"};
 }
 
 }  // namespace
@@ -285,7 +325,8 @@ const cli::FlagList kKvFlags = kKvFlagTable;
 Result<int> measure_values(const cli::Args& args) {
   MC_TRY(points, kv_points(args));
   MC_TRY(rows, Rows::open(args, "mc.bench.kv.v1",
-                          Table({"op", "value", "clients", "batch", "MB/s", "val/s", "p50 us", "p99 us", "misses"})));
+                          Table({"op", "value", "clients", "batch", "MB/s", "val/s", "p50 us", "p99 us", "misses",
+                                 "from disk", "p50 us"})));
   MC_TRY(target, KvTarget::open(args));
   for (const KvPoint& point : points) {
     if (point.op != KvOp::put) MC_CHECK(target->fill(point));

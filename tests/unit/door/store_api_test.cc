@@ -529,6 +529,23 @@ TEST_CASE("door/store_api: a batch reads no value from disk that its answer has 
   CHECK(disk.loads == 1);
 }
 
+TEST_CASE("door/store_api: a get says whether its value was in memory or on disk alone") {
+  Door door(true, 600 << 10, std::make_unique<FakeDisk>([] {}));
+  for (const std::string name : {"/a", "/b", "/c"})
+    CHECK(door.ask(Method::put, name + "?durability=d2", binary(400 << 10)).status == 201);
+  const auto tier = [&](Method method) {
+    const auto answer = door.ask(method, "/a");
+    CHECK(answer.status == 200);
+    return std::string(http::find_header(answer.headers, "x-mc-tier"));
+  };
+  CHECK(tier(Method::head) == "disk");
+  CHECK(tier(Method::get) == "disk");
+  CHECK(tier(Method::get) == "memory");
+  CHECK(tier(Method::head) == "memory");
+  const auto done = door.ask(Method::post, "", "{\"ops\":[{\"op\":\"get\",\"key\":\"b\"}]}\n");
+  CHECK(json_of(done)["results"][0]["tier"].as_string() == "disk");
+}
+
 TEST_CASE("door/store_api: a batch whose lengths lie is refused whole") {
   Door door;
   const auto refused = [&](const std::string& body) { return door.ask(Method::post, "", body).status == 400; };
