@@ -59,22 +59,51 @@ struct RegisterOperand {
   bool increase;
 };
 
+constexpr uint32_t kGroupWarps = 4;  // of a warpgroup
+
+/// setmaxnreg is an instruction of a warpgroup: its warps run the same ones, and meet between two (9.7.19.5).
+void note_change(Warp& w, uint32_t registers) {
+  Cta& cta = w.cta;
+  const uint32_t first = w.number / kGroupWarps * kGroupWarps;
+  if (first + kGroupWarps > cta.warps.size()) fail("registers", "the warp is in no full warpgroup");
+  const size_t nth = w.registers.changes.size();
+  const Where& where = running().where;
+  for (uint32_t i = first; i < first + kGroupWarps; ++i) {
+    if (i == w.number) continue;
+    const Warp& other = cta.warps[i];
+    const std::string name = "warp " + std::to_string(i) + " of the warpgroup";
+    if (nth < other.registers.changes.size()) {
+      const WarpRegisters::Change& theirs = other.registers.changes[nth];
+      if (theirs.count != registers || theirs.where.line() != where.line() || theirs.where.column() != where.column())
+        fail("registers", name + " ran another one, of " + std::to_string(theirs.count) + " registers");
+    } else if (other.alive == 0) {
+      fail("registers", name + " has exited without it");
+    }
+    if (!cta.grid.options.checks || nth == 0) continue;
+    if (other.registers.changes.size() < nth ||
+        !cta.order.ordered(w.agent, kAllLanes, other.registers.changes[nth - 1].at))
+      fail("registers", name + " was not met since the last one");
+  }
+  w.registers.changes.push_back({where, registers, cta.order.now(w.agent, kAllLanes)});
+}
+
 Flow change_registers(Warp& w, uint32_t, void* const* operands) {
   const auto& o = *static_cast<const RegisterOperand*>(operands[0]);
   if (o.registers < 24 || o.registers > 256 || o.registers % 8 != 0)
     fail("registers", std::to_string(o.registers) + " registers are not 24 to 256, by 8");
-  if (o.increase ? o.registers < w.registers : o.registers > w.registers)
+  if (o.increase ? o.registers < w.registers.count : o.registers > w.registers.count)
     fail("registers", std::string(o.increase ? "inc" : "dec") + " to " + std::to_string(o.registers) +
-                          " registers, the warp has " + std::to_string(w.registers));
+                          " registers, the warp has " + std::to_string(w.registers.count));
+  note_change(w, o.registers);
   if (!o.increase) {
-    w.cta.free_registers.count += w.registers - o.registers;
-    w.registers = o.registers;
+    w.cta.free_registers.count += w.registers.count - o.registers;
+    w.registers.count = o.registers;
     w.cta.free_registers.hand_out(w.cta.warps);
     return Flow::next;
   }
-  w.wanted_registers = o.registers;
+  w.registers.wanted = o.registers;
   w.cta.free_registers.hand_out(w.cta.warps);
-  return w.wanted_registers == 0 ? Flow::next : Flow::sleep;
+  return w.registers.wanted == 0 ? Flow::next : Flow::sleep;
 }
 
 }  // namespace
@@ -111,13 +140,24 @@ void Cluster::try_complete() {
     }
 }
 
+void check_register_changes(const Warp& warp) {
+  const uint32_t first = warp.number / kGroupWarps * kGroupWarps;
+  for (uint32_t i = first; i < std::min<size_t>(first + kGroupWarps, warp.cta.warps.size()); ++i) {
+    const Warp& other = warp.cta.warps[i];
+    if (other.registers.changes.size() <= warp.registers.changes.size()) continue;
+    const WarpRegisters::Change& more = other.registers.changes[warp.registers.changes.size()];
+    fail("registers", "the warp exits without the setmaxnreg at " + std::string(file_of(more.where)) + ":" +
+                          std::to_string(more.where.line()) + " of warp " + std::to_string(i) + " of its warpgroup");
+  }
+}
+
 void FreeRegisters::hand_out(std::deque<Warp>& warps) {
   for (Warp& warp : warps) {
-    MC_ASSERT(warp.wanted_registers == 0 || warp.wanted_registers >= warp.registers);
-    if (warp.wanted_registers == 0 || warp.wanted_registers - warp.registers > count) continue;
-    count -= warp.wanted_registers - warp.registers;
-    warp.registers = warp.wanted_registers;
-    warp.wanted_registers = 0;
+    MC_ASSERT(warp.registers.wanted == 0 || warp.registers.wanted >= warp.registers.count);
+    if (warp.registers.wanted == 0 || warp.registers.wanted - warp.registers.count > count) continue;
+    count -= warp.registers.wanted - warp.registers.count;
+    warp.registers.count = warp.registers.wanted;
+    warp.registers.wanted = 0;
     warp.ready |= warp.alive;
   }
 }
@@ -180,7 +220,7 @@ void store_cluster(uint32_t to, uint32_t value, const Where& where) {
 }
 
 void set_max_registers(uint32_t registers, bool increase, const Where& where) {
-  if (!begin(Instruction::setmaxnreg, where)) return;
+  if (!begin(increase ? Instruction::setmaxnreg_inc : Instruction::setmaxnreg_dec, where)) return;
   RegisterOperand o{mutated(registers), increase};
   gather(kAllLanes, false, &o, change_registers);
 }

@@ -196,7 +196,8 @@ struct Options {
   ///     products (shadow.h), and of accesses to global memory within a grid and between streams,
   ///   - that a lane exits with no open cp.async, and a CTA behind the accesses of its cluster,
   ///   - that the init of an mbarrier is fenced and comes before its use,
-  ///   - that the lanes of a warp come by one way to the cluster's barrier.
+  ///   - that the lanes of a warp come by one way to the cluster's barrier,
+  ///   - that the warps of a warpgroup meet between two setmaxnreg.
   /// Off: to see what schedules alone find.
   bool checks = true;
   /// Without `checks`, accesses of kernels to global memory are checked all the same, and recorded for later grids.
@@ -228,7 +229,8 @@ struct Launch {
 ///   exit           a lane leaves copies, products or barriers open
 ///   cluster        another CTA's shared memory is used before it has started or after it has exited
 ///   dependency     a programmatic launch touches what an earlier grid wrote before griddepcontrol.wait
-///   registers      setmaxnreg names a count that is not allowed
+///   registers      setmaxnreg names a count that is not allowed; or the warps of a warpgroup do not all run it, run
+///                  different ones, or do not meet between two
 ///   bank conflict  an access costs more wavefronts than it states
 ///   bounds, alignment, tensor map, launch, endless
 struct Failure {

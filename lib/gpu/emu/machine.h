@@ -152,6 +152,19 @@ struct WarpRounds {
   }
 };
 
+/// The registers of a warp's threads.
+struct WarpRegisters {
+  /// A setmaxnreg.
+  struct Change {
+    Where where;
+    uint32_t count = 0;
+    Event at;
+  };
+  uint32_t count = 0;   // of a thread
+  uint32_t wanted = 0;  // that the warp waits for; 0: none
+  std::vector<Change> changes;
+};
+
 /// The wgmma instructions of a warp; empty in kernels without them.
 struct WarpProducts {
   std::vector<Product> products;
@@ -178,8 +191,7 @@ struct Warp {
   uint32_t copies_clock = 0;  // of Order::copy_agent()
   std::vector<BulkStore> stores;
   WarpRounds rounds;
-  uint32_t registers = 0;           // of a thread (setmaxnreg)
-  uint32_t wanted_registers = 0;    // that it waits for
+  WarpRegisters registers;
   uint32_t cluster_generation = 0;  // of the cluster barrier that it arrived at
   bool cluster_arrived = false, waits_for_cluster = false;
 
@@ -392,6 +404,8 @@ Target resolve(uint32_t address);
 /// The tensor map at a parameter of the kernel.
 struct TensorMapBytes;
 TensorMapBytes read_map(const void* at, uint32_t rank);
+/// The warp's last lane has exited: the other warps of its warpgroup have not run setmaxnreg more often.
+void check_register_changes(const Warp& warp);
 /// The lane exits: its bulk stores end.
 void finish_stores(Lane& lane);
 /// Notes one lane's access for the count of bank conflicts.

@@ -63,7 +63,8 @@ constexpr std::string_view kNames[] = {"nothing",
                                        "mapa",
                                        "barrier.cluster.arrive",
                                        "barrier.cluster.wait",
-                                       "setmaxnreg",
+                                       "setmaxnreg.inc",
+                                       "setmaxnreg.dec",
                                        "griddepcontrol.launch_dependents",
                                        "griddepcontrol.wait",
                                        "exit"};
@@ -126,6 +127,7 @@ void check_exit(Lane& lane) {
   warp.ready &= ~lane.bit();
   if (warp.alive == 0) {
     count_left_rounds(lane);
+    check_register_changes(warp);
     warp.cta.cluster.try_complete();
   }
   if (warp.arrived == 0) return;
@@ -394,7 +396,7 @@ Cta::Cta(Cluster& cluster, uint32_t rank, uint32_t number)
   const uint32_t each = std::min(kRegisters / grid.launch.block / 8 * 8, 256u);
   for (uint32_t i = 0; i < count; ++i) {
     warps.emplace_back(*this, i);
-    warps.back().registers = each;
+    warps.back().registers.count = each;
     priorities_.push_back(grid.rng.next());
   }
   mood_ = static_cast<int>(grid.rng.below(3));

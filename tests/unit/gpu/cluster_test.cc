@@ -1,5 +1,5 @@
-// Clusters, distributed shared memory, bulk stores, order between CTAs, registers and programmatic launch: each
-// instruction's result, cited from the PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
+// Clusters, distributed shared memory, bulk stores, order between CTAs and programmatic launch: each instruction's
+// result, cited from the PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -524,30 +524,6 @@ TEST_CASE(
     CHECK(rule_of(handed_on(Handing::not_met), six) == "race");
     CHECK(rule_of(handed_on(Handing::before_wait), six) == "race");
   }
-}
-
-TEST_CASE("gpu/cluster: setmaxnreg moves registers between warpgroups, within the CTA's (9.7.19.5)") {
-  const Setting three{.threads = 384};
-  const auto body = [](auto first, auto others) {
-    return [=](const Args&) {
-      if (tid() < 128)
-        ptx::decrease_registers<decltype(first)::value>();
-      else
-        ptx::increase_registers<decltype(others)::value>();
-    };
-  };
-  const auto number = []<int kN>(std::integral_constant<int, kN> n) { return n; };
-  CHECK(rule_of(body(number(std::integral_constant<int, 24>{}), number(std::integral_constant<int, 240>{})), three) ==
-        "");
-  CHECK(rule_of(body(number(std::integral_constant<int, 40>{}), number(std::integral_constant<int, 240>{})), three) ==
-        "deadlock");
-  // 12 warps of 168: what the launch did not give to the CTA, 32 registers of a warp's threads, is not in its pool.
-  CHECK(rule_of(body(number(std::integral_constant<int, 32>{}), number(std::integral_constant<int, 240>{})), three) ==
-        "deadlock");
-  CHECK(rule_of(body(number(std::integral_constant<int, 20>{}), number(std::integral_constant<int, 240>{})), three)
-            .find("registers") != std::string::npos);
-  CHECK(rule_of(body(number(std::integral_constant<int, 24>{}), number(std::integral_constant<int, 160>{})), three)
-            .find("registers") != std::string::npos);
 }
 
 TEST_CASE("gpu/cluster: a programmatic launch waits before it touches what the grid before wrote (9.7.13.13)") {
