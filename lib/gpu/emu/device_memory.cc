@@ -45,6 +45,14 @@ bool knows(uint32_t other_cta) {
   });
 }
 
+/// Whether griddepcontrol.wait came before the running lane's access.
+bool has_waited() {
+  const Cta& cta = running_cta();
+  return std::any_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
+    return cta.order.ordered(running_warp().agent, running().bit(), wait);
+  });
+}
+
 /// Two CTAs of a grid share a word that one of them writes only by atomics, or behind a release and an acquire.
 void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
   const Cta& cta = running_cta();
@@ -60,12 +68,11 @@ void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
     if (!(access == Access::atomic && writer.atomic) && !sees(writer, access))
       refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
                                               : "another CTA wrote it in this grid");
-  } else if (written >= memory.unfinished() && written > 0 &&
-             std::none_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
-               return cta.order.ordered(running_warp().agent, running().bit(), wait);
-             })) {
+  } else if (written >= memory.unfinished() && written > 0 && !has_waited()) {
     refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
   }
+  if (access != Access::read && memory.is_read_beside(block, word) && !has_waited())
+    refuse("dependency", "an earlier grid reads it, and no griddepcontrol.wait came before");
   if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
     refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");
   if (access == Access::write && reader.grid == memory.grid() && reader.cta != cta.number &&
@@ -237,11 +244,20 @@ uint32_t DeviceMemory::unordered(const Block& block, size_t word, uint32_t self,
 /// A read that is ordered behind the last one takes its place: what comes behind the new one comes behind both.
 bool DeviceMemory::note_read(Block& block, size_t word, uint32_t self) const {
   const uint32_t last = block.reader[word].grid;
-  if (order_ == nullptr || last == 0 || last == self || ends_before(last, self)) return false;
+  const auto is_over = [&](uint32_t grid) { return grid < unfinished_ && ends_before(grid, self); };
+  if (last == 0 || last == self || is_over(last)) return false;
   std::vector<uint32_t>& grids = block.beside[word];
-  std::erase_if(grids, [&](uint32_t grid) { return ends_before(grid, self); });
+  std::erase_if(grids, is_over);
   grids.push_back(last);
   return true;
+}
+
+bool DeviceMemory::is_read_beside(const Block& block, size_t word) const {
+  if (unfinished_ == grid_) return false;
+  const auto is_beside = [&](uint32_t grid) { return grid != 0 && grid >= unfinished_ && grid < grid_; };
+  if (is_beside(block.reader[word].grid)) return true;
+  const auto beside = block.beside.find(word);
+  return beside != block.beside.end() && std::any_of(beside->second.begin(), beside->second.end(), is_beside);
 }
 
 void DeviceMemory::start_grid(bool programmatic) {

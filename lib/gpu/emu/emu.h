@@ -104,7 +104,7 @@ class DeviceMemory {
     ZeroedArray<uint32_t> last_write;  // by 4 bytes: the grid or copy that made it
     ZeroedArray<Writer> writer;        // likewise, the last write by a kernel
     ZeroedArray<Reader> reader;        // likewise; kManyReaders: several CTAs
-    /// Words that grids of several streams read side by side: the grids but the last.
+    /// Words that grids read side by side: the grids but the last.
     std::map<size_t, std::vector<uint32_t>> beside;
   };
   static constexpr uint32_t kManyReaders = UINT32_MAX;
@@ -128,6 +128,8 @@ class DeviceMemory {
   /// The grid whose access to a word conflicts with that of grid `self`, which runs, because nothing orders the two; 0
   /// when there is none.
   uint32_t unordered(const Block& block, size_t word, uint32_t self, bool writes) const;
+  /// Whether a grid that may still be running beside the current one has read a word.
+  bool is_read_beside(const Block& block, size_t word) const;
   /// Notes that grid `self` reads a word; its record in Block::reader is the caller's. True: beside another grid.
   bool note_read(Block& block, size_t word, uint32_t self) const;
   /// Bytes of a block that were written.
@@ -228,7 +230,8 @@ struct Launch {
 ///   accumulator    registers of an unfinished product are touched
 ///   exit           a lane leaves copies, products or barriers open
 ///   cluster        another CTA's shared memory is used before it has started or after it has exited
-///   dependency     a programmatic launch touches what an earlier grid wrote before griddepcontrol.wait
+///   dependency     a programmatic launch touches what an earlier grid wrote, or writes what it read, before
+///                  griddepcontrol.wait
 ///   registers      setmaxnreg names a count that is not allowed; or the warps of a warpgroup do not all run it, run
 ///                  different ones, or do not meet between two
 ///   bank conflict  an access costs more wavefronts than it states

@@ -1,5 +1,5 @@
-// Clusters, distributed shared memory, bulk stores, order between CTAs and programmatic launch: each instruction's
-// result, cited from the PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
+// Clusters, distributed shared memory, bulk stores and order between CTAs: each instruction's result, cited from the
+// PTX ISA 9.0, its rule, and a legal neighbour that stays silent.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -523,28 +523,6 @@ TEST_CASE(
     // writer may also find that it comes behind the reader.
     CHECK(rule_of(handed_on(Handing::not_met), six) == "race");
     CHECK(rule_of(handed_on(Handing::before_wait), six) == "race");
-  }
-}
-
-TEST_CASE("gpu/cluster: a programmatic launch waits before it touches what the grid before wrote (9.7.13.13)") {
-  for (const bool waits : {false, true}) {
-    emu::DeviceMemory memory;
-    const uint64_t address = memory.allocate(4096, "out");
-    memory.write(address, std::vector<std::byte>(4096));
-    auto* out = reinterpret_cast<uint32_t*>(address);
-    const emu::Kernel first{"first", 1024, 0, 31, [&](const std::byte*) {
-                              ptx::store(out + tid(), tid());
-                              ptx::launch_dependents();
-                            }};
-    const emu::Kernel second{"second", 1024, 0, 31, [&](const std::byte*) {
-                               if (waits) ptx::wait_for_grids();
-                               ptx::store(out + 64 + tid(), ptx::load(out + tid()));
-                             }};
-    CHECK(!emu::run(first, memory, {.block = 32}, {}).failure);
-    const emu::Report report = emu::run(second, memory, {.block = 32, .programmatic = true}, {});
-    CHECK(report.failure.has_value() == !waits);
-    if (report.failure) CHECK(report.failure->rule == "dependency");
-    CHECK(!emu::run(second, memory, {.block = 32}, {}).failure);
   }
 }
 
