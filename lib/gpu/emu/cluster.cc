@@ -112,6 +112,7 @@ Cluster::Cluster(Grid& grid, uint32_t first_cta)
     : grid(grid),
       order(grid.launch.cluster * (grid.launch.block / kLanes), grid.launch.cluster * kMbarriersMax),
       reads(grid.launch.cluster),
+      dependents(grid.launch.cluster),
       open(order.view()),
       released(order.view()) {
   for (uint32_t rank = 0; rank < grid.launch.cluster; ++rank) ctas.emplace_back(*this, rank, first_cta + rank);
@@ -225,15 +226,24 @@ void set_max_registers(uint32_t registers, bool increase, const Where& where) {
   gather(kAllLanes, false, &o, change_registers);
 }
 
+bool has_waited_for_grids() {
+  const Cta& cta = running_cta();
+  return std::any_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
+    return cta.order.ordered(running_warp().agent, running().bit(), wait);
+  });
+}
+
 /// The grid behind it may start; the emulator starts that one later in any case.
 void grid_launch_dependents(const Where& where) {
-  begin(Instruction::griddep_launch, where);
+  const Cta& cta = running_cta();
+  if (begin(Instruction::griddep_launch, where) && !has_waited_for_grids())
+    cta.cluster.dependents[cta.rank].early = true;
 }
 
 void grid_wait(const Where& where) {
   if (!begin(Instruction::griddep_wait, where)) return;
-  Cta& cta = running_cta();
-  cta.grid.memory.note_wait();
+  const Cta& cta = running_cta();
+  cta.cluster.dependents[cta.rank].waited = true;
   cta.cluster.grid_waits.push_back(cta.order.now(running_warp().agent, running().bit()));
 }
 

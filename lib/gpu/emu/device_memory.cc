@@ -45,14 +45,6 @@ bool knows(uint32_t other_cta) {
   });
 }
 
-/// Whether griddepcontrol.wait came before the running lane's access.
-bool has_waited() {
-  const Cta& cta = running_cta();
-  return std::any_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
-    return cta.order.ordered(running_warp().agent, running().bit(), wait);
-  });
-}
-
 /// Two CTAs of a grid share a word that one of them writes only by atomics, or behind a release and an acquire.
 void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
   const Cta& cta = running_cta();
@@ -68,10 +60,10 @@ void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
     if (!(access == Access::atomic && writer.atomic) && !sees(writer, access))
       refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
                                               : "another CTA wrote it in this grid");
-  } else if (written >= memory.unfinished() && written > 0 && !has_waited()) {
+  } else if (written >= memory.unfinished() && written > 0 && !has_waited_for_grids()) {
     refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
   }
-  if (access != Access::read && memory.is_read_beside(block, word) && !has_waited())
+  if (access != Access::read && memory.is_read_beside(block, word) && !has_waited_for_grids())
     refuse("dependency", "an earlier grid reads it, and no griddepcontrol.wait came before");
   if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
     refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");

@@ -117,6 +117,7 @@ class DeviceMemory {
   uint32_t grid() const { return grid_; }
   /// The first of the grids that may still be running when the current one starts.
   uint32_t unfinished() const { return unfinished_; }
+  /// Grids behind the current one start when those before it have ended: one of its CTAs waited first.
   void note_wait() { waited_ = true; }
   /// A kernel writes; the number of its writes so far.
   void note_write() { ++writes_; }

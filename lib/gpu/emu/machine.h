@@ -320,6 +320,12 @@ struct SoundReads {
   Read last[16];  // by address
 };
 
+/// Whether the grids before this one had ended when the CTA let those behind it start, by griddepcontrol or at its end.
+struct Dependents {
+  bool waited = false;  // griddepcontrol.wait
+  bool early = false;   // griddepcontrol.launch_dependents of a lane without a wait before it
+};
+
 /// CTAs that run together and reach each other's shared memory.
 struct Cluster {
   Cluster(Grid& grid, uint32_t first_cta);
@@ -334,6 +340,7 @@ struct Cluster {
   std::vector<Acquired> acquired;
   std::vector<Event> grid_waits;         // griddepcontrol.wait
   std::vector<SoundReads> reads;         // by the CTA's rank
+  std::vector<Dependents> dependents;    // likewise
   uint32_t generation = 0, arrived = 0;  // of its barrier: warps
   View open, released;
 
@@ -401,6 +408,8 @@ struct Target {
   uint32_t address;
 };
 Target resolve(uint32_t address);
+/// Whether griddepcontrol.wait came before the running lane's instruction.
+bool has_waited_for_grids();
 /// The tensor map at a parameter of the kernel.
 struct TensorMapBytes;
 TensorMapBytes read_map(const void* at, uint32_t rank);

@@ -129,6 +129,9 @@ void check_exit(Lane& lane) {
     count_left_rounds(lane);
     check_register_changes(warp);
     warp.cta.cluster.try_complete();
+    const Cta& cta = warp.cta;
+    const Dependents& dependents = cta.cluster.dependents[cta.rank];
+    if (cta.exited() && dependents.waited && !dependents.early) cta.grid.memory.note_wait();
   }
   if (warp.arrived == 0) return;
   const Lane& waiting = warp.lanes[static_cast<size_t>(std::countr_zero(warp.arrived))];

@@ -79,12 +79,13 @@ TEST_CASE("gpu/programmatic: the wait of one lane does not stand for another tha
 }
 
 TEST_CASE("gpu/programmatic: a grid may run beside all before it that no wait has seen ended (9.7.13.13)") {
-  enum class Second { waits_not, waits_first, launches_not };
+  enum class Second { waits_not, waits_first, launches_first, some_launch_first, launches_not };
   const auto second = [](Second kind) {
     return [kind](uint32_t* out) {
-      if (kind == Second::waits_not) ptx::launch_dependents();
+      const bool is_early = kind == Second::launches_first || (kind == Second::some_launch_first && tid() == 9);
+      if (is_early || kind == Second::waits_not) ptx::launch_dependents();
       if (kind != Second::waits_not) ptx::wait_for_grids();
-      if (kind == Second::waits_first) ptx::launch_dependents();
+      if (kind == Second::waits_first || kind == Second::some_launch_first) ptx::launch_dependents();
       ptx::store(out + 96 + tid(), 1u);
     };
   };
@@ -94,8 +95,11 @@ TEST_CASE("gpu/programmatic: a grid may run beside all before it that no wait ha
       ptx::store(out + 64 + tid(), ptx::load(out + tid()));
     };
   };
-  CHECK(rule_of_chain({{write_words}, {second(Second::waits_not), true}, {third(false), true}}) == "dependency in 3");
-  CHECK(rule_of_chain({{write_words}, {second(Second::waits_not), true}, {third(true), true}}) == "");
+  for (const Second kind : {Second::waits_not, Second::launches_first, Second::some_launch_first}) {
+    INFO(static_cast<int>(kind));
+    CHECK(rule_of_chain({{write_words}, {second(kind), true}, {third(false), true}}) == "dependency in 3");
+    CHECK(rule_of_chain({{write_words}, {second(kind), true}, {third(true), true}}) == "");
+  }
   // The third grid starts when the second lets it, or at the second one's end: behind the wait, and so behind the
   // first.
   for (const Second kind : {Second::waits_first, Second::launches_not})
