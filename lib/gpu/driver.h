@@ -55,14 +55,16 @@ struct LaunchShape {
   uint32_t dynamic_shared = 0;  // bytes of a CTA
 };
 
-/// A tensor of 2-byte elements in device memory, and the box of it that one bulk copy fetches; dimension 0 is
-/// contiguous. Rows of the box are swizzled by 128 bytes in shared memory. A chip's cuTensorMapEncodeTiled takes the
-/// same fields.
+enum class TensorElement : uint8_t { bf16, f32 };
+/// A tensor in device memory, and the box of it that one bulk copy moves; dimension 0 is contiguous. Rows of the box
+/// are swizzled by 128 bytes in shared memory. A chip's cuTensorMapEncodeTiled takes the same fields.
 struct TensorBox {
   uint64_t base = 0;
   uint64_t dims[4] = {};     // elements
-  uint64_t strides[4] = {};  // bytes; [0] is 2
-  uint32_t box[4] = {};      // elements; box[0] is 64
+  uint64_t strides[4] = {};  // bytes; [0] is an element's
+  uint32_t box[4] = {};      // elements; box[0] are 128 bytes
+  TensorElement element = TensorElement::bf16;
+  uint32_t element_bytes() const { return element == TensorElement::f32 ? 4 : 2; }
 };
 struct EncodedMap {
   std::byte bytes[128] = {};  // a kernel parameter aligned to 64

@@ -44,7 +44,7 @@ int ctas_of_processor(const LaunchShape& shape) {
 /// The rule of cuTensorMapEncodeTiled (CUDA driver API 13.0, tensor maps) that a box breaks; empty: none.
 std::string refusal_of(const TensorBox& box) {
   if (box.base % 16 != 0) return "the base is not aligned to 16 bytes";
-  if (box.box[0] * 2 != 128) return "a row of the box is not 128 bytes";
+  if (box.box[0] * box.element_bytes() != 128) return "a row of the box is not 128 bytes";
   for (int d = 0; d < 4; ++d) {
     if (box.dims[d] == 0 || box.dims[d] > uint64_t{1} << 32) return "an extent is not 1 to 2^32";
     if (box.box[d] == 0 || box.box[d] > 256) return "an extent of the box is not 1 to 256";
@@ -355,9 +355,10 @@ Status EmulatedDriver::encode(EncodedMap* out, const TensorBox& box) {
   refused_map_ = refusal_of(box);
   if (!refused_map_.empty()) return Status::invalid_value;
   emu::TensorMapBytes map{.base = box.base, .rank = 4, .swizzled = 1};
+  map.is_f32 = box.element == TensorElement::f32 ? 1 : 0;
   for (int d = 0; d < 4; ++d) {
     map.dims[d] = box.dims[d];
-    map.strides[d] = d == 0 ? 2 : box.strides[d];
+    map.strides[d] = d == 0 ? box.element_bytes() : box.strides[d];
     map.box[d] = box.box[d];
   }
   std::memcpy(out->bytes, &map, sizeof map);

@@ -22,7 +22,8 @@ constexpr int kAttributeMajor = 75, kAttributeMinor = 76, kAttributeShared = 97,
               kAttributeClock = 13;
 constexpr int kFunctionShared = 8;                      // attribute of a function: dynamic shared memory
 constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;  // options of the compilation of a text
-constexpr int kBf16 = 9, kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;  // of a tensor map
+constexpr int kF32 = 7, kBf16 = 9;  // of a tensor map
+constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0;
 constexpr size_t kMapAlignment = 64;
 constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
 
@@ -371,7 +372,8 @@ Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<cons
 Status LibCuda::encode(EncodedMap* out, const TensorBox& box) {
   alignas(64) EncodedMap aligned;
   const uint32_t steps[4] = {1, 1, 1, 1};
-  const int result = f_.encode(aligned.bytes, kBf16, 4, reinterpret_cast<void*>(box.base), box.dims, box.strides + 1,
+  const int type = box.element == TensorElement::f32 ? kF32 : kBf16;
+  const int result = f_.encode(aligned.bytes, type, 4, reinterpret_cast<void*>(box.base), box.dims, box.strides + 1,
                                box.box, steps, kNoInterleave, kSwizzle128, kPromote256, kZeroFill);
   *out = aligned;
   return status_of(result);

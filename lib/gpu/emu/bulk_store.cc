@@ -77,6 +77,7 @@ void store_tensor(uint32_t from, const void* map_at, const Coordinates& at, uint
   if (!begin(reduce ? Instruction::reduce_tensor : Instruction::store_tensor, where)) return;
   Cta& cta = running_cta();
   const TensorMapBytes map = read_map(map_at, rank);
+  if (reduce && map.is_f32 == 0) fail("tensor map", "a sum of f32 goes by a map of other elements");
   uint64_t bytes = map.strides[0];
   for (const uint32_t extent : map.box) bytes *= extent;
   if (std::any_of(std::begin(at.at), std::end(at.at), [](int32_t c) { return c < 0; }))

@@ -14,7 +14,8 @@ struct TensorMapBytes {
   uint32_t box[5] = {1, 1, 1, 1, 1};
   uint8_t rank = 0;
   uint8_t swizzled = 0;  // by 128 bytes
-  uint8_t reserved[2] = {};
+  uint8_t is_f32 = 0;    // the elements; else they are bf16
+  uint8_t reserved = 0;
 };
 static_assert(sizeof(TensorMapBytes) == 120);
 

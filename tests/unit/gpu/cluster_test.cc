@@ -365,23 +365,27 @@ TEST_CASE("gpu/cluster: a bulk store writes the rows that lie in the tensor (9.7
 }
 
 TEST_CASE("gpu/cluster: a bulk reduction adds to what is there (9.7.9.27.1.4)") {
-  Setting setting = with_matrix(8);
-  std::fill(setting.tensor.begin(), setting.tensor.end(), uint16_t{0});
-  const Outcome o = tested::run_body(
-      [](const Args& a) {
-        for (uint32_t at = tid() * 4; at < 1024; at += 128) ptx::store_shared_u32(at, std::bit_cast<uint32_t>(1.5f));
-        ptx::fence_async_shared();
-        ptx::warp_sync();
-        if (tid() > 0) return;
-        for (int i = 0; i < 2; ++i) ptx::reduce_box(a.map, 0, 0, 0, 0, 0);
-        ptx::bulk_commit();
-        ptx::bulk_wait<0>();
-      },
-      setting);
+  const Body add_twice = [](const Args& a) {
+    for (uint32_t at = tid() * 4; at < 1024; at += 128) ptx::store_shared_u32(at, std::bit_cast<uint32_t>(1.5f));
+    ptx::fence_async_shared();
+    ptx::warp_sync();
+    if (tid() > 0) return;
+    for (int i = 0; i < 2; ++i) ptx::reduce_box(a.map, 0, 6, 0, 0, 0);
+    ptx::bulk_commit();
+    ptx::bulk_wait<0>();
+  };
+  Setting setting{.is_f32 = true};
+  setting.tensor.assign(8 * 64, 0);
+  const float one = 1;
+  for (size_t i = 0; i < setting.tensor.size(); i += 2) std::memcpy(&setting.tensor[i], &one, 4);
+  const Outcome o = tested::run_body(add_twice, setting);
   CHECK_MESSAGE(o.rule.empty(), o.text);
-  float sum;
-  std::memcpy(&sum, o.tensor.data() + 10, 4);
-  CHECK(sum == 3.f);
+  for (const size_t row : {5u, 6u, 7u}) {
+    float sum;
+    std::memcpy(&sum, &o.tensor[row * 64 + 10], 4);
+    CHECK(sum == (row < 6 ? 1.f : 4.f));  // rows 2 to 7 of the box lie behind the tensor
+  }
+  CHECK(rule_of(add_twice, with_matrix(8)) == "tensor map");  // of bf16
 }
 
 TEST_CASE("gpu/cluster: the source of a bulk store is fenced, at rest until it is read, and waited for") {

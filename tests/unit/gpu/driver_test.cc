@@ -1,5 +1,6 @@
 // The emulated host refuses what CUDA refuses, with its status; and the runtime of lib/gpu asks for none of it.
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -197,6 +198,36 @@ TEST_CASE("gpu/driver: clusters run at once where the multiprocessors of a parti
   const auto device = device_of(std::make_shared<EmulatedDriver>());
   CHECK(device->clusters_at_once("attention_cluster_d32", small).error().code == Code::unsupported);
   CHECK(Host().driver.clusters_at_once(nullptr, nullptr, small) == Status::invalid_handle);
+}
+
+TEST_CASE("gpu/driver: a tensor map that cuTensorMapEncodeTiled refuses is refused with the rule") {
+  Host host;
+  EncodedMap map;
+  const TensorBox sound{.base = host.memory(),
+                        .dims = {64, 2, 1, 1},
+                        .strides = {2, 128, 256, 256},
+                        .box = {64, 2, 1, 1},
+                        .element = TensorElement::bf16};
+  CHECK(host.driver.encode(&map, sound) == Status::ok);
+  const auto refusal = [&](const std::function<void(TensorBox&)>& change) {
+    TensorBox box = sound;
+    change(box);
+    const Status status = host.driver.encode(&map, box);
+    return status == Status::ok ? "" : host.driver.error_text(status);
+  };
+  const auto to_f32 = [](TensorBox& box) {
+    box.element = TensorElement::f32;
+    box.box[0] = box.dims[0] = 32;
+    box.strides[0] = 4;
+  };
+  CHECK(refusal(to_f32) == "");
+  CHECK(refusal([](TensorBox& box) { box.element = TensorElement::f32; }) == "a row of the box is not 128 bytes");
+  CHECK(refusal([](TensorBox& box) { box.box[0] = 32; }) == "a row of the box is not 128 bytes");
+  CHECK(refusal([](TensorBox& box) { box.base += 8; }) == "the base is not aligned to 16 bytes");
+  CHECK(refusal([](TensorBox& box) { box.dims[2] = 0; }) == "an extent is not 1 to 2^32");
+  CHECK(refusal([](TensorBox& box) { box.box[1] = 257; }) == "an extent of the box is not 1 to 256");
+  CHECK(refusal([](TensorBox& box) { box.strides[1] = 136; }) ==
+        "a stride of 136 bytes is no multiple of 16 below 2^40");
 }
 
 // ---- captures ----

@@ -44,7 +44,8 @@ struct Setting {
   uint64_t seed = 0;
   uint32_t ctas = 1, cluster = 1;
   uint32_t conflicts_max = 31;
-  std::vector<uint16_t> tensor;  // a matrix of 64 columns, which the kernel parameter describes
+  std::vector<uint16_t> tensor;  // a matrix of rows of 128 bytes, which the kernel parameter describes
+  bool is_f32 = false;           // its elements; else they are bf16
   uint32_t box_rows = 8;
 };
 
@@ -60,11 +61,11 @@ inline Outcome run_body(const Body& body, const Setting& setting = {}) {
     tensor = memory.allocate(setting.tensor.size() * 2, "tensor");
     memory.write(tensor, std::as_bytes(std::span(setting.tensor)));
     emu::TensorMapBytes map{.base = tensor, .rank = 4, .swizzled = 1};
-    map.dims[0] = 64;
+    map.is_f32 = setting.is_f32 ? 1 : 0;
+    map.dims[0] = map.box[0] = setting.is_f32 ? 32 : 64;
     map.dims[1] = setting.tensor.size() / 64;
-    map.strides[0] = 2;
+    map.strides[0] = setting.is_f32 ? 4 : 2;
     map.strides[1] = map.strides[2] = map.strides[3] = 128;
-    map.box[0] = 64;
     map.box[1] = setting.box_rows;
     std::memcpy(args.map.bytes, &map, sizeof map);
   }
