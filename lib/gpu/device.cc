@@ -275,14 +275,14 @@ namespace {
 struct NotedLaunch {
   Handle function = nullptr;
   LaunchShape shape;
-  uint32_t bytes = 0;  // of the parameters, which follow
+  uint64_t bytes = 0;  // of the parameters, which follow
 };
 static_assert(std::has_unique_object_representations_v<NotedLaunch>);
 
 }  // namespace
 
 void Device::Launches::add(Handle function, const LaunchShape& shape, std::span<const std::byte> params) {
-  const NotedLaunch noted{function, shape, static_cast<uint32_t>(params.size())};
+  const NotedLaunch noted{function, shape, params.size()};
   bytes_.append(reinterpret_cast<const char*>(&noted), sizeof noted);
   bytes_.append(reinterpret_cast<const char*>(params.data()), params.size());
 }

@@ -49,10 +49,17 @@ enum class Status : int {
 /// A stream, event, function or graph of the driver.
 using Handle = void*;
 
+/// When a grid of a stream may start.
+enum class LaunchOrder : uint32_t {
+  serial,        // when the work before it has ended
+  programmatic,  // when the grid before it says so (griddepcontrol.launch_dependents), or has ended
+};
+
 struct LaunchShape {
   uint32_t grid[3] = {1, 1, 1};
   uint32_t threads = 128;
   uint32_t dynamic_shared = 0;  // bytes of a CTA
+  LaunchOrder order = LaunchOrder::serial;
 };
 
 enum class TensorElement : uint8_t { bf16, f32 };

@@ -336,6 +336,7 @@ Status EmulatedDriver::launch(Handle function, const LaunchShape& shape, std::sp
   work.launch.block = shape.threads;
   work.launch.dynamic_shared = shape.dynamic_shared;
   work.launch.cluster = kernel->cluster;
+  work.launch.programmatic = shape.order == LaunchOrder::programmatic;
   std::copy(std::begin(shape.grid), std::end(shape.grid), work.launch.grid);
   return submit(stream, std::move(work));
 }

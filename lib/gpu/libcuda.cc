@@ -27,12 +27,20 @@ constexpr int kNoInterleave = 0, kSwizzle128 = 3, kPromote256 = 3, kZeroFill = 0
 constexpr size_t kMapAlignment = 64;
 constexpr unsigned kNonBlocking = 1, kNoTiming = 2, kThreadLocalCapture = 1;
 
+/// CUlaunchAttribute.
+struct LaunchAttribute {
+  static constexpr int kProgrammatic = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+  int name = 0, reserved = 0;
+  int value[16] = {};
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
 /// CUlaunchConfig.
 struct LaunchConfig {
   uint32_t grid[3] = {1, 1, 1}, threads[3] = {1, 1, 1};
   uint32_t dynamic_shared = 0;
   Handle stream = nullptr;
-  void* attributes = nullptr;
+  LaunchAttribute* attributes = nullptr;
   uint32_t attribute_count = 0;
 };
 static_assert(sizeof(LaunchConfig) == 56 && offsetof(LaunchConfig, attribute_count) == 48);
@@ -71,6 +79,7 @@ struct Functions {
   int (*function_set)(Handle, int, int);
   int (*parameter)(Handle, size_t, size_t*, size_t*);
   int (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**, void**);
+  int (*launch_by)(const LaunchConfig*, Handle, void**, void**);
   int (*clusters)(int*, Handle, const LaunchConfig*);
   int (*encode)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
                 int, int, int);
@@ -117,6 +126,7 @@ const char* resolve(void* library, Functions& f) {
   find(f.function_set, "cuFuncSetAttribute");
   find(f.parameter, "cuFuncGetParamInfo");
   find(f.launch, "cuLaunchKernel");
+  find(f.launch_by, "cuLaunchKernelEx");
   find(f.clusters, "cuOccupancyMaxActiveClusters");
   find(f.encode, "cuTensorMapEncodeTiled");
   find(f.capture_begin, "cuStreamBeginCapture_v2");
@@ -352,11 +362,16 @@ Status LibCuda::load_kernels() {
 }
 
 /// The kernel itself has the size of its clusters (__cluster_dims__), so the configuration names none.
-Status LibCuda::clusters_at_once(int* out, Handle function, const LaunchShape& shape) {
-  if (const Status set = shared_.allow(f_, function, shape.dynamic_shared); set != Status::ok) return set;
+LaunchConfig config_of(const LaunchShape& shape) {
   LaunchConfig config{.dynamic_shared = shape.dynamic_shared};
   std::copy(std::begin(shape.grid), std::end(shape.grid), config.grid);
   config.threads[0] = shape.threads;
+  return config;
+}
+
+Status LibCuda::clusters_at_once(int* out, Handle function, const LaunchShape& shape) {
+  if (const Status set = shared_.allow(f_, function, shape.dynamic_shared); set != Status::ok) return set;
+  const LaunchConfig config = config_of(shape);
   return status_of(f_.clusters(out, function, &config));
 }
 
@@ -365,6 +380,12 @@ Status LibCuda::launch(Handle function, const LaunchShape& shape, std::span<cons
   std::vector<std::byte> copy(params.begin(), params.end());
   std::vector<void*> pointers;
   if (const Status found = parameters_.find(f_, function, copy, pointers); found != Status::ok) return found;
+  if (shape.order == LaunchOrder::programmatic) {
+    LaunchAttribute programmatic{.name = LaunchAttribute::kProgrammatic, .value = {1}};
+    LaunchConfig config = config_of(shape);
+    config.stream = stream, config.attributes = &programmatic, config.attribute_count = 1;
+    return status_of(f_.launch_by(&config, function, pointers.data(), nullptr));
+  }
   return status_of(f_.launch(function, shape.grid[0], shape.grid[1], shape.grid[2], shape.threads, 1, 1,
                              shape.dynamic_shared, stream, pointers.data(), nullptr));
 }

@@ -3,6 +3,9 @@
 #include <functional>
 #include <initializer_list>
 
+#include "gpu/emulated.h"
+#include "gpu/gpu.h"
+#include "gpu/kernels/layer.h"
 #include "unit/gpu/emulated.h"
 
 using namespace mc;
@@ -118,5 +121,38 @@ TEST_CASE("gpu/programmatic: what earlier grids read is written behind griddepco
     CHECK(rule_of_chain({{read_words}, {writer(true, reads), true}}) == "");
     CHECK(rule_of_chain({{read_words}, {writer(false, reads), true}}) == "dependency in 2");
     CHECK(rule_of_chain({{read_words}, {writer(false, reads), false}}) == "");
+  }
+}
+
+TEST_CASE("gpu/programmatic: a launch of a device is programmatic, also one that is noted or in a graph") {
+  enum class Way { queued, noted, graph };
+  // add_to_rows has no griddepcontrol.wait, so the second launch may run beside the first.
+  const auto run_twice = [](LaunchOrder order, Way way) -> Result<void> {
+    MC_TRY(device, Device::open(std::make_shared<EmulatedDriver>(), 0));
+    MC_TRY(x, DeviceBuffer::make(*device, kWords * 4, "x"));
+    MC_TRY(y, DeviceBuffer::make(*device, kWords * 4, "y"));
+    for (const DeviceBuffer* buffer : {&x, &y})
+      MC_CHECK(device->write(buffer->address(), std::vector<std::byte>(kWords * 4)));
+    const AddArgs args{
+        .x = device_pointer<float>(x.address()), .y = device_pointer<float>(y.address()), .columns = kWords};
+    Device::Launches notes;
+    if (way != Way::queued) device->note_launches(&notes);
+    MC_CHECK(device->launch("add_to_rows", {}, bytes_of(args)));
+    MC_CHECK(device->launch("add_to_rows", {.order = order}, bytes_of(args)));
+    device->note_launches(nullptr);
+    if (way == Way::noted) MC_CHECK(device->launch_noted(notes));
+    if (way == Way::graph) {
+      MC_TRY(graph, device->capture(notes));
+      MC_CHECK(device->replay(graph));
+      return device->finish();
+    }
+    return device->finish();
+  };
+  for (const Way way : {Way::queued, Way::noted, Way::graph}) {
+    INFO(static_cast<int>(way));
+    REQUIRE_OK(run_twice(LaunchOrder::serial, way));
+    const auto broken = run_twice(LaunchOrder::programmatic, way);
+    REQUIRE_FALSE(broken.has_value());
+    CHECK(broken.error().what.find("dependency: ") != std::string::npos);
   }
 }
