@@ -34,13 +34,30 @@ enum class Equal : uint8_t {
   approximate,  // within 2^-21 of the value, or both below the smallest normal number
 };
 
+/// How a trial is launched, and what it needs.
+struct Setting {
+  gpu::LaunchShape shape = {.threads = gpu::kTrialThreads, .dynamic_shared = gpu::kTrialShared};
+  bool hopper = false;                                       // of sm_90a, with tensor maps
+  gpu::emu::Instruction idle = gpu::emu::Instruction::none;  // its absence shows nothing: others do the same
+};
+constexpr Setting on_grid(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
+  Setting out;
+  out.shape.grid[0] = x, out.shape.grid[1] = y, out.shape.grid[2] = z;
+  return out;
+}
+/// `ctas` CTAs on sm_90a.
+constexpr Setting on_hopper(uint32_t ctas = 1, gpu::emu::Instruction idle = gpu::emu::Instruction::none) {
+  Setting out = on_grid(ctas);
+  out.hopper = true, out.idle = idle;
+  return out;
+}
+constexpr Setting kHopper = on_hopper();
+
 struct Trial {
   std::string_view instruction, section, kernel;
   Words words = Words::any;
   Equal equal = Equal::bits;
-  bool hopper = false;  // of sm_90a, with tensor maps
-  uint32_t ctas = 1;
-  gpu::emu::Instruction idle = gpu::emu::Instruction::none;  // its absence shows nothing: others do the same
+  Setting setting;
 };
 
 /// From what moves bytes inside a warp to what needs all of it: an error is found where it first shows.
@@ -48,26 +65,31 @@ constexpr Trial kTrials[] = {
     {"ldmatrix", "9.7.14.5.15", "trial_ldmatrix"},
     {"mma.m16n8k16", "9.7.14.5.8", "trial_mma", Words::small},
     {"shfl.bfly, vote.ballot", "9.7.9.6", "trial_shuffle"},
+    {"shfl.idx", "9.7.9.6", "trial_shuffle_from"},
+    {"popc, bfind", "9.7.1.14, 9.7.1.16", "trial_bits"},
+    {"%tid, %ctaid", "10", "trial_place", Words::any, Equal::bits,
+     on_grid(gpu::kTrialGrid[0], gpu::kTrialGrid[1], gpu::kTrialGrid[2])},
+    {"ld.shared, st.shared", "9.7.9.8, 9.7.9.12", "trial_shared"},
     {"cvt.rn.bf16x2", "9.7.9.21", "trial_pack", Words::finite},
     {"max, add, div, mul, fma, sqrt", "9.7.3", "trial_numbers", Words::any, Equal::floats},
     {"ex2.approx", "9.7.3.20", "trial_exp2", Words::any, Equal::approximate},
     {"cp.async", "9.7.9.25.3", "trial_cp_async"},
     {"atom, red", "9.7.13.6", "trial_atomics"},
-    {"st.release, ld.acquire", "8.9", "trial_message", Words::any, Equal::bits, false, 2},
+    {"st.release, ld.acquire", "8.9", "trial_message", Words::any, Equal::bits, on_grid(2)},
     {"bar.sync, bar.arrive", "9.7.13.1", "trial_barriers"},
-    {"mbarrier", "9.7.13.15", "trial_mbarrier", Words::any, Equal::bits, true},
-    {"cp.async.mbarrier.arrive", "9.7.13.15.17", "trial_cp_async_arrive", Words::any, Equal::bits, true},
-    {"stmatrix", "9.7.14.5.16", "trial_stmatrix", Words::any, Equal::bits, true},
-    {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, true},
-    {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, true},
-    {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, true},
-    {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, true},
-    {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, true},
-    {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits, true},
-    {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, true},
-    {"mapa, barrier.cluster", "9.7.13.3", "trial_cluster", Words::any, Equal::bits, true, 2,
-     gpu::emu::Instruction::mbarrier_wait},
-    {"multicast", "9.7.9.27.1.2", "trial_multicast", Words::any, Equal::bits, true, 2},
+    {"mbarrier", "9.7.13.15", "trial_mbarrier", Words::any, Equal::bits, kHopper},
+    {"cp.async.mbarrier.arrive", "9.7.13.15.17", "trial_cp_async_arrive", Words::any, Equal::bits, kHopper},
+    {"stmatrix", "9.7.14.5.16", "trial_stmatrix", Words::any, Equal::bits, kHopper},
+    {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, kHopper},
+    {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, kHopper},
+    {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, kHopper},
+    {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, kHopper},
+    {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, kHopper},
+    {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits, kHopper},
+    {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, kHopper},
+    {"mapa, barrier.cluster", "9.7.13.3", "trial_cluster", Words::any, Equal::bits,
+     on_hopper(2, gpu::emu::Instruction::mbarrier_wait)},
+    {"multicast", "9.7.9.27.1.2", "trial_multicast", Words::any, Equal::bits, on_hopper(2)},
 };
 
 uint32_t draw(Words words, Rng& rng) {
@@ -128,9 +150,8 @@ Result<std::vector<uint32_t>> TrialMemory::run(const Trial& trial, std::span<con
            in_map_,
            out_map_};
   const auto bytes = gpu::bytes_of(params);
-  MC_CHECK(device_->launch(
-      trial.kernel, {.grid = {trial.ctas, 1, 1}, .threads = gpu::kTrialThreads, .dynamic_shared = gpu::kTrialShared},
-      trial.hopper ? bytes : bytes.first(sizeof(gpu::TrialArgs))));
+  MC_CHECK(device_->launch(trial.kernel, trial.setting.shape,
+                           trial.setting.hopper ? bytes : bytes.first(sizeof(gpu::TrialArgs))));
   MC_CHECK(device_->read(out_.address(), std::as_writable_bytes(std::span(out))));
   return out;
 }
@@ -155,7 +176,8 @@ void compare(const Trial& trial, std::span<const uint32_t> got, std::span<const 
 /// another one makes.
 bool is_idle(const Trial& trial, gpu::emu::Instruction instruction) {
   using gpu::emu::Instruction;
-  return instruction == trial.idle || instruction == Instruction::nanosleep || instruction == Instruction::fence_gpu;
+  return instruction == trial.setting.idle || instruction == Instruction::nanosleep ||
+         instruction == Instruction::fence_gpu;
 }
 
 Result<Differences> try_one(const Trial& trial, uint64_t seed, TrialMemory& tried, Emulator* rehearsed,
@@ -240,7 +262,7 @@ Result<void> try_instructions(gpu::Device* device, uint64_t seed, Rows& rows) {
     Json row = Json::object({{"type", "instruction"}, {"instruction", std::string(trial.instruction)}});
     row.set("section", std::string(trial.section)).set("kernel", std::string(trial.kernel));
     std::string runs = "-", differ = "-";
-    if (!trial.hopper || tested.capability() == 90) {
+    if (!trial.setting.hopper || tested.capability() == 90) {
       MC_TRY(found, try_one(trial, seed, tried, device == nullptr ? &second : nullptr, expected));
       row.set("runs", kRounds).set("differences", found.count);
       runs = std::to_string(kRounds), differ = std::to_string(found.count);

@@ -74,6 +74,10 @@ void expert_product_16(const ExpertProductArgs& args);
 void trial_ldmatrix(const TrialArgs& args);
 void trial_mma(const TrialArgs& args);
 void trial_shuffle(const TrialArgs& args);
+void trial_shuffle_from(const TrialArgs& args);
+void trial_bits(const TrialArgs& args);
+void trial_place(const TrialArgs& args);
+void trial_shared(const TrialArgs& args);
 void trial_numbers(const TrialArgs& args);
 void trial_pack(const TrialArgs& args);
 void trial_exp2(const TrialArgs& args);
@@ -161,6 +165,10 @@ std::vector<emu::Kernel> trial_kernels() {
       emu::make_kernel("trial_ldmatrix", kTrialThreads, trial_ldmatrix),
       emu::make_kernel("trial_mma", kTrialThreads, trial_mma),
       emu::make_kernel("trial_shuffle", kTrialThreads, trial_shuffle),
+      emu::make_kernel("trial_shuffle_from", kTrialThreads, trial_shuffle_from),
+      emu::make_kernel("trial_bits", kTrialThreads, trial_bits),
+      emu::make_kernel("trial_place", kTrialThreads, trial_place),
+      emu::make_kernel("trial_shared", kTrialThreads, trial_shared),
       emu::make_kernel("trial_numbers", kTrialThreads, trial_numbers),
       emu::make_kernel("trial_pack", kTrialThreads, trial_pack),
       emu::make_kernel("trial_exp2", kTrialThreads, trial_exp2),

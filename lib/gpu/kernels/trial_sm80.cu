@@ -55,6 +55,50 @@ MC_KERNEL(trial_shuffle, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   put(args, 7, ptx::ballot((value & 1) != 0));
 }
 
+/// Each lane names a lane. Of a number above 31 the lowest five bits count.
+MC_KERNEL(trial_shuffle_from, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
+  const uint32_t value = word(args, 0), lane = word(args, 1);
+  put(args, 0, ptx::shuffle_from(value, lane));
+  put(args, 1, ptx::shuffle_from(value, lane % 32));
+  put(args, 2, ptx::shuffle_from(value, 21));
+  const uint64_t pair = ptx::shuffle_from(uint64_t{value} << 32 | lane, value);
+  put(args, 3, static_cast<uint32_t>(pair));
+  put(args, 4, static_cast<uint32_t>(pair >> 32));
+}
+
+/// Words with many bits, with few, with one and with none.
+MC_KERNEL(trial_bits, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
+  const uint32_t many = word(args, 0), one = 1u << word(args, 1) % 32;
+  const uint32_t few = many & word(args, 1) & word(args, 2) & word(args, 3);
+  const uint32_t words[] = {many, few, one, ~one, many << 24 | one};
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    put(args, 2 * i, static_cast<uint32_t>(ptx::popcount(words[i])));
+    put(args, 2 * i + 1, static_cast<uint32_t>(ptx::lowest_bit(words[i] | 1u << 31)));
+  }
+  put(args, 10, static_cast<uint32_t>(ptx::popcount(0)));
+}
+
+/// The thread and the CTA of a grid of several CTAs in each dimension.
+MC_KERNEL(trial_place, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
+  const uint32_t x = ptx::ctaid_x(), y = ptx::ctaid_y(), z = ptx::ctaid_z();
+  const uint32_t cta = x + kTrialGrid[0] * (y + kTrialGrid[1] * z);
+  put(args, static_cast<int>(cta), word(args, 0) ^ (x | y << 8 | z << 16 | ptx::tid_x() << 24));
+}
+
+/// Floats as they are written, 16 bytes of zeros at a time among words, and what other threads read of both.
+MC_KERNEL(trial_shared, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
+  const uint32_t base = ptx::dynamic_shared<1024>(), thread = ptx::tid_x(), words = base + kTrialThreads * 4;
+  ptx::store_shared_f32(base + thread * 4, ptx::from_bits(word(args, 0)));
+  for (int i = 0; i < 4; ++i) ptx::store_shared_u32(words + (i * kTrialThreads + thread) * 4, word(args, 1 + i));
+  ptx::barrier_all();
+  if (thread % 3 == 0) ptx::zero_16(words + thread * 16);
+  ptx::barrier_all();
+  put(args, 0, ptx::load_shared_u32(base + (thread ^ 37) * 4));
+  put_float(args, 1, ptx::load_shared_f32(base + (thread ^ 91) * 4));
+  for (int i = 0; i < 4; ++i) put(args, 2 + i, ptx::load_shared_u32(words + (i * kTrialThreads + thread) * 4));
+}
+
 MC_KERNEL(trial_numbers, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   const float x = ptx::from_bits(word(args, 0)), y = ptx::from_bits(word(args, 1));
   put_float(args, 0, ptx::max_f32(x, y));
@@ -72,7 +116,7 @@ MC_KERNEL(trial_exp2, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   put_float(args, 0, ptx::exp2_approx(static_cast<float>(static_cast<int32_t>(word(args, 0))) * 0x1p-24f));
 }
 
-/// Copies of 0, 4, 8 and 16 of 16 bytes, each a group.
+/// Copies of 0, 4, 8 and 16 of 16 bytes, each a group: two of them are read before the others have ended.
 MC_KERNEL(trial_cp_async, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   const uint32_t base = ptx::dynamic_shared<1024>(), thread = ptx::tid_x();
 #pragma unroll
@@ -81,16 +125,26 @@ MC_KERNEL(trial_cp_async, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
     ptx::cp_async_16(base + at * 16, args.in + at * 4, i == 0 ? 0 : 2u << i);
     ptx::cp_async_commit();
   }
+  ptx::cp_async_wait<2>();
+  for (uint32_t i = 0; i < 2; ++i)  // the thread's own first word of the two oldest copies
+    put(args, static_cast<int>(16 + i), ptx::load_shared_u32(base + (i * kTrialThreads + thread) * 16, {.lanes = 4}));
   ptx::cp_async_wait<0>();
   ptx::barrier_all();
   for (int i = 0; i < 16; ++i) put(args, i, ptx::load_shared_u32(base + (i * kTrialThreads + thread) * 4));
 }
 
-/// The sums of many threads. The order in which they add is open.
+/// The sums of many threads, whose order is open, and the values before in words of one thread each.
 MC_KERNEL(trial_atomics, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   const uint32_t base = ptx::dynamic_shared<1024>(), value = word(args, 0);
+  const uint32_t own = base + 128 + ptx::tid_x() * 4;
   if (ptx::tid_x() < 2) ptx::store_shared_u32(base + ptx::tid_x() * 4, 0);
+  ptx::store_shared_u32(own, word(args, 1));
   ptx::barrier_all();
+  put(args, 4, ptx::atomic_or_shared(own, value));
+  put(args, 5, ptx::atomic_add_shared(own, value));
+  uint32_t* own_sum = args.out + 8 * kTrialThreads + ptx::tid_x();  // 0
+  put(args, 6, ptx::atomic_add(own_sum, value));
+  put(args, 7, ptx::atomic_add_ordered(own_sum, 7));
   ptx::atomic_or_shared(base, value & 1u << value % 32);
   ptx::atomic_add_shared(base + 4, value);
   ptx::barrier_all();
@@ -119,7 +173,8 @@ MC_KERNEL(trial_message, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   put(args, 1, ptx::load(args.out + (ptx::tid_x() ^ 33)) + 1);
 }
 
-/// Half of the warps arrives at a barrier and goes on, the other half waits for it.
+/// Half of the warps arrives at a barrier and goes on, the other half waits for it. Then lanes of a warp meet, and at
+/// last half of them.
 MC_KERNEL(trial_barriers, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   const uint32_t base = ptx::dynamic_shared<1024>(), thread = ptx::tid_x();
   if (thread < 64) {
@@ -136,6 +191,10 @@ MC_KERNEL(trial_barriers, (kTrialThreads))(MC_PARAM(TrialArgs) args) {
   ptx::store_shared_u32(base + 512 + thread * 4, value ^ thread);
   ptx::warp_sync();
   put(args, 2, ptx::load_shared_u32(base + 512 + (thread ^ 3) * 4));
+  if (thread % 32 >= 16) return;
+  ptx::store_shared_u32(base + 1024 + thread * 4, value + 1);
+  ptx::warp_sync(0xffff);
+  put(args, 3, ptx::load_shared_u32(base + 1024 + (thread ^ 5) * 4));
 }
 
 }  // namespace mc::gpu
