@@ -38,6 +38,7 @@ enum class Equal : uint8_t {
 struct Setting {
   gpu::LaunchShape shape = {.threads = gpu::kTrialThreads, .dynamic_shared = gpu::kTrialShared};
   bool hopper = false;                                       // of sm_90a, with tensor maps
+  bool writes_f32 = false;                                   // the tensor that it writes has elements of f32
   gpu::emu::Instruction idle = gpu::emu::Instruction::none;  // its absence shows nothing: others do the same
 };
 constexpr Setting on_grid(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
@@ -49,6 +50,12 @@ constexpr Setting on_grid(uint32_t x, uint32_t y = 1, uint32_t z = 1) {
 constexpr Setting on_hopper(uint32_t ctas = 1, gpu::emu::Instruction idle = gpu::emu::Instruction::none) {
   Setting out = on_grid(ctas);
   out.hopper = true, out.idle = idle;
+  return out;
+}
+/// With a tensor of f32 that it writes.
+constexpr Setting on_f32() {
+  Setting out = on_hopper();
+  out.writes_f32 = true;
   return out;
 }
 constexpr Setting kHopper = on_hopper();
@@ -79,11 +86,15 @@ constexpr Trial kTrials[] = {
     {"bar.sync, bar.arrive", "9.7.13.1", "trial_barriers"},
     {"mbarrier", "9.7.13.15", "trial_mbarrier", Words::any, Equal::bits, kHopper},
     {"cp.async.mbarrier.arrive", "9.7.13.15.17", "trial_cp_async_arrive", Words::any, Equal::bits, kHopper},
+    {"cp.reduce.async.bulk.tensor", "9.7.9.27.1.4", "trial_reduce_box", Words::any, Equal::bits, on_f32()},
     {"stmatrix", "9.7.14.5.16", "trial_stmatrix", Words::any, Equal::bits, kHopper},
     {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, kHopper},
     {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, kHopper},
     {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, kHopper},
+    {"wgmma n8 to n48", "9.7.15.5", "trial_wgmma_columns", Words::small, Equal::bits, kHopper},
     {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, kHopper},
+    {"wgmma n64, A M-major", "9.7.15.5", "trial_wgmma_transposed_64", Words::small, Equal::bits, kHopper},
+    {"wgmma.wait_group of two groups", "9.7.15.7", "trial_wgmma_groups", Words::small, Equal::bits, kHopper},
     {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, kHopper},
     {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits, kHopper},
     {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, kHopper},
@@ -119,10 +130,16 @@ class TrialMemory {
   static gpu::TensorBox rows(uint64_t address, uint64_t count) {
     return {.base = address, .dims = {64, count, 1, 1}, .strides = {2, 128, 1 << 16, 1 << 16}, .box = {64, 64, 1, 1}};
   }
+  static gpu::TensorBox rows_of_f32(uint64_t address, uint64_t count) {
+    gpu::TensorBox out = rows(address, count);
+    out.element = gpu::TensorElement::f32;
+    out.dims[0] = out.box[0] = 32, out.strides[0] = 4;
+    return out;
+  }
 
   gpu::Device* device_;
   gpu::DeviceBuffer in_, out_;
-  gpu::EncodedMap in_map_, out_map_;
+  gpu::EncodedMap in_map_, out_map_, f32_map_;
 };
 
 Result<TrialMemory> TrialMemory::open(gpu::Device& device) {
@@ -133,7 +150,8 @@ Result<TrialMemory> TrialMemory::open(gpu::Device& device) {
   if (device.capability() != 90) return made;
   MC_TRY(in_map, device.encode(rows(made.in_.address(), kInWords / 32)));
   MC_TRY(out_map, device.encode(rows(made.out_.address(), gpu::kTrialOutRows)));
-  made.in_map_ = in_map, made.out_map_ = out_map;
+  MC_TRY(f32_map, device.encode(rows_of_f32(made.out_.address(), gpu::kTrialOutRows)));
+  made.in_map_ = in_map, made.out_map_ = out_map, made.f32_map_ = f32_map;
   return made;
 }
 
@@ -148,7 +166,7 @@ Result<std::vector<uint32_t>> TrialMemory::run(const Trial& trial, std::span<con
   } params{{gpu::device_pointer<const uint32_t>(in_.address()), gpu::device_pointer<uint32_t>(out_.address()),
             box.first, box.second},
            in_map_,
-           out_map_};
+           trial.setting.writes_f32 ? f32_map_ : out_map_};
   const auto bytes = gpu::bytes_of(params);
   MC_CHECK(device_->launch(trial.kernel, trial.setting.shape,
                            trial.setting.hopper ? bytes : bytes.first(sizeof(gpu::TrialArgs))));

@@ -89,9 +89,13 @@ void trial_mbarrier(const TrialArgs& args, const TensorMap& in_map, const Tensor
 void trial_cp_async_arrive(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_load_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_store_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_reduce_box(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_stmatrix(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_shared(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_columns(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_transposed(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_transposed_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_wgmma_groups(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_k(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_128(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
@@ -180,9 +184,13 @@ std::vector<emu::Kernel> trial_kernels() {
       emu::make_kernel("trial_cp_async_arrive", kTrialThreads, trial_cp_async_arrive),
       emu::make_kernel("trial_load_box", kTrialThreads, trial_load_box),
       emu::make_kernel("trial_store_box", kTrialThreads, trial_store_box),
+      emu::make_kernel("trial_reduce_box", kTrialThreads, trial_reduce_box),
       emu::make_kernel("trial_stmatrix", kTrialThreads, trial_stmatrix),
       emu::make_kernel("trial_wgmma_shared", kTrialThreads, trial_wgmma_shared),
+      emu::make_kernel("trial_wgmma_columns", kTrialThreads, trial_wgmma_columns),
       emu::make_kernel("trial_wgmma_transposed", kTrialThreads, trial_wgmma_transposed),
+      emu::make_kernel("trial_wgmma_transposed_64", kTrialThreads, trial_wgmma_transposed_64),
+      emu::make_kernel("trial_wgmma_groups", kTrialThreads, trial_wgmma_groups),
       emu::make_kernel("trial_wgmma_registers_64", kTrialThreads, trial_wgmma_registers_64),
       emu::make_kernel("trial_wgmma_registers_k", kTrialThreads, trial_wgmma_registers_k),
       emu::make_kernel("trial_wgmma_registers_128", kTrialThreads, trial_wgmma_registers_128),

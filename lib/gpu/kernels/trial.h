@@ -12,10 +12,11 @@ constexpr int kTrialIn = 32, kTrialOut = 64;  // words of a thread at most
 constexpr uint32_t kTrialTile = 16384;        // bytes of shared memory for data; mbarriers lie behind them
 constexpr uint32_t kTrialShared = kTrialTile + 64;
 constexpr uint32_t kTrialGrid[3] = {2, 3, 4};  // of trial_place
-constexpr int kTrialOutRows = 60;  // of 64 elements: the tensor that a trial writes
+constexpr int kTrialOutRows = 60;  // of 128 bytes: the tensor that a trial writes
 
 /// Word i of thread t is at [i * kTrialThreads + t]; a second CTA's output lies kTrialOut words of a CTA behind. The
-/// trials that copy boxes take two tensors of rows of 64 elements with them: `in` as rows, and kTrialOutRows of `out`.
+/// trials that copy boxes take two tensors of rows of 128 bytes with them: `in` as rows of bf16, and kTrialOutRows of
+/// `out`, of bf16 or f32.
 struct TrialArgs {
   const uint32_t* in = nullptr;  // [kTrialIn, kTrialThreads]
   uint32_t* out = nullptr;       // zeros

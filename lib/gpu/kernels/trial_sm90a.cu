@@ -82,14 +82,20 @@ MC_KERNEL(trial_mbarrier, (kTrialThreads, 1))(MC_PARAM(TrialArgs) args, MC_PARAM
   put(args, 0, sum);
 }
 
+/// Copies that count as an arrival, and copies for which the phase waits beside the arrival of their thread.
 MC_KERNEL(trial_cp_async_arrive, (kTrialThreads, 1))
 (MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap)) {
-  const uint32_t base = ptx::dynamic_shared<1024>(), barrier = base + kTrialTile;
-  make_own_barriers(barrier, 1, kTrialThreads);
-  ptx::cp_async_16(base + ptx::tid_x() * 16, args.in + ptx::tid_x() * 4, 16);
+  const uint32_t base = ptx::dynamic_shared<1024>(), barrier = base + kTrialTile, thread = ptx::tid_x();
+  make_own_barriers(barrier, 2, kTrialThreads);
+  ptx::cp_async_16(base + thread * 16, args.in + thread * 4, 16);
   ptx::cp_async_arrive(barrier);
+  ptx::cp_async_16(base + (kTrialThreads + thread) * 16, args.in + (kTrialThreads + thread) * 4, 16);
+  ptx::cp_async_arrive_inc(barrier + 8);
+  ptx::mbarrier_arrive(barrier + 8);
   ptx::mbarrier_wait(barrier, 0);
-  for (int i = 0; i < 4; ++i) put(args, i, ptx::load_shared_u32(base + (i * kTrialThreads + ptx::tid_x()) * 4));
+  for (int i = 0; i < 4; ++i) put(args, i, ptx::load_shared_u32(base + (i * kTrialThreads + thread) * 4));
+  ptx::mbarrier_wait(barrier + 8, 0);
+  for (int i = 4; i < 8; ++i) put(args, i, ptx::load_shared_u32(base + (i * kTrialThreads + thread) * 4));
 }
 
 /// The bytes of a box as they lie in shared memory: swizzled, and zero outside of the tensor.
@@ -119,6 +125,30 @@ MC_KERNEL(trial_store_box, (kTrialThreads, 1))
   ptx::bulk_wait<0>();
 }
 
+/// Adds small numbers to a tensor of f32 twice. The second ones take the place of the first in shared memory as soon as
+/// these have been read. Then a thread reads a sum.
+MC_KERNEL(trial_reduce_box, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap) out_map) {
+  const uint32_t base = ptx::dynamic_shared<1024>(), thread = ptx::tid_x();
+  const int column = max(args.column, 0), row = max(args.row, 0) % kTrialOutRows;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = 0; i < 16; ++i)
+      ptx::store_shared_f32(base + (i * kTrialThreads + thread) * 4,
+                            static_cast<float>(static_cast<int>(word(args, 16 * pass + i) & 255)));
+    ptx::fence_async_shared();
+    ptx::barrier_all();
+    if (thread == 0) {
+      ptx::reduce_box(out_map, column, row, 0, 0, base);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+    }
+    ptx::barrier_all();
+  }
+  if (thread > 0) return;
+  ptx::bulk_wait<0>();
+  put(args, kTrialOutRows * 32 / kTrialThreads, ptx::load(args.out + row * 32 + column));
+}
+
 MC_KERNEL(trial_stmatrix, (kTrialThreads, 1))(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap)) {
   const uint32_t lane = ptx::tid_x() % 32, tile = ptx::dynamic_shared<1024>() + ptx::tid_x() / 32 * 1024;
   const uint32_t values[4] = {word(args, 0), word(args, 1), word(args, 2), word(args, 3)};
@@ -143,29 +173,68 @@ MC_KERNEL(trial_wgmma_shared, (kTrialThreads, 1))
   put_all(args, d);
 }
 
-/// Words from `first` on: rows 0 to 63 of `in`, transposed, times the first kColumns of rows 64 to 127, transposed.
-template <int kColumns>
-MC_DEVICE void multiply_transposed(const TrialArgs& args, uint32_t base, int first) {
+/// Words from `first` on: rows 0 to 63 of `in`, transposed when kMajor is 1, times the first kColumns of rows 64 to
+/// 127, transposed.
+template <int kColumns, int kMajor>
+MC_DEVICE void multiply_columns(const TrialArgs& args, uint32_t base, int first) {
   Acc d[kColumns / 2] = {};
   ptx::wgmma_fence(d);
 #pragma unroll
   for (int step = 0; step < 4; ++step)
-    ptx::wgmma_ss<kColumns, 1>(d, ptx::descriptor(base + step * 2048, kBoxBytes),
-                               ptx::descriptor(base + kBoxBytes + step * 32, 16), step > 0);
+    ptx::wgmma_ss<kColumns, kMajor>(
+        d, kMajor == 1 ? ptx::descriptor(base + step * 2048, kBoxBytes) : ptx::descriptor(base + step * 32, 16),
+        ptx::descriptor(base + kBoxBytes + step * 32, 16), step > 0);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>(d);
 #pragma unroll
   for (int i = 0; i < kColumns / 2; ++i) put(args, first + i, ptx::to_bits(d[i]));
 }
 
+template <int kMajor>
+MC_DEVICE void multiply_few_columns(const TrialArgs& args, const TensorMap& in_map) {
+  const uint32_t base = load_rows(in_map);
+  multiply_columns<8, kMajor>(args, base, 0);
+  multiply_columns<16, kMajor>(args, base, 4);
+  multiply_columns<24, kMajor>(args, base, 12);
+  multiply_columns<32, kMajor>(args, base, 24);
+  multiply_columns<48, kMajor>(args, base, 40);
+}
+MC_KERNEL(trial_wgmma_columns, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
+  multiply_few_columns<0>(args, in_map);
+}
 MC_KERNEL(trial_wgmma_transposed, (kTrialThreads, 1))
 (MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
-  const uint32_t base = load_rows(in_map);
-  multiply_transposed<8>(args, base, 0);
-  multiply_transposed<16>(args, base, 4);
-  multiply_transposed<24>(args, base, 12);
-  multiply_transposed<32>(args, base, 24);
-  multiply_transposed<48>(args, base, 40);
+  multiply_few_columns<1>(args, in_map);
+}
+MC_KERNEL(trial_wgmma_transposed_64, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
+  multiply_columns<64, 1>(args, load_rows(in_map), 0);
+}
+
+/// Two groups of two accumulators. The first group is read while the second may be unfinished.
+MC_KERNEL(trial_wgmma_groups, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap) in_map, MC_PARAM(TensorMap)) {
+  const uint32_t base = load_rows(in_map), columns = base + kBoxBytes;
+  Acc early[2][16] = {}, late[2][8] = {};
+  ptx::wgmma_fence(early);
+  ptx::wgmma_fence(late);
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    ptx::wgmma_ss<32, 0>(early[i / 4], ptx::descriptor(base + i % 4 * 32, 16),
+                         ptx::descriptor(columns + i / 4 * 4096 + i % 4 * 32, 16), i % 4 > 0);
+  ptx::wgmma_commit();
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    ptx::wgmma_ss<16, 0>(late[i / 4], ptx::descriptor(base + i % 4 * 32, 16),
+                         ptx::descriptor(columns + i / 4 * 2048 + i % 4 * 32, 16), i % 4 > 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<1>(early);
+#pragma unroll
+  for (int i = 0; i < 32; ++i) put(args, i, ptx::to_bits(early[i / 16][i % 16]));
+  ptx::wgmma_wait<0>(late);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) put(args, 32 + i, ptx::to_bits(late[i / 8][i % 8]));
 }
 
 /// A fragment in registers times rows 0 to 63, and times those beside rows 64 to 127.

@@ -19,31 +19,61 @@ LaunchShape one_cta() {
   return {.threads = kTrialThreads, .dynamic_shared = kTrialShared};
 }
 
+/// How a trial runs.
+struct How {
+  LaunchShape shape = one_cta();
+  bool has_maps = false;  // of sm_90a: `in` as rows of bf16, and kTrialOutRows rows of `out`, of f32
+  bool is_small = false;  // pairs of bf16, whole numbers from -8 to 8
+  int32_t column = 0, row = 0;
+};
+
 /// A run of a trial under one schedule: its input words and what its threads put out.
 class Run {
  public:
-  Run(std::string_view kernel, emu::Policy policy, const LaunchShape& shape = one_cta())
+  Run(std::string_view kernel, emu::Policy policy, const How& how)
       : bench_({.seed = test::seed(), .policy = policy}), in_(kInWords), out_(kOutWords) {
     Rng rng(test::seed());
-    for (uint32_t& word : in_) word = static_cast<uint32_t>(rng.next());
-    const TrialArgs args{.in = bench_.put(in_), .out = bench_.put(out_)};
-    bench_.launch(kernel, shape, args);
+    const auto half = [&] { return uint32_t{f32_to_bf16(static_cast<float>(rng.between(-8, 8)))}; };
+    for (uint32_t& word : in_) word = how.is_small ? half() << 16 | half() : static_cast<uint32_t>(rng.next());
+    const TrialArgs args{.in = bench_.put(in_), .out = bench_.put(out_), .column = how.column, .row = how.row};
+    const struct {
+      TrialArgs args;
+      alignas(64) EncodedMap in_map, out_map;
+    } params{args, map(args.in, kInWords / 32, TensorElement::bf16), map(args.out, kTrialOutRows, TensorElement::f32)};
+    const auto bytes = bytes_of(params);
+    REQUIRE_OK(bench_.device->launch(kernel, how.shape, how.has_maps ? bytes : bytes.first(sizeof(TrialArgs))));
     out_ = bench_.get(args.out, kOutWords);
   }
   uint32_t in(size_t i, uint32_t thread) const { return in_[i * kThreads + thread]; }
   uint32_t out(size_t i, uint32_t thread) const { return out_[i * kThreads + thread]; }
+  uint32_t in_word(size_t at) const { return in_[at]; }
+  /// Element (row, column) of the rows of 64 bf16.
+  float element(uint32_t row, uint32_t column) const {
+    return bf16_to_f32(static_cast<bf16_t>(in_[row * 32 + column / 2] >> column % 2 * 16));
+  }
 
  private:
+  EncodedMap map(const uint32_t* at, uint64_t rows, TensorElement element) {
+    const uint32_t columns = element == TensorElement::f32 ? 32 : 64;
+    auto out = bench_.device->encode({.base = reinterpret_cast<uint64_t>(at),
+                                      .dims = {columns, rows, 1, 1},
+                                      .strides = {128 / columns, 128, 1 << 16, 1 << 16},
+                                      .box = {columns, 64, 1, 1},
+                                      .element = element});
+    REQUIRE_OK(out);
+    return *out;
+  }
+
   tested::Bench bench_;
   std::vector<uint32_t> in_, out_;
 };
 
 /// Runs a trial under each policy and compares word i of each thread with want(run, i, thread).
 template <class Want>
-void check(std::string_view kernel, size_t words, Want&& want, const LaunchShape& shape = one_cta()) {
+void check(std::string_view kernel, size_t words, Want&& want, const How& how = {}) {
   CAPTURE(test::seed());
   for (int policy = 0; policy < emu::kPolicies; ++policy) {
-    const Run run(kernel, static_cast<emu::Policy>(policy), shape);
+    const Run run(kernel, static_cast<emu::Policy>(policy), how);
     size_t wrong = 0;
     for (size_t i = 0; i < words; ++i)
       for (uint32_t thread = 0; thread < kThreads; ++thread) {
@@ -87,15 +117,15 @@ TEST_CASE("gpu/trial: popc counts bits, and bfind of the reversed word finds the
 }
 
 TEST_CASE("gpu/trial: %tid and %ctaid name each thread of a grid of three dimensions once (10)") {
-  LaunchShape shape = one_cta();
-  std::copy(std::begin(kTrialGrid), std::end(kTrialGrid), shape.grid);
+  How how;
+  std::copy(std::begin(kTrialGrid), std::end(kTrialGrid), how.shape.grid);
   check(
       "trial_place", size_t{2} * 3 * 4,
       [](const Run& run, size_t i, uint32_t thread) {
         const auto cta = static_cast<uint32_t>(i);
         return run.in(0, thread) ^ (cta % 2 | cta / 2 % 3 << 8 | cta / 6 << 16 | thread << 24);
       },
-      shape);
+      how);
 }
 
 TEST_CASE("gpu/trial: ld and st of shared memory keep the bits of floats, and st.v4 clears 16 bytes (9.7.9.8)") {
@@ -139,4 +169,77 @@ TEST_CASE("gpu/trial: barriers of warps and bar.warp.sync of some lanes hand on 
     if (i == 2) return value(thread ^ 3) ^ (thread ^ 3);
     return thread % 32 < 16 ? value(thread ^ 5) + 1 : 0;
   });
+}
+
+TEST_CASE("gpu/trial: copies arrive at mbarriers, counted in advance or beside their thread (9.7.13.15.17)") {
+  check("trial_cp_async_arrive", 8, [](const Run& run, size_t i, uint32_t thread) { return run.in(i, thread); },
+        {.has_maps = true});
+}
+
+TEST_CASE("gpu/trial: boxes are added to a tensor of f32, where rows behind its end are left out (9.7.9.27.1.4)") {
+  constexpr std::pair<int32_t, int32_t> kCorners[] = {{0, 0}, {16, 30}, {0, 58}};
+  for (const auto& [column, row] : kCorners) {
+    INFO("column ", column, ", row ", row);
+    // The sum of the two boxes at an element of the tensor, whose 16-byte pieces lie swizzled in shared memory.
+    const auto sum = [&](const Run& run, uint32_t at) {
+      const int64_t r = int64_t{at} / 32 - row, c = at % 32 - int64_t{column};
+      if (r < 0 || r >= 64 || c < 0) return uint32_t{0};
+      const auto byte = static_cast<uint32_t>(r * 128 + c * 4);
+      const uint32_t word = (byte ^ (byte / 128 % 8 * 16)) / 4;
+      const uint32_t first = run.in_word(word) % 256, second = run.in_word(16 * kThreads + word) % 256;
+      return std::bit_cast<uint32_t>(static_cast<float>(first + second));
+    };
+    check("trial_reduce_box", 16,
+          [&](const Run& run, size_t i, uint32_t thread) {
+            const auto at = static_cast<uint32_t>(i * kThreads + thread);
+            if (at < kTrialOutRows * 32) return sum(run, at);
+            return thread == 0 ? sum(run, static_cast<uint32_t>(row * 32 + column)) : 0;
+          },
+          {.has_maps = true, .column = column, .row = row});
+  }
+}
+
+namespace {
+
+/// Word v of a thread's accumulator of 64 rows: element (row, column) of the product, by the figure of
+/// section 9.7.15.5. `transposed`: the product has rows 0 to 63 of the input as columns. `first`: row of B's first
+/// column.
+uint32_t product_word(const Run& run, uint32_t thread, uint32_t v, bool transposed, uint32_t first) {
+  const uint32_t row = thread / 32 * 16 + thread % 32 / 4 + (v & 2) * 4, column = v / 4 * 8 + thread % 4 * 2 + v % 2;
+  float sum = 0;
+  for (uint32_t k = 0; k < 64; ++k)
+    sum += (transposed ? run.element(k, row) : run.element(row, k)) * run.element(first + column, k);
+  return std::bit_cast<uint32_t>(sum + 0.f);
+}
+
+}  // namespace
+
+TEST_CASE("gpu/trial: wgmma multiplies by each number of columns, and by A as it lies or transposed (9.7.15.5)") {
+  const How how{.has_maps = true, .is_small = true};
+  for (const bool transposed : {false, true})
+    check(
+        transposed ? "trial_wgmma_transposed" : "trial_wgmma_columns", 64,
+        [&](const Run& run, size_t i, uint32_t thread) {
+          constexpr uint32_t kFirst[] = {0, 4, 12, 24, 40};  // words of 8, 16, 24, 32 and 48 columns
+          size_t form = std::size(kFirst) - 1;
+          while (kFirst[form] > i) --form;
+          return product_word(run, thread, static_cast<uint32_t>(i) - kFirst[form], transposed, 64);
+        },
+        how);
+  check(
+      "trial_wgmma_transposed_64", 32,
+      [](const Run& run, size_t i, uint32_t thread) {
+        return product_word(run, thread, static_cast<uint32_t>(i), true, 64);
+      },
+      how);
+}
+
+TEST_CASE("gpu/trial: a group of wgmma is there when a later one may be unfinished (9.7.15.7)") {
+  check("trial_wgmma_groups", 48,
+        [](const Run& run, size_t i, uint32_t thread) {
+          const auto word = static_cast<uint32_t>(i);
+          if (word < 32) return product_word(run, thread, word % 16, false, 64 + word / 16 * 32);
+          return product_word(run, thread, word % 8, false, 64 + (word - 32) / 8 * 16);
+        },
+        {.has_maps = true, .is_small = true});
 }
