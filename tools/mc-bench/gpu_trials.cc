@@ -37,6 +37,7 @@ enum class Equal : uint8_t {
 /// How a trial is launched, and what it needs.
 struct Setting {
   gpu::LaunchShape shape = {.threads = gpu::kTrialThreads, .dynamic_shared = gpu::kTrialShared};
+  int launches = 1;                                          // each beside the one before
   bool hopper = false;                                       // of sm_90a, with tensor maps
   bool writes_f32 = false;                                   // the tensor that it writes has elements of f32
   gpu::emu::Instruction idle = gpu::emu::Instruction::none;  // its absence shows nothing: others do the same
@@ -56,6 +57,18 @@ constexpr Setting on_hopper(uint32_t ctas = 1, gpu::emu::Instruction idle = gpu:
 constexpr Setting on_f32() {
   Setting out = on_hopper();
   out.writes_f32 = true;
+  return out;
+}
+/// Several warpgroups. The emulator does not count the registers that a thread uses, so it misses none.
+constexpr Setting in_groups() {
+  Setting out = on_hopper(1, gpu::emu::Instruction::setmaxnreg_inc);
+  out.shape.threads = gpu::kTrialGroups * gpu::kTrialThreads;
+  return out;
+}
+/// Launched again before the first grid has ended. A grid that does not let the next one start early breaks no rule.
+constexpr Setting twice() {
+  Setting out = on_hopper(1, gpu::emu::Instruction::griddep_launch);
+  out.launches = 2;
   return out;
 }
 constexpr Setting kHopper = on_hopper();
@@ -98,6 +111,8 @@ constexpr Trial kTrials[] = {
     {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, kHopper},
     {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits, kHopper},
     {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, kHopper},
+    {"setmaxnreg", "9.7.19.5", "trial_registers", Words::any, Equal::bits, in_groups()},
+    {"griddepcontrol", "9.7.13.13", "trial_dependents", Words::any, Equal::bits, twice()},
     {"mapa, barrier.cluster", "9.7.13.3", "trial_cluster", Words::any, Equal::bits,
      on_hopper(2, gpu::emu::Instruction::mbarrier_wait)},
     {"multicast", "9.7.9.27.1.2", "trial_multicast", Words::any, Equal::bits, on_hopper(2)},
@@ -168,8 +183,9 @@ Result<std::vector<uint32_t>> TrialMemory::run(const Trial& trial, std::span<con
            in_map_,
            trial.setting.writes_f32 ? f32_map_ : out_map_};
   const auto bytes = gpu::bytes_of(params);
-  MC_CHECK(device_->launch(trial.kernel, trial.setting.shape,
-                           trial.setting.hopper ? bytes : bytes.first(sizeof(gpu::TrialArgs))));
+  gpu::LaunchShape shape = trial.setting.shape;
+  for (int i = 0; i < trial.setting.launches; ++i, shape.order = gpu::LaunchOrder::programmatic)
+    MC_CHECK(device_->launch(trial.kernel, shape, trial.setting.hopper ? bytes : bytes.first(sizeof(gpu::TrialArgs))));
   MC_CHECK(device_->read(out_.address(), std::as_writable_bytes(std::span(out))));
   return out;
 }

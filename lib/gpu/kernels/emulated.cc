@@ -99,6 +99,8 @@ void trial_wgmma_groups(const TrialArgs& args, const TensorMap& in_map, const Te
 void trial_wgmma_registers_64(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_k(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_wgmma_registers_128(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_registers(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
+void trial_dependents(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_cluster(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 void trial_multicast(const TrialArgs& args, const TensorMap& in_map, const TensorMap& out_map);
 
@@ -194,6 +196,8 @@ std::vector<emu::Kernel> trial_kernels() {
       emu::make_kernel("trial_wgmma_registers_64", kTrialThreads, trial_wgmma_registers_64),
       emu::make_kernel("trial_wgmma_registers_k", kTrialThreads, trial_wgmma_registers_k),
       emu::make_kernel("trial_wgmma_registers_128", kTrialThreads, trial_wgmma_registers_128),
+      emu::make_kernel("trial_registers", kTrialGroups * kTrialThreads, trial_registers),
+      emu::make_kernel("trial_dependents", kTrialThreads, trial_dependents),
       emu::make_kernel("trial_cluster", kTrialThreads, trial_cluster, 2),
       emu::make_kernel("trial_multicast", kTrialThreads, trial_multicast, 2),
   };

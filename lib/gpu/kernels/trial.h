@@ -11,8 +11,10 @@ constexpr int kTrialThreads = 128;
 constexpr int kTrialIn = 32, kTrialOut = 64;  // words of a thread at most
 constexpr uint32_t kTrialTile = 16384;        // bytes of shared memory for data; mbarriers lie behind them
 constexpr uint32_t kTrialShared = kTrialTile + 64;
+constexpr uint32_t kTrialGroups = 3;           // warpgroups of trial_registers
+constexpr uint32_t kTrialKept = 180;           // numbers that its threads keep
 constexpr uint32_t kTrialGrid[3] = {2, 3, 4};  // of trial_place
-constexpr int kTrialOutRows = 60;  // of 128 bytes: the tensor that a trial writes
+constexpr int kTrialOutRows = 60;              // of 128 bytes: the tensor that a trial writes
 
 /// Word i of thread t is at [i * kTrialThreads + t]; a second CTA's output lies kTrialOut words of a CTA behind. The
 /// trials that copy boxes take two tensors of rows of 128 bytes with them: `in` as rows of bf16, and kTrialOutRows of

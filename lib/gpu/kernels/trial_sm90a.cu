@@ -280,6 +280,40 @@ MC_KERNEL(trial_wgmma_registers_128, (kTrialThreads, 1))
   put_all(args, d);
 }
 
+/// The first of three warpgroups gives registers away. The others take them, and keep more numbers at a time than the
+/// 168 registers that the launch gave to a thread. Shuffles make the numbers, so that none can be made a second time.
+MC_KERNEL(trial_registers, (kTrialGroups * kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap)) {
+  const uint32_t group = ptx::tid_x() / kTrialThreads, thread = ptx::tid_x() % kTrialThreads;
+  uint32_t* const out = args.out + 2 * group * kTrialThreads + thread;
+  if (group == 0) {
+    ptx::decrease_registers<40>();
+    ptx::store(out, ptx::load(args.in + thread) + 1);
+    return;
+  }
+  ptx::increase_registers<232>();
+  uint32_t kept[kTrialKept];
+#pragma unroll
+  for (uint32_t i = 0; i < kTrialKept; ++i)
+    kept[i] = ptx::shuffle_xor(ptx::load(args.in + i % kTrialIn * kTrialThreads + thread) + i * group, 1 + i % 31);
+  uint32_t up = 0, down = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < kTrialKept; ++i) up = up * 31 + kept[i];
+#pragma unroll
+  for (uint32_t i = kTrialKept; i > 0; --i) down = down * 31 + kept[i - 1];
+  ptx::store(out, up);
+  ptx::store(out + kTrialThreads, down);
+}
+
+/// Launched twice. The second grid may start before the first has ended, and reads what that writes.
+MC_KERNEL(trial_dependents, (kTrialThreads, 1))
+(MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap)) {
+  ptx::launch_dependents();
+  for (int i = 0; i < 16; ++i) ptx::pause();
+  ptx::wait_for_grids();
+  put(args, 0, ptx::load(args.out + ptx::tid_x()) * 31 + word(args, 0));
+}
+
 /// Two CTAs of a cluster read and write each other's shared memory, and the first arrives at the second one's mbarrier.
 MC_CLUSTER_KERNEL(trial_cluster, (kTrialThreads, 1), 2)
 (MC_PARAM(TrialArgs) args, MC_PARAM(TensorMap), MC_PARAM(TensorMap)) {

@@ -22,6 +22,7 @@ LaunchShape one_cta() {
 /// How a trial runs.
 struct How {
   LaunchShape shape = one_cta();
+  int launches = 1;       // each may start beside the one before
   bool has_maps = false;  // of sm_90a: `in` as rows of bf16, and kTrialOutRows rows of `out`, of f32
   bool is_small = false;  // pairs of bf16, whole numbers from -8 to 8
   int32_t column = 0, row = 0;
@@ -41,7 +42,9 @@ class Run {
       alignas(64) EncodedMap in_map, out_map;
     } params{args, map(args.in, kInWords / 32, TensorElement::bf16), map(args.out, kTrialOutRows, TensorElement::f32)};
     const auto bytes = bytes_of(params);
-    REQUIRE_OK(bench_.device->launch(kernel, how.shape, how.has_maps ? bytes : bytes.first(sizeof(TrialArgs))));
+    LaunchShape shape = how.shape;
+    for (int i = 0; i < how.launches; ++i, shape.order = LaunchOrder::programmatic)
+      REQUIRE_OK(bench_.device->launch(kernel, shape, how.has_maps ? bytes : bytes.first(sizeof(TrialArgs))));
     out_ = bench_.get(args.out, kOutWords);
   }
   uint32_t in(size_t i, uint32_t thread) const { return in_[i * kThreads + thread]; }
@@ -242,4 +245,27 @@ TEST_CASE("gpu/trial: a group of wgmma is there when a later one may be unfinish
           return product_word(run, thread, word % 8, false, 64 + (word - 32) / 8 * 16);
         },
         {.has_maps = true, .is_small = true});
+}
+
+TEST_CASE("gpu/trial: threads keep 180 numbers in registers that setmaxnreg gave them (9.7.19.5)") {
+  How how{.has_maps = true};
+  how.shape.threads = kTrialGroups * kThreads;
+  check(
+      "trial_registers", size_t{2} * kTrialGroups,
+      [](const Run& run, size_t i, uint32_t thread) {
+        const auto group = static_cast<uint32_t>(i) / 2;
+        if (group == 0) return i == 0 ? run.in(0, thread) + 1 : 0;
+        uint32_t sum = 0;
+        for (uint32_t n = 0; n < kTrialKept; ++n) {
+          const uint32_t number = i % 2 == 0 ? n : kTrialKept - 1 - n;
+          sum = sum * 31 + run.in(number % kTrialIn, thread ^ (1 + number % 31)) + number * group;
+        }
+        return sum;
+      },
+      how);
+}
+
+TEST_CASE("gpu/trial: a grid that starts beside the one before it reads what that wrote (9.7.13.13)") {
+  const auto want = [](const Run& run, size_t, uint32_t thread) { return run.in(0, thread) * 32; };
+  check("trial_dependents", 1, want, {.launches = 2, .has_maps = true});
 }
