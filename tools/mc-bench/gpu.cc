@@ -18,6 +18,7 @@
 #include "gpu/matmul.h"
 #include "gpu_case.h"
 #include "gpu_experts.h"
+#include "gpu_flags.h"
 #include "gpu_model.h"
 #include "gpu_mutants.h"
 #include "gpu_products.h"
@@ -32,127 +33,6 @@
 
 namespace mc::bench {
 namespace {
-
-constexpr std::pair<std::string_view, gpu::AttentionKernel> kGpuKernelNames[] = {
-    {"prefill", gpu::AttentionKernel::prefill},       {"decode", gpu::AttentionKernel::decode},
-    {"cluster", gpu::AttentionKernel::cluster},       {"hopper", gpu::AttentionKernel::hopper},
-    {"routed", gpu::AttentionKernel::routed},         {"wide", gpu::AttentionKernel::wide},
-    {"stationary", gpu::AttentionKernel::stationary}, {"transposed", gpu::AttentionKernel::transposed},
-    {"united", gpu::AttentionKernel::united},         {"mixed", gpu::AttentionKernel::automatic}};
-std::vector<std::string_view> gpu_kernels() {
-  std::vector<std::string_view> names;
-  for (const auto& [name, kernel] : kGpuKernelNames) names.push_back(name);
-  return names;
-}
-constexpr Flag kGpuKernels{
-    .name = "kernel",
-    .kind = FlagKind::list,
-    .value = "K,K",
-    .fallback = "prefill,decode,cluster,hopper,routed,wide,stationary,transposed,united",
-    .help =
-        "prefill and decode of sm_80; cluster: decode in one launch and hopper: prefill by TMA "
-        "and wgmma, both of sm_90a; routed, on sm_80, and wide, stationary, transposed and united, "
-        "on sm_90a: MoBA prefill by key blocks; "
-        "mixed: chunks of prompts beside decode rows, each with the kernel that its rows ask for",
-    .table = gpu_kernels};
-Result<void> check_device(std::string_view value) {
-  MC_TRY(choice, gpu::parse_device(value));
-  const bool is_plain = choice == gpu::DeviceChoice{.kind = choice.kind, .index = choice.index};
-  if (choice.kind != gpu::DeviceKind::cpu && is_plain) return {};
-  return user_error(err::kBadValue, "'" + std::string(value) + "' is no GPU", "--device", "write emu or cuda:0");
-}
-constexpr Flag kGpuDevice{.name = "device",
-                          .value = "D",
-                          .fallback = "emu",
-                          .help = "emu: the emulator; cuda:N: GPU number N",
-                          .check = check_device};
-constexpr Flag kGpuTokens{.name = "tokens",
-                          .letter = 'n',
-                          .kind = FlagKind::sweep_counts,
-                          .value = "N,N",
-                          .fallback = "1,65,200",
-                          .help = "lengths of the longest sequence"};
-constexpr Flag kGpuPlans{.name = "attention",
-                         .kind = FlagKind::list,
-                         .value = "PLAN,PLAN",
-                         .fallback = "full,window:tokens=70,moba:block=64,top_k=2",
-                         .help = "plans, each a case of its own"};
-constexpr Flag kGpuDims{.name = "head-dim",
-                        .kind = FlagKind::sweep_counts,
-                        .value = "N,N",
-                        .fallback = "64,128",
-                        .help = "head dimensions"};
-std::vector<std::string_view> gpu_dtypes() {
-  return {to_string(Dtype::bf16), to_string(Dtype::f8_e4m3)};
-}
-constexpr Flag kGpuDtypes{.name = "dtype",
-                          .kind = FlagKind::list,
-                          .value = "T,T",
-                          .fallback = "bf16",
-                          .help = "types of K and V; prefill and decode of sm_80 read fp8_e4m3",
-                          .table = gpu_dtypes};
-constexpr Flag kGpuSplits{.name = "splits",
-                          .kind = FlagKind::sweep_counts,
-                          .value = "N,N",
-                          .fallback = "1",
-                          .help = "CTAs that share the keys of a row tile, 1 to 64; 0, with --speed: by the length"};
-constexpr Flag kGpuWave{.name = "wave",
-                        .kind = FlagKind::bytes,
-                        .value = "SIZE",
-                        .fallback = "0",
-                        .help = "bytes of a wave of MoBA prefill by key blocks; 0: by the device's memory"};
-constexpr Flag kGpuSchedules{.name = "schedules",
-                             .kind = FlagKind::count,
-                             .value = "N",
-                             .fallback = "1",
-                             .help = "seeds of each policy and case, up to 10000; 0: each attention case and each "
-                                     "mutant of one runs under one policy, by turns",
-                             .check = flags::check_between<0, 10'000>};
-constexpr Flag kGpuChecks{.name = "no-checks",
-                          .kind = FlagKind::boolean,
-                          .help = "switch the ordering rules off, to see what schedules alone find"};
-
-constexpr Flag kGpuMutants{
-    .name = "mutants",
-    .kind = FlagKind::boolean,
-    .help =
-        "run broken variants of the kernels in --kernel; each must be reported. With all "
-        "kernels of the default, those of mixtures of experts and of instruction trials run too"};
-
-constexpr Flag kGpuInstructions{.name = "instructions",
-                                .kind = FlagKind::boolean,
-                                .help = "run each instruction alone and compare it with the emulator"};
-constexpr Flag kGpuExperts{
-    .name = "experts", .kind = FlagKind::boolean, .help = "run mixtures of experts and compare them with a reference"};
-constexpr Flag kGpuProducts{
-    .name = "products",
-    .kind = FlagKind::boolean,
-    .help = "run matrix products of bf16 and fp8 by the own kernels and by cuBLASLt; on a GPU they are timed as well"};
-constexpr Flag kGpuSpeed{.name = "speed",
-                         .kind = FlagKind::boolean,
-                         .help = "time the kernels on a GPU and compare nothing; the emulator only rehearses it"};
-constexpr Flag kGpuSteps{.name = "steps",
-                         .kind = FlagKind::boolean,
-                         .help = "time decode steps of mc-tiny: one by one, queued ahead, and as graphs"};
-constexpr Flag kGpuShape{.name = "shape",
-                         .kind = FlagKind::choice,
-                         .value = "S",
-                         .fallback = "mc-tiny",
-                         .help = "--steps: mc-tiny, or a Llama of this shape with random weights",
-                         .table = shape_names};
-constexpr Flag kGpuBatch{.name = "batch",
-                         .kind = FlagKind::sweep_counts,
-                         .value = "N,N",
-                         .fallback = "1",
-                         .help = "--speed, --steps: sequences of a batch"};
-constexpr Flag kGpuHeads = with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
-
-constexpr auto kGpuFlagTable =
-    flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits,
-                            &kGpuWave, &kGpuSchedules, &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts,
-                            &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuShape, &kGpuBatch, &kGpuHeads,
-                            &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
-                flags::kEveryRun);
 
 struct GpuPoint {
   GpuShape shape;
@@ -281,9 +161,8 @@ Result<GpuRuns> run_schedules(GpuCase& made, uint64_t number, gpu::EmulatedGpu& 
   GpuRuns out;
   for (uint64_t schedule = 0; schedule < std::max(args.count(kGpuSchedules), uint64_t{1}); ++schedule)
     for (const gpu::emu::Policy policy : policies_of(number, args)) {
-      emulated.set_options({.seed = args.count(flags::kSeed) + schedule,
-                            .policy = policy,
-                            .checks = !args.on(kGpuChecks)});
+      emulated.set_options(
+          {.seed = args.count(flags::kSeed) + schedule, .policy = policy, .checks = !args.on(kGpuChecks)});
       MC_TRY(share, made.run());
       out.worst = std::max(out.worst, share);
       ++out.runs;
@@ -352,8 +231,8 @@ struct MutantRuns {
   const cli::Args& args;
   Rows& rows;
   using Sites = std::map<std::string_view, std::vector<gpu::emu::Site>>;
-  Sites& sites;     // by the kernel's name
-  uint64_t& next;   // number of the next mutant
+  Sites& sites;    // by the kernel's name
+  uint64_t& next;  // number of the next mutant
 
   gpu::emu::Options options() const {
     return {.seed = args.count(flags::kSeed), .checks = !args.on(kGpuChecks), .steps_max = 300'000'000};
