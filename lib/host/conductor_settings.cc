@@ -27,7 +27,8 @@ Result<void> check_pairs(const cli::Args& args) {
     bool is_chosen;
   };
   const Pair pairs[] = {
-      {&flags::kFetchThreshold, &flags::kFetchRule, "threshold", args.text(flags::kFetchRule) == "threshold"},
+      {&flags::kFetchThreshold, &flags::kFetchRule, word_for(flags::kFetchRule, sched::FetchRule::threshold),
+       choice_of(args, flags::kFetchRule) == sched::FetchRule::threshold},
       {&flags::kReplicateRate, &flags::kReplicate, "3", args.present(flags::kReplicate)},
   };
   for (const Pair& pair : pairs) {
@@ -43,10 +44,9 @@ Result<void> check_pairs(const cli::Args& args) {
 
 void read_hold(const cli::Args& args, node::ConductorOptions& machine) {
   using Hold = node::ConductorOptions::Hold;
-  const std::string& hold = args.text(flags::kHold);
-  machine.hold = hold == "auto" ? Hold::automatic : hold == "off" ? Hold::off : Hold::on;
+  machine.hold = word_of(args, flags::kHold).value_or(Hold::on);
   if (machine.hold == Hold::on) machine.hold_lead = args.duration(flags::kHold);
-  if (args.text(flags::kHoldOrder) == "work") machine.fair.stretch = sched::kWorkStretch;
+  if (choice_of(args, flags::kHoldOrder) == sched::HoldOrder::work) machine.fair.stretch = sched::kWorkStretch;
   if (args.present(flags::kReplicate)) {
     machine.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicate), 65535));
     machine.replicate.bytes_per_s = static_cast<double>(args.bytes(flags::kReplicateRate));
@@ -66,7 +66,7 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   out.front.deadline = args.duration(flags::kDeadline);
   MC_ASSERT(out.front.block_tokens > 0);  // the check of the flag
   out.front.seed = args.count(flags::kSeed);
-  out.front.generation_defaults = args.text(flags::kGenerationConfig) != "none";
+  out.front.generation_defaults = choice_of(args, flags::kGenerationConfig);
   MC_TRY(profile, runner_profile(args));
   if (profile) out.front.context_tokens = static_cast<uint32_t>(profile->context_tokens);
   node::ConductorOptions& machine = out.machine;
@@ -74,17 +74,12 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   for (auto& byte : machine.instance.bytes) byte = static_cast<uint8_t>(device());
   machine.policy = sched::find_policy(args.text(flags::kPolicy));
   MC_ASSERT(machine.policy != nullptr);
-  machine.sched.fetch_rule =
-      args.text(flags::kFetchRule) == "threshold" ? sched::FetchRule::threshold : sched::FetchRule::cost;
+  machine.sched.fetch_rule = choice_of(args, flags::kFetchRule);
   machine.sched.threshold = args.number(flags::kFetchThreshold);
-  const std::string& from = args.text(flags::kPrefixFrom);
-  machine.prefix_from = from == "holders"   ? sched::PrefixFrom::holders
-                        : from == "prefill" ? sched::PrefixFrom::prefill
-                                            : sched::PrefixFrom::automatic;
-  const std::string& admission = args.text(flags::kAdmission);
-  const bool admit_all = admission == "none";
-  machine.sched.admission = sched::find_admission(admission == "auto" ? "committed" : admission);
-  MC_ASSERT(machine.sched.admission != nullptr);
+  machine.prefix_from = choice_of(args, flags::kPrefixFrom);
+  const sched::Admission* const asked = sched::find_admission(args.text(flags::kAdmission));  // null: auto
+  machine.sched.admission = asked != nullptr ? asked : sched::find_admission("committed");
+  const bool admit_all = machine.sched.admission == sched::find_admission("none");
   if (args.present(flags::kTtftSlo) && !admit_all)
     machine.sched.ttft_slo_s = to_seconds(args.duration(flags::kTtftSlo));
   if (args.present(flags::kTbtSlo) && !admit_all) machine.sched.tbt_slo_s = to_seconds(args.duration(flags::kTbtSlo));

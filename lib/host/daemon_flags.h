@@ -42,7 +42,8 @@ inline constexpr Flag kCost{
 inline constexpr Flag kRunner{.name = "runner",
                               .value = "R",
                               .fallback = "model",
-                              .help = "model, or costed:PROFILE for modelled times and stand-in KV"};
+                              .help = "model, or costed:PROFILE for modelled times and stand-in KV",
+                              .choices = "model"};
 inline constexpr Flag kPipeline{.name = "pipeline",
                                 .value = "S/N",
                                 .fallback = "off",

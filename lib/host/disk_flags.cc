@@ -34,7 +34,6 @@ Result<void> check_ssd(std::string_view value) {
 }
 
 Result<void> check_write_budget(std::string_view value) {
-  if (value == "none") return {};
   MC_TRY(rate, parse_byte_rate(value));
   if (rate == 0) return Error{Code::invalid, "a rate of 0 would write nothing; leave --ssd out instead"};
   return {};

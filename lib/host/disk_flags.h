@@ -8,7 +8,7 @@ namespace mc::flags {
 
 /// --ssd: DIR:SIZE.
 Result<void> check_ssd(std::string_view value);
-/// --ssd-write-budget: "50MiB/s", or "none".
+/// --ssd-write-budget: "50MiB/s".
 Result<void> check_write_budget(std::string_view value);
 /// --ssd-min-uses: 1 to 1000.
 Result<void> check_min_uses(std::string_view value);
@@ -22,6 +22,7 @@ inline constexpr Flag kSsdWriteBudget{.name = "ssd-write-budget",
                                       .value = "RATE",
                                       .fallback = "none",
                                       .help = "mean rate of writes to --ssd, which spares flash: 50MiB/s",
+                                      .choices = "none",
                                       .check = check_write_budget,
                                       .common = true};
 inline constexpr Flag kSsdMinUses{.name = "ssd-min-uses",

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "base/choice.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "base/units.h"
@@ -46,9 +47,8 @@ Result<void> check_free(const HostPort& place) {
 }  // namespace
 
 Result<FixedPorts> fixed_ports(const cli::Args& args) {
-  const std::string text = args.text(flags::kPorts);
-  if (text == "any") return FixedPorts{};
-  MC_TRY(first, parse_count(text));
+  if (is_word(args, flags::kPorts)) return FixedPorts{};
+  MC_TRY(first, parse_count(args.text(flags::kPorts)));
   const auto port = static_cast<uint16_t>(first);
   const FixedPorts ports{port, static_cast<uint16_t>(port + 1), static_cast<uint16_t>(port + 2)};
   for (const uint16_t port_of_worker : {ports.control, ports.tcp, ports.rdma})

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "base/choice.h"
 #include "base/errors.h"
 #include "gpu/devices.h"
 #include "host/conductor_flags.h"
@@ -86,7 +87,7 @@ std::vector<LocalCluster::Command> LocalCluster::commands(const std::string& con
       } else {
         if (!args_.text(flags::kModel).empty()) put({"--model", args_.text(flags::kModel)});
         put({"--block-tokens", args_.text(flags::kBlockTokens)});
-        if (args_.text(flags::kRunner) != "model") {
+        if (!is_word(args_, flags::kRunner)) {
           put({"--runner", args_.text(flags::kRunner)});
           if (letter == 'p' && args_.given(flags::kChunkTokens))
             put({"--chunk-tokens", args_.text(flags::kChunkTokens)});

@@ -1,5 +1,6 @@
 #include "host/profile.h"
 
+#include "base/choice.h"
 #include "base/errors.h"
 #include "base/fd.h"
 #include "host/daemon_flags.h"
@@ -28,8 +29,8 @@ Result<sched::Profile> open_profile(const std::string& name) {
 
 Result<std::optional<sched::Profile>> runner_profile(const cli::Args& args) {
   constexpr std::string_view kCosted = "costed:";
+  if (is_word(args, flags::kRunner)) return std::optional<sched::Profile>();
   const std::string& runner = args.text(flags::kRunner);
-  if (runner == "model") return std::optional<sched::Profile>();
   if (!runner.starts_with(kCosted))
     return user_error(err::kBadValue, "--runner " + runner + " is neither model nor costed:PROFILE", "--runner");
   MC_TRY(profile, open_profile(runner.substr(kCosted.size())));

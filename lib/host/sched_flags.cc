@@ -32,10 +32,10 @@ std::string names_of(std::span<const sched::Admission* const> admissions) {
 
 void read_sched_flags(const cli::Args& args, sched::Options& out) {
   out.slow_start_s = to_seconds(args.duration(flags::kSlowStart));
-  out.first_with_second = args.text(flags::kFirstToken) == "with-second";
+  out.first_with_second = choice_of(args, flags::kFirstToken);
   out.admitting.decode_s = to_seconds(args.duration(flags::kDecodeTime));
   out.admitting.slack = args.number(flags::kSlack);
-  out.admitting.aggregate = args.text(flags::kAggregate) == "max" ? sched::Aggregate::max : sched::Aggregate::mean;
+  out.admitting.aggregate = choice_of(args, flags::kAggregate);
 }
 
 Result<void> check_sched_flags(const cli::Args& args, std::span<const sched::Admission* const> admissions) {

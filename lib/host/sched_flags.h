@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "base/cli.h"
+#include "base/choice.h"
 #include "sched/policy.h"
 
 namespace mc {
@@ -25,24 +25,27 @@ inline constexpr Flag kSlack{.name = "slack",
                              .fallback = "1",
                              .help = "admission at arrival: reject above X times the TBT bound",
                              .check = check_slack};
-inline constexpr Flag kAggregate{.name = "aggregate",
-                                 .kind = FlagKind::choice,
-                                 .value = "A",
-                                 .fallback = "mean",
-                                 .help = "admission predict: which decode load counts",
-                                 .choices = "mean|max"};
+inline constexpr FlagWord<sched::Aggregate> kAggregates[] = {{"mean", sched::Aggregate::mean},
+                                                             {"max", sched::Aggregate::max}};
+inline constexpr ChoiceFlag kAggregate =
+    with_choices<kAggregates>({.name = "aggregate",
+                               .kind = FlagKind::choice,
+                               .value = "A",
+                               .fallback = "mean",
+                               .help = "admission predict: which decode load counts"});
 inline constexpr Flag kSlowStart{.name = "slow-start",
                                  .kind = FlagKind::duration,
                                  .value = "T",
                                  .fallback = "0s",
                                  .help = "time during which a new node gets less than its share"};
 
-inline constexpr Flag kFirstToken{.name = "first-token",
-                                  .kind = FlagKind::choice,
-                                  .value = "F",
-                                  .fallback = "at-once",
-                                  .help = "when the first token is sent",
-                                  .choices = "at-once|with-second"};
+/// Whether the first token waits for the second one.
+inline constexpr FlagWord<bool> kFirstTokens[] = {{"at-once", false}, {"with-second", true}};
+inline constexpr ChoiceFlag kFirstToken = with_choices<kFirstTokens>({.name = "first-token",
+                                                                      .kind = FlagKind::choice,
+                                                                      .value = "F",
+                                                                      .fallback = "at-once",
+                                                                      .help = "when the first token is sent"});
 
 }  // namespace flags
 

@@ -30,7 +30,6 @@ Result<void> flags::check_connect_timeout(std::string_view value) {
 }
 
 Result<void> flags::check_transfer_faults(std::string_view value) {
-  if (value == "none") return {};
   const auto plan = host::parse_faults(value);
   return plan ? Result<void>() : Result<void>(plan.error());
 }

@@ -67,7 +67,7 @@ bool chose_value_disk(const cli::Args& args) {
 }
 
 bool asks_to_load_by_layer(const cli::Args& args) {
-  return args.has(flags::kLoadByLayer) && args.text(flags::kLoadByLayer) != "off";
+  return args.has(flags::kLoadByLayer) && args.present(flags::kLoadByLayer);
 }
 
 /// Some nodes load a prefix as a whole, so the flag would have no effect there.
@@ -249,8 +249,8 @@ Result<std::unique_ptr<BlockDisk>> WorkerPlan::open_disk() {
   MC_CHECK(check_block(place.directory, disk->value_bytes_max()));
   options.disk.capacity_bytes = place.bytes;
   options.disk.value_bytes_max = disk->value_bytes_max();
-  if (const std::string budget = args_.text(flags::kSsdWriteBudget); budget != "none") {
-    MC_TRY(rate, parse_byte_rate(budget));
+  if (args_.present(flags::kSsdWriteBudget)) {
+    MC_TRY(rate, parse_byte_rate(args_.text(flags::kSsdWriteBudget)));
     options.disk.write_bytes_per_s = static_cast<double>(rate);
   }
   options.disk.uses_min = static_cast<uint32_t>(args_.count(flags::kSsdMinUses));

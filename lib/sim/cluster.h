@@ -25,6 +25,7 @@
 
 #include "base/result.h"
 #include "kv/eviction.h"
+#include "sched/hold_order.h"
 #include "sched/sched.h"
 #include "sim/paper.h"
 #include "sim/trace.h"
@@ -53,7 +54,7 @@ Result<NodeFailure> parse_failure(std::string_view text, const ClusterShape& sha
 enum class CoupledWay : uint8_t { prefill_first, chunked };
 
 /// The order of held requests of a tenant: mc-conductor's --hold-order.
-enum class HoldOrder : uint8_t { arrival, work };
+using sched::HoldOrder;
 std::string_view to_string(HoldOrder order);
 
 /// Layers in which the KV of a model of this profile moves.

@@ -134,7 +134,7 @@ Result<int> advise(const cli::Args& args) {
   options.shape = {.prefill = 0, .decode = 0, .coupled = static_cast<uint32_t>(nodes)};
   options.pipeline = 1;
   options.hold = false;
-  if (args.text(kDram) == "profile" && args.text(kCacheBlocks) == "profile")
+  if (is_word(args, kDram) && word_of(args, kCacheBlocks) == CacheWord::profile)
     options.dram_blocks = setup.profile.capacity.kv_tokens / sim::kTraceBlockTokens;
   options.policy = sched::find_policy("cache-aware");
   options.sched.admission = sched::find_admission("none");

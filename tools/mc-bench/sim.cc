@@ -51,14 +51,14 @@ Result<double> read_share(const cli::Args& args) {
 
 Result<std::vector<sim::TraceRequest>> read_sim_trace(const cli::Args& args) {
   if (args.text(kLimit) == "0") return out_of_range(kLimit, "0", "at least 1");
-  return read_trace(args.positional_one("TRACE"), args.text(kLimit) == "all" ? UINT64_MAX : args.count(kLimit));
+  return read_trace(args.positional_one("TRACE"), is_word(args, kLimit) ? UINT64_MAX : args.count(kLimit));
 }
 
 Result<int> simulate(const cli::Args& args) {
-  const std::string& rules = args.text(kRules);
-  const std::string under = "--rules " + rules;
+  const Rules rules = choice_of(args, kRules);
+  const std::string under = "--rules " + args.text(kRules);
   for (const Flag* flag : {&kSaveRequests, &kSaveSamples}) MC_CHECK(check_output(args.text(*flag), *flag));
-  if (rules == "cluster") {
+  if (rules == Rules::cluster) {
     const Flag* search = args.on(kFindMaxRate) ? &kFindMaxRate : args.on(kFindRatio) ? &kFindRatio : nullptr;
     if (search != nullptr)
       MC_CHECK(refuse(args, {&kSaveRequests, &kSaveSamples, &kSample, &kCounterfactual, &kWide},
@@ -69,7 +69,7 @@ Result<int> simulate(const cli::Args& args) {
                     "its caches are lru: use --rules machines, or mc-bench trace cache --policy for one cache"));
     return simulate_cluster(args);
   }
-  if (rules == "machines") {
+  if (rules == Rules::machines) {
     MC_CHECK(refuse(args,
                     {&kOverlap, &kCoupled, &kCoupledChunk, &kFail, &kSaveSamples, &kSample, &kCounterfactual,
                      &kFindMaxRate, &kFindRatio, &kShare},

@@ -1,6 +1,7 @@
 // Parts that the two simulators of `mc-bench sim` share: flags, the trace, the shape of their answers.
 #pragma once
 
+#include "base/choice.h"
 #include "host/choice_flags.h"
 #include "host/conductor_flags.h"
 #include "host/daemon_flags.h"
@@ -8,6 +9,7 @@
 #include "host/sched_flags.h"
 #include "print.h"
 #include "product/flags.h"
+#include "sim/cluster.h"
 #include "sim/trace.h"
 #include "verbs.h"
 
@@ -16,13 +18,15 @@ namespace sim_flags {
 
 using flags::kAggregate, flags::kDecodeTime, flags::kFirstToken, flags::kLoadByLayer, flags::kSlack, flags::kSlowStart;
 
-inline constexpr Flag kRules{
-    .name = "rules",
-    .kind = FlagKind::choice,
-    .value = "R",
-    .fallback = "cluster",
-    .help = "cluster: the model; machines: the daemons' state machines (slow); paper: reference rules",
-    .choices = "cluster|machines|paper"};
+enum class Rules : uint8_t { cluster, machines, paper };
+inline constexpr FlagWord<Rules> kAllRules[] = {
+    {"cluster", Rules::cluster}, {"machines", Rules::machines}, {"paper", Rules::paper}};
+inline constexpr ChoiceFlag kRules = with_choices<kAllRules>(
+    {.name = "rules",
+     .kind = FlagKind::choice,
+     .value = "R",
+     .fallback = "cluster",
+     .help = "cluster: the model; machines: the daemons' state machines (slow); paper: reference rules"});
 inline constexpr Flag kCluster{.name = "cluster",
                                .value = "SHAPE",
                                .fallback = "8p8d",
@@ -33,23 +37,26 @@ inline constexpr Flag kPolicy{.name = "policy",
                               .fallback = "kv-centric",
                               .help = "how requests are placed on prefill nodes; several are compared",
                               .table = flags::policy_names};
-inline constexpr Flag kFetchRule{.name = "fetch-rule",
-                                 .kind = FlagKind::choice,
-                                 .value = "R",
-                                 .fallback = "cost",
-                                 .help = "rule to fetch a missing prefix or to compute it",
-                                 .choices = "threshold|cost"};
+inline constexpr ChoiceFlag kFetchRule =
+    with_choices<flags::kFetchRules>({.name = "fetch-rule",
+                                      .kind = FlagKind::choice,
+                                      .value = "R",
+                                      .fallback = "cost",
+                                      .help = "rule to fetch a missing prefix or to compute it"});
 inline constexpr Flag kTheta{.name = "theta",
                              .kind = FlagKind::number,
                              .value = "X",
                              .fallback = "1",
                              .help = "threshold rule: fetch when the best match > X times the local one"};
-inline constexpr Flag kCacheBlocks{.name = "cache-blocks",
-                                   .kind = FlagKind::count,
-                                   .value = "N",
-                                   .fallback = "profile",
-                                   .help = "blocks of 512 tokens that each prefill node keeps in DRAM",
-                                   .choices = "unlimited|profile"};
+enum class CacheWord : uint8_t { unlimited, profile };
+inline constexpr FlagWord<CacheWord> kCacheWords[] = {{"unlimited", CacheWord::unlimited},
+                                                      {"profile", CacheWord::profile}};
+inline constexpr ChoiceFlag kCacheBlocks =
+    with_choices<kCacheWords>({.name = "cache-blocks",
+                               .kind = FlagKind::count,
+                               .value = "N",
+                               .fallback = "profile",
+                               .help = "blocks of 512 tokens that each prefill node keeps in DRAM"});
 inline constexpr Flag kDeviceBlocks{.name = "device-blocks",
                                     .kind = FlagKind::count,
                                     .value = "N",
@@ -123,18 +130,20 @@ inline constexpr Flag kPipeline{.name = "pipeline",
                                 .value = "N",
                                 .fallback = "1",
                                 .help = "prefill nodes of a pipeline, each with 1/N of the layers"};
-inline constexpr Flag kOverlap{.name = "overlap",
-                               .kind = FlagKind::choice,
-                               .value = "O",
-                               .fallback = "layers",
-                               .help = "send KV layer by layer, or after prefill",
-                               .choices = "layers|none"};
-inline constexpr Flag kCoupled{.name = "coupled",
-                               .kind = FlagKind::choice,
-                               .value = "W",
-                               .fallback = "chunked",
-                               .help = "how nodes that do both divide a step",
-                               .choices = "chunked|prefill-first"};
+/// Whether KV is sent layer by layer.
+inline constexpr FlagWord<bool> kOverlaps[] = {{"layers", true}, {"none", false}};
+inline constexpr ChoiceFlag kOverlap = with_choices<kOverlaps>({.name = "overlap",
+                                                                .kind = FlagKind::choice,
+                                                                .value = "O",
+                                                                .fallback = "layers",
+                                                                .help = "send KV layer by layer, or after prefill"});
+inline constexpr FlagWord<sim::CoupledWay> kCoupledWays[] = {{"chunked", sim::CoupledWay::chunked},
+                                                             {"prefill-first", sim::CoupledWay::prefill_first}};
+inline constexpr ChoiceFlag kCoupled = with_choices<kCoupledWays>({.name = "coupled",
+                                                                   .kind = FlagKind::choice,
+                                                                   .value = "W",
+                                                                   .fallback = "chunked",
+                                                                   .help = "how nodes that do both divide a step"});
 inline constexpr Flag kCoupledChunk{.name = "coupled-chunk",
                                     .kind = FlagKind::count,
                                     .value = "N",

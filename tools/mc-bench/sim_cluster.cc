@@ -36,20 +36,20 @@ Result<void> read_caches(const cli::Args& args, SimSetup& out) {
   out.options.ssd_blocks = blocks_in(p.capacity.ssd_bytes, p);
   // A node of both roles keeps its blocks in its VRAM, beside the running batch.
   if (out.options.shape.coupled > 0) out.options.dram_blocks = p.capacity.kv_tokens / sim::kTraceBlockTokens;
-  if (args.text(kDram) != "profile") out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
-  if (args.text(kSsd) != "profile") out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
+  if (!is_word(args, kDram)) out.options.dram_blocks = blocks_in(args.bytes(kDram), p);
+  if (!is_word(args, kSsd)) out.options.ssd_blocks = blocks_in(args.bytes(kSsd), p);
   if (args.has(kSimEviction)) out.options.eviction = kv::find_eviction(args.text(kSimEviction));
   if (args.has(kDeviceBlocks)) out.options.device_blocks = args.count(kDeviceBlocks);
-  const std::string& cache = args.text(kCacheBlocks);
-  if (cache == "unlimited")
-    out.options.dram_blocks = sim::kUnlimitedBlocks;
-  else if (cache != "profile")
+  const auto cache = word_of(args, kCacheBlocks);
+  if (!cache)
     out.options.dram_blocks = args.count(kCacheBlocks);
+  else if (*cache == CacheWord::unlimited)
+    out.options.dram_blocks = sim::kUnlimitedBlocks;
   return {};
 }
 
 Result<void> read_sched(const cli::Args& args, sim::ClusterOptions& out) {
-  out.sched.fetch_rule = args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
+  out.sched.fetch_rule = choice_of(args, kFetchRule);
   out.sched.threshold = args.number(kTheta);
   if (!(out.sched.threshold >= 0)) return out_of_range(kTheta, args.text(kTheta), "at least 0");
   out.sched.ttft_slo_s = to_seconds(args.duration(kTtftSlo));
@@ -64,7 +64,7 @@ Result<void> read_turns(const cli::Args& args, SimSetup& out) {
   sim::ClusterOptions& o = out.options;
   o.hold = args.on(kHold);
   if (!args.has(flags::kHoldOrder)) return {};
-  if (args.text(flags::kHoldOrder) == "work") o.hold_order = sim::HoldOrder::work;
+  o.hold_order = choice_of(args, flags::kHoldOrder);
   if (args.present(flags::kReplicate)) {
     o.replicate.replicas_max = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicate), 65535));
     o.replicate.bytes_per_s = static_cast<double>(args.bytes(flags::kReplicateRate));
@@ -107,18 +107,18 @@ Result<SimSetup> read_setup(const cli::Args& args) {
   o.shape = *shape;
   MC_TRY(profile, host::open_profile(args.text(kProfile)));
   out.profile = std::move(profile);
-  if (args.text(kBandwidth) != "profile") {
+  if (!is_word(args, kBandwidth)) {
     MC_TRY(bandwidth, positive(args, kBandwidth));
     out.profile.paths.net.bytes_per_s = out.profile.cost.read_bytes_per_s = bandwidth;
   }
-  if (args.text(kJoinStall) != "profile") out.profile.join_s = to_seconds(args.duration(kJoinStall));
+  if (!is_word(args, kJoinStall)) out.profile.join_s = to_seconds(args.duration(kJoinStall));
   MC_CHECK(read_caches(args, out));
   MC_CHECK(read_sched(args, o));
   o.speedup = args.number(kSpeedup);
   MC_CHECK(read_turns(args, out));
-  o.layer_wise = args.text(kOverlap) == "layers";
-  if (args.text(kLoadByLayer) != "off") o.by_layer_bytes = args.bytes(kLoadByLayer);
-  o.coupled_way = args.text(kCoupled) == "chunked" ? sim::CoupledWay::chunked : sim::CoupledWay::prefill_first;
+  o.layer_wise = choice_of(args, kOverlap);
+  if (args.present(kLoadByLayer)) o.by_layer_bytes = args.bytes(kLoadByLayer);
+  o.coupled_way = choice_of(args, kCoupled);
   o.coupled_chunk_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kCoupledChunk), 1, 1u << 20));
   o.pipeline = static_cast<uint32_t>(std::clamp<uint64_t>(args.count(kPipeline), 1, sim::kClusterNodesMax));
   const bool searched = !args.has(kCluster) || (args.has(kFindRatio) && args.on(kFindRatio));
@@ -468,7 +468,7 @@ Result<int> search(const cli::Args& args, SimSetup& setup, const std::vector<sim
 
 Result<sim::ClusterRun> run_by_rules(const cli::Args& args, const std::vector<sim::TraceRequest>& trace,
                                      const sim::TraceBlocks& blocks, const sim::ClusterOptions& options) {
-  if (args.text(kRules) == "cluster") return sim::run_cluster(trace, blocks, options);
+  if (choice_of(args, kRules) == Rules::cluster) return sim::run_cluster(trace, blocks, options);
   auto run = sim::run_machines(trace, blocks, options);
   if (!run && run.error().code == Code::unsupported)
     return user_error(err::kBadValue, run.error().what, "--rules machines");

@@ -24,11 +24,13 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
   out.decode_nodes = cluster->decode;
   out.prefill.theta = args.number(kTheta);
   if (!(out.prefill.theta >= 0)) return out_of_range(kTheta, args.text(kTheta), "at least 0");
-  const std::string& cache = args.text(kCacheBlocks);
-  if (cache == "unlimited") out.prefill.cache_blocks = sim::kUnlimitedBlocks;
-  if (cache != "unlimited" && cache != "profile") out.prefill.cache_blocks = args.count(kCacheBlocks);
+  const auto cache = word_of(args, kCacheBlocks);
+  if (!cache)
+    out.prefill.cache_blocks = args.count(kCacheBlocks);
+  else if (*cache == CacheWord::unlimited)
+    out.prefill.cache_blocks = sim::kUnlimitedBlocks;
   out.speedup = args.number(kSpeedup);
-  if (args.text(kBandwidth) != "profile") {
+  if (!is_word(args, kBandwidth)) {
     MC_TRY(bandwidth, positive(args, kBandwidth));
     out.prefill.bytes_per_s = bandwidth;
   }
@@ -41,8 +43,7 @@ Result<sim::PaperOptions> read_options(const cli::Args& args) {
 Result<std::vector<const sim::PaperRule*>> read_policies(const cli::Args& args) {
   // The reference has the threshold rule unless the other is asked for.
   const bool asked = args.origin(kFetchRule) != cli::Origin::fallback;
-  const auto fetch_rule =
-      asked && args.text(kFetchRule) == "cost" ? sched::FetchRule::cost : sched::FetchRule::threshold;
+  const sched::FetchRule fetch_rule = asked ? choice_of(args, kFetchRule) : sched::FetchRule::threshold;
   std::vector<const sim::PaperRule*> out;
   for (const std::string& name : args.list(kPolicy)) {
     const sim::PaperRule* rule = sim::find_paper_rule(name, fetch_rule);

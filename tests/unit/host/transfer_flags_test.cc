@@ -104,7 +104,6 @@ TEST_CASE("host/transfer_flags: faults are read kind by kind, and what is none i
     CHECK_FALSE(host::parse_faults(bad).has_value());
     CHECK_FALSE(flags::check_transfer_faults(bad).has_value());
   }
-  CHECK(flags::check_transfer_faults("none").has_value());
   CHECK_FALSE(flags::check_fetch_timeout("9ms").has_value());
   CHECK(flags::check_fetch_timeout("10ms").has_value());
   CHECK(flags::check_fetch_timeout("10m").has_value());
