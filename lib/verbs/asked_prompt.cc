@@ -18,16 +18,17 @@ constexpr size_t kPromptBytesMax = size_t{16} << 20;
 
 /// The messages with which chats begin, as the flags describe them; null: the prompt is plain text.
 Result<Json> messages_of(const cli::Args& args, const std::string& text) {
-  const std::string role = args.text(flags::kChainChat);
+  using Role = flags::ChatRole;
+  const Role role = choice_of(args, flags::kChainChat);
   const bool has_system = args.present(flags::kChainSystem);
-  if (role == "none" && !has_system) return Json();
-  if (role == "system" && has_system)
+  if (role == Role::none && !has_system) return Json();
+  if (role == Role::system && has_system)
     return user_error(err::kUsage, "the chat has two system messages", "mc-cache " + std::string(args.verb()),
                       "give --system TEXT, or the file of --chat system");
   Json messages = Json::array();
   if (has_system) messages.push(Json::object({{"role", "system"}, {"content", args.text(flags::kChainSystem)}}));
   if (args.present(flags::kChainFile))
-    messages.push(Json::object({{"role", role == "system" ? "system" : "user"}, {"content", text}}));
+    messages.push(Json::object({{"role", role == Role::system ? "system" : "user"}, {"content", text}}));
   MC_ASSERT(messages.size() > 0);
   return messages;
 }
@@ -129,7 +130,7 @@ Result<AskedPrompt> explain_whole(const BlockDoor& conductor, Json& request) {
 
 Result<Json> prompt_request(const cli::Args& args, const BlockDoor& conductor) {
   const bool has_system = args.present(flags::kChainSystem);
-  if (!args.present(flags::kChainFile) && (!has_system || args.text(flags::kChainChat) != "none"))
+  if (!args.present(flags::kChainFile) && (!has_system || choice_of(args, flags::kChainChat) != flags::ChatRole::none))
     return user_error(err::kUsage, "no prompt is given", "mc-cache " + std::string(args.verb()),
                       "give the prompt with -f FILE (- is stdin), or a system message with --system TEXT");
   Result<std::string> text = std::string();

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cli.h"
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "base/ids.h"
 #include "base/json.h"
@@ -22,13 +22,17 @@ inline constexpr Flag kChainFile{.name = "prompt-file",
                                  .value = "FILE",
                                  .help = "the beginning of the prompts to come, as text; - is stdin",
                                  .one_shot = true};
-inline constexpr Flag kChainChat{.name = "chat",
-                                 .kind = FlagKind::choice,
-                                 .value = "ROLE",
-                                 .fallback = "none",
-                                 .help = "FILE is the first message of a chat, of this role; none: it is plain text",
-                                 .choices = "none|system|user",
-                                 .one_shot = true};
+/// The role of a chat's first message; none: the prompt is no chat.
+enum class ChatRole : uint8_t { none, system, user };
+inline constexpr FlagWord<ChatRole> kChainRoles[] = {
+    {"none", ChatRole::none}, {"system", ChatRole::system}, {"user", ChatRole::user}};
+inline constexpr ChoiceFlag kChainChat =
+    with_choices<kChainRoles>({.name = "chat",
+                               .kind = FlagKind::choice,
+                               .value = "ROLE",
+                               .fallback = "none",
+                               .help = "FILE is the first message of a chat, of this role; none: it is plain text",
+                               .one_shot = true});
 inline constexpr Flag kChainSystem{.name = "system",
                                    .value = "TEXT",
                                    .help = "the system message of the chat; FILE, if any, is the user's message",

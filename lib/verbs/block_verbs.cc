@@ -110,7 +110,7 @@ Result<int> pin_chain(const cli::Args& args, const BlockHash& prefix) {
                       "--for");
   MC_ASSERT(!prefix.is_zero());
   Json body = Json::object({{"prefix", prefix.hex()}, {"for_ms", args.duration(flags::kPinFor) / 1ms}});
-  if (args.text(flags::kPinDurability) == "d2") body.set("durability", args.text(flags::kPinDurability));
+  if (asks_for_disk(args)) body.set("durability", args.text(flags::kPinDurability));
   MC_TRY(report, order(args, "/blocks/pin", body));
   if (args.on(flags::kJson)) {
     MC_CHECK(write_all(1, report.dump() + "\n"));
@@ -138,6 +138,10 @@ Result<int> unpin_chain(const cli::Args& args, const BlockHash& prefix) {
 
 }  // namespace
 
+bool asks_for_disk(const cli::Args& args) {
+  return choice_of(args, flags::kPinDurability) == node::Durability::d2;
+}
+
 Result<int> evict_blocks(const cli::Args& args) {
   Json body = Json::object();
   if (args.present(flags::kEvictPrefix)) body.set("prefix", args.text(flags::kEvictPrefix));
@@ -161,7 +165,7 @@ Result<int> evict_blocks(const cli::Args& args) {
 Result<int> pin_any(const cli::Args& args) {
   MC_TRY(target, target_of(args));
   const auto* prefix = std::get_if<BlockHash>(&target);
-  if (!prefix && args.text(flags::kPinDurability) == "d2")
+  if (!prefix && asks_for_disk(args))
     return user_error(err::kUsage, "a value keeps the level of its put", "--durability",
                       "put the value again with another --durability, or name blocks with --prefix");
   return prefix ? pin_chain(args, *prefix) : pin_values(args);

@@ -1,7 +1,7 @@
 // The verbs of mc-cache on the KV blocks of a node of any role: evict, and pin and unpin with --prefix.
 #pragma once
 
-#include "base/cli.h"
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "product/doors.h"
 #include "product/flags.h"
@@ -23,13 +23,15 @@ inline constexpr Flag kChainPrefix{.name = "prefix",
                                    .help = "in place of keys: the KV blocks of a prompt up to the block HASH",
                                    .check = check_block_hash,
                                    .one_shot = true};
-inline constexpr Flag kPinDurability{.name = "durability",
-                                     .kind = FlagKind::choice,
-                                     .value = "LEVEL",
-                                     .fallback = "d0",
-                                     .help = "of blocks: d0 = in memory, d2 = also on disk before the command ends",
-                                     .choices = "d0|d2",
-                                     .one_shot = true};
+inline constexpr FlagWord<node::Durability> kPinDurabilities[] = {{"d0", node::Durability::d0},
+                                                                  {"d2", node::Durability::d2}};
+inline constexpr ChoiceFlag kPinDurability =
+    with_choices<kPinDurabilities>({.name = "durability",
+                                    .kind = FlagKind::choice,
+                                    .value = "LEVEL",
+                                    .fallback = "d0",
+                                    .help = "of blocks: d0 = in memory, d2 = also on disk before the command ends",
+                                    .one_shot = true});
 inline constexpr Flag kEvictTenant{.name = "tenant", .value = "T", .help = "blocks of this tenant", .one_shot = true};
 inline constexpr Flag kEvictModel{.name = "model",
                                   .value = "M",
@@ -75,6 +77,8 @@ inline constexpr const Flag* kUnpinAnyFlags[] = {&flags::kChainPrefix,  &flags::
                                                  &flags::kJson};
 
 /// Prints what the node freed and what it did not, and why.
+/// --durability d2: the blocks of a pin are on disk before the command ends.
+bool asks_for_disk(const cli::Args& args);
 Result<int> evict_blocks(const cli::Args& args);
 /// Pins the chain of --prefix, or the values of the keys. MC1001 for both and for neither.
 Result<int> pin_any(const cli::Args& args);

@@ -91,7 +91,7 @@ node::ValueTerms terms_of(const cli::Args& args) {
   return {.ttl = time_or(args, flags::kTimeToLive, Duration::max()),
           .pin = time_or(args, flags::kPutPin, {}),
           .replaces = args.on(flags::kReplace),
-          .durability = durability_of(args),
+          .durability = choice_of(args, flags::kDurability),
           .copies = static_cast<uint32_t>(std::min<uint64_t>(args.count(flags::kReplicas), UINT32_MAX))};
 }
 
@@ -279,13 +279,6 @@ std::string row_text(const Json& value) {
 }
 
 }  // namespace
-
-node::Durability durability_of(const cli::Args& args) {
-  const auto found =
-      std::find(std::begin(node::kDurabilityNames), std::end(node::kDurabilityNames), args.text(flags::kDurability));
-  MC_ASSERT(found != std::end(node::kDurabilityNames));  // the parser takes no other
-  return static_cast<node::Durability>(found - std::begin(node::kDurabilityNames));
-}
 
 Result<int> put_value(const cli::Args& args) {
   return use_values(args, put_in);

@@ -2,7 +2,7 @@
 // group of values is one value, so put and get alone have flags for its members.
 #pragma once
 
-#include "base/cli.h"
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "node/value_store.h"
 #include "product/doors.h"
@@ -44,15 +44,18 @@ inline constexpr Flag kReplace{.name = "replace",
                                .kind = FlagKind::boolean,
                                .help = "replace the value that the key has already",
                                .one_shot = true};
-inline constexpr Flag kDurability{.name = "durability",
-                                  .kind = FlagKind::choice,
-                                  .value = "LEVEL",
-                                  .fallback = "d0",
-                                  .help =
-                                      "d0 = in memory, d1 = soon on disk, d2 = on disk when it is acknowledged, "
-                                      "d3 = d2 on two nodes",
-                                  .choices = "d0|d1|d2|d3",
-                                  .one_shot = true};
+inline constexpr FlagWord<node::Durability> kDurabilities[] = {{"d0", node::Durability::d0},
+                                                               {"d1", node::Durability::d1},
+                                                               {"d2", node::Durability::d2},
+                                                               {"d3", node::Durability::d3}};
+inline constexpr ChoiceFlag kDurability =
+    with_choices<kDurabilities>({.name = "durability",
+                                 .kind = FlagKind::choice,
+                                 .value = "LEVEL",
+                                 .fallback = "d0",
+                                 .help = "d0 = in memory, d1 = soon on disk, d2 = on disk when it is acknowledged, "
+                                         "d3 = d2 on two nodes",
+                                 .one_shot = true});
 inline constexpr Flag kReplicas{.name = "replicas",
                                 .kind = FlagKind::count,
                                 .value = "N",
@@ -98,15 +101,13 @@ inline constexpr const Flag* kKeyFlags[] = {&flags::kTenant, &flags::kAdminKeyFi
                                             &flags::kApiKey, &flags::kJson};
 inline constexpr const Flag* kRemoveFlags[] = {&flags::kForce,      &flags::kTenant, &flags::kAdminKeyFile,
                                                &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
-inline constexpr const Flag* kPutFlags[] = {&flags::kGroup,      &flags::kTimeToLive,   &flags::kPutPin,
-                                            &flags::kReplace,    &flags::kDurability,   &flags::kReplicas,
-                                            &flags::kTenant,     &flags::kAdminKeyFile, &flags::kApiKeyFile,
-                                            &flags::kApiKey,     &flags::kJson};
-/// The level of --durability.
-node::Durability durability_of(const cli::Args& args);
-inline constexpr const Flag* kGetFlags[] = {
-    &flags::kMember,       &flags::kMembers,    &flags::kInto,   &flags::kLease, &flags::kTenant,
-    &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
+inline constexpr const Flag* kPutFlags[] = {&flags::kGroup,   &flags::kTimeToLive,   &flags::kPutPin,
+                                            &flags::kReplace, &flags::kDurability,   &flags::kReplicas,
+                                            &flags::kTenant,  &flags::kAdminKeyFile, &flags::kApiKeyFile,
+                                            &flags::kApiKey,  &flags::kJson};
+inline constexpr const Flag* kGetFlags[] = {&flags::kMember,     &flags::kMembers, &flags::kInto,
+                                            &flags::kLease,      &flags::kTenant,  &flags::kAdminKeyFile,
+                                            &flags::kApiKeyFile, &flags::kApiKey,  &flags::kJson};
 inline constexpr const Flag* kMoveFlags[] = {&flags::kReplace,    &flags::kTenant, &flags::kAdminKeyFile,
                                              &flags::kApiKeyFile, &flags::kApiKey, &flags::kJson};
 

@@ -72,7 +72,7 @@ struct Warmed {
 
 /// MC4031 when the blocks are to be on a disk that the node does not have. Nothing was moved then.
 Result<void> check_durability(const cli::Args& args, const std::string& node) {
-  if (args.text(flags::kPinDurability) != "d2") return {};
+  if (!asks_for_disk(args)) return {};
   MC_TRY(door, BlockDoor::open(args, node, args.duration(flags::kBlocksTimeout)));
   MC_TRY(response, door.call(http::Method::get, "/blocks?limit=0", ""));
   MC_TRY(list, answered_json(door, response));
@@ -101,7 +101,7 @@ class Mover {
     if (!args_.present(flags::kWarmPin) || out.omitted > 0) return out;
     Json body =
         Json::object({{"prefix", prompt_.hashes.back().hex()}, {"for_ms", args_.duration(flags::kWarmPin) / 1ms}});
-    if (args_.text(flags::kPinDurability) == "d2") body.set("durability", args_.text(flags::kPinDurability));
+    if (asks_for_disk(args_)) body.set("durability", args_.text(flags::kPinDurability));
     if (auto pinned = door.call(http::Method::post, "/blocks/pin", body.dump()); !pinned) {
       Error error = std::move(pinned).error();
       error.what = node + ": " + error.what;
@@ -137,7 +137,7 @@ Result<void> print(const cli::Args& args, const AskedPrompt& prompt, const Warme
   std::string text = warmed.node + ": " + std::to_string(prompt.hashes.size() - warmed.omitted) + " of " +
                      std::to_string(prompt.hashes.size()) + " blocks, " + std::to_string(warmed.stored) + " moved here";
   if (warmed.is_pinned) text += ", pinned for " + format_duration(args.duration(flags::kWarmPin));
-  if (warmed.is_pinned && args.text(flags::kPinDurability) == "d2") text += ", all on disk";
+  if (warmed.is_pinned && asks_for_disk(args)) text += ", all on disk";
   if (warmed.omitted > 0) text += "; " + std::to_string(warmed.omitted) + " found no room, and nothing was pinned";
   return write_foreign(1, text + "\n");
 }
@@ -146,7 +146,7 @@ Result<void> print(const cli::Args& args, const AskedPrompt& prompt, const Warme
 
 Result<int> warm_node(const cli::Args& args) {
   const Duration time = args.duration(flags::kBlocksTimeout);
-  if (args.text(flags::kPinDurability) == "d2" && !args.present(flags::kWarmPin))
+  if (asks_for_disk(args) && !args.present(flags::kWarmPin))
     return user_error(err::kUsage, "only pinned blocks have a durability", "--durability", "give --pin T as well");
   MC_TRY(conductor, conductor_door(args, time));
   MC_TRY(request, prompt_request(args, conductor));

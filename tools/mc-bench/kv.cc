@@ -256,7 +256,7 @@ Result<std::vector<KvPoint>> kv_points(const cli::Args& args) {
                 .seed = args.count(flags::kSeed),
                 .zipf = args.number(kKvZipf),
                 .time = args.duration(kStoreTime),
-                .durability = verbs::durability_of(args)};
+                .durability = choice_of(args, flags::kDurability)};
   if (point.keys == 0 || point.keys > kKeysMax) return bad_value(kKvKeys, "1 to " + std::to_string(kKeysMax));
   if (!(point.zipf >= 0 && point.zipf <= 10)) return bad_value(kKvZipf, "0 to 10");
   std::vector<KvPoint> out;
