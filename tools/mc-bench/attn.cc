@@ -59,19 +59,22 @@ constexpr Flag kChunk{.name = "chunk-tokens",
                       .value = "N",
                       .fallback = "4096",
                       .help = "rows of one prefill call"};
-constexpr Flag kRouting{.name = "routing",
-                        .kind = FlagKind::choice,
-                        .value = "R",
-                        .fallback = "random",
-                        .help = "random: each row chooses its own moba blocks; coherent: neighbours choose alike",
-                        .choices = "random|coherent"};
-constexpr Flag kCentroids{
-    .name = "centroids",
-    .kind = FlagKind::choice,
-    .value = "C",
-    .fallback = "gathered",
-    .help = "where the gate of decode reads centroids: gathered as in a decode node, or in the pages",
-    .choices = "gathered|pages"};
+/// Whether neighbours choose alike.
+constexpr FlagWord<bool> kRoutings[] = {{"random", false}, {"coherent", true}};
+constexpr ChoiceFlag kRouting = with_choices<kRoutings>(
+    {.name = "routing",
+     .kind = FlagKind::choice,
+     .value = "R",
+     .fallback = "random",
+     .help = "random: each row chooses its own moba blocks; coherent: neighbours choose alike"});
+/// Whether they are gathered.
+constexpr FlagWord<bool> kCentroidPlaces[] = {{"gathered", true}, {"pages", false}};
+constexpr ChoiceFlag kCentroids = with_choices<kCentroidPlaces>(
+    {.name = "centroids",
+     .kind = FlagKind::choice,
+     .value = "C",
+     .fallback = "gathered",
+     .help = "where the gate of decode reads centroids: gathered as in a decode node, or in the pages"});
 
 constexpr auto kAttnFlagTable =
     flags::join(flags::list(&kPhase, &kAttnLengths, &kPlans, &kAttnVariants, &kAttnDtypes, &kHeads, &kHeadDims, &kChunk,
@@ -129,8 +132,8 @@ Result<std::vector<AttnShape>> read_shapes(const cli::Args& args) {
                             .head_dim = static_cast<uint32_t>(dim),
                             .block_tokens = block,
                             .dtype = *dtype};
-            shape.coherent = args.text(kRouting) == "coherent";
-            shape.gathered = args.text(kCentroids) == "gathered";
+            shape.coherent = choice_of(args, kRouting);
+            shape.gathered = choice_of(args, kCentroids);
             shapes.push_back(shape);
           }
         }

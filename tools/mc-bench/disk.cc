@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/choice.h"
 #include "base/errors.h"
 #include "base/units.h"
 #include "disk_against.h"
@@ -26,11 +27,15 @@ std::string disk_io_names() {
   return out;
 }
 
-constexpr Flag kDiskRw{.name = "rw",
-                       .kind = FlagKind::list,
-                       .value = "O,O",
-                       .fallback = "write,randread",
-                       .help = "write puts, randread gets, restart puts --blocks and opens the store again"};
+enum class DiskOp : uint8_t { write, randread, restart };
+constexpr FlagWord<DiskOp> kDiskOps[] = {
+    {"write", DiskOp::write}, {"randread", DiskOp::randread}, {"restart", DiskOp::restart}};
+constexpr ChoiceFlag kDiskRw =
+    with_choices<kDiskOps>({.name = "rw",
+                            .kind = FlagKind::list,
+                            .value = "O,O",
+                            .fallback = "write,randread",
+                            .help = "write puts, randread gets, restart puts --blocks and opens the store again"});
 constexpr Flag kDiskBs{.name = "bs",
                        .kind = FlagKind::sweep_bytes,
                        .value = "SIZES",
@@ -55,18 +60,22 @@ constexpr Flag kDiskIo{
     .value = "W",
     .fallback = "auto",
     .help = "how the disk is driven: auto, uring, threads, or memory (no disk: the store's own speed)"};
-constexpr Flag kDiskLevel{.name = "level",
-                          .kind = FlagKind::choice,
-                          .value = "L",
-                          .fallback = "durable",
-                          .help = "when a put returns: on the disk, or also flushed",
-                          .choices = "written|durable"};
-constexpr Flag kDiskAgainst{.name = "against",
-                            .kind = FlagKind::choice,
-                            .value = "REF",
-                            .fallback = "none",
-                            .help = "run a reference program in turns with the store",
-                            .choices = "none|fio|rocksdb"};
+/// Whether a put is also flushed.
+constexpr FlagWord<bool> kDiskLevels[] = {{"written", false}, {"durable", true}};
+constexpr ChoiceFlag kDiskLevel =
+    with_choices<kDiskLevels>({.name = "level",
+                               .kind = FlagKind::choice,
+                               .value = "L",
+                               .fallback = "durable",
+                               .help = "when a put returns: on the disk, or also flushed"});
+constexpr FlagWord<DiskReference> kDiskReferences[] = {
+    {"none", DiskReference::none}, {"fio", DiskReference::fio}, {"rocksdb", DiskReference::rocksdb}};
+constexpr ChoiceFlag kDiskAgainst =
+    with_choices<kDiskReferences>({.name = "against",
+                                   .kind = FlagKind::choice,
+                                   .value = "REF",
+                                   .fallback = "none",
+                                   .help = "run a reference program in turns with the store"});
 constexpr Flag kDiskAgainstJobs{.name = "against-jobs",
                                 .kind = FlagKind::count,
                                 .value = "N",
@@ -85,7 +94,7 @@ constexpr auto kDiskFlagTable = flags::join(
     flags::kEveryRun);
 
 struct DiskPoint {
-  std::string op;
+  DiskOp op = DiskOp::write;
   DiskPlan plan;
   uint64_t blocks = 0;  // restart
 };
@@ -94,7 +103,7 @@ Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::str
   DiskPlan plan{.directory = folder + "/store",
                 .disk_io = args.text(kDiskIo),
                 .capacity_bytes = args.bytes(kDiskSize),
-                .durable = args.text(kDiskLevel) == "durable",
+                .durable = choice_of(args, kDiskLevel),
                 .duration = args.duration(kStoreTime),
                 .seed = args.count(flags::kSeed)};
   const auto names = store::disk_names();
@@ -106,20 +115,21 @@ Result<std::vector<DiskPoint>> disk_points(const cli::Args& args, const std::str
   MC_TRY(depths, parse_sweep_counts(args.text(kDiskQd)));
   MC_TRY(blocks, parse_sweep_counts(args.text(kDiskBlocks)));
   std::vector<DiskPoint> out;
-  for (const std::string& op : args.list(kDiskRw)) {
-    if (op != "write" && op != "randread" && op != "restart")
-      return bad_value(kDiskRw, "'" + op + "' is none of write, randread, restart");
+  for (const std::string& name : args.list(kDiskRw)) {
+    const auto op = find_choice(kDiskRw.values, name);
+    if (!op) return bad_value(kDiskRw, "'" + name + "' is none of write, randread, restart");
+    const bool restarts = *op == DiskOp::restart;
     for (plan.block_bytes = 0; const uint64_t size : sizes) {
       plan.block_bytes = size;
       if (size == 0 || size > (uint64_t{8} << 20)) return bad_value(kDiskBs, "1 byte to 8MiB");
-      for (const uint64_t count : op == "restart" ? blocks : jobs)
-        for (const uint64_t depth : op == "restart" ? std::vector<uint64_t>{1} : depths) {
-          if (op != "restart" && (count == 0 || count > 256)) return bad_value(kDiskJobs, "1 to 256");
+      for (const uint64_t count : restarts ? blocks : jobs)
+        for (const uint64_t depth : restarts ? std::vector<uint64_t>{1} : depths) {
+          if (!restarts && (count == 0 || count > 256)) return bad_value(kDiskJobs, "1 to 256");
           if (depth == 0 || depth > 1024) return bad_value(kDiskQd, "1 to 1024");
-          if (op == "restart" && count == 0) return bad_value(kDiskBlocks, "at least 1");
-          plan.jobs = op == "restart" ? 1 : count;
+          if (restarts && count == 0) return bad_value(kDiskBlocks, "at least 1");
+          plan.jobs = restarts ? 1 : count;
           plan.depth = depth;
-          out.push_back({op, plan, op == "restart" ? count : 0});
+          out.push_back({*op, plan, restarts ? count : 0});
         }
     }
   }
@@ -133,7 +143,7 @@ double rate_of(const DiskFigures& figures) {
 
 Json describe(const DiskPoint& point) {
   return Json::object({{"type", "point"},
-                       {"op", point.op},
+                       {"op", word_for(kDiskRw, point.op)},
                        {"block_bytes", point.plan.block_bytes},
                        {"jobs", point.plan.jobs},
                        {"depth", point.plan.depth},
@@ -142,17 +152,18 @@ Json describe(const DiskPoint& point) {
 }
 
 DiskFigures run_ours(DiskTarget& target, const DiskPoint& point) {
-  return point.op == "write" ? target.put(point.plan) : target.get(point.plan);
+  return point.op == DiskOp::write ? target.put(point.plan) : target.get(point.plan);
 }
 
 /// Pairs of runs, ours and theirs first by turns: a drift of the machine favours neither.
 Result<void> compare(const cli::Args& args, const DiskPoint& point, DiskTarget& target, const std::string& folder,
                      Json& out) {
-  const std::string name = args.text(kDiskAgainst);
+  const DiskReference reference = choice_of(args, kDiskAgainst);
+  const bool writes = point.op == DiskOp::write;
   DiskPlan theirs = point.plan;
   if (const uint64_t jobs = args.count(kDiskAgainstJobs); jobs > 0) theirs.jobs = jobs;
   // The first run lays their files out.
-  MC_TRY(warm, run_disk_reference(name, point.op, theirs, folder));
+  MC_TRY(warm, run_disk_reference(reference, writes, theirs, folder));
   (void)warm;
   std::vector<double> ratios, ours_all, theirs_all;
   uint64_t failed = 0;
@@ -160,7 +171,7 @@ Result<void> compare(const cli::Args& args, const DiskPoint& point, DiskTarget& 
     double ours = 0, other = 0;
     for (uint64_t half = 0; half < 2; ++half) {
       if ((pair + half) % 2 == 1) {
-        MC_TRY(rate, run_disk_reference(name, point.op, theirs, folder));
+        MC_TRY(rate, run_disk_reference(reference, writes, theirs, folder));
         other = rate;
         continue;
       }
@@ -173,7 +184,7 @@ Result<void> compare(const cli::Args& args, const DiskPoint& point, DiskTarget& 
     theirs_all.push_back(other);
   }
   const Ratio ratio = summarise(ratios);
-  out.set("against", name).set("pairs", args.count(kDiskPairs)).set("against_jobs", theirs.jobs);
+  out.set("against", args.text(kDiskAgainst)).set("pairs", args.count(kDiskPairs)).set("against_jobs", theirs.jobs);
   out.set("ours_blocks_per_s", summarise(ours_all).median).set("against_blocks_per_s", summarise(theirs_all).median);
   out.set("ratio", ratio.median).set("ratio_p25", ratio.low).set("ratio_p75", ratio.high);
   out.set("failed", static_cast<uint64_t>(out["failed"].as_int()) + failed);
@@ -182,7 +193,7 @@ Result<void> compare(const cli::Args& args, const DiskPoint& point, DiskTarget& 
 
 Result<Json> measure_flow(const cli::Args& args, const DiskPoint& point, const std::string& folder) {
   MC_TRY(target, DiskTarget::open(point.plan));
-  if (point.op == "randread") MC_CHECK(target->fill(point.plan));
+  if (point.op == DiskOp::randread) MC_CHECK(target->fill(point.plan));
   const DiskFigures figures = run_ours(*target, point);
   if (figures.failed > 0)
     return Error{Code::io, "disk: " + std::to_string(figures.failed) + " blocks failed: " + figures.first_failure};
@@ -193,7 +204,7 @@ Result<Json> measure_flow(const cli::Args& args, const DiskPoint& point, const s
   out.set("bytes_per_s", rate * static_cast<double>(point.plan.block_bytes));
   out.set("latency_us_mean", figures.latency_us.mean()).set("latency_us_p50", figures.latency_us.quantile(.5));
   out.set("latency_us_p99", figures.latency_us.quantile(.99));
-  if (point.op == "write") out.set("group_blocks_mean", figures.group_blocks);
+  if (point.op == DiskOp::write) out.set("group_blocks_mean", figures.group_blocks);
   if (args.present(kDiskAgainst)) MC_CHECK(compare(args, point, *target, folder, out));
   return out;
 }
@@ -219,7 +230,7 @@ std::vector<std::string> disk_cells(const DiskPoint& point, const Json& row, boo
   const auto number = [&](const char* key, double unit, int decimals) {
     return row.has(key) ? fixed(row[key].as_double() / unit, decimals) : std::string("-");
   };
-  std::vector<std::string> out = {point.op,
+  std::vector<std::string> out = {std::string(word_for(kDiskRw, point.op)),
                                   human_bytes(point.plan.block_bytes),
                                   std::to_string(point.plan.jobs),
                                   std::to_string(point.plan.depth),
@@ -280,7 +291,7 @@ Result<int> measure_disk(const cli::Args& args) {
   MC_TRY(points, disk_points(args, path));
   const bool against = args.present(kDiskAgainst);
   for (const DiskPoint& point : points)
-    if (against && point.op == "restart")
+    if (against && point.op == DiskOp::restart)
       return user_error(err::kUsage, "--against has no reference for --op restart", "--against",
                         "leave one of them out");
   MC_TRY(folder, BenchFolder::make(parent.empty() ? "." : parent));
@@ -293,7 +304,7 @@ Result<int> measure_disk(const cli::Args& args) {
                           }}));
   rows->fact("failed", 0);
   for (const DiskPoint& point : points) {
-    auto measured = point.op == "restart" ? measure_restart(point) : measure_flow(args, point, folder->path());
+    auto measured = point.op == DiskOp::restart ? measure_restart(point) : measure_flow(args, point, folder->path());
     if (!measured) {
       const err::Number number = measured.error().code == Code::no_space ? err::kDiskFull : err::kFileAccess;
       return as_user_error(number, within(folder->path(), std::move(measured).error()));

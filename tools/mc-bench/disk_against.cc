@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "child.h"
@@ -13,8 +14,8 @@ namespace {
 
 constexpr uint64_t kRocksBytes = uint64_t{256} << 20;  // of all keys
 
-std::vector<std::string> fio_command(const std::string& op, const DiskPlan& plan, const std::string& folder) {
-  const bool write = op == "write";
+std::vector<std::string> fio_command(bool write, const DiskPlan& plan, const std::string& folder) {
+  const std::string op = write ? "write" : "randread";
   // As many bytes as the store cycles through, or reads from: the host may cache some of them.
   const uint64_t bytes = write ? plan.capacity_bytes : plan.capacity_bytes / 2;
   const uint64_t each = std::max(bytes / plan.jobs / plan.block_bytes, uint64_t{8}) * plan.block_bytes;
@@ -39,8 +40,7 @@ std::vector<std::string> fio_command(const std::string& op, const DiskPlan& plan
   return out;
 }
 
-std::vector<std::string> db_bench_command(const std::string& op, const DiskPlan& plan, const std::string& folder) {
-  const bool write = op == "write";
+std::vector<std::string> db_bench_command(bool write, const DiskPlan& plan, const std::string& folder) {
   const uint64_t keys = std::max(kRocksBytes / plan.block_bytes, uint64_t{1000});
   std::vector<std::string> out = {"db_bench",
                                   "--db=" + folder + "/rocksdb",
@@ -81,10 +81,11 @@ Result<double> parse_db_bench(const std::string& text) {
   return rate;
 }
 
-Result<double> run_disk_reference(const std::string& name, const std::string& op, const DiskPlan& plan,
+Result<double> run_disk_reference(DiskReference reference, bool writes, const DiskPlan& plan,
                                   const std::string& folder) {
-  const bool fio = name == "fio";
-  const auto command = fio ? fio_command(op, plan, folder) : db_bench_command(op, plan, folder);
+  MC_ASSERT(reference != DiskReference::none);
+  const bool fio = reference == DiskReference::fio;
+  const auto command = fio ? fio_command(writes, plan, folder) : db_bench_command(writes, plan, folder);
   auto child = Child::start(command);
   if (!child)
     return user_error(err::kReferenceMissing, command.front() + ": " + child.error().what, "--against",
@@ -92,7 +93,7 @@ Result<double> run_disk_reference(const std::string& name, const std::string& op
   MC_TRY(status, child->finish(steady_now() + 10 * plan.duration + 300s));
   if (status != 0)
     return user_error(err::kReferenceFailed, command.front() + ": " + last_words(child->text()), "--against");
-  return fio ? parse_fio(child->text(), op == "write") : parse_db_bench(child->text());
+  return fio ? parse_fio(child->text(), writes) : parse_db_bench(child->text());
 }
 
 }  // namespace mc::bench

@@ -11,9 +11,11 @@
 
 namespace mc::bench {
 
-/// Blocks per second that the program `name` moves. `op` is write or randread. MC8005: it is not installed; MC8008: it
-/// failed. Its files stay in `folder`, since a second run needs them.
-Result<double> run_disk_reference(const std::string& name, const std::string& op, const DiskPlan& plan,
+enum class DiskReference : uint8_t { none, fio, rocksdb };
+
+/// Blocks per second that the program writes, or reads at random. MC8005: it is not installed; MC8008: it failed. Its
+/// files stay in `folder`, since a second run needs them.
+Result<double> run_disk_reference(DiskReference reference, bool writes, const DiskPlan& plan,
                                   const std::string& folder);
 
 /// Reads their output.

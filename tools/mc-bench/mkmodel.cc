@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/choice.h"
 #include "base/dtype.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -24,12 +25,14 @@
 namespace mc::bench {
 namespace {
 
-constexpr Flag kArch{.name = "arch",
-                     .kind = FlagKind::choice,
-                     .value = "A",
-                     .fallback = "llama",
-                     .help = "architecture",
-                     .choices = "llama|qwen2|qwen3|qwen2_moe|qwen3_moe"};
+enum class Arch : uint8_t { llama, qwen2, qwen3, qwen2_moe, qwen3_moe };
+constexpr FlagWord<Arch> kArchs[] = {{"llama", Arch::llama},
+                                     {"qwen2", Arch::qwen2},
+                                     {"qwen3", Arch::qwen3},
+                                     {"qwen2_moe", Arch::qwen2_moe},
+                                     {"qwen3_moe", Arch::qwen3_moe}};
+constexpr ChoiceFlag kArch = with_choices<kArchs>(
+    {.name = "arch", .kind = FlagKind::choice, .value = "A", .fallback = "llama", .help = "architecture"});
 constexpr Flag count_flag(std::string_view name, std::string_view fallback, std::string_view help,
                           std::string_view choices = "") {
   return {.name = name, .kind = FlagKind::count, .value = "N", .fallback = fallback, .help = help, .choices = choices};
@@ -47,12 +50,14 @@ constexpr Flag kHeadDim =
 constexpr Flag kModelVocab =
     count_flag("vocab", "2048", "tokens; below 2048 the tokenizer knows bytes only (at least 264)");
 constexpr Flag kContext = count_flag("context", "8192", "max_position_embeddings");
-constexpr Flag kWeightDtype{.name = "dtype",
-                            .kind = FlagKind::choice,
-                            .value = "T",
-                            .fallback = "bf16",
-                            .help = "type of the weights; fp8: of the layers' matrices, the rest is bf16",
-                            .choices = "f32|bf16|f16|fp8"};
+constexpr FlagWord<Dtype> kWeightDtypes[] = {
+    {"f32", Dtype::f32}, {"bf16", Dtype::bf16}, {"f16", Dtype::f16}, {"fp8", Dtype::f8_e4m3}};
+constexpr ChoiceFlag kWeightDtype =
+    with_choices<kWeightDtypes>({.name = "dtype",
+                                 .kind = FlagKind::choice,
+                                 .value = "T",
+                                 .fallback = "bf16",
+                                 .help = "type of the weights; fp8: of the layers' matrices, the rest is bf16"});
 constexpr Flag kTied{.name = "tied", .kind = FlagKind::boolean, .help = "the head shares the embedding's weights"};
 constexpr Flag kShardSize{.name = "shard-size",
                           .kind = FlagKind::bytes,
@@ -73,13 +78,13 @@ constexpr uint64_t kFp8Block = 128;
 constexpr double kBellMax = 2 * 1.7320508075688772, kFp8Max = 448;
 
 struct Shape {
-  std::string_view arch;
+  Arch arch;
   uint64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context, experts, per_token, seed;
   Dtype dtype;
   bool fp8, tied;
-  bool is_mixture() const { return arch.ends_with("_moe"); }
-  bool is_qwen2() const { return arch.starts_with("qwen2"); }
-  bool is_qwen3() const { return arch.starts_with("qwen3"); }
+  bool is_mixture() const { return arch == Arch::qwen2_moe || arch == Arch::qwen3_moe; }
+  bool is_qwen2() const { return arch == Arch::qwen2 || arch == Arch::qwen2_moe; }
+  bool is_qwen3() const { return arch == Arch::qwen3 || arch == Arch::qwen3_moe; }
 };
 
 struct TensorPlan {
@@ -96,7 +101,7 @@ struct TensorPlan {
 };
 
 Result<Shape> read_shape(const cli::Args& args) {
-  Shape s{.arch = args.text(kArch), .seed = args.count(flags::kSeed), .tied = args.on(kTied)};
+  Shape s{.arch = choice_of(args, kArch), .seed = args.count(flags::kSeed), .tied = args.on(kTied)};
   struct Field {
     const Flag& flag;
     uint64_t Shape::*value;
@@ -121,9 +126,9 @@ Result<Shape> read_shape(const cli::Args& args) {
   if (s.head_dim < 2 || s.head_dim % 2 != 0 || s.head_dim > 1024)
     return out_of_range(kHeadDim, std::to_string(s.head_dim), "even, 2 to 1024");
   if (s.intermediate < 1 || s.intermediate > 1 << 20) return out_of_range(kIntermediate, s.intermediate, 1, 1 << 20);
-  const std::string& dtype = args.text(kWeightDtype);
-  s.fp8 = dtype == "fp8";
-  s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
+  s.dtype = choice_of(args, kWeightDtype);
+  s.fp8 = s.dtype == Dtype::f8_e4m3;
+  if (s.fp8) s.dtype = Dtype::bf16;
   return s;
 }
 
@@ -315,22 +320,29 @@ Result<size_t> write_weights(const std::string& directory, std::span<const Tenso
   return shards.size();
 }
 
+const char* architecture_name(Arch arch) {
+  switch (arch) {
+    case Arch::llama: return "LlamaForCausalLM";
+    case Arch::qwen2: return "Qwen2ForCausalLM";
+    case Arch::qwen3: return "Qwen3ForCausalLM";
+    case Arch::qwen2_moe: return "Qwen2MoeForCausalLM";
+    case Arch::qwen3_moe: return "Qwen3MoeForCausalLM";
+  }
+  return "?";
+}
+
 Json config_json(const Shape& s) {
-  const char* name = s.arch == "llama"       ? "LlamaForCausalLM"
-                     : s.arch == "qwen2"     ? "Qwen2ForCausalLM"
-                     : s.arch == "qwen3"     ? "Qwen3ForCausalLM"
-                     : s.arch == "qwen2_moe" ? "Qwen2MoeForCausalLM"
-                                             : "Qwen3MoeForCausalLM";
-  Json out = Json::object({{"architectures", Json::array({name})}, {"model_type", s.arch}});
+  Json out = Json::object(
+      {{"architectures", Json::array({architecture_name(s.arch)})}, {"model_type", word_for(kArch, s.arch)}});
   out.set("vocab_size", s.vocab).set("hidden_size", s.hidden).set("intermediate_size", s.intermediate);
   out.set("num_hidden_layers", s.layers).set("num_attention_heads", s.heads).set("num_key_value_heads", s.kv_heads);
   out.set("head_dim", s.head_dim).set("hidden_act", "silu").set("max_position_embeddings", s.context);
-  out.set("rms_norm_eps", 1e-6).set("rope_theta", s.arch == "llama" ? 500000.0 : 1000000.0);
+  out.set("rms_norm_eps", 1e-6).set("rope_theta", s.arch == Arch::llama ? 500000.0 : 1000000.0);
   out.set("tie_word_embeddings", s.tied);
   // Qwen2 has biases on q, k and v by definition, the others none.
   if (!s.is_qwen2()) out.set("attention_bias", false);
-  if (s.arch == "llama") out.set("mlp_bias", false);
-  if (s.arch != "llama") out.set("use_sliding_window", false);
+  if (s.arch == Arch::llama) out.set("mlp_bias", false);
+  if (s.arch != Arch::llama) out.set("use_sliding_window", false);
   if (s.is_mixture()) {
     out.set("num_experts", s.experts).set("num_experts_per_tok", s.per_token);
     out.set("moe_intermediate_size", s.intermediate).set("norm_topk_prob", s.is_qwen3());
@@ -414,12 +426,15 @@ Result<int> mkmodel(const cli::Args& args) {
   MC_CHECK(model::read_config(directory));
   if (args.on(flags::kJson)) {
     Json out = Json::object({{"type", "result"}, {"schema", "mc.bench.mkmodel.v1"}, {"directory", directory}});
-    out.set("arch", s.arch).set("parameters", parameters).set("weight_bytes", bytes).set("weight_files", files);
+    out.set("arch", word_for(kArch, s.arch))
+        .set("parameters", parameters)
+        .set("weight_bytes", bytes)
+        .set("weight_files", files);
     out.set("vocab", s.vocab).set("tokenizer", s.vocab < kTinyVocab ? "bytes" : "mc-tiny").set("seed", s.seed);
     MC_CHECK(write_all(1, out.dump() + "\n"));
   } else {
-    MC_CHECK(write_all(1, directory + ": " + std::string(s.arch) + ", " + thousands(parameters) + " parameters, " +
-                              human_bytes(bytes) + " in " + std::to_string(files) + " file(s)\n"));
+    MC_CHECK(write_all(1, directory + ": " + std::string(word_for(kArch, s.arch)) + ", " + thousands(parameters) +
+                              " parameters, " + human_bytes(bytes) + " in " + std::to_string(files) + " file(s)\n"));
   }
   return 0;
 }

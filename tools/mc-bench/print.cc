@@ -43,9 +43,7 @@ std::string thousands(uint64_t value) {
 }
 
 TableForm table_form(const cli::Args& args) {
-  if (!args.has(kFormat)) return TableForm::text;
-  const std::string& form = args.text(kFormat);
-  return form == "md" ? TableForm::markdown : form == "csv" ? TableForm::csv : TableForm::text;
+  return args.has(kFormat) ? choice_of(args, kFormat) : TableForm::text;
 }
 
 Result<std::string> read_input(const std::string& path, size_t bytes_max) {

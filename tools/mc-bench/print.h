@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/cli.h"
+#include "base/choice.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/table.h"
@@ -26,12 +26,14 @@ std::string rounded(double value);
 /// 144793823 -> "144,793,823".
 std::string thousands(uint64_t value);
 
-inline constexpr Flag kFormat{.name = "format",
-                              .kind = FlagKind::choice,
-                              .value = "F",
-                              .fallback = "text",
-                              .help = "form of the table; csv has no lines beside it",
-                              .choices = "text|md|csv"};
+inline constexpr FlagWord<TableForm> kTableForms[] = {
+    {"text", TableForm::text}, {"md", TableForm::markdown}, {"csv", TableForm::csv}};
+inline constexpr ChoiceFlag kFormat =
+    with_choices<kTableForms>({.name = "format",
+                               .kind = FlagKind::choice,
+                               .value = "F",
+                               .fallback = "text",
+                               .help = "form of the table; csv has no lines beside it"});
 /// The form that --format names; text for a verb without it.
 TableForm table_form(const cli::Args& args);
 

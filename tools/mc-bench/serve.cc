@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -562,7 +563,7 @@ const cli::FlagList kReplayFlags = kReplay;
 
 Result<int> serve(const cli::Args& args) {
   std::vector<double> rates{std::numeric_limits<double>::infinity()};
-  if (args.text(flag::kRequestRate) != "inf") rates = args.sweep_numbers(flag::kRequestRate);
+  if (!is_word(args, flag::kRequestRate)) rates = args.sweep_numbers(flag::kRequestRate);
   for (double rate : rates)
     if (!(rate > 0)) return out_of_range(flag::kRequestRate, args.text(flag::kRequestRate), "above 0, or inf");
   return load_verb(args, *find_workload("synthetic"), rates, args.on(kIgnoreEos));

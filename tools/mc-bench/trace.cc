@@ -2,6 +2,7 @@
 
 #include "trace.h"
 
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/fd.h"
@@ -75,7 +76,7 @@ constexpr double kForeverMs = 1e18;
 
 Result<std::vector<uint64_t>> read_sizes(const cli::Args& args, const Flag& flag) {
   if (args.text(flag).empty()) return std::vector<uint64_t>{};
-  if (args.text(flag) == "unlimited") return std::vector<uint64_t>{sim::kUnlimitedBlocks};
+  if (is_word(args, flag)) return std::vector<uint64_t>{sim::kUnlimitedBlocks};
   std::vector<uint64_t> out = args.sweep(flag);
   for (const uint64_t blocks : out)
     if (blocks == 0) {
@@ -135,7 +136,7 @@ Result<int> write_trace(const cli::Args& args, const std::vector<TraceRequest>& 
 
 Result<int> synth(const cli::Args& args, Traces traces) {
   const std::vector<TraceRequest>& trace = traces.front();
-  const uint64_t count = args.text(kRequests) == "auto" ? trace.size() : args.count(kRequests);
+  const uint64_t count = is_word(args, kRequests) ? trace.size() : args.count(kRequests);
   if (count == 0) return out_of_range(kRequests, "0", "at least 1");
   Rng rng(args.count(flags::kSeed));
   const std::vector<TraceRequest> made = sim::TraceModel(trace).generate(count, rng);
@@ -195,7 +196,7 @@ Result<int> trace(const cli::Args& args) {
       return user_error(err::kUsage, "trace " + name + " takes one file, not " + std::to_string(files.size()));
     Traces traces;
     for (const std::string& file : files) {
-      MC_TRY(requests, read_trace(file, args.text(kTraceLimit) == "all" ? UINT64_MAX : args.count(kTraceLimit)));
+      MC_TRY(requests, read_trace(file, is_word(args, kTraceLimit) ? UINT64_MAX : args.count(kTraceLimit)));
       traces.push_back(std::move(requests));
     }
     return action.run(args, std::move(traces));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/choice.h"
 #include "base/cli_flags.h"
 #include "base/errors.h"
 #include "base/json.h"
@@ -144,7 +145,7 @@ Result<Plan> plan_synthetic(const cli::Args& args, double rate_per_s) {
   MC_TRY(ratio, share(args, flag::kRangeRatio));
   MC_TRY(prefix, share(args, flag::kPrefixShare));
   MC_TRY(texts, texts_of(args));
-  const bool even = args.text(flag::kBurstiness) == "inf";
+  const bool even = is_word(args, flag::kBurstiness);
   const double burstiness = even ? 0 : args.number(flag::kBurstiness);
   if (!even && !(burstiness >= 1e-3 && burstiness <= 1e6))
     return out_of_range(flag::kBurstiness, args.text(flag::kBurstiness), "0.001 to 1000000, or inf");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/choice.h"
 #include "base/errors.h"
 #include "print.h"
 #include "sim/lru.h"
@@ -71,7 +72,7 @@ Result<Plan> plan_trace(const cli::Args& args, double) {
   for (const Flag* flag : {&flag::kLimit, &flag::kMaxInput, &flag::kMaxOutput})
     if (args.text(*flag) == "0") return out_of_range(*flag, "0", "at least 1");
   const std::string path = args.positional_one("TRACE");
-  MC_TRY(trace, read_trace(path, args.text(flag::kLimit) == "all" ? UINT64_MAX : args.count(flag::kLimit)));
+  MC_TRY(trace, read_trace(path, is_word(args, flag::kLimit) ? UINT64_MAX : args.count(flag::kLimit)));
   Plan plan;
   uint64_t cut = 0, blocks = 0;
   for (const TraceRequest& recorded : trace) {
