@@ -63,8 +63,10 @@ class EmulatedGpu {
   const emu::Counters& counters() const { return counters_; }
   /// Copies, fills and launches that have begun.
   uint64_t operations() const { return queues_.begun(); }
-  /// The rule that stopped the run; empty when none was broken.
-  std::string broken_rule() const { return queues_.failure() ? queues_.failure()->rule : std::string(); }
+  /// The rule that stopped the run; nullopt when none was broken.
+  std::optional<emu::Rule> broken_rule() const {
+    return queues_.failure() ? std::optional(queues_.failure()->rule) : std::nullopt;
+  }
 
  private:
   friend class EmulatedDriver;

@@ -199,6 +199,9 @@ ScaleView scales_of_b(const LtProblem& p) {
   return {p.operation.b_scale_mode, p.operation.b_scale, size_of(p).n, size_of(p).k};
 }
 
+/// Places of D, and of C where there is one, in ranges_of().
+constexpr size_t kPlaceOfD = 2, kPlaceOfC = 3;
+
 std::vector<Range> ranges_of(const LtCall& call, uint64_t workspace_bytes) {
   const LtProblem& p = call.problem;
   std::vector<Range> out = {matrix_range(p.a, call.a, "A", false), matrix_range(p.b, call.b, "B", false),
@@ -439,7 +442,7 @@ LtStatus EmulatedCublasLt::create() {
 }
 
 LtStatus EmulatedCublasLt::refuse(const std::string& text) {
-  driver_.gpu_.queues_.stop("cublasLt", text);
+  driver_.gpu_.queues_.stop(emu::Rule::cublaslt, text);
   return LtStatus::rule_broken;
 }
 
@@ -500,13 +503,16 @@ std::string EmulatedCublasLt::objection(const LtCall& call) const {
            std::to_string(call.workspace_bytes);
   if (call.workspace % 256 != 0) return "the workspace is not aligned to 256 bytes";
   const Range d = matrix_range(p.d, call.d, "D", true);
-  for (const Range& range : ranges_of(call, workspace)) {
+  const std::vector<Range> ranges = ranges_of(call, workspace);
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Range& range = ranges[i];
     const std::string what(range.what);
     if (range.end() == 0) continue;
     if (driver_.gpu_.memory_.find(range.address, range.end()) == nullptr)
       return what + " of " + std::to_string(range.end()) + " bytes is not in one allocation";
-    if (what == "D" || !overlap(d, range)) continue;
-    if (what != "C" || call.c != call.d || p.c.leading != p.d.leading) return what + " overlaps D";
+    if (i == kPlaceOfD || !overlap(d, range)) continue;
+    const bool is_c = call.beta != 0 && i == kPlaceOfC;
+    if (!is_c || call.c != call.d || p.c.leading != p.d.leading) return what + " overlaps D";
   }
   return "";
 }

@@ -58,7 +58,7 @@ NcclStatus EmulatedNccl::create(std::span<const int> devices) {
 
 NcclStatus EmulatedNccl::refuse(const std::string& text) {
   refused_ = "nccl: " + text;
-  for (const Rank& rank : ranks_) rank.driver->gpu_.queues_.stop("nccl", text);
+  for (const Rank& rank : ranks_) rank.driver->gpu_.queues_.stop(emu::Rule::nccl, text);
   return NcclStatus::rule_broken;
 }
 
@@ -160,8 +160,9 @@ NcclStatus EmulatedNccl::queue_sum(size_t index) {
         const auto peer = sender.driver.lock();
         if (peer != nullptr && !sender.numbers) (void)peer->gpu_.queues_.run_to(sender.queue, sender.operation);
         if (sender.numbers) continue;
-        return queues.stop("nccl", "deadlock: rank " + std::to_string(rank) + " at " + what + " waits for rank " +
-                                       std::to_string(other) + ", which does not come to it");
+        return queues.stop(emu::Rule::nccl, "deadlock: rank " + std::to_string(rank) + " at " + what +
+                                                " waits for rank " + std::to_string(other) +
+                                                ", which does not come to it");
       }
       const std::vector<float> sums = sum_of(*exchange);
       memory.write(to, std::as_bytes(std::span(sums)));

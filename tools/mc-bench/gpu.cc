@@ -193,7 +193,7 @@ Result<void> run_case(const GpuPoint& point, const cli::Args& args, gpu::Device*
   row.set("runs", runs.runs).set("error_share", runs.worst);
   if (const auto policies = policies_of(point.number, args); device == nullptr && policies.size() == 1)
     row.set("policy", std::string(to_string(policies.front())));
-  if (!point.shape.bits_of().empty()) row.set("bits_of", std::string(point.shape.bits_of()));
+  if (point.shape.bits_of()) row.set("bits_of", point.shape.bits_name());
   if (runs.worst <= 1) return {};
   return Error{Code::corrupt, "the result has an error of " + fixed(runs.worst, 2) + " times its bound"};
 }
@@ -237,34 +237,34 @@ struct MutantRuns {
   gpu::emu::Options options() const {
     return {.seed = args.count(flags::kSeed), .checks = !args.on(kGpuChecks), .steps_max = 300'000'000};
   }
-  /// Runs under one schedule of each policy, or of its own. True when one of the rules reports every run; "": any rule.
-  Result<bool> run(const std::string& name, std::string_view entry, gpu::emu::Options wanted, std::string_view rules);
+  /// Runs under one schedule of each policy, or of its own. True when each run has one of the findings; empty: any.
+  Result<bool> run(const std::string& name, std::string_view entry, gpu::emu::Options wanted, Findings expected);
+  Finding finding_of(const Result<double>& share) const {
+    if (share) return *share > 1 ? Finding::result() : Finding::none();
+    if (made.wrong() == GpuCase::Wrong::choice) return Finding::result();
+    if (made.wrong() == GpuCase::Wrong::bits) return Finding::bits();
+    const auto rule = emulated.broken_rule();
+    return rule ? Finding(*rule) : Finding::none();
+  }
 };
 
 Result<bool> MutantRuns::run(const std::string& name, std::string_view entry, gpu::emu::Options wanted,
-                             std::string_view rules) {
+                             Findings expected) {
   emulated.set_mutated(entry);
   int caught = 0;
-  std::string reported;
+  Findings reported;
   const std::vector<gpu::emu::Policy> policies = policies_of(next++, args);
   const int of = static_cast<int>(policies.size());
   for (const gpu::emu::Policy policy : policies) {
     wanted.policy = policy;
     emulated.set_options(wanted);
-    const auto share = made.run();
-    const std::string_view what = share ? std::string_view() : share.error().what;
-    const std::string rule = share                        ? (*share > 1 ? "result" : "none")
-                             : what.starts_with("gate: ") ? "result"
-                             : what.starts_with("bits: ") ? "bits"
-                                                          : emulated.broken_rule();
-    const bool expected =
-        rules.empty() ? rule != "none" : ("," + std::string(rules) + ",").find("," + rule + ",") != std::string::npos;
-    caught += expected ? 1 : 0;
-    if (reported.find(rule) == std::string::npos) reported += (reported.empty() ? "" : ",") + rule;
+    const Finding finding = finding_of(made.run());
+    caught += (expected.empty() ? finding != Finding::none() : expected.has(finding)) ? 1 : 0;
+    reported.add(finding);
   }
   Json row = Json::object({{"type", "mutant"}, {"mutant", name}});
-  row.set("kernel", std::string(entry)).set("reported", reported).set("caught", caught).set("of", of);
-  MC_CHECK(rows.add(row, {name, reported, std::to_string(caught) + " of " + std::to_string(of)}));
+  row.set("kernel", std::string(entry)).set("reported", reported.text()).set("caught", caught).set("of", of);
+  MC_CHECK(rows.add(row, {name, reported.text(), std::to_string(caught) + " of " + std::to_string(of)}));
   return caught == of;
 }
 
@@ -344,7 +344,7 @@ Result<std::string> sweep_mutants(gpu::AttentionKernel kernel, std::string_view 
     options.mutation = &mutation;
     const std::string name = std::string(entry) + " without " + std::string(to_string(site.instruction)) + " at " +
                              site.file + ":" + std::to_string(site.line);
-    MC_TRY(caught, runs.run(name, entry, options, ""));
+    MC_TRY(caught, runs.run(name, entry, options, {}));
     if (!caught) missed += "; " + name;
   }
   return missed;

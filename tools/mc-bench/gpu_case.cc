@@ -228,10 +228,11 @@ Result<GpuCase::Answer> GpuCase::compute(gpu::AttentionKernel kernel) {
 }
 
 Result<void> GpuCase::compare_bits(const Answer& answer) {
-  const std::string other(shape_.bits_of());
+  MC_ASSERT(shape_.bits_of().has_value());
+  const gpu::AttentionKernel kernel = *shape_.bits_of();
+  const std::string other(shape_.bits_name());
   if (!promised_) {
-    const bool is_decode = other == "decode";
-    MC_TRY(promised, compute(is_decode ? gpu::AttentionKernel::decode : gpu::AttentionKernel::wide));
+    MC_TRY(promised, compute(kernel));
     promised_ = std::move(promised);
   }
   const auto place = [](const auto& ours, const auto& theirs) {
@@ -247,8 +248,11 @@ Result<void> GpuCase::compare_bits(const Answer& answer) {
 }
 
 Result<double> GpuCase::run() {
+  wrong_ = Wrong::nothing;
   MC_TRY(answer, compute(shape_.kernel));
-  MC_TRY(tied, tied_rows(answer.chosen));
+  auto found = tied_rows(answer.chosen);
+  if (!found) wrong_ = Wrong::choice;
+  MC_TRY(tied, std::move(found));
   ties_ = static_cast<size_t>(std::count(tied.begin(), tied.end(), true));
   double worst = 0;
   const size_t dim = shape_.layout.head_dim;
@@ -261,7 +265,11 @@ Result<double> GpuCase::run() {
       if (!(share <= worst)) worst = std::isnan(share) ? std::numeric_limits<double>::infinity() : share;
     }
   }
-  if (worst <= 1 && !shape_.bits_of().empty()) MC_CHECK(compare_bits(answer));
+  if (worst > 1 || !shape_.bits_of()) return worst;
+  if (auto same = compare_bits(answer); !same) {
+    if (same.error().code == Code::corrupt) wrong_ = Wrong::bits;
+    return std::move(same).error();
+  }
   return worst;
 }
 

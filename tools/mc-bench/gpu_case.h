@@ -17,12 +17,14 @@ namespace mc::bench {
 enum class Values : uint8_t { normal, huge, equal_keys, zeros };
 
 struct GpuShape {
-  /// The kernel whose bits this one promises, or empty.
-  std::string_view bits_of() const {
-    if (kernel == gpu::AttentionKernel::cluster) return "decode";
+  /// The kernel whose bits this one promises.
+  std::optional<gpu::AttentionKernel> bits_of() const {
+    if (kernel == gpu::AttentionKernel::cluster) return gpu::AttentionKernel::decode;
     const bool is_shape = kernel > gpu::AttentionKernel::wide && mode.kind == attn::ModeKind::moba;
-    return is_shape ? "wide" : "";
+    return is_shape ? std::optional(gpu::AttentionKernel::wide) : std::nullopt;
   }
+  /// The name of that kernel.
+  std::string_view bits_name() const { return bits_of() == gpu::AttentionKernel::decode ? "decode" : "wide"; }
   bool decode() const { return kernel == gpu::AttentionKernel::decode || kernel == gpu::AttentionKernel::cluster; }
   bool mixed() const { return kernel == gpu::AttentionKernel::automatic; }  // decode rows and chunks by turns
   gpu::AttentionKernel kernel = gpu::AttentionKernel::prefill;
@@ -39,6 +41,9 @@ struct GpuShape {
 
 class GpuCase {
  public:
+  /// The fault that a run found, besides numbers beyond their bound.
+  enum class Wrong : uint8_t { nothing, choice, bits };
+
   /// Draws lengths, values and page order from the seed, and computes the expected result by the reference.
   static Result<std::unique_ptr<GpuCase>> open(const GpuShape& shape, Parallel& parallel, gpu::Device& device);
 
@@ -46,6 +51,8 @@ class GpuCase {
   /// the device's, or Code::corrupt when the gate chose other blocks than the reference, or when the kernel
   /// has other bits than it promises.
   Result<double> run();
+  /// Which of the two the last run ended with.
+  Wrong wrong() const { return wrong_; }
   /// Rows of the last run whose choice differs from the reference's by blocks of equal score, within rounding. Their
   /// output is not compared.
   size_t ties() const { return ties_; }
@@ -81,6 +88,7 @@ class GpuCase {
   std::optional<Answer> promised_;  // by the kernel of bits_of(); every run of it has these bits
   double k_norm_ = 0, v_max_ = 0;   // of the whole case, for the bound
   size_t ties_ = 0;
+  Wrong wrong_ = Wrong::nothing;
 };
 
 }  // namespace mc::bench

@@ -10,6 +10,7 @@
 #include "emulator.h"
 #include "gpu/emulated.h"
 #include "gpu/mixture.h"
+#include "gpu_findings.h"
 #include "gpu_mutants.h"
 
 namespace mc::bench {
@@ -277,20 +278,22 @@ constexpr ExpertsMutant kExpertsMutants[] = {
 Result<bool> run_experts_mutant(const std::string& name, std::string_view entry, gpu::emu::Options wanted, int policies,
                                 const MixtureCase& mixed, const std::vector<float>& sound, Rows& rows) {
   int caught = 0;
-  std::string reported;
+  Findings reported;
   for (int policy = 0; policy < policies; ++policy) {
     MC_TRY(emulator, Emulator::open());
     wanted.policy = static_cast<gpu::emu::Policy>(policy);
     emulator.driver->gpu().set_mutated(entry);
     emulator.driver->gpu().set_options(wanted);
     const auto got = mixed.run(*emulator.device);
-    const std::string rule = !got ? emulator.driver->gpu().broken_rule() : *got != sound ? "result" : "none";
-    caught += rule != "none" ? 1 : 0;
-    if (reported.find(rule) == std::string::npos) reported += (reported.empty() ? "" : ",") + rule;
+    const auto rule = emulator.driver->gpu().broken_rule();
+    const Finding finding = !got && rule ? Finding(*rule) : got && *got != sound ? Finding::result() : Finding::none();
+    caught += finding != Finding::none() ? 1 : 0;
+    reported.add(finding);
   }
   Json row = Json::object({{"type", "mutant"}, {"mutant", name}, {"kernel", std::string(entry)}});
-  row.set("reported", reported).set("caught", caught).set("of", policies);
-  MC_CHECK(rows.add(std::move(row), {name, reported, std::to_string(caught) + " of " + std::to_string(policies)}));
+  row.set("reported", reported.text()).set("caught", caught).set("of", policies);
+  MC_CHECK(
+      rows.add(std::move(row), {name, reported.text(), std::to_string(caught) + " of " + std::to_string(policies)}));
   return caught == policies;
 }
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "gpu/attention.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu_findings.h"
 
 namespace mc::bench {
 
@@ -40,9 +41,8 @@ struct GpuMutant {
   gpu::emu::Mutation::Edit edit = gpu::emu::Mutation::Edit::skip;
   uint32_t argument = 0;
   gpu::Fault fault = gpu::Fault::none;
-  // One of these is reported: "race,in-flight"; "result": a wrong number or choice; "bits": a number within its bound
-  // that is not the number of the kernel whose bits this one promises.
-  std::string_view rules;
+  // One of these is reported.
+  Findings rules;
   GpuRun run;
 };
 std::span<const GpuMutant> gpu_mutants();

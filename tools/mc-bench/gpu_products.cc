@@ -32,14 +32,17 @@ constexpr Matrix kSmallMatrices[] = {{96, 256}, {68, 144}};
 constexpr size_t kSmallRowCounts[] = {1, 5, 63, 64, 70};
 
 struct Body {
-  std::string_view name, dtype;
+  std::string_view name;
+  Dtype dtype;  // bf16 or f8_e4m3
   gpu::MatmulChoice choice;
   bool promises_bits = true;  // of a row, whatever rows lie beside it
+  bool is_fp8() const { return dtype == Dtype::f8_e4m3; }
+  std::string_view dtype_name() const { return is_fp8() ? "fp8" : "bf16"; }
 };
-constexpr Body kBodies[] = {{"own", "bf16", gpu::MatmulChoice::own},
-                            {"cublaslt", "bf16", gpu::MatmulChoice::cublaslt},
-                            {"cublaslt-tuned", "bf16", gpu::MatmulChoice::tuned, false},
-                            {"cublaslt", "fp8", gpu::MatmulChoice::cublaslt}};
+constexpr Body kBodies[] = {{"own", Dtype::bf16, gpu::MatmulChoice::own},
+                            {"cublaslt", Dtype::bf16, gpu::MatmulChoice::cublaslt},
+                            {"cublaslt-tuned", Dtype::bf16, gpu::MatmulChoice::tuned, false},
+                            {"cublaslt", Dtype::f8_e4m3, gpu::MatmulChoice::cublaslt}};
 
 /// One matrix on a device, with rows to multiply and the expected sums.
 class ProductCase {
@@ -144,14 +147,14 @@ Result<ProductCase> ProductCase::open(gpu::Device& device, const Matrix& matrix,
 
 Result<void> ProductCase::prepare(const Body& body) {
   fp8_.reset();
-  if (body.dtype != "fp8") return {};
+  if (!body.is_fp8()) return {};
   MC_TRY(matmul, gpu::Fp8Matmul::open(*device_, rows_most_, matrix_.columns, matrix_.inner));
   fp8_ = std::move(matmul);
   return {};
 }
 
 Result<void> ProductCase::queue(const Body& body, size_t rows) {
-  if (body.dtype == "fp8")
+  if (body.is_fp8())
     return fp8_->queue({.x = x_bf16_.address(),
                         .w = w_codes_.address(),
                         .w_scales = w_scales_.address(),
@@ -176,8 +179,8 @@ Result<ProductCase::Answer> ProductCase::run(const Body& body, size_t rows) {
   std::vector<float> y(rows * matrix_.columns);
   MC_CHECK(device_->read(y_.address(), std::as_writable_bytes(std::span(y))));
   const double rounding = static_cast<double>(matrix_.inner + 2) * 0x1p-24;
-  const double per_size = body.dtype == "fp8" ? rounding + 0x1.001p-4 + 0x1p-13 : rounding;
-  const double least = body.dtype == "fp8" ? 0x1p-15 * static_cast<double>(matrix_.inner) : 1e-30;
+  const double per_size = body.is_fp8() ? rounding + 0x1.001p-4 + 0x1p-13 : rounding;
+  const double least = body.is_fp8() ? 0x1p-15 * static_cast<double>(matrix_.inner) : 1e-30;
   Answer out;
   for (size_t r = 0; r < rows; ++r)
     for (size_t c = 0; c < matrix_.columns; ++c) {
@@ -191,7 +194,8 @@ Result<ProductCase::Answer> ProductCase::run(const Body& body, size_t rows) {
 }
 
 Json describe_product(const Body& body, const Matrix& matrix, size_t rows) {
-  Json out = Json::object({{"type", "product"}, {"body", std::string(body.name)}, {"dtype", std::string(body.dtype)}});
+  Json out =
+      Json::object({{"type", "product"}, {"body", std::string(body.name)}, {"dtype", std::string(body.dtype_name())}});
   return std::move(out.set("rows", rows).set("columns", matrix.columns).set("inner", matrix.inner));
 }
 
@@ -242,7 +246,7 @@ Result<Json> BodyRuns::run(size_t rows) {
   }
   if (!options_.is_timed) return row;
   MC_TRY(seconds, median_seconds(device_, [&] { return made_.queue(body_, rows); }));
-  const double flops = made_.flops(rows) / seconds, peak = options_.peak * (body_.dtype == "fp8" ? 2 : 1);
+  const double flops = made_.flops(rows) / seconds, peak = options_.peak * (body_.is_fp8() ? 2 : 1);
   row.set("seconds", seconds).set("flops", flops);
   if (peak > 0) row.set("peak_share", flops / peak);
   return row;
@@ -273,7 +277,7 @@ Result<void> check_products(gpu::Device& device, const ProductsOptions& options,
       auto chosen = device.choose_matmul(body.choice);
       if (chosen) chosen = made.prepare(body);
       const bool can_fp8 = gpu::multiplies_fp8(device.capability(), gpu::Fp8Scales::blocks);
-      if (!chosen || (body.dtype == "fp8" && !can_fp8)) {
+      if (!chosen || (body.is_fp8() && !can_fp8)) {
         Json row = describe_product(body, matrix, counts.back());
         MC_CHECK(add(row.set("not_run", chosen ? "the device multiplies no fp8" : chosen.error().what)));
         continue;

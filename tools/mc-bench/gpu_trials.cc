@@ -11,6 +11,7 @@
 #include "emulator.h"
 #include "gpu/emulated.h"
 #include "gpu/kernels/trial.h"
+#include "gpu_findings.h"
 
 namespace mc::bench {
 namespace {
@@ -253,14 +254,15 @@ Result<std::string> mutate_one(const Trial& trial, uint64_t seed, Emulator& chan
     Differences found;
     const auto got = tried.run(trial, in, kBoxes[0]);
     if (got) compare(trial, *got, want, found);
-    const std::string rule = changed.driver->gpu().broken_rule();
-    const std::string reported = !rule.empty() ? rule : found.count > 0 ? "result" : "none";
+    const auto rule = changed.driver->gpu().broken_rule();
+    const Finding finding = rule ? Finding(*rule) : found.count > 0 ? Finding::result() : Finding::none();
+    const bool is_caught = finding != Finding::none();
     const std::string name = std::string(trial.kernel) + " without " + std::string(to_string(site.instruction)) +
                              " at " + site.file + ":" + std::to_string(site.line);
-    if (reported == "none") missed += "; " + name;
+    if (!is_caught) missed += "; " + name;
     Json row = Json::object({{"type", "mutant"}, {"mutant", name}, {"kernel", std::string(trial.kernel)}});
-    row.set("reported", reported).set("caught", reported == "none" ? 0 : 1).set("of", 1);
-    MC_CHECK(rows.add(std::move(row), {name, reported, reported == "none" ? "0 of 1" : "1 of 1"}));
+    row.set("reported", finding.name()).set("caught", is_caught ? 1 : 0).set("of", 1);
+    MC_CHECK(rows.add(std::move(row), {name, std::string(finding.name()), is_caught ? "1 of 1" : "0 of 1"}));
   }
   return missed;
 }

@@ -15,8 +15,8 @@ void cp_async(uint32_t to, uint64_t from, uint32_t bytes, uint32_t source_bytes,
   Cta& cta = running_cta();
   Lane& lane = running();
   if (from % bytes != 0)
-    fail("alignment", "the global address " + hex(from) + " is no multiple of " + std::to_string(bytes));
-  if (source_bytes > bytes) fail("bounds", "more source bytes than it copies");
+    fail(Rule::alignment, "the global address " + hex(from) + " is no multiple of " + std::to_string(bytes));
+  if (source_bytes > bytes) fail(Rule::bounds, "more source bytes than it copies");
   std::byte* at = shared_bytes(to, bytes, bytes);
   const std::byte* source = source_bytes > 0 ? global_bytes(from, source_bytes, Access::read) : nullptr;
   if (cta.grid.options.checks)

@@ -17,10 +17,10 @@ Mbarrier& find_mbarrier_of(Cta& cta, uint32_t address) {
   for (Mbarrier& barrier : cta.bulk.mbarriers) {
     if (barrier.address != address) continue;
     if (cta.grid.options.checks && !cta.order.ordered(running_warp().agent, running().bit(), barrier.init))
-      fail("barrier", "an mbarrier is used without order after its init");
+      fail(Rule::barrier, "an mbarrier is used without order after its init");
     return barrier;
   }
-  fail("barrier", "no mbarrier was made at shared " + hex(address));
+  fail(Rule::barrier, "no mbarrier was made at shared " + hex(address));
 }
 
 Mbarrier& find_mbarrier(uint32_t address) {
@@ -28,7 +28,8 @@ Mbarrier& find_mbarrier(uint32_t address) {
 }
 
 void arrive(Cta& cta, Mbarrier& barrier) {
-  if (barrier.pending <= barrier.tracking) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
+  if (barrier.pending <= barrier.tracking)
+    fail(Rule::barrier, "more arrivals at an mbarrier than its count in one phase");
   cta.order.release(running_warp().agent, running().bit(), barrier.open);
   --barrier.pending;
   cta.bulk.try_complete(static_cast<uint32_t>(&barrier - cta.bulk.mbarriers.data()));
@@ -81,10 +82,10 @@ TensorMapBytes read_map(const void* at, uint32_t rank) {
   const auto offset = static_cast<size_t>(static_cast<const std::byte*>(at) - grid.param_start);
   TensorMapBytes map;
   if (offset % 64 != 0 || offset > grid.launch.params.size() || grid.launch.params.size() - offset < sizeof map)
-    fail("tensor map", "the address is no 64-byte aligned parameter of the kernel");
+    fail(Rule::tensor_map, "the address is no 64-byte aligned parameter of the kernel");
   std::memcpy(&map, at, sizeof map);
   if (map.magic != TensorMapBytes::kMagic || map.rank != rank)
-    fail("tensor map", "the parameter is no tensor map of rank " + std::to_string(rank));
+    fail(Rule::tensor_map, "the parameter is no tensor map of rank " + std::to_string(rank));
   return map;
 }
 
@@ -93,9 +94,9 @@ void mbarrier_init(uint32_t address, uint32_t arrivals, const Where& where) {
   Cta& cta = running_cta();
   const uint32_t count = mutated(arrivals);
   shared_bytes(address, 8, 8);
-  if (count < 1 || count > kCountMax) fail("barrier", "an mbarrier for " + std::to_string(count) + " arrivals");
+  if (count < 1 || count > kCountMax) fail(Rule::barrier, "an mbarrier for " + std::to_string(count) + " arrivals");
   if (cta.bulk.mbarriers.size() == kMbarriersMax)
-    fail("barrier", "more than 32 mbarriers of a CTA: the emulator has no room for them");
+    fail(Rule::barrier, "more than 32 mbarriers of a CTA: the emulator has no room for them");
   if (const Conflict found = cta.shadow.reserve(running_warp().agent, running().bit(), address)) fail(found);
   Mbarrier barrier;
   barrier.address = address;
@@ -133,8 +134,9 @@ void cp_async_arrive(uint32_t address, bool increments, const Where& where) {
   if (!begin(increments ? Instruction::cp_async_arrive_inc : Instruction::cp_async_arrive, where)) return;
   Mbarrier& barrier = find_mbarrier(address);
   if (increments) ++barrier.pending;
-  if (barrier.pending > kCountMax) fail("barrier", "more than 2^20 - 1 arrivals of one phase are pending");
-  if (barrier.pending <= barrier.tracking) fail("barrier", "more arrivals at an mbarrier than its count in one phase");
+  if (barrier.pending > kCountMax) fail(Rule::barrier, "more than 2^20 - 1 arrivals of one phase are pending");
+  if (barrier.pending <= barrier.tracking)
+    fail(Rule::barrier, "more arrivals at an mbarrier than its count in one phase");
   ++barrier.tracking;
   Lane& lane = running();
   BulkEngine& bulk = running_cta().bulk;
@@ -176,13 +178,13 @@ void load_tensor(uint32_t to, const void* map_at, const Coordinates& at, uint32_
   from.at[1] = static_cast<int32_t>(mutated(static_cast<uint32_t>(at.at[1])));
   const std::vector<std::byte> bytes = read_box(map, from.at);
   Cluster& cluster = cta.cluster;
-  if (multicast >> cluster.ctas.size() != 0) fail("cluster", "the multicast names a CTA that the cluster lacks");
+  if (multicast >> cluster.ctas.size() != 0) fail(Rule::cluster, "the multicast names a CTA that the cluster lacks");
   for (Cta& target : cluster.ctas) {
     if (multicast == 0 ? &target != &cta : (multicast >> target.rank & 1) == 0) continue;
     if (&target != &cta) check_peer(target);
     const Mbarrier& barrier = find_mbarrier_of(target, barrier_at);
     if (cta.grid.options.checks && !barrier.fenced)
-      fail("barrier", "a bulk copy uses an mbarrier whose init was not fenced");
+      fail(Rule::barrier, "a bulk copy uses an mbarrier whose init was not fenced");
     shared_bytes_of(target, to, static_cast<uint32_t>(bytes.size()), map.swizzled != 0 ? 1024 : 128);
     if (cta.grid.options.checks)
       if (const Conflict found = target.shadow.start_copy(running_warp().agent, running().bit(), to,

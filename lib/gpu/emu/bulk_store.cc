@@ -47,10 +47,9 @@ void write_pieces(const BulkStore& store) {
   MC_ASSERT(store.read);
   for (const BulkStore::Piece& piece : store.pieces) {
     DeviceMemory::Block* block = memory.find(piece.to, piece.bytes.size());
-    if (block == nullptr) fail("bounds", "the bulk store's target " + hex(piece.to) + " was freed");
+    if (block == nullptr) fail(Rule::bounds, "the bulk store's target " + hex(piece.to) + " was freed");
     const size_t at = piece.to - block->address;
-    for (size_t word = at / 4; word * 4 < at + piece.bytes.size(); ++word)
-      block->writer[word].in_flight = false;
+    for (size_t word = at / 4; word * 4 < at + piece.bytes.size(); ++word) block->writer[word].in_flight = false;
     std::byte* to = block->bytes.at(at, piece.bytes.size());
     for (size_t i = 0; i + 4 <= piece.bytes.size() && store.reduce; i += 4) {
       float sum, value;
@@ -77,11 +76,11 @@ void store_tensor(uint32_t from, const void* map_at, const Coordinates& at, uint
   if (!begin(reduce ? Instruction::reduce_tensor : Instruction::store_tensor, where)) return;
   Cta& cta = running_cta();
   const TensorMapBytes map = read_map(map_at, rank);
-  if (reduce && map.is_f32 == 0) fail("tensor map", "a sum of f32 goes by a map of other elements");
+  if (reduce && map.is_f32 == 0) fail(Rule::tensor_map, "a sum of f32 goes by a map of other elements");
   uint64_t bytes = map.strides[0];
   for (const uint32_t extent : map.box) bytes *= extent;
   if (std::any_of(std::begin(at.at), std::end(at.at), [](int32_t c) { return c < 0; }))
-    fail("bounds", "a bulk store starts at a negative coordinate");
+    fail(Rule::bounds, "a bulk store starts at a negative coordinate");
   shared_bytes(from, static_cast<uint32_t>(bytes), map.swizzled != 0 ? 1024 : 128);
   BulkStore store{.lane = running().number,
                   .group = running().open_bulk_group,
@@ -126,7 +125,7 @@ void bulk_wait(uint32_t left, bool read_only, const Where& where) {
 void finish_stores(Lane& lane) {
   std::erase_if(lane.warp->stores, [&](const BulkStore& store) {
     if (store.lane != lane.number) return false;
-    if (!store.read) fail("exit", "a lane exits with a bulk store whose source it has not waited for");
+    if (!store.read) fail(Rule::exit, "a lane exits with a bulk store whose source it has not waited for");
     write_pieces(store);
     return true;
   });

@@ -22,7 +22,7 @@ void check_converged(const Warp& w) {
   const Lane& first = w.lanes[static_cast<size_t>(std::countr_zero(w.alive))];
   for_lanes(w.alive, [&](uint32_t i) {
     if (w.lanes[i].way == first.way) return;
-    fail("divergence",
+    fail(Rule::divergence,
          "lanes " + std::to_string(first.number) + " and " + std::to_string(i) +
              " have come by different instructions to one that is .aligned, and no bar.warp.sync is between",
          static_cast<int>(i));
@@ -32,7 +32,7 @@ void check_converged(const Warp& w) {
 Flow arrive_at_cluster(Warp& w, uint32_t, void* const*) {
   check_converged(w);
   Cluster& cluster = w.cta.cluster;
-  if (w.cluster_arrived) fail("barrier", "a second arrival at the cluster's barrier without a wait between");
+  if (w.cluster_arrived) fail(Rule::barrier, "a second arrival at the cluster's barrier without a wait between");
   w.cluster_arrived = true;
   w.cluster_generation = cluster.generation;
   cluster.order.sync_warp(w.agent);
@@ -45,7 +45,7 @@ Flow arrive_at_cluster(Warp& w, uint32_t, void* const*) {
 
 Flow wait_for_cluster(Warp& w, uint32_t, void* const*) {
   check_converged(w);
-  if (!w.cluster_arrived) fail("barrier", "a wait at the cluster's barrier without an arrival before");
+  if (!w.cluster_arrived) fail(Rule::barrier, "a wait at the cluster's barrier without an arrival before");
   if (w.cta.cluster.generation == w.cluster_generation) {
     w.waits_for_cluster = true;
     return Flow::sleep;
@@ -65,7 +65,7 @@ constexpr uint32_t kGroupWarps = 4;  // of a warpgroup
 void note_change(Warp& w, uint32_t registers) {
   Cta& cta = w.cta;
   const uint32_t first = w.number / kGroupWarps * kGroupWarps;
-  if (first + kGroupWarps > cta.warps.size()) fail("registers", "the warp is in no full warpgroup");
+  if (first + kGroupWarps > cta.warps.size()) fail(Rule::registers, "the warp is in no full warpgroup");
   const size_t nth = w.registers.changes.size();
   const Where& where = running().where;
   for (uint32_t i = first; i < first + kGroupWarps; ++i) {
@@ -75,14 +75,14 @@ void note_change(Warp& w, uint32_t registers) {
     if (nth < other.registers.changes.size()) {
       const WarpRegisters::Change& theirs = other.registers.changes[nth];
       if (theirs.count != registers || theirs.where.line() != where.line() || theirs.where.column() != where.column())
-        fail("registers", name + " ran another one, of " + std::to_string(theirs.count) + " registers");
+        fail(Rule::registers, name + " ran another one, of " + std::to_string(theirs.count) + " registers");
     } else if (other.alive == 0) {
-      fail("registers", name + " has exited without it");
+      fail(Rule::registers, name + " has exited without it");
     }
     if (!cta.grid.options.checks || nth == 0) continue;
     if (other.registers.changes.size() < nth ||
         !cta.order.ordered(w.agent, kAllLanes, other.registers.changes[nth - 1].at))
-      fail("registers", name + " was not met since the last one");
+      fail(Rule::registers, name + " was not met since the last one");
   }
   w.registers.changes.push_back({where, registers, cta.order.now(w.agent, kAllLanes)});
 }
@@ -90,10 +90,10 @@ void note_change(Warp& w, uint32_t registers) {
 Flow change_registers(Warp& w, uint32_t, void* const* operands) {
   const auto& o = *static_cast<const RegisterOperand*>(operands[0]);
   if (o.registers < 24 || o.registers > 256 || o.registers % 8 != 0)
-    fail("registers", std::to_string(o.registers) + " registers are not 24 to 256, by 8");
+    fail(Rule::registers, std::to_string(o.registers) + " registers are not 24 to 256, by 8");
   if (o.increase ? o.registers < w.registers.count : o.registers > w.registers.count)
-    fail("registers", std::string(o.increase ? "inc" : "dec") + " to " + std::to_string(o.registers) +
-                          " registers, the warp has " + std::to_string(w.registers.count));
+    fail(Rule::registers, std::string(o.increase ? "inc" : "dec") + " to " + std::to_string(o.registers) +
+                              " registers, the warp has " + std::to_string(w.registers.count));
   note_change(w, o.registers);
   if (!o.increase) {
     w.cta.free_registers.count += w.registers.count - o.registers;
@@ -147,8 +147,9 @@ void check_register_changes(const Warp& warp) {
     const Warp& other = warp.cta.warps[i];
     if (other.registers.changes.size() <= warp.registers.changes.size()) continue;
     const WarpRegisters::Change& more = other.registers.changes[warp.registers.changes.size()];
-    fail("registers", "the warp exits without the setmaxnreg at " + std::string(file_of(more.where)) + ":" +
-                          std::to_string(more.where.line()) + " of warp " + std::to_string(i) + " of its warpgroup");
+    fail(Rule::registers, "the warp exits without the setmaxnreg at " + std::string(file_of(more.where)) + ":" +
+                              std::to_string(more.where.line()) + " of warp " + std::to_string(i) +
+                              " of its warpgroup");
   }
 }
 
@@ -165,8 +166,8 @@ void FreeRegisters::hand_out(std::deque<Warp>& warps) {
 
 void check_peer(Cta& cta) {
   if (cta.cluster.generation == 0)
-    fail("cluster", "the first barrier of the cluster is not over, so the other CTA may not have started");
-  if (cta.exited()) fail("cluster", "the other CTA has exited");
+    fail(Rule::cluster, "the first barrier of the cluster is not over, so the other CTA may not have started");
+  if (cta.exited()) fail(Rule::cluster, "the other CTA has exited");
   cta.remote.push_back(cta.order.now(running_warp().agent, running().bit()));
 }
 
@@ -175,7 +176,8 @@ Target resolve(uint32_t address) {
   Cta& own = running_cta();
   const uint32_t rank = address >> 24;
   if (rank == 0) return {own, address};
-  if (rank > own.cluster.ctas.size()) fail("cluster", "the address " + hex(address) + " names no CTA of the cluster");
+  if (rank > own.cluster.ctas.size())
+    fail(Rule::cluster, "the address " + hex(address) + " names no CTA of the cluster");
   Cta& cta = own.cluster.ctas[rank - 1];
   if (&cta != &own) check_peer(cta);
   return {cta, address & 0xffffff};
@@ -184,7 +186,7 @@ Target resolve(uint32_t address) {
 uint32_t mapa(uint32_t address, uint32_t rank, const Where& where) {
   if (!begin(Instruction::mapa, where)) return address;
   rank = mutated(rank);
-  if (rank >= running_cta().cluster.ctas.size()) fail("cluster", "the cluster has no CTA " + std::to_string(rank));
+  if (rank >= running_cta().cluster.ctas.size()) fail(Rule::cluster, "the cluster has no CTA " + std::to_string(rank));
   return (rank + 1) << 24 | address;
 }
 
@@ -228,9 +230,8 @@ void set_max_registers(uint32_t registers, bool increase, const Where& where) {
 
 bool has_waited_for_grids() {
   const Cta& cta = running_cta();
-  return std::any_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(), [&](const Event& wait) {
-    return cta.order.ordered(running_warp().agent, running().bit(), wait);
-  });
+  return std::any_of(cta.cluster.grid_waits.begin(), cta.cluster.grid_waits.end(),
+                     [&](const Event& wait) { return cta.order.ordered(running_warp().agent, running().bit(), wait); });
 }
 
 /// The grid behind it may start; the emulator starts that one later in any case.

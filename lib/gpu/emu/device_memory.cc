@@ -51,25 +51,25 @@ void check_word(const DeviceMemory::Block& block, size_t word, Access access) {
   const DeviceMemory& memory = cta.grid.memory;
   const DeviceMemory::Reader& reader = block.reader[word];
   const uint32_t written = block.last_write[word];
-  const auto refuse = [&](std::string_view rule, const std::string& text) {
+  const auto refuse = [&](Rule rule, const std::string& text) {
     fail(rule, "global memory of '" + block.name + "' at byte " + std::to_string(word * 4) + ": " + text);
   };
   if (written == memory.grid() && written > 0) {
     const DeviceMemory::Writer& writer = block.writer[word];
-    if (writer.in_flight) refuse("in-flight", "an unfinished bulk store owns it");
+    if (writer.in_flight) refuse(Rule::in_flight, "an unfinished bulk store owns it");
     if (!(access == Access::atomic && writer.atomic) && !sees(writer, access))
-      refuse("race", writer.cta == cta.number ? "a lane reads it without order after a write"
-                                              : "another CTA wrote it in this grid");
+      refuse(Rule::race, writer.cta == cta.number ? "a lane reads it without order after a write"
+                                                  : "another CTA wrote it in this grid");
   } else if (written >= memory.unfinished() && written > 0 && !has_waited_for_grids()) {
-    refuse("dependency", "an earlier grid wrote it, and no griddepcontrol.wait came before");
+    refuse(Rule::dependency, "an earlier grid wrote it, and no griddepcontrol.wait came before");
   }
   if (access != Access::read && memory.is_read_beside(block, word) && !has_waited_for_grids())
-    refuse("dependency", "an earlier grid reads it, and no griddepcontrol.wait came before");
+    refuse(Rule::dependency, "an earlier grid reads it, and no griddepcontrol.wait came before");
   if (const uint32_t other = memory.unordered(block, word, memory.grid(), access != Access::read); other != 0)
-    refuse("stream order", memory.order()->describe(other) + " touches it too, and no event orders the two");
+    refuse(Rule::stream_order, memory.order()->describe(other) + " touches it too, and no event orders the two");
   if (access == Access::write && reader.grid == memory.grid() && reader.cta != cta.number &&
       (reader.cta == DeviceMemory::kManyReaders || !knows(reader.cta)))
-    refuse("race", "another CTA read it in this grid");
+    refuse(Rule::race, "another CTA read it in this grid");
 }
 
 /// True when another lane of the CTA may read the same bytes without a check.
@@ -119,7 +119,7 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
     return last.at;
   DeviceMemory::Block* block = grid.memory.find(address, bytes);
   if (block == nullptr)
-    fail("bounds", std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
+    fail(Rule::bounds, std::to_string(bytes) + " bytes at global " + hex(address) + " lie in no allocation");
   const size_t at = address - block->address;
   MC_ASSERT_LE(at + bytes, block->last_write.size() * 4);
   const bool is_checked = grid.options.checks || grid.options.global_checks;
@@ -129,7 +129,7 @@ std::byte* global_bytes(uint64_t address, uint32_t bytes, Access access) {
     if (access == Access::write)
       DeviceMemory::define(*block, at, bytes);
     else if (const size_t first = DeviceMemory::first_undefined(*block, at, bytes); first < at + bytes)
-      fail("uninitialised", "byte " + std::to_string(first) + " of '" + block->name + "' was never written");
+      fail(Rule::uninitialised, "byte " + std::to_string(first) + " of '" + block->name + "' was never written");
   }
   std::byte* out = block->bytes.at(at, bytes);
   if (is_sound) last = {address, grid.memory.writes(), bytes, out};

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "gpu/emu/instruction.h"
+#include "gpu/emu/rule.h"
 #include "gpu/emu/zeroed.h"
 
 namespace mc::gpu::emu {
@@ -238,8 +239,8 @@ struct Launch {
 ///   bank conflict  an access costs more wavefronts than it states
 ///   bounds, alignment, tensor map, launch, endless
 struct Failure {
-  std::string rule;  // a short name: "race", "in-flight", "deadlock"
-  std::string text;  // the rule, with kernel, place, CTA, warp, lane, seed and policy
+  Rule rule;
+  std::string text;  // the name of the rule, with kernel, place, CTA, warp, lane, seed and policy
 };
 
 struct Counters {

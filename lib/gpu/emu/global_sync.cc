@@ -10,7 +10,7 @@ namespace mc::gpu::emu {
 namespace {
 
 uint32_t* word_at(uint64_t address, Access access) {
-  if (address % 4 != 0) fail("alignment", "the address " + hex(address) + " is no multiple of 4");
+  if (address % 4 != 0) fail(Rule::alignment, "the address " + hex(address) + " is no multiple of 4");
   return reinterpret_cast<uint32_t*>(global_bytes(address, 4, access));
 }
 

@@ -388,7 +388,7 @@ void gather(uint32_t members, bool of_alive, void* operand, Collective collectiv
 void block();
 
 /// Ends the run with a broken rule at the running instruction. `lane`: of the running warp, if another one did it.
-[[noreturn]] void fail(std::string_view rule, const std::string& text, int lane = -1);
+[[noreturn]] void fail(Rule rule, const std::string& text, int lane = -1);
 [[noreturn]] void fail(const Conflict& conflict, int lane = -1);
 /// "ldmatrix at attend.cuh:131"
 std::string place_of(Instruction instruction, const Where& where);

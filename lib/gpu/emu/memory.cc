@@ -17,7 +17,7 @@ void touch_shared(uint32_t address, uint32_t bytes, Access access) {
 
 void check_aligned(uint64_t address, uint32_t alignment) {
   if (address % alignment != 0)
-    fail("alignment", "the address " + hex(address) + " is no multiple of " + std::to_string(alignment));
+    fail(Rule::alignment, "the address " + hex(address) + " is no multiple of " + std::to_string(alignment));
 }
 
 }  // namespace
@@ -28,8 +28,8 @@ namespace {
                                                         uint32_t alignment, int lane) {
   if (address % alignment != 0 && address >= cta.dynamic_start &&
       uint64_t{address} + bytes <= uint64_t{cta.dynamic_start} + cta.grid.launch.dynamic_shared)
-    fail("alignment", "shared " + hex(address) + " is no multiple of " + std::to_string(alignment), lane);
-  fail("bounds",
+    fail(Rule::alignment, "shared " + hex(address) + " is no multiple of " + std::to_string(alignment), lane);
+  fail(Rule::bounds,
        std::to_string(bytes) + " bytes at shared " + hex(address) + " lie outside the " +
            std::to_string(cta.grid.launch.dynamic_shared) + " bytes from " + hex(cta.dynamic_start),
        lane);
@@ -54,8 +54,8 @@ void count_conflicts(uint32_t conflicts, uint32_t stated) {
   grid.report.counters.bank_conflicts += conflicts;
   const uint32_t most = std::max(stated, grid.kernel.conflicts_max);
   if (conflicts > most)
-    fail("bank conflict", "the access costs " + std::to_string(conflicts) + " extra wavefronts, the access states " +
-                              std::to_string(most));
+    fail(Rule::bank_conflict, "the access costs " + std::to_string(conflicts) +
+                                  " extra wavefronts, the access states " + std::to_string(most));
 }
 
 namespace {

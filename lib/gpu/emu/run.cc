@@ -115,14 +115,14 @@ void check_exit(Lane& lane) {
   Warp& warp = *lane.warp;
   if (warp.cta.grid.options.checks)
     for (const AsyncCopy& copy : warp.copies[lane.number])
-      if (copy.arrival == 0) fail("exit", "a lane exits with a cp.async that it has not waited for");
-  if (!warp.wgmma.products.empty()) fail("exit", "a warp exits before the wait of a wgmma");
+      if (copy.arrival == 0) fail(Rule::exit, "a lane exits with a cp.async that it has not waited for");
+  if (!warp.wgmma.products.empty()) fail(Rule::exit, "a warp exits before the wait of a wgmma");
   finish_stores(lane);
   if (warp.cluster_arrived && warp.cluster_generation == warp.cta.cluster.generation)
-    fail("exit", "a lane exits between its arrival at the cluster's barrier and the wait");
+    fail(Rule::exit, "a lane exits between its arrival at the cluster's barrier and the wait");
   for (const Event& access : warp.cta.remote)
     if (warp.cta.grid.options.checks && !warp.cta.order.ordered(warp.agent, lane.bit(), access))
-      fail("exit", "the CTA exits, and an access of its cluster to its shared memory is not ordered before");
+      fail(Rule::exit, "the CTA exits, and an access of its cluster to its shared memory is not ordered before");
   warp.alive &= ~lane.bit();
   warp.ready &= ~lane.bit();
   if (warp.alive == 0) {
@@ -138,7 +138,7 @@ void check_exit(Lane& lane) {
   if (waiting.of_alive) {
     if (warp.arrived == warp.alive) run_collective(warp, warp.arrived, waiting.collective);
   } else if ((waiting.members & lane.bit()) != 0) {
-    fail("divergence", "the lane exits, and others wait for it in " + place_of(waiting.instruction, waiting.where));
+    fail(Rule::divergence, "the lane exits, and others wait for it in " + place_of(waiting.instruction, waiting.where));
   }
 }
 
@@ -235,18 +235,18 @@ std::string hex(uint64_t value) {
   return text;
 }
 
-void fail(std::string_view rule, const std::string& text, int lane) {
+void fail(Rule rule, const std::string& text, int lane) {
   const Lane& self = running();
   Cta& cta = running_cta();
   Grid& grid = cta.grid;
   MC_ASSERT(!grid.report.failure);
-  std::string said(rule);
+  std::string said(to_string(rule));
   said += ": " + place_of(self.instruction, self.where) + ": " + text + "\n  kernel " + std::string(grid.kernel.name) +
           ", CTA (" + std::to_string(cta.id[0]) + ", " + std::to_string(cta.id[1]) + ", " + std::to_string(cta.id[2]) +
           "), warp " + std::to_string(self.warp->number) + ", lane " +
           std::to_string(lane < 0 ? self.number : static_cast<uint32_t>(lane)) + ", seed " +
           std::to_string(grid.options.seed) + ", policy " + std::string(to_string(grid.options.policy));
-  grid.report.failure = Failure{std::string(rule), std::move(said)};
+  grid.report.failure = Failure{rule, std::move(said)};
   throw Stopped{};
 }
 
@@ -261,24 +261,25 @@ std::string writer_of(uint32_t agent) {
 void fail(const Conflict& conflict, int lane) {
   std::string text(conflict.text);
   if (conflict.agent != Conflict::kNobody) text += writer_of(conflict.agent);
-  fail(conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
+  MC_ASSERT(conflict.rule.has_value());
+  fail(*conflict.rule, text + ", shared byte " + std::to_string(conflict.address), lane);
 }
 
 namespace {
 
 // Texts are made apart from the functions that every instruction passes, which need no frame then.
 [[noreturn, gnu::cold, gnu::noinline]] void fail_endless(uint64_t most) {
-  fail("endless", "more than " + std::to_string(most) + " instructions");
+  fail(Rule::endless, "more than " + std::to_string(most) + " instructions");
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void fail_members(uint32_t members) {
   const Lane& lane = running();
-  if ((members & lane.bit()) == 0) fail("divergence", "a lane runs a collective whose mask does not name it");
-  fail("divergence", "the collective needs a lane that has exited", std::countr_zero(members & ~lane.warp->alive));
+  if ((members & lane.bit()) == 0) fail(Rule::divergence, "a lane runs a collective whose mask does not name it");
+  fail(Rule::divergence, "the collective needs a lane that has exited", std::countr_zero(members & ~lane.warp->alive));
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void fail_other(const Lane& other) {
-  fail("divergence",
+  fail(Rule::divergence,
        "lane " + std::to_string(other.number) + " of the warp is in " + place_of(other.instruction, other.where));
 }
 
@@ -478,8 +479,8 @@ void Cta::report_deadlock() {
   Warp& of = over ? warps.front() : *first;
   running_lane = &of.lanes[static_cast<size_t>(over ? 0 : std::countr_zero(of.alive))];
   try {
-    if (over) fail("exit", "the CTA exits before a copy into it has ended that an mbarrier tracks");
-    fail("deadlock", text);
+    if (over) fail(Rule::exit, "the CTA exits before a copy into it has ended that an mbarrier tracks");
+    fail(Rule::deadlock, text);
   } catch (const Stopped&) {
     running_lane = nullptr;
   }
@@ -527,7 +528,7 @@ void run_clusters(Grid& grid) {
 Report run(const Kernel& kernel, DeviceMemory& memory, const Launch& launch, const Options& options) {
   Grid grid{.kernel = kernel, .memory = memory, .launch = launch, .options = options, .rng = Rng(options.seed)};
   const auto refuse = [&](const std::string& text) {
-    grid.report.failure = Failure{"launch", "launch: " + text + "\n  kernel " + std::string(kernel.name)};
+    grid.report.failure = Failure{Rule::launch, "launch: " + text + "\n  kernel " + std::string(kernel.name)};
     return std::move(grid.report);
   };
   if (launch.block == 0 || launch.block % kLanes != 0 || launch.block > 1024)

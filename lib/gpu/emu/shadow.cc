@@ -231,22 +231,24 @@ Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, 
   const Word& word = this->word(at);
   const auto address = static_cast<uint32_t>(at * 4);
   if (word.owner == Owner::mbarrier)
-    return {.rule = "barrier", .text = "touches the bytes of an mbarrier", .address = address};
+    return {.rule = Rule::barrier, .text = "touches the bytes of an mbarrier", .address = address};
   if (word.owner == Owner::copy)
-    return {.rule = "in-flight", .text = "touches bytes that an unfinished asynchronous copy owns", .address = address};
+    return {
+        .rule = Rule::in_flight, .text = "touches bytes that an unfinished asynchronous copy owns", .address = address};
   const bool writes = access != Access::read;
   if (writes && word.reading > 0)
-    return {.rule = "reused", .text = "writes bytes that an unfinished wgmma or bulk store reads", .address = address};
+    return {
+        .rule = Rule::reused, .text = "writes bytes that an unfinished wgmma or bulk store reads", .address = address};
   const bool both_atomic = access == Access::atomic && word.atomic;
   if (both_atomic ? word.plain_clock > 0 : word.clock > 0) {
     // Atomics need no order among themselves, but all come after the write that made the word.
     const Event write = both_atomic ? Event{word.plain_agent, word.plain_clock, word.plain_lanes}
                                     : Event{word.agent, word.clock, word.lanes};
     if (!order_.ordered(warp, lanes, write))
-      return {"race", writes ? "writes without order after an earlier write" : "reads without order after a write",
+      return {Rule::race, writes ? "writes without order after an earlier write" : "reads without order after a write",
               write.agent, write.lanes, address};
     if (proxy == Proxy::async && !word.async && !order_.ordered(warp, lanes, write, true))
-      return {"proxy", "uses through the async proxy what was written without fence.proxy.async by the writer",
+      return {Rule::proxy, "uses through the async proxy what was written without fence.proxy.async by the writer",
               word.agent, word.lanes, address};
   }
   for (uint64_t rest = writes ? word.readers : 0; rest != 0; rest &= rest - 1) {
@@ -254,10 +256,10 @@ Conflict Shadow::check(uint32_t warp, uint32_t lanes, size_t at, Access access, 
     const Read& read = reads_[place(at) * order_.warps() + reader];
     const Event event{reader, read.clock, read.lanes};
     if (!order_.ordered(warp, lanes, event))
-      return {"race", "writes without order after a read", reader, read.lanes, address};
+      return {Rule::race, "writes without order after a read", reader, read.lanes, address};
     if (proxy == Proxy::async && strict_ && (word.generic_readers >> reader & 1) != 0 &&
         !order_.ordered(warp, lanes, event, true))
-      return {"proxy", "overwrites through the async proxy what was read without fence.proxy.async by the reader",
+      return {Rule::proxy, "overwrites through the async proxy what was read without fence.proxy.async by the reader",
               reader, read.lanes, address};
   }
   return {};
@@ -297,7 +299,7 @@ Conflict Shadow::touch(uint32_t warp, uint32_t lanes, uint32_t address, uint32_t
     if (Conflict broken = check(warp, lanes, at, access, proxy)) return broken;
     const uint32_t wanted = ((1u << end) - 1) & ~((1u << first) - 1);
     if (access != Access::write && (word(at).defined & wanted) != wanted)
-      return {.rule = "uninitialised",
+      return {.rule = Rule::uninitialised,
               .text = "reads shared memory that nobody wrote",
               .address = static_cast<uint32_t>(at * 4)};
     note(warp, lanes, at, first, end, access, proxy);
@@ -364,7 +366,7 @@ Conflict Shadow::start_read(uint32_t warp, uint32_t lanes, uint32_t address, uin
   return each(address, bytes, [&](size_t at, uint32_t, uint32_t) -> Conflict {
     if (Conflict found = check(warp, lanes, at, Access::read, Proxy::async)) return found;
     if (word(at).defined != 15)
-      return {.rule = "uninitialised",
+      return {.rule = Rule::uninitialised,
               .text = "reads shared memory that nobody wrote",
               .address = static_cast<uint32_t>(at * 4)};
     ++word(at).reading;

@@ -19,9 +19,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "gpu/emu/rule.h"
 #include "gpu/emu/zeroed.h"
 
 namespace mc::gpu::emu {
@@ -61,13 +63,14 @@ struct Event {
 enum class Access : uint8_t { read, write, atomic };
 enum class Proxy : uint8_t { generic, async };
 
-/// A broken rule with a sentence about it. Empty rule: the access is sound.
+/// A broken rule with a sentence about it. Without a rule the access is sound.
 struct Conflict {
   static constexpr uint32_t kNobody = UINT32_MAX;
-  std::string_view rule, text;
+  std::optional<Rule> rule;
+  std::string_view text;
   uint32_t agent = kNobody;  // that made the earlier access, if the rule is about one
   uint32_t lanes = 0, address = 0;
-  explicit operator bool() const { return !rule.empty(); }
+  explicit operator bool() const { return rule.has_value(); }
 };
 
 /// The clocks of all warps of a cluster. Warps are numbered through the cluster; behind them come its mbarriers.

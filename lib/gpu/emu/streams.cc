@@ -246,14 +246,15 @@ void StreamQueues::run_library(const LibraryCall& call, uint32_t grid) {
       if (range.writes != writes || range.end() == 0) continue;
       const DeviceMemory::Block* block = memory_.find(range.address, range.end());
       if (block == nullptr)  // a graph may outlive the memory that it uses
-        return stop("bounds", std::string(call.name) + ": " + std::string(range.what) + " is not in one allocation");
+        return stop(Rule::bounds,
+                    std::string(call.name) + ": " + std::string(range.what) + " is not in one allocation");
       for (size_t i = 0; i < range.count; ++i) {
         const size_t at = range.address - block->address + i * range.stride;
         const size_t first = writes ? at + range.bytes : DeviceMemory::first_undefined(*block, at, range.bytes);
         if (first < at + range.bytes && options_.checks)
-          return stop("uninitialised", std::string(call.name) + ": byte " + std::to_string(first) + " of '" +
-                                           block->name + "', which is " + std::string(range.what) +
-                                           ", was never written");
+          return stop(Rule::uninitialised, std::string(call.name) + ": byte " + std::to_string(first) + " of '" +
+                                               block->name + "', which is " + std::string(range.what) +
+                                               ", was never written");
         if (touch(range.address + i * range.stride, range.bytes, writes, grid) == nullptr) return;
       }
     }
@@ -320,10 +321,10 @@ std::string StreamQueues::describe(uint32_t grid) const {
          std::to_string(stamp.stream) + ")";
 }
 
-void StreamQueues::stop(std::string_view rule, const std::string& text) {
+void StreamQueues::stop(Rule rule, const std::string& text) {
   if (failure_) return;
-  failure_ = Failure{std::string(rule), std::string(rule) + ": " + text + "\n  seed " + std::to_string(options_.seed) +
-                                            ", policy " + std::string(to_string(options_.policy))};
+  failure_ = Failure{rule, std::string(to_string(rule)) + ": " + text + "\n  seed " + std::to_string(options_.seed) +
+                               ", policy " + std::string(to_string(options_.policy))};
 }
 
 }  // namespace mc::gpu::emu

@@ -96,7 +96,7 @@ class StreamQueues : private GridOrder {
   /// The first broken rule; nothing runs after it.
   const std::optional<Failure>& failure() const { return failure_; }
   /// Stops the run for a rule that a call of the host broke.
-  void stop(std::string_view rule, const std::string& text);
+  void stop(Rule rule, const std::string& text);
   /// Operations that have begun.
   uint64_t begun() const { return begun_; }
 
@@ -152,7 +152,7 @@ class StreamQueues : private GridOrder {
   std::byte* touch(uint64_t address, size_t bytes, bool writes, uint32_t grid);
   void own_host(const std::byte* at, size_t bytes, bool writes, const Known& before, const Stamp& by);
   void run_library(const LibraryCall& call, uint32_t grid);
-  void fail(const std::string& text) { stop("stream order", text); }
+  void fail(const std::string& text) { stop(Rule::stream_order, text); }
   static bool covers(const Known& known, uint32_t stream, uint64_t number);
   static void join(Known& into, const Known& from);
   static void learn(Known& known, uint32_t stream, uint64_t number);

@@ -26,8 +26,8 @@ Flow arrive_at_barrier(Warp& w, uint32_t lanes, void* const* operands) {
       operand<BarrierOperand>(operands, static_cast<uint32_t>(std::countr_zero(lanes)));
   const uint32_t all = static_cast<uint32_t>(cta.warps.size()) * kLanes, threads = count == 0 ? all : count;
   if (id > 15 || threads % kLanes != 0 || threads > all)
-    fail("barrier", "barrier " + std::to_string(id) + " for " + std::to_string(threads) + " of " + std::to_string(all) +
-                        " threads");
+    fail(Rule::barrier, "barrier " + std::to_string(id) + " for " + std::to_string(threads) + " of " +
+                            std::to_string(all) + " threads");
   NamedBarrier& barrier = cta.barriers[id];
   if (barrier.arrived == 0) {
     barrier.expected = threads / kLanes;
@@ -35,11 +35,11 @@ Flow arrive_at_barrier(Warp& w, uint32_t lanes, void* const* operands) {
     barrier.warps = barrier.here = 0;
   }
   if (barrier.here >> w.number & 1)
-    fail("barrier", "warp " + std::to_string(w.number) + " arrives twice at barrier " + std::to_string(id) +
-                        " before it is over");
+    fail(Rule::barrier,
+         "warp " + std::to_string(w.number) + " arrives twice at barrier " + std::to_string(id) + " before it is over");
   barrier.here |= 1u << w.number;
   if (barrier.expected != threads / kLanes)
-    fail("barrier", "warps name different counts of threads at barrier " + std::to_string(id));
+    fail(Rule::barrier, "warps name different counts of threads at barrier " + std::to_string(id));
   cta.order.sync_warp(w.agent);
   cta.order.release(w.agent, kAllLanes, barrier.released);
   ++barrier.arrived;
@@ -86,7 +86,7 @@ Flow exchange(Warp& w, uint32_t lanes, void* const* operands) {
     if (o.mode == Shuffle::bfly) from = (lane ^ o.by) % kLanes;
     if (o.mode == Shuffle::idx) from = o.by % kLanes;
     if ((lanes >> from & 1) == 0)
-      fail("divergence", "the exchange reads lane " + std::to_string(from) + ", which does not take part",
+      fail(Rule::divergence, "the exchange reads lane " + std::to_string(from) + ", which does not take part",
            static_cast<int>(lane));
     std::copy_n(values[from], o.words, o.value);
   });

@@ -68,18 +68,18 @@ std::vector<uint32_t> chunks_of(const Warp& w, const Product& product, bool a_in
 void compare_issue(Warp& w, const Product& product) {
   const uint32_t group = w.number / 4;
   if (group >= std::size(w.cta.issues) || w.cta.warps.size() < 4 * (group + 1))
-    fail("wgmma", "the warp is in no full warpgroup");
+    fail(Rule::wgmma, "the warp is in no full warpgroup");
   std::vector<Cta::Issue>& issues = w.cta.issues[group];
   if (w.wgmma.issued == issues.size()) issues.push_back({product.where, product.a, product.b});
   const Cta::Issue& first = issues[w.wgmma.issued++];
   if (first.where.line() != product.where.line() || first.a != product.a || first.b != product.b)
-    fail("wgmma", "the warps of a warpgroup issue different products");
+    fail(Rule::wgmma, "the warps of a warpgroup issue different products");
 }
 
 /// Checks the shared operands and marks what the product reads.
 void start_reads(Warp& w, Product& product, bool a_in_registers) {
   if (!tile_of(product.b).sound || (!a_in_registers && !tile_of(product.a).sound))
-    fail("alignment", "a descriptor that is not swizzled by 128 bytes, or starts inside 8 rows");
+    fail(Rule::alignment, "a descriptor that is not swizzled by 128 bytes, or starts inside 8 rows");
   compare_issue(w, product);
   product.reads = chunks_of(w, product, a_in_registers);
   for (const uint32_t chunk : product.reads) {
@@ -108,9 +108,9 @@ size_t place_in_rows(uint32_t lane, uint32_t v, uint32_t columns) {
 void check_fenced(const std::vector<Fenced>& fenced, const void* at, uint32_t registers, uint32_t lane) {
   const auto found = std::find_if(fenced.begin(), fenced.end(), [&](const Fenced& f) { return f.at == at; });
   if (found == fenced.end())
-    fail("wgmma fence", "no wgmma.fence came before that names these registers", static_cast<int>(lane));
+    fail(Rule::wgmma_fence, "no wgmma.fence came before that names these registers", static_cast<int>(lane));
   if (found->bits.size() < registers || std::memcmp(found->bits.data(), at, size_t{registers} * 4) != 0)
-    fail("wgmma fence", "registers were written since the last wgmma.fence", static_cast<int>(lane));
+    fail(Rule::wgmma_fence, "registers were written since the last wgmma.fence", static_cast<int>(lane));
 }
 
 /// Moves the sums out of the accumulators and leaves the poison there.
@@ -141,7 +141,7 @@ Flow issue_product(Warp& w, uint32_t, void* const* operands) {
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const IssueOperand& o = issue_of(operands, lane);
     if (o.a != first.a || o.b != first.b || o.add != first.add)
-      fail("wgmma", "lanes name different descriptors", static_cast<int>(lane));
+      fail(Rule::wgmma, "lanes name different descriptors", static_cast<int>(lane));
     if (!chained) check_fenced(w.wgmma.fenced[lane], o.d, first.form.columns / 2, lane);
     if (!registers) continue;
     check_fenced(w.wgmma.fenced[lane], o.a_registers, 4, lane);
@@ -202,7 +202,8 @@ void finish_product(Warp& w) {
   w.wgmma.products.erase(w.wgmma.products.begin());
   for (uint32_t lane = 0; lane < kLanes && product.a_at[0] != nullptr; ++lane)
     if (differ(product.a_at[lane], product.a_registers[lane], 4))
-      fail("accumulator", "registers of A changed before the wait of " + place_of(Instruction::wgmma, product.where),
+      fail(Rule::accumulator,
+           "registers of A changed before the wait of " + place_of(Instruction::wgmma, product.where),
            static_cast<int>(lane));
   MC_ASSERT_LT(product.accumulation, w.wgmma.accumulations.size());
   Accumulation& sum = w.wgmma.accumulations[product.accumulation];
@@ -215,7 +216,8 @@ void finish_product(Warp& w) {
   if (--sum.open > 0) return;
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     if (!is_poisoned(sum.d[lane], sum.columns / 2))
-      fail("accumulator", "an accumulator of " + place_of(Instruction::wgmma, sum.where) + " changed before its wait",
+      fail(Rule::accumulator,
+           "an accumulator of " + place_of(Instruction::wgmma, sum.where) + " changed before its wait",
            static_cast<int>(lane));
     for (uint32_t v = 0; v < sum.columns / 2; ++v)
       std::memcpy(static_cast<void*>(sum.d[lane] + v), &sum.values[place_in_rows(lane, v, sum.columns)], 4);
@@ -256,9 +258,9 @@ Flow wait_products(Warp& w, uint32_t, void* const* operands) {
 void touched_in_flight() {
   for (const Accumulation& sum : running_warp().wgmma.accumulations)
     if (sum.open > 0)
-      fail("accumulator", "a register of the unfinished " + place_of(Instruction::wgmma, sum.where) +
-                              " is read or written before its wait");
-  fail("accumulator", "a register holds the poison of an unfinished wgmma");
+      fail(Rule::accumulator, "a register of the unfinished " + place_of(Instruction::wgmma, sum.where) +
+                                  " is read or written before its wait");
+  fail(Rule::accumulator, "a register holds the poison of an unfinished wgmma");
 }
 
 void wgmma_fence(Acc* d, uint32_t registers, const Where& where) {

@@ -79,7 +79,7 @@ inline Outcome run_body(const Body& body, const Setting& setting = {}) {
   const emu::Report report =
       emu::run(kernel, memory, launch, {.seed = setting.seed, .policy = setting.policy, .steps_max = 1'000'000});
   if (report.failure) {
-    out.rule = report.failure->rule;
+    out.rule = to_string(report.failure->rule);
     out.text = report.failure->text;
   }
   out.counters = report.counters;

@@ -128,7 +128,7 @@ struct ThreeKernels {
     const emu::Launch launch{
         .grid = {2, 1, 1}, .block = 64, .dynamic_shared = 1024, .params = std::as_bytes(std::span(&args, 1))};
     const emu::Report report = emu::run(kernel, memory, launch, gpu.next_options(name));
-    return report.failure ? report.failure->rule : "";
+    return std::string(report.failure ? to_string(report.failure->rule) : "");
   }
 };
 

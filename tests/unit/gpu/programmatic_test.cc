@@ -34,7 +34,7 @@ std::string rule_of_chain(std::initializer_list<Link> links, std::vector<uint32_
                              [&](const std::byte*) { link.body(reinterpret_cast<uint32_t*>(address)); }};
     const emu::Report report =
         emu::run(kernel, memory, {.block = 32, .programmatic = link.programmatic}, {.seed = test::seed()});
-    if (report.failure) return report.failure->rule + " in " + std::to_string(number);
+    if (report.failure) return std::string(to_string(report.failure->rule)) + " in " + std::to_string(number);
   }
   if (result != nullptr) {
     result->resize(kWords);

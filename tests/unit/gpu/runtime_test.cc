@@ -302,7 +302,7 @@ TEST_CASE("gpu/stream: the host may not touch page-locked bytes that an unfinish
   REQUIRE_OK(stream->copy_in(x->address(), *host, 0, kBytes));
   const auto view = host->view();
   REQUIRE_FALSE(view.has_value());
-  CHECK(e.driver->gpu().broken_rule() == "stream order");
+  CHECK(e.driver->gpu().broken_rule() == emu::Rule::stream_order);
   CHECK_MESSAGE(view.error().what.find("copy to the device (operation 1 of stream 1)") != std::string::npos,
                 view.error().what);
   CHECK(view.error().where.find("seed 11") != std::string::npos);
@@ -325,7 +325,7 @@ TEST_CASE("gpu/stream: a kernel that reads what another stream copies without an
     const auto ended = compute->finish(), loaded = load->finish();
     const bool stopped = !copied || !added || !ended || !loaded;
     CHECK(stopped);
-    CHECK(e.driver->gpu().broken_rule() == "stream order");
+    CHECK(e.driver->gpu().broken_rule() == emu::Rule::stream_order);
     const Error& error = !added ? added.error() : !ended ? ended.error() : loaded.error();
     for (const char* part : {"stream order", "at byte", "operation 1 of stream"})
       CHECK_MESSAGE(error.what.find(part) != std::string::npos, error.what);
@@ -518,7 +518,7 @@ ProgramResult run_program(const Program& program, const emu::Options& options) {
     pinned.push_back(std::move(*buffer));
   }
   const auto ran = run_steps(program, *e.device, buffers, pinned);
-  out.rule = e.driver->gpu().broken_rule();
+  if (const auto rule = e.driver->gpu().broken_rule()) out.rule = to_string(*rule);
   if (!ran) out.text = ran.error().what;
   if (!ran) return out;
   const auto floats = [](std::span<const std::byte> bytes) {

@@ -51,7 +51,7 @@ Answers serve(uint32_t steps_max, uint32_t stop) {
   on.node.step();
   on.node.join("c", 9, kPenalised, 3);
   on.run();
-  CHECK(on.driver->gpu().broken_rule().empty());
+  CHECK_FALSE(on.driver->gpu().broken_rule().has_value());
   return on.node.answers;
 }
 
