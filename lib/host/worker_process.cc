@@ -182,7 +182,7 @@ class WorkerProcess {
     watch_.start(SystemClock::instance().now());
     loop_->run();
     notify_service_manager("STOPPING=1");
-    const Result<int> outcome = shutdown_.outcome();
+    const Result<int> outcome = end_.shutdown.outcome();
     if (outcome) log_info("stopped");
     return outcome;
   }
@@ -208,8 +208,9 @@ class WorkerProcess {
       log_warn("the conductor refuses this node, which goes on asking",
                {{"why", one_line(refusal(*changes.waits_for))}});
     if (changes.refused) return give_up(refusal(*changes.refused));
-    if (shutdown_.is_due(worker_->idle(), now)) {
-      if (!registration.has_left()) leave("shutdown");
+    if (end_.shutdown.is_due(worker_->idle(), now)) {
+      if (!registration.has_left())
+        leave("shutdown", "--drain-timeout " + args_.text(flags::kDrainTimeout) + " is over");
       loop_->stop();
     }
     // The pages that tell of tenants are locked before a request of one can come.
@@ -228,9 +229,16 @@ class WorkerProcess {
                    registration.has_tenants());
   }
 
-  void leave(const std::string& why) {
-    if (const size_t blocks = worker_->disk().writes().write_out_left(); blocks > 0)
-      log_warn("not all blocks of the memory are on disk", {{"blocks", blocks}});
+  /// `cut_short`: what ends the writes of blocks to disk, if they have not ended.
+  void leave(const std::string& why, const std::string& cut_short) {
+    if (const size_t left = worker_->disk().writes().write_out_left(); left > 0)
+      log_warn("not all blocks of the memory are on disk",
+               {{"left", left},
+                {"of", std::max(left, end_.blocks_to_disk)},
+                {"why", worker_->disk().state() == node::DiskTier::State::lost ? "the disk is lost" : cut_short},
+                {"next",
+                 "a prompt that needs them is computed again; a longer --drain-timeout or a higher --ssd-write-budget "
+                 "lets a node write more"}});
     loop_->apply([&](TimePoint now, node::Actions& out) { worker_->leave(why, now, out); });
     MC_ASSERT(worker_->registration().has_left());
   }
@@ -259,12 +267,12 @@ class WorkerProcess {
   /// to other nodes.
   void abandon(const Error& error) {
     log_error("the device failed; the node leaves the cluster", {{"why", one_line(error)}});
-    leave(error.what);
+    leave(error.what, "the device failed");
     give_up(error);
   }
 
   void give_up(Error error) {
-    shutdown_.fail(std::move(error));
+    end_.shutdown.fail(std::move(error));
     loop_->stop();
   }
 
@@ -279,15 +287,15 @@ class WorkerProcess {
       } else if (*signal == SIGUSR1) {
         dump();
       } else if (const Duration most = args_.duration(flags::kDrainTimeout);
-                 shutdown_.ask(*signal, SystemClock::instance().now(), most)) {
+                 end_.shutdown.ask(*signal, SystemClock::instance().now(), most)) {
         loop_->apply([this](TimePoint now, node::Actions& out) { worker_->start_draining(now, out); });
         const size_t left = worker_->load().running + worker_->load().waiting;
-        const size_t blocks = worker_->disk().writes().write_out_left();
-        if (left > 0 || blocks > 0)
+        end_.blocks_to_disk = worker_->disk().writes().write_out_left();
+        if (left > 0 || end_.blocks_to_disk > 0)
           log_info("draining; another signal stops now",
-                   {{"requests", left}, {"blocks_to_disk", blocks}, {"most_s", to_seconds(most)}});
+                   {{"requests", left}, {"blocks_to_disk", end_.blocks_to_disk}, {"most_s", to_seconds(most)}});
       } else {
-        leave("shutdown");
+        leave("shutdown", "another signal stopped the node");
         loop_->stop();
       }
     }
@@ -332,7 +340,10 @@ class WorkerProcess {
   std::unique_ptr<Operators> operators_;
   std::unique_ptr<Readiness> readiness_;
   WorkerWatch watch_;
-  Shutdown shutdown_;
+  struct {
+    Shutdown shutdown;
+    size_t blocks_to_disk = 0;  // when it was asked for
+  } end_;
   struct {
     TimePoint status{}, check{};
   } at_;

@@ -4,6 +4,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -307,7 +308,14 @@ class Disk(unittest.TestCase):
         self.assertNotIn("not all blocks", conductor.text())
         conductor.popen.send_signal(signal.SIGTERM)
         self.assertEqual(conductor.popen.wait(60), 0)
-        self.assertIn("not all blocks of the memory are on disk", conductor.text())
+        warned = re.findall(r"not all blocks of the memory are on disk left=(\d+) of=(\d+) "
+                            r'why="another signal stopped the node" next="[^"]*--drain-timeout', conductor.text())
+        self.assertTrue(warned, conductor.text())
+        at_first = re.findall(r"blocks_to_disk=(\d+)", conductor.text())
+        for left, of in warned:
+            self.assertLessEqual(1, int(left))
+            self.assertLessEqual(int(left), int(of))
+            self.assertIn(of, at_first)
         conductor.close()
         code, out, err = run("mc-cache", "fsck", f"{self.folder}/p0", "--json")
         self.assertEqual(code, 0, err)
