@@ -18,7 +18,9 @@ namespace mc::ctl {
 namespace {
 
 constexpr std::string_view kVariable = "$MCT_RUN_DIR";
-constexpr time_t kInTheMaking = 60;  // seconds: a socket's file exists a moment before a process can be found by it
+/// Seconds. bind() makes the file of a socket a moment before the kernel finds the socket by it. A program may take
+/// longer to write its keys.
+constexpr time_t kSocketInTheMaking = 5, kKeysInTheMaking = 60;
 /// Prefixes of the sockets and temporary files of these programs. No other file in the folder is touched.
 constexpr std::array<std::string_view, 3> kSockets = {"node-", "data-", "bench-"};
 constexpr std::string_view kTemporary = "local.key.tmp.";
@@ -45,9 +47,9 @@ bool is_dead(const std::string& path) {
 bool is_rubbish(const std::string& path, std::string_view name) {
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0 || info.st_uid != ::geteuid()) return false;
-  if (::time(nullptr) - info.st_mtime < kInTheMaking) return false;
-  if (S_ISREG(info.st_mode)) return name.starts_with(kTemporary);
-  if (!S_ISSOCK(info.st_mode)) return false;
+  const time_t age = ::time(nullptr) - info.st_mtime;
+  if (S_ISREG(info.st_mode)) return age >= kKeysInTheMaking && name.starts_with(kTemporary);
+  if (!S_ISSOCK(info.st_mode) || age < kSocketInTheMaking) return false;
   for (const std::string_view prefix : kSockets)
     if (name.starts_with(prefix)) return is_dead(path);
   return false;

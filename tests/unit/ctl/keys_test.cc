@@ -183,8 +183,8 @@ TEST_CASE("ctl/keys: sweeping the run directory takes sockets of the dead and ha
     REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
     return fd;
   };
-  const auto aged = [&](const std::string& name) {
-    const timespec old[2] = {{::time(nullptr) - 3600, 0}, {::time(nullptr) - 3600, 0}};
+  const auto aged = [&](const std::string& name, time_t seconds = 3600) {
+    const timespec old[2] = {{::time(nullptr) - seconds, 0}, {::time(nullptr) - seconds, 0}};
     REQUIRE(::utimensat(AT_FDCWD, (folder + "/" + name).c_str(), old, AT_SYMLINK_NOFOLLOW) == 0);
   };
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
@@ -194,12 +194,14 @@ TEST_CASE("ctl/keys: sweeping the run directory takes sockets of the dead and ha
     (void)socket_at("data-dead" + suffix, type);
     (void)socket_at("conductor" + suffix, type);
     (void)socket_at("node-young" + suffix, type);
-    for (const char* name : {"node-live", "node-dead", "data-dead", "conductor"}) aged(name + suffix);
+    for (const char* name : {"node-live", "data-dead", "conductor"}) aged(name + suffix);
+    aged("node-dead" + suffix, 10);  // its node was killed soon after its start
   }
-  for (const char* name : {"local.key.tmp.abcdef", "node-file", "local.key"}) {
+  for (const char* name : {"local.key.tmp.abcdef", "local.key.tmp.fresh", "node-file", "local.key"}) {
     REQUIRE_OK(write_file_atomic(folder + "/" + name, "x"));
     aged(name);
   }
+  aged("local.key.tmp.fresh", 10);
   sweep_run_dir(folder);
   std::set<std::string> left;
   DIR* listing = ::opendir(folder.c_str());
@@ -207,7 +209,7 @@ TEST_CASE("ctl/keys: sweeping the run directory takes sockets of the dead and ha
     if (entry->d_name[0] != '.') left.insert(entry->d_name);
   ::closedir(listing);
   CHECK(left == std::set<std::string>{"node-live1", "node-live5", "conductor1", "conductor5", "node-young1",
-                                      "node-young5", "node-file", "local.key"});
+                                      "node-young5", "node-file", "local.key", "local.key.tmp.fresh"});
   for (const auto& name : left) ::unlink((folder + "/" + name).c_str());
   ::rmdir(folder.c_str());
 }
