@@ -1,6 +1,7 @@
 #include "host/block_calls.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <new>
 #include <vector>
@@ -96,7 +97,17 @@ http::Response ok(const Json& json) {
 }  // namespace
 
 Result<node::EvictBlocks> parse_evict(std::string_view body) {
-  MC_TRY(json, parse_object(body, {"prefix", "tenant", "model", "older_ms", "dry_run"}));
+  constexpr std::array<std::string_view, 4> kConditions = {"prefix", "tenant", "model", "older_ms"};
+  MC_TRY(json, parse_object(body, {"prefix", "tenant", "model", "older_ms", "all", "dry_run"}));
+  // An empty object may be a client's mistake, and all blocks are much to lose by one.
+  const bool has_condition =
+      std::ranges::any_of(kConditions, [&](std::string_view field) { return !json[field].is_null(); });
+  if (!json["all"].is_null() && !json["all"].is_bool()) return wrong("neither true nor false", "all");
+  if (has_condition == json["all"].as_bool())
+    return wrong(has_condition ? "all excludes prefix, tenant, model and older_ms"
+                               : "nothing says which blocks to evict: give prefix, tenant, model or older_ms, or "
+                                 "\"all\":true for all blocks",
+                 has_condition ? "all" : "body");
   node::EvictBlocks order;
   if (!json["prefix"].is_null()) {
     MC_TRY(prefix, read_hash(json["prefix"]));

@@ -152,6 +152,7 @@ Result<int> evict_blocks(const cli::Args& args) {
     return user_error(err::kUsage,
                       body.size() == 0 ? "nothing says which blocks to evict" : "--all excludes the other conditions",
                       "mc-cache evict", "give --prefix, --tenant, --model or --older, or --all for all blocks");
+  if (args.on(flags::kEvictAll)) body.set("all", true);
   const bool dry_run = args.on(flags::kDryRun);
   if (dry_run) body.set("dry_run", true);
   MC_TRY(report, order(args, "/blocks/evict", body));

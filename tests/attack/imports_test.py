@@ -72,9 +72,12 @@ class Imports(Attacked):
         return listed["memory_blocks"] == 0 and not listed["blocks"]
 
     def evict(self):
+        def evict_all(name):
+            return self.ask(name, "POST", "/blocks/evict", b'{"all":true}')
+
         for name in self.instances:
-            self.ask(name, "POST", "/blocks/evict", b"{}")
-            until(lambda n=name: self.ask(n, "POST", "/blocks/evict", b"{}") and self.empty(n), 60, f"{name} is empty")
+            evict_all(name)
+            until(lambda n=name: evict_all(n) and self.empty(n), 60, f"{name} is empty")
 
     def drawn(self, liar, stream):
         """One broken stream."""

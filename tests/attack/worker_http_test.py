@@ -295,7 +295,7 @@ class WorkerHttp(Attacked):
                 self.assertIn(self.status_of(self.ports["p0"], data), statuses)
             self.alive("p0", data)
             self.check_health()  # each time, as a connection that is idle for 75 s is closed
-        order = request("POST", "/blocks/evict", b'{"dry_run":true}')
+        order = request("POST", "/blocks/evict", b'{"all":true,"dry_run":true}')
         self.assertEqual(self.status_of(self.ports["p0"], order), 200)
         self.assertEqual(self.status_of(self.ports["c0"], order), 403)  # a tenant's key is no operator's
         self.check_after()

@@ -57,8 +57,17 @@ std::string post(const std::string& path, const std::string& body) {
 
 }  // namespace
 
-TEST_CASE("host/block_calls: every condition of an eviction is read, and none is needed") {
-  const auto all = parse_evict("{}");
+TEST_CASE("host/block_calls: every condition of an eviction is read, and without one it must say all") {
+  for (const char* body : {"{}", "{\"all\":false}", "{\"dry_run\":true}", "{\"prefix\":null}"}) {
+    const auto nothing = parse_evict(body);
+    REQUIRE_FALSE(nothing);
+    for (const char* field : {"prefix", "tenant", "model", "older_ms", "\"all\":true"})
+      CHECK_MESSAGE(nothing.error().what.find(field) != std::string::npos, body);
+  }
+  const auto both = parse_evict("{\"all\":true,\"tenant\":\"alice\"}");
+  REQUIRE_FALSE(both);
+  CHECK(both.error().where == "all");
+  const auto all = parse_evict("{\"all\":true}");
   REQUIRE_OK(all);
   CHECK_FALSE(all->filter.prefix.has_value());
   CHECK_FALSE(all->dry_run);
@@ -85,7 +94,8 @@ TEST_CASE("host/block_calls: a body that is no order is refused by the name of i
       {"{\"tenant\":3}", "tenant"},
       {"{\"older_ms\":0}", "older_ms"},
       {"{\"older_ms\":99999999999999}", "older_ms"},
-      {"{\"dry_run\":1}", "dry_run"},
+      {"{\"all\":1}", "all"},
+      {"{\"dry_run\":1,\"all\":true}", "dry_run"},
   };
   for (const auto& [body, field] : wrong) {
     const auto order = parse_evict(body);
@@ -121,7 +131,7 @@ TEST_CASE("host/block_calls: the end of the node answers the orders that are und
       {}, [&](const http::Request& request, const http::Responder& out) { node->calls.evict(request, out); });
   REQUIRE_OK(server);
   test::RawClient client((*server)->port());
-  client.send(post("/blocks/evict", "{}"));
+  client.send(post("/blocks/evict", "{\"all\":true}"));
   const TimePoint deadline = test::patience();
   while (node->waiting() == 0 && SystemClock::instance().now() < deadline) std::this_thread::yield();
   node::Actions actions;
@@ -153,7 +163,7 @@ TEST_CASE("host/block_calls: an order goes to the machine, and its result is the
     for (int i = 0; i < 8; ++i) node.run();
     return client.read_response();
   };
-  const std::string evicted = ask("/blocks/evict", "{}");
+  const std::string evicted = ask("/blocks/evict", "{\"all\":true}");
   CHECK(evicted.starts_with("HTTP/1.1 200 "));
   CHECK(evicted.find(R"("node":"me","memory_blocks":0,"memory_bytes":0,"disk_blocks":0)") != std::string::npos);
   const std::string pinned = ask("/blocks/pin", R"({"prefix":")" + kHash + R"(","for_ms":1000})");
@@ -175,7 +185,7 @@ TEST_CASE("host/block_calls: the order of a client that left is cancelled") {
   };
   {
     test::RawClient client((*server)->port());
-    client.send(post("/blocks/evict", "{}"));
+    client.send(post("/blocks/evict", "{\"all\":true}"));
     wait_for([&] { return node.waiting() > 0; });
   }
   wait_for([&] { return (*server)->stats().connections == 0; });
