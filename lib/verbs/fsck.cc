@@ -86,6 +86,16 @@ Findings read_all_blocks(store::Store& store) {
   return findings;
 }
 
+/// The next step after a check; "" where nothing is damaged.
+std::string next_step(const std::string& directory, bool is_damaged, bool repairs) {
+  if (!is_damaged) return "";
+  if (!repairs)
+    return "next: mc-cache fsck " + directory +
+           " --repair drops what is damaged: blocks are computed again, and values must be put again\n";
+  return "next: the rest cannot be read by this version, or the disk fails: try the version that wrote it, and look at "
+         "the log of the kernel\n";
+}
+
 /// The findings of one store of KV blocks.
 struct Report {
   std::vector<std::string> lost;  // promises of the store that the start found broken
@@ -217,7 +227,7 @@ Result<int> fsck_store(const cli::Args& args) {
     out.set("values", json_of(found));
     is_sound = is_sound && found.damaged.size() == found.dropped && (found.lost.empty() || repairs);
   }
-  MC_CHECK(write_all(1, json ? out.dump() + "\n" : text));
+  MC_CHECK(write_all(1, json ? out.dump() + "\n" : text + next_step(directory, !is_sound, repairs)));
   return is_sound ? 0 : 1;
 }
 

@@ -185,6 +185,8 @@ class Disk(unittest.TestCase):
             file.write(bytes([byte[0] ^ 1]))
         code, report = self.fsck()
         self.assertEqual((code, len(report["damaged"])), (1, 1))
+        text = run("mc-cache", "fsck", f"{self.folder}/kv")[1].decode()
+        self.assertIn(f"\nnext: mc-cache fsck {self.folder}/kv --repair drops what is damaged", text)
         self.assertEqual((self.fsck("--repair")[0], self.fsck()[1]["damaged"]), (0, []))
 
     def test_ls_lists_the_blocks_of_a_node_in_memory_and_on_disk(self):
