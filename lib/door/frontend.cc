@@ -159,9 +159,11 @@ void Frontend::admin(const http::Request& request, const std::string& verb, cons
   auto parsed = http::parse_admin(request.body, request.headers);
   if (!parsed) return out.respond(http::error_response(parsed.error()));
   loop_->post([this, out, node = parsed->node, on = verb == "drain"](TimePoint, node::Actions& actions) {
-    if (auto done = conductor_.drain(node, on, actions); !done)
-      return out.respond(http::error_response(user_error(
-          done.error().code == Code::invalid ? err::kInvalidField : err::kNotFound, done.error().what, "node")));
+    if (auto done = conductor_.drain(node, on, actions); !done) {
+      Error error = as_user_error(err::kInvalidField, std::move(done).error());
+      error.where = "node";
+      return out.respond(http::operators_error(error));
+    }
     Json body = Json::object();
     body.set("node", node).set("state", on ? "drain" : "ready");
     out.respond(http::json_response(200, body.dump()));

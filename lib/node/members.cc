@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/errors.h"
 #include "node/node_name.h"
 #include "node/stage.h"
 #include "node/worker.h"
@@ -467,7 +468,16 @@ void Members::on_snapshot(Node& node, const wire::BlockSnapshot& snapshot) {
 
 Result<void> Members::drain(const std::string& name, bool on, Actions& out) {
   Node* node = find(name);
-  if (!node) return Error{Code::not_found, "no node is called " + name + "; mc-conductor ps lists them"};
+  if (!node) {
+    constexpr size_t kListedMax = 16;
+    std::string names;
+    size_t listed = 0;
+    for (const auto& [other, unused] : nodes_)
+      if (++listed <= kListedMax) names += (names.empty() ? "" : ", ") + other;
+    if (listed > kListedMax) names += " and " + std::to_string(listed - kListedMax) + " more";
+    return user_error(err::kNotFound, "no node is called " + name + "; there are: " + (names.empty() ? "none" : names),
+                      "node", "name a node as mc-conductor ps lists it");
+  }
   if (node->hello.role == wire::Role::stage) {
     const auto parsed = parse_stage_name(name);
     const std::string leader = parsed ? parsed->leader : name;

@@ -318,7 +318,10 @@ class Roles(unittest.TestCase):
             for i in range(4):
                 self.assertEqual(c.complete(ids=Random(i).ids(70), max_tokens=2)["mc"]["prefill_node"], "p0")
             self.assertEqual(c.verb("undrain", "p1")[0], 0)
-            self.assertEqual(c.verb("drain", "p7")[0], 1)
+            code, _, err = c.verb("drain", "p7")
+            self.assertEqual(code, 1)
+            self.assertIn("error MC4007 not-found: no node is called p7; there are: d0, p0, p1\n", err)
+            self.assertRegex(err, r"next: +name a node as mc-conductor ps lists it;")
             self.assertEqual(c.processes["p1"].stop(), 0)
             del c.processes["p1"]
             until(lambda: len(c.cluster()["nodes"]) == 2, 60, "p1 left")

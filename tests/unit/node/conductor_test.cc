@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/errors.h"
 #include "conductor_bench.h"
 
 namespace conductor_test {
@@ -525,7 +526,9 @@ TEST_CASE("node/conductor: a stage of a pipeline does not drain alone; the error
   CHECK(drained.error().code == Code::invalid);
   CHECK(drained.error().what == "p0.1 is a stage of the pipeline p0, which drains as a whole: drain p0");
   CHECK(b.conductor.drain("p0", true, out));
-  CHECK(b.conductor.drain("p9", true, out).error().code == Code::not_found);
+  const Error unknown = b.conductor.drain("p9", true, out).error();
+  CHECK(unknown.mc == err::kNotFound);
+  CHECK(unknown.what == "no node is called p9; there are: p0, p0.1");
 }
 
 TEST_CASE("node/conductor: what was ordered of a drain holds although orders are lost and old heartbeats arrive") {
