@@ -204,11 +204,12 @@ std::string StatusPages::address() const {
   return HostPort{host_, server_->port()}.text();
 }
 
-void StatusPages::update(std::string unready, bool has_tenants) {
+void StatusPages::update(std::string unready, bool has_tenants, const std::string& name) {
   if (store_) store_->update(*metrics_);
   const std::lock_guard lock(mutex_);
   unready_ = std::move(unready);
   has_tenants_ = has_tenants;
+  if (name_ != name) name_ = name;
 }
 
 void StatusPages::answer_with(LoopAnswers answers) {
@@ -270,6 +271,10 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
       Json body = Json::object();
       body.set("version", cli::build_info().version).set("commit", cli::build_info().commit);
       body.set("program", cli::build_info().program);
+      {
+        const std::lock_guard lock(mutex_);
+        if (!name_.empty()) body.set("node", name_);
+      }
       return out.respond({.status = 200, .headers = {{"Content-Type", "application/json"}}, .body = body.dump()});
     }
     default: {

@@ -57,8 +57,9 @@ class StatusPages {
                                                    const Bodies& bodies, std::unique_ptr<node::ValueDisk> values);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
-  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. Any thread.
-  void update(std::string unready, bool has_tenants);
+  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. `name`: of
+  /// the node; "" = it has none yet. Any thread.
+  void update(std::string unready, bool has_tenants, const std::string& name);
   /// The control loop's answers to /blocks, /blocks/* and /prefill. They are called on a thread of a server, return
   /// soon and may answer later on another thread.
   using Answer = std::function<void(http::Request request, const http::Responder& out)>;
@@ -78,8 +79,8 @@ class StatusPages {
   bool is_locked();
 
   std::mutex mutex_;
-  std::string unready_ = "starting";  // guarded by mutex_
-  bool has_tenants_ = false;          // guarded by mutex_
+  std::string unready_ = "starting", name_;  // guarded by mutex_
+  bool has_tenants_ = false;                 // guarded by mutex_
   // A lock of their own: the control loop takes mutex_ several times a second and waits for no answer that runs.
   std::shared_mutex answers_mutex_;  // shared by the answers that run
   LoopAnswers loop_;                 // guarded by answers_mutex_

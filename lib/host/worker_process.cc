@@ -226,7 +226,7 @@ class WorkerProcess {
     pages_->update(worker_->draining()         ? "draining"
                    : !registration.is_member() ? "no conductor"
                                                : "",
-                   registration.has_tenants());
+                   registration.has_tenants(), watch_.name());
   }
 
   /// `cut_short`: what ends the writes of blocks to disk, if they have not ended.

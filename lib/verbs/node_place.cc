@@ -4,11 +4,13 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/plain_name.h"
 #include "base/uri.h"
 #include "ctl/ctl.h"
 #include "host/conductor_process.h"
@@ -115,6 +117,35 @@ Result<void> check_answer(const Json& node, const Announced& at, Duration time) 
                     "look with mc-conductor ps whether " + name + " still runs; on its host name it by its socket");
 }
 
+/// The nodes whose sockets are in the run directory, by name, with these sockets. Each of the first 64 sockets is
+/// asked.
+std::map<std::string, std::string> nodes_in(const std::string& directory) {
+  constexpr int kAskedMax = 64;
+  std::map<std::string, std::string> nodes;
+  std::error_code failed;
+  int asked = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, failed)) {
+    const std::string file = entry.path().filename().string(), socket = directory + "/" + file;
+    if (!file.starts_with("node-") || !file.ends_with(".http") || ++asked > kAskedMax) continue;
+    const auto answer = http::fetch(http::Method::get, "unix:" + socket, "/version", {}, "",
+                                    SystemClock::instance().now() + 1s);  // the socket of a dead node refuses at once
+    const auto version = answer ? Json::parse(answer->body) : Result<Json>(answer.error());
+    const std::string name(version ? (*version)["node"].as_string() : "");
+    if (is_plain_name(name)) nodes[name] = socket;
+  }
+  return nodes;
+}
+
+/// The place of a node while no conductor answers: its socket in the run directory. `error`: of the conductor.
+Result<std::string> without_conductor(const std::string& name, const std::string& directory, Error error) {
+  const auto nodes = nodes_in(directory);
+  if (const auto node = nodes.find(name); node != nodes.end()) return "unix:" + node->second;
+  std::string names;
+  for (const auto& [other, socket] : nodes) names += (names.empty() ? "" : ", ") + other;
+  if (!names.empty()) error.next += "; nodes that answer without it: " + names;
+  return error;
+}
+
 /// The cluster of this run directory's conductor; empty when `name` is an address or nobody answers.
 std::optional<Json> cluster_of(const std::string& name) {
   const auto address = address_in(name);
@@ -161,10 +192,12 @@ Result<std::string> place_of(const std::string& name, bool has_key) {
   MC_TRY(address, address_in(name));
   if (!address.empty()) return address;
   MC_TRY(directory, ctl::run_dir([](const char* variable) -> const char* { return std::getenv(variable); }));
-  MC_TRY(cluster,
-         get_json("unix:" + directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {},
-                  "start the conductor, set MCT_RUN_DIR to its run directory, or name the node by its socket: " +
-                      directory + "/node-*.http"));
+  const std::string start = "start the conductor, or set MCT_RUN_DIR to its run directory";
+  auto listed = get_json("unix:" + directory + "/" + std::string(host::kOperatorsSocket), "/cluster", {}, start);
+  if (!listed && listed.error().mc == err::kPeerUnreachable)
+    return without_conductor(name, directory, std::move(listed).error());
+  if (!listed) return std::move(listed).error();
+  const Json& cluster = *listed;
   std::string known;
   for (const Json& node : cluster["nodes"].items()) {
     known += (known.empty() ? "" : ", ") + std::string(node["id"].as_string());

@@ -226,10 +226,17 @@ class Disk(unittest.TestCase):
         self.assertGreater(blocks, 0)
         code, _, err = run("mc-cache", "ls", "p0", env=alone)
         self.assertEqual(code, 3)
-        self.assertIn("elsewhere/node-*.http", err)
+        self.assertIn("next:  start the conductor, or set MCT_RUN_DIR to its run directory;", err)
         code, _, err = run("mc-cache", "ls", self.folder + "/nobody.http", env=alone)
         self.assertEqual(code, 3)
         self.assertIn("start the node", err)
+        c.processes["conductor"].kill()
+        code, out, err = run("mc-cache", "ls", "p0", "--json", env=c.env)
+        self.assertEqual(code, 0, err)
+        self.assertGreater(json.loads(out.splitlines()[-1])["memory_blocks"], 0)
+        code, _, err = run("mc-cache", "ls", "p7", env=c.env)
+        self.assertEqual(code, 3)
+        self.assertIn("nodes that answer without it: d0, p0;", err)
 
     def test_a_disk_that_fails_while_the_node_runs_costs_the_tier_and_no_request(self):
         c = self.cluster()

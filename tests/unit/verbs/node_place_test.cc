@@ -77,6 +77,23 @@ TEST_CASE("verbs/node_place: an announced address is used when the node itself a
   CHECK(place_of("c0", true).error().mc == err::kKeyNotSent);
 }
 
+TEST_CASE("verbs/node_place: without a conductor a node is found by the sockets of the run directory") {
+  Cluster cluster;
+  const std::string socket = cluster.conductor.directory() + "/" + kSocket;
+  const auto node = http::Server::open({.socket_path = socket}, [](const http::Request& request, const auto& out) {
+    out.respond({.status = 200, .headers = {}, .body = request.path == "/version" ? R"({"node":"c1"})" : "{}"});
+  });
+  REQUIRE_OK(node);
+  std::ofstream(cluster.conductor.directory() + "/node-dead.http") << "";
+  CHECK_FALSE(place_of("c1", false).has_value());  // the conductor does not list it
+  cluster.conductor.stop();
+  for (const bool has_key : {false, true}) CHECK(place_of("c1", has_key).value() == "unix:" + socket);
+  const auto unknown = place_of("c0", false);
+  REQUIRE_FALSE(unknown.has_value());
+  CHECK(unknown.error().mc == err::kPeerUnreachable);
+  CHECK(unknown.error().next.ends_with("; nodes that answer without it: c1"));
+}
+
 TEST_CASE("verbs/node_place: a node on the loopback of another host is not looked for on this one") {
   const Pages own("node-ffffffffffff.http");  // a node of this host, at the port of the other
   Cluster cluster{.url = own.url(), .control = "tcp://192.0.2.7:7700"};
