@@ -16,7 +16,6 @@ namespace {
 
 using PutResult = node::ValueStore::PutResult;
 
-constexpr std::string_view kPutResults[] = {"created", "replaced", "unchanged"};
 constexpr int kCreated = 201;
 constexpr int kDiskThreads = 32;  // calls that share a flush
 /// Bodies of calls that run. A call holds the body, and the value that is made of it.
@@ -481,7 +480,7 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
                : wants_replicas && op.terms.durability != node::Durability::d3
                    ? Result<PutResult>(no_replicas(op.terms.copies))
                    : values_.put(key, value, op.terms, later, call.until));
-  json.set("outcome", kPutResults[static_cast<size_t>(done)]);
+  json.set("outcome", kPutResultNames[static_cast<size_t>(done)]);
   return Outcome{done == PutResult::created ? kCreated : 200, std::move(json), nullptr, nullptr};
 }
 
@@ -545,7 +544,7 @@ Result<StoreApi::Outcome> StoreApi::relocate(const std::string& tenant, const St
   MC_TRY(done, is_copy ? values_.copy(key, to, op.terms.replaces, call.until)
                        : values_.move(key, to, op.terms.replaces, call.until));
   return Outcome{done == PutResult::created ? kCreated : 200,
-                 Json::object({{"outcome", kPutResults[static_cast<size_t>(done)]}}), nullptr, nullptr};
+                 Json::object({{"outcome", kPutResultNames[static_cast<size_t>(done)]}}), nullptr, nullptr};
 }
 
 // ---- replicas --------------------------------------------------------------------------------

@@ -30,11 +30,13 @@
 
 namespace mc::door {
 
-inline constexpr size_t kStoreBatchMax = 1024;                           // operations of a batch
-inline constexpr size_t kStoreBatchLineMax = size_t{4} << 20;            // bytes of its line
-inline constexpr size_t kStoreListMax = 1000;                            // keys of one listing
-inline constexpr std::string_view kStoreTenant = "default";              // of a request that names none
-inline constexpr std::string_view kStoreCrcHeader = "x-mc-crc32c";       // of a value, in both directions
+inline constexpr size_t kStoreBatchMax = 1024;                      // operations of a batch
+inline constexpr size_t kStoreBatchLineMax = size_t{4} << 20;       // bytes of its line
+inline constexpr size_t kStoreListMax = 1000;                       // keys of one listing
+inline constexpr std::string_view kStoreTenant = "default";         // of a request that names none
+inline constexpr std::string_view kStoreCrcHeader = "x-mc-crc32c";  // of a value, in both directions
+/// Names of node::ValueStore::PutResult in answers.
+inline constexpr std::string_view kPutResultNames[] = {"created", "replaced", "unchanged"};
 inline constexpr std::string_view kStoreTierHeader = "x-mc-tier";        // of a get: a word of ValueTier
 inline constexpr Duration kStoreTimeMax = std::chrono::hours(24 * 366);  // longest time to live and pin
 

@@ -1,6 +1,7 @@
 #include "verbs/store_client.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/assert.h"
@@ -55,10 +56,10 @@ Result<Json> read_json(std::string_view text, const std::string& place) {
 }
 
 /// The outcome of a put, copy or move. Any other text of a server does not reach the terminal.
-Result<std::string> outcome_of(const Json& answer, const std::string& place) {
-  const std::string_view outcome = answer["outcome"].as_string();
-  for (const std::string_view known : {"created", "replaced", "unchanged"})
-    if (outcome == known) return std::string(known);
+Result<StoreClient::PutResult> outcome_of(const Json& answer, const std::string& place) {
+  const auto& names = door::kPutResultNames;
+  const auto found = std::ranges::find(names, answer["outcome"].as_string());
+  if (found != std::end(names)) return static_cast<StoreClient::PutResult>(found - std::begin(names));
   return user_error(err::kPeerGarbage, "the answer does not say whether the value was created or replaced", place,
                     std::string(kCompareVersions));
 }
@@ -109,12 +110,13 @@ Result<http::ClientOutcome> StoreClient::call(http::Method method, std::string_v
   return told(json ? (*json)["error"] : Json(), outcome->http_status, target);
 }
 
-Result<std::string> StoreClient::put(std::string_view key, std::string_view value, const node::ValueTerms& terms) {
+Result<StoreClient::PutResult> StoreClient::put(std::string_view key, std::string_view value,
+                                                const node::ValueTerms& terms) {
   return put_as(key, value, terms, {});
 }
 
-Result<std::string> StoreClient::put_group(std::string_view key, const std::vector<Member>& members,
-                                           const node::ValueTerms& terms) {
+Result<StoreClient::PutResult> StoreClient::put_group(std::string_view key, const std::vector<Member>& members,
+                                                      const node::ValueTerms& terms) {
   std::vector<wire::GroupMember> rows;
   for (const Member& member : members) rows.push_back({.name = member.name, .bytes = member.value});
   const auto value = wire::encode_group(std::move(rows));
@@ -122,8 +124,8 @@ Result<std::string> StoreClient::put_group(std::string_view key, const std::vect
   return put_as(key, *value, terms, {{"group", "true"}});
 }
 
-Result<std::string> StoreClient::put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms,
-                                        Query query) {
+Result<StoreClient::PutResult> StoreClient::put_as(std::string_view key, std::string_view value,
+                                                   const node::ValueTerms& terms, Query query) {
   MC_ASSERT(!key.empty());  // here and below: the empty key stands for all keys
   if (terms.ttl < Duration::max()) query.emplace_back("ttl", time_text(terms.ttl));
   if (terms.pin > Duration{}) query.emplace_back("pin", time_text(terms.pin));
@@ -227,8 +229,8 @@ Result<std::optional<uint64_t>> StoreClient::exist_here(std::string_view key) {
                     std::string(kCompareVersions));
 }
 
-Result<std::string> StoreClient::relocate(std::string_view op, std::string_view from, std::string_view to,
-                                          bool replaces) {
+Result<StoreClient::PutResult> StoreClient::relocate(std::string_view op, std::string_view from, std::string_view to,
+                                                     bool replaces) {
   MC_ASSERT(!from.empty() && !to.empty());
   MC_TRY(outcome,
          call(http::Method::post, from,
@@ -237,11 +239,11 @@ Result<std::string> StoreClient::relocate(std::string_view op, std::string_view 
   return outcome_of(json, place_);
 }
 
-Result<std::string> StoreClient::copy(std::string_view from, std::string_view to, bool replaces) {
+Result<StoreClient::PutResult> StoreClient::copy(std::string_view from, std::string_view to, bool replaces) {
   return relocate("copy", from, to, replaces);
 }
 
-Result<std::string> StoreClient::move(std::string_view from, std::string_view to, bool replaces) {
+Result<StoreClient::PutResult> StoreClient::move(std::string_view from, std::string_view to, bool replaces) {
   return relocate("move", from, to, replaces);
 }
 

@@ -52,15 +52,15 @@ class StoreClient {
   /// `place`: see place_of(). MC2101 when the name has no address; nothing is sent yet.
   static Result<std::unique_ptr<StoreClient>> open(std::string place, Options options);
 
-  /// "created", "replaced" or "unchanged". Errors keep the number and the next step that the node sent.
-  Result<std::string> put(std::string_view key, std::string_view value, const node::ValueTerms& terms);
+  using PutResult = node::ValueStore::PutResult;
+  /// Errors keep the number and the next step that the node sent.
+  Result<PutResult> put(std::string_view key, std::string_view value, const node::ValueTerms& terms);
   Result<std::string> get(std::string_view key, Duration lease = {});
   /// Fills value and tier of the item, whose `error` stays as it was.
   Result<void> get(Item& item);
   /// Puts all members under one key, as one value (wire/value_group.h): they appear, are evicted and are removed
   /// together, and everything here that takes a key takes that of a group. MC4002: no group can be made of them.
-  Result<std::string> put_group(std::string_view key, const std::vector<Member>& members,
-                                const node::ValueTerms& terms);
+  Result<PutResult> put_group(std::string_view key, const std::vector<Member>& members, const node::ValueTerms& terms);
   /// All members, in the order of their names. MC4002: the value is no group.
   Result<std::vector<Member>> get_group(std::string_view key, Duration lease = {});
   /// One member. MC4007: there is no such group, or no such member in it.
@@ -69,8 +69,8 @@ class StoreClient {
   Result<Json> list_members(std::string_view key);
   /// Size of the value; nothing when there is none.
   Result<std::optional<uint64_t>> exist(std::string_view key);
-  Result<std::string> copy(std::string_view from, std::string_view to, bool replaces);
-  Result<std::string> move(std::string_view from, std::string_view to, bool replaces);
+  Result<PutResult> copy(std::string_view from, std::string_view to, bool replaces);
+  Result<PutResult> move(std::string_view from, std::string_view to, bool replaces);
   /// One page of keys: "values", "more", "last" and totals, as GET /v1/store answers.
   Result<Json> list(std::string_view prefix, std::string_view after, size_t limit);
   /// One round trip for all items, at most kItemsMax; each has an error of its own, MC4007 where there is no value.
@@ -92,11 +92,11 @@ class StoreClient {
   Result<http::ClientOutcome> call(http::Method method, std::string_view key, const Query& query, std::string body,
                                    http::Headers headers = {}, std::string_view lent = {});
   bool leave_place();
-  Result<std::string> put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms, Query query);
+  Result<PutResult> put_as(std::string_view key, std::string_view value, const node::ValueTerms& terms, Query query);
   Result<http::ClientOutcome> get_anywhere(std::string_view key, const Query& query);
   Result<std::string> get_summed(std::string_view key, const Query& query, std::optional<door::ValueTier>* tier = {});
   Result<std::optional<uint64_t>> exist_here(std::string_view key);
-  Result<std::string> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
+  Result<PutResult> relocate(std::string_view op, std::string_view from, std::string_view to, bool replaces);
   Result<std::vector<Json>> batch(std::vector<Item>& items, Json ops, std::string values, std::string& answered);
   Result<std::vector<Json>> do_all(std::vector<Item>& items, const Json& op);
   Error told(const Json& error, int status, const std::string& target) const;

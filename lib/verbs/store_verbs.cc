@@ -16,6 +16,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "door/store_request.h"
 #include "verbs/cache_list.h"
 #include "verbs/node_place.h"
 #include "verbs/store_client.h"
@@ -78,6 +79,10 @@ Result<void> say(const cli::Args& args, const std::string& key, std::string_view
   return write_foreign(1, key + " " + std::string(outcome) + "\n");
 }
 
+std::string name_of(StoreClient::PutResult outcome) {
+  return std::string(door::kPutResultNames[static_cast<size_t>(outcome)]);
+}
+
 Result<std::string> read_value(const std::string& path) {
   auto value = read_file(path, kFileMax);
   if (value) return value;
@@ -114,7 +119,8 @@ Result<int> put_group_in(const cli::Args& args, StoreClient& store) {
   const std::string key = args.positional_one("KEY");
   MC_TRY(outcome, store.put_group(key, members, terms_of(args)));
   MC_CHECK(
-      say(args, key, outcome + " " + std::to_string(members.size()) + " members, " + std::to_string(bytes) + " bytes"));
+      say(args, key,
+          name_of(outcome) + " " + std::to_string(members.size()) + " members, " + std::to_string(bytes) + " bytes"));
   return 0;
 }
 
@@ -126,7 +132,7 @@ Result<int> put_in(const cli::Args& args, StoreClient& store) {
   MC_TRY(value, read_value(args.positional("FILE").front()));
   const std::string key = args.positional_one("KEY");
   MC_TRY(outcome, store.put(key, value, terms_of(args)));
-  MC_CHECK(say(args, key, outcome + " " + std::to_string(value.size()) + " bytes"));
+  MC_CHECK(say(args, key, name_of(outcome) + " " + std::to_string(value.size()) + " bytes"));
   return 0;
 }
 
@@ -235,17 +241,22 @@ Result<int> unpin_in(const cli::Args& args, StoreClient& store) {
   return change_all(args, "unpinned", [&](auto& items) { return store.unpin_all(items); });
 }
 
-Result<int> copy_in(const cli::Args& args, StoreClient& store) {
+/// One line about the key TO. `done`: what the verb did with the value.
+Result<void> say_done(const cli::Args& args, const std::string& done, StoreClient::PutResult outcome) {
   const std::string to = args.positional_one("TO");
-  MC_TRY(outcome, store.copy(args.positional_one("KEY"), to, args.on(flags::kReplace)));
-  MC_CHECK(say(args, to, outcome));
+  if (args.on(flags::kJson)) return say(args, to, name_of(outcome));
+  return say(args, to, outcome == StoreClient::PutResult::created ? done : done + ", " + name_of(outcome));
+}
+
+Result<int> copy_in(const cli::Args& args, StoreClient& store) {
+  MC_TRY(outcome, store.copy(args.positional_one("KEY"), args.positional_one("TO"), args.on(flags::kReplace)));
+  MC_CHECK(say_done(args, "copied", outcome));
   return 0;
 }
 
 Result<int> move_in(const cli::Args& args, StoreClient& store) {
-  const std::string to = args.positional_one("TO");
-  MC_TRY(outcome, store.move(args.positional_one("KEY"), to, args.on(flags::kReplace)));
-  MC_CHECK(say(args, to, outcome));
+  MC_TRY(outcome, store.move(args.positional_one("KEY"), args.positional_one("TO"), args.on(flags::kReplace)));
+  MC_CHECK(say_done(args, "moved", outcome));
   return 0;
 }
 

@@ -294,12 +294,12 @@ class Store(unittest.TestCase):
 
     def test_copy_and_move_give_a_value_other_keys(self):
         self.put("a", b"value")
-        self.assertEqual(self.verb("copy", "a", "b")[1], b"b created\n")
-        self.assertEqual(self.verb("move", "a", "c")[1], b"c created\n")
+        self.assertEqual(self.verb("copy", "a", "b")[1], b"b copied\n")
+        self.assertEqual(self.verb("move", "a", "c")[1], b"c moved\n")
         self.assertEqual([row["key"] for row in self.list()], ["b", "c"])
         self.assertEqual(self.verb("get", "c")[1], b"value")
         self.assertEqual(self.verb("move", "b", "c")[0], 1)
-        self.assertEqual(self.verb("move", "b", "c", "--replace")[1], b"c replaced\n")
+        self.assertEqual(self.verb("move", "b", "c", "--replace")[1], b"c moved, replaced\n")
 
     def test_ls_lists_the_keys_of_a_prefix_and_the_totals(self):
         for key in ("a/1", "a/2", "b"):
