@@ -168,10 +168,12 @@ Headers sse_headers() {
 
 namespace {
 
-std::string error_json(std::string_view message, std::string_view type, std::string_view param, std::string_view code,
-                       std::string_view next = {}) {
+/// `mc`: the number, which `mc-cache help` explains; 0: the error has none.
+std::string error_json(int mc, std::string_view message, std::string_view type, std::string_view param,
+                       std::string_view code, std::string_view next = {}) {
   Json error = Json::object(
       {{"message", message}, {"type", type}, {"param", param.empty() ? Json() : Json(param)}, {"code", code}});
+  if (mc != 0) error.set("number", "MC" + std::to_string(mc));
   if (!next.empty()) error.set("next", next);
   return Json::object({{"error", std::move(error)}}).dump();
 }
@@ -181,7 +183,7 @@ std::string error_json(std::string_view message, std::string_view type, std::str
 std::string error_body(err::Number number, std::string_view message, std::string_view param) {
   const ErrorInfo* info = find_error(number);
   MC_ASSERT(info != nullptr);
-  return error_json(message, info->openai_type, param, info->openai_code);
+  return error_json(number, message, info->openai_type, param, info->openai_code);
 }
 
 Response error_response(err::Number number, std::string_view message, std::string_view param) {
@@ -199,7 +201,8 @@ std::string error_body(const Error& error, std::string_view next) {
   std::string_view type = http_status_of(error) >= 500 ? "server_error" : "invalid_request_error";
   std::string_view code = to_string(error.code);
   if (info != nullptr && !info->openai_type.empty()) type = info->openai_type, code = info->openai_code;
-  return error_json(error.what, type, is_about_field ? std::string_view(error.where) : std::string_view(), code, next);
+  return error_json(error.mc, error.what, type, is_about_field ? std::string_view(error.where) : std::string_view(),
+                    code, next);
 }
 }  // namespace
 

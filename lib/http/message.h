@@ -86,7 +86,7 @@ void append_sse_data(std::string& out, std::string_view json);
 Headers sse_headers();
 
 // The body of an error in OpenAI's shape, {"error":{message,type,param,code}}, with status, type and code from the
-// table of base/errors.h.
+// table of base/errors.h, and with `number`: "MC4001".
 std::string error_body(err::Number number, std::string_view message, std::string_view param = {});
 Response error_response(err::Number number, std::string_view message, std::string_view param = {});
 /// The answer to an error. The error's number selects the status, or its code when it has no number. `param` is the

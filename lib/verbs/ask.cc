@@ -35,9 +35,11 @@ Error told_error(const Json& body, int status, const std::string& url) {
   if (error["code"].as_string().empty() && status >= 500)  // the answer to a HEAD has no body
     return user_error(err::kPeerUnreachable, "the node answers HTTP " + std::to_string(status) + " and no reason", url,
                       "look into its log, or ask again: it may wait for another node");
-  const ErrorInfo* info = nullptr;
+  const std::string_view number = error["number"].as_string();
+  const ErrorInfo* info = number.empty() ? nullptr : find_error(number);
+  const bool is_named = info != nullptr;  // else the code selects one of the numbers that share it
   for (const auto& row : error_table())
-    if (row.openai_code == error["code"].as_string() && (row.http_status == status || !info)) info = &row;
+    if (!is_named && row.openai_code == error["code"].as_string() && (row.http_status == status || !info)) info = &row;
   return user_error(info ? static_cast<err::Number>(info->number) : err::kInternal,
                     std::string(error["message"].as_string("HTTP " + std::to_string(status))), url,
                     std::string(error["next"].as_string()));

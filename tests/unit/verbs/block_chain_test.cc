@@ -10,6 +10,7 @@
 #include "http/server.h"
 #include "test.h"
 #include "unit/node/bench.h"
+#include "verbs/ask.h"
 #include "verbs/block_verbs.h"
 #include "verbs/warm.h"
 
@@ -82,6 +83,13 @@ TEST_CASE("verbs/block_chain: an error of the node keeps its number, its text an
     CHECK(refused.error().mc == number);
     CHECK(refused.error().what == "no such block");
     CHECK(refused.error().next == "look at ls");
+  }
+  for (const ErrorInfo& row : error_table()) {  // several numbers share a code
+    if (row.http_status == 0) continue;
+    const auto body = Json::parse(http::error_response(static_cast<err::Number>(row.number), "no").body);
+    REQUIRE_OK(body);
+    CHECK((*body)["error"]["number"].as_string() == "MC" + std::to_string(row.number));
+    CHECK(told_error(*body, row.http_status, "/x").mc == row.number);
   }
 }
 
