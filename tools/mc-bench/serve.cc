@@ -430,9 +430,13 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
   const double bound_s = lateness_bound_s(plan, load, to_seconds(args.duration(kLateMax)));
   if (late_s > bound_s)
     return user_error(err::kClientLate,
-                      "requests were sent up to " + fixed(late_s * 1000, 1) +
-                          " ms (p99) after their time; allowed are " + fixed(bound_s * 1000, 1) + " ms",
-                      "--late-max");
+                      "this machine is busy: requests were sent up to " + fixed(late_s * 1000, 1) +
+                          " ms (p99) after their planned times, and the latencies above include this delay; " +
+                          fixed(bound_s * 1000, 1) + " ms are allowed",
+                      "--late-max",
+                      "nothing is broken; for figures to compare, lower the rate or use a less busy machine, else "
+                      "allow the delay with --late-max " +
+                          std::to_string(static_cast<int64_t>(late_s * 1000) + 1) + "ms");
   for (const Condition& condition : conditions) {
     MC_TRY(failed, holds(condition, result));
     if (failed)
