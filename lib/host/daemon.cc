@@ -260,9 +260,9 @@ void StatusPages::handle(http::Request request, const http::Responder& out) {
         std::string key(std::get<http::RouteMatch>(found).rest);  // a view into the request, which moves on
         return store_->handle(std::move(request), std::move(key), out);
       }
-      return out.respond(http::error_response(
-          user_error(err::kNotFound, "this node has no store of values: it is no cache node, or has --values 0B", "",
-                     "name a cache node with --values above 0B: mc-conductor ps shows the role of each node")));
+      return out.respond(http::error_response(user_error(
+          err::kNotFound, "this node has no store of values: it is no cache node, has --values 0B, or a --dram of 8MiB",
+          "", "name a cache node with --values above 0B: mc-conductor ps shows the role of each node")));
     case http::Route::metrics:
       return out.respond({.status = 200,
                           .headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},

@@ -310,14 +310,17 @@ Result<void> WorkerPlan::plan_cache() {
         err::kBadValue,
         "a cache of " + human_bytes(bytes) + " holds no slab of blocks, which has " + format_bytes(kSlabBytes),
         "--dram", "give a size such as 64MiB or 4GiB, or a share such as 25%");
-  value_bytes_ = args_.size(flags::kValues).of(bytes);
-  if (value_bytes_ > 0 && value_bytes_ >= bytes)
-    return user_error(
-        err::kBadValue,
-        "values of " + format_bytes(value_bytes_) + " leave no memory for KV blocks of --dram " + format_bytes(bytes),
-        "--values", "give a share such as 10%, or a larger --dram");
-  arena_bytes_ = round_up(bytes - value_bytes_, kSlabBytes);
-  if (arena_bytes_ + value_bytes_ != bytes)
+  const uint64_t asked_values = args_.size(flags::kValues).of(bytes);
+  value_bytes_ = std::min(asked_values, bytes - kSlabBytes);
+  const bool chose_values = args_.given(flags::kValues) && args_.text(flags::kValues) != flags::kValues.fallback;
+  if (value_bytes_ < asked_values && chose_values)
+    return user_error(err::kBadValue,
+                      "values of " + format_bytes(asked_values) + " leave no slab of " + format_bytes(kSlabBytes) +
+                          " for KV blocks of --dram " + format_bytes(bytes),
+                      "--values", "give a share such as 10%, or a larger --dram");
+  arena_bytes_ = (bytes - value_bytes_) / kSlabBytes * kSlabBytes;
+  MC_ASSERT_LE(arena_bytes_ + value_bytes_, bytes);
+  if (arena_bytes_ + value_bytes_ != bytes || value_bytes_ != asked_values)
     log_info("memory of the cache", {{"asked_bytes", bytes},
                                      {"block_bytes", arena_bytes_},
                                      {"value_bytes", value_bytes_},
