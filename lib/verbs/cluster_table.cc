@@ -19,16 +19,6 @@ std::string gib(double bytes) {
   return text;
 }
 
-std::string up_text(double seconds) {
-  const auto s = static_cast<int64_t>(seconds);
-  char text[32];
-  if (s >= 3600)
-    std::snprintf(text, sizeof text, "%ldh%02ldm", static_cast<long>(s / 3600), static_cast<long>(s / 60 % 60));
-  else
-    std::snprintf(text, sizeof text, "%ldm%02lds", static_cast<long>(s / 60), static_cast<long>(s % 60));
-  return text;
-}
-
 std::string or_dash(std::string text) {
   return text.empty() ? "-" : text;
 }
@@ -89,7 +79,7 @@ constexpr Column kColumns[] = {
     {"KV", kv_of},
     {"SSD", disk_of, false, Shown::where_a_disk_is},
     {"HIT%", hits_of},
-    {"UP", [](const Json& node) { return up_text(node["up_s"].as_double()); }},
+    {"UP", [](const Json& node) { return human_time(from_seconds(node["up_s"].as_double())); }},
 };
 
 /// Models and devices that some node has.
@@ -126,8 +116,9 @@ std::string breakers_text(const Json& cluster) {
            : decode.empty() ? "node " + prefill
                             : "pair " + prefill + " -> " + decode;
     out += " is set aside: its last " + std::to_string(b["failures"].as_int()) + " requests failed; ";
-    out += b["state"].as_string() == "open" ? "tried again in " + up_text(b["retry_in_ms"].as_double() / 1e3 + 1)
-                                            : std::string("the next request tries it");
+    out += b["state"].as_string() == "open"
+               ? "tried again in " + human_time(from_seconds(b["retry_in_ms"].as_double() / 1e3 + 1))
+               : std::string("the next request tries it");
     out += "\n";
   }
   return out;

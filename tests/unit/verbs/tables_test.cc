@@ -62,6 +62,7 @@ TEST_CASE("verbs/cluster_table: it fits 80 columns, and columns in which no node
   CHECK(table.find("link c0 -> p0 is slow: ") != std::string::npos);
   CHECK(table.find("link p0") == std::string::npos);
   CHECK(table.find("123456 blocks") != std::string::npos);
+  for (const char* up : {" 7s\n", " 4d03h\n"}) CHECK(table.find(up) != std::string::npos);
   CHECK(verbs::cluster_line(cluster()) == "mc-tiny on cpu at http://127.0.0.1:8000, 2 nodes, 1 request unfinished\n");
   const std::string wide = verbs::cluster_table(cluster(), true);
   for (const char* word : {"MODEL", "DEVICE", "SSD"}) CHECK(wide.find(word) != std::string::npos);
