@@ -72,7 +72,7 @@ constexpr Setting twice() {
   out.launches = 2;
   return out;
 }
-constexpr Setting kHopper = on_hopper();
+constexpr Setting kOnHopper = on_hopper();
 
 struct Trial {
   std::string_view instruction, section, kernel;
@@ -98,20 +98,21 @@ constexpr Trial kTrials[] = {
     {"atom, red", "9.7.13.6", "trial_atomics"},
     {"st.release, ld.acquire", "8.9", "trial_message", Words::any, Equal::bits, on_grid(2)},
     {"bar.sync, bar.arrive", "9.7.13.1", "trial_barriers"},
-    {"mbarrier", "9.7.13.15", "trial_mbarrier", Words::any, Equal::bits, kHopper},
-    {"cp.async.mbarrier.arrive", "9.7.13.15.17", "trial_cp_async_arrive", Words::any, Equal::bits, kHopper},
+    {"mbarrier", "9.7.13.15", "trial_mbarrier", Words::any, Equal::bits, kOnHopper},
+    {"cp.async.mbarrier.arrive", "9.7.13.15.17", "trial_cp_async_arrive", Words::any, Equal::bits, kOnHopper},
     {"cp.reduce.async.bulk.tensor", "9.7.9.27.1.4", "trial_reduce_box", Words::any, Equal::bits, on_f32()},
-    {"stmatrix", "9.7.14.5.16", "trial_stmatrix", Words::any, Equal::bits, kHopper},
-    {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, kHopper},
-    {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, kHopper},
-    {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, kHopper},
-    {"wgmma n8 to n48", "9.7.15.5", "trial_wgmma_columns", Words::small, Equal::bits, kHopper},
-    {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, kHopper},
-    {"wgmma n64, A M-major", "9.7.15.5", "trial_wgmma_transposed_64", Words::small, Equal::bits, kHopper},
-    {"wgmma.wait_group of two groups", "9.7.15.7", "trial_wgmma_groups", Words::small, Equal::bits, kHopper},
-    {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, kHopper},
-    {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits, kHopper},
-    {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, kHopper},
+    {"stmatrix", "9.7.14.5.16", "trial_stmatrix", Words::any, Equal::bits, kOnHopper},
+    {"cp.async.bulk.tensor, load", "9.7.9.27.1.2", "trial_load_box", Words::any, Equal::bits, kOnHopper},
+    {"cp.async.bulk.tensor, store", "9.7.9.27.1.3", "trial_store_box", Words::any, Equal::bits, kOnHopper},
+    {"wgmma, A in shared memory", "9.7.15.5", "trial_wgmma_shared", Words::small, Equal::bits, kOnHopper},
+    {"wgmma n8 to n48", "9.7.15.5", "trial_wgmma_columns", Words::small, Equal::bits, kOnHopper},
+    {"wgmma n8 to n48, A M-major", "9.7.15.5", "trial_wgmma_transposed", Words::small, Equal::bits, kOnHopper},
+    {"wgmma n64, A M-major", "9.7.15.5", "trial_wgmma_transposed_64", Words::small, Equal::bits, kOnHopper},
+    {"wgmma.wait_group of two groups", "9.7.15.7", "trial_wgmma_groups", Words::small, Equal::bits, kOnHopper},
+    {"wgmma n64, A in registers", "9.7.15.5", "trial_wgmma_registers_64", Words::small, Equal::bits, kOnHopper},
+    {"wgmma n64, A in registers, B K-major", "9.7.15.5", "trial_wgmma_registers_k", Words::small, Equal::bits,
+     kOnHopper},
+    {"wgmma n128, A in registers", "9.7.15.5", "trial_wgmma_registers_128", Words::small, Equal::bits, kOnHopper},
     {"setmaxnreg", "9.7.19.5", "trial_registers", Words::any, Equal::bits, in_groups()},
     {"griddepcontrol", "9.7.13.13", "trial_dependents", Words::any, Equal::bits, twice()},
     {"mapa, barrier.cluster", "9.7.13.3", "trial_cluster", Words::any, Equal::bits,

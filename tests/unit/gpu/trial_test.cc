@@ -12,8 +12,8 @@ using namespace mc::gpu;
 
 namespace {
 
-constexpr uint32_t kThreads = kTrialThreads;
-constexpr size_t kInWords = size_t{kTrialIn} * kThreads, kOutWords = size_t{2} * kTrialOut * kThreads;
+constexpr uint32_t kLanes = kTrialThreads;
+constexpr size_t kInWords = size_t{kTrialIn} * kLanes, kOutWords = size_t{2} * kTrialOut * kLanes;
 
 LaunchShape one_cta() {
   return {.threads = kTrialThreads, .dynamic_shared = kTrialShared};
@@ -47,8 +47,8 @@ class Run {
       REQUIRE_OK(bench_.device->launch(kernel, shape, how.has_maps ? bytes : bytes.first(sizeof(TrialArgs))));
     out_ = bench_.get(args.out, kOutWords);
   }
-  uint32_t in(size_t i, uint32_t thread) const { return in_[i * kThreads + thread]; }
-  uint32_t out(size_t i, uint32_t thread) const { return out_[i * kThreads + thread]; }
+  uint32_t in(size_t i, uint32_t thread) const { return in_[i * kLanes + thread]; }
+  uint32_t out(size_t i, uint32_t thread) const { return out_[i * kLanes + thread]; }
   uint32_t in_word(size_t at) const { return in_[at]; }
   /// Element (row, column) of the rows of 64 bf16.
   float element(uint32_t row, uint32_t column) const {
@@ -79,7 +79,7 @@ void check(std::string_view kernel, size_t words, Want&& want, const How& how = 
     const Run run(kernel, static_cast<emu::Policy>(policy), how);
     size_t wrong = 0;
     for (size_t i = 0; i < words; ++i)
-      for (uint32_t thread = 0; thread < kThreads; ++thread) {
+      for (uint32_t thread = 0; thread < kLanes; ++thread) {
         if (run.out(i, thread) == want(run, i, thread) || ++wrong > 1) continue;
         INFO("policy ", policy, ", word ", i, ", thread ", thread);
         CHECK(run.out(i, thread) == want(run, i, thread));
@@ -134,24 +134,24 @@ TEST_CASE("gpu/trial: %tid and %ctaid name each thread of a grid of three dimens
 TEST_CASE("gpu/trial: ld and st of shared memory keep the bits of floats, and st.v4 clears 16 bytes (9.7.9.8)") {
   check("trial_shared", 6, [](const Run& run, size_t i, uint32_t thread) {
     if (i < 2) return run.in(0, thread ^ (i == 0 ? 37 : 91));
-    const size_t word = (i - 2) * kThreads + thread;  // of the table of 16 bytes a thread
-    return word / 4 % 3 == 0 ? 0 : run.in(1 + word / kThreads, static_cast<uint32_t>(word % kThreads));
+    const size_t word = (i - 2) * kLanes + thread;  // of the table of 16 bytes a thread
+    return word / 4 % 3 == 0 ? 0 : run.in(1 + word / kLanes, static_cast<uint32_t>(word % kLanes));
   });
 }
 
 TEST_CASE("gpu/trial: cp.async copies 0, 4, 8 and 16 bytes, and two groups are there before the others (9.7.9.25.3)") {
   check("trial_cp_async", 18, [](const Run& run, size_t i, uint32_t thread) {
-    const size_t word = i < 16 ? i * kThreads + thread : ((i - 16) * kThreads + thread) * 4;
+    const size_t word = i < 16 ? i * kLanes + thread : ((i - 16) * kLanes + thread) * 4;
     constexpr size_t kWords[] = {0, 1, 2, 4};  // of four that a copy brings
-    const bool is_copied = word % 4 < kWords[word / 4 / kThreads];
-    return is_copied ? run.in(word / kThreads, static_cast<uint32_t>(word % kThreads)) : 0;
+    const bool is_copied = word % 4 < kWords[word / 4 / kLanes];
+    return is_copied ? run.in(word / kLanes, static_cast<uint32_t>(word % kLanes)) : 0;
   });
 }
 
 TEST_CASE("gpu/trial: atomics sum what all threads bring, and give the value before (9.7.13.6)") {
   check("trial_atomics", 9, [](const Run& run, size_t i, uint32_t thread) {
     uint32_t bits = 0, sum = 0, shifted = 0, small = 0;
-    for (uint32_t t = 0; t < kThreads; ++t) {
+    for (uint32_t t = 0; t < kLanes; ++t) {
       const uint32_t value = run.in(0, t);
       bits |= value & uint32_t{1} << value % 32;
       sum += value, shifted += value >> 7, small += value & 255;
@@ -189,12 +189,12 @@ TEST_CASE("gpu/trial: boxes are added to a tensor of f32, where rows behind its 
       if (r < 0 || r >= 64 || c < 0) return uint32_t{0};
       const auto byte = static_cast<uint32_t>(r * 128 + c * 4);
       const uint32_t word = (byte ^ (byte / 128 % 8 * 16)) / 4;
-      const uint32_t first = run.in_word(word) % 256, second = run.in_word(16 * kThreads + word) % 256;
+      const uint32_t first = run.in_word(word) % 256, second = run.in_word(16 * kLanes + word) % 256;
       return std::bit_cast<uint32_t>(static_cast<float>(first + second));
     };
     check("trial_reduce_box", 16,
           [&](const Run& run, size_t i, uint32_t thread) {
-            const auto at = static_cast<uint32_t>(i * kThreads + thread);
+            const auto at = static_cast<uint32_t>(i * kLanes + thread);
             if (at < kTrialOutRows * 32) return sum(run, at);
             return thread == 0 ? sum(run, static_cast<uint32_t>(row * 32 + column)) : 0;
           },
@@ -249,7 +249,7 @@ TEST_CASE("gpu/trial: a group of wgmma is there when a later one may be unfinish
 
 TEST_CASE("gpu/trial: threads keep 180 numbers in registers that setmaxnreg gave them (9.7.19.5)") {
   How how{.has_maps = true};
-  how.shape.threads = kTrialGroups * kThreads;
+  how.shape.threads = kTrialGroups * kLanes;
   check(
       "trial_registers", size_t{2} * kTrialGroups,
       [](const Run& run, size_t i, uint32_t thread) {
