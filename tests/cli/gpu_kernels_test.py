@@ -331,6 +331,12 @@ class Script(unittest.TestCase):
                               ("load", "at once", 1, 128), ("decode", "one by one", 2, 64), ("decode", "ahead", 2, 64),
                               ("decode", "ahead, as graphs", 2, 64)])
             self.assertGreater(llama[-1]["replayed"], 0)
+            with open(os.path.join(out, "gpu-speed.json"), encoding="utf-8") as file:
+                chosen = {line["routing"]: line["group_blocks"] for line in map(json.loads, file)
+                          if "group_blocks" in line}
+            # Two of the blocks behind the row's own, for two heads of a group.
+            self.assertEqual(chosen["coherent"], 2)
+            self.assertGreater(chosen["random"], 2)
 
     def script(self, name):
         loader = importlib.machinery.SourceFileLoader(name, os.path.join(os.path.dirname(self.SCRIPT), name))
@@ -346,7 +352,8 @@ class Script(unittest.TestCase):
                     "kv_heads": 2, "head_dim": 64, "seconds": seconds, "peak_share": None}
 
         points = [(point("full", 32768, 0.010), "ratio", 0.95), (point(moba, 32768, 0.0103), "own", 0.98),
-                  (point(moba, 1048576, 1.0), "ratio", 8.5)]
+                  (point(moba, 1048576, 1.0), "ratio", 8.5),
+                  (point(moba, 1048576, 0.5) | {"routing": "coherent"}, "ratio", 14)]
         with tempfile.TemporaryDirectory() as out:
             path = os.path.join(out, "speed.json")
             with open(path, "w", encoding="utf-8") as file:
@@ -362,7 +369,8 @@ class Script(unittest.TestCase):
                 check.judge(p, "prefill", bound, floor, peers)
             self.assertEqual([(row[1].partition(", to ")[2], row[4], row[6]) for row in check.rows],
                              [("", "0.96 x", "met"), ("our dense", "0.97 x", "missed"), ("", "8.00 x", "missed"),
-                              ("the five steps", "2.60 x", "met")])
+                              ("the five steps", "2.60 x", "met"), ("", "16.00 x", "met")])
+            self.assertIn("top_k=12, coherent, 1048576 x 1", check.rows[-1][1])
 
     @unittest.skipUnless(FULL, "packing takes a minute: MC_TEST_FULL=1")
     def test_a_bundle_is_small_and_holds_all_that_the_check_needs(self):

@@ -15,7 +15,6 @@ namespace mc::bench {
 namespace {
 
 constexpr uint32_t kLayersMax = 256;
-constexpr int64_t kCoherentTokens = 64;
 
 /// Uniform in [-sqrt(3), sqrt(3)).
 float value_at(uint64_t stream, uint64_t index) {

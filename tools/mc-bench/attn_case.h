@@ -31,6 +31,9 @@ inline constexpr Flag kHeads{.name = "heads",
 /// "32/8": 32 query heads and 8 KV heads.
 Result<std::pair<int32_t, uint32_t>> read_heads(const std::string& text);
 
+/// Neighbouring rows that choose alike where choices are coherent.
+inline constexpr size_t kCoherentTokens = 64;
+
 struct AttnShape {
   bool decode = false;
   int64_t tokens = 0;        // the context's length

@@ -91,6 +91,7 @@ Result<std::vector<GpuPoint>> read_points(const cli::Args& args) {
             shape.q_heads = static_cast<int32_t>(shape.layout.kv_heads) * kGroups[rng.below(4)];
             if (args.on(kGpuSpeed)) {
               MC_TRY(heads, read_heads(args.list(kGpuHeads).front()));
+              shape.coherent = args.text(kGpuRouting) == "coherent";
               shape.q_heads = heads.first;
               shape.layout.kv_heads = heads.second;
             }
@@ -409,6 +410,7 @@ double matrix_peak(const gpu::Device& device) {
 
 Json describe_speed(const GpuPoint& point, uint64_t batch) {
   Json out = describe_gpu(point);
+  out.set("routing", point.shape.coherent ? "coherent" : "random");
   return std::move(out.set("type", "speed").set("batch", batch));
 }
 
@@ -416,8 +418,9 @@ std::vector<std::string> speed_cells(const Json& p) {
   const auto some = [&](const char* key, double scale, int decimals) {
     return p.find(key) == nullptr ? std::string("-") : fixed(p[key].as_double() * scale, decimals);
   };
+  const bool is_coherent = p["routing"].as_string() == "coherent";
   return {std::string(p["kernel"].as_string()) + " " + p["tokens"].dump() + " x " + p["batch"].dump(),
-          std::string(p["attention"].as_string()),
+          std::string(p["attention"].as_string()) + (is_coherent ? ", coherent" : ""),
           p["q_heads"].dump() + "/" + p["kv_heads"].dump() + " d" + p["head_dim"].dump(),
           some("seconds", 1e3, 3),
           some("bytes_per_second", 1e-9, 0),
@@ -429,6 +432,10 @@ std::vector<std::string> speed_cells(const Json& p) {
 Result<Json> time_point(const GpuPoint& point, uint64_t batch, double copies, Parallel& parallel, gpu::Device& device) {
   Json row = describe_speed(point, batch);
   MC_TRY(made, GpuSpeed::open(point.shape, static_cast<int32_t>(batch), parallel, device));
+  if (point.shape.decode() && point.shape.mode.kind == attn::ModeKind::moba && point.shape.mode.top_k > 1) {
+    MC_TRY(blocks, made->blocks_of_group());
+    row.set("group_blocks", blocks);
+  }
   if (copies == 0) {
     MC_CHECK(made->run());
     return row;

@@ -36,6 +36,7 @@ struct GpuShape {
   size_t wave = 0;  // bytes of MoBA prefill by key blocks; 0: by the device's memory
   Values values = Values::normal;
   bool exact_choice = true;  // of MoBA blocks; false: blocks of equal score, within rounding, may stand for each other
+  bool coherent = false;     // --speed: the heads of a group and neighbouring rows choose alike, as in AttnShape
   uint64_t seed = 0;
 };
 

@@ -134,10 +134,20 @@ inline constexpr Flag kGpuBatch{.name = "batch",
 inline constexpr Flag kGpuHeads =
     with_default(kHeads, "32/8", "--speed: query heads and KV heads; other cases draw theirs");
 
+inline constexpr Flag kGpuRouting{
+    .name = "routing",
+    .kind = FlagKind::choice,
+    .value = "R",
+    .fallback = "random",
+    .help =
+        "--speed: random: each query head of a row chooses its own MoBA blocks; coherent: the heads of a group and "
+        "neighbouring rows choose alike",
+    .choices = "random|coherent"};
+
 inline constexpr auto kGpuFlagTable =
     flags::join(flags::list(&kGpuDevice, &kGpuKernels, &kGpuTokens, &kGpuPlans, &kGpuDims, &kGpuDtypes, &kGpuSplits,
                             &kGpuWave, &kGpuSchedules, &kGpuChecks, &kGpuMutants, &kGpuInstructions, &kGpuExperts,
-                            &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuShape, &kGpuBatch, &kGpuHeads,
+                            &kGpuProducts, &kGpuSpeed, &kGpuSteps, &kGpuShape, &kGpuBatch, &kGpuRouting, &kGpuHeads,
                             &flags::kBlockTokens, &flags::kSeed, &kFormat, &flags::kOutput, &flags::kQuiet),
                 flags::kEveryRun);
 

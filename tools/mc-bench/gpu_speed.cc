@@ -1,8 +1,10 @@
 #include "gpu_speed.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
+#include "attn_case.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "print.h"
@@ -13,6 +15,7 @@ namespace {
 constexpr int kSpells = 5;
 constexpr double kSpellSeconds = 0.05;
 constexpr int64_t kPatternPages = 64;
+constexpr size_t kQueryNumbers = size_t{1} << 20;
 
 }  // namespace
 
@@ -54,6 +57,24 @@ Result<std::unique_ptr<GpuSpeed>> GpuSpeed::open(const GpuShape& shape, int32_t 
   return made;
 }
 
+/// Rows of about a million numbers, which repeat behind them.
+std::vector<bf16_t> GpuSpeed::draw_queries(Rng& rng) const {
+  const size_t dim = shape_.layout.head_dim, heads = static_cast<size_t>(shape_.q_heads);
+  const size_t group = heads / shape_.layout.kv_heads;
+  const size_t count = std::min(static_cast<size_t>(rows()), kQueryNumbers / (heads * dim) + 1);
+  std::vector<bf16_t> out;
+  std::vector<double> shared(shape_.layout.kv_heads * dim);
+  for (size_t row = 0; row < count; ++row) {
+    if (shape_.decode() || row % kCoherentTokens == 0)
+      for (double& one : shared) one = rng.normal();
+    for (size_t i = 0; i < heads * dim; ++i) {
+      const double own = rng.normal(), alike = 0.1 * own + 0.995 * shared[i / dim / group * dim + i % dim];
+      out.push_back(f32_to_bf16(static_cast<float>(shape_.coherent ? alike : own)));
+    }
+  }
+  return out;
+}
+
 /// Fills `bytes` bytes with copies of the first `have`.
 Result<void> GpuSpeed::repeat(uint64_t address, size_t have, size_t bytes) {
   MC_TRY(stream, gpu::Stream::make(*device_));
@@ -91,8 +112,7 @@ Result<void> GpuSpeed::fill(Parallel& parallel) {
   pool_ = std::move(pool), q_ = std::move(q), out_ = std::move(out);
   MC_CHECK(device_->write(pool_.address(), bytes));
   MC_CHECK(repeat(pool_.address(), bytes.size(), pool_bytes));
-  std::vector<bf16_t> queries(std::min<size_t>(q_bytes / 2, size_t{1} << 20));
-  for (bf16_t& one : queries) one = f32_to_bf16(static_cast<float>(rng.normal()));
+  const std::vector<bf16_t> queries = draw_queries(rng);
   MC_CHECK(device_->write(q_.address(), std::as_bytes(std::span(queries))));
   MC_CHECK(repeat(q_.address(), queries.size() * 2, q_bytes));
 
@@ -127,6 +147,25 @@ Result<void> GpuSpeed::run() {
 
 Result<double> GpuSpeed::time() {
   return median_seconds(*device_, [this] { return batch_.attend(layer_); });
+}
+
+Result<double> GpuSpeed::blocks_of_group() {
+  const auto each = static_cast<size_t>(shape_.mode.top_k - 1), kv_heads = size_t{shape_.layout.kv_heads};
+  const size_t groups = static_cast<size_t>(rows()) * kv_heads;
+  const size_t of_group = static_cast<size_t>(shape_.q_heads) / kv_heads * each;
+  std::vector<int32_t> chosen(groups * of_group);
+  MC_TRY(selection, gpu::DeviceBuffer::make(*device_, chosen.size() * 4, "selection"));
+  gpu::AttentionLayer layer = layer_;
+  layer.selection = selection.address();
+  MC_CHECK(batch_.attend(layer));
+  MC_CHECK(device_->read(selection.address(), std::as_writable_bytes(std::span(chosen))));
+  size_t count = 0;
+  for (auto at = chosen.begin(); at != chosen.end(); at += static_cast<ptrdiff_t>(of_group)) {
+    std::set<int32_t> blocks(at, at + static_cast<ptrdiff_t>(of_group));
+    blocks.erase(-1);  // nothing was chosen
+    count += blocks.size();
+  }
+  return static_cast<double>(count) / static_cast<double>(groups);
 }
 
 double GpuSpeed::bytes() const {

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "base/dtype.h"
 #include "base/parallel.h"
+#include "base/rng.h"
 #include "gpu/attention.h"
 #include "gpu_case.h"
 
@@ -29,6 +32,10 @@ class GpuSpeed {
   /// Runs the call once.
   Result<void> run();
 
+  /// The different blocks of history that the heads of a group chose in one row, the mean: top_k - 1 of them when the
+  /// heads choose alike. Of MoBA decode alone.
+  Result<double> blocks_of_group();
+
   /// Bytes of K and V that a call must read at least: the heads of a group and the rows of a tile share them.
   double bytes() const;
   /// Multiplications and additions of the scores and of the weighted sums, of the keys that rows attend to.
@@ -38,6 +45,7 @@ class GpuSpeed {
   GpuSpeed(const GpuShape& shape, int32_t sequences, gpu::Device& device)
       : shape_(shape), sequences_(sequences), device_(&device), batch_(device) {}
   Result<void> fill(Parallel& parallel);
+  std::vector<bf16_t> draw_queries(Rng& rng) const;
   Result<void> repeat(uint64_t address, size_t have, size_t bytes);
   int64_t rows() const { return shape_.decode() ? sequences_ : sequences_ * shape_.tokens; }
 
