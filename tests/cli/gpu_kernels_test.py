@@ -196,6 +196,12 @@ class Instructions(unittest.TestCase):
         kernels = re.findall(r"KERNEL\((trial_\w+),", read_gpu("kernels/trial_*.cu"))
         self.assertEqual({row["kernel"] for row in rows}, set(kernels))
 
+    def test_each_function_of_the_instructions_is_in_a_trial(self):
+        functions = set(re.findall(r"^(?:MC_DEVICE|inline)[^;=\n]*?(\w+)\(", read_gpu("ptx/*.cuh"), re.MULTILINE))
+        self.assertGreater(len(functions), 80)
+        tried = set(re.findall(r"ptx::(\w+)", read_gpu("kernels/trial_*.cu")))
+        self.assertEqual(functions - tried, {"has_fault"})  # of the emulator alone
+
 
 class Mutants(unittest.TestCase):
     def test_every_mutant_is_reported_under_the_policy_whose_turn_it_is_or_under_each(self):
