@@ -59,8 +59,8 @@ def processes_with(mark):
 
 class Start(unittest.TestCase):
     def test_a_daemon_that_does_not_start_is_quoted_and_the_others_are_ended(self):
-        # Both workers read MCT_EVICTION. The one that ends first is quoted.
-        for flag, name in (("MCT_DEADLINE", "mc-conductor"), ("MCT_EVICTION", "mc-(prefill|decode)")):
+        # Both workers read MCT_SSD_MIN_USES. The one that ends first is quoted.
+        for flag, name in (("MCT_DEADLINE", "mc-conductor"), ("MCT_SSD_MIN_USES", "mc-(prefill|decode)")):
             with self.subTest(flag=flag):
                 mark = str(uuid.uuid4())
                 done = subprocess.run([SCRIPT, "--build", cluster.BUILD, "--clients", "1", "--rounds", "1"],
