@@ -1,9 +1,11 @@
 // Flags whose words stand for values of a type. One table gives the flag its choices and the reader of the flag its
 // value, so that no reader compares words:
 //
-//   inline constexpr FlagWord<FetchRule> kFetchRules[] = {{"cost", FetchRule::cost}, {"threshold",
-//   FetchRule::threshold}}; inline constexpr auto kFetchRule = with_choices<kFetchRules>({.name = "fetch-rule", .kind =
-//   FlagKind::choice, ...}); out.fetch_rule = choice_of(args, flags::kFetchRule);
+//   constexpr FlagWord<FetchRule> kFetchRules[] = {{"cost", FetchRule::cost}, {"threshold", FetchRule::threshold}};
+//
+//   constexpr ChoiceFlag<FetchRule> kFetchRule = with_choices<kFetchRules>({.name = "fetch-rule", ...});
+//
+//   out.fetch_rule = choice_of(args, kFetchRule);
 //
 // A flag of another kind may have such words too: `--hold off` beside `--hold 300ms`. word_of() reads them.
 #pragma once

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kVariable = "$MCT_RUN_DIR";
 /// Seconds. bind() makes the file of a socket a moment before the kernel finds the socket by it. A program may take
-/// longer to write its keys.
+/// longer to write local.key.tmp.*.
 constexpr time_t kSocketInTheMaking = 5, kKeysInTheMaking = 60;
 /// Prefixes of the sockets and temporary files of these programs. No other file in the folder is touched.
 constexpr std::array<std::string_view, 3> kSockets = {"node-", "data-", "bench-"};

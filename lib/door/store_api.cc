@@ -486,8 +486,11 @@ Result<StoreApi::Outcome> StoreApi::put(const std::string& tenant, const StoreOp
 
 Result<StoreApi::Outcome> StoreApi::get(const std::string& tenant, const StoreOp& op, Call& call) {
   if (op.verb == StoreVerb::exist) {
+    const bool is_here = values_.find({tenant, op.key}).has_value();
     MC_TRY(info, find_anywhere({tenant, op.key}, call));
-    return Outcome{200, info_json(info), nullptr, nullptr};
+    Json json = info_json(info);
+    if (!is_here) json.set("tier", to_string(ValueTier::remote));
+    return Outcome{200, std::move(json), nullptr, nullptr};
   }
   // Room is taken before the value is read from disk: 32 calls that read values of 64 MiB would hold 4 GiB.
   const node::ValueKey key{tenant, op.key};

@@ -37,10 +37,10 @@ inline constexpr std::string_view kStoreTenant = "default";         // of a requ
 inline constexpr std::string_view kStoreCrcHeader = "x-mc-crc32c";  // of a value, in both directions
 /// Names of node::ValueStore::PutResult in answers.
 inline constexpr std::string_view kPutResultNames[] = {"created", "replaced", "unchanged"};
-inline constexpr std::string_view kStoreTierHeader = "x-mc-tier";        // of a get: a word of ValueTier
+inline constexpr std::string_view kStoreTierHeader = "x-mc-tier";        // of a get and of HEAD: a word of ValueTier
 inline constexpr Duration kStoreTimeMax = std::chrono::hours(24 * 366);  // longest time to live and pin
 
-/// Where the value of a get was: in the node's memory, on its disk alone, or on another node.
+/// Where a value is: in the node's memory, on its disk alone, or on another node.
 enum class ValueTier : uint8_t { memory, disk, remote };
 std::string_view to_string(ValueTier tier);
 std::optional<ValueTier> value_tier_from(std::string_view word);

@@ -77,7 +77,8 @@ Result<ConductorSettings> read_conductor_flags(const cli::Args& args) {
   machine.sched.fetch_rule = choice_of(args, flags::kFetchRule);
   machine.sched.threshold = args.number(flags::kFetchThreshold);
   machine.prefix_from = choice_of(args, flags::kPrefixFrom);
-  const sched::Admission* const asked = sched::find_admission(args.text(flags::kAdmission));  // null: auto
+  // The parser takes the names of the table and auto, which has no row.
+  const sched::Admission* const asked = sched::find_admission(args.text(flags::kAdmission));
   machine.sched.admission = asked != nullptr ? asked : sched::find_admission("committed");
   const bool admit_all = machine.sched.admission == sched::find_admission("none");
   if (args.present(flags::kTtftSlo) && !admit_all)

@@ -57,8 +57,8 @@ class StatusPages {
                                                    const Bodies& bodies, std::unique_ptr<node::ValueDisk> values);
   http::ServerStats stats() const { return server_->stats(); }
   std::string address() const;
-  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. `name`: of
-  /// the node; "" = it has none yet. Any thread.
+  /// `unready` empty = ready. `has_tenants`: the pages that count requests need the lock on loopback too. `name` is
+  /// that of the node, or "" before it has one. Any thread.
   void update(std::string unready, bool has_tenants, const std::string& name);
   /// The control loop's answers to /blocks, /blocks/* and /prefill. They are called on a thread of a server, return
   /// soon and may answer later on another thread.

@@ -342,7 +342,7 @@ class WorkerProcess {
   WorkerWatch watch_;
   struct {
     Shutdown shutdown;
-    size_t blocks_to_disk = 0;  // when it was asked for
+    size_t blocks_to_disk = 0;  // blocks left to write when the shutdown was asked for
   } end_;
   struct {
     TimePoint status{}, check{};

@@ -256,7 +256,8 @@ void Flights::learn_prefill(const Request& r, const wire::PrefillReport& report,
   if (!report.reads.empty()) return learn_reads(r, r.attempt.prefill, report.reads, now);
   // An older node reports the time of the whole fetch. Several senders together say nothing about the rate of one.
   if (report.cached_remote == 0 || report.fallback != wire::Fallback::none || r.attempt.fetch_waited) return;
-  if (report.sources.size() != 1) return;
+  // Beside a load from disk, fetch_ms is only what the fetch took beyond the load.
+  if (report.sources.size() != 1 || report.load_ms > 0) return;
   const wire::EndedRead read{report.sources[0].first, report.cached_remote, report.fetch_ms + report.fetch_hidden_ms};
   learn_reads(r, r.attempt.prefill, std::span(&read, 1), now);
 }

@@ -50,7 +50,7 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   f.outcome.began = now;
   f.load = disk_.load(shelf_, f.wanted.ns, f.wanted.hashes, now, out);
   if (f.load != 0) {
-    f.load_end = disk_.match(shelf_.pool, f.wanted.hashes);
+    f.load_end = std::max(disk_.end_of(f.load), f.have());
     f.load_until = std::min(f.wanted.deadline, now + timeout_);
   }
   // Memory may have no free page. Then nothing is under way, and no event of the disk will come.
@@ -85,6 +85,7 @@ void PrefixFetches::end_load(const RequestId& req, Fetch& f, TimePoint now, Acti
 void PrefixFetches::on_disk(TimePoint now, Actions& out) {
   for (auto& [req, f] : fetches_)
     if (f.load != 0 && disk_.done(f.load)) end_load(req, f, now, out);
+  on_pages(now, out);  // a load that goes on wants fewer pages
 }
 
 void PrefixFetches::end(const RequestId& req, Actions& out) {
@@ -235,10 +236,12 @@ bool PrefixFetches::allocate(FetchPart& part) {
 /// Takes pages for the blocks of a grant. When the pool has none, later parts of the prefix give up theirs; those of an
 /// unfinished read come back with its end, and the part waits for them. False: there are not enough.
 ///
-/// The blocks on disk come before those of every part. So a part waits for the end of the load where both lack pages.
+/// The blocks on disk come before those of every part. So a part waits while the load still has to take pages that it
+/// would lack then.
 bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
   const auto count = static_cast<uint32_t>(part.grant.blocks.size());
-  if (f.load != 0 && shelf_.pool.available() < count + f.load_end - f.have()) return true;
+  const uint32_t wanted = f.load != 0 ? disk_.pages_wanted(f.load) : 0;
+  if (wanted > 0 && shelf_.pool.available() < count + wanted) return true;
   for (;;) {
     if (allocate(part)) return true;
     if (shelf_.pool.available() + returning() >= count) return true;

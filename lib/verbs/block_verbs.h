@@ -76,9 +76,9 @@ inline constexpr const Flag* kUnpinAnyFlags[] = {&flags::kChainPrefix,  &flags::
                                                  &flags::kAdminKeyFile, &flags::kApiKeyFile, &flags::kApiKey,
                                                  &flags::kJson};
 
-/// Prints what the node freed and what it did not, and why.
 /// --durability d2: the blocks of a pin are on disk before the command ends.
 bool asks_for_disk(const cli::Args& args);
+/// Prints what the node freed and what it did not, and why.
 Result<int> evict_blocks(const cli::Args& args);
 /// Pins the chain of --prefix, or the values of the keys. MC1001 for both and for neither.
 Result<int> pin_any(const cli::Args& args);

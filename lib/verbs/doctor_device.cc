@@ -90,7 +90,7 @@ std::string speed_text(double bytes_per_s) {
 CopyRates measure_copies(const gpu::DeviceChoice& choice) {
   auto rates = measure(choice);
   if (rates) return std::move(*rates);
-  CopyRates out{.device = gpu::to_string(choice)};
+  CopyRates out{.device = gpu::to_string(choice), .emulated = choice.kind == gpu::DeviceKind::emu};
   out.trouble = rates.error();
   return out;
 }

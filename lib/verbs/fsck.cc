@@ -90,8 +90,8 @@ Findings read_all_blocks(store::Store& store) {
 std::string next_step(const std::string& directory, bool is_damaged, bool repairs) {
   if (!is_damaged) return "";
   if (!repairs)
-    return "next: mc-cache fsck " + directory +
-           " --repair drops what is damaged: blocks are computed again, and values must be put again\n";
+    return "next: repair with: mc-cache fsck " + directory +
+           " --repair. It drops what is damaged. Blocks are computed again; values must be put again.\n";
   return "next: the rest cannot be read by this version, or the disk fails: try the version that wrote it, and look at "
          "the log of the kernel\n";
 }

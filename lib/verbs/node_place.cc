@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -124,11 +125,12 @@ std::map<std::string, std::string> nodes_in(const std::string& directory) {
   std::map<std::string, std::string> nodes;
   std::error_code failed;
   int asked = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, failed)) {
-    const std::string file = entry.path().filename().string(), socket = directory + "/" + file;
+  const TimePoint until = SystemClock::instance().now() + 3s;  // of all: a stopped node does not answer
+  for (std::filesystem::directory_iterator entry(directory, failed), end; entry != end; entry.increment(failed)) {
+    const std::string file = entry->path().filename().string(), socket = directory + "/" + file;
     if (!file.starts_with("node-") || !file.ends_with(".http") || ++asked > kAskedMax) continue;
     const auto answer = http::fetch(http::Method::get, "unix:" + socket, "/version", {}, "",
-                                    SystemClock::instance().now() + 1s);  // the socket of a dead node refuses at once
+                                    std::min(until, SystemClock::instance().now() + 1s));
     const auto version = answer ? Json::parse(answer->body) : Result<Json>(answer.error());
     const std::string name(version ? (*version)["node"].as_string() : "");
     if (is_plain_name(name)) nodes[name] = socket;
@@ -142,7 +144,7 @@ Result<std::string> without_conductor(const std::string& name, const std::string
   if (const auto node = nodes.find(name); node != nodes.end()) return "unix:" + node->second;
   std::string names;
   for (const auto& [other, socket] : nodes) names += (names.empty() ? "" : ", ") + other;
-  if (!names.empty()) error.next += "; nodes that answer without it: " + names;
+  if (!names.empty()) error.next += "; nodes that answer without a conductor: " + names;
   return error;
 }
 

@@ -44,7 +44,7 @@ class StoreClient {
     std::string key;
     std::string value;
     std::optional<uint64_t> bytes = {};        // exist_all() sets it for a value that is there
-    std::optional<door::ValueTier> tier = {};  // a get sets it; nothing: the node is older and does not tell
+    std::optional<door::ValueTier> tier = {};  // of a get; nullopt: no value, or a node that sends no tier
     std::optional<Error> error = {};
   };
   static constexpr size_t kItemsMax = 1024;

@@ -83,6 +83,8 @@ class Doctor(unittest.TestCase):
         self.assertGreater(min(copies["out_bytes_per_s"], copies["in_bytes_per_s"]), 0)
         self.assertTrue(copies["emulated"] and copies["reason"] is None, copies)
         out, err = doctor(*words, "--device", "emu:fault=3", expect=1)
+        (broken,) = summary(*words, "--device", "emu:fault=3", expect=1)["copies"]
+        self.assertTrue(broken["emulated"] and "ECC" in broken["reason"], broken)
         self.assertRegex(out, r"(?m)^fix +gpu copies of emu:fault=3 +.*ECC")
         self.assertIn("MC8006", err)
 

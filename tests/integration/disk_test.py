@@ -186,7 +186,7 @@ class Disk(unittest.TestCase):
         code, report = self.fsck()
         self.assertEqual((code, len(report["damaged"])), (1, 1))
         text = run("mc-cache", "fsck", f"{self.folder}/kv")[1].decode()
-        self.assertIn(f"\nnext: mc-cache fsck {self.folder}/kv --repair drops what is damaged", text)
+        self.assertIn(f"\nnext: repair with: mc-cache fsck {self.folder}/kv --repair. It drops", text)
         self.assertEqual((self.fsck("--repair")[0], self.fsck()[1]["damaged"]), (0, []))
 
     def test_ls_lists_the_blocks_of_a_node_in_memory_and_on_disk(self):
@@ -236,7 +236,7 @@ class Disk(unittest.TestCase):
         self.assertGreater(json.loads(out.splitlines()[-1])["memory_blocks"], 0)
         code, _, err = run("mc-cache", "ls", "p7", env=c.env)
         self.assertEqual(code, 3)
-        self.assertIn("nodes that answer without it: d0, p0;", err)
+        self.assertIn("nodes that answer without a conductor: d0, p0;", err)
 
     def test_a_disk_that_fails_while_the_node_runs_costs_the_tier_and_no_request(self):
         c = self.cluster()

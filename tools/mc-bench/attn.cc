@@ -59,7 +59,7 @@ constexpr Flag kChunk{.name = "chunk-tokens",
                       .value = "N",
                       .fallback = "4096",
                       .help = "rows of one prefill call"};
-/// Whether neighbours choose alike.
+/// Whether neighbouring rows choose the same moba blocks.
 constexpr FlagWord<bool> kRoutings[] = {{"random", false}, {"coherent", true}};
 constexpr ChoiceFlag kRouting = with_choices<kRoutings>(
     {.name = "routing",
@@ -67,7 +67,7 @@ constexpr ChoiceFlag kRouting = with_choices<kRoutings>(
      .value = "R",
      .fallback = "random",
      .help = "random: each row chooses its own moba blocks; coherent: neighbours choose alike"});
-/// Whether they are gathered.
+/// Whether decode gathers the centroids, or reads them in the pages.
 constexpr FlagWord<bool> kCentroidPlaces[] = {{"gathered", true}, {"pages", false}};
 constexpr ChoiceFlag kCentroids = with_choices<kCentroidPlaces>(
     {.name = "centroids",

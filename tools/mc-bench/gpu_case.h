@@ -52,7 +52,7 @@ class GpuCase {
   /// the device's, or Code::corrupt when the gate chose other blocks than the reference, or when the kernel
   /// has other bits than it promises.
   Result<double> run();
-  /// Which of the two the last run ended with.
+  /// The fault that the last run ended with.
   Wrong wrong() const { return wrong_; }
   /// Rows of the last run whose choice differs from the reference's by blocks of equal score, within rounding. Their
   /// output is not compared.

@@ -326,7 +326,7 @@ Result<int> measure_values(const cli::Args& args) {
   MC_TRY(points, kv_points(args));
   MC_TRY(rows, Rows::open(args, "mc.bench.kv.v1",
                           Table({"op", "value", "clients", "batch", "MB/s", "val/s", "p50 us", "p99 us", "misses",
-                                 "from disk", "p50 us"})));
+                                 "from disk", "disk p50 us"})));
   MC_TRY(target, KvTarget::open(args));
   for (const KvPoint& point : points) {
     if (point.op != KvOp::put) MC_CHECK(target->fill(point));

@@ -430,8 +430,8 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
   const double bound_s = lateness_bound_s(plan, load, to_seconds(args.duration(kLateMax)));
   if (late_s > bound_s)
     return user_error(err::kClientLate,
-                      "this machine is busy: requests were sent up to " + fixed(late_s * 1000, 1) +
-                          " ms (p99) after their planned times, and the latencies above include this delay; " +
+                      "99 % of the requests were sent within " + fixed(late_s * 1000, 1) +
+                          " ms of their planned times, and the latencies above include this delay; " +
                           fixed(bound_s * 1000, 1) + " ms are allowed",
                       "--late-max",
                       "nothing is broken; for figures to compare, lower the rate or use a less busy machine, else "
@@ -440,10 +440,10 @@ Result<int> verdict(const cli::Args& args, const Plan& plan, const LoadResult& l
   for (const Condition& condition : conditions) {
     MC_TRY(failed, holds(condition, result));
     if (failed)
-      return user_error(err::kGoalMissed,
-                        condition.text + " holds: " + condition.key + " is " +
-                            rounded(result[condition.key].as_double()),
-                        "--fail-if");
+      return user_error(
+          err::kGoalMissed,
+          condition.text + " holds: " + condition.key + " is " + rounded(result[condition.key].as_double()),
+          "--fail-if");
   }
   if (result["completed"].as_int() == 0) {
     // The user can look up the name that the server gave the first failure.

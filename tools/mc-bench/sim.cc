@@ -66,7 +66,8 @@ Result<int> simulate(const cli::Args& args) {
                       "search first, then run once what it found, by --cluster and --speedup"));
     MC_CHECK(refuse(args, {&kDeviceBlocks}, under, "the machines know of devices: use --rules machines"));
     MC_CHECK(refuse(args, {&kSimEviction}, under,
-                    "its caches are lru: use --rules machines, or mc-bench trace cache --policy for one cache"));
+                    "the caches of --rules cluster evict what was not used for longest: use --rules machines, or "
+                    "mc-bench trace cache --policy for one cache"));
     return simulate_cluster(args);
   }
   if (rules == Rules::machines) {

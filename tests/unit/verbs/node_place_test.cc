@@ -91,7 +91,7 @@ TEST_CASE("verbs/node_place: without a conductor a node is found by the sockets 
   const auto unknown = place_of("c0", false);
   REQUIRE_FALSE(unknown.has_value());
   CHECK(unknown.error().mc == err::kPeerUnreachable);
-  CHECK(unknown.error().next.ends_with("; nodes that answer without it: c1"));
+  CHECK(unknown.error().next.ends_with("; nodes that answer without a conductor: c1"));
 }
 
 TEST_CASE("verbs/node_place: a node on the loopback of another host is not looked for on this one") {
