@@ -39,7 +39,7 @@ struct Client {
   std::string host;                    // of PEER; empty = both ends are here
 
   Result<Json> measure(const Point& point, const std::string& uri) const;
-  ReferencePlan reference(const Point& point, std::span<std::byte> local, const std::string& name) const;
+  ReferencePlan reference(const Point& point, std::span<std::byte> local, Reference against) const;
   Result<void> compare(const Point& point, ClientEnd& end, const xfer::BufferInfo& remote, const xfer::BenchPlan& plan,
                        Json& out) const;
 };
@@ -49,9 +49,9 @@ bool verified(const cli::Args& args, const Point& point) {
   return !args.on(kNoVerify) && (point.op == XferOp::read || (point.writes() && point.over_sockets));
 }
 
-ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, const std::string& name) const {
-  ReferencePlan plan{.name = name, .source = content, .target = local, .request_bytes = point.bytes};
-  plan.depth = point.depth * (name.starts_with("ib_") ? point.batch : 1);
+ReferencePlan Client::reference(const Point& point, std::span<std::byte> local, Reference against) const {
+  ReferencePlan plan{.reference = against, .source = content, .target = local, .request_bytes = point.bytes};
+  plan.depth = point.depth * (is_perftest(against) ? point.batch : 1);
   plan.streams = point.streams;
   plan.duration = args.duration(kTime);
   plan.client_args = args.text(kClientArgs);
@@ -75,11 +75,12 @@ Result<xfer::BenchResult> transfer(ClientEnd& end, const xfer::BufferInfo& remot
 /// Pairs of runs, the first half by turns ours and theirs: a drift of the machine favours neither.
 Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::BufferInfo& remote,
                              const xfer::BenchPlan& plan, Json& out) const {
-  const std::string name = args.text(kAgainst);
-  ReferencePlan theirs = reference(point, end.memory.bytes(), name);
+  const Reference against = choice_of(args, kAgainst);
+  const std::string name = name_of(against);
+  ReferencePlan theirs = reference(point, end.memory.bytes(), against);
   theirs.iterations = static_cast<uint64_t>(out["bytes_per_s"].as_double() * to_seconds(theirs.duration) /
                                             static_cast<double>(point.bytes));
-  if (is_latency(name)) theirs.iterations = 1000;
+  if (is_latency(against)) theirs.iterations = 1000;
   std::vector<double> ratios, ours_all, theirs_all;
   uint64_t failed = 0;
   const uint64_t pairs = args.count(kPairs);
@@ -94,7 +95,7 @@ Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::Buf
       MC_TRY(result, transfer(end, remote, plan));
       failed += result.failed;
       std::sort(result.latencies.begin(), result.latencies.end());
-      ours = is_latency(name) ? to_seconds(result.latencies[result.latencies.size() / 2]) : result.bytes_per_s();
+      ours = is_latency(against) ? to_seconds(result.latencies[result.latencies.size() / 2]) : result.bytes_per_s();
     }
     if (other <= 0) return Error{Code::io, name + " moved nothing"};
     ratios.push_back(ours / other);
@@ -102,7 +103,7 @@ Result<void> Client::compare(const Point& point, ClientEnd& end, const xfer::Buf
     theirs_all.push_back(other);
   }
   const Ratio ratio = summarise(ratios);
-  const std::string unit = is_latency(name) ? "_s" : "_bytes_per_s";
+  const std::string unit = is_latency(against) ? "_s" : "_bytes_per_s";
   out.set("against", name).set("pairs", pairs);
   out.set("ours" + unit, summarise(ours_all).median).set("against" + unit, summarise(theirs_all).median);
   out.set("ratio", ratio.median).set("ratio_p25", ratio.low).set("ratio_p75", ratio.high);
@@ -163,7 +164,7 @@ Result<Json> Client::measure(const Point& point, const std::string& uri) const {
                       "--memory", "give both sides the same --memory, or use --no-verify");
   if (verify && !write) plan.crc32c = checksums(content, point.bytes);
   // half of the yardstick on each side of the run: the better half counts, as what this machine can do at all
-  ReferencePlan limit = reference(point, end->memory.bytes(), point.over_sockets ? "raw" : "memcpy");
+  ReferencePlan limit = reference(point, end->memory.bytes(), point.over_sockets ? Reference::raw : Reference::memcpy);
   limit.duration = std::clamp<Duration>(plan.duration / 8, 25ms, 250ms);
   MC_TRY(before, run_reference(limit));
   MC_TRY(result, transfer(*end, remote, plan));
@@ -231,10 +232,9 @@ std::vector<std::string> cells(const Point& point, const Json& row, const Varyin
               fixed(100 * row["yardstick_share"].as_double(), 0), row["verified"].as_bool() ? "yes" : "no",
               row.has("sealed") && row["sealed"].as_bool() ? "yes" : "no"});
   if (!against) return out;
-  const std::string name(row["against"].as_string());
-  out.push_back(name);
-  out.push_back(is_latency(name) ? fixed(row["against_s"].as_double() * 1e6, 1) + " us"
-                                 : fixed(row["against_bytes_per_s"].as_double() / 1e9, 2) + " GB/s");
+  out.emplace_back(row["against"].as_string());
+  out.push_back(row.has("against_s") ? fixed(row["against_s"].as_double() * 1e6, 1) + " us"
+                                     : fixed(row["against_bytes_per_s"].as_double() / 1e9, 2) + " GB/s");
   for (const char* key : {"ratio", "ratio_p25", "ratio_p75"}) out.push_back(fixed(row[key].as_double(), 2));
   return out;
 }
@@ -289,7 +289,7 @@ Result<void> check_sense(const cli::Args& args, const std::vector<std::string>& 
   for (const Flag* flag : kXferFlagTable)
     if (flag->name.starts_with("rdma-") && args.said(*flag) && !among("rdma"))
       return means_nothing(*flag, "without rdma among the transports", "--transport rdma");
-  for (const Flag* flag : {&kAgainst, &kSize, &kBatch, &kDepth, &kStreams, &kTime})
+  for (const Flag* flag : std::initializer_list<const Flag*>{&kAgainst, &kSize, &kBatch, &kDepth, &kStreams, &kTime})
     if (args.on(kServer) && args.said(*flag))
       return means_nothing(*flag, "for a --server", "it is for the side that has a PEER");
   for (const Flag* flag : {&kSize, &kBatch, &kDepth, &kStreams, &kTime})

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/errors.h"
 #include "base/histogram.h"
 #include "base/json.h"
@@ -35,15 +36,16 @@ void add_words(std::vector<std::string>& command, const std::string& text) {
 }
 
 bool lacks_device(const ReferencePlan& plan) {
-  return plan.name.starts_with("ib_") && xfer::rdma_report({}).devices.empty();
+  return is_perftest(plan.reference) && xfer::rdma_report({}).devices.empty();
 }
 
 /// It was started, and ended without a result.
 Error failed(const ReferencePlan& plan, const std::string& what) {
   if (lacks_device(plan))
-    return user_error(err::kReferenceFailed, plan.name + " needs an RDMA device, and this machine has none",
-                      "--against", "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
-  return user_error(err::kReferenceFailed, plan.name + " " + what, "--against");
+    return user_error(err::kReferenceFailed,
+                      name_of(plan.reference) + " needs an RDMA device, and this machine has none", "--against",
+                      "compare with memcpy, raw or iperf3; mc-bench doctor says how to get a device");
+  return user_error(err::kReferenceFailed, name_of(plan.reference) + " " + what, "--against");
 }
 
 /// The reference program succeeded, and its output lacks a figure.
@@ -59,7 +61,7 @@ Result<std::string> run_pair(const ReferencePlan& plan, std::vector<std::string>
                              std::vector<std::string> client) {
   add_words(server, plan.server_args);
   add_words(client, plan.client_args);
-  if (plan.name != "iperf3") client.push_back(plan.host);
+  if (plan.reference != Reference::iperf3) client.push_back(plan.host);
   std::optional<Child> other;
   if (plan.start_other_side) {
     MC_TRY(started, start(server));
@@ -101,7 +103,7 @@ Result<double> run_iperf3(const ReferencePlan& plan) {
 Result<double> run_perftest(const ReferencePlan& plan) {
   static int port = 25201 + static_cast<int>(::getpid() % 10000);
   const std::string at = std::to_string(plan.start_other_side ? ++port : 18515);
-  std::vector<std::string> common = {plan.name,
+  std::vector<std::string> common = {name_of(plan.reference),
                                      "-s",
                                      std::to_string(plan.request_bytes),
                                      "-n",
@@ -110,15 +112,25 @@ Result<double> run_perftest(const ReferencePlan& plan) {
                                      at,
                                      "-F"};
   // as many requests in flight as ours has
-  if (!is_latency(plan.name)) common.insert(common.end(), {"-t", std::to_string(plan.depth)});
+  if (!is_latency(plan.reference)) common.insert(common.end(), {"-t", std::to_string(plan.depth)});
   MC_TRY(text, run_pair(plan, common, common));
-  return parse_perftest(text, is_latency(plan.name));
+  return parse_perftest(text, is_latency(plan.reference));
 }
 
 }  // namespace
 
-bool is_latency(const std::string& reference) {
-  return reference == "ib_read_lat";
+std::string name_of(Reference reference) {
+  const auto row = std::ranges::find(kReferences, reference, &FlagWord<Reference>::value);
+  MC_ASSERT(row != std::end(kReferences));
+  return std::string(row->word);
+}
+
+bool is_perftest(Reference reference) {
+  return reference >= Reference::ib_write_bw;
+}
+
+bool is_latency(Reference reference) {
+  return reference == Reference::ib_read_lat;
 }
 
 Result<double> parse_iperf3(const std::string& text) {
@@ -159,10 +171,12 @@ Result<double> parse_perftest(const std::string& text, bool latency) {
 }
 
 Result<double> run_reference(const ReferencePlan& plan) {
-  if (plan.name == "memcpy") return xfer::bench_memcpy(plan.source, plan.target, plan.request_bytes, plan.duration);
-  if (plan.name == "raw")
+  MC_ASSERT(plan.reference != Reference::none);
+  if (plan.reference == Reference::memcpy)
+    return xfer::bench_memcpy(plan.source, plan.target, plan.request_bytes, plan.duration);
+  if (plan.reference == Reference::raw)
     return xfer::bench_raw_tcp(plan.source, plan.target, plan.request_bytes, plan.duration, plan.depth);
-  return plan.name == "iperf3" ? run_iperf3(plan) : run_perftest(plan);
+  return plan.reference == Reference::iperf3 ? run_iperf3(plan) : run_perftest(plan);
 }
 
 Ratio summarise(std::vector<double> ratios) {

@@ -10,13 +10,27 @@
 #include <string>
 #include <vector>
 
+#include "base/choice.h"
 #include "base/clock.h"
 #include "base/result.h"
 
 namespace mc::bench {
 
+enum class Reference : uint8_t { none, memcpy, raw, iperf3, ib_write_bw, ib_read_bw, ib_read_lat };
+/// The words of --against. A program is called by its word.
+inline constexpr FlagWord<Reference> kReferences[] = {{"none", Reference::none},
+                                                      {"memcpy", Reference::memcpy},
+                                                      {"raw", Reference::raw},
+                                                      {"iperf3", Reference::iperf3},
+                                                      {"ib_write_bw", Reference::ib_write_bw},
+                                                      {"ib_read_bw", Reference::ib_read_bw},
+                                                      {"ib_read_lat", Reference::ib_read_lat}};
+std::string name_of(Reference reference);
+/// A program of perftest, which needs an RDMA device.
+bool is_perftest(Reference reference);
+
 struct ReferencePlan {
-  std::string name;  // memcpy, raw, iperf3, ib_write_bw, ib_read_bw or ib_read_lat
+  Reference reference = Reference::none;
   std::span<const std::byte> source;
   std::span<std::byte> target;
   size_t request_bytes = 0;
@@ -30,7 +44,7 @@ struct ReferencePlan {
 };
 
 /// True when its result is a latency (lower is better), not a rate.
-bool is_latency(const std::string& reference);
+bool is_latency(Reference reference);
 /// Bytes per second, or seconds of one round trip. A program that is not installed: MC8005.
 Result<double> run_reference(const ReferencePlan& plan);
 

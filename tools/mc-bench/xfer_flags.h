@@ -4,6 +4,7 @@
 #include "host/choice_flags.h"
 #include "print.h"
 #include "product/flags.h"
+#include "xfer_against.h"
 
 namespace mc::bench {
 
@@ -72,12 +73,12 @@ inline constexpr Flag kMemory{.name = "memory",
                               .fallback = "64MiB",
                               .help = "memory used on each side; equal on both: 1GiB"};
 inline constexpr Flag kNoVerify{.name = "no-verify", .kind = FlagKind::boolean, .help = "do not verify checksums"};
-inline constexpr Flag kAgainst{.name = "against",
+inline constexpr ChoiceFlag kAgainst =
+    with_choices<kReferences>({.name = "against",
                                .kind = FlagKind::choice,
                                .value = "REF",
                                .fallback = "none",
-                               .help = "run a reference program in turns with this engine",
-                               .choices = "none|memcpy|raw|iperf3|ib_write_bw|ib_read_bw|ib_read_lat"};
+                               .help = "run a reference program in turns with this engine"});
 inline constexpr Flag kPairs{.name = "pairs",
                              .kind = FlagKind::count,
                              .value = "N",
