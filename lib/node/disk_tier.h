@@ -56,10 +56,14 @@ class DiskTier {
   /// with that run until end(). 0: the first block that memory lacks is not on disk under this namespace, or the disk
   /// does not answer; nothing was begun.
   LoadId load(Shelf& shelf, const NamespaceId& ns, std::span<const BlockHash> hashes, TimePoint now, Actions& out);
-  /// The block after those that the load brings; fewer than at its beginning where the disk lost one.
-  uint32_t end_of(LoadId id) const { return static_cast<uint32_t>(jobs_.at(id).end); }
-  /// Most pages that the load will still take. Blocks that are here or being read have theirs.
-  uint32_t pages_wanted(LoadId id) const { return end_of(id) - static_cast<uint32_t>(jobs_.at(id).next); }
+  struct Ahead {
+    uint32_t end = 0;    // the block after those that the load brings; fewer than at its beginning where one is lost
+    uint32_t pages = 0;  // most pages that it will still take; blocks that are here or being read have theirs
+  };
+  Ahead ahead(LoadId id) const {
+    const Job& job = jobs_.at(id);
+    return {static_cast<uint32_t>(job.end), static_cast<uint32_t>(job.end - job.next)};
+  }
   /// Whether every block of the load is in memory, up to the first one that could not be brought.
   bool done(LoadId id) const;
   void end(LoadId id);

@@ -50,7 +50,7 @@ void PrefixFetches::start(const RequestId& req, Wanted wanted, TimePoint now, Ac
   f.outcome.began = now;
   f.load = disk_.load(shelf_, f.wanted.ns, f.wanted.hashes, now, out);
   if (f.load != 0) {
-    f.load_end = std::max(disk_.end_of(f.load), f.have());
+    f.load_end = std::max(disk_.ahead(f.load).end, f.have());
     f.load_until = std::min(f.wanted.deadline, now + timeout_);
   }
   // Memory may have no free page. Then nothing is under way, and no event of the disk will come.
@@ -240,7 +240,7 @@ bool PrefixFetches::allocate(FetchPart& part) {
 /// would lack then.
 bool PrefixFetches::take_pages(Fetch& f, FetchPart& part, Actions& out) {
   const auto count = static_cast<uint32_t>(part.grant.blocks.size());
-  const uint32_t wanted = f.load != 0 ? disk_.pages_wanted(f.load) : 0;
+  const uint32_t wanted = f.load != 0 ? disk_.ahead(f.load).pages : 0;
   if (wanted > 0 && shelf_.pool.available() < count + wanted) return true;
   for (;;) {
     if (allocate(part)) return true;

@@ -17,7 +17,8 @@ struct FetchBench {
   Shelf shelf{layout_of(2), 8, 8, kv::kLruTail, log};
   Peers peers{instance(50)};
   Numbers numbers;
-  DiskTier disk{{.capacity_bytes = 1 << 20}, log, numbers};
+  uint32_t loads_max = 32;
+  DiskTier disk{{.capacity_bytes = 1 << 20, .loads_max = loads_max}, log, numbers};
   NoBlocks none;
   BlockReads reads{none, numbers, peers};
   uint64_t by_layer_bytes = UINT64_MAX;
@@ -28,7 +29,7 @@ struct FetchBench {
   TimePoint now = TimePoint{} + 100s;
   Actions out;
 
-  explicit FetchBench(uint64_t bytes = UINT64_MAX) : by_layer_bytes(bytes) {
+  explicit FetchBench(uint64_t bytes = UINT64_MAX, uint32_t loads = 32) : loads_max(loads), by_layer_bytes(bytes) {
     shelf.slabs.push_back(0);
     wire::Peers list{1, {}};
     list.peers = {{"p0", instance(1), wire::Role::prefill, "", {}},

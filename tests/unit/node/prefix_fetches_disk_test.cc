@@ -91,29 +91,30 @@ TEST_CASE("node/prefix_fetches: blocks that the disk does not bring are read fro
   CHECK(b.disk.idle());
 }
 
-TEST_CASE("node/prefix_fetches: a holder's part waits where it would take the pages of the blocks on disk") {
-  FetchBench b;
+TEST_CASE("node/prefix_fetches: a holder's part leaves the pages that the blocks on disk will still take") {
+  FetchBench b(UINT64_MAX, 1);  // one load at a time
   b.find_on_disk(2);
-  auto own = b.shelf.pool.allocate(6);  // two pages are left, and the loads take them
+  auto own = b.shelf.pool.allocate(6);  // two pages are left, one for each load
   REQUIRE_OK(own);
   b.start({{"p0", instance(1), 2, 1, 0}});
-  const auto loads = all<DiskLoad>(b.out);
-  REQUIRE(loads.size() == 2);
+  const auto first = all<DiskLoad>(b.out);
+  REQUIRE(first.size() == 1);
   CHECK(b.on_grant(b.grant_for(b.asked("p0"), 1)));
   CHECK(all<Read>(b.out).empty());
-  b.loaded(loads[0]);
-  SUBCASE("pages come free: it is read when the load has ended") {
-    b.shelf.pool.release(*own);
-    own->clear();
-    b.loaded(loads[1]);
+  SUBCASE("a page comes free: the part is read beside the last load") {
+    b.shelf.pool.release(std::span(*own).first(1));
+    own->erase(own->begin());
+    b.loaded(first[0]);
     const auto reads = all<Read>(b.out);
     REQUIRE(reads.size() == 1);
+    b.loaded(all<DiskLoad>(b.out).at(0));
     b.ends(reads[0]);
     CHECK(b.pages.size() == 3);
   }
   SUBCASE("none comes free: the prefix ends with the blocks on disk") {
-    b.loaded(loads[1]);
+    b.loaded(first[0]);
     CHECK(b.fetches.outcome("r").fallback == Fallback::no_pages);
+    b.loaded(all<DiskLoad>(b.out).at(0));
     CHECK(b.pages.size() == 2);
   }
   CHECK(b.fetches.done("r"));
