@@ -444,7 +444,8 @@ class Durable(unittest.TestCase):
         out = run("mc-cache", "fsck", self.disk, env=self.c.env)[1].decode()
         self.assertIn("default k, record", out)
         self.assertIn("2 values", out)
-        self.assertRegex(out, f"\nnext: mc-cache fsck {re.escape(self.disk)} --repair .*values must be put again\n$")
+        said = f"\nnext: repair with: mc-cache fsck {re.escape(self.disk)} --repair\\. .*values must be put again\\.\n$"
+        self.assertRegex(out, said)
         self.assertEqual(self.fsck(values, "--repair")["dropped"], 1)
         self.assertEqual(self.fsck(self.disk)["count"], 1)
         self.start(killed)
